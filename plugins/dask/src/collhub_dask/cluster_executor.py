@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import (
     BrokenExecutor,
     CancelledError,
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 T = TypeVar("T")
+Restart = Callable[[Sequence[str]], None]
 
 _TRANSFER_S = 60.0
 # What a nanny says of a worker that it ended.
@@ -42,8 +43,8 @@ class ClusterExecutor(Executor):
 
     A future raises what its task raised; `BrokenExecutor` where two workers in turn died of it;
     `MemoryError` where its worker had no more; `TimeoutError` where it took longer than asked for,
-    counted from when its worker was free for it; the worker is restarted. `setting`: closed at the
-    end; `is_ours`: whether the workers end with it.
+    counted from when its worker was free for it. `restart`: ends what runs on workers with their
+    processes; others come in their place. `setting`: closed at the end.
     """
 
     def __init__(
@@ -51,14 +52,14 @@ class ClusterExecutor(Executor):
         client: Client,
         workers: ClusterWorkers,
         request: EngineRequest,
+        restart: Restart,
         setting: ExitStack,
-        is_ours: bool,
     ) -> None:
         self._client = client
         self._workers = workers
         self._timeout_s = request.task_timeout_s
+        self._restart = restart
         self._setting = setting
-        self._is_ours = is_ours
         # A thread a task under way: it waits for the worker.
         self._threads = ThreadPoolExecutor(request.workers)
 
@@ -70,10 +71,8 @@ class ClusterExecutor(Executor):
         """Leave the cluster when all tasks are done; with `cancel_futures`, at once."""
         if cancel_futures:
             self._threads.shutdown(wait=False, cancel_futures=True)
-            busy = self._workers.end()
-            if busy and not self._is_ours:
-                # Nobody else would end what may hang there.
-                self._workers.restart(busy)
+            # Nobody else would end what may hang there.
+            self._restart(self._workers.end())
             self._setting.close()
         self._threads.shutdown()
         self._workers.end()
@@ -95,28 +94,33 @@ class ClusterExecutor(Executor):
             self._workers.give_back(address)
         return result
 
-    def _result(self, future: DaskFuture, address: str) -> Any:
+    def _result(self, future: DaskFuture[Any], address: str) -> Any:
         """What the task returns or raises; whatever happens, nothing of it stays."""
-        done = Event()
-        future.add_done_callback(lambda found: done.set())
-        start_s = time.monotonic()
         try:
-            while not done.wait(LOOK_S):
-                if not self._workers.is_there(address):
-                    raise self._cause(address)
-                if self._timeout_s is not None and time.monotonic() - start_s > self._timeout_s:
-                    self._workers.restart([address])
-                    raise TimeoutError
+            self._wait(future, address)
             return self._fetched(future, address)
         except KilledWorker:
             raise self._cause(address) from None
         except CancelledError:
             raise BrokenExecutor("the cluster was left") from None
         finally:
-            with suppress(Exception):
-                future.cancel()
+            future.release()
 
-    def _fetched(self, future: DaskFuture, address: str) -> Any:
+    def _wait(self, future: DaskFuture[Any], address: str) -> None:
+        """Return when the task is done; raise where its worker is gone, or its time is over."""
+        done = Event()
+        future.add_done_callback(lambda found: done.set())
+        start_s = time.monotonic()
+        while not done.wait(LOOK_S):
+            if not self._workers.is_there(address):
+                raise self._cause(address)
+            if self._timeout_s is not None and time.monotonic() - start_s > self._timeout_s:
+                # Before the worker is there again, which would begin it anew.
+                future.release()
+                self._restart([address])
+                raise TimeoutError
+
+    def _fetched(self, future: DaskFuture[Any], address: str) -> Any:
         """The result of a task that is done; raises what it raised."""
         if future.status != "finished":
             return future.result()
@@ -130,7 +134,8 @@ class ClusterExecutor(Executor):
         """Why a worker is gone."""
         # Its nanny says it at the time when it ends the worker.
         time.sleep(LOOK_S)
-        ended = self._client.get_events(_MEMORY_TOPIC)
-        if any(event["worker"] == address for _, event in ended):
-            return MemoryError(f"the worker {address} had no more memory")
+        with suppress(OSError, RuntimeError):
+            ended = self._client.get_events(_MEMORY_TOPIC)
+            if any(event["worker"] == address for _, event in ended):
+                return MemoryError(f"the worker {address} had no more memory")
         return _WorkerDiedError(f"the worker {address} that ran it died")

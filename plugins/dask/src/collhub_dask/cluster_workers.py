@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import BrokenExecutor
 from threading import Condition
 from typing import TYPE_CHECKING
@@ -18,14 +18,16 @@ if TYPE_CHECKING:
 
 LOOK_S = 0.5
 _MOST_WAIT_S = 60.0
-_RESTART_S = 30.0
+_SAME_CURE = "install in the whole cluster what is installed here"
+_NANNY_CURE = "start it with one, as 'dask worker' does, or leave out the time"
+_WORKERS_CURE = "start some, as with 'dask worker ADDRESS --nthreads 1'"
 
 
 class ClusterWorkers:
     """Addresses of workers, each given to one task at a time.
 
     A worker that dies takes what runs on it with it: were there two tasks, the other one would be
-    lost without a fault. Workers that come later join, those of another environment do not.
+    lost without a fault. Workers that come later join; those of another environment do not.
     `needs_nannies`: whether tasks are ended after a time, which takes a nanny.
     """
 
@@ -36,39 +38,37 @@ class ClusterWorkers:
         self._changed = Condition()
         self._busy: set[str] = set()
         # Why a worker may not run our tasks, None where it may.
-        self._misfits: dict[str, str | None] = {}
+        self._known: dict[str, UsageError | None] = {}
         self._looked_s = 0.0
-        self._has_ended = False
+        # Why none is given any more.
+        self._end = ""
 
     def check_all(self, most_wait_s: float) -> None:
         """Raise `UsageError` for a scheduler or a worker that does not fit, or without workers."""
+        address = self._client.scheduler_info(n_workers=1)["address"]
         scheduler = self._client.run_on_scheduler(get_versions, packages=list(self._own))
         lacking = difference(self._own, scheduler["packages"])
+        if lacking is not None:
+            raise UsageError(f"the scheduler {address} {lacking}", cure=_SAME_CURE)
         until = time.monotonic() + most_wait_s
-        while not self._look() and time.monotonic() < until:
+        while not self._look() and not self._known and time.monotonic() < until:
             time.sleep(LOOK_S)
-        address = self._client.scheduler.address
-        if not self._misfits:
-            cure = "start workers for it, as with 'dask worker ADDRESS --nthreads 1'"
-            raise UsageError(f"the scheduler {address} has no workers", cure=cure)
-        wrong = {f"the scheduler {address}": lacking}
-        wrong |= {f"the worker {one}": why for one, why in self._misfits.items()}
-        for who, why in wrong.items():
-            if why is not None:
-                raise UsageError(f"{who} {why}", cure="give all of the cluster what is here")
+        if not self._known:
+            raise UsageError(f"the scheduler {address} has no workers", cure=_WORKERS_CURE)
+        for misfit in self._known.values():
+            if misfit is not None:
+                raise misfit
 
     def take(self) -> str:
         """A worker that runs nothing of ours; waits for one.
 
-        Raises `BrokenExecutor` where none has been there for a minute.
+        Raises `BrokenExecutor` where none has been there for a minute, or at the end.
         """
         until = time.monotonic() + _MOST_WAIT_S
         with self._changed:
             while True:
                 present = self._look()
                 free = [one for one in present if one not in self._busy]
-                if self._has_ended:
-                    raise BrokenExecutor("the cluster was left")
                 if free:
                     self._busy.add(free[0])
                     return free[0]
@@ -85,46 +85,55 @@ class ClusterWorkers:
             self._changed.notify()
 
     def is_there(self, address: str) -> bool:
-        """Whether the scheduler still has it."""
+        """Whether the scheduler still has it. Raises `BrokenExecutor` at the end."""
         with self._changed:
             self._look()
-            return address in self._misfits and not self._has_ended
-
-    def restart(self, addresses: Sequence[str]) -> None:
-        """End the tasks of workers with their processes; others come in their place."""
-        self._client.restart_workers(list(addresses), timeout=_RESTART_S, raise_for_error=False)
+            return address in self._known
 
     def end(self) -> list[str]:
         """Give no worker any more; return those that run a task."""
         with self._changed:
-            self._has_ended = True
+            self._end = self._end or "the cluster was left"
             self._changed.notify_all()
             return sorted(self._busy)
 
     def _look(self) -> list[str]:
         """Those that may run our tasks, as known since a moment ago at most."""
-        now = time.monotonic()
-        if now - self._looked_s > LOOK_S and not self._has_ended:
-            present = self._client.nthreads()
-            self._misfits = {one: self._misfits.get(one) for one in self._misfits if one in present}
-            new = [one for one in present if one not in self._misfits]
-            if new:
-                self._misfits |= self._judged(new)
+        if self._end:
+            raise BrokenExecutor(self._end)
+        if time.monotonic() - self._looked_s > LOOK_S:
+            try:
+                present = self._client.nthreads()
+                new = [one for one in present if one not in self._known]
+                judged = self._judged(new) if new else {}
+            # A client that has lost its scheduler raises the one or the other.
+            except (OSError, RuntimeError):
+                self._end = "the scheduler of the cluster is gone"
+                raise BrokenExecutor(self._end) from None
+            kept = {one: why for one, why in self._known.items() if one in present}
+            self._known = kept | judged
             self._looked_s = time.monotonic()
-        return [one for one, why in self._misfits.items() if why is None]
+        return [one for one, misfit in self._known.items() if misfit is None]
 
-    def _judged(self, addresses: Sequence[str]) -> dict[str, str | None]:
+    def _judged(self, addresses: Sequence[str]) -> dict[str, UsageError | None]:
         """Why each may not run our tasks; workers that go meanwhile are left out."""
-        known = self._client.scheduler_info(n_workers=-1)["workers"]
+        infos = self._client.scheduler_info(n_workers=-1)["workers"]
         found = self._client.run(
             get_versions, packages=list(self._own), workers=list(addresses), on_error="return"
         )
-        judged: dict[str, str | None] = {}
-        for address in addresses:
-            versions = found.get(address)
-            if address not in known or not isinstance(versions, dict):
-                continue
-            judged[address] = difference(self._own, versions["packages"])
-            if self._needs_nannies and known[address]["nanny"] is None:
-                judged[address] = "has no nanny, without which no task is ended after a time"
-        return judged
+        return {
+            address: self._misfit(address, infos[address]["nanny"], found[address]["packages"])
+            for address in addresses
+            if address in infos and isinstance(found.get(address), dict)
+        }
+
+    def _misfit(
+        self, address: str, nanny: str | None, packages: Mapping[str, str | None]
+    ) -> UsageError | None:
+        found = difference(self._own, packages)
+        if found is not None:
+            return UsageError(f"the worker {address} {found}", cure=_SAME_CURE)
+        if self._needs_nannies and nanny is None:
+            message = f"the worker {address} has no nanny, which alone ends a task after a time"
+            return UsageError(message, cure=_NANNY_CURE)
+        return None

@@ -6,8 +6,10 @@ import asyncio
 import logging
 import os
 import warnings
+from collections.abc import Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 from collhub_dask.options import DaskOptions
@@ -17,7 +19,10 @@ from hub_core.plugin_api import EngineRequest
 if TYPE_CHECKING:
     from distributed import Client
 
+    from collhub_dask.cluster_executor import Restart
+
 _CONNECT_S = 3.0
+_RESTART_S = 30.0
 _CURE = "check the address, or leave it out for a cluster on this machine"
 
 
@@ -30,7 +35,7 @@ def start(request: EngineRequest, options: DaskOptions) -> Executor:
     from collhub_dask.cluster_executor import ClusterExecutor
     from collhub_dask.cluster_workers import ClusterWorkers
 
-    if options.scheduler and (options.workers or options.memory):
+    if options.scheduler is not None and (options.workers or options.memory):
         message = "workers= and memory= are of a cluster on this machine, not of a scheduler's"
         raise UsageError(message, cure="leave them out, or the scheduler")
     with ExitStack() as setting:
@@ -40,33 +45,42 @@ def start(request: EngineRequest, options: DaskOptions) -> Executor:
         setting.enter_context(
             dask.config.set({"distributed.admin.large-graph-warning-threshold": "1TiB"})
         )
-        client = _client(request, options, setting)
+        client, restart = _client(request, options, setting)
+        setting.callback(client.close)
         has_timeout = request.task_timeout_s is not None
         workers = ClusterWorkers(client, needs_nannies=has_timeout)
         workers.check_all(_CONNECT_S)
-        is_ours = not options.scheduler
-        return ClusterExecutor(client, workers, request, setting.pop_all(), is_ours)
+        return ClusterExecutor(client, workers, request, restart, setting.pop_all())
 
 
-def _client(request: EngineRequest, options: DaskOptions, setting: ExitStack) -> Client:
-    """A client, closed with the setting; the cluster behind it as well, where it is ours."""
+def _client(
+    request: EngineRequest, options: DaskOptions, setting: ExitStack
+) -> tuple[Client, Restart]:
+    """A client, and what restarts workers; a cluster here ends with the setting."""
     from distributed import Client
     from distributed.versions import VersionMismatchWarning
 
-    from collhub_dask.local_cluster import local_cluster
+    from collhub_dask.local_cluster import local_cluster, restart_here
 
-    where: object = options.scheduler
-    if options.scheduler:
-        _check_scheduler(options.scheduler)
-    else:
-        count = min(request.workers, options.workers or os.cpu_count() or 1)
-        where = setting.enter_context(local_cluster(count, options.memory))
     with warnings.catch_warnings():
         # Versions that matter are checked, and differences are errors.
         warnings.simplefilter("ignore", VersionMismatchWarning)
-        client = Client(where, timeout=_CONNECT_S, set_as_default=False)
-    setting.callback(client.close)
-    return client
+        if options.scheduler is None:
+            count = min(request.workers, options.workers or os.cpu_count() or 1)
+            cluster = setting.enter_context(local_cluster(count, options.memory))
+            client = Client(cluster, timeout=_CONNECT_S, set_as_default=False)
+            return client, partial(restart_here, cluster)
+        _check_scheduler(options.scheduler)
+        client = Client(options.scheduler, timeout=_CONNECT_S, set_as_default=False)
+        return client, partial(_restart, client)
+
+
+def _restart(client: Client, addresses: Sequence[str]) -> None:
+    """Have nannies restart workers; waits until they have."""
+    if addresses:
+        # A scheduler that is gone has no workers.
+        with suppress(OSError, RuntimeError):
+            client.restart_workers(list(addresses), timeout=_RESTART_S, raise_for_error=False)
 
 
 def _check_scheduler(address: str) -> None:
@@ -75,9 +89,9 @@ def _check_scheduler(address: str) -> None:
         # In a thread: in a notebook, an event loop runs in this one.
         with ThreadPoolExecutor(1) as thread:
             kind = thread.submit(asyncio.run, _kind_of_server(address)).result()
-    except TimeoutError:
+    except OSError:
         reason = f"no scheduler answered within {_CONNECT_S:.0f} s"
-    except (OSError, ValueError, TypeError) as error:
+    except (ValueError, TypeError) as error:
         reason = " ".join(str(error).split())
     # Whoever else listens there answers with bytes that may mean anything.
     except Exception:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from tempfile import TemporaryDirectory
 
 import dask
-from distributed import LocalCluster
+from distributed import LocalCluster, Nanny
 
 _SETTINGS: dict[str, object] = {
     # The executor tries a task again itself, once.
@@ -55,15 +55,26 @@ def local_cluster(workers: int, memory_bytes: int | None) -> Iterator[LocalClust
             _end(cluster)
 
 
+def restart_here(cluster: LocalCluster, addresses: Sequence[str]) -> None:
+    """Kill the processes of workers; their nannies start others."""
+    for nanny in cluster.workers.values():
+        if nanny.worker_address in addresses:
+            _kill(nanny)
+
+
 def _end(cluster: LocalCluster) -> None:
     """End all processes at once: a worker that is asked to would wait for its task."""
     for nanny in cluster.workers.values():
         # From now on it starts no other process in place of this one.
         nanny.close_gracefully()
-        if nanny.pid is not None:
-            with suppress(ProcessLookupError):
-                os.kill(nanny.pid, signal.SIGKILL)
+        _kill(nanny)
     cluster.close()
+
+
+def _kill(nanny: Nanny) -> None:
+    if nanny.pid is not None:
+        with suppress(ProcessLookupError):
+            os.kill(nanny.pid, signal.SIGKILL)
 
 
 @contextmanager
