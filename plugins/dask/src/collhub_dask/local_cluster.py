@@ -6,7 +6,9 @@ import logging
 import os
 import signal
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from multiprocessing import resource_tracker
 from tempfile import TemporaryDirectory
 
 import dask
@@ -22,6 +24,9 @@ _SETTINGS: dict[str, object] = {
     "distributed.worker.memory.spill": False,
     "distributed.worker.memory.pause": False,
     "distributed.worker.memory.terminate": 1.0,
+    # Web servers, which cannot be left out, serve nothing.
+    "distributed.scheduler.http.routes": [],
+    "distributed.worker.http.routes": [],
 }
 
 
@@ -36,23 +41,32 @@ def local_cluster(workers: int, memory_bytes: int | None) -> Iterator[LocalClust
         dask.config.set(_SETTINGS),
         # Workers look for modules there: it belongs to this user alone.
         TemporaryDirectory(prefix="collhub-dask-", ignore_cleanup_errors=True) as folder,
+        ThreadPoolExecutor(1) as thread,
     ):
-        cluster = LocalCluster(
-            n_workers=workers,
-            threads_per_worker=1,
-            memory_limit=memory_bytes or 0,
-            host="127.0.0.1",
-            # Without certificates, every user of the machine could have code run here.
-            security=True,
-            dashboard_address=None,
-            silence_logs=logging.CRITICAL,
-            local_directory=folder,
-            preload=["collhub_dask.ignored_interrupts"],
-        )
+        # In a thread, which Ctrl-C does not leave half way: what has begun can then be ended.
+        starting = thread.submit(_started, workers, memory_bytes, folder)
         try:
-            yield cluster
+            yield starting.result()
         finally:
-            _end(cluster)
+            _end(starting.result())
+
+
+def _started(workers: int, memory_bytes: int | None, folder: str) -> LocalCluster:
+    # Ctrl-C goes to all processes of a terminal: it is blocked in all that this thread starts. The
+    # tracker of the standard library, where it is started later, would unblock it.
+    resource_tracker.ensure_running()
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    return LocalCluster(
+        n_workers=workers,
+        threads_per_worker=1,
+        memory_limit=memory_bytes or 0,
+        host="127.0.0.1",
+        # Without certificates, every user of the machine could have code run here.
+        security=True,
+        scheduler_kwargs={"dashboard": False, "dashboard_address": "127.0.0.1:0"},
+        silence_logs=logging.CRITICAL,
+        local_directory=folder,
+    )
 
 
 def restart_here(cluster: LocalCluster, addresses: Sequence[str]) -> None:
