@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import BrokenExecutor
+from concurrent.futures import BrokenExecutor, CancelledError
 from threading import Condition
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from distributed import KilledWorker
 from distributed.versions import get_versions
 
 from collhub_dask.environments import difference, own_versions
 from hub_core.model import UsageError
 
 if TYPE_CHECKING:
-    from distributed import Client
+    from distributed import Client, Future
 
 LOOK_S = 0.5
 _MOST_WAIT_S = 60.0
+_ANSWER_S = 5.0
 _SAME_CURE = "install in the whole cluster what is installed here"
 _NANNY_CURE = "start it with one, as 'dask worker' does, or leave out the time"
 _WORKERS_CURE = "start some, as with 'dask worker ADDRESS --nthreads 1'"
@@ -118,14 +120,25 @@ class ClusterWorkers:
     def _judged(self, addresses: Sequence[str]) -> dict[str, UsageError | None]:
         """Why each may not run our tasks; workers that go meanwhile are left out."""
         infos = self._client.scheduler_info(n_workers=-1)["workers"]
-        found = self._client.run(
-            get_versions, packages=list(self._own), workers=list(addresses), on_error="return"
-        )
-        return {
-            address: self._misfit(address, infos[address]["nanny"], found[address]["packages"])
+        # As tasks: one on a worker that dies is lost, whereas `Client.run` waits for it forever.
+        asked = {
+            address: self._client.submit(
+                get_versions, packages=list(self._own), workers=[address], pure=False
+            )
             for address in addresses
-            if address in infos and isinstance(found.get(address), dict)
+            if address in infos
         }
+        until = time.monotonic() + _ANSWER_S
+        while time.monotonic() < until and not all(one.done() for one in asked.values()):
+            time.sleep(_ANSWER_S / 100)
+        found = {
+            address: self._misfit(address, infos[address]["nanny"], packages)
+            for address, future in asked.items()
+            if (packages := _packages(future)) is not None
+        }
+        for future in asked.values():
+            future.release()
+        return found
 
     def _misfit(
         self, address: str, nanny: str | None, packages: Mapping[str, str | None]
@@ -137,3 +150,14 @@ class ClusterWorkers:
             message = f"the worker {address} has no nanny, which alone ends a task after a time"
             return UsageError(message, cure=_NANNY_CURE)
         return None
+
+
+def _packages(future: Future[Any]) -> Mapping[str, str | None] | None:
+    """What a worker has; None where it has not said it."""
+    if future.status != "finished":
+        return None
+    try:
+        packages: Mapping[str, str | None] = future.result(timeout=_ANSWER_S)["packages"]
+    except (TimeoutError, CancelledError, KilledWorker):
+        return None
+    return packages
