@@ -203,6 +203,7 @@ def test_what_a_worker_lacks_is_named() -> None:
     assert difference(own, {**own, "collhub": None}) == f"lacks collhub {own['collhub']}"
 
 
+@pytest.mark.slow
 def test_the_cluster_of_somebody_else_goes_on() -> None:
     with cluster(n_workers=1) as running:
         address = running.scheduler_address
