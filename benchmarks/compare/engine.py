@@ -1,6 +1,6 @@
 """Whether a sweep on a Dask cluster gives what processes give, with a worker killed as well.
 
-    python benchmarks/compare/engine.py [--topology T] [--collective C] [--size A..B] [--workers N]
+    python benchmarks/compare/engine.py [--topology T] [--collective C] [--size A..B] [--workers N] [--with NAME ...]
 
 Runs `collhub compare` with `processes`, on a Dask cluster of as many local workers, and on one of
 which a worker is killed in the middle. Prints wall and CPU seconds (all processes) of each with
@@ -21,6 +21,10 @@ from dataclasses import dataclass
 
 import psutil
 
+CLASSICS = (
+    *("ring", "rings", "bidirectional-ring", "recursive-doubling", "halving-doubling", "bruck"),
+    *("direct", "hierarchical", "double-binary-tree", "torus-rings", "swing", "pairwise"),
+)
 ENGINES = ("processes", "dask", "dask, one worker killed")
 
 
@@ -40,6 +44,7 @@ def main() -> int:
     parser.add_argument("--collective", default="all-reduce")
     parser.add_argument("--size", default="1KiB..1GiB")
     parser.add_argument("--workers", default="4")
+    parser.add_argument("--with", dest="names", nargs="+", default=CLASSICS)
     asked = parser.parse_args()
     print(f"{'engine':26}{'wall':>9}{'ratio':>7}{'CPU':>9}{'ratio':>7}  report")
     runs = [_run(engine, asked) for engine in ENGINES]
@@ -56,6 +61,7 @@ def _run(engine: str, asked: argparse.Namespace) -> Run:
     program = [sys.executable, "-P", "-m", "hub_core.cli.main", "compare", "--json", "--no-cache"]
     program += ["--collective", asked.collective, "--topology", asked.topology]
     program += ["--size", asked.size, "--jobs", asked.workers, "--engine", engine.split(",")[0]]
+    program += [word for name in asked.names for word in ("--with", name)]
     if engine != "processes":
         program += ["-O", f"workers={asked.workers}"]
     before, start = _children_cpu_s(), time.perf_counter()
@@ -73,7 +79,7 @@ def _kill_a_worker(pid: int) -> None:
     """Kill one that computes: it has taken some CPU seconds since it was started."""
     while True:
         for child in psutil.Process(pid).children(recursive=True):
-            if "spawn_main" in " ".join(child.cmdline()) and child.cpu_times().user > 4:
+            if "spawn_main" in " ".join(child.cmdline()) and child.cpu_times().user > 3:
                 os.kill(child.pid, signal.SIGKILL)
                 print(f"killed worker {child.pid}", file=sys.stderr)
                 return

@@ -19,7 +19,7 @@ _SETTINGS: dict[str, object] = {
     "distributed.scheduler.allowed-failures": 0,
     # A kernel that holds the interpreter for minutes is no dead worker: its nanny would know.
     "distributed.scheduler.worker-ttl": None,
-    # By default, a nanny is closed a while after its worker has died, though it has started another.
+    # By default a nanny is closed a while after its worker died, though it has started another.
     "distributed.deploy.lost-worker-timeout": "1000h",
     # A worker near its limit goes on until it is ended; results are too small to spill.
     "distributed.worker.memory.target": False,
