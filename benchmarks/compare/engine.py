@@ -1,6 +1,7 @@
 """Whether a sweep on a Dask cluster gives what processes give, with a worker killed as well.
 
-    python benchmarks/compare/engine.py [--topology T] [--collective C] [--size A..B] [--workers N] [--with NAME ...]
+    python benchmarks/compare/engine.py [--topology T] [--collective C] [--size A..B]
+                                        [--workers N] [--with NAME ...]
 
 Runs `collhub compare` with `processes`, on a Dask cluster of as many local workers, and on one of
 which a worker is killed in the middle. Prints wall and CPU seconds (all processes) of each with
@@ -23,7 +24,7 @@ import psutil
 
 CLASSICS = (
     *("ring", "rings", "bidirectional-ring", "recursive-doubling", "halving-doubling", "bruck"),
-    *("direct", "hierarchical", "double-binary-tree", "torus-rings", "swing", "pairwise"),
+    *("direct", "hierarchical", "double-binary-tree", "torus-rings", "swing"),
 )
 ENGINES = ("processes", "dask", "dask, one worker killed")
 
