@@ -18,6 +18,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 
 import psutil
@@ -67,24 +68,30 @@ def _run(engine: str, asked: argparse.Namespace) -> Run:
         program += ["-O", f"workers={asked.workers}"]
     before, start = _children_cpu_s(), time.perf_counter()
     running = subprocess.Popen(program, stdout=subprocess.PIPE, env=os.environ)
+    killed: list[int] = []
     if "killed" in engine:
-        threading.Thread(target=_kill_a_worker, args=(running.pid,), daemon=True).start()
+        arguments = (running.pid, killed)
+        threading.Thread(target=_kill_a_worker, args=arguments, daemon=True).start()
     report = running.communicate()[0]
+    if "killed" in engine and not killed:
+        raise SystemExit("the sweep ended before a worker was killed: give a longer one")
     wall_s = time.perf_counter() - start
     if running.returncode:
         raise SystemExit(f"{engine}: exit {running.returncode}")
     return Run(report, wall_s, _children_cpu_s() - before)
 
 
-def _kill_a_worker(pid: int) -> None:
+def _kill_a_worker(pid: int, killed: list[int]) -> None:
     """Kill one that computes: it has taken some CPU seconds since it was started."""
-    while True:
-        for child in psutil.Process(pid).children(recursive=True):
-            if "spawn_main" in " ".join(child.cmdline()) and child.cpu_times().user > 3:
-                os.kill(child.pid, signal.SIGKILL)
-                print(f"killed worker {child.pid}", file=sys.stderr)
-                return
-        time.sleep(0.1)
+    with suppress(psutil.NoSuchProcess):
+        while not killed:
+            for child in psutil.Process(pid).children(recursive=True):
+                with suppress(psutil.ZombieProcess):
+                    is_worker = "spawn_main" in " ".join(child.cmdline())
+                    if is_worker and child.cpu_times().user > 3 and not killed:
+                        os.kill(child.pid, signal.SIGKILL)
+                        killed.append(child.pid)
+            time.sleep(0.1)
 
 
 def _children_cpu_s() -> float:
