@@ -44,6 +44,7 @@ PLUGINS = (
     "collhub_certificates",
     "collhub_classic",
     "collhub_compose",
+    "collhub_dask",
     "collhub_goal",
     "collhub_local",
     "collhub_mpi",

@@ -59,7 +59,7 @@ def _search(graph: OrderGraph, earlier: Int64Array, later: Int64Array) -> Int64A
     hopeless, undecided = undecided[is_backward], undecided[~is_backward]
     receive_of, send_of = graph.partners
     # Within a rank, also from the receive of the first step to the send of the second.
-    for start, stop in ((earlier, later), (receive_of[earlier], send_of[later])):
+    for start, stop in ((receive_of[earlier], send_of[later]), (earlier, later)):
         same_rank = graph.rank[start] == graph.rank[stop]
         local = undecided[(same_rank & (start < stop))[undecided]]
         found = local[_reach(graph, start[local], stop[local], within_rank=True)]

@@ -26,6 +26,28 @@ needs_mpi = pytest.mark.skipif(
 )
 SAMPLES = all_samples(4)
 
+# One rank that sends to itself: this process itself is not to start MPI.
+TWO_RUNS = """
+import numpy as np
+from collhub_execution import Post
+from collhub_execution.ranks.plans import MessageEnd
+from collhub_mpi.engine import MpiTransport
+from mpi4py import MPI
+
+source, target = np.arange(5, dtype=np.int16), np.empty(5, np.int16)
+sends, receives = ([Post(MessageEnd(0, 0, 0, 0, 5, False), part)] for part in (source, target))
+post = MpiTransport(MPI.COMM_SELF).prepare(sends, receives)
+posted = []
+for run in range(2):
+    source += 1
+    target[:] = -1
+    posted.append(list(post()))
+    for message in posted[run]:
+        message.wait()
+    assert target.tolist() == source.tolist()
+assert all(first is second for first, second in zip(*posted, strict=True))
+"""
+
 
 @pytest.fixture
 def ranks() -> Iterator[LaunchedExecutor]:
@@ -61,6 +83,13 @@ def test_other_element_types_and_operators_are_exact(
     ranks: LaunchedExecutor, dtype_name: str, op: ReduceOp, native_runs: int
 ) -> None:
     ranks.check_result(SAMPLES["ring-all-reduce"], dtype_name, op, native_runs=native_runs)
+
+
+@needs_mpi
+def test_every_run_starts_the_same_messages_again_and_mpi_ends_without_complaint() -> None:
+    done = subprocess.run([sys.executable, "-c", TWO_RUNS], capture_output=True, timeout=60)
+    # MPICH names requests that nobody gave back.
+    assert (done.returncode, done.stderr) == (0, b"")
 
 
 @needs_mpi

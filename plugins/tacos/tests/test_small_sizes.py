@@ -65,6 +65,7 @@ BROADCAST = [
     ("switch:16", KIB, 1328),
     ("switch:16", 64 * KIB, 3420),
     ("switch:16", MIB, 24900),
+    ("switch:16", 16 * MIB, 345000),
     ("fat-tree:4", KIB, 3348),
     ("dgx-a100:2", KIB, 3215),
     ("hypercube:4", KIB, 2021),

@@ -8,7 +8,7 @@ import multiprocessing
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -152,6 +152,19 @@ def test_processes_give_the_same_as_one(collhub) -> None:
 QUESTION = ComparisonQuestion("all-reduce", None, "ring:4", 4, (1024, 2048), "analytical")
 RING = ComparedAlgorithm("ring", False)
 FOUND = [Measurement("ring", 1024, 10), Measurement("ring", 2048, None, "why")]
+NO_CACHE = ResultCache(None, b"", {})
+
+
+def swept(
+    algorithms: Sequence[ComparedAlgorithm],
+    cache: ResultCache,
+    *,
+    jobs: int = 1,
+    timeout_s: float | None = None,
+    progress: sweep.Progress = lambda fraction, what: None,
+) -> list[Measurement]:
+    with sweep.Measuring(jobs, timeout_s) as measuring:
+        return sweep.compared(algorithms, QUESTION, cache, measuring=measuring, progress=progress)
 
 
 def test_what_was_measured_is_not_measured_again(tmp_path: Path) -> None:
@@ -159,7 +172,7 @@ def test_what_was_measured_is_not_measured_again(tmp_path: Path) -> None:
     cache.keep(RING, QUESTION, FOUND)
     assert cache.defect == ""
     assert cache.find(RING, QUESTION) == FOUND
-    found = sweep.compared([RING], QUESTION, cache, jobs=1, progress=lambda fraction, what: None)
+    found = swept([RING], cache)
     assert found == FOUND
 
 
@@ -242,14 +255,7 @@ def test_a_task_that_is_lost_costs_its_algorithm_alone(
     monkeypatch.setattr(sweep, "measured", measured)
     cache = ResultCache(tmp_path, b"", {})
     algorithms = [ComparedAlgorithm(name, False) for name in ("ring", "bruck", "direct")]
-    found = sweep.compared(
-        algorithms,
-        QUESTION,
-        cache,
-        jobs=2,
-        progress=lambda fraction, what: None,
-        timeout_s=timeout_s,
-    )
+    found = swept(algorithms, cache, jobs=2, timeout_s=timeout_s)
     assert {(one.algorithm, one.failure) for one in found if one.failure} == {("bruck", says)}
     assert [one.time_ns for one in found if one.algorithm != "bruck"] == [7] * 4
     # Another time it may do: it is not kept, the others are.
@@ -264,13 +270,7 @@ def test_ctrl_c_waits_for_no_task(monkeypatch: pytest.MonkeyPatch) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        sweep.compared(
-            [ComparedAlgorithm("ring", False), ComparedAlgorithm("bruck", False)],
-            QUESTION,
-            ResultCache(None, b"", {}),
-            jobs=2,
-            progress=interrupt,
-        )
+        swept([RING, ComparedAlgorithm("bruck", False)], NO_CACHE, jobs=2, progress=interrupt)
     assert multiprocessing.active_children() == []
 
 
@@ -328,5 +328,5 @@ def test_what_was_measured_before_ctrl_c_is_kept(
     monkeypatch.setattr(sweep, "measured", interrupted)
     cache = ResultCache(tmp_path, b"network", {})
     with pytest.raises(KeyboardInterrupt):
-        sweep.compared([RING, other], QUESTION, cache, jobs=1, progress=lambda fraction, what: None)
+        swept([RING, other], cache)
     assert (cache.find(RING, QUESTION), cache.find(other, QUESTION)) == (FOUND, None)

@@ -17,9 +17,9 @@ class Transfers(ColumnTable):
     times in any one unit; only their order counts. Transfers with one value of `link` take turns in
     the order of `start` (the first link of the route; ids of the caller's choice). `reduces`: the
     chunk is added to what the destination has, else it replaces it. `window`: how many messages of
-    the link may be on their way at once, int64 per transfer. `channel`: int64 per transfer, or None
-    for `link_channels`; transfers between two NPUs on one channel arrive in the order in which they
-    were sent.
+    the link may be on their way at once, int64 per transfer; 0 for any number, in any order.
+    `channel`: int64 per transfer, or None for `link_channels`; transfers between two NPUs on one
+    channel arrive in the order in which they were sent.
     """
 
     chunk: Int64Array

@@ -28,7 +28,7 @@ def _exchange() -> WorkGraph:
     nothing = np.zeros(0, np.int64)
     arrangement = arrange(draft, nothing, nothing, (nothing, nothing))
     assert arrangement is not None
-    return work_graph(draft, arrangement.position, arrangement.fused_into)
+    return work_graph(draft, arrangement, latency=0)
 
 
 def _most_under_way(graph: WorkGraph, order: list[int]) -> int:
@@ -44,7 +44,7 @@ def _most_under_way(graph: WorkGraph, order: list[int]) -> int:
     return most
 
 
-@pytest.mark.parametrize(("capacity", "most"), [(1, 1), (8, 2)])
+@pytest.mark.parametrize(("capacity", "most"), [(1, 1), (3, 3), (8, MESSAGES)])
 def test_no_connection_holds_more_messages_than_it_has_place_for(capacity: int, most: int) -> None:
     graph = _exchange()
     # One thread block a rank does both directions, so that it can send before it receives.

@@ -81,7 +81,9 @@ def compared_ps(
         return None
     algorithm = algorithm_for(setting, candidate, transfers, None)
     judged = judged_ns(setting, request, algorithm)
-    return own_ps if judged is None else 1000 * judged + _dropped_ps(setting, algorithm)
+    if judged is None:
+        return own_ps if candidate.is_timed else None
+    return 1000 * judged + _dropped_ps(setting, algorithm)
 
 
 def _dropped_ps(setting: Setting, algorithm: Algorithm) -> int:

@@ -182,6 +182,6 @@ def _climb(setting: Setting, progress: Progress) -> Iterator[SynthesisCandidate]
         times.append(candidates[0].time_ps)
         # One step may be worse by chance, two in a row say that more chunks cost more. That is not
         # so where few windows and many are compared, which takes little time.
-        is_costly = not setting.is_compared(setting.units(pieces))
+        is_costly = not setting.is_compared(candidates[0].collective.unit_count)
         if is_costly and len(times) > 2 and min(times[-2:]) >= min(times[:-2]):
             return

@@ -120,15 +120,16 @@ class Setting:
         everyone = self.network.num_npus - 1
         return unit_count * everyone <= MOST_COMPARED
 
-    def candidates(self, ladder: Sequence[int]) -> list[int]:
+    def candidates(self, ladder: Sequence[int], parts: int = 1) -> list[int]:
         """Numbers of pieces to try.
 
         The stated one, or those of `ladder` that leave every chunk a byte and take seconds.
+        `parts`: chunks of a piece of the whole vector.
         """
         if self.pieces is not None:
             return [self.pieces]
         # Every kernel looks at all pairs of a link and a chunk.
-        shares = max(1, self.collective.unit_count)
+        shares = max(parts, self.collective.unit_count)
         by_size = self.collective_bytes // shares
         pairs = self.network.num_links * shares
         by_time = _MOST_PAIRS // pairs if pairs else by_size

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from collhub_schedules import Chunks, algorithm_of
 from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
 from collhub_tacos.networks.path_network import contracted
+from collhub_tacos.networks.window_rules import FREE
 from collhub_tacos.schedules.link_schedule import LinkSchedule
-from collhub_tacos.spreading.staged import group_grids, staged_all_gathers, staged_broadcasts
+from collhub_tacos.spreading.staged import (
+    free_all_gathers,
+    group_grids,
+    staged_all_gathers,
+    staged_broadcasts,
+)
 
 from hub_core import Collective, CollectiveKind, parse_topology, verify
 from hub_core.network import Occupancy
@@ -39,6 +47,20 @@ def test_all_gathers_are_right(text: str, pieces: int) -> None:
     schedules = list(staged_all_gathers(network, times, origin))
     assert schedules
     for schedule in schedules:
+        check(collective, schedule, times)
+
+
+@pytest.mark.parametrize("pieces", [1, 3])
+@pytest.mark.parametrize("text", SWITCHED)
+def test_all_gathers_without_turns_are_right(text: str, pieces: int) -> None:
+    network, times = network_of(text)
+    times = replace(times, rule=FREE)
+    n = network.num_npus
+    collective = Collective(CollectiveKind.ALL_GATHER, n, n * pieces, in_place=True)
+    schedules = free_all_gathers(network, times, np.repeat(np.arange(n), pieces))
+    assert schedules
+    for schedule in schedules:
+        assert not schedule.transfers(times).window.any()
         check(collective, schedule, times)
 
 

@@ -2,37 +2,28 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
-from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from collhub_tuning.asked_alike import (
-    algorithms_option,
-    named_algorithms,
-    plugin_versions,
-    roots_of,
-)
+from collhub_tuning.asked_alike import algorithms_option, named_algorithms, roots_of
+from collhub_tuning.comparing import comparison_options, comparisons, options_by_side
 from hub_core import (
     COLLECTIVE,
     FILE,
     CommandContext,
-    assign,
     json_flag,
     number_option,
-    offer_option,
     option_pairs,
 )
-from hub_core.model import ExitCode, UsageError, parse_sizes, parse_time
-from hub_core.plugin_api import Engine, EngineRequest, Shown, Simulator
+from hub_core.model import ExitCode, parse_sizes
+from hub_core.plugin_api import Shown
 
 if TYPE_CHECKING:
     from collhub_tuning.comparison_report import ComparisonOutcome
-    from collhub_tuning.questions import ComparedAlgorithm, ComparisonQuestion
+    from collhub_tuning.questions import ComparisonQuestion
     from collhub_tuning.sensitivity_report import VariedOutcome
-    from collhub_tuning.sweep import Start
     from hub_core.network import Topology
 
 
@@ -55,8 +46,6 @@ if TYPE_CHECKING:
 )
 @algorithms_option
 @number_option("--root", "R", "Root of a rooted collective (default: 0).", least=0)
-@offer_option("--backend", Simulator, "The simulator that times them.", "analytical")
-@number_option("--jobs", "N", "Algorithms at once (default: one a core).")
 @click.option(
     "--vary",
     "ranges",
@@ -74,19 +63,7 @@ if TYPE_CHECKING:
     help="Also on the network without this link, both directions; A->B: one; A-B,C-D: at once "
     "(repeatable).",
 )
-@offer_option(
-    "--engine",
-    Engine,
-    "What runs them at once; its options are given as -O key=value.",
-    "processes",
-)
-@click.option(
-    "--timeout",
-    "timeout_text",
-    metavar="TIME",
-    help="Give up an algorithm that takes longer, as 60s, for all sizes (default: never).",
-)
-@click.option("--no-cache", is_flag=True, help="Measure anew, and keep nothing.")
+@comparison_options
 @click.option("--csv", "csv_out", metavar="FILE", help="Also write all measurements as CSV.")
 @click.option(
     "--picture",
@@ -170,83 +147,13 @@ def _outcomes(
     topology = context.read_topology(asked["topology_text"])
     question = _question(asked, sizes, topology)
     algorithms = named_algorithms(asked["names"], registry)
-    asked["start"] = _engine(context, asked, algorithms)
+    options = options_by_side(context, asked, {})
     # All are made before one is measured: a slip in the last costs nothing.
-    _timeout_s(asked["timeout_text"])
     networks = variations(topology, asked["ranges"], asked["failures"])
-    base = _outcome(context, asked, question, algorithms, topology)
-    found = []
-    for one in networks:
-        outcome = _outcome(context, asked, question, algorithms, one.topology)
-        found.append(VariedOutcome(one.name, outcome))
-    return base, found
-
-
-def _outcome(
-    context: CommandContext,
-    asked: dict[str, Any],
-    question: ComparisonQuestion,
-    algorithms: Sequence[ComparedAlgorithm],
-    topology: Topology,
-) -> ComparisonOutcome:
-    """Answer the question on a network, from the cache where that is known."""
-    import hub_core
-    from collhub_tuning.comparison_report import ComparisonOutcome
-    from collhub_tuning.result_cache import ResultCache, cache_folder
-    from collhub_tuning.sweep import compared
-
-    folder = None if asked["no_cache"] else cache_folder(os.environ)
-    content = hub_core.topology_to_json(topology)
-    cache = ResultCache(folder, content, plugin_versions(context.registry()))
-    what = f"comparing {len(algorithms)} algorithms on {topology.name}"
-    with context.progress_bar(what) as progress:
-        jobs = asked["jobs"] or os.cpu_count() or 1
-        found = compared(
-            algorithms,
-            question,
-            cache,
-            jobs=jobs,
-            progress=progress,
-            network=topology,
-            timeout_s=_timeout_s(asked["timeout_text"]),
-            start=asked["start"],
-        )
-    if cache.defect:
-        context.say(f"results are not kept: {cache.defect}")
-    return ComparisonOutcome(question, topology, found)
-
-
-def _engine(
-    context: CommandContext, asked: dict[str, Any], algorithms: Sequence[ComparedAlgorithm]
-) -> Start | None:
-    """What starts the engine that is named; None for the default, which needs no start.
-
-    Raises `UsageError` where its workers do not see a file that is compared.
-    """
-    import hub_core
-
-    name, registry = asked["engine"], context.registry()
-    given = assign(asked["assignments"], {"engine": context.options_of(Engine, name)})["engine"]
-    files = [one.name for one in algorithms if one.is_file]
-    if files and not registry.find(Engine, name).offer.shares_files:
-        cure = "compare it with --engine processes"
-        raise UsageError(f"the engine {name} does not see the file {files[0]}", cure=cure)
-    if name == "processes":
-        return None
-
-    def start(workers: int, timeout_s: float | None) -> Executor:
-        request = EngineRequest(workers, timeout_s)
-        return hub_core.start_engine(name, request, options=given, registry=registry)
-
-    return start
-
-
-def _timeout_s(text: str | None) -> float | None:
-    """Seconds, None where no time is given. Raises `UsageError` for 0."""
-    seconds = None if text is None else parse_time(text)
-    if seconds == 0:
-        raise UsageError("--timeout 0 leaves no time to measure", cure="write for example 60s")
-    return seconds
+    with comparisons(context, asked, algorithms, options) as compare:
+        base = compare(question, topology)
+        varied = [VariedOutcome(one.name, compare(question, one.topology)) for one in networks]
+    return base, varied
 
 
 def _question(

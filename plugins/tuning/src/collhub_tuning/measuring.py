@@ -19,13 +19,16 @@ _NO_REPORTS: Callable[[object], None] = lambda found: None  # noqa: E731
 
 
 def measured(
-    compared: ComparedAlgorithm, question: ComparisonQuestion, network: Topology | None = None
+    compared: ComparedAlgorithm,
+    question: ComparisonQuestion,
+    network: Topology | None = None,
+    algorithm: Algorithm | None = None,
 ) -> list[Measurement]:
     """The algorithm at every size of the question.
 
-    `network`: in place of what the text of the question names. What cannot be made for a size, is
-    wrong, or never ends is a failure of that size. Runs in a process of its own: plugins are
-    discovered once for all sizes.
+    `network`: in place of what the text of the question names. `algorithm`: what `file_read` read,
+    where the file is not seen here. What cannot be made for a size, is wrong, or never ends is a
+    failure of that size. Runs in a process of its own: plugins are discovered once for all sizes.
     """
     registry = hub_core.discover()
     if network is None:
@@ -33,12 +36,25 @@ def measured(
     else:
         # What comes from another process can be written to; what is made anew cannot.
         topology = replace(network)
-    made = _of_file if compared.is_file else _of_synthesizer
     try:
-        algorithm_at = made(compared.name, question, topology, registry)
+        if algorithm is None:
+            algorithm_at = _maker(compared, question, topology, registry)
+        else:
+            ours = replace(algorithm, steps=replace(algorithm.steps))
+            algorithm_at = _checked(compared.name, ours, question)
     except HubError as error:
-        return [_failure(compared, size, error) for size in question.sizes]
+        return _failures(compared, question, error)
     return list(_all_sizes(compared, question, topology, registry, algorithm_at))
+
+
+def file_read(
+    compared: ComparedAlgorithm, question: ComparisonQuestion
+) -> Algorithm | list[Measurement]:
+    """The algorithm in a file, to send it to where the file is not; else why there is none."""
+    try:
+        return _read(compared.name, hub_core.discover())
+    except HubError as error:
+        return _failures(compared, question, error)
 
 
 def verified_algorithm(
@@ -49,8 +65,7 @@ def verified_algorithm(
     registry: Registry,
 ) -> Algorithm:
     """The algorithm as it was measured at one size. Raises `HubError`."""
-    made = _of_file if compared.is_file else _of_synthesizer
-    algorithm = made(compared.name, question, topology, registry)(size)
+    algorithm = _maker(compared, question, topology, registry)(size)
     _check(algorithm)
     return algorithm
 
@@ -82,6 +97,18 @@ def _all_sizes(
             yield Measurement(compared.name, size, result.time_ns)
 
 
+def _maker(
+    compared: ComparedAlgorithm,
+    question: ComparisonQuestion,
+    topology: Topology,
+    registry: Registry,
+) -> Callable[[int], Algorithm]:
+    """The algorithm by size. Raises `HubError` for a file that cannot be read or does not fit."""
+    if compared.is_file:
+        return _checked(compared.name, _read(compared.name, registry), question)
+    return _of_synthesizer(compared.name, question, topology, registry)
+
+
 def _of_synthesizer(
     name: str, question: ComparisonQuestion, topology: Topology, registry: Registry
 ) -> Callable[[int], Algorithm]:
@@ -98,11 +125,14 @@ def _of_synthesizer(
     return made
 
 
-def _of_file(
-    name: str, question: ComparisonQuestion, topology: Topology, registry: Registry
+def _read(name: str, registry: Registry) -> Algorithm:
+    return hub_core.read(name, registry=registry, report=_NO_REPORTS)
+
+
+def _checked(
+    name: str, algorithm: Algorithm, question: ComparisonQuestion
 ) -> Callable[[int], Algorithm]:
-    """Read once. Raises `HubError` for another collective than is asked for."""
-    algorithm = hub_core.read(name, registry=registry, report=_NO_REPORTS)
+    """What was read, at every size. Raises `HubError` for another collective than is asked for."""
     wanted, found = question.collective, algorithm.collective
     if (found.kind, found.num_ranks, found.root) != (wanted.kind, wanted.num_ranks, wanted.root):
         raise UsageError(
@@ -132,6 +162,12 @@ def _check(algorithm: Algorithm) -> None:
     report = verify_input(VerificationInput(algorithm), claimed_only=True)
     if not report.ok:
         raise UsageError(f"not correct as claimed: {report.diagnostics[0]}", code="not-verified")
+
+
+def _failures(
+    compared: ComparedAlgorithm, question: ComparisonQuestion, error: HubError
+) -> list[Measurement]:
+    return [_failure(compared, size, error) for size in question.sizes]
 
 
 def _failure(compared: ComparedAlgorithm, size: int, error: HubError) -> Measurement:

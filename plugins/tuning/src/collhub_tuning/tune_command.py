@@ -2,32 +2,33 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from collhub_tuning.asked_alike import (
-    algorithms_option,
-    named_algorithms,
-    plugin_versions,
-    roots_of,
+from collhub_tuning.asked_alike import algorithms_option, named_algorithms, roots_of
+from collhub_tuning.comparing import (
+    Compare,
+    OptionsBySide,
+    comparison_options,
+    comparisons,
+    options_by_side,
+    side_of,
 )
 from hub_core import (
     FILE,
     CommandContext,
-    assign,
     complete_offers,
     force_flag,
     json_flag,
     number_option,
-    offer_option,
     option_pairs,
 )
 from hub_core.model import STANDARD_KINDS, ExitCode, UsageError, parse_sizes
-from hub_core.plugin_api import SelectionWriter, Simulator
+from hub_core.plugin_api import SelectionWriter
 
 if TYPE_CHECKING:
     from collhub_tuning.tuning_question import TunedCollective
@@ -89,9 +90,7 @@ def _share(context: click.Context, parameter: click.Parameter, text: str) -> flo
     callback=_share,
     help="A faster algorithm is passed over up to this: windows are fewer.",
 )
-@offer_option("--backend", Simulator, "The simulator that times them.", "analytical")
-@number_option("--jobs", "N", "Algorithms at once (default: one a core).")
-@click.option("--no-cache", is_flag=True, help="Measure anew, and keep nothing.")
+@comparison_options
 @click.option(
     "-o", "--output", "out", metavar="FOLDER", type=FILE, help="Folder for the files and a report."
 )
@@ -129,10 +128,11 @@ def _tune(context: CommandContext, asked: dict[str, Any], as_json: bool) -> int:
     for name, flag in (("topology_text", "--topology"), ("sizes_text", "--size")):
         if asked[name] is None:
             raise UsageError(f"{flag} is missing", cure="see 'collhub tune --help'")
-    options = _options_of_formats(context, asked)
+    formats = _formats(context, asked)
+    options = _options(context, asked, formats)
     if asked["out"] is not None:
         context.selection_folders().admit(asked["out"], force=asked["force"])
-    outcome = _outcome(context, asked, options)
+    outcome = _outcome(context, asked, formats, options)
     paths: Sequence[Path] = ()
     if asked["out"] is not None and outcome.has_windows:
         paths = put(context, asked["out"], outcome, force=asked["force"])
@@ -167,28 +167,31 @@ def _check(context: CommandContext, folder: str, asked: dict[str, Any], as_json:
 
 
 def _outcome(
-    context: CommandContext, asked: dict[str, Any], options: Mapping[str, Mapping[str, str]]
+    context: CommandContext,
+    asked: dict[str, Any],
+    formats: Sequence[str],
+    options: OptionsBySide,
 ) -> TuningOutcome:
     """Compare every collective, and make the files of every format, on nothing but memory."""
     from collhub_tuning.tuned_folder import written_format
     from collhub_tuning.tuning_question import selection_of
     from collhub_tuning.tuning_report import TuningOutcome
 
-    tuned = _tuned(context, asked)
+    tuned = _tuned(context, asked, options)
     written: list[WrittenFormat] = []
     if any(one.windows for one in tuned):
         selection = selection_of(tuned, context.registry())
-        written = [written_format(context, selection, *item) for item in options.items()]
+        written = [
+            written_format(context, selection, one, options[side_of(one)]) for one in formats
+        ]
     return TuningOutcome(tuned, asked["mode"], asked["tolerance"], written)
 
 
-def _tuned(context: CommandContext, asked: dict[str, Any]) -> list[TunedCollective]:
-    """The comparison of every collective, from the cache where that is known."""
-    import hub_core
-    from collhub_tuning.comparison_report import ComparisonOutcome
+def _tuned(
+    context: CommandContext, asked: dict[str, Any], options: OptionsBySide
+) -> list[TunedCollective]:
+    """The comparison of every collective."""
     from collhub_tuning.questions import ComparisonQuestion
-    from collhub_tuning.result_cache import ResultCache, cache_folder
-    from collhub_tuning.sweep import compared
     from collhub_tuning.tuning_question import TunedCollective
 
     registry = context.registry()
@@ -197,22 +200,15 @@ def _tuned(context: CommandContext, asked: dict[str, Any]) -> list[TunedCollecti
     topology = context.read_topology(asked["topology_text"])
     roots = roots_of(kinds, asked["root"], topology)
     algorithms = named_algorithms(asked["names"], registry)
-    folder = None if asked["no_cache"] else cache_folder(os.environ)
-    cache = ResultCache(folder, hub_core.topology_to_json(topology), plugin_versions(registry))
 
-    def tuned(kind: str, mode: str) -> TunedCollective:
+    def tuned(compare: Compare, kind: str, mode: str) -> TunedCollective:
         place = (asked["topology_text"], topology.num_npus)
         question = ComparisonQuestion(kind, roots[kind], *place, sizes, asked["backend"], mode)
-        with context.progress_bar(f"{kind}: comparing {len(algorithms)} algorithms") as progress:
-            jobs = asked["jobs"] or os.cpu_count() or 1
-            measured = compared(algorithms, question, cache, jobs=jobs, progress=progress)
-        outcome = ComparisonOutcome(question, topology, measured)
-        return TunedCollective(outcome, algorithms, asked["tolerance"])
+        return TunedCollective(compare(question, topology), algorithms, asked["tolerance"])
 
-    found = [one for kind in roots for one in _in_modes(kind, asked["mode"], tuned)]
-    if cache.defect:
-        context.say(f"results are not kept: {cache.defect}")
-    return found
+    with comparisons(context, asked, algorithms, options) as compare:
+        by_mode = partial(tuned, compare)
+        return [one for kind in roots for one in _in_modes(kind, asked["mode"], by_mode)]
 
 
 def _in_modes(
@@ -235,22 +231,20 @@ def _kinds(names: Sequence[str], registry: Registry) -> list[str]:
     return list(dict.fromkeys(names or _DEFAULT_KINDS))
 
 
-def _options_of_formats(
-    context: CommandContext, asked: dict[str, Any]
-) -> dict[str, Mapping[str, str]]:
-    """The formats that are to be written, with the options of each. Raises `HubError`."""
-    registry = context.registry()
+def _formats(context: CommandContext, asked: dict[str, Any]) -> list[str]:
+    """The formats that are to be written, each once; none without a folder."""
     if asked["out"] is None:
-        if asked["formats"] or asked["assignments"]:
-            raise UsageError("--to and -O are for files", cure="give -o FOLDER")
-        return {}
-    known = [provided.name for provided in registry.all(SelectionWriter)]
-    text = asked["formats"]
-    names = known if text is None else [name.strip() for name in text.split(",")]
-    declared = {
-        # As `assign` spells the sides of an option.
-        name.replace("-", "_"): context.options_of(SelectionWriter, name)
-        for name in dict.fromkeys(names)
-    }
-    given = assign(asked["assignments"], declared)
-    return {name: given[name.replace("-", "_")] for name in dict.fromkeys(names)}
+        if asked["formats"]:
+            raise UsageError("--to is for files", cure="give -o FOLDER")
+        return []
+    if asked["formats"] is None:
+        return [provided.name for provided in context.registry().all(SelectionWriter)]
+    return list(dict.fromkeys(name.strip() for name in asked["formats"].split(",")))
+
+
+def _options(
+    context: CommandContext, asked: dict[str, Any], formats: Sequence[str]
+) -> OptionsBySide:
+    """Options of the formats and the engine. Raises `HubError`."""
+    declared = {side_of(one): context.options_of(SelectionWriter, one) for one in formats}
+    return options_by_side(context, asked, declared)

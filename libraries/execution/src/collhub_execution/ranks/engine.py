@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Generic, Protocol, TypeVar
 
 import numpy as np
@@ -126,22 +127,20 @@ class RankLog:
 
 
 @dataclass(frozen=True, slots=True)
-class _BoundMove(Generic[V]):
-    """A local move with its memory; `act` copies or reduces."""
+class _BoundMove:
+    """A local move; `act` copies or reduces, and knows its memory."""
 
     record: int
-    act: Callable[[V, V], object]
-    destination: V
-    source: V
+    act: Callable[[], object]
 
 
 @dataclass(frozen=True, slots=True)
-class _BoundLevel(Generic[V]):
+class _BoundLevel:
     """A level ready to run; `records`: of the receives, then of the sends."""
 
     post: PostLevel
     records: tuple[int, ...]
-    moves: tuple[_BoundMove[V], ...]
+    moves: tuple[_BoundMove, ...]
 
 
 def run_task(task: RankTask, engine: RankEngine[V], log: RankLog) -> Array:
@@ -165,7 +164,7 @@ def run_task(task: RankTask, engine: RankEngine[V], log: RankLog) -> Array:
 def _run_once(
     task: RankTask,
     engine: RankEngine[V],
-    levels: Sequence[_BoundLevel[V]],
+    levels: Sequence[_BoundLevel],
     log: RankLog,
     run: int,
     is_timed: bool,
@@ -175,18 +174,18 @@ def _run_once(
     # Filling may only be queued; it is not to be measured.
     engine.memory.finish()
     engine.transport.barrier()
-    log.times[0, run] = time.perf_counter()
+    start = time.perf_counter()
     for level in levels:
         if is_timed:
             _run_level_timed(level, log, task.plan.first_record)
         else:
             _run_level(level, log.at)
     engine.memory.finish()
-    log.times[1, run] = time.perf_counter()
+    log.times[:, run] = start, time.perf_counter()
     log.at[0] = DONE
 
 
-def _bound(level: RankLevel, engine: RankEngine[V]) -> _BoundLevel[V]:
+def _bound(level: RankLevel, engine: RankEngine[V]) -> _BoundLevel:
     """Look up once what all runs use: memory, messages, functions."""
     sends = [_bound_end(end, engine.memory) for end in level.sends]
     receives = [_bound_end(end, engine.memory) for end in level.receives]
@@ -202,26 +201,27 @@ def _bound_end(end: MessageEnd, memory: EngineMemory[V]) -> Post[V]:
     return Post(end, memory.part(end.start, end.length))
 
 
-def _bound_move(move: LocalMove, memory: EngineMemory[V]) -> _BoundMove[V]:
+def _bound_move(move: LocalMove, memory: EngineMemory[V]) -> _BoundMove:
     """A local move with its memory and its function."""
     destination = memory.part(move.destination, move.length)
     source = memory.part(move.source, move.length)
     act = memory.reduce if move.reduces else memory.copy
-    return _BoundMove(move.record, act, destination, source)
+    return _BoundMove(move.record, partial(act, destination, source))
 
 
-def _run_level(level: _BoundLevel[V], at: Int64Array) -> None:
+def _run_level(level: _BoundLevel, at: Int64Array) -> None:
     """Post all messages, wait for them, then do the local records."""
     # `_run_level_timed` does the same with a look at the clock: this one is what is measured.
     if level.records:
-        for record, posted in zip(level.records, level.post(), strict=True):
+        # Not `strict`: that keyword takes as long as a message.
+        for record, posted in zip(level.records, level.post()):  # noqa: B905
             at[0] = record
             posted.wait()
     for move in level.moves:
-        move.act(move.destination, move.source)
+        move.act()
 
 
-def _run_level_timed(level: _BoundLevel[V], log: RankLog, first_record: int) -> None:
+def _run_level_timed(level: _BoundLevel, log: RankLog, first_record: int) -> None:
     """As `_run_level`, with start and end of every record; messages start when they are posted."""
     starts, ends = log.record_times
     for record in level.records:
@@ -233,7 +233,7 @@ def _run_level_timed(level: _BoundLevel[V], log: RankLog, first_record: int) -> 
             ends[record - first_record] = time.perf_counter_ns()
     for move in level.moves:
         starts[move.record - first_record] = time.perf_counter_ns()
-        move.act(move.destination, move.source)
+        move.act()
         ends[move.record - first_record] = time.perf_counter_ns()
 
 

@@ -35,7 +35,7 @@ class NumpyMemory:
 
     def reduce(self, destination: Array, source: Array) -> None:
         """destination := destination op source."""
-        self._reduction(destination, source, out=destination)
+        self._reduction(destination, source, destination)
 
     def finish(self) -> None:
         """Nothing is only queued."""

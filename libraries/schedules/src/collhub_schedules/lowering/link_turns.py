@@ -24,6 +24,8 @@ def link_turns(ends: MessageEnds, transfers: Transfers) -> RowPairs:
     # come. So k waits for what k - 1 waited for, and for what came last of all that those before
     # waited for: arrivals at the same rank, so that the edges are local.
     #
+    # Messages with a window of 0 stand in no queue: each goes as soon as its data are there.
+    #
     # Invariant: with exact times, no message starts before its predecessor on the link.
     # Cost: one sort of the sends, and at most three edges a send.
     queue = _LinkQueues.of(ends, transfers)
@@ -54,8 +56,8 @@ class _LinkQueues:
 
     @classmethod
     def of(cls, ends: MessageEnds, transfers: Transfers) -> _LinkQueues:
-        """The queues of all links that send."""
-        rows = np.flatnonzero(ends.is_send)
+        """The queues of all links that send, of messages that have a window."""
+        rows = np.flatnonzero(ends.is_send & (transfers.window[ends.transfer] > 0))
         link = transfers.link[ends.transfer[rows]]
         # Rows of a sender are in the order of time, which a stable sort keeps.
         order = np.argsort(link, kind="stable")
@@ -63,8 +65,7 @@ class _LinkQueues:
         starts = run_starts(link)
         lengths = run_lengths(starts, len(link))
         first = np.repeat(starts, lengths)
-        stated = transfers.window[ends.transfer[rows]]
-        return cls(rows, first, np.maximum(stated, 1))
+        return cls(rows, first, transfers.window[ends.transfer[rows]])
 
     @property
     def place(self) -> Int64Array:

@@ -34,7 +34,7 @@ def with_true_dependencies(
     # Order does not depend on the mode, memory does.
     clocks = tell_clocks(table, block_indptr)
     found = [data]
-    for in_place in _claimed_modes(collective):
+    for in_place in claimed_modes(collective):
         base = collective.memory_layout(in_place, scratch_units).base
         found += _conflicts(table, base, clocks, block_indptr) or [control]
     parents = np.concatenate([parent for parent, _ in found])
@@ -47,7 +47,7 @@ def with_true_dependencies(
     )
 
 
-def _claimed_modes(collective: Collective) -> list[bool]:
+def claimed_modes(collective: Collective) -> list[bool]:
     """Modes to look at, in-place first: each aliases other memory."""
     modes = []
     if collective.in_place:

@@ -35,7 +35,8 @@ class Attempt:
 
     `may_cut`: those with too many steps may become several; `is_merging`: reductions may be done in
     one pass, behind the waits of all; `is_new`: the thread blocks are not the producer's;
-    `is_enough`: what is found up to here is good enough if it is safe.
+    `is_enough`: what is found up to here is good enough if it is safe; `joined`: (row, later row)
+    that become one step, where that is settled.
     """
 
     draft: StepDraft
@@ -45,6 +46,7 @@ class Attempt:
     is_merging: bool = True
     is_new: bool = False
     is_enough: bool = False
+    joined: Edges | None = None
 
 
 class NoProgramError(Exception):
@@ -80,6 +82,7 @@ class _Assembly:
         self._may_cut = attempt.may_cut
         self._is_fusing = attempt.is_fusing
         self._is_merging = attempt.is_merging
+        self._joined = attempt.joined
         self._memory = memory
         self._limits = limits
         self._start_with(attempt.lanes)
@@ -132,6 +135,10 @@ class _Assembly:
 
     def _fusable(self) -> Edges:
         """(row, row fused into it) that may become one step."""
+        if self._joined is not None:
+            first, second = self._joined
+            is_inside = self._lanes.of_row[first] == self._lanes.of_row[second]
+            return first[is_inside], second[is_inside]
         pairs = [(np.zeros(0, np.int64), np.zeros(0, np.int64))]
         if self._is_merging:
             pairs.append(self._lanes.runs(self._draft))

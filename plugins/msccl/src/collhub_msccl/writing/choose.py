@@ -3,16 +3,19 @@
 The producer's thread blocks come first, as they are, then cut where they have too many steps: what
 was imported is written back as it was. Else new ones are made in several ways, and the best is
 taken: safe from full FIFOs at every size before safe at some, then that of the least product of the
-time by the model of `block_time` and the steps to execute.
+steps to execute, the time on links that have room for all (`block_time`), and those of a small and
+of a large call on links that messages share (`link_time`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from math import prod
 
 import numpy as np
 
+from collhub_msccl.conflicts.accesses import Edges
 from collhub_msccl.findings import FileFindings
 from collhub_msccl.reading.lowering import lower
 from collhub_msccl.runtimes.fifo_safety import FifoSafety, fifo_safety
@@ -22,8 +25,11 @@ from collhub_msccl.writing.assemble import Attempt, NoProgramError, assemble
 from collhub_msccl.writing.block_time import BlockFigures, block_figures
 from collhub_msccl.writing.draft import StepDraft, cut_counts, draft_of
 from collhub_msccl.writing.emission import Memory
+from collhub_msccl.writing.joins import Fusing, joins
+from collhub_msccl.writing.link_time import link_times
 from collhub_msccl.writing.placement import PlacementLimits
-from collhub_msccl.writing.spread import Fusing, spread
+from collhub_msccl.writing.scratch_values import with_own_places
+from collhub_msccl.writing.spread import SpreadWay, spread
 from collhub_msccl.writing.thread_blocks import assign_lanes, given_lanes
 from hub_core.model import Algorithm, Collective, Diagnostic, InputError, Location, StepTable
 from hub_core.verification import verify
@@ -33,30 +39,36 @@ from hub_core.verification import verify
 RESIDENT_BLOCKS = 64
 # Of larger programs the first way that is safe at every size is taken: others cost seconds.
 _MANY_ROWS = 1 << 14
+# A buffer crosses a link in so many latencies where steps are spread: a small call, as in
+# `link_time`, since more blocks gain most there.
+_LATENCIES_OF_A_BUFFER = 2
 
 
 @dataclass(frozen=True, slots=True)
 class ChosenProgram:
-    """A program, its figures, and the sizes at which it cannot deadlock.
+    """A program, its figures, its times on links, and the sizes at which it cannot deadlock.
 
-    `source_blocks`: thread blocks that the producer states for the rank that has most; 0: none.
+    `has_channels`: it has no more channels than were asked for; `source_blocks`: thread blocks that
+    the producer states for the rank that has most; 0: none.
     """
 
     program: ThreadBlockProgram
     figures: BlockFigures
+    link_times: tuple[int, ...]
     safety: FifoSafety
+    has_channels: bool
     source_blocks: int
 
     @property
-    def cost(self) -> tuple[bool, int, int, int]:
+    def cost(self) -> tuple[bool, bool, int, int, int]:
         """The lower the better.
 
-        Time and executed steps count alike: the model knows no cost of a step, and of no memory.
+        Times and executed steps count alike: no model knows the cost of a step, or of memory.
         """
         figures = self.figures
         is_limited = self.safety.min_units != 1 or figures.blocks > RESIDENT_BLOCKS
-        product = figures.makespan * figures.executed
-        return is_limited, product, figures.makespan, figures.blocks
+        product = prod((figures.makespan, figures.executed, *self.link_times))
+        return is_limited, not self.has_channels, product, figures.makespan, figures.blocks
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +100,7 @@ def choose_program(task: WritingTask) -> ChosenProgram:
         if found is not None:
             return found
     best: ChosenProgram | None = None
-    free = _without_control(task.algorithm, full)
+    free = _without_reuse(task.algorithm) or _without_control(task.algorithm, full)
     for attempt in _new(task, free):
         found = chooser.tried(attempt)
         if found is not None and (best is None or found.cost < best.cost):
@@ -127,7 +139,10 @@ class _Chooser:
         if safety.min_units is None:
             self._is_deadlock = True
             return None
-        return ChosenProgram(program, block_figures(program), safety, self._source_blocks)
+        figures = block_figures(program)
+        has_channels = task.channels is None or figures.channels <= task.channels
+        times = link_times(lowered)
+        return ChosenProgram(program, figures, times, safety, has_channels, self._source_blocks)
 
     def error(self) -> InputError:
         """Why there is no program."""
@@ -192,12 +207,26 @@ def _spread(task: WritingTask, draft: StepDraft, capacity: int) -> Iterator[Atte
     channels = limits.max_channels if task.channels is None else task.channels
     blocks = min(limits.max_blocks, RESIDENT_BLOCKS)
     is_free = task.channels is not None
-    ways = tuple(Fusing) if limits.has_fused_steps else (Fusing.NONE,)
-    for fusing in ways:
-        found = spread(draft, PlacementLimits(blocks, channels, is_free), fusing, capacity)
-        if found is not None:
-            is_fusing = fusing is not Fusing.NONE
-            yield Attempt(*found, may_cut=True, is_fusing=is_fusing, is_new=True)
+    latency = max(task.collective.unit_count // _LATENCIES_OF_A_BUFFER, 1)
+    fusings = tuple(Fusing) if limits.has_fused_steps else (Fusing.NONE,)
+    tried: list[Edges] = []
+    for fusing in fusings:
+        joined = joins(draft, is_free, fusing, latency)
+        if any(np.array_equal(joined, other) for other in tried):
+            continue
+        tried.append(joined)
+        for is_sparing in (False, True):
+            placing = PlacementLimits(blocks, channels, is_free, is_sparing)
+            found = spread(draft, SpreadWay(placing, joined, capacity, latency))
+            if found is not None:
+                yield Attempt(
+                    found.draft,
+                    found.lanes,
+                    may_cut=True,
+                    is_fusing=fusing is not Fusing.NONE,
+                    is_new=True,
+                    joined=found.joined,
+                )
 
 
 def _joined(
@@ -220,6 +249,17 @@ def _joined(
             is_new=True,
             is_enough=is_tight or not is_fusing,
         )
+
+
+def _without_reuse(algorithm: Algorithm) -> StepDraft | None:
+    """Only what data ask for, with a place in scratch for every value; None if that is not right.
+
+    What is wrong as it stands stays so: to put its conflicts in order would hide that.
+    """
+    own = with_own_places(algorithm)
+    if own is None or not verify(algorithm).ok or not verify(own).ok:
+        return None
+    return cut_counts(draft_of(own, with_control=False), MOST_COUNT)
 
 
 def _without_control(algorithm: Algorithm, full: StepDraft) -> StepDraft:

@@ -1,7 +1,9 @@
 """Put the steps of every thread block in an order by list scheduling.
 
 Of the steps that could begin, the one that begins first goes first; of several, the one with most
-behind it. A connection's messages are received in the order in which they were sent. The order is
+behind it, then the one that sends to the next rank: all ranks that send to the same one after the
+other would wait for its link. Messages of a rank share its link, one after the other, and those to
+it. A connection's messages are received in the order in which they were sent. The order is
 one in which everything can run, so no thread blocks wait for each other in a circle. Cost: n log n
 in steps and waits.
 """
@@ -28,7 +30,8 @@ class _Pipe:
 class ListScheduler:
     """One run; `block`: of every node, a number below `blocks`.
 
-    `capacity`: messages that a connection holds until they are received.
+    `capacity`: messages that a connection holds until they are received. `begin`: of every node,
+    after `order`.
     """
 
     def __init__(self, graph: WorkGraph, block: list[int], blocks: int, capacity: int) -> None:
@@ -42,7 +45,12 @@ class ListScheduler:
             for parents, source in zip(graph.parents, graph.source, strict=True)
         ]
         self._pipes: dict[Connection, _Pipe] = {}
-        self._queue: list[tuple[int, int, int]] = []
+        self._queue: list[tuple[int, int, int, int]] = []
+        # When the links from and to every rank are free.
+        self._ranks = max(graph.rank, default=-1) + 1
+        self._from_rank = [0] * self._ranks
+        self._to_rank = [0] * self._ranks
+        self.begin = [0] * len(graph)
 
     def order(self) -> list[int] | None:
         """Nodes in the order in which they begin; None where messages get into each other's way."""
@@ -51,8 +59,8 @@ class ListScheduler:
                 self._push(node)
         order: list[int] = []
         while self._queue:
-            begin, _, node = heapq.heappop(self._queue)
-            if begin < self._free[self._block[node]]:
+            begin, _, _, node = heapq.heappop(self._queue)
+            if begin < self._earliest(node):
                 self._push(node)
             elif not self._must_wait(node):
                 self._run(node, begin)
@@ -61,8 +69,21 @@ class ListScheduler:
 
     def _push(self, node: int) -> None:
         """Queue a node that waits for nothing but its turn."""
+        graph = self._graph
+        entry = self._earliest(node), -graph.tail[node], graph.turn(node), node
+        heapq.heappush(self._queue, entry)
+
+    def _earliest(self, node: int) -> int:
+        """When a node could begin, as things stand."""
+        graph = self._graph
+        rank = graph.rank[node]
         begin = max(self._ready[node], self._free[self._block[node]])
-        heapq.heappush(self._queue, (begin, -self._graph.tail[node], node))
+        if graph.target[node] >= 0:
+            # A fused step uses the link when it has received.
+            begin = max(begin, self._from_rank[rank] - graph.receiving(node))
+        if graph.source[node] >= 0:
+            begin = max(begin, self._to_rank[rank])
+        return begin
 
     def _must_wait(self, node: int) -> bool:
         """Whether messages before its own are in the way; then it is queued when one has gone."""
@@ -80,16 +101,21 @@ class ListScheduler:
         graph = self._graph
         end = begin + graph.duration[node]
         self._free[self._block[node]] = end
+        self.begin[node] = begin
         incoming, outgoing = self._incoming(node), self._outgoing(node)
         if incoming is not None:
+            self._to_rank[graph.rank[node]] = begin + graph.units[node]
             incoming.receivers.popleft()
             freed, incoming.waiting = incoming.waiting, []
             for other in freed:
                 self._ready[other] = max(self._ready[other], begin)
                 self._push(other)
         if outgoing is not None:
+            sent = begin + graph.receiving(node) + graph.units[node]
+            self._from_rank[graph.rank[node]] = sent
+            arrival = begin + graph.transit[node]
             outgoing.receivers.append(graph.target[node])
-            self._arrive(graph.target[node], begin)
+            self._arrive(graph.target[node], arrival)
         for child in graph.children[node]:
             self._arrive(child, end)
 

@@ -1,16 +1,18 @@
 """Place chains of steps on thread blocks and channels by list scheduling.
 
 A chain is a message with all the steps that pass it on: they have one channel, as a thread block
-has. Chains are placed in the order in which they could begin, those with most behind them first,
-each on the channel where it is done first (Graham 1966, list scheduling). A block receives from one
-rank and sends to one; where a channel has other blocks for the two sides of a step, the step is
-parted. Cost: chains times their length times the channels tried.
+has. Chains are placed in the order in which links let them begin, those with most behind them
+first, so that of two blocks the lower one sends first; each on the channel where it is done first
+(Graham 1966, list scheduling), or, to spare blocks, in time. A block receives from one rank and
+sends to one; where a channel has other blocks for the two sides of a step, the step is parted.
+Cost: chains times their length times the channels tried.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass, field
+from operator import add
 
 import numpy as np
 from collhub_columns import Int64Array
@@ -28,13 +30,15 @@ _MOST_TRIED_NODES = 1 << 18
 class PlacementLimits:
     """Blocks of a rank, and channels.
 
-    `is_free`: channels are chosen, whatever the draft has; `is_tight`: what receives and what sends
-    share blocks that have nothing else in common.
+    `is_free`: channels are chosen, whatever the draft has; `is_sparing`: a chain need not be done
+    first, but so that the whole ends in time, on as few new blocks as possible; `is_tight`: what
+    receives and what sends share blocks that have nothing else in common.
     """
 
     blocks: int
     channels: int
     is_free: bool
+    is_sparing: bool = False
     is_tight: bool = False
 
 
@@ -75,12 +79,14 @@ class _Ledger:
 class _Trial:
     """A chain on a channel: when it would be done, and what that would take.
 
+    `is_sparing`: `finish` is when all behind it would be done, but never before the deadline;
     `is_over`: a limit is exceeded. `sides`: for every node the blocks of its receive and of its
     send; `ends`: when it is done.
     """
 
     channel: int
-    finish: int = 0
+    is_sparing: bool
+    finish: int
     waits: int = 0
     parted: int = 0
     new_blocks: int = 0
@@ -91,13 +97,23 @@ class _Trial:
     @property
     def cost(self) -> tuple[int, int, int, int, int]:
         """The lower the better."""
-        return self.finish, self.parted, self.waits, self.new_blocks, self.channel
+        wishes = self.waits, self.new_blocks
+        first, second = reversed(wishes) if self.is_sparing else wishes
+        return self.finish, self.parted, first, second, self.channel
 
 
-def place(draft: StepDraft, graph: WorkGraph, limits: PlacementLimits) -> Placement | None:
-    """Blocks and channels of all rows; None where the limits are too tight for this way."""
-    placer = _Placer(graph, limits)
-    if not all(placer.add(chain) for chain in _chains(graph)):
+def place(
+    draft: StepDraft,
+    graph: WorkGraph,
+    begin: list[int],
+    limits: PlacementLimits,
+) -> Placement | None:
+    """Blocks and channels of all rows; None where the limits are too tight for this way.
+
+    `begin`: when each node would begin if it had a block of its own, but shared links.
+    """
+    placer = _Placer(graph, begin, limits)
+    if not all(placer.add(chain) for chain in _chains(graph, begin)):
         return None
     receiving, sending = np.asarray(placer.sides, np.int64).reshape(-1, 2).T
     node = graph.node_of_row
@@ -106,7 +122,7 @@ def place(draft: StepDraft, graph: WorkGraph, limits: PlacementLimits) -> Placem
     return Placement(block, np.where(draft.partner >= 0, channel[node], 0))
 
 
-def _chains(graph: WorkGraph) -> list[list[int]]:
+def _chains(graph: WorkGraph, begin: list[int]) -> list[list[int]]:
     """All chains in the order in which they are placed."""
     chains = []
     for first in range(len(graph)):
@@ -116,15 +132,18 @@ def _chains(graph: WorkGraph) -> list[list[int]]:
         while graph.target[chain[-1]] >= 0:
             chain.append(graph.target[chain[-1]])
         chains.append(chain)
-    return sorted(chains, key=lambda chain: (graph.start[chain[0]], -graph.tail[chain[0]]))
+    return sorted(chains, key=lambda chain: (begin[chain[0]], -graph.tail[chain[0]]))
 
 
 class _Placer:
     """Blocks so far, and where every node has gone."""
 
-    def __init__(self, graph: WorkGraph, limits: PlacementLimits) -> None:
+    def __init__(self, graph: WorkGraph, begin: list[int], limits: PlacementLimits) -> None:
         self._graph = graph
         self._limits = limits
+        # Links make steps wait where calls are large: a block saved meanwhile costs nothing.
+        self._start = graph.start
+        self._deadline = max(map(add, graph.start, graph.tail), default=0)
         self._ledger = _Ledger()
         # By block: when it is free, its channel, and by (block, side) its peer.
         self._free: dict[Hashable, int] = {}
@@ -140,7 +159,7 @@ class _Placer:
         self._load: dict[int, int] = {}
         self.sides = [(NONE, NONE)] * len(graph)
         self.channel = [0] * len(graph)
-        self._end = [start + time for start, time in zip(graph.start, graph.duration, strict=True)]
+        self._end = [start + time for start, time in zip(self._start, graph.duration, strict=True)]
 
     def add(self, chain: list[int]) -> bool:
         """Place a chain; False where no block or channel is left for it."""
@@ -153,17 +172,23 @@ class _Placer:
             self._ledger.take_back()
             if trial is not None and (best is None or trial.cost < best.cost):
                 best = trial
-            if best is not None and best.waits == best.parted == 0:
+            if best is not None and self._is_perfect(best):
                 break
         if best is None:
             return False
         self._take(chain, ready, best)
         return True
 
+    def _is_perfect(self, trial: _Trial) -> bool:
+        """Whether no other channel can be better."""
+        if self._limits.is_sparing:
+            return trial.parted == trial.new_blocks == 0 and trial.finish == self._deadline
+        return trial.parted == trial.waits == 0
+
     def _ready(self, node: int) -> int:
         """When all that a node waits for on its rank is done, as far as it is placed."""
         graph = self._graph
-        return max([graph.start[node], *(self._end[parent] for parent in graph.parents[node])])
+        return max([self._start[node], *(self._end[parent] for parent in graph.parents[node])])
 
     def _choices(self, first: int) -> list[int]:
         """Channels worth a trial: those in use, and the next, which stands for all others.
@@ -206,10 +231,11 @@ class _Placer:
         best: _Trial | None,
     ) -> _Trial | None:
         """Put the chain on a channel; None where it has no place or is no better than the best."""
-        trial = _Trial(channel)
+        is_sparing = self._limits.is_sparing
+        trial = _Trial(channel, is_sparing, self._deadline if is_sparing else 0)
         begin = 0
         for node, at in zip(chain, ready, strict=True):
-            begin = self._put(trial, node, max(begin, at))
+            begin = self._put(trial, node, max(begin, at)) + self._graph.transit[node]
             if trial.is_over or (best is not None and trial.finish > best.finish):
                 return None
         return trial
@@ -235,7 +261,9 @@ class _Placer:
             trial.waits += start - begin - duration
             trial.parted += 1
             trial.sides.append((receiver, sender))
-        trial.finish = max(trial.finish, start + duration)
+        is_sparing = self._limits.is_sparing
+        behind = self._graph.tail[node] if is_sparing else duration
+        trial.finish = max(trial.finish, start + behind)
         trial.ends.append(start + duration)
         return start
 

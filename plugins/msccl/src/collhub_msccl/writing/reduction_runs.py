@@ -16,8 +16,17 @@ from collhub_msccl.writing.draft import StepDraft
 from hub_core.model import Buffer, StepKind
 
 
-def reduction_runs(draft: StepDraft, first: Int64Array, second: Int64Array) -> Edges:
-    """(first reduction, later reduction) rows of every run, of these pairs of rows in order."""
+def reduction_runs(
+    draft: StepDraft,
+    first: Int64Array,
+    second: Int64Array,
+    ready: Int64Array | None = None,
+) -> Edges:
+    """(first reduction, later reduction) rows of every run, of these pairs of rows in order.
+
+    `ready`: when the operand of each row is there; runs then wait for none that comes later than
+    that of their first.
+    """
     joins = draft.is_kind(StepKind.REDUCE)[first] & draft.is_kind(StepKind.REDUCE)[second]
     columns = {name: getattr(draft, name) for name in _COLUMNS}
     joins &= may_run(columns, first, second)
@@ -27,7 +36,9 @@ def reduction_runs(draft: StepDraft, first: Int64Array, second: Int64Array) -> E
         if one not in following and other not in has_one_before:
             following[one] = other
             has_one_before.add(other)
-    pairs = [pair for start in following for pair in _pairs_from(start, following, has_one_before)]
+    times = [0] * len(draft) if ready is None else ready.tolist()
+    starts = [row for row in following if row not in has_one_before]
+    pairs = [pair for start in starts for pair in _pairs_from(start, following, times)]
     leaders, members = np.asarray(pairs, np.int64).reshape(-1, 2).T
     return leaders, members
 
@@ -57,18 +68,12 @@ def _is_apart(columns: Columns, row: Int64Array) -> BoolArray:
     return found
 
 
-def _pairs_from(
-    start: int,
-    following: dict[int, int],
-    has_one_before: set[int],
-) -> list[tuple[int, int]]:
-    """The pairs of the chain that begins at `start`, none if it begins earlier."""
-    if start in has_one_before:
-        return []
+def _pairs_from(start: int, following: dict[int, int], ready: list[int]) -> list[tuple[int, int]]:
+    """The pairs of the chain that begins at `start`."""
     pairs: list[tuple[int, int]] = []
     leader, length, row = start, 1, following.get(start)
     while row is not None:
-        if length == MOST_OPERANDS:
+        if length == MOST_OPERANDS or ready[row] > ready[leader]:
             leader, length = row, 0
         else:
             pairs.append((leader, row))

@@ -2,111 +2,97 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from enum import Enum
+from dataclasses import dataclass, replace
 
 import numpy as np
 from collhub_columns import Int64Array
 
 from collhub_msccl.conflicts.accesses import Edges
 from collhub_msccl.writing.draft import STEP_COLUMNS, StepDraft
-from collhub_msccl.writing.emission_order import Arrangement, arrange
+from collhub_msccl.writing.emission_order import Arrangement
+from collhub_msccl.writing.ideal_times import arranged, ideal_begins
 from collhub_msccl.writing.list_order import ListScheduler
 from collhub_msccl.writing.placement import Placement, PlacementLimits, place
-from collhub_msccl.writing.reduction_runs import reduction_runs
-from collhub_msccl.writing.thread_blocks import Lanes, numbered_lanes, one_to_one
+from collhub_msccl.writing.thread_blocks import Lanes, numbered_lanes
 from collhub_msccl.writing.work_graph import work_graph
 
-_NOTHING = np.zeros(0, np.int64)
 
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Rows with channels, in a possible order of execution, and their lanes.
 
-class Fusing(Enum):
-    """Which receives become one step with a send of what they got.
-
-    All, those that nothing else waits for, which leaves the others free to go to another block, or
-    none.
+    `joined`: (row, later row that is one step with it).
     """
 
-    ALL = "all"
-    SOLE = "sole"
-    NONE = "none"
+    draft: StepDraft
+    lanes: Lanes
+    joined: Edges
 
 
-def spread(
-    draft: StepDraft,
-    limits: PlacementLimits,
-    fusing: Fusing,
-    capacity: int,
-) -> tuple[StepDraft, Lanes] | None:
-    """The same rows with channels and lanes, in their order; None where the limits forbid it.
+@dataclass(frozen=True, slots=True)
+class SpreadWay:
+    """A way to spread.
 
-    `capacity`: messages that a connection holds.
+    `joined`: (row, later row that may be one step with it); `capacity`: messages that a connection
+    holds; `latency`: of a link, in units of time.
     """
-    ideal = _arranged(draft, draft, np.zeros(len(draft), np.int64), limits.is_free, fusing)
+
+    limits: PlacementLimits
+    joined: Edges
+    capacity: int
+    latency: int
+
+
+def spread(draft: StepDraft, way: SpreadWay) -> Spread | None:
+    """The same rows with channels and lanes; None where the limits forbid it."""
+    limits = way.limits
+    ideal = arranged(draft, way.joined, limits.is_free)
     if ideal is None:
         return None
-    graph = work_graph(draft, ideal.position, ideal.fused_into)
-    placement = place(draft, graph, limits) or place(draft, graph, replace(limits, is_tight=True))
+    graph = work_graph(draft, ideal, way.latency)
+    begin = ideal_begins(graph, limits.is_free)
+    tight = replace(limits, is_tight=True)
+    placement = place(draft, graph, begin, limits) or place(draft, graph, begin, tight)
     if placement is None:
         return None
     placed = replace(draft, channel=placement.channel)
-    arrangement = _arranged(draft, placed, placement.block, limits.is_free, fusing)
+    joined = _inside(_kept(ideal), placement.block)
+    arrangement = arranged(placed, joined, limits.is_free)
     if arrangement is None:
         return None
-    order = _list_order(placed, placement, arrangement, capacity)
+    order = _list_order(placed, placement, arrangement, way)
     if order is None:
         # As the rows stand, with the connections' order, there is one.
-        return placed, numbered_lanes(placed, placement.block, is_given=False)
-    return _in_order(placed, placement, order)
+        lanes = numbered_lanes(placed, placement.block, is_given=False)
+        return Spread(placed, lanes, _kept(arrangement))
+    return _in_order(placed, placement, _kept(arrangement), order)
 
 
-def _arranged(
-    draft: StepDraft,
-    placed: StepDraft,
-    block: Int64Array,
-    is_free: bool,
-    fusing: Fusing,
-) -> Arrangement | None:
-    """What can be one step, where rows of one block and channel may be."""
-    first, second = draft.parents, draft.children
+def _inside(joined: Edges, block: Int64Array) -> Edges:
+    """The pairs in one block."""
+    first, second = joined
     is_inside = block[first] == block[second]
-    first, second = first[is_inside], second[is_inside]
-    groups = [reduction_runs(placed, first, second)]
-    if fusing is not Fusing.NONE:
-        groups.append(_passed_on(placed, first, second, fusing))
-    into, fused = (np.concatenate(rows) for rows in zip(*groups, strict=True))
-    # Every message is a connection of its own where its channel is still open.
-    alone = np.minimum(np.arange(len(draft)), draft.partner)
-    loose = replace(placed, channel=alone) if is_free else placed
-    return arrange(loose, _NOTHING, _NOTHING, (into, fused))
+    return first[is_inside], second[is_inside]
 
 
-def _passed_on(
-    draft: StepDraft,
-    first: Int64Array,
-    second: Int64Array,
-    fusing: Fusing,
-) -> Edges:
-    """(receive, send) pairs of one channel that may be one step."""
-    is_pair = draft.forwards(first, second) & (draft.channel[first] == draft.channel[second])
-    if fusing is Fusing.SOLE:
-        followers = np.bincount(draft.parents, minlength=len(draft))
-        is_pair &= followers[first] == 1
-    return one_to_one(first[is_pair], second[is_pair])
+def _kept(arrangement: Arrangement) -> Edges:
+    """The pairs that are one step."""
+    second = np.flatnonzero(arrangement.fused_into >= 0)
+    return arrangement.fused_into[second], second
 
 
 def _list_order(
-    placed: StepDraft,
+    draft: StepDraft,
     placement: Placement,
     arrangement: Arrangement,
-    capacity: int,
+    way: SpreadWay,
 ) -> Int64Array | None:
     """When each row's step begins, as its place among all steps."""
-    graph = work_graph(placed, arrangement.position, arrangement.fused_into)
+    graph = work_graph(draft, arrangement, way.latency)
     block = np.zeros(len(graph), np.int64)
     block[graph.node_of_row] = placement.block
     blocks = int(placement.block.max(initial=-1)) + 1
-    nodes = ListScheduler(graph, block.tolist(), blocks, capacity).order()
+    nodes = ListScheduler(graph, block.tolist(), blocks, way.capacity).order()
     if nodes is None:
         return None
     place_of_node = np.empty(len(graph), np.int64)
@@ -117,8 +103,9 @@ def _list_order(
 def _in_order(
     draft: StepDraft,
     placement: Placement,
+    joined: Edges,
     order: Int64Array,
-) -> tuple[StepDraft, Lanes]:
+) -> Spread:
     """Rows of every rank in this order; what is one step stays in the order that it had."""
     rows = np.lexsort((np.arange(len(draft)), order, draft.rank))
     new = np.empty(len(rows), np.int64)
@@ -132,4 +119,10 @@ def _in_order(
         children=new[draft.children],
         **columns,
     )
-    return sorted_draft, numbered_lanes(sorted_draft, placement.block[rows], is_given=True)
+    # The lower a thread block, the earlier it begins: of steps that are ready at once, that of the
+    # lower one is first.
+    block = placement.block[rows]
+    first = np.full(int(block.max(initial=-1)) + 1, len(rows))
+    np.minimum.at(first, block, order[rows])
+    lanes = numbered_lanes(sorted_draft, first[block], is_given=True)
+    return Spread(sorted_draft, lanes, (new[joined[0]], new[joined[1]]))

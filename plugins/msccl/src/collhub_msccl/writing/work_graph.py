@@ -1,7 +1,8 @@
 """The steps of a file before they have an order: what each does, waits for, and takes.
 
-The time of a step is that of moving its units. A step begins when what it waits for is done and,
-where it receives, when the step that sends to it has begun: data streams through fused steps.
+Time is counted in units that cross a link. A message crosses two, that of its sender and that of
+its receiver, each as a whole, and its receive begins on the second; the step that sends lasts until
+it has arrived. A fused step sends when it has received. Local work takes the time of its units.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collhub_columns import BoolArray, Int64Array
 
 from collhub_msccl.conflicts.accesses import Edges
 from collhub_msccl.writing.draft import StepDraft
+from collhub_msccl.writing.emission_order import Arrangement
 from hub_core.model import StepKind
 
 NONE = -1
@@ -23,17 +25,20 @@ class WorkGraph:
     """Nodes are future steps, numbered in a possible order of execution; lists have one entry each.
 
     `node_of_row`: int64 per row of the draft. `rank`; `recv`, `send`: peers or -1; `channel`: of
-    its messages, 0 for none; `duration`: in units; `parents`, `children`: nodes of one rank whose
-    end is waited for; `source`, `target`: nodes at the other end of its messages, or -1. `start`:
-    when it begins if nothing is in its way; `tail`: from its beginning to the end of all that waits
-    for it.
+    its messages, 0 for none; `units`: that it moves; `transit`: from its beginning to that of
+    `target`; `duration`: to its end; `parents`, `children`: nodes of one rank whose end is waited
+    for; `source`, `target`: nodes at the other end of its messages, or -1. `start`: when it begins
+    if nothing is in its way; `tail`: from its beginning to the end of all that waits for it.
     """
 
+    num_ranks: int
     node_of_row: Int64Array
     rank: list[int]
     recv: list[int]
     send: list[int]
     channel: list[int]
+    units: list[int]
+    transit: list[int]
     duration: list[int]
     parents: list[list[int]]
     children: list[list[int]]
@@ -45,9 +50,18 @@ class WorkGraph:
     def __len__(self) -> int:
         return len(self.rank)
 
+    def receiving(self, node: int) -> int:
+        """How long a node receives before it sends."""
+        return self.transit[node] // 2 if self.source[node] >= 0 else 0
 
-def work_graph(draft: StepDraft, position: Int64Array, fused_into: Int64Array) -> WorkGraph:
-    """The graph of rows that are arranged so; see `emission_order.Arrangement`."""
+    def turn(self, node: int) -> int:
+        """How many ranks further on a node sends, counted round; 0 where it does not."""
+        return (self.send[node] - self.rank[node]) % self.num_ranks if self.target[node] >= 0 else 0
+
+
+def work_graph(draft: StepDraft, arrangement: Arrangement, latency: int) -> WorkGraph:
+    """The graph of rows that are arranged so. `latency`: of a link, in units of time."""
+    position, fused_into = arrangement.position, arrangement.fused_into
     heads = np.flatnonzero(fused_into < 0)
     heads = heads[np.argsort(position[heads], kind="stable")]
     node_of_row = np.empty(len(draft), np.int64)
@@ -57,25 +71,29 @@ def work_graph(draft: StepDraft, position: Int64Array, fused_into: Int64Array) -
     size = len(heads)
     parents, children = _waits(draft, node_of_row, size)
     target, source = _messages(draft, node_of_row, size)
-    duration = _durations(draft, node_of_row, size)
+    units = _units(draft, node_of_row, size)
+    transit, duration = _times(units, target, source, latency)
     start = [0] * size
     for node in range(size):
         begins = [start[other] + duration[other] for other in parents[node]]
         if source[node] >= 0:
-            begins.append(start[source[node]])
+            begins.append(start[source[node]] + transit[source[node]])
         start[node] = max(begins, default=0)
     tail = duration.copy()
     for node in reversed(range(size)):
         ends = [duration[node] + tail[other] for other in children[node]]
         if target[node] >= 0:
-            ends.append(tail[target[node]])
+            ends.append(transit[node] + tail[target[node]])
         tail[node] = max(ends, default=duration[node])
     return WorkGraph(
+        draft.num_ranks,
         node_of_row,
         draft.rank[heads].tolist(),
         _column(draft.peer, draft.receives, node_of_row, size, NONE),
         _column(draft.peer, draft.sends, node_of_row, size, NONE),
         _column(draft.channel, draft.partner >= 0, node_of_row, size, 0),
+        units,
+        transit,
         duration,
         parents,
         children,
@@ -131,12 +149,30 @@ def _messages(
     return target.tolist(), source.tolist()
 
 
-def _durations(draft: StepDraft, node_of_row: Int64Array, size: int) -> list[int]:
+def _times(
+    units: list[int],
+    target: list[int],
+    source: list[int],
+    latency: int,
+) -> tuple[list[int], list[int]]:
+    """Transit and duration of every node."""
+    transit, duration = [0] * len(units), units.copy()
+    for node, moved in enumerate(units):
+        crossing = moved + latency
+        if source[node] >= 0:
+            duration[node] = crossing
+        if target[node] >= 0:
+            transit[node] = crossing if source[node] < 0 else 2 * crossing
+            duration[node] = transit[node] + crossing
+    return transit, duration
+
+
+def _units(draft: StepDraft, node_of_row: Int64Array, size: int) -> list[int]:
     """Units that each node moves; a run of reductions moves those of all."""
-    duration = np.zeros(size, np.int64)
-    np.maximum.at(duration, node_of_row, draft.count)
+    units = np.zeros(size, np.int64)
+    np.maximum.at(units, node_of_row, draft.count)
     reductions = np.flatnonzero(draft.is_kind(StepKind.REDUCE))
-    duration[node_of_row[reductions]] = 0
-    np.add.at(duration, node_of_row[reductions], draft.count[reductions])
-    found: list[int] = duration.tolist()
+    units[node_of_row[reductions]] = 0
+    np.add.at(units, node_of_row[reductions], draft.count[reductions])
+    found: list[int] = units.tolist()
     return found

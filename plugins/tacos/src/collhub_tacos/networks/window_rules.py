@@ -11,13 +11,17 @@ class WindowRule:
 
     `most`: at most so many, 0 for as many as keep the link busy. `begins_slowly`: a link begins
     with one message, then has a few on their way, and so on, by `windows.released_at_once`.
+    `keeps_order`: else a message goes as soon as its data are there, whichever was planned first.
     """
 
     most: int
     begins_slowly: bool
+    keeps_order: bool = True
 
 
 # The fewer are under way, the less there is for a simulator to put in another order.
 SLOW_START = WindowRule(most=12, begins_slowly=True)
 CAPPED = WindowRule(most=12, begins_slowly=False)
 UNCAPPED = WindowRule(most=0, begins_slowly=False)
+# Where messages of many senders meet inside the network, none has to wait for a stated turn.
+FREE = WindowRule(most=0, begins_slowly=False, keeps_order=False)

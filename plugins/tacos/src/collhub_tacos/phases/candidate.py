@@ -20,7 +20,8 @@ class SynthesisCandidate:
 
     `transfers(nodes)`: all of them, or those that touch some nodes. `replay(progress)`: check the
     whole on the synthesizer's own arrays, where not all steps are made; False where it cannot.
-    `whole`: the algorithm itself, where it does not follow from transfers.
+    `whole`: the algorithm itself, where it does not follow from transfers. `is_timed`: whether the
+    times take it into account that messages meet; else a simulator has to tell.
     """
 
     form: str
@@ -34,3 +35,4 @@ class SynthesisCandidate:
     details: Mapping[str, JsonValue] = field(default_factory=dict)
     is_interrupted: bool = False
     whole: Algorithm | None = None
+    is_timed: bool = True

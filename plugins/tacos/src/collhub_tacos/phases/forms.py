@@ -12,14 +12,15 @@ from collhub_schedules import Chunks, Transfers
 from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
 from collhub_tacos.networks.path_network import PathNetwork
 from collhub_tacos.networks.transposition import is_duplex, transposed
-from collhub_tacos.networks.window_rules import CAPPED, SLOW_START, UNCAPPED, WindowRule
+from collhub_tacos.networks.window_rules import CAPPED, FREE, SLOW_START, UNCAPPED, WindowRule
 from collhub_tacos.phases.candidate import Nodes, SynthesisCandidate
 from collhub_tacos.phases.reversal import reversed_schedule
 from collhub_tacos.progress import Progress
+from collhub_tacos.routing.plan import RoutePlan
 from collhub_tacos.schedules.link_schedule import LinkSchedule
 from collhub_tacos.schedules.windows import windows_of_links
 from collhub_tacos.setting import Setting
-from collhub_tacos.spreading.spread_out import SpreadResult, SpreadTask, spread_out
+from collhub_tacos.spreading.spread_out import SpreadResult, SpreadTask, spread_freely, spread_out
 from hub_core.model import Collective, CollectiveKind
 
 _SPREAD_LADDER = (1, 2, 3, 4, 6, 8)
@@ -44,11 +45,14 @@ def ladder_of(setting: Setting) -> list[int]:
 
     For what leaves a root through switches, also multiples of the others: as each sends on as many.
     """
-    ladder = LADDERS[setting.collective.kind]
-    if not isinstance(setting.network, PathNetwork):
-        return setting.candidates(ladder)
+    kind = setting.collective.kind
+    ladder, is_switched = LADDERS[kind], isinstance(setting.network, PathNetwork)
     if ladder is _SPREAD_LADDER:
-        return setting.candidates(_STAGED_LADDER)
+        # The parts of an all-reduce are shares of all ranks.
+        parts = setting.collective.num_ranks if kind is CollectiveKind.ALL_REDUCE else 1
+        return setting.candidates(_STAGED_LADDER if is_switched else ladder, parts)
+    if not is_switched:
+        return setting.candidates(ladder)
     if ladder is not _PIPELINE_LADDER:
         return setting.candidates(ladder)
     # At least one: a network of one NPU has nobody else.
@@ -76,8 +80,9 @@ class _Phases:
         """All transfers, as early as can be; or those that touch some nodes, as planned."""
         schedule = self._planned(nodes)
         # Reversed, a schedule is as late as can be; elsewhere a link may be free earlier than in
-        # steps of equal length. A part alone cannot be retimed.
-        if nodes is None and (self.is_first_reversed or self.is_free_early):
+        # steps of equal length. A part alone cannot be retimed, nor what keeps no order.
+        is_whole = nodes is None and self.times.rule.keeps_order
+        if is_whole and (self.is_first_reversed or self.is_free_early):
             # Imported here: numba takes a second.
             from collhub_tacos.schedules.retiming import retimed
 
@@ -114,10 +119,12 @@ class _Phases:
 
     def _rules(self) -> tuple[WindowRule, ...]:
         """Windows that differ on this network, those of the plan first."""
-        if self.times.rule is SLOW_START or not self.is_free_early:
+        if self.times.rule in (SLOW_START, FREE) or not self.is_free_early:
             return (self.times.rule,)
         widest = int(windows_of_links(self.network, self.times).max(initial=1))
-        return (UNCAPPED, SLOW_START) if widest <= CAPPED.most else (UNCAPPED, CAPPED, SLOW_START)
+        # Where messages of others come between at switches, no turns may serve better than few.
+        last = FREE if isinstance(self.network, PathNetwork) else SLOW_START
+        return (UNCAPPED, last) if widest <= CAPPED.most else (UNCAPPED, CAPPED, last)
 
     def _candidate(
         self, form: str, pieces: int, parts: tuple[Collective, Chunks]
@@ -135,6 +142,7 @@ class _Phases:
             replay=self.replay,
             details={"kernel": last.kernel, "seed": last.seed},
             is_interrupted=any(spread.is_interrupted for spread in self.spreads),
+            is_timed=self.times.rule.keeps_order,
         )
 
 
@@ -144,22 +152,32 @@ Form = Callable[[Setting, int, Progress], list[SynthesisCandidate]]
 
 def _spread(setting: Setting, pieces: int, progress: Progress) -> list[SynthesisCandidate]:
     """All-gather and broadcast."""
-    collective, chunks = setting.cut(pieces)
-    times = setting.link_times(collective.unit_count)
-    origin = setting.members[chunks.origin]
-    found = spread_out(SpreadTask(setting, setting.network, times, origin), progress)
-    phases = _Phases(setting.network, times, (found,))
-    return phases.candidates("spread", pieces, (collective, chunks))
+    parts = setting.cut(pieces)
+    task = _gathering(setting, parts[0].unit_count, setting.members[parts[1].origin])
+    ways = [spread_out(task, progress), *spread_freely(task)]
+    return [
+        candidate
+        for way in ways
+        for candidate in _Phases(setting.network, way.times, (way,)).candidates(
+            "spread", pieces, parts
+        )
+    ]
 
 
 def _collect(setting: Setting, pieces: int, progress: Progress) -> list[SynthesisCandidate]:
     """Reduce-scatter and reduce: the opposite collective on the transposed network, reversed."""
-    collective, chunks = setting.cut(pieces)
-    times = setting.link_times(collective.unit_count)
-    target = setting.members[chunks.target]
-    found = _on_transpose(setting, times, collective.unit_count, target, progress)
-    phases = _Phases(setting.network, times, (found,), is_first_reversed=True)
-    return phases.candidates("reversed", pieces, (collective, chunks))
+    parts = setting.cut(pieces)
+    unit_count, target = parts[0].unit_count, setting.members[parts[1].target]
+    task = _on_transpose(setting, unit_count, target)
+    times = setting.link_times(unit_count)
+    ways = [_collecting(task, times, progress), *spread_freely(task)]
+    return [
+        candidate
+        for way in ways
+        for candidate in _Phases(
+            setting.network, replace(times, rule=way.times.rule), (way,), is_first_reversed=True
+        ).candidates("reversed", pieces, parts)
+    ]
 
 
 def _two_phase(setting: Setting, pieces: int, progress: Progress) -> list[SynthesisCandidate]:
@@ -168,16 +186,23 @@ def _two_phase(setting: Setting, pieces: int, progress: Progress) -> list[Synthe
     One synthesis where all links are duplex.
     """
     n = setting.collective.num_ranks
-    collective, chunks = setting.cut(pieces * n)
-    times = setting.link_times(collective.unit_count)
-    origin = setting.members[np.repeat(np.arange(n), pieces)]
-    gathered = spread_out(SpreadTask(setting, setting.network, times, origin), progress)
+    parts = setting.cut(pieces * n)
+    unit_count, origin = parts[0].unit_count, setting.members[np.repeat(np.arange(n), pieces)]
+    task = _gathering(setting, unit_count, origin)
+    times = task.times
+    gathered = [spread_out(task, progress), *spread_freely(task)]
     # Reversed, the same spreading collects.
     scattered = gathered
     if not is_duplex(setting.network, times):
-        scattered = _on_transpose(setting, times, collective.unit_count, origin, progress)
-    phases = _Phases(setting.network, times, (scattered, gathered), is_first_reversed=True)
-    return phases.candidates("two-phase", pieces, (collective, chunks))
+        back = _on_transpose(setting, unit_count, origin)
+        scattered = [_collecting(back, times, progress), *spread_freely(back)]
+    return [
+        candidate
+        for pair in zip(scattered, gathered, strict=True)
+        for candidate in _Phases(
+            setting.network, pair[1].times, pair, is_first_reversed=True
+        ).candidates("two-phase", pieces, parts)
+    ]
 
 
 def _route(setting: Setting, pieces: int, progress: Progress) -> list[SynthesisCandidate]:
@@ -191,8 +216,35 @@ def _route(setting: Setting, pieces: int, progress: Progress) -> list[SynthesisC
     schedule = route_all(setting.network, times, origin, target, setting.seed)
     progress(1.0, "routing")
     made = SpreadResult(schedule, times, origin, None, "routing", setting.seed)
-    phases = _Phases(setting.network, times, (made,))
-    return phases.candidates("routed", pieces, (collective, chunks))
+    ways = [made, *_straight(setting, times, origin, target)]
+    return [
+        candidate
+        for way in ways
+        for candidate in _Phases(setting.network, way.times, (way,)).candidates(
+            "routed", pieces, (collective, chunks)
+        )
+    ]
+
+
+def _straight(
+    setting: Setting, times: LinkTimes, origin: Int64Array, target: Int64Array
+) -> list[SpreadResult]:
+    """All-to-all behind switches: all at once to all others, the next one first; or no way."""
+    network, size = setting.network, setting.network.num_nodes
+    is_small = setting.wanted is None and times.rule is not SLOW_START
+    is_all = setting.collective.kind is CollectiveKind.ALL_TO_ALL
+    if not (is_small and is_all and isinstance(network, PathNetwork)):
+        return []
+    chunk = np.flatnonzero(origin != target)
+    chunk = chunk[np.argsort((target - origin)[chunk] % size, kind="stable")]
+    # Arcs stand by destination, then by source, so that these keys ascend.
+    key, wanted = network.destination * size + network.source, target * size + origin
+    arc = np.minimum(np.searchsorted(key, wanted[chunk]), len(key) - 1)
+    if not np.array_equal(key[arc], wanted[chunk]):
+        return []
+    free = replace(times, rule=FREE)
+    plan = RoutePlan(network, chunk, arc, np.full(len(chunk), -1))
+    return [SpreadResult(plan.unhindered(free), free, origin, None, "straight", setting.seed)]
 
 
 FORMS: Mapping[CollectiveKind, Form] = {
@@ -207,20 +259,26 @@ FORMS: Mapping[CollectiveKind, Form] = {
 }
 
 
-def _on_transpose(
-    setting: Setting, times: LinkTimes, unit_count: int, origin: Int64Array, progress: Progress
-) -> SpreadResult:
-    """Spreading on the transposed network, not yet reversed."""
-    network = setting.network
+def _gathering(setting: Setting, unit_count: int, origin: Int64Array) -> SpreadTask:
+    """Spreading on the network itself."""
+    return SpreadTask(setting, setting.network, setting.link_times(unit_count), origin)
+
+
+def _on_transpose(setting: Setting, unit_count: int, origin: Int64Array) -> SpreadTask:
+    """Spreading on the transposed network, to be reversed."""
+    network, times = setting.network, setting.link_times(unit_count)
     # Of a network that is its own transpose the times hold as they are.
     if not is_duplex(network, times):
         network = transposed(network)
         times = setting.times_on(network, unit_count)
-    task = SpreadTask(setting, network, times, origin)
-    if not isinstance(setting.network, PathNetwork):
+    return SpreadTask(setting, network, times, origin)
+
+
+def _collecting(task: SpreadTask, times: LinkTimes, progress: Progress) -> SpreadResult:
+    """Spreading that is fast as a reduction; `times`: on the network itself."""
+    if not isinstance(task.network, PathNetwork):
         return spread_out(task, progress)
-    back = setting.link_times(unit_count)
-    return spread_out(task, progress, lambda found: _time_reversed_ps(setting, found, back))
+    return spread_out(task, progress, lambda found: _time_reversed_ps(task.setting, found, times))
 
 
 def _time_reversed_ps(setting: Setting, found: SpreadResult, times: LinkTimes) -> int:

@@ -34,6 +34,23 @@ class RoutePlan(ColumnTable):
         load = np.bincount(links, minlength=len(single.busy)) * single.busy
         return int(load.max(initial=0))
 
+    def sorted_by(self, key: Int64Array) -> RoutePlan:
+        """The same, small keys first, of equal ones as they stand; no parent has a larger key."""
+        order = np.argsort(key, kind="stable")
+        # Who has no parent finds its -1 behind all places.
+        place = np.append(inverse(order), -1)
+        parent = place[self.parent[order]]
+        return RoutePlan(self.network, self.chunk[order], self.link[order], parent)
+
+    def unhindered(self, times: LinkTimes) -> LinkSchedule:
+        """Schedule in which messages do not wait for one another, but for their chunk alone.
+
+        Of those that start in one instant, what stands first in the plan goes first.
+        """
+        arrival = times.arrival[self.link]
+        start = _earliest(self.parent, arrival)
+        return LinkSchedule.spreading(self.network, self.chunk, self.link, start, start + arrival)
+
     def farthest_first(self, times: LinkTimes) -> LinkSchedule:
         """Schedule in which every free link sends what has farthest to go of what is there.
 
@@ -71,3 +88,16 @@ class RoutePlan(ColumnTable):
         step = network.destination[self.link] - network.source[self.link]
         way_round = step % max(network.num_nodes, 1)
         return inverse(np.lexsort((way_round, -remaining)))
+
+
+def _earliest(parent: Int64Array, arrival: Int64Array) -> Int64Array:
+    """When the parent of every transfer, which took `arrival`, and all before it are done."""
+    start = np.zeros(len(parent), np.int64)
+    rows = np.flatnonzero(parent >= 0)
+    # Every pass looks one transfer further back, so that what does not grow is at its origin.
+    while len(rows):
+        earliest = (start + arrival)[parent[rows]]
+        is_later = earliest > start[rows]
+        start[rows] = earliest
+        rows = rows[is_later]
+    return start

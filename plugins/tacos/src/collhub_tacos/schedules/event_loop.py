@@ -4,11 +4,12 @@ Algorithm: a discrete-event loop over a binary heap by (time, sequence number), 
 simulator in picoseconds: a link that is free sends, a message that arrives goes on over its path
 or releases what waits for it, messages wait in line at a switch in order of arrival. What a sender
 sends next is either fixed, or chosen: the chunk that has farthest to go (Andrews et al., JACM 48,
-2001), at switches first the one that waits least on its way.
+2001), at switches first the one that waits least on its way. All of one arc wait alike, so that the
+first one of every arc of the sender is looked at.
 
 Invariant: at every instant all arrivals of that instant are processed before a sender chooses, so
 that the choice does not depend on their order. Cost: O(log n) per event, one event per link of a
-path and one per release, and a look at all waiting transfers per choice.
+path and one per release, and a look at all arcs of the sender per choice.
 
 All in one file, because numba's cache looks at no other. Import it late: numba takes a second.
 """
@@ -51,11 +52,15 @@ class SenderQueues(NamedTuple):
 
     `busy`, `arrival`: times of one message in picoseconds. `is_busy`: bool. `first`, `last`: the
     line at a switch. `expected`: when the messages that were sent so far will have left it.
-    `waiting[begin[l]:begin[l] + number[l]]`: what its sender could send; where the order is fixed,
-    all that it will send, in order. `gone[begin[l]:begin[l] + sent[l]]`: what it has sent, of which
-    the first `arrived[l]` have arrived. `window`: how many may be on their way, `at_once`: how many
-    may wait for the same one, 0 for any number. `is_touched`: bool, `touched`: links that may begin
-    to send.
+    `number`: how many its sender could send; where the order is fixed, how many it will send, those
+    of `waiting[begin[l]:]` in order. `gone[begin[l]:begin[l] + sent[l]]`: what it has sent, of
+    which the first `arrived[l]` have arrived. `window`: how many may be on their way, `at_once`:
+    how many may wait for the same one, 0 for any number. `is_touched`: bool, `touched`: links that
+    may begin to send.
+
+    Where the order is not fixed, those of arc a are `waiting[arc_begin[a]:arc_begin[a + 1]]` by
+    rank, none at hand before `head[a]`; `place`: of every transfer there. Arcs that begin with a
+    link: `arcs[arcs_indptr[l]:arcs_indptr[l + 1]]`.
     """
 
     busy: Int64Array
@@ -74,6 +79,11 @@ class SenderQueues(NamedTuple):
     at_once: Int64Array
     is_touched: BoolArray
     touched: Int64Array
+    arc_begin: Int64Array
+    head: Int64Array
+    place: Int64Array
+    arcs_indptr: Int64Array
+    arcs: Int64Array
 
 
 class EventHeap(NamedTuple):
@@ -98,8 +108,7 @@ def _push(events: EventHeap, time: Integer, item: Integer) -> None:
     """Put an event on the heap."""
     times, sequences, items, counter = events
     hole = counter[_SIZE]
-    # Of one instant, what was planned first happens first.
-    sequence = counter[_NEXT]
+    sequence = counter[_NEXT]  # of one instant, what was planned first happens first
     counter[_SIZE] += 1
     counter[_NEXT] += 1
     # The newest of equal times stays below: it has the largest sequence number.
@@ -154,12 +163,11 @@ def _transmit(link: Integer, transfer: Integer, queues: SenderQueues, events: Ev
     """Put a message on a free link."""
     now = events.counter[_NOW]
     queues.is_busy[link] = True
-    # A link may be free before its message arrives: both are events.
     _push(events, now + queues.arrival[link], 2 * transfer)
     _push(events, now + queues.busy[link], 2 * link + 1)
 
 
-@part
+@inlined
 def _arrive(
     transfer: Integer, jobs: Jobs, queues: SenderQueues, events: EventHeap, is_fixed: bool
 ) -> None:
@@ -201,16 +209,16 @@ def _count_arrived(link: Integer, jobs: Jobs, queues: SenderQueues) -> None:
 @inlined
 def _make_ready(transfer: Integer, jobs: Jobs, queues: SenderQueues, is_fixed: bool) -> Integer:
     """Show its sender a transfer that waits for nothing more; return the link of the sender."""
-    # Senders order their messages by the first link of the path.
-    link: Integer = jobs.path[jobs.path_indptr[jobs.arc[transfer]]]
+    arc = jobs.arc[transfer]
+    link: Integer = jobs.path[jobs.path_indptr[arc]]
     # In a fixed order it stands in line already.
     if not is_fixed:
-        queues.waiting[queues.begin[link] + queues.number[link]] = transfer
+        queues.head[arc] = min(queues.head[arc], queues.place[transfer])
         queues.number[link] += 1
     return link
 
 
-@part
+@inlined
 def _forward(
     link: Integer, transfer: Integer, jobs: Jobs, queues: SenderQueues, events: EventHeap
 ) -> None:
@@ -220,12 +228,12 @@ def _forward(
     elif queues.first[link] < 0:
         queues.first[link] = queues.last[link] = transfer
     else:
-        # The line is a linked list: none is longer than all transfers together.
+        # A linked list: no line is longer than all transfers together.
         jobs.following[queues.last[link]] = transfer
         queues.last[link] = transfer
 
 
-@part
+@inlined
 def _release(
     link: Integer, jobs: Jobs, queues: SenderQueues, events: EventHeap, is_fixed: bool
 ) -> None:
@@ -241,21 +249,21 @@ def _release(
         _attend(link, jobs, queues, events, is_fixed)
 
 
-@part
+@inlined
 def _attend(
     link: Integer, jobs: Jobs, queues: SenderQueues, events: EventHeap, is_fixed: bool
 ) -> None:
     """Let a sender send: at once in a fixed order, as simulators do, else at the end of now."""
     if is_fixed or queues.window[link] > 1:
         _send(link, jobs, queues, events, is_fixed)
-    # With a window of one there is time to wait for all that arrives now, and to choose.
+    # With a window of one there is time for all that arrives now.
     elif not queues.is_touched[link]:
         queues.is_touched[link] = True
         queues.touched[events.counter[_TOUCHED]] = link
         events.counter[_TOUCHED] += 1
 
 
-@part
+@inlined
 def _send(
     link: Integer, jobs: Jobs, queues: SenderQueues, events: EventHeap, is_fixed: bool
 ) -> None:
@@ -286,9 +294,8 @@ def _is_open(link: Integer, queues: SenderQueues) -> bool:
 
 
 @part
-def _delay(transfer: Integer, jobs: Jobs, queues: SenderQueues, now: Integer) -> Integer:
+def _delay(arc: Integer, jobs: Jobs, queues: SenderQueues, now: Integer) -> Integer:
     """How long a message that is sent now is expected to wait at switches."""
-    arc = jobs.arc[transfer]
     first = jobs.path_indptr[arc]
     time: Integer = now
     delay: Integer = 0
@@ -302,7 +309,7 @@ def _delay(transfer: Integer, jobs: Jobs, queues: SenderQueues, now: Integer) ->
     return delay
 
 
-@part
+@inlined
 def _book(transfer: Integer, jobs: Jobs, queues: SenderQueues, now: Integer) -> None:
     """Note on all links behind the first one until when a message is expected to use them."""
     arc = jobs.arc[transfer]
@@ -318,36 +325,47 @@ def _book(transfer: Integer, jobs: Jobs, queues: SenderQueues, now: Integer) -> 
 @part
 def _choice(link: Integer, jobs: Jobs, queues: SenderQueues, now: Integer) -> Integer:
     """Take out what waits least on its way, of these the smallest rank; -1 for nothing."""
-    begin, count = queues.begin[link], queues.number[link]
-    if count == 0:
-        return -1
     best: Integer = -1
+    if queues.number[link] == 0:
+        return best
     least_rank: Integer = 0
     least_delay: Integer = 0
-    for place in range(begin, begin + count):
-        transfer = queues.waiting[place]
+    for place in range(queues.arcs_indptr[link], queues.arcs_indptr[link + 1]):
+        arc = queues.arcs[place]
+        transfer = _first_at_hand(arc, jobs, queues)
+        if transfer < 0:
+            continue
         rank = jobs.rank[transfer]
         # Nothing waits less than not at all, so that only the rank could win.
         if best >= 0 and least_delay == 0 and rank > least_rank:
             continue
-        delay = _delay(transfer, jobs, queues, now)
+        delay = _delay(arc, jobs, queues, now)
         is_first = delay == least_delay and rank < least_rank
         if best < 0 or delay < least_delay or is_first:
-            best, least_rank, least_delay = place, rank, delay
-    chosen: Integer = queues.waiting[best]
-    # The last one fills the gap: the order of what waits means nothing.
-    queues.number[link] = count - 1
-    queues.waiting[best] = queues.waiting[begin + count - 1]
-    return chosen
+            best, least_rank, least_delay = transfer, rank, delay
+    queues.number[link] -= 1
+    return best
 
 
-@part
+@inlined
+def _first_at_hand(arc: Integer, jobs: Jobs, queues: SenderQueues) -> Integer:
+    """The transfer of an arc of the smallest rank that could be sent, -1 for none."""
+    end = queues.arc_begin[arc + 1]
+    while queues.head[arc] < end:
+        transfer: Integer = queues.waiting[queues.head[arc]]
+        # Neither does it wait for others, nor is it sent.
+        if jobs.unmet[transfer] == 0 and jobs.start[transfer] < 0:
+            return transfer
+        queues.head[arc] += 1
+    return np.int64(-1)
+
+
+@inlined
 def _next_in_order(link: Integer, jobs: Jobs, queues: SenderQueues) -> Integer:
     """The next transfer of a link in a fixed order, -1 where it still waits for others."""
     place = queues.sent[link]
-    # All of the link are sent.
     if place == queues.number[link]:
-        return -1
+        return -1  # all of the link are sent
     transfer: Integer = queues.waiting[queues.begin[link] + place]
     return transfer if jobs.unmet[transfer] == 0 else -1
 

@@ -95,8 +95,6 @@ class LinkSchedule(ColumnTable):
         network = self.network
         # The core orders messages by link of the topology.
         row = network.row[self.link]
-        window = windows_of_links(network, times)[self.link]
-        at_once = released_at_once(network, times.rule)
         return Transfers(
             self.chunk,
             self.source,
@@ -105,5 +103,14 @@ class LinkSchedule(ColumnTable):
             self.start,
             self.finish,
             self.reduces,
-            windows(row, self.start, self.finish, window, at_once),
+            self._windows(times),
         )
+
+    def _windows(self, times: LinkTimes) -> Int64Array:
+        """How many turns of its link before its own a message waits for: 0 for none and no turn."""
+        if not times.rule.keeps_order:
+            return np.zeros(len(self), np.int64)
+        network = self.network
+        window = windows_of_links(network, times)[self.link]
+        at_once = released_at_once(network, times.rule)
+        return windows(network.row[self.link], self.start, self.finish, window, at_once)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 from collhub_columns import (
     Int64Array,
-    counted_positions,
     csr,
     expanded_ranges,
     group_pointer,
@@ -143,8 +142,13 @@ def _queues(
     paths, single = links_of_arcs(network, times)
     links = len(single.busy)
     first = paths.links[paths.indptr[link]]
-    begin = group_pointer(first, links)
-    waiting, number = _at_hand(first, begin, unmet, rank, is_fixed)
+    # In a fixed order the transfers of a link stand together, else those of an arc.
+    waiting = np.lexsort((rank, first if is_fixed else link))
+    at_hand = first if is_fixed else first[unmet == 0]
+    number = np.bincount(at_hand, minlength=links).astype(np.int64)
+    arc_begin = group_pointer(link, network.num_links)
+    used = np.flatnonzero(np.diff(arc_begin))
+    arcs_indptr, arcs = csr(paths.links[paths.indptr[used]], used, links)
     ready = np.flatnonzero(number)
     touched = _filled(links, 0)
     # At time 0 all of them choose, as after an event.
@@ -156,7 +160,7 @@ def _queues(
         first=_filled(links, -1),
         last=_filled(links, -1),
         expected=_filled(links, 0),
-        begin=begin,
+        begin=group_pointer(first, links),
         number=number,
         waiting=waiting,
         gone=_filled(len(link), -1),
@@ -166,6 +170,11 @@ def _queues(
         at_once=_filled(links, released_at_once(network, times.rule)),
         is_touched=number > 0,
         touched=touched,
+        arc_begin=arc_begin,
+        head=arc_begin[:-1].copy(),
+        place=inverse(waiting),
+        arcs_indptr=arcs_indptr,
+        arcs=arcs,
     )
     return queues, len(ready)
 
@@ -177,20 +186,6 @@ def _windows_of_first_links(network: LinkNetwork, times: LinkTimes, links: int) 
     # Inside a path messages go on in order of arrival: no window is kept there.
     window[paths.links[paths.indptr[:-1]]] = windows_of_links(network, times)
     return window
-
-
-def _at_hand(
-    first: Int64Array, begin: Int64Array, unmet: Int64Array, rank: Int64Array, is_fixed: bool
-) -> tuple[Int64Array, Int64Array]:
-    """What every link has to send before the first event: `SenderQueues.waiting` and `number`."""
-    in_order = np.lexsort((rank, first))
-    # In a fixed order all stand in line from the start, else those that wait for nothing.
-    at_hand = in_order if is_fixed else in_order[unmet[in_order] == 0]
-    number = np.bincount(first[at_hand], minlength=len(begin) - 1).astype(np.int64)
-    waiting = in_order.copy()
-    place = begin[first[at_hand]] + counted_positions(number)
-    waiting[place] = at_hand
-    return waiting, number
 
 
 def _no_events(size: int, ready: int) -> EventHeap:

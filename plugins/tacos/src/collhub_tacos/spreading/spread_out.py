@@ -13,12 +13,18 @@ from collhub_schedules import fastest_of
 from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
 from collhub_tacos.networks.path_network import PathNetwork
 from collhub_tacos.networks.translation import Translations
+from collhub_tacos.networks.window_rules import FREE
 from collhub_tacos.progress import Progress, named, unnamed
 from collhub_tacos.schedules.arrival_log import ArrivalLog
 from collhub_tacos.schedules.link_schedule import LinkSchedule
 from collhub_tacos.setting import Setting
 from collhub_tacos.spreading.seed_search import best_of_seeds
-from collhub_tacos.spreading.staged import group_grids, staged_all_gathers, staged_broadcasts
+from collhub_tacos.spreading.staged import (
+    free_all_gathers,
+    group_grids,
+    staged_all_gathers,
+    staged_broadcasts,
+)
 from hub_core.model import InputError
 
 _MOST_SEEDS = 20
@@ -148,6 +154,23 @@ def spread_out(
     # There is a kernel for every network.
     assert best is not None
     return best
+
+
+def spread_freely(task: SpreadTask) -> list[SpreadResult]:
+    """Ways to spread without turns, whose time a simulator has to tell; few, or none.
+
+    Their own times are those of messages that do not meet. Not where all pairs of NPUs are alike,
+    nor for what is too large to be simulated again and again.
+    """
+    is_small = task.setting.is_compared(len(task.origin)) and task.setting.wanted is None
+    has_stages = isinstance(task.network, PathNetwork) and task.is_everywhere
+    if not (is_small and has_stages) or task.times.is_alike:
+        return []
+    free = replace(task, times=replace(task.times, rule=FREE))
+    return [
+        free.result(schedule, "free stages", task.setting.seed, False)
+        for schedule in free_all_gathers(task.network, free.times, task.origin)
+    ]
 
 
 _SpreadKernel = Callable[[SpreadTask, Progress], SpreadResult]

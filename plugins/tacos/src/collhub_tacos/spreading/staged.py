@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
-from collhub_columns import Int64Array, inverse
+from collhub_columns import Int64Array, inverse, ordinals
 
 from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
 from collhub_tacos.routing.plan import RoutePlan
@@ -22,6 +22,8 @@ from collhub_tacos.schedules.link_schedule import LinkSchedule
 
 # Levels of groups that are tried.
 _MOST_LEVELS = 2
+# Ways without turns that are tried.
+_MOST_FREE = 3
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -140,12 +142,33 @@ def staged_all_gathers(
     network: LinkNetwork, times: LinkTimes, origin: Int64Array
 ) -> Iterator[LinkSchedule]:
     """Schedules in which every chunk comes to all NPUs, those that the network has arcs for."""
+    plans = all_gather_plans(network, times, origin)
+    yield from _hopeful(plans, times, lambda plan: plan.farthest_first(times))
+
+
+def all_gather_plans(network: LinkNetwork, times: LinkTimes, origin: Int64Array) -> list[RoutePlan]:
+    """Ways in which every chunk comes to all NPUs, those that the network has arcs for."""
     start, whole = _Growth.at(origin), _Grid(network.num_npus, 1)
     ways = [partial(way, start, whole, 0) for way in (_Growth.straight, _Growth.around)]
     for grid in group_grids(network, times):
         ways += [partial(way, start, grid) for way in (_outwards, _around_groups, _inwards)]
-    plans = [plan for way in ways if (plan := way().plan(network)) is not None]
-    yield from _hopeful(plans, times, lambda plan: plan.farthest_first(times))
+    return [plan for way in ways if (plan := way().plan(network)) is not None]
+
+
+def free_all_gathers(
+    network: LinkNetwork, times: LinkTimes, origin: Int64Array
+) -> list[LinkSchedule]:
+    """Schedules of few full links in which a message waits for its data alone, not for its turn.
+
+    Where messages of many senders meet inside the network, turns that are kept add up to waits.
+    Who has several things at hand sends first pieces first.
+    """
+    plans = all_gather_plans(network, times, origin)
+    fullest = [plan.fullest_ps(times) for plan in plans]
+    piece = ordinals(origin)
+    by_load = np.argsort(fullest, kind="stable")[:_MOST_FREE].tolist()
+    ordered = (plans[place].sorted_by(piece[plans[place].chunk]) for place in by_load)
+    return [plan.unhindered(times) for plan in ordered]
 
 
 def staged_broadcasts(

@@ -1,0 +1,1 @@
+"""Sweeps of Collective Hub on a Dask cluster."""

@@ -1,0 +1,113 @@
+"""The engine `dask`: a client of a scheduler that is there, or of a cluster on this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import warnings
+from collections.abc import Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import ExitStack, suppress
+from functools import partial
+from typing import TYPE_CHECKING
+
+from collhub_dask.options import DaskOptions
+from hub_core.model import UsageError
+from hub_core.plugin_api import EngineRequest
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+    from collhub_dask.cluster_executor import Restart
+
+_CONNECT_S = 3.0
+_RESTART_S = 30.0
+_CURE = "check the address, or leave it out for a cluster on this machine"
+
+
+def start(request: EngineRequest, options: DaskOptions) -> Executor:
+    """The executor of a cluster; raises `UsageError` where its scheduler cannot be reached."""
+    # Imported here: it takes seconds.
+    import dask
+    from distributed.utils import silence_logging_cmgr
+
+    from collhub_dask.cluster_executor import ClusterExecutor
+    from collhub_dask.cluster_workers import ClusterWorkers
+
+    if options.scheduler is not None and (options.workers or options.memory):
+        message = "workers= and memory= are of a cluster on this machine, not of a scheduler's"
+        raise UsageError(message, cure="leave them out, or the scheduler")
+    with ExitStack() as setting:
+        # What goes wrong is told by what the futures raise.
+        setting.enter_context(silence_logging_cmgr(logging.CRITICAL))
+        # A network or an algorithm may be large.
+        setting.enter_context(
+            dask.config.set({"distributed.admin.large-graph-warning-threshold": "1TiB"})
+        )
+        client, restart = _client(request, options, setting)
+        setting.callback(client.close)
+        has_timeout = request.task_timeout_s is not None
+        workers = ClusterWorkers(client, needs_nannies=has_timeout)
+        workers.check_all(_CONNECT_S)
+        return ClusterExecutor(client, workers, request, restart, setting.pop_all())
+
+
+def _client(
+    request: EngineRequest, options: DaskOptions, setting: ExitStack
+) -> tuple[Client, Restart]:
+    """A client, and what restarts workers; a cluster here ends with the setting."""
+    from distributed import Client
+    from distributed.versions import VersionMismatchWarning
+
+    from collhub_dask.local_cluster import local_cluster, restart_here
+
+    with warnings.catch_warnings():
+        # Versions that matter are checked, and differences are errors.
+        warnings.simplefilter("ignore", VersionMismatchWarning)
+        if options.scheduler is None:
+            count = min(request.workers, options.workers or os.cpu_count() or 1)
+            cluster = setting.enter_context(local_cluster(count, options.memory))
+            client = Client(cluster, timeout=_CONNECT_S, set_as_default=False)
+            return client, partial(restart_here, cluster)
+        _check_scheduler(options.scheduler)
+        client = Client(options.scheduler, timeout=_CONNECT_S, set_as_default=False)
+        return client, partial(_restart, client)
+
+
+def _restart(client: Client, addresses: Sequence[str]) -> None:
+    """Have nannies restart workers; waits until they have."""
+    if addresses:
+        # A scheduler that is gone has no workers.
+        with suppress(OSError, RuntimeError):
+            client.restart_workers(list(addresses), timeout=_RESTART_S, raise_for_error=False)
+
+
+def _check_scheduler(address: str) -> None:
+    """Raise `UsageError` with the reason where no scheduler answers at an address."""
+    try:
+        # In a thread: in a notebook, an event loop runs in this one.
+        with ThreadPoolExecutor(1) as thread:
+            kind = thread.submit(asyncio.run, _kind_of_server(address)).result()
+    except OSError:
+        reason = f"no scheduler answered within {_CONNECT_S:.0f} s"
+    except (ValueError, TypeError) as error:
+        reason = " ".join(str(error).split())
+    # Whoever else listens there answers with bytes that may mean anything.
+    except Exception:
+        reason = "what answers there is no server of Dask"
+    else:
+        if kind == "Scheduler":
+            return
+        reason = f"a {kind.lower()} answered, not a scheduler"
+    raise UsageError(f"the scheduler {address} cannot be reached: {reason}", cure=_CURE)
+
+
+async def _kind_of_server(address: str) -> str:
+    """`Scheduler`, `Worker` or `Nanny`, as a server of Dask calls itself."""
+    from distributed import Security, rpc
+
+    arguments = Security().get_connection_args("client")
+    async with rpc(address, timeout=_CONNECT_S, connection_args=arguments) as server:
+        found = await asyncio.wait_for(server.identity(), _CONNECT_S)
+    return str(found["type"])

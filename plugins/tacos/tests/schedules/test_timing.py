@@ -1,0 +1,49 @@
+"""The event loop: what a sender sends next."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from collhub_tacos.networks.path_network import contracted
+from collhub_tacos.networks.window_rules import UNCAPPED
+from collhub_tacos.schedules.timing import in_time
+from hypothesis import given
+from hypothesis import strategies as st
+
+import hub_core
+from hub_core.network import Occupancy
+
+_NPUS = 4
+
+
+def _started(
+    target: list[int], rank: list[int], waits: tuple[list[int], list[int]] = ([], [])
+) -> np.ndarray:
+    """Start of messages of NPU 0 behind a switch; the last one is from NPU 1."""
+    network = contracted(hub_core.parse_topology(f"switch:{_NPUS}?bandwidth=50GB/s&latency=0ns"))
+    times = replace(network.link_times(50_000, Occupancy.SERIALIZATION), rule=UNCAPPED)
+    source = np.zeros(len(target), np.int64)
+    source[-1] = 1
+    key = network.destination * network.num_nodes + network.source
+    arc = np.searchsorted(key, np.asarray(target) * network.num_nodes + source)
+    before, after = (np.asarray(column, np.int64) for column in waits)
+    start, _ = in_time(network, times, arc, (before, after), np.asarray(rank), is_fixed=False)
+    return start
+
+
+@given(data=st.data(), targets=st.lists(st.integers(1, _NPUS - 1), min_size=1, max_size=12))
+def test_messages_that_meet_nobody_go_by_rank_whatever_their_arc(
+    data: st.DataObject, targets: list[int]
+) -> None:
+    rank = data.draw(st.permutations(range(len(targets))))
+    # The message of the other sender comes last, to a place of its own.
+    started = _started([*targets, 0], [*rank, len(targets)])[:-1]
+    assert np.argsort(started).tolist() == np.argsort(rank).tolist()
+
+
+def test_what_is_released_later_goes_before_what_waits_with_a_larger_rank() -> None:
+    # NPU 0 has five messages to NPU 2; the one of rank 0 waits for what NPU 1 sends.
+    started = _started([2, 2, 2, 2, 2, 0], [4, 0, 2, 1, 3, 5], ([5], [1]))
+    # That takes two turns, one on each link, and in the third one NPU 0 sends already.
+    assert np.argsort(started[:5]).tolist() == [3, 2, 4, 1, 0]
