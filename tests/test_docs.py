@@ -56,7 +56,7 @@ PLUGINS = (
     "collhub_topologies",
     "collhub_torch",
     "collhub_tuning",
-    "collhub_workload",
+    "collhub_jobs",
 )
 
 

@@ -16,7 +16,7 @@ from hub_core.cli.arguments import (
 )
 from hub_core.cli.placed_output import placed
 from hub_core.cli.session import Session, written_paths
-from hub_core.cli.workloads import admit_workload
+from hub_core.cli.workloads import admit_workload, read_workload
 from hub_core.model import loss_object
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def convert(
     given = assign(output.assignments, {"reader": opened.options, "writer": target.options})
     model: Algorithm | Workload
     if opened.holds_workload:
-        model = session.read_workload(opened, given["reader"])
+        model = read_workload(session, opened, given["reader"])
         admit_workload(session, model, opened.name)
     else:
         model = session.read_input(opened, given["reader"])

@@ -36,12 +36,12 @@ from hub_core.cli.summary import (
     traffic,
 )
 from hub_core.cli.workload_survey import survey
-from hub_core.cli.workloads import print_workload
+from hub_core.cli.workloads import print_workload, read_workload
 from hub_core.model.diagnostics import InputError
 from hub_core.model.placement import placement_of
 from hub_core.model.quantities import format_bytes, parse_size
 from hub_core.model.rank_lists import format_ranks
-from hub_core.pipeline.detection import CANONICAL_FORMAT, CANONICAL_WORKLOADS
+from hub_core.pipeline.detection import CANONICAL_FORMAT, is_trace
 
 if TYPE_CHECKING:
     from hub_core.model.algorithm import Algorithm, JsonValue
@@ -82,15 +82,15 @@ def inspect(
     options = assign(assignments, {"reader": opened.options})["reader"]
     try:
         if opened.holds_workload:
-            workload = session.read_workload(opened, options)
+            workload = read_workload(session, opened, options)
             print_workload(opened.name, opened.format_name, workload, as_json)
             return
         algorithm = session.read_unverified(opened, options)
     except InputError as error:
-        is_trace = opened.format_name == CANONICAL_WORKLOADS
-        if not is_trace and error.diagnostics[0].code != WORKLOAD_CODE:
+        is_workload = opened.holds_workload and is_trace(opened.reader.offer.format)
+        if not is_workload and error.diagnostics[0].code != WORKLOAD_CODE:
             raise
-        if is_trace:
+        if is_workload:
             session.report(error.diagnostics)
         # Without what may stand beside the traces.
         traces = session.open_input(source, CANONICAL_FORMAT)

@@ -159,19 +159,9 @@ class Session:
 
     def read_unverified(self, opened: OpenedInput, options: Mapping[str, str]) -> Algorithm:
         """Read what was opened, for commands that judge it themselves."""
-        given = self._with_arguments(opened, options)
+        given = self.with_arguments(opened, options)
         with self.progress(f"reading {opened.name}"):
             return cast("OpenedAlgorithm", opened).read(given)
-
-    def read_workload(self, opened: OpenedInput, options: Mapping[str, str]) -> Workload:
-        """Read the workload that was opened, for commands that judge it themselves."""
-        from hub_core.model import Workload
-
-        with self.progress(f"reading {opened.name}"):
-            model = cast("OpenedAlgorithm", opened).read_any(self._with_arguments(opened, options))
-        if not isinstance(model, Workload):
-            raise InputError("is an algorithm, not a workload", location=Location(opened.name))
-        return model
 
     def read_topology(self, text: str, source_format: str | None = None) -> Topology:
         """The topology that a text or a file names."""
@@ -371,7 +361,7 @@ class Session:
         """Yield `show(fraction, detail)`, which tells how far the work is."""
         return output.progress_bar(what)
 
-    def _with_arguments(self, opened: OpenedInput, options: Mapping[str, str]) -> Mapping[str, str]:
+    def with_arguments(self, opened: OpenedInput, options: Mapping[str, str]) -> Mapping[str, str]:
         """Options of the reader, with what follows IN on the command line as `arguments`."""
         if not self.source_arguments:
             return options

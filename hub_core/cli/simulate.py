@@ -21,7 +21,7 @@ from hub_core.cli.arguments import (
 from hub_core.cli.output import print_fields, print_json, print_line, print_table, progress
 from hub_core.cli.session import Session
 from hub_core.cli.step_times import write_step_times
-from hub_core.cli.workloads import admit_workload, simulate_workload
+from hub_core.cli.workloads import admit_workload, read_workload, simulate_workload
 from hub_core.model import (
     ExitCode,
     UsageError,
@@ -104,7 +104,7 @@ def simulate(
     simulator_options = session.options_of(kind, backend)
     given = assign(assignments, {"reader": opened.options, "simulator": simulator_options})
     if opened.holds_workload:
-        workload = session.read_workload(opened, given["reader"])
+        workload = read_workload(session, opened, given["reader"])
         admit_workload(session, workload, opened.name)
         options = given["simulator"]
         return simulate_workload(

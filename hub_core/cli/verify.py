@@ -25,7 +25,7 @@ from hub_core.cli.judgements import judge
 from hub_core.cli.output import print_diagnostic, print_line, print_table, progress
 from hub_core.cli.runtime_check import LOAD_SCHEMA, RuntimeVerdict, runtime_verdict
 from hub_core.cli.session import Session, with_path
-from hub_core.cli.workloads import WorkloadVerdict, judged_workload
+from hub_core.cli.workloads import WorkloadVerdict, judged_workload, read_workload
 from hub_core.model import InputError, PluginError, UsageError
 from hub_core.model.diagnostics import diagnostic_object
 from hub_core.plugin_api import Subject
@@ -233,7 +233,7 @@ def _judged(session: Session, source: str, questions: _Questions) -> _Verdict | 
     opened = session.open_input(source, questions.source_format)
     given = assign(questions.assignments, {"reader": opened.options})
     if opened.holds_workload:
-        workload = session.read_workload(opened, given["reader"])
+        workload = read_workload(session, opened, given["reader"])
         return judged_workload(session, workload, opened.name)
     algorithm = session.read_unverified(opened, given["reader"])
     report = _verified(algorithm, questions)

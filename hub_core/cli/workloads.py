@@ -22,6 +22,7 @@ from hub_core.model import (
     ExitCode,
     InputError,
     JobCollective,
+    Location,
     NodeKind,
     Severity,
     format_bytes,
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from hub_core.cli.session import Session
     from hub_core.model import Diagnostic, JsonValue, Workload
     from hub_core.network import Topology
+    from hub_core.pipeline.inputs import OpenedAlgorithm
     from hub_core.plugin_api import CheckReport
 
 LISTED = 20
@@ -75,6 +77,20 @@ class WorkloadVerdict:
         print_line(f"{self.source}: workload, {size}: {outcome if self.ok else 'wrong'}")
         for found in self.diagnostics:
             print_diagnostic(found)
+
+
+def read_workload(
+    session: Session, opened: OpenedAlgorithm, options: Mapping[str, str]
+) -> Workload:
+    """Read the workload that was opened; who reads it judges it, too."""
+    from hub_core.model import Workload
+
+    given = session.with_arguments(opened, options)
+    with session.progress(f"reading {opened.name}"):
+        model = opened.read_any(given)
+    if not isinstance(model, Workload):
+        raise InputError("is an algorithm, not a workload", location=Location(opened.name))
+    return model
 
 
 def judged_workload(session: Session, workload: Workload, source: str) -> WorkloadVerdict:

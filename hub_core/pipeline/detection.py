@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import PurePath
 from typing import TypeVar
 
+from hub_core.chakra.formats import CHAKRA
 from hub_core.model.diagnostics import HubError, InputError, Location, PluginError, UsageError
 from hub_core.pipeline.calls import blame
 from hub_core.pipeline.sources import Input, has_signature, may_read
@@ -23,7 +24,6 @@ from hub_core.plugin_api.references import resolve
 from hub_core.registry.plugins import Provided, Registry
 
 CANONICAL_FORMAT = "chakra"
-CANONICAL_WORKLOADS = "chakra-workload"
 R = TypeVar("R", FormatReader, TopologyReader)
 W = TypeVar("W", FormatWriter, WorkloadWriter)
 
@@ -42,10 +42,10 @@ def reader_for(opened: Input, kind: type[R], registry: Registry) -> Provided[R]:
         return named[0]
     fitting = [found for found in named or able if has_signature(opened.head, found.offer.format)]
     # What may be either is an algorithm, unless a reader of workloads says that it is its own.
-    jobs = [found for found in named or able if isinstance(found.offer, WorkloadReader)]
-    plain = [found for found in fitting if found not in jobs]
+    others = [found for found in named or able if isinstance(found.offer, WorkloadReader)]
+    plain = [found for found in fitting if found not in others]
     if len(plain) == 1:
-        return next((found for found in jobs if _claims(found, opened)), plain[0])
+        return next((found for found in others if _claims(found, opened)), plain[0])
     if len(fitting) == 1:
         return fitting[0]
     raise _undecided(opened, fitting or named, noun_of(kind), registry)
@@ -58,14 +58,19 @@ def writer_for(out: str, kind: type[W], registry: Registry) -> Provided[W]:
     if len(named) == 1:
         return named[0]
     if not named and not PurePath(out).suffix and out != "-":
-        is_algorithm = kind is FormatWriter
-        return registry.find(kind, CANONICAL_FORMAT if is_algorithm else CANONICAL_WORKLOADS)
+        traces = [found for found in writers if is_trace(found.offer.format)]
+        return traces[0] if len(traces) == 1 else registry.find(kind, CANONICAL_FORMAT)
     known = sorted({suffix for provided in writers for suffix in provided.offer.format.suffixes})
     message = f"the name {out!r} does not tell the format"
     if named:
         message = f"{out!r} may be {_names(named)}"
     cure = f"name the format with --to; suffixes that do: {', '.join(known)}"
     raise UsageError(message, cure=cure, code="undecided-format")
+
+
+def is_trace(format: Format) -> bool:
+    """Whether files of a format are named as the canonical traces are."""
+    return bool(set(format.suffixes) & set(CHAKRA.suffixes))
 
 
 def _claims(found: Provided[R], opened: Input) -> bool:

@@ -23,7 +23,7 @@ compiles. Import it late: importing numba takes a second.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
 import numba
 import numpy as np
@@ -116,6 +116,36 @@ ELEMENT = np.dtype(
     [("row", np.int64), ("identity", np.uint64), ("bucket", np.int64), ("after", np.int64)],
     align=True,
 )
+
+
+class EventQueue(Protocol):
+    """The part of a state that holds its events, as in `SimulatedWorld`."""
+
+    @property
+    def heap(self) -> Records: ...
+    @property
+    def entry(self) -> Records: ...
+    @property
+    def bucket(self) -> Records: ...
+    @property
+    def event(self) -> Records: ...
+    @property
+    def recent(self) -> Int64Array: ...
+    @property
+    def store(self) -> Records: ...
+    @property
+    def counter(self) -> Int64Array: ...
+
+
+class SetRoom(Protocol):
+    """The part of a state in which sets are ordered, as in `SimulatedWorld`."""
+
+    @property
+    def identity(self) -> npt.NDArray[np.uint64]: ...
+    @property
+    def element(self) -> Records: ...
+    @property
+    def before(self) -> Int64Array: ...
 
 
 class SimulatedWorld(NamedTuple):
@@ -450,7 +480,7 @@ def _arrive(row: Integer, now: Integer, world: SimulatedWorld) -> Integer:
 
 
 @compiled
-def push(world: SimulatedWorld, time: Integer, item: Integer) -> None:
+def push(world: EventQueue, time: Integer, item: Integer) -> None:
     """Put an event behind all others of the same time."""
     event = _taken_event(world)
     world.event[event]["item"] = item
@@ -476,7 +506,7 @@ def push(world: SimulatedWorld, time: Integer, item: Integer) -> None:
 
 
 @compiled
-def next_event(place: Integer, world: SimulatedWorld) -> Integer:
+def next_event(place: Integer, world: EventQueue) -> Integer:
     """Take the first event of a bucket that has one."""
     index = world.bucket[place]["first"]
     event = world.event[index]
@@ -488,7 +518,7 @@ def next_event(place: Integer, world: SimulatedWorld) -> Integer:
 
 
 @compiled
-def end_bucket(place: Integer, now: Integer, world: SimulatedWorld) -> None:
+def end_bucket(place: Integer, now: Integer, world: EventQueue) -> None:
     """Take the bucket on top of the heap, which is empty, away."""
     pop(world.entry, world.heap, _BUCKETS)
     kept = now & (RECENT_TIMES - 1)
@@ -499,7 +529,7 @@ def end_bucket(place: Integer, now: Integer, world: SimulatedWorld) -> None:
 
 
 @compiled
-def _taken_event(world: SimulatedWorld) -> Integer:
+def _taken_event(world: EventQueue) -> Integer:
     """An event that is free."""
     store = world.store[0]
     index: Integer = store["returned"]
@@ -512,7 +542,7 @@ def _taken_event(world: SimulatedWorld) -> Integer:
 
 
 @compiled
-def _taken_bucket(world: SimulatedWorld) -> Integer:
+def _taken_bucket(world: EventQueue) -> Integer:
     """A bucket that is free."""
     store = world.store[1]
     index: Integer = store["returned"]
@@ -528,7 +558,7 @@ def _taken_bucket(world: SimulatedWorld) -> Integer:
 
 
 @compiled
-def insert(world: SimulatedWorld, heap: Integer, time: Integer, item: Integer) -> None:
+def insert(world: EventQueue, heap: Integer, time: Integer, item: Integer) -> None:
     """Put an item in a heap: sift it up from the end, moving parents down into the hole."""
     sequence = world.counter[0]
     world.counter[0] = sequence + 1
@@ -725,7 +755,7 @@ def _touch(
 
 
 @compiled
-def set_order(rows: IntArray, count: Integer, buckets: Integer, world: SimulatedWorld) -> Integer:
+def set_order(rows: IntArray, count: Integer, buckets: Integer, world: SetRoom) -> Integer:
     """Put the first `count` rows, given as inserted, in the order of libstdc++'s unordered_set.
 
     Keys are the ids of the nodes, hashed to themselves. The set is empty before and has `buckets`

@@ -65,7 +65,8 @@ def _peer(index: Integer, position: Integer, machine: Machine) -> Integer:
     member = machine.node[machine.stream[index]["row"]]["member"]
     if member < 0:
         return position
-    return machine.group_rank[machine.member[member]["first"] + position]
+    found: Integer = machine.group_rank[machine.member[member]["first"] + position]
+    return found
 
 
 @outlined

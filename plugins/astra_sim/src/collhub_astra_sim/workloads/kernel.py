@@ -92,7 +92,7 @@ def _advance(index: Integer, now: Integer, machine: Machine) -> None:
 def _act(code: Integer, now: Integer, machine: Machine) -> None:
     """Let what a code says happen."""
     kind, index = code & ((1 << CODE_BITS) - 1), code >> CODE_BITS
-    stream = -1
+    stream: Integer = -1
     if kind == PACKET_READY:
         if packet_is_ready(index, now, machine):
             stream = index
@@ -124,7 +124,8 @@ def _happen(event: Integer, now: Integer, machine: Machine) -> None:
     if kind == LINK_FREE:
         free_link(item, now, machine)
         return
-    count, position = 1, 0
+    count: Integer = 1
+    position = 0
     if kind == DELIVERY:
         count = arrive(item, now, machine)
     elif kind != BATCH_ENDS:

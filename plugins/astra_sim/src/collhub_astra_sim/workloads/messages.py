@@ -172,7 +172,8 @@ def _meet(index: Integer, meets_receive: bool, machine: Machine) -> Integer:
             if line["last"] == other:
                 line["last"] = before
             candidate["is_unmet"] = False
-            return other
+            found: Integer = other
+            return found
         before, other = other, candidate["next_unmet"]
     if line["first"] < 0:
         line["first"] = index
@@ -193,7 +194,8 @@ def _route(source: Integer, destination: Integer, machine: Machine) -> Integer:
             low = middle + 1
         else:
             high = middle
-    return low
+    found: Integer = low
+    return found
 
 
 # --- links ---

@@ -105,24 +105,22 @@ def _width(index: Integer, machine: Machine) -> Integer:
     phase = machine.phase[machine.stream[index]["phase"]]
     if phase["algorithm"] != DIRECT:
         return 1
-    peers = phase["size"] - 1
-    if phase["width"] < 0:
-        return peers
-    return min(phase["width"], peers)
+    peers: Integer = phase["size"] - 1
+    width: Integer = phase["width"]
+    return peers if width < 0 else min(width, peers)
 
 
 @compiled
 def _width_of_reduced(index: Integer, machine: Machine) -> Integer:
     """Packets that are reduced before one is not."""
     phase = machine.phase[machine.stream[index]["phase"]]
+    peers: Integer = phase["size"] - 1
     if phase["algorithm"] == RING:
-        return phase["size"] - 1
+        return peers
     if phase["algorithm"] == HALVING_DOUBLING:
         return _log2(phase["size"]) - 1
     width = _width(index, machine)
-    if phase["stride"] == 0:
-        return (phase["size"] - 1) * width
-    return width
+    return peers * width if phase["stride"] == 0 else width
 
 
 @outlined
@@ -217,13 +215,14 @@ def _packet_bytes(index: Integer, number: Integer, machine: Machine) -> Integer:
     """Size of a packet's message."""
     stream = machine.stream[index]
     phase = machine.phase[stream["phase"]]
-    size = stream["bytes"]
+    size: Integer = stream["bytes"]
+    ranks: Integer = phase["size"]
     is_gather = phase["type"] == ALL_GATHER
     if phase["algorithm"] != HALVING_DOUBLING:
-        return size if is_gather else size // phase["size"]
+        return size if is_gather else size // ranks
     if is_gather:
         return size << number
-    steps = _log2(phase["size"])
+    steps = _log2(ranks)
     if phase["type"] == ALL_REDUCE and number >= steps:
         # Halved once more at the turn, then doubled.
         return (size >> (steps + 1)) << (number - steps + 1)
@@ -238,7 +237,8 @@ def _distance(index: Integer, number: Integer, machine: Machine) -> Integer:
     if phase["algorithm"] == RING:
         return 1
     if phase["algorithm"] == DIRECT:
-        return 1 + number % (phase["size"] - 1)
+        found: Integer = 1 + number % (phase["size"] - 1)
+        return found
     steps = _log2(phase["size"])
     offset = 1 << number
     if phase["type"] == ALL_GATHER:
@@ -257,9 +257,12 @@ def _rank_at(index: Integer, position: Integer, machine: Machine) -> Integer:
     stream = machine.stream[index]
     phase = machine.phase[stream["phase"]]
     position = position % phase["size"]
-    if phase["stride"] == 0:
-        return machine.group_rank[stream["base"] + position]
-    return stream["base"] + position * phase["stride"]
+    base: Integer = stream["base"]
+    stride: Integer = phase["stride"]
+    if stride == 0:
+        member: Integer = machine.group_rank[base + position]
+        return member
+    return base + position * stride
 
 
 @outlined
@@ -292,7 +295,8 @@ def _receive_from(
 def _number_in_tree(index: Integer, machine: Machine) -> Integer:
     """The number from 1, 0 or the number of ranks for the root."""
     stream = machine.stream[index]
-    return stream["position"] if stream["is_lowest"] else stream["position"] + 1
+    found: Integer = stream["position"] if stream["is_lowest"] else stream["position"] + 1
+    return found
 
 
 @compiled
@@ -318,7 +322,8 @@ def _child_number(index: Integer, is_second: bool, machine: Machine) -> Integer:
     """The number of a child of a node that is no leaf."""
     size = machine.phase[machine.stream[index]["phase"]]["size"]
     if _is_root(index, machine):
-        return size >> 1
+        found: Integer = size >> 1
+        return found
     number = _number_in_tree(index, machine)
     half = (number & -number) >> 1
     return number + half if is_second else number - half

@@ -49,7 +49,7 @@ def free(row: Integer, machine: Machine) -> None:
 @outlined
 def issue_free(rank: Integer, now: Integer, machine: Machine) -> None:
     """Issue the free nodes of a rank whose slots are empty, in ascending order of their ids."""
-    held = 0
+    held: Integer = 0
     while True:
         row = _next_free(rank, machine)
         if row < 0:

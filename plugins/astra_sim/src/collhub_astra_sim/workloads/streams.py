@@ -123,7 +123,8 @@ def _next_queue(rank: Integer, level: Integer, half: Integer, machine: Machine) 
     if half == ANY_QUEUE and queues == 1:
         is_reverse = False
     result = level * queues + queue
-    return result | _REVERSE if is_reverse else result
+    found: Integer = result | _REVERSE if is_reverse else result
+    return found
 
 
 @outlined
@@ -142,7 +143,8 @@ def stand_in_line(index: Integer, machine: Machine) -> Integer:
     else:
         machine.stream[queue["last"]]["next"] = index
     queue["last"] = index
-    return number
+    found: Integer = number
+    return found
 
 
 @outlined

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from collhub_workload.check import run
+from collhub_jobs.check import run
 
 from hub_core.model import NODE_DTYPES, NodeColumns, ProcessGroup, Workload
 from hub_core.plugin_api import CheckRequest, NoOptions

@@ -35,7 +35,7 @@ def collhub_producers() -> Sequence[WorkloadReader]:
             CHAKRA_WORKLOAD,
             "collhub_job_traces.read:read",
             JobReadOptions,
-            samples="collhub_workload.samples:samples",
+            samples="collhub_jobs.samples:samples",
             claims="collhub_job_traces.claims:claims",
         )
     ]
@@ -55,6 +55,6 @@ def collhub_checks() -> Sequence[Check]:
             "workload",
             Subject.WORKLOAD,
             "dependencies, messages and collectives of whole jobs",
-            "collhub_workload.check:run",
+            "collhub_jobs.check:run",
         )
     ]
