@@ -197,9 +197,8 @@ class Session:
         # The name of a folder tells no format of what is written into it.
         told = "" if out.endswith("/") else out
         asked = self.registry(), told, request.target_format
-        if is_workload:
-            return ChosenOutput(out, chosen_writer(*asked, WorkloadWriter))
-        return ChosenOutput(out, chosen_writer(*asked, FormatWriter))
+        kind = WorkloadWriter if is_workload else FormatWriter
+        return ChosenOutput(out, chosen_writer(*asked, kind))  # type: ignore[type-var, arg-type]
 
     def write_output(
         self,
@@ -216,7 +215,7 @@ class Session:
 
         # What has no name of its own is called after its collective.
         collective = getattr(model, "collective", None)
-        name = "workload" if collective is None else str(collective.kind)
+        name = str(collective.kind) if collective else "workload"
         out = within(cast("ChosenOutput", target), name).out
         policy = LossPolicy.REFUSE if request.strict else LossPolicy.WARN
         apply_policy(losses, policy)

@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from hub_core.cli.check_report import check_object
 from hub_core.cli.output import (
     print_diagnostic,
@@ -165,6 +163,9 @@ class _Collectives:
 
 def _collectives(workload: Workload) -> list[_Collectives]:
     """Those that carry most first."""
+    # Imported here, and below: the help of the commands needs no numpy.
+    import numpy as np
+
     nodes = workload.nodes
     rows = np.flatnonzero(nodes.is_kind(NodeKind.COLLECTIVE))
     sizes = {group: len(workload.members(group)) for group in np.unique(nodes.group[rows]).tolist()}
@@ -180,6 +181,8 @@ def _collectives(workload: Workload) -> list[_Collectives]:
 
 
 def _kinds(workload: Workload) -> dict[str, int]:
+    import numpy as np
+
     counts = np.bincount(workload.nodes.kind, minlength=len(NodeKind)).tolist()
     return {kind.name.lower(): counts[kind] for kind in NodeKind}
 

@@ -46,8 +46,10 @@ def reader_for(opened: Input, kind: type[R], registry: Registry) -> Provided[R]:
     plain = [found for found in fitting if found not in others]
     if len(plain) == 1:
         return next((found for found in others if _claims(found, opened)), plain[0])
-    if len(fitting) == 1:
-        return fitting[0]
+    # What has no signature is left to the only reader of algorithms, which says what is wrong.
+    rest = fitting or [found for found in named if found not in others]
+    if len(rest) == 1:
+        return rest[0]
     raise _undecided(opened, fitting or named, noun_of(kind), registry)
 
 

@@ -47,14 +47,14 @@ def test_traces_are_inspected_by_their_prefix(collhub, ring: Path, tmp_path: Pat
 
 def test_a_workload_trace_is_surveyed(collhub, corpus: Path) -> None:
     folder = corpus / "chakra" / "astra-sim-workload-all-reduce-8npus-1MB"
-    report = collhub("inspect", folder, "--json").report()
+    report = collhub("--no-plugins", "inspect", folder, "--json").report()
     assert (report["schema"], report["dialect"], report["num_ranks"]) == (
         "collhub/report-survey-1",
         "workload",
         8,
     )
     assert report["nodes_by_type"] == {"COMM_COLL_NODE": 8}
-    run = collhub("inspect", folder)
+    run = collhub("--no-plugins", "inspect", folder)
     assert (run.code, run.out.splitlines()[1]) == (0, "dialect       workload")
 
 

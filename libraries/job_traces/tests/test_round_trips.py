@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 from collhub_job_traces.options import JobReadOptions
-from collhub_job_traces.read import read
-from collhub_job_traces.write import write
+from collhub_job_traces.reading import read
+from collhub_job_traces.writing import write
 
 from hub_core import InputError
 from hub_core.model import JobCollective, NodeKind, Workload

@@ -1,14 +1,32 @@
-"""Chakra execution traces of whole jobs, read as workloads and written byte for byte."""
+"""Chakra execution traces of whole jobs, read as workloads and written byte for byte.
+
+Names are imported on first use: plugins name the options where they are listed, without numpy.
+"""
 
 from __future__ import annotations
 
-from collhub_job_traces.claims import claims, has_job_nodes
-from collhub_job_traces.groups import parsed_groups
-from collhub_job_traces.options import JobReadOptions
-from collhub_job_traces.read import EXTENSION, read
-from collhub_job_traces.write import PROFILE, write
+from typing import TYPE_CHECKING
+
+from hub_core import names_from
+
+if TYPE_CHECKING:
+    from collhub_job_traces.claiming import claims, has_job_nodes
+    from collhub_job_traces.groups import parsed_groups
+    from collhub_job_traces.options import JobReadOptions
+    from collhub_job_traces.reading import EXTENSION, read
+    from collhub_job_traces.writing import PROFILE, write
 
 __all__ = [
     "EXTENSION", "PROFILE", "JobReadOptions", "claims", "has_job_nodes", "parsed_groups", "read",
     "write",
 ]  # fmt: skip
+
+_HOMES = {
+    "collhub_job_traces.claiming": "claims has_job_nodes",
+    "collhub_job_traces.groups": "parsed_groups",
+    "collhub_job_traces.options": "JobReadOptions",
+    "collhub_job_traces.reading": "EXTENSION read",
+    "collhub_job_traces.writing": "PROFILE write",
+}
+
+__getattr__ = names_from(__name__, _HOMES)

@@ -22,8 +22,7 @@ CHAKRA_WORKLOAD = Format(
     "chakra-workload",
     "Chakra execution traces of whole jobs, one file a rank",
     (".et",),
-    rb"(?s)workload/1",
-    Layout.PREFIX,
+    layout=Layout.PREFIX,
 )
 
 
@@ -33,10 +32,10 @@ def collhub_producers() -> Sequence[WorkloadReader]:
     return [
         WorkloadReader(
             CHAKRA_WORKLOAD,
-            "collhub_job_traces.read:read",
+            "collhub_job_traces.reading:read",
             JobReadOptions,
             samples="collhub_jobs.samples:samples",
-            claims="collhub_job_traces.claims:claims",
+            claims="collhub_job_traces.claiming:claims",
         )
     ]
 
@@ -44,7 +43,7 @@ def collhub_producers() -> Sequence[WorkloadReader]:
 @hookimpl
 def collhub_consumers() -> Sequence[WorkloadWriter]:
     """Describe the writer."""
-    return [WorkloadWriter(CHAKRA_WORKLOAD, "collhub_job_traces.write:write")]
+    return [WorkloadWriter(CHAKRA_WORKLOAD, "collhub_job_traces.writing:write")]
 
 
 @hookimpl

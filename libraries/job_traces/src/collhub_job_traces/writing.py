@@ -13,7 +13,7 @@ from collhub_chakra import Kind, MetadataEntry, encode_metadata, varint
 
 from collhub_job_traces.groups import ATTRIBUTE, inferred_groups
 from collhub_job_traces.node import COLUMN_OF, NODE_TYPES
-from collhub_job_traces.read import EXTENSION
+from collhub_job_traces.reading import EXTENSION
 from collhub_job_traces.records import GROUP, encoded
 from hub_core import Loss
 from hub_core.model import NodeKind, Workload
