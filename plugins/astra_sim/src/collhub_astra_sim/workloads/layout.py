@@ -289,4 +289,4 @@ def enlarged(machine: Machine) -> Machine:
         new = np.zeros((2 * len(old), *old.shape[1:]), old.dtype)
         new[: len(old)] = old
         larger[name] = new
-    return machine._replace(**larger)
+    return machine._replace(**larger)  # type: ignore[arg-type]
