@@ -21,7 +21,7 @@ from hub_core.cli.arguments import (
 from hub_core.cli.output import print_fields, print_json, print_line, print_table, progress
 from hub_core.cli.session import Session
 from hub_core.cli.step_times import write_step_times
-from hub_core.cli.workloads import admit_workload, read_workload, simulate_workload
+from hub_core.cli.workloads import read_workload, simulate_workload, warn_of_workload
 from hub_core.model import (
     ExitCode,
     UsageError,
@@ -105,7 +105,8 @@ def simulate(
     given = assign(assignments, {"reader": opened.options, "simulator": simulator_options})
     if opened.holds_workload:
         workload = read_workload(session, opened, given["reader"])
-        admit_workload(session, workload, opened.name)
+        # What a wrong job does, the simulation shows: it is not refused.
+        warn_of_workload(session, workload, opened.name)
         options = given["simulator"]
         return simulate_workload(
             session, workload, stated, backend, options, name=opened.name, as_json=as_json

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from hub_core.cli.check_report import check_object
@@ -104,14 +104,20 @@ def judged_workload(session: Session, workload: Workload, source: str) -> Worklo
 
 def admit_workload(session: Session, workload: Workload, source: str) -> None:
     """Judge what comes in as `--verify` says. Raises `InputError` where it is refused."""
+    if session.verify_policy != "refuse":
+        warn_of_workload(session, workload, source)
+        return
+    found = judged_workload(session, workload, source).diagnostics
+    if any(one.severity is Severity.ERROR for one in found):
+        raise InputError(found)
+
+
+def warn_of_workload(session: Session, workload: Workload, source: str) -> None:
+    """Judge what comes in, unless `--verify off` says not to, and say what is wrong as warnings."""
     if session.verify_policy == "off":
         return
-    verdict = judged_workload(session, workload, source)
-    errors = [one for one in verdict.diagnostics if one.severity is Severity.ERROR]
-    if errors and session.verify_policy == "refuse":
-        raise InputError(verdict.diagnostics)
-    for found in verdict.diagnostics:
-        print_diagnostic(found)
+    for found in judged_workload(session, workload, source).diagnostics:
+        print_diagnostic(replace(found, severity=Severity.WARNING))
 
 
 def print_workload(name: str, format_name: str, workload: Workload, as_json: bool) -> None:
@@ -235,7 +241,7 @@ def simulate_workload(
     """Simulate a workload and say when each rank finishes; exit 1 where one never does."""
     from hub_core.pipeline.workload_simulation import simulate_job
 
-    with session.progress(f"simulating {name}"):
+    with session.progress(f"simulating {name} (the first run compiles the simulator)"):
         request = WorkloadRequest(workload, topology)
         times = simulate_job(request, backend, options, session.registry())
     if as_json:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -35,14 +36,16 @@ NODE_DTYPES: Mapping[str, type[np.generic]] = {
 NODE_DEFAULTS: Mapping[str, int] = dict.fromkeys(NODE_DTYPES, -1) | dict.fromkeys(
     ("identity", "tag", "on_host"), 0
 )
+_INTEGERS: Mapping[str, Any] = {
+    name: dtype for name, dtype in NODE_DTYPES.items() if dtype is not np.bool_
+}
 _HIGHEST = {"kind": int(max(NodeKind)), "collective": int(max(JobCollective))}
 _COLUMNS = ColumnRules(
     NODE_DTYPES,
     NODE_DEFAULTS,
     {
-        name: (min(0, NODE_DEFAULTS[name]), _HIGHEST.get(name, int(np.iinfo(dtype).max)))  # type: ignore[type-var]
-        for name, dtype in NODE_DTYPES.items()
-        if dtype is not np.bool_
+        name: (min(0, NODE_DEFAULTS[name]), _HIGHEST.get(name, int(np.iinfo(dtype).max)))
+        for name, dtype in _INTEGERS.items()
     }
     | {"kind": (0, int(max(NodeKind)))},
 )

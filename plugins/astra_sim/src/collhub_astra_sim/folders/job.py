@@ -16,7 +16,7 @@ from collhub_astra_sim.folders.configurations import (
     workload_prefix,
 )
 from collhub_astra_sim.folders.found_files import FolderFiles
-from collhub_astra_sim.folders.run_script import MEMORY, NETWORK
+from collhub_astra_sim.folders.run_script import MEMORY, NETWORK, NETWORK_KEY
 from collhub_astra_sim.options import JobFolderOptions
 from hub_core import ChakraReadOptions, HubError, chakra_algorithm
 from hub_core.model import JsonValue, ProcessGroup, Workload
@@ -26,7 +26,6 @@ EXTENSION = "astra-sim"
 """Key of `Workload.extensions`: the texts of `system`, `network` and `memory`; `custom`: the prefix
 of each of `Workload.algorithms`; `per_node`: prefixes by node."""
 _MEMORY_KEY = "memory-type"
-_NETWORK_KEY = b"npus_count"
 
 
 def read(source: Source, options: JobFolderOptions) -> Workload:
@@ -79,7 +78,7 @@ def _text(part: SourcePart) -> str:
 
 def _network(files: FolderFiles) -> str | None:
     """The text of the only network YAML, or of the one that is named as in the examples."""
-    found = {name: text for name, text in files.texts(".yml", ".yaml") if _NETWORK_KEY in text}
+    found = {name: text for name, text in files.texts(".yml", ".yaml") if NETWORK_KEY in text}
     if len(found) > 1 and NETWORK in found:
         found = {NETWORK: found[NETWORK]}
     if len(found) > 1:

@@ -11,7 +11,7 @@ from collhub_astra_sim.folders.configurations import (
     configuration_of,
 )
 from collhub_astra_sim.folders.found_files import FolderFiles
-from collhub_astra_sim.folders.run_script import BINARY_NAMES, NETWORK, SCRIPT
+from collhub_astra_sim.folders.run_script import BINARY_NAMES, NETWORK, NETWORK_KEY, SCRIPT
 from collhub_astra_sim.networks import network_yaml, signatures
 from collhub_astra_sim.options import AstraFolderReadOptions
 from hub_core import chakra_algorithm
@@ -49,7 +49,11 @@ def read_network(source: Source, options: NoOptions) -> Topology:
     """The network of a folder: its only network YAML, or the one named `network.yml`."""
     files = FolderFiles.of(source)
     signature = re.compile(signatures.NETWORK_YAML)
-    found = [name for name, text in files.texts(".yml", ".yaml") if signature.search(text)]
+    found = [
+        name
+        for name, text in files.texts(".yml", ".yaml")
+        if signature.search(text) or NETWORK_KEY in text
+    ]
     if NETWORK in found:
         found = [NETWORK]
     if len(found) != 1:

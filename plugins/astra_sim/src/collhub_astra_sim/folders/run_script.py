@@ -10,6 +10,7 @@ from collections.abc import Sequence
 WORKLOAD = "workload"
 SYSTEM = "system.json"
 NETWORK = "network.yml"
+NETWORK_KEY = b"npus_count"
 MEMORY = "memory.json"
 # The simulator takes a path that holds the word "empty" for no file at all.
 GROUPS = "groups.json"

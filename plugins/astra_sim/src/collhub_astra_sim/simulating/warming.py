@@ -1,11 +1,18 @@
-"""Compile the kernels of the analytical simulator beforehand, by a small simulation."""
+"""Compile the kernels of the simulators of algorithms and jobs beforehand, by small runs."""
 
 from __future__ import annotations
 
 import time
 
-from collhub_astra_sim.options import AnalyticalOptions
-from hub_core.plugin_api import CheckLine, CheckReport, CheckRequest, SimulationRequest, WarmOptions
+from collhub_astra_sim.options import AnalyticalOptions, JobOptions
+from hub_core.plugin_api import (
+    CheckLine,
+    CheckReport,
+    CheckRequest,
+    SimulationRequest,
+    WarmOptions,
+    WorkloadRequest,
+)
 
 _BYTES = 64
 
@@ -23,9 +30,10 @@ def check(request: CheckRequest, options: WarmOptions) -> CheckReport:
 def _run_every_kernel() -> None:
     # Imported here, as the work of this plugin is: numba takes a second.
     from collhub_astra_sim.simulating.analytical import simulate
+    from collhub_astra_sim.workloads.simulator import simulate as simulate_job
     from hub_core import parse_topology
-    from hub_core.testing import ring_all_reduce
+    from hub_core.testing import ring_all_reduce, training_step
 
-    simulate(
-        SimulationRequest(ring_all_reduce(2), parse_topology("ring:2"), _BYTES), AnalyticalOptions()
-    )
+    network = parse_topology("ring:2")
+    simulate(SimulationRequest(ring_all_reduce(2), network, _BYTES), AnalyticalOptions())
+    simulate_job(WorkloadRequest(training_step(num_ranks=2), network), JobOptions())
