@@ -39,7 +39,7 @@ def test_name_is_public_and_its_package_is_in_the_reference(package: str, name: 
     ("value", "text"),
     [
         (RING, "<Algorithm all-reduce: 4 ranks, 4 units, 48 steps, by collhub-samples>"),
-        (RING.steps, "<StepTable: 48 steps, 4 ranks>"),
+        (RING.steps, "<StepTable: 48 rows, 4 ranks>"),
         (hub_core.parse_topology("ring:4"), "<Topology ring:4: 4 NPUs, 0 switches, 8 links>"),
         (hub_core.parse_topology("switch:3"), "<Topology switch:3: 3 NPUs, 1 switches, 6 links>"),
         (SimulationResult((5, 7)), "<SimulationResult: 2 ranks, 7 ns>"),

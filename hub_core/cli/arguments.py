@@ -265,6 +265,7 @@ def _kept_for_reader(
 
 
 def _kept_for_inputs(context: click.Context, parameter: click.Parameter, policy: str) -> None:
+    """Keep the value of `--verify` in the context, where the reading of inputs looks it up."""
     context.obj.verify_policy = policy
 
 

@@ -99,6 +99,7 @@ def _print_traffic(found: Comparison, units_a: int, units_b: int) -> None:
     print_line(f"traffic of {len(found.traffic)} of {found.pairs} pairs of ranks differs:")
 
     def most_units(pair: PairDifference) -> int:
+        """Sort key of a pair, most traffic first: minus the larger of its units in A and in B."""
         # Brought to units of one size.
         return -max(pair.a.units * units_b, pair.b.units * units_a)
 

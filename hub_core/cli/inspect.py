@@ -166,6 +166,7 @@ def _by_link(
 
 
 def _said_lanes(found: Lanes) -> str:
+    """The lanes in words: the most of a rank and the longest; `not stated` where there are none."""
     if not found.most:
         return "not stated"
     fused = f", {found.fused} steps fused" if found.fused else ""

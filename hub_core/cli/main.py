@@ -193,6 +193,7 @@ def _end_despite_threads(code: int) -> None:
 
 
 def _end_late(code: int) -> None:
+    """Exit with `code` if non-daemon threads still run some seconds after the main thread ended."""
     # Whoever calls the program from Python may go on for long.
     threading.main_thread().join()
     time.sleep(_PATIENCE_WITH_THREADS_S)

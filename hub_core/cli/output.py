@@ -184,6 +184,7 @@ def _show_over(line: str, width: int) -> int:
 
 
 def _wipe(width: int) -> None:
+    """Blank the first `width` characters of the line on stderr, and go back to its start."""
     if width:
         print(f"\r{' ' * width}\r", end="", file=sys.stderr, flush=True)
 

@@ -89,6 +89,7 @@ def runtime_verdict(
 
 
 def _outcome(runtime: str, report: CheckReport, is_alone: bool) -> str:
+    """The verdict in words: the runtime uses the algorithm, only takes it, or refuses it."""
     if report.ok:
         return f"{runtime} uses it for these calls" if is_alone else f"{runtime} uses it"
     if report.facts.get("is_accepted", report.ok):

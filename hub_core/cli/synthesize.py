@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 def _ranks(
     context: click.Context, parameter: click.Parameter, text: str | None
 ) -> tuple[int, ...] | None:
+    """Callback of the rank options: the ranks in a text, None for None. Raises `UsageError`."""
     return None if text is None else parse_ranks(text)
 
 

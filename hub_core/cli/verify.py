@@ -224,6 +224,7 @@ def _judge_by_runtime(
     _check_names_are_known(session, Subject.RUNTIME, (runtime,))
 
     def judged(source: str) -> RuntimeVerdict:
+        """The verdict of the runtime on one source."""
         return runtime_verdict(session, source, runtime, options)
 
     return judge(sources, judged, LOAD_SCHEMA, as_json=as_json)

@@ -66,7 +66,7 @@ _BOUNDS = {
 }
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class StepTable(RankTable):
     """Steps of all ranks, grouped by rank in program order.
 

@@ -67,7 +67,7 @@ class ProcessGroup:
             raise InputError(message, code="group")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class NodeColumns(RankTable):
     """Nodes of all ranks, grouped by rank, in the order of their source.
 

@@ -186,6 +186,7 @@ def _side_effects(offer: Reader | FormatWriter, work: Callable[[], object]) -> I
 
 
 def _executes(offer: Reader | FormatWriter) -> bool:
+    """Whether an offer is a reader that executes its source; writers never do."""
     return isinstance(offer, FormatReader) and offer.executes_source
 
 

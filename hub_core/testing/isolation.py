@@ -91,6 +91,7 @@ def _installed_watch() -> _Watch:
 
 
 def _is_access(event: str) -> bool:
+    """Whether an audit event opens a file or stands under one of the prefixes in `_AUDITED`."""
     return event == "open" or event.startswith(_AUDITED)
 
 

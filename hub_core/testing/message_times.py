@@ -88,6 +88,7 @@ class _Run:
             self._finish(left_ns, row)
 
     def _finish(self, now_ns: float, row: int) -> None:
+        """Count a row as done at `now_ns`, and release the rows that wait for its end."""
         for child in self.children[row]:
             self._release(child, now_ns)
         self.num_done += 1

@@ -240,6 +240,7 @@ _ANSWERS = {
 
 
 def _answer(asked: str, plugin: str, others: Sequence[str]) -> None:
+    """Print the answer to one question of `_ANSWERS` as a line of JSON, and exit with status 0."""
     # Kept, as a plugin may replace what this module reaches by name.
     write, encode = os.write, json.dumps
     loading = _Loading(plugin, others)

@@ -24,6 +24,7 @@ class SampleDraft:
     """
 
     def __init__(self, num_ranks: int) -> None:
+        """Begin without steps, for the ranks 0 to `num_ranks` - 1."""
         self._builder = StepTableBuilder(num_ranks)
         self._num_ranks = num_ranks
         # The last step that wrote a unit, and those that have read it since.

@@ -83,6 +83,7 @@ def _request(kind: CollectiveKind, topology: str, npus: Sequence[int]) -> Synthe
     network, occupancy = parse_topology(topology), Occupancy.SERIALIZATION
 
     def simulate(algorithm: Algorithm) -> int | None:
+        """The time in ns on the network of the request, None where some steps are never done."""
         return time_of_messages(algorithm, network, _COLLECTIVE_BYTES, occupancy)
 
     return SynthesisRequest(

@@ -82,6 +82,7 @@ class NodeDecoder:
     """Decode the records of one file."""
 
     def __init__(self, file: RankFile) -> None:
+        """Decode from `file`; attributes of equal bytes are decoded once."""
         self._file = file
         self._attributes: dict[bytes, Attribute] = {}
 

@@ -42,5 +42,6 @@ def _message(call: Call, rank: int) -> str:
 
 
 def _unknown(message: str, part: RankNodes) -> InputError:
+    """The error to raise, of code `missing-ranks`, at the file of `part`."""
     cure = "name the files of all ranks"
     return InputError(message, location=Location(part.file), cure=cure, code="missing-ranks")

@@ -176,8 +176,10 @@ def _call_row(one: CallsAlike) -> list[str]:
 
 
 def _mean(total_ns: int, one: CallsAlike) -> str:
+    """Text of the mean over the ranks of a time in ns that is summed over all of them."""
     return format_time(total_ns / one.rank_count)
 
 
 def _name(kind: JobCollective) -> str:
+    """Name of a collective as reports state it, such as `all-reduce`."""
     return kind.name.lower().replace("_", "-")

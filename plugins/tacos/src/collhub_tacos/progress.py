@@ -23,6 +23,7 @@ def part_of(progress: Progress, place: int, places: int) -> Progress:
     """Report of part `place` of `places` equal parts of a work."""
 
     def report(fraction: float, what: str) -> None:
+        """Report a fraction of the part, 0..1, as a fraction of the whole."""
         progress((place + fraction) / places, what)
 
     return report

@@ -108,6 +108,7 @@ class TorchTransport:
     """Messages of torch.distributed, one by one or the messages of a level as a batch."""
 
     def __init__(self, is_batched: bool) -> None:
+        """Choose whether the messages of a level start as one batch or one by one."""
         self._start = _start_batch if is_batched else _start_each
         self._posted: Sequence[Waiting] = ()
 

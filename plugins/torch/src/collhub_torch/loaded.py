@@ -26,6 +26,7 @@ class LoadedAlgorithm:
     """
 
     def __init__(self, manifest: Manifest, device: str) -> None:
+        """Load the library for `device` and register its operator; no group is attached yet."""
         self.manifest = manifest
         self.device = device
         self.kind = CollectiveKind(manifest.collective)

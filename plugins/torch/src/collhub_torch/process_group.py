@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     class _ProcessGroup:
         """dist.ProcessGroup."""
 
-        def __init__(self, rank: int, size: int) -> None: ...
+        def __init__(self, rank: int, size: int) -> None:
+            """Rank `rank` of a group of `size` ranks."""
+            ...
 
         def size(self) -> int: ...
 else:
@@ -124,6 +126,7 @@ class CollhubGroup(_ProcessGroup):
     """See the module. Ranks decide by what they have in common, so that all decide alike."""
 
     def __init__(self, fallback: dist.ProcessGroup, options: GroupOptions) -> None:
+        """Take the rank and size of the fallback group, and make the session on it."""
         super().__init__(fallback.rank(), fallback.size())
         self.fallback = fallback
         self._options = options

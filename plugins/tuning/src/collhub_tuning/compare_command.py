@@ -159,6 +159,7 @@ def _outcomes(
 def _question(
     asked: dict[str, Any], sizes: tuple[int, ...], topology: Topology
 ) -> ComparisonQuestion:
+    """The question that the arguments ask: all NPUs of the network, sizes in bytes, any mode."""
     from collhub_tuning.questions import ComparisonQuestion
 
     kind = asked["kind"]

@@ -137,6 +137,7 @@ def _lead(ranking: Sequence[Measurement]) -> str:
 
 
 def _bandwidth(value: object) -> str:
+    """Text of a bandwidth in bytes/s, empty for None."""
     return format_bandwidth(value) if isinstance(value, float) else ""
 
 

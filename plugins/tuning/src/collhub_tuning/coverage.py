@@ -74,6 +74,7 @@ def _of(rows: Sequence[ServedCalls], kind: CollectiveKind, mode: bool) -> list[S
 
 
 def _has(one: ServedCalls, in_place: bool) -> bool:
+    """Whether these calls are in place, or, without `in_place`, out of place."""
     return one.in_place if in_place else one.out_of_place
 
 

@@ -126,6 +126,7 @@ def _of_synthesizer(
 
 
 def _read(name: str, registry: Registry) -> Algorithm:
+    """The algorithm of a file; what reading it reports is dropped."""
     return hub_core.read(name, registry=registry, report=_NO_REPORTS)
 
 

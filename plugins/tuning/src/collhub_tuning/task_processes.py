@@ -69,6 +69,7 @@ class _TaskProcess:
     """A process that is started when a task first needs it, and again after it has ended."""
 
     def __init__(self, timeout_s: float | None) -> None:
+        """No process yet; a task may take `timeout_s` seconds, for None without limit."""
         self._timeout_s = timeout_s
         self._process: SpawnProcess | None = None
         self._connection: Connection | None = None

@@ -235,6 +235,7 @@ def _served(
 
 
 def _returning(content: bytes) -> Callable[[], bytes]:
+    """A function that returns `content` on every call."""
     return lambda: content
 
 
@@ -258,6 +259,7 @@ def checked_rows(checked: Sequence[CheckedFormat]) -> list[list[str]]:
 
 
 def _row(name: str, one: Stretch, modes: Sequence[bool]) -> list[str]:
+    """Cells of a stretch in the format `name`; `modes`: in place or not, for each alike."""
     calls = "in place" if modes[0] else "out of place"
     return [
         name,

@@ -200,6 +200,7 @@ def _format_object(written: WrittenFormat) -> dict[str, JsonValue]:
 
 
 def _format_section(written: WrittenFormat) -> list[str]:
+    """Lines of Markdown on a format: who serves which calls, then notes and losses."""
     rows = [
         [
             str(one.kind),

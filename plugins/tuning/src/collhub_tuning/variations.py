@@ -82,6 +82,7 @@ def _with_bandwidth(topology: Topology, bytes_per_s: float) -> Topology:
     most = float(topology.bandwidth_bytes_per_s.max(initial=0.0))
 
     def changed(one: Dimension) -> Dimension:
+        """The dimension with its bandwidth scaled by the same factor as the links."""
         rate = one.bandwidth_bytes_per_s / most * bytes_per_s
         return replace(one, bandwidth_bytes_per_s=rate)
 

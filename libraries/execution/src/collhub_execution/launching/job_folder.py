@@ -112,6 +112,7 @@ class JobFolder:
         return RankPart(task, log, arrays["memory"][places.memory], arrays["ended"][rank:])
 
     def _arrays(self) -> dict[str, Array]:
+        """The shared arrays of the job by name, opened anew by every call."""
         return JobMemory(self.folder).arrays()
 
     def num_tasks(self) -> int:

@@ -13,6 +13,7 @@ class NumpyMemory:
     """A `EngineMemory` on an array of `task.plan.memory_size` elements, its own or a given one."""
 
     def __init__(self, task: RankTask, memory: Array | None = None) -> None:
+        """Use `memory`, or where it is None a new array of the input's dtype, not initialized."""
         # Ranks that share memory bring their part of it.
         if memory is None:
             memory = np.empty(task.plan.memory_size, task.input.dtype)

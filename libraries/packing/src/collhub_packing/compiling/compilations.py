@@ -43,6 +43,7 @@ class _Listener(event.Listener):
     """Listener as numba calls it; it compiles one kernel at a time, under a lock of its own."""
 
     def __init__(self, told: Callable[[], None]) -> None:
+        """Begin with no kernels; `told()` is called when one begins and when it ends."""
         self.compiled: list[CompiledKernel] = []
         self._told = told
         self._depth = 0

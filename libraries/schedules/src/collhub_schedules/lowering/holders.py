@@ -59,6 +59,7 @@ class ChunkHolders:
         return self.members[giver[chunk]], chunk
 
     def _is_one_of(self, stated: Int64Array, npu: Int64Array, chunk: Int64Array) -> BoolArray:
+        """Whether the NPUs have a rank, and `stated` of the chunk is that rank or `ALL_RANKS`."""
         rank = self.rank_of[npu]
         wanted = stated[chunk]
         is_named = (wanted == ALL_RANKS) | (wanted == rank)

@@ -95,7 +95,10 @@ def _read(context: CommandContext, source: str) -> list[NamedAlgorithm]:
 
 
 def _check(named: Sequence[NamedAlgorithm]) -> None:
-    """Refuse what one folder cannot hold."""
+    """Refuse what one folder cannot hold.
+
+    Raises `UsageError` for two algorithms of one name, and for different numbers of ranks.
+    """
     names = [one.name for one in named]
     doubled = [name for name in names if names.count(name) > 1]
     if doubled:

@@ -104,7 +104,10 @@ class AlgorithmUses:
         raise self._files.error(several if found else none, cure)
 
     def _prefix(self, key: str, stated: object) -> str:
-        """The set of traces that the value of a key names."""
+        """The set of traces that the value of a key names.
+
+        Raises `InputError` unless the value is a list of one text that names a set of the folder.
+        """
         # ASTRA-sim aborts on anything else.
         if not (isinstance(stated, list) and len(stated) == 1 and isinstance(stated[0], str)):
             message = f"{key} is no list of exactly one prefix, on which ASTRA-sim aborts"
@@ -123,6 +126,7 @@ class AlgorithmUses:
         return {int(node): self._set_at(prefix) for node, prefix in pairs.items()}
 
     def _set_at(self, stated: str) -> str:
+        """The prefix of the traces that a path names. Raises `InputError` where none fits."""
         found = self._files.set_at(stated)
         if found is None:
             message = f"the traces {stated[:200]!r} that it names are not in the folder"
@@ -149,7 +153,10 @@ def _pairs(part: SourcePart) -> dict[str, str]:
 
 
 def _is_node(text: str) -> bool:
-    """Whether a text is the number of a node, which has 64 bits."""
+    """Whether a text is the number of a node, which has 64 bits.
+
+    At most 19 ASCII digits, which always fit into 64 unsigned bits.
+    """
     return text.isascii() and text.isdecimal() and len(text) < 20
 
 
@@ -185,7 +192,11 @@ def workload_prefix(files: FolderFiles, algorithms: list[str], stated: str | Non
 def _note_uses(
     content: bytes, file: str, uses: AlgorithmUses, algorithms: Mapping[str, FolderAlgorithm]
 ) -> None:
-    """Note which algorithms the collectives in the trace of one NPU run, in which groups."""
+    """Note which algorithms the collectives in the trace of one NPU run, in which groups.
+
+    Of the sizes that an algorithm's nodes state, the first positive one is kept. Raises
+    `InputError` for bytes that are no trace.
+    """
     for node in _nodes(content, file):
         if node.type != NodeType.COMM_COLL:
             continue
@@ -217,7 +228,10 @@ def _nodes(content: bytes, file: str) -> Iterator[_Node]:
 
 
 def _attributes(node: _Node) -> dict[str, object]:
-    """Values of a node's attributes by name; of one that stands twice the first, as there."""
+    """Values of a node's attributes by name; of one that stands twice the first, as there.
+
+    An attribute without a value is left out.
+    """
     values: dict[str, object] = {}
     for attribute in node.attr:
         kind = attribute.WhichOneof("value")

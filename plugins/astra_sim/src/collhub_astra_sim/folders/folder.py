@@ -69,7 +69,11 @@ class AstraFolder:
     losses: tuple[Loss, ...]
 
     def artifacts(self) -> Iterator[Artifact]:
-        """All files, in a fixed order; traces one by one."""
+        """All files, in a fixed order; traces one by one.
+
+        Those of the algorithms come first, then the workload, the configurations and the script,
+        which alone is executable.
+        """
         for program in self.programs:
             for trace in program.traces.artifacts:
                 yield Artifact(f"{program.trace_prefix}{trace.name}", trace.content)
@@ -89,7 +93,11 @@ class AstraFolder:
             yield Artifact(f"{WORKLOAD}.{npu}.et", _constant(content))
 
     def _texts(self) -> dict[str, str]:
-        """The configurations and the script, by file name."""
+        """The configurations and the script, by file name.
+
+        A map of nodes is among them only for several algorithms, a groups file only where some NPUs
+        take no part.
+        """
         texts = {
             SYSTEM: _json(self._system()),
             NETWORK: network_text(self.network.dimensions),
@@ -139,8 +147,10 @@ class AstraFolder:
 
 
 def _json(value: object) -> str:
+    """A value as JSON text, indented by 2 spaces, with a newline at the end."""
     return json.dumps(value, indent=2) + "\n"
 
 
 def _constant(content: bytes) -> Callable[[], bytes]:
+    """A function that returns `content`, as `Artifact` takes it."""
     return lambda: content

@@ -48,17 +48,26 @@ class FolderFiles:
 
     @property
     def chosen_prefix(self) -> str | None:
-        """The set of traces that the user named, None where it is the folder as a whole."""
+        """The set of traces that the user named, None where it is the folder as a whole.
+
+        The name of the source, relative to the root, is looked up among the prefixes.
+        """
         name = _relative(self.source.name, self.root)
         return name if name in self.sets else None
 
     def source_of(self, prefix: str) -> Source:
-        """A set of traces as a source of its own."""
+        """A set of traces as a source of its own.
+
+        It reports to where the whole source does. Raises `KeyError` for a prefix without traces.
+        """
         name = os.path.join(self.root, prefix)
         return Source(name, self.sets[prefix], self.source.report)
 
     def part_at(self, stated: str) -> SourcePart | None:
-        """The file that a path in a configuration names."""
+        """The file that a path in a configuration names.
+
+        None where no file fits it, or where several fit it equally well.
+        """
         found = _matching(stated, list(self.files))
         return self.files[found] if found is not None else None
 

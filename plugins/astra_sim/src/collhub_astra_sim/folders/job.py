@@ -96,7 +96,10 @@ def _memory(files: FolderFiles) -> str | None:
 
 
 def claims(source: Source) -> bool:
-    """Whether the workload of a folder is more than collectives by custom algorithms."""
+    """Whether the workload of a folder is more than collectives by custom algorithms.
+
+    False also where the folder cannot be read, or where the user named an algorithm's traces.
+    """
     try:
         files = FolderFiles.of(source)
         uses = AlgorithmUses(files, are_natives_enough=True)

@@ -40,7 +40,10 @@ def own_losses(
 
 
 def location_of(algorithm: Algorithm, step: int) -> Location:
-    """Where a step stands, in the file that the algorithm was read from."""
+    """Where a step stands, in the file that the algorithm was read from.
+
+    The file is None where the algorithm does not state one, the line where the step has none.
+    """
     return algorithm.steps.location(step, algorithm.provenance.source_name or None)
 
 
@@ -92,7 +95,10 @@ def _instant_messages(
 
 
 def _first_sends(nodes: NodeTable) -> Int64Array:
-    """Rows of the sends that wait for nothing."""
+    """Rows of the sends that wait for nothing.
+
+    int64, ascending: the sends that have neither data nor control dependencies.
+    """
     # Data and control dependencies hold a node alike.
     waits = np.diff(nodes.data_indptr) + np.diff(nodes.control_indptr)
     is_send = nodes.type == NodeType.COMM_SEND
@@ -102,7 +108,10 @@ def _first_sends(nodes: NodeTable) -> Int64Array:
 def _shortest_times_ns(
     sizes: Int64Array, network: AstraNetwork, is_congestion_aware: bool
 ) -> Int64Array:
-    """Time until the earliest event that a message of each size may cause, over all dimensions."""
+    """Time until the earliest event that a message of each size may cause, over all dimensions.
+
+    int64[sizes] of whole nanoseconds, rounded down; `sizes` are in bytes.
+    """
     dimensions = network.dimensions
     bandwidth = np.asarray([dimension.bandwidth_bytes_per_s for dimension in dimensions])
     # As many digits as the network YAML states.

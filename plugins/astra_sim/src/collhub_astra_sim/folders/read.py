@@ -93,7 +93,10 @@ def _note_backend(files: FolderFiles) -> None:
 
 
 def _traces(files: FolderFiles, prefix: str, options: AstraFolderReadOptions) -> Algorithm:
-    """The algorithm of one set of traces."""
+    """The algorithm of one set of traces.
+
+    Raises `InputError` where they are no algorithm, and `KeyError` for a prefix without traces.
+    """
     return chakra_algorithm(files.source_of(prefix), options)
 
 
@@ -145,7 +148,11 @@ def _members(
 def _placed(
     files: FolderFiles, algorithm: Algorithm, members: tuple[int, ...] | None, num_npus: int
 ) -> Algorithm:
-    """The algorithm on the NPUs that run it."""
+    """The algorithm on the NPUs that run it.
+
+    `members` None: the first `num_npus` NPUs, one for each rank where that is 0. Raises
+    `InputError` where there are not as many NPUs as ranks.
+    """
     count = len(members) if members is not None else num_npus or algorithm.num_ranks
     if count != algorithm.num_ranks:
         message = f"{algorithm.num_ranks} ranks have traces, {count} NPUs run them"

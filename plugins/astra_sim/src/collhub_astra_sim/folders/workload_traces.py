@@ -75,6 +75,9 @@ def idle_workload() -> bytes:
 
 
 def _trace(nodes: Sequence[Mapping[str, object]]) -> bytes:
-    """A trace of these nodes."""
+    """A trace of these nodes.
+
+    A metadata record stands first; each of `nodes` holds fields of the message `Node` by name.
+    """
     metadata = encoded_record("GlobalMetadata", version=_VERSION)
     return metadata + b"".join(encoded_record("Node", **node) for node in nodes)

@@ -203,7 +203,10 @@ def _network(
 
 
 def _ends(nodes: NodeTable, members: Int64Array) -> tuple[Int64Array, Int64Array]:
-    """(sending NPU, receiving NPU) of every message; `members`: the NPU of every rank."""
+    """(sending NPU, receiving NPU) of every message; `members`: the NPU of every rank.
+
+    Two int64[messages] columns, in the order of the sends in `nodes`.
+    """
     rank = group_of_entry(nodes.rank_indptr)
     is_send = nodes.type == NodeType.COMM_SEND
     sources = members[rank[is_send]]

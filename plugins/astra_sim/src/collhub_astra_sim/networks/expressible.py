@@ -76,7 +76,10 @@ def fully_connected(npus: int, bandwidth_bytes_per_s: float, latency_s: float) -
 
 
 def _astra_dimensions(topology: Topology) -> tuple[Dimension, ...]:
-    """The dimensions as ASTRA-sim would call them, without those of one node."""
+    """The dimensions as ASTRA-sim would call them, without those of one node.
+
+    Empty where the topology states no dimensions, or none of more than one node.
+    """
     several = [dimension for dimension in topology.dimensions if dimension.size > 1]
     return tuple(map(_as_astra, several))
 

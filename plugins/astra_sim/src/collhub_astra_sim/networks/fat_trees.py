@@ -83,7 +83,10 @@ class FatTree:
 
     @property
     def num_cables(self) -> int:
-        """Cables in all."""
+        """Cables in all.
+
+        One for each NPU and for each port up of a switch, so that every cable of a bundle counts.
+        """
         ports = [self.switches(number) * tier.radix_up for number, tier in enumerate(self.tiers)]
         return self.npus + sum(ports)
 
@@ -97,7 +100,10 @@ class FatTree:
         return uplinks // self.tiers[number].radix_down
 
     def _reached(self, number: int) -> int:
-        """Switches above that one of a tier is joined to."""
+        """Switches above that one of a tier is joined to.
+
+        `number` is that of the lower tier; a bundle of cables leads to one switch.
+        """
         # The switches below the last tier but one belong to pods.
         if number + 2 == len(self.tiers):
             above = self.switches(number + 1)

@@ -59,6 +59,7 @@ def _bandwidth_text(dimension: Dimension) -> str:
 
 
 def _latency_text(dimension: Dimension) -> str:
+    """The latency in ns, rounded to 6 decimals, without an exponent."""
     return _decimal(round(dimension.latency_s * 1e9, 6))
 
 

@@ -139,6 +139,7 @@ class _Words:
         return int(word)
 
     def _all_words(self, lines: list[str]) -> Iterator[str]:
+        """The words of all lines in order; `_line` is kept at the number of their line, from 1."""
         for number, line in enumerate(lines, 1):
             self._line = number
             yield from line.split()

@@ -43,6 +43,7 @@ def _rate(bandwidth_bytes_per_s: float) -> str:
 
 
 def _delay(latency_s: float) -> str:
+    """The latency rounded to whole nanoseconds, with its unit: 500ns."""
     return f"{round(latency_s * 1e9)}ns"
 
 

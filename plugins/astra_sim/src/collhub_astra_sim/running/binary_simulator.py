@@ -76,6 +76,7 @@ def _run_on(folder: AstraFolder, binary: str, time_limit_s: float) -> tuple[int,
 
 
 def _store(folder: AstraFolder, place: Path) -> None:
+    """Write the files of a folder under `place`, with the subfolders that their names state."""
     for artifact in folder.artifacts():
         file = place / artifact.name
         file.parent.mkdir(parents=True, exist_ok=True)

@@ -145,6 +145,7 @@ def _finish_times(world: SimulatedWorld) -> tuple[int | None, ...]:
 
 
 def _time_or_none(time: int) -> int | None:
+    """A time in ns, or None for a negative one, which stands for never."""
     return time if time >= 0 else None
 
 

@@ -303,7 +303,10 @@ def roots_in_order(rank: Integer, world: SimulatedWorld, parents: NodeParents) -
 
 @compiled
 def _issue(row: Integer, now: Integer, world: SimulatedWorld) -> None:
-    """Start a node. Any number of nodes of a rank may run at once."""
+    """Start a node. Any number of nodes of a rank may run at once.
+
+    Its start is `now` (ns), and it counts as ongoing in its rank until `_finish`.
+    """
     node = world.node[row]
     node["start"] = now
     world.rank[node["rank"]]["ongoing"] += 1
@@ -319,7 +322,10 @@ def _issue(row: Integer, now: Integer, world: SimulatedWorld) -> None:
 
 @compiled
 def _send(row: Integer, now: Integer, world: SimulatedWorld) -> None:
-    """Give a message the next slot of its key, and put it on its way."""
+    """Give a message the next slot of its key, and put it on its way.
+
+    A slot of -1 is to be given: the n-th SEND of its key to begin takes the key's n-th slot.
+    """
     node = world.node[row]
     if node["slot"] < 0:
         key = node["key"]
@@ -330,7 +336,10 @@ def _send(row: Integer, now: Integer, world: SimulatedWorld) -> None:
 
 @compiled
 def _compute(row: Integer, now: Integer, world: SimulatedWorld) -> None:
-    """Run a COMP, which keeps nothing busy: COMPs of one rank run side by side."""
+    """Run a COMP, which keeps nothing busy: COMPs of one rank run side by side.
+
+    Its event names the rank, not the node, as `_end_batch` ends all that end at one time.
+    """
     node = world.node[row]
     end = now + node["work"]
     # In 64 bits, as the shift below would leave the 32 of the record.
@@ -376,7 +385,10 @@ def _end_batch(rank: Integer, now: Integer, world: SimulatedWorld) -> Integer:
 
 @compiled
 def _finish(row: Integer, now: Integer, world: SimulatedWorld) -> None:
-    """End a node, and start those that waited for nothing else."""
+    """End a node, and start those that waited for nothing else.
+
+    These start at `now` (ns), in the iteration order of the set that holds them.
+    """
     node = world.node[row]
     rank = world.rank[node["rank"]]
     node["end"] = now
@@ -446,7 +458,10 @@ def _transmit(index: Integer, row: Integer, now: Integer, world: SimulatedWorld)
 
 @compiled
 def _free_link(index: Integer, now: Integer, world: SimulatedWorld) -> None:
-    """End the use of a link by one message, and send the next one in line."""
+    """End the use of a link by one message, and send the next one in line.
+
+    Happens in congestion-aware simulations alone: without congestion no link is ever busy.
+    """
     link = world.link[index]
     link["is_busy"] = False
     row = link["first"]
@@ -481,7 +496,10 @@ def _arrive(row: Integer, now: Integer, world: SimulatedWorld) -> Integer:
 
 @compiled
 def push(world: EventQueue, time: Integer, item: Integer) -> None:
-    """Put an event behind all others of the same time."""
+    """Put an event behind all others of the same time.
+
+    `time` is in ns; the lowest two bits of `item` are the kind of the event.
+    """
     event = _taken_event(world)
     world.event[event]["item"] = item
     world.event[event]["next"] = -1
@@ -507,7 +525,10 @@ def push(world: EventQueue, time: Integer, item: Integer) -> None:
 
 @compiled
 def next_event(place: Integer, world: EventQueue) -> Integer:
-    """Take the first event of a bucket that has one."""
+    """Take the first event of a bucket that has one.
+
+    Its item is returned, and its record is the first that `push` uses again.
+    """
     index = world.bucket[place]["first"]
     event = world.event[index]
     item: Integer = event["item"]
@@ -656,7 +677,10 @@ def _reserve_children(world: SimulatedWorld) -> None:
 
 @compiled
 def _order_children(world: SimulatedWorld) -> None:
-    """Put the children of every node in the order of their set."""
+    """Put the children of every node in the order of their set.
+
+    Afterwards `latest_child` is -1 for every node.
+    """
     for row in range(len(world.node)):
         node = world.node[row]
         # Parents are asked for once more, when the roots are sought.
@@ -694,7 +718,10 @@ def _distinct_parents(row: Integer, world: SimulatedWorld, parents: NodeParents)
 
 @compiled
 def _add_parent(parent: Integer, row: Integer, count: Integer, world: SimulatedWorld) -> Integer:
-    """Add a parent to the first `count` ones of `row`, if it is new; return their number."""
+    """Add a parent to the first `count` ones of `row`, if it is new; return their number.
+
+    `latest_child[parent]` is the last row that named the parent, which spares a search.
+    """
     if world.latest_child[parent] == row:
         return count
     world.latest_child[parent] = row
@@ -727,7 +754,10 @@ def _touch_order(rank: Integer, world: SimulatedWorld, parents: NodeParents) -> 
 
 @compiled
 def _has_forward_parent(row: Integer, parents: NodeParents) -> bool:
-    """Whether a node waits for one that stands behind it in the file."""
+    """Whether a node waits for one that stands behind it in the file.
+
+    Only such a dependency names a node before the node's own record does.
+    """
     for edge in range(parents.data_indptr[row], parents.data_indptr[row + 1]):
         if parents.data_indices[edge] > row:
             return True
@@ -799,7 +829,10 @@ def _long_set_order(
 
 @compiled
 def _write_order(rows: IntArray, element: Records, before: Int64Array) -> None:
-    """Write the rows as the list has them, and leave `before` all -1 for the next set."""
+    """Write the rows as the list has them, and leave `before` all -1 for the next set.
+
+    Only buckets that hold an element are reset, so the cost is that of the rows.
+    """
     position = element[len(rows)]["after"]
     for index in range(len(rows)):
         entry = element[position]

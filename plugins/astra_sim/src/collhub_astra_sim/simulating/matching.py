@@ -43,7 +43,10 @@ def message_keys(
 
 
 def _messages(nodes: NodeTable) -> tuple[Int64Array, BoolArray]:
-    """(rows of all ends of messages, which of these are sends)."""
+    """(rows of all ends of messages, which of these are sends).
+
+    The rows ascend, int64[ends]; bool[ends] goes with them.
+    """
     is_send = nodes.type == NodeType.COMM_SEND
     is_receive = nodes.type == NodeType.COMM_RECV
     rows = np.flatnonzero(is_send | is_receive)
@@ -59,12 +62,18 @@ def _slots(codes: Int64Array, is_send: BoolArray) -> Int64Array:
 
 
 def pair_codes(source: IntArray, destination: IntArray, num_ranks: int) -> Int64Array:
-    """A number for every pair of ranks."""
+    """A number for every pair of ranks.
+
+    Codes ascend by source, then by destination; int64, as their number may exceed 32 bits.
+    """
     return source.astype(np.int64) * num_ranks + destination
 
 
 def _joint_codes(columns: Sequence[IntArray]) -> Int64Array:
-    """Number the distinct combinations of non-negative columns densely, in their order."""
+    """Number the distinct combinations of non-negative columns densely, in their order.
+
+    The first column counts most; the result is int64[rows], from 0 on.
+    """
     codes = np.zeros(len(columns[0]), np.int64)
     span = 1
     for column in columns:

@@ -18,7 +18,10 @@ Locate = Callable[[int], Location]
 
 
 def check_nodes(nodes: NodeTable, rank: Int64Array, topology: Topology, locate: Locate) -> None:
-    """Raise `InputError` for what the kernel cannot take; `rank` is that of every node."""
+    """Raise `InputError` for what the kernel cannot take; `rank` is that of every node.
+
+    The first wrong message is refused at the place of its node, all else without a place.
+    """
     if topology.num_npus < nodes.num_ranks:
         raise InputError(
             f"topology {topology.name} has {topology.num_npus} NPUs, "
@@ -51,7 +54,10 @@ def _check_messages(nodes: NodeTable, rank: Int64Array, locate: Locate) -> None:
 
 
 def _check_parents(rank: Int64Array, indptr: Int64Array, parents: Int64Array) -> None:
-    """Refuse dependencies on nodes that are not there, or are those of another rank."""
+    """Refuse dependencies on nodes that are not there, or are those of another rank.
+
+    Raises `InputError`; `parents` are rows of the whole table, those of a node by `indptr`.
+    """
     parent_counts = np.diff(indptr)
     child_rank = np.repeat(rank, parent_counts)
     is_there = (parents >= 0) & (parents < len(rank))

@@ -61,7 +61,10 @@ def _first_dimension(
 
 
 def _hops(dimension: Dimension, distance: Int64Array) -> Int64Array:
-    """Links between two positions of a dimension that are so far apart."""
+    """Links between two positions of a dimension that are so far apart.
+
+    `distance` is at least 1; a ring is crossed the shorter way, a switch by two links.
+    """
     if dimension.kind is DimensionKind.RING:
         return np.minimum(distance, dimension.size - distance)
     if dimension.kind is DimensionKind.LINE:

@@ -77,7 +77,10 @@ def world_of(
 
 
 def _planes(topology: Topology, sends: Int64Array, channel: Int64Array | None) -> Int64Array:
-    """The plane of every send."""
+    """The plane of every send.
+
+    0 where `channel` is None, else the channel modulo the number of planes; int64[sends].
+    """
     if channel is None:
         return np.zeros(len(sends), np.int64)
     return channel[sends] % topology.num_planes
@@ -117,7 +120,10 @@ def _check_rows(nodes: NodeTable, network: SimulatedNetwork) -> None:
 
 
 def _only_slots(key: npt.NDArray[np.int32], first_slot: Int64Array) -> Int64Array:
-    """The slot of messages whose key has one alone, -1 for all others."""
+    """The slot of messages whose key has one alone, -1 for all others.
+
+    Other messages get theirs from the kernel when they begin; int64[nodes].
+    """
     # The last entry is for nodes of no key, whose key is -1.
     only = np.append(np.where(np.diff(first_slot) == 1, first_slot[:-1], -1), -1)
     slots: Int64Array = only[key]

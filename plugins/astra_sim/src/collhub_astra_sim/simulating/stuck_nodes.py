@@ -143,6 +143,7 @@ class StuckNodes:
         return _DISAGREEMENT_CURE
 
     def _name(self, node: int) -> str:
+        """A node in messages: its step and its rank."""
         place = self._locate(node)
         return f"step {place.step} of rank {place.rank}"
 
@@ -168,6 +169,7 @@ def _blockers(nodes: NodeTable, start: Int64Array, end: Int64Array) -> Int64Arra
 
 
 def _steps(count: int) -> str:
+    """A number with its noun: `1 step`, `2 steps`."""
     return "1 step" if count == 1 else f"{count} steps"
 
 
@@ -180,12 +182,14 @@ def _others(begun: int, waiting: int) -> str:
 
 
 def _begun_steps(count: int) -> Iterator[str]:
+    """What is said of further steps that began and never ended; nothing for 0."""
     if count:
         verb = "wait for messages" if count > 1 else "waits for a message"
         yield f"{_steps(count)} more {verb}"
 
 
 def _waiting_steps(count: int) -> Iterator[str]:
+    """What is said of steps that never start; nothing for 0."""
     if count:
         verb = "start" if count > 1 else "starts"
         yield f"{_steps(count)} behind never {verb}"

@@ -79,6 +79,7 @@ def _reset(index: Integer, machine: Machine) -> None:
 
 @compiled
 def _messages_to_send(algorithm: Integer, kind: Integer, size: Integer) -> Integer:
+    """Messages that each of `size` ranks sends in a phase; a tree does not go by this number."""
     steps = size - 1
     if algorithm == HALVING_DOUBLING:
         steps = _log2(size)

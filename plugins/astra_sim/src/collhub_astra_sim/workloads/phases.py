@@ -82,6 +82,7 @@ def group_phases(kind: int, system: System, size: int) -> tuple[Phase, ...]:
 
 
 def _names(kind: int, system: System) -> tuple[str, ...]:
+    """Native algorithms that the system names for a collective. Raises `InputError` without any."""
     names = system.algorithms.get(NATIVE_TYPES[kind])
     if not names:
         _refuse(kind, "the system names no algorithm for it")

@@ -128,6 +128,7 @@ class _Keys:
     """The object of a configuration file, asked for values of one kind."""
 
     def __init__(self, content: bytes | str, name: str) -> None:
+        """Parse the JSON of the file `name`. Raises `InputError` unless it is an object."""
         self._name = name
         try:
             values: JsonValue = json.loads(content)
@@ -211,4 +212,5 @@ class _Keys:
 
 
 def _text_of(collective: JobCollective) -> str:
+    """The collective in the spelling of the system's keys, such as all-reduce."""
     return collective.name.lower().replace("_", "-")

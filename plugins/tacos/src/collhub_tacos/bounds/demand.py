@@ -15,10 +15,12 @@ _LeavingChunks = Callable[[Int64Array, Int64Array, BoolArray], Int64Array]
 
 
 def _inside_if_outside(inside: Int64Array, outside: Int64Array, has_root: BoolArray) -> Int64Array:
+    """All-gather: a chunk of every member inside, if there is one outside; int64[sets]."""
     return inside * (outside > 0)
 
 
 def _outside_if_inside(inside: Int64Array, outside: Int64Array, has_root: BoolArray) -> Int64Array:
+    """Reduce-scatter: a chunk for every member outside, if there is one inside; int64[sets]."""
     return outside * (inside > 0)
 
 
@@ -38,14 +40,17 @@ def _one_to_root(inside: Int64Array, outside: Int64Array, has_root: BoolArray) -
 
 
 def _inside_to_root(inside: Int64Array, outside: Int64Array, has_root: BoolArray) -> Int64Array:
+    """Gather: a chunk of every member inside, unless the root is inside; int64[sets]."""
     return inside * ~has_root
 
 
 def _outside_from_root(inside: Int64Array, outside: Int64Array, has_root: BoolArray) -> Int64Array:
+    """Scatter: a chunk for every member outside, if the root is inside; int64[sets]."""
     return outside * has_root
 
 
 def _all_pairs(inside: Int64Array, outside: Int64Array, has_root: BoolArray) -> Int64Array:
+    """All-to-all: a chunk for every pair of a member inside and one outside; int64[sets]."""
     return inside * outside
 
 

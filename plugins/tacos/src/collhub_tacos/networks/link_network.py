@@ -99,4 +99,5 @@ class LinkNetwork:
 
 
 def _whole(exact: Float64Array) -> Int64Array:
+    """Every number rounded to the nearest integer, halves to the even one."""
     return np.rint(exact).astype(np.int64)

@@ -137,4 +137,5 @@ def _fails_at_some_node(source: Int64Array, moduli: tuple[int, ...]) -> bool:
 
 
 def _is_alike(rows: Int64Array) -> bool:
+    """Whether all rows equal the first; there must be one."""
     return bool(np.all(rows == rows[0]))

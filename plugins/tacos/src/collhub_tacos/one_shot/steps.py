@@ -174,6 +174,7 @@ class _StepWriter:
         return is_there
 
     def _new_slot(self, npu: int) -> int:
+        """Take the next slot of SCRATCH at an NPU, from 0 on; it holds all pieces of a vector."""
         self._slots[npu] += 1
         return self._slots[npu] - 1
 

@@ -175,6 +175,7 @@ class _MadePipeline:
         )
 
     def _transfers(self, nodes: Nodes) -> Transfers:
+        """Transfers that touch one of the NPUs `nodes`, or all of them for None."""
         transfers = self.pipeline.transfers
         return transfers if nodes is None else transfers.touching(nodes)
 

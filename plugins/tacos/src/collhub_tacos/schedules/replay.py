@@ -148,12 +148,14 @@ class _Movements:
 
     @property
     def source(self) -> Int64Array:
+        """Node where each transfer begins, or ends if mirrored: int64."""
         ends = self.network.destination if self.is_mirrored else self.network.source
         source: Int64Array = ends[self.link]
         return source
 
     @property
     def destination(self) -> Int64Array:
+        """Node where each transfer ends, or begins if mirrored: int64."""
         ends = self.network.source if self.is_mirrored else self.network.destination
         destination: Int64Array = ends[self.link]
         return destination

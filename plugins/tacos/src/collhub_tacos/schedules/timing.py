@@ -198,4 +198,5 @@ def _no_events(size: int, ready: int) -> EventHeap:
 
 
 def _filled(count: int, value: int) -> Int64Array:
+    """An int64 array of `count` entries, each of them `value`."""
     return np.full(count, value, np.int64)

@@ -66,6 +66,7 @@ def all_gather(
 
 
 def _members(network: LinkNetwork, needed: BoolArray | None) -> BoolArray:
+    """Which NPUs must get the chunks, all where `needed` is None: bool[NPUs]."""
     if needed is None:
         return np.ones(network.num_npus, np.bool_)
     return needed[: network.num_npus]

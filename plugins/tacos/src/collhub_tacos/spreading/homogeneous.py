@@ -129,6 +129,7 @@ def best_all_gather(
     tried = range(first_seed, first_seed + number)
 
     def results() -> Iterator[LockstepResult]:
+        """Best of each variant in turn, but for those whose bound is no less than the best time."""
         least_ps: int | None = None
         for variant in variants:
             # No better by its bound alone.
@@ -145,6 +146,7 @@ def best_all_gather(
 
 
 def _default_seeds(network: LinkNetwork, num_chunks: int) -> int:
+    """Number of seeds: 1 to `_MOST_SEEDS`, fewer the more pairs of a link and a chunk."""
     # A seed costs a look at every pair of a link and a chunk.
     pairs = max(1, network.num_links * num_chunks)
     return max(1, min(_MOST_SEEDS, _PAIRS_FOR_SEEDS // pairs))

@@ -67,6 +67,7 @@ def _load(path: str, number: int, row: object) -> LinkLoad:
 
 
 def _is_count(value: object) -> bool:
+    """Whether a value of JSON is an integer from 0 to below 2^62."""
     # True and False are integers of Python.
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _MOST
 
