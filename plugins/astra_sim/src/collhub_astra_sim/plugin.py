@@ -141,7 +141,10 @@ def collhub_producers() -> Sequence[FormatReader | WorkloadReader]:
 
 @hookimpl
 def collhub_consumers() -> Sequence[FormatWriter | Simulator | WorkloadSimulator]:
-    """Describe the writer of folders and the simulators."""
+    """Describe the writer of folders and the simulators.
+
+    Each names its functions by text, so that describing them does not import them.
+    """
     return [FOLDER, ANALYTICAL, ASTRA_SIM, JOB_SIMULATOR]
 
 

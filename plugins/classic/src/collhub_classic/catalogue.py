@@ -48,6 +48,7 @@ def gathering_planners(gather: Planner) -> dict[CollectiveKind, Planner]:
     """The three collectives that an all-gather makes."""
 
     def scattered(task: ClassicTask) -> PlannedAlgorithm:
+        """The reduce-scatter: the all-gather backwards, adding up, at the same cost."""
         found = gather(task)
         plan = found.plan.backwards(reduces=True)
         return PlannedAlgorithm(plan, found.cost, found.details)
@@ -189,6 +190,7 @@ def _halving(task: ClassicTask) -> PlannedAlgorithm:
 
 
 def _swing(task: ClassicTask) -> PlannedAlgorithm:
+    """Swing's all-gather. Raises `UsageError` where the ranks are not a power of two."""
     _check_power_of_two(task)
     cost = butterflies.doubling_all_gather_cost(task.num_ranks)
     return PlannedAlgorithm(swing.swing_all_gather(task.num_ranks), cost, {})

@@ -26,6 +26,7 @@ class AlphaBetaCost:
         return self.alphas * alpha_s + float(self.betas) * collective_bytes * beta_s_per_byte
 
     def __str__(self) -> str:
+        """The cost as a formula, m for the bytes of the collective: `3 alpha + 7/8 m beta`."""
         return f"{self.alphas} alpha + {self.betas} m beta"
 
 

@@ -135,6 +135,7 @@ class PlanBuilder:
     """Collects the messages of a plan round by round."""
 
     def __init__(self, num_ranks: int, num_blocks: int) -> None:
+        """Begin without messages, before the first round."""
         self._num_ranks = num_ranks
         self._num_blocks = num_blocks
         self._round = -1

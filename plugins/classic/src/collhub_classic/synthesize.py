@@ -74,6 +74,7 @@ def by_name(name: str) -> Callable[[SynthesisRequest, ClassicOptions], Synthesis
     """The function behind the offer of an algorithm."""
 
     def synthesizer(request: SynthesisRequest, options: ClassicOptions) -> SynthesisResult:
+        """What `synthesize` returns for the algorithm `name`."""
         return synthesize(name, request, options)
 
     return synthesizer

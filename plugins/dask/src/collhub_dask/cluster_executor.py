@@ -86,6 +86,7 @@ class ClusterExecutor(Executor):
             return self._run_once(task)
 
     def _run_once(self, task: Callable[[], T]) -> T:
+        """What the task returns, run once by a free worker; raises as `take` and `_result` do."""
         address = self._workers.take()
         try:
             future = self._client.submit(task, workers=[address], pure=False)

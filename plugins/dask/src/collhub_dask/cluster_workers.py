@@ -143,6 +143,7 @@ class ClusterWorkers:
     def _misfit(
         self, address: str, nanny: str | None, packages: Mapping[str, str | None]
     ) -> UsageError | None:
+        """Why a worker may not run our tasks, or None; `nanny` is None for a worker without."""
         found = difference(self._own, packages)
         if found is not None:
             return UsageError(f"the worker {address} {found}", cure=_SAME_CURE)

@@ -128,6 +128,7 @@ class _ScheduleColumns:
     """The columns of a schedule, to which blocks are added rank by rank."""
 
     def __init__(self, file: str, num_ranks: int) -> None:
+        """Begin without rows; errors name `file`."""
         self._file = file
         self._num_ranks = num_ranks
         self._rows = 0

@@ -34,6 +34,7 @@ class _EdgeLines:
     """Dependencies of one kind, sorted by the operation that waits."""
 
     def __init__(self, word: str, parent: Int64Array, child: Int64Array) -> None:
+        """Sort the edges; `word` is the keyword, `parent` and `child` are rows of the schedule."""
         # By parent within a child, so that equal schedules give equal bytes.
         order = np.lexsort((parent, child))
         self._word = word

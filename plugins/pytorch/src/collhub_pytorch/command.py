@@ -115,6 +115,7 @@ def profile(
 
 
 def _options(reading: Mapping[str, str | int | None]) -> ProfileOptions:
+    """The options of the reader from those of the command, the clock residual in seconds."""
     from collhub_pytorch.options import ProfileOptions
 
     residual, step = reading["clock_residual"], reading["step"]

@@ -119,6 +119,7 @@ def saving(findings: Findings, collective_time: CollectiveTime) -> Saving:
 
 
 def _percent(part: int, whole: int) -> float:
+    """`part` of `whole` in percent, 0.0 where `whole` is 0."""
     return 100 * part / whole if whole else 0.0
 
 
@@ -150,6 +151,7 @@ def _likeness(workload: Workload, rows: Int64Array) -> tuple[str, int, str, int]
 def _ranks(
     workload: Workload, meetings: Meetings, times: MeetingTimes, replays: tuple[Replay, Replay]
 ) -> list[RankSaid]:
+    """An entry for every rank, in order; `replays`: the times measured, and those replayed."""
     nodes = workload.nodes
     profile, again = replays
     overlap = overlap_percent(workload, profile.times)

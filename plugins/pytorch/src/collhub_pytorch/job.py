@@ -170,10 +170,12 @@ class _Tables:
         return found
 
     def _extra(self, call: Call) -> int:
+        """Index of the call's extra in `extras`, to which it is added if new; NONE for none."""
         text = call.extra()
         return _index(self.extras, text) if text else NONE
 
     def _group(self, call: Call) -> int:
+        """Index in `groups`, extended if need be; NONE for messages and groups without ranks."""
         ranks = call.group.ranks
         if ranks is None or call.collective < 0:
             return NONE

@@ -38,6 +38,7 @@ def _of(rank: int, count: int, distance: int) -> tuple[int, ...]:
 
 
 def _message(call: Call, rank: int) -> str:
+    """The message for a call whose group does not tell that of `rank`."""
     return f"the group of rank {rank} that is like {call.group.name!r} cannot be told"
 
 

@@ -81,7 +81,10 @@ class _Levels:
             self._kinds[level[low]].add(cable[2:])
 
     def fat_tree(self) -> FatTree:
-        """The fat tree that this is. Raises `_NoFatTreeError` with the reason."""
+        """The fat tree that this is. Raises `_NoFatTreeError` with the reason.
+
+        It has two or three tiers of switches, each with cables of one rate and one latency.
+        """
         if self._count not in (2, 3):
             raise _NoFatTreeError(f"it has {self._count} tiers of switches, htsim 2 or 3")
         tiers = [self._tier(number) for number in range(self._count)]

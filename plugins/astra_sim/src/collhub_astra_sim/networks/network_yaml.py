@@ -70,7 +70,10 @@ def _decimal(value: float) -> str:
 
 
 def read(source: Source, options: NoOptions) -> Topology:
-    """Build the topology that a network YAML describes. Raises `InputError` with file and line."""
+    """Build the topology that a network YAML describes. Raises `InputError` with file and line.
+
+    The file states bandwidths in GiB/s and latencies in ns, one entry a dimension.
+    """
     del options
     name, content = source.name, source.content()
     if len(content) > _LONGEST_FILE:
@@ -87,7 +90,10 @@ def read(source: Source, options: NoOptions) -> Topology:
 
 
 def samples() -> Sequence[Source]:
-    """Small correct files for the conformance kit."""
+    """Small correct files for the conformance kit.
+
+    A ring of 8 NPUs, and two such rings whose NPUs are joined in pairs by switches.
+    """
     ring = Dimension(DimensionKind.RING, 8, 50.0 * _GIB, 500e-9)
     switch = Dimension(DimensionKind.SWITCH, 2, 25.0 * _GIB, 1e-6)
     texts = {
@@ -187,6 +193,9 @@ def _number(text: str) -> float:
 
 
 def _fail(name: str, line: int | None, message: str, cure: str = "") -> NoReturn:
-    """Refuse the file because of one line, or as a whole."""
+    """Refuse the file because of one line, or as a whole.
+
+    Raises `InputError` of code `invalid-network-yaml`; a `line` of None stands for the whole file.
+    """
     place = Location(name, line)
     raise InputError(message, location=place, cure=cure, code="invalid-network-yaml")

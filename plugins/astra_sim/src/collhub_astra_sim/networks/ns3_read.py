@@ -87,7 +87,10 @@ class _Words:
         return header
 
     def _cables(self, header: _Header, number: dict[int, int]) -> Iterator[Cable]:
-        """The cables up to the end of the file, at most as many as announced."""
+        """The cables up to the end of the file, at most as many as announced.
+
+        Raises `InputError` for a link of a node to itself, and where a node, rate or delay is none.
+        """
         for _ in range(header.cables):
             first = next(self._words, None)
             if first is None:
@@ -121,7 +124,10 @@ class _Words:
         return value / 8 if match[3].startswith("b") else value
 
     def _delay(self) -> float:
-        """Seconds."""
+        """Seconds.
+
+        Raises `InputError` for a word that is no number with a unit from s down to fs.
+        """
         word = next(self._words, "")
         match = _DELAY.fullmatch(word)
         if match is None:

@@ -36,7 +36,10 @@ def _lines(topology: Topology, cables: list[Cable]) -> Iterator[str]:
 
 
 def _rate(bandwidth_bytes_per_s: float) -> str:
-    """The rate in whole bits per second, as ns-3 keeps it, with the largest prefix that divides."""
+    """The rate in whole bits per second, as ns-3 keeps it, with the largest prefix that divides.
+
+    Prefixes are powers of ten: 50e9 bytes per second are 400Gbps.
+    """
     bits = round(bandwidth_bytes_per_s * 8)
     prefix, factor = next(pair for pair in _PREFIXES if bits % pair[1] == 0)
     return f"{bits // factor}{prefix}bps"
@@ -56,7 +59,10 @@ def name_losses(topology: Topology) -> Iterator[Loss]:
 
 
 def _rounding_losses(cables: list[Cable]) -> Iterator[Loss]:
-    """What ns-3 does not keep: it counts whole bits per second and, by default, whole ns."""
+    """What ns-3 does not keep: it counts whole bits per second and, by default, whole ns.
+
+    At most one loss of each kind, which names the first cable that is rounded.
+    """
     for cable in cables:
         bits = cable.bandwidth_bytes_per_s * 8
         if bits != round(bits):

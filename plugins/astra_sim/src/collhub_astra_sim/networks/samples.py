@@ -37,7 +37,10 @@ Downlink_Latency_ns 1000
 
 
 def ns3() -> Sequence[Source]:
-    """Topologies for ns-3."""
+    """Topologies for ns-3.
+
+    One of two NPUs at a switch, and one in SimAI's form, which has an NVSwitch too.
+    """
     return [Source.of_bytes(name, text.encode("ascii")) for name, text in _NS3.items()]
 
 

@@ -112,13 +112,19 @@ def _cure(said: str) -> str:
 
 
 def _expected_abort(folder: AstraFolder) -> str:
-    """The losses of the folder that foretold an abort."""
+    """The losses of the folder that foretold an abort.
+
+    The cure of a failed run whose output is not known; empty where no loss speaks of an abort.
+    """
     aborting = [loss for loss in folder.losses if "aborts" in loss.consequence]
     return "; ".join(f"{loss.feature}: {loss.consequence}" for loss in aborting)
 
 
 def _ending(status: int) -> str:
-    """An exit status, or a signal, in words."""
+    """An exit status, or a signal, in words.
+
+    A negative status is the number of a signal, as `subprocess` returns it.
+    """
     is_signal = status < 0
     words = f"signal {signal.Signals(-status).name}" if is_signal else f"exit status {status}"
     # A shell between the simulator and its caller turns a signal into 128 and its number.

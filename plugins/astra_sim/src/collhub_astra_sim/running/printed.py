@@ -30,7 +30,10 @@ class AstraPrinted:
 
 
 def parse_output(lines: Iterable[str]) -> AstraPrinted:
-    """Collect what the lines of standard output and standard error say."""
+    """Collect what the lines of standard output and standard error say.
+
+    The tail has the last five lines that are not blank, each cut after 300 characters.
+    """
     finish_ns: dict[int, int] = {}
     unreleased = set()
     lost_event = False

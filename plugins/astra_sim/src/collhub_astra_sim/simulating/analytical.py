@@ -109,7 +109,10 @@ def _step_location(algorithm: Algorithm, nodes: NodeTable, node: int) -> Locatio
 
 
 def _node_location(nodes: NodeTable, node: int) -> Location:
-    """Rank of a node and its position there."""
+    """Rank of a node and its position there.
+
+    `node` is a row of the table; the position counts from 0 and stands as the step.
+    """
     # To the right of equal bounds, which are those of ranks without nodes.
     bound = np.searchsorted(nodes.rank_indptr, node, side="right")
     rank = int(bound) - 1
@@ -118,7 +121,10 @@ def _node_location(nodes: NodeTable, node: int) -> Location:
 
 
 def _channels(algorithm: Algorithm, nodes: NodeTable) -> Int64Array | None:
-    """Channel of every node, by its step; 0 for nodes of none."""
+    """Channel of every node, by its step; 0 for nodes of none.
+
+    int64[nodes], or None for an algorithm without steps, whose messages all take plane 0.
+    """
     if not len(algorithm.steps):
         return None
     channel: Int64Array = np.where(nodes.step >= 0, algorithm.steps.channel[nodes.step], 0)
@@ -138,7 +144,10 @@ def _step_times(nodes: NodeTable, times: NodeTimes, steps: int) -> tuple[Int64Ar
 
 
 def _finish_times(world: SimulatedWorld) -> tuple[int | None, ...]:
-    """When each rank finished, None where it never did."""
+    """When each rank finished, None where it never did.
+
+    In ns from the start, by rank; the world keeps -1 for never.
+    """
     # The last record only ends the nodes of the last rank.
     times: Int64Array = world.rank["finish"][:-1]
     return tuple(_time_or_none(time) for time in times.tolist())
@@ -150,7 +159,10 @@ def _time_or_none(time: int) -> int | None:
 
 
 def link_loads(topology: Topology, link: Records) -> tuple[LinkLoad, ...]:
-    """Links that carried anything, the busiest first."""
+    """Links that carried anything, the busiest first.
+
+    By bytes, then by busy time in ns; equal links stay in the order of the topology.
+    """
     carried = link["bytes"]
     busy_ns = link["busy_ns"]
     used = np.flatnonzero(carried)

@@ -46,7 +46,10 @@ def _abort_warning() -> Diagnostic:
 
 
 def _is_astra_sim_network(topology: Topology, model: TimingModel) -> bool:
-    """Whether ASTRA-sim can be given this network at all."""
+    """Whether ASTRA-sim can be given this network at all.
+
+    It knows serialization alone and dimensions of three kinds, of which congestion allows one.
+    """
     if model.occupancy is not Occupancy.SERIALIZATION:
         return False
     kinds = [dimension.kind for dimension in topology.dimensions]

@@ -51,7 +51,10 @@ _INNER: dict[str, Any] = {
 
 
 def compiled(function: _Function) -> _Function:
-    """Compile when the first caller is compiled; the typed form of numba's decorator."""
+    """Compile when the first caller is compiled; the typed form of numba's decorator.
+
+    The function has no way in from Python: only compiled code calls it.
+    """
     return cast(_Function, numba.njit(**_UNCOUNTED, **_INNER)(function))
 
 
@@ -275,7 +278,10 @@ def _happen(kind: Integer, item: Integer, now: Integer, world: SimulatedWorld) -
 
 @compiled
 def _start(rank: Integer, world: SimulatedWorld, parents: NodeParents) -> None:
-    """Issue the nodes without parents."""
+    """Issue the nodes without parents.
+
+    They start at `_START_NS`, in the order of `roots_in_order`.
+    """
     roots = roots_in_order(rank, world, parents)
     for position in range(roots):
         _issue(world.freed[position], _START_NS, world)

@@ -76,6 +76,7 @@ def _first_trees(
     problems = tuple(_problems(graph, np.arange(len(links.low)), total))
 
     def search_of(weights: Sequence[int]) -> _JointSearch | None:
+        """The joint search for trees of these weights, None where a problem rules them out."""
         return _joint_search(problems, weights)
 
     found, is_proved = first_found(vectors, search_of, budget)

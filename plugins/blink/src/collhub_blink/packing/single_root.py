@@ -143,6 +143,7 @@ def _within_depth(
 
 
 def _depth(trees: Sequence[SpanningTree]) -> int:
+    """Hops of the deepest of one or more trees."""
     return max(tree.depth for tree in trees)
 
 

@@ -65,6 +65,7 @@ def _preorder(depth: int) -> Iterator[int]:
     """Nodes 1..depth - 1 of the binomial tree below 0, depth first, the largest child first."""
 
     def below(node: int, span: int) -> Iterator[int]:
+        """The nodes below `node` in its subtree of `span` nodes, in the same order."""
         while span > 1:
             span //= 2
             yield node + span

@@ -123,6 +123,7 @@ class _ScratchSlots:
         is_kept: BoolArray,
         is_staged: BoolArray,
     ) -> _ScratchSlots:
+        """Number the slots of every rank; `staging` is -1 where nothing is staged."""
         place = rank * plan.num_blocks + block
         ranks, blocks = plan.num_ranks, plan.num_blocks
         slot, kept = _packed(place, is_kept, ranks, blocks)

@@ -124,4 +124,5 @@ def _of_json(name: str, rule: dict[str, object]) -> ServedCalls:
 
 
 def _by(name: str, segment: int) -> str:
+    """The algorithm in words; `segment` is in bytes, 0 for messages that are not cut."""
     return f"{name} in segments of {segment} bytes" if segment else name

@@ -115,6 +115,7 @@ class ReduceChunk:
         return hash(tuple(sorted(self.chunks)))
 
     def __repr__(self) -> str:
+        """The chunks of the sum in order, so that equal sums read alike."""
         return f"sum of {', '.join(map(repr, sorted(self.chunks)))}"
 
 

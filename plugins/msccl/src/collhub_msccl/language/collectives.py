@@ -123,6 +123,7 @@ class _Stated(Collective, ABC):
 
     @property
     def _result(self) -> Buffer:
+        """The buffer that holds the outcome: in place the input, else the output."""
         return Buffer.input if self.inplace else Buffer.output
 
     def _ranks(self) -> range:
@@ -245,6 +246,7 @@ class AllToAll(_Stated):
     """
 
     def __init__(self, num_ranks: int, chunk_factor: int, inplace: bool) -> None:
+        """As for `Collective`; the name is `alltoall`."""
         super().__init__(num_ranks, chunk_factor, inplace)
         self.name = "alltoall"
 

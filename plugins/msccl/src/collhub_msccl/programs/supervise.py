@@ -35,6 +35,7 @@ def main() -> None:
     _close_streams()
 
     def pass_on(number: int, _frame: FrameType | None) -> None:
+        """Send the signal on to the program, unless it is gone."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(worker, number)
 

@@ -39,10 +39,12 @@ class _Direction:
 
 
 def _sending(program: ThreadBlockProgram) -> _Direction:
+    """The sending ends of the connections of all thread blocks."""
     return _Direction("sending", "to", "send", program.send, SENDING)
 
 
 def _receiving(program: ThreadBlockProgram) -> _Direction:
+    """The receiving ends of the connections of all thread blocks."""
     return _Direction("receiving", "from", "recv", program.recv, RECEIVING)
 
 
@@ -82,6 +84,7 @@ def _check_block_ids(program: ThreadBlockProgram, findings: FileFindings) -> Non
     is_gap = (ids != expected) & (repeats_in_rank == 0)[rank]
 
     def message(row: int) -> str:
+        """The message for a thread block: its id, and the one expected in its place."""
         found = f"{ids[row]} stands where {expected[row]} is expected"
         return f"thread block ids must be 0, 1, 2, ...: {found}"
 

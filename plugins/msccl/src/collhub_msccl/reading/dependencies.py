@@ -85,6 +85,7 @@ def _tell_endless(
     """Record waits that no step ends."""
 
     def message(row: int) -> str:
+        """The message for row `row` of `waiting`."""
         reason = "which can never end: no step there has hasdep from that one on"
         return f"{_wait_name(program, int(waiting[row]))}, {reason}"
 

@@ -86,6 +86,7 @@ class _AttributeReader:
     """Reads attributes one by one; a defect is recorded and a usable value returned."""
 
     def __init__(self, document: ScannedXml, findings: FileFindings) -> None:
+        """Take the attributes of <algo>, and warn of those that no runtime knows."""
         self._algo = document.algo
         self._line = document.algo_line
         self._findings = findings

@@ -55,9 +55,11 @@ class Texts:
     """
 
     def __init__(self, texts: Sequence[str | None]) -> None:
+        """Keep the texts, each at the index that is its code."""
         self._texts = texts
 
     def __getitem__(self, code: int) -> str | None:
+        """The text of a code, None for that of a missing attribute."""
         return self._texts[code]
 
     @cached_property
@@ -340,6 +342,7 @@ class _Scanner:
         attributes: list[str],
         line: int,
     ) -> None:
+        """Keep the attributes of <algo>; refuse other roots, and attributes that are too long."""
         if name != "algo":
             message = f"the root element is <{_short(name)}>; MSCCL-IR XML starts with <algo>"
             self._fail("wrong-root", message, line)

@@ -142,6 +142,7 @@ class _Groups:
     """Union-find over channels, which are few."""
 
     def __init__(self, size: int) -> None:
+        """Begin with `size` members, each in a group of its own."""
         self._parent = list(range(size))
 
     def join(self, ones: Int64Array, others: Int64Array) -> None:

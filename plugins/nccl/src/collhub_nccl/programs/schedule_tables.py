@@ -188,6 +188,7 @@ def _array(type_name: str, name: str, values: Iterable[str]) -> Iterator[str]:
 
 
 def _texts(column: Int64Array) -> Iterable[str]:
+    """The numbers of a column as decimal texts, which C++ reads too."""
     return map(str, column.tolist())
 
 

@@ -122,6 +122,7 @@ def _medians(group: Int64Array, values: Int64Array, count: int) -> Int64Array:
 
 
 def _not_connected(workload: Workload, is_known: np.typing.NDArray[np.bool_]) -> InputError:
+    """The error for clocks that no collective ties to clock 0, at the first such rank's file."""
     others = np.flatnonzero(~is_known[_clocks(workload)]).tolist()
     message = (
         f"the clocks of ranks {format_ranks(others)} cannot be aligned: "
