@@ -3,6 +3,8 @@
 What needs protobuf, the messages of the schema one by one, is in `collhub_chakra.trace_records`.
 """
 
+from collhub_columns import UInt64Array
+
 from collhub_chakra.attributes import INTEGER_KINDS, LARGEST, Kind
 from collhub_chakra.encode import (
     Piece,
@@ -23,7 +25,6 @@ from collhub_chakra.records import Batch, Dependencies, NodeColumns, RankFile, d
 from collhub_chakra.shapes import AttributeColumns, ShapeBook
 from collhub_chakra.wire import (
     Column,
-    UInt64Array,
     WireError,
     decode_varints,
     encode_varints,

@@ -11,13 +11,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from collhub_columns import BoolArray, Int64Array, expanded_ranges, first_positions, row_pointer
+from collhub_columns import (
+    BoolArray,
+    Int64Array,
+    UInt64Array,
+    expanded_ranges,
+    first_positions,
+    row_pointer,
+)
 
 from collhub_chakra.attributes import Kind
 from collhub_chakra.wire import (
     Bytes,
     Column,
-    UInt64Array,
     encode_varints,
     varint,
     varint_byte,

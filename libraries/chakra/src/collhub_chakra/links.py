@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from collhub_columns import BoolArray, Int64Array, group_of_entry, rows_of
+from collhub_columns import BoolArray, Int64Array, UInt64Array, group_of_entry, rows_of
 
 from collhub_chakra.records import Batch, Dependencies, NodeColumns
-from collhub_chakra.wire import UInt64Array
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum
 
-import numpy as np
-import numpy.typing as npt
-from collhub_columns import ColumnTable, Int64Array
+from collhub_columns import ColumnTable, Int32Array, Int64Array, UInt8Array, UInt64Array
 
 
 class NodeType(IntEnum):
@@ -43,10 +41,10 @@ class NodeTable(ColumnTable):
     file lists them; they may point forward.
     """
 
-    node_id: npt.NDArray[np.uint64]
-    type: npt.NDArray[np.uint8]
-    peer: npt.NDArray[np.int32]
-    tag: npt.NDArray[np.int32]
+    node_id: UInt64Array
+    type: UInt8Array
+    peer: Int32Array
+    tag: Int32Array
     size: Int64Array
     duration_ns: Int64Array
     step: Int64Array

@@ -11,11 +11,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from collhub_columns import Int64Array, expanded_ranges, group_of_entry, group_pointer, row_pointer
+from collhub_columns import (
+    Int64Array,
+    UInt64Array,
+    expanded_ranges,
+    group_of_entry,
+    group_pointer,
+    row_pointer,
+)
 
 from collhub_chakra.errors import TraceError
 from collhub_chakra.shapes import AttributeColumns, ShapeBook
-from collhub_chakra.wire import Bytes, UInt64Array, WireError, decode_varints, varints_at
+from collhub_chakra.wire import Bytes, WireError, decode_varints, varints_at
 
 # The shapes compare 8 bytes at a time, beyond the end of the last record too.
 _SPARE_BYTES = 16

@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
-from collhub_columns import Int64Array, run_starts
+from collhub_columns import Int64Array, UInt64Array, run_starts
 
 from collhub_chakra.attributes import INTEGER_KINDS, INTEGER_LIST_KINDS, Kind
-from collhub_chakra.wire import Bytes, Field, UInt64Array, WireError, WireType, walk
+from collhub_chakra.wire import Bytes, Field, WireError, WireType, walk
 
 NO_KIND = 0
 """The attribute is absent."""

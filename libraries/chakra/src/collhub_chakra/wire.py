@@ -12,10 +12,9 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from collhub_columns import BoolArray, Int64Array, first_positions
+from collhub_columns import BoolArray, Int64Array, UInt64Array, first_positions
 
 Bytes = npt.NDArray[np.uint8]
-UInt64Array = npt.NDArray[np.uint64]
 Column = npt.NDArray[np.integer]
 
 MAX_VARINT = 10
@@ -34,15 +33,6 @@ class WireError(ValueError):
         self.code = code
 
 
-class WireType(IntEnum):
-    """How the value of a field is laid out."""
-
-    VARINT = 0
-    FIXED64 = 1
-    BYTES = 2
-    FIXED32 = 5
-
-
 class Field(NamedTuple):
     """One field of a message; its value is `start..stop` of the buffer, without a length."""
 
@@ -50,6 +40,15 @@ class Field(NamedTuple):
     wire: WireType
     start: int
     stop: int
+
+
+class WireType(IntEnum):
+    """How the value of a field is laid out."""
+
+    VARINT = 0
+    FIXED64 = 1
+    BYTES = 2
+    FIXED32 = 5
 
 
 def varint(value: int) -> bytes:

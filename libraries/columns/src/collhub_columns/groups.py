@@ -13,6 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 Int64Array = npt.NDArray[np.int64]
+Int32Array = npt.NDArray[np.int32]
+UInt8Array = npt.NDArray[np.uint8]
+UInt64Array = npt.NDArray[np.uint64]
 Float64Array = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
 IntArray = npt.NDArray[np.integer]

@@ -17,6 +17,12 @@ BLINK = Synthesizer(
 )
 
 
+@hookimpl
+def collhub_producers() -> Sequence[Synthesizer]:
+    """Describe the synthesizer."""
+    return [BLINK]
+
+
 KERNELS = Check(
     "blink-kernels",
     Subject.INSTALLATION,
@@ -24,12 +30,6 @@ KERNELS = Check(
     "collhub_blink.warming:check",
     WarmOptions,
 )
-
-
-@hookimpl
-def collhub_producers() -> Sequence[Synthesizer]:
-    """Describe the synthesizer."""
-    return [BLINK]
 
 
 @hookimpl

@@ -10,14 +10,15 @@ from hub_core.plugin_api import Engine, hookimpl
 COLLHUB_PLUGIN_API = (1, 0)
 
 
+DASK = Engine(
+    "dask",
+    "workers of a Dask cluster, or of one that is started on this machine",
+    "collhub_dask.engine:start",
+    DaskOptions,
+)
+
+
 @hookimpl
 def collhub_engines() -> Sequence[Engine]:
     """Describe the engine."""
-    return [
-        Engine(
-            "dask",
-            "workers of a Dask cluster, or of one that is started on this machine",
-            "collhub_dask.engine:start",
-            DaskOptions,
-        )
-    ]
+    return [DASK]

@@ -13,15 +13,11 @@ NUMPY = Executor(
     "all ranks in one process, on numpy arrays",
     "collhub_local.numpy_executor:execute",
 )
+
 SHARED_MEMORY = Executor(
     "shared-memory",
     "one process a rank, on shared memory of this machine",
     "collhub_local.shared_memory:execute",
-)
-RUN = Command(
-    "run",
-    "Run the algorithm in IN on real data and check the result of every rank.",
-    "collhub_local.run_command:run",
 )
 
 
@@ -29,6 +25,13 @@ RUN = Command(
 def collhub_consumers() -> Sequence[Executor]:
     """Describe the executors."""
     return [NUMPY, SHARED_MEMORY]
+
+
+RUN = Command(
+    "run",
+    "Run the algorithm in IN on real data and check the result of every rank.",
+    "collhub_local.run_command:run",
+)
 
 
 @hookimpl

@@ -32,28 +32,6 @@ _XML_SIGNATURE = (
     rb"\A(?:\xef\xbb\xbf)?\s*(?:<\?xml[^>]*\?>\s*)?(?><!--(?s:.*?)-->\s*)*+<system[\s/>]"
 )
 
-TOPOLOGY_XML = TopologyReader(
-    Format(
-        "nccl-topology", "machines as NCCL and RCCL describe them in XML", (".xml",), _XML_SIGNATURE
-    ),
-    "collhub_nccl.topologies.topology_xml:read",
-    MachineXmlOptions,
-    samples="collhub_nccl.samples:xml_samples",
-)
-
-NVIDIA_SMI = TopologyReader(
-    Format(
-        "nvidia-smi",
-        "text of nvidia-smi topo -m",
-        (".txt",),
-        # The line that names the devices, which is underlined where it went to a terminal.
-        rb"(?m)^[^\S\n]*(?:\x1b\[[0-9;]*m)*\s*GPU0[^\S\n]",
-    ),
-    "collhub_nccl.topologies.nvidia_smi:read",
-    SmiMatrixOptions,
-    samples="collhub_nccl.samples:text_samples",
-)
-
 PROGRAM = FormatWriter(
     Format(
         "nccl",
@@ -84,13 +62,6 @@ TUNER = SelectionWriter(
     TunerOptions,
 )
 
-COMPILERS = Check(
-    "nccl",
-    Subject.INSTALLATION,
-    "whether compilers for emitted libraries are there",
-    "collhub_nccl.programs.health:check",
-)
-
 
 @hookimpl
 def collhub_consumers() -> Sequence[FormatWriter | SelectionWriter]:
@@ -98,10 +69,41 @@ def collhub_consumers() -> Sequence[FormatWriter | SelectionWriter]:
     return [PROGRAM, RINGS, TUNER]
 
 
+TOPOLOGY_XML = TopologyReader(
+    Format(
+        "nccl-topology", "machines as NCCL and RCCL describe them in XML", (".xml",), _XML_SIGNATURE
+    ),
+    "collhub_nccl.topologies.topology_xml:read",
+    MachineXmlOptions,
+    samples="collhub_nccl.samples:xml_samples",
+)
+
+NVIDIA_SMI = TopologyReader(
+    Format(
+        "nvidia-smi",
+        "text of nvidia-smi topo -m",
+        (".txt",),
+        # The line that names the devices, which is underlined where it went to a terminal.
+        rb"(?m)^[^\S\n]*(?:\x1b\[[0-9;]*m)*\s*GPU0[^\S\n]",
+    ),
+    "collhub_nccl.topologies.nvidia_smi:read",
+    SmiMatrixOptions,
+    samples="collhub_nccl.samples:text_samples",
+)
+
+
 @hookimpl
 def collhub_topologies() -> Sequence[TopologyReader]:
     """Describe the readers."""
     return [TOPOLOGY_XML, NVIDIA_SMI]
+
+
+COMPILERS = Check(
+    "nccl",
+    Subject.INSTALLATION,
+    "whether compilers for emitted libraries are there",
+    "collhub_nccl.programs.health:check",
+)
 
 
 @hookimpl

@@ -19,6 +19,12 @@ TACOS = Synthesizer(
 )
 
 
+@hookimpl
+def collhub_producers() -> Sequence[Synthesizer]:
+    """Describe the synthesizer."""
+    return [TACOS]
+
+
 KERNELS = Check(
     "tacos-kernels",
     Subject.INSTALLATION,
@@ -26,12 +32,6 @@ KERNELS = Check(
     "collhub_tacos.warming:check",
     WarmOptions,
 )
-
-
-@hookimpl
-def collhub_producers() -> Sequence[Synthesizer]:
-    """Describe the synthesizer."""
-    return [TACOS]
 
 
 @hookimpl

@@ -72,17 +72,6 @@ _BUILDERS = (
         "mi300x:2",
     ),
 )
-_CHECK = Check(
-    "connectedness",
-    Subject.TOPOLOGY,
-    "whether all NPUs reach one another, and what is often a slip",
-    "collhub_topologies.facts.connectedness:check",
-)
-_COMMAND = Command(
-    "topology",
-    "Show, check, draw and convert a network.",
-    "collhub_topologies.command.topology:topology",
-)
 
 
 @hookimpl
@@ -91,10 +80,25 @@ def collhub_topologies() -> Sequence[TopologyBuilder]:
     return _BUILDERS
 
 
+_CHECK = Check(
+    "connectedness",
+    Subject.TOPOLOGY,
+    "whether all NPUs reach one another, and what is often a slip",
+    "collhub_topologies.facts.connectedness:check",
+)
+
+
 @hookimpl
 def collhub_checks() -> Sequence[Check]:
     """Describe the check of networks."""
     return [_CHECK]
+
+
+_COMMAND = Command(
+    "topology",
+    "Show, check, draw and convert a network.",
+    "collhub_topologies.command.topology:topology",
+)
 
 
 @hookimpl

@@ -9,17 +9,18 @@ from hub_core.plugin_api import Check, Executor, Subject, hookimpl
 
 COLLHUB_PLUGIN_API = (1, 0)
 
-TORCH = Executor(
-    "torch",
-    "torch.distributed, a process per rank on this machine: gloo on CPUs, NCCL on GPUs",
-    "collhub_torch.executor:execute",
-    TorchOptions,
-)
 INSTALLATION = Check(
     "torch",
     Subject.INSTALLATION,
     "whether torch is installed",
     "collhub_torch.health:check",
+)
+
+TORCH = Executor(
+    "torch",
+    "torch.distributed, a process per rank on this machine: gloo on CPUs, NCCL on GPUs",
+    "collhub_torch.executor:execute",
+    TorchOptions,
 )
 
 

@@ -10,17 +10,18 @@ from hub_core.plugin_api import Command, Engine, Synthesizer, hookimpl
 COLLHUB_PLUGIN_API = (1, 0)
 
 
+AUTO = Synthesizer(
+    "auto",
+    "the fastest of what all other synthesizers make, by the simulator",
+    "collhub_tuning.auto:synthesize",
+    AutoOptions,
+)
+
+
 @hookimpl
 def collhub_producers() -> Sequence[Synthesizer]:
     """Describe the synthesizer."""
-    return [
-        Synthesizer(
-            "auto",
-            "the fastest of what all other synthesizers make, by the simulator",
-            "collhub_tuning.auto:synthesize",
-            AutoOptions,
-        )
-    ]
+    return [AUTO]
 
 
 @hookimpl
@@ -40,14 +41,15 @@ def collhub_commands() -> Sequence[Command]:
     ]
 
 
+PROCESSES = Engine(
+    "processes",
+    "processes of this machine",
+    "collhub_tuning.processes_engine:start",
+    shares_files=True,
+)
+
+
 @hookimpl
 def collhub_engines() -> Sequence[Engine]:
     """Describe the engine."""
-    return [
-        Engine(
-            "processes",
-            "processes of this machine",
-            "collhub_tuning.processes_engine:start",
-            shares_files=True,
-        )
-    ]
+    return [PROCESSES]

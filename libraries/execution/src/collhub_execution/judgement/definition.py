@@ -40,12 +40,6 @@ class _Arithmetic:
     op: ReduceOp
     is_exact: bool
 
-    @property
-    def plain_op(self) -> ReduceOp:
-        """The operator of the reduction; that of an average is the sum."""
-        is_average = self.op is ReduceOp.AVG
-        return ReduceOp.SUM if is_average else self.op
-
     def reduced(self, parts: Sequence[Array]) -> ExpectedOutput:
         """All parts, arrays of one shape and dtype, reduced."""
         function: Callable[..., Array] = REDUCTIONS[self.plain_op]  # type: ignore[assignment]
@@ -57,6 +51,12 @@ class _Arithmetic:
                 total = reduce(function, parts[1:], parts[0].copy())
             return ExpectedOutput(self._finished(total, len(parts)))
         return self._rounded(parts, function)
+
+    @property
+    def plain_op(self) -> ReduceOp:
+        """The operator of the reduction; that of an average is the sum."""
+        is_average = self.op is ReduceOp.AVG
+        return ReduceOp.SUM if is_average else self.op
 
     def _rounded(self, parts: Sequence[Array], function: Callable[..., Array]) -> ExpectedOutput:
         """The total in a wider type, and the bound that `expected_parts` states."""

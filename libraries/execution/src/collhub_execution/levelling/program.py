@@ -6,8 +6,14 @@ from dataclasses import dataclass, fields
 from enum import IntEnum
 
 import numpy as np
-import numpy.typing as npt
-from collhub_columns import BoolArray, ColumnTable, Int64Array, group_of_entry
+from collhub_columns import (
+    BoolArray,
+    ColumnTable,
+    Int32Array,
+    Int64Array,
+    UInt8Array,
+    group_of_entry,
+)
 
 from collhub_execution.levelling.blocks import BlockCounts
 from hub_core.model import Buffer, MemoryLayout
@@ -49,13 +55,13 @@ class LevelledProgram(ColumnTable):
     added.
     """
 
-    kind: npt.NDArray[np.uint8]
-    level: npt.NDArray[np.int32]
-    peer: npt.NDArray[np.int32]
+    kind: UInt8Array
+    level: Int32Array
+    peer: Int32Array
     message: Int64Array
-    src_buffer: npt.NDArray[np.uint8]
+    src_buffer: UInt8Array
     src_offset: Int64Array
-    dst_buffer: npt.NDArray[np.uint8]
+    dst_buffer: UInt8Array
     dst_offset: Int64Array
     count: Int64Array
     row: Int64Array
@@ -119,7 +125,7 @@ class LevelledProgram(ColumnTable):
         destination = self._address(self.dst_buffer, self.dst_offset)
         return source, destination
 
-    def _address(self, buffer: npt.NDArray[np.uint8], offset: Int64Array) -> Int64Array:
+    def _address(self, buffer: UInt8Array, offset: Int64Array) -> Int64Array:
         """Addresses of one side of all records."""
         is_used = buffer <= Buffer.SCRATCH
         # Any known buffer will do on an unused side, whose address is thrown away.

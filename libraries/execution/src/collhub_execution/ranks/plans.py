@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
-import numpy.typing as npt
-from collhub_columns import BoolArray, Int64Array, ordinals
+from collhub_columns import BoolArray, Int32Array, Int64Array, UInt8Array, ordinals
 
 from collhub_execution.data.element_types import Array
 from collhub_execution.data.memory import find_moves, fused_moves, used_elements
@@ -76,9 +75,9 @@ class RankPlan:
     output_start: int
     output_size: int
     first_record: int
-    kind: npt.NDArray[np.uint8]
-    level: npt.NDArray[np.int32]
-    peer: npt.NDArray[np.int32]
+    kind: UInt8Array
+    level: Int32Array
+    peer: Int32Array
     tag: Int64Array
     source: Int64Array
     destination: Int64Array

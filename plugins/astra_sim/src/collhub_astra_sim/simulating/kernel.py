@@ -28,7 +28,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar, cast
 import numba
 import numpy as np
 import numpy.typing as npt
-from collhub_columns import BoolArray, Int64Array, IntArray
+from collhub_columns import BoolArray, Int32Array, Int64Array, IntArray, UInt64Array
 
 from hub_core import NodeTable, NodeType
 
@@ -144,7 +144,7 @@ class SetRoom(Protocol):
     """The part of a state in which sets are ordered, as in `SimulatedWorld`."""
 
     @property
-    def identity(self) -> npt.NDArray[np.uint64]: ...
+    def identity(self) -> UInt64Array: ...
     @property
     def element(self) -> Records: ...
     @property
@@ -167,16 +167,16 @@ class SimulatedWorld(NamedTuple):
     """
 
     node: Records
-    identity: npt.NDArray[np.uint64]
+    identity: UInt64Array
     rank: Records
     first_slot: Int64Array
-    sends: npt.NDArray[np.int32]
-    receives: npt.NDArray[np.int32]
+    sends: Int32Array
+    receives: Int32Array
     link: Records
     time: Records
-    slot: npt.NDArray[np.int32]
+    slot: Int32Array
     path_link: Int64Array
-    child: npt.NDArray[np.int32]
+    child: Int32Array
     heap: Records
     entry: Records
     bucket: Records
@@ -188,7 +188,7 @@ class SimulatedWorld(NamedTuple):
     freed: Int64Array
     parents: Int64Array
     is_touched: BoolArray
-    latest_child: npt.NDArray[np.int32]
+    latest_child: Int32Array
     element: Records
     before: Int64Array
     is_shared: bool
@@ -810,7 +810,7 @@ def set_order(rows: IntArray, count: Integer, buckets: Integer, world: SetRoom) 
 def _long_set_order(
     rows: IntArray,
     buckets: Integer,
-    identity: npt.NDArray[np.uint64],
+    identity: UInt64Array,
     element: Records,
     before: Int64Array,
 ) -> Integer:

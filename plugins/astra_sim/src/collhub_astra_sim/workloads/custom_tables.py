@@ -6,8 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
-from collhub_columns import Int64Array
+from collhub_columns import Int32Array, Int64Array, UInt64Array
 
 from collhub_astra_sim.simulating.kernel import (
     ELEMENT,
@@ -34,8 +33,8 @@ class CustomTables(NamedTuple):
     custom_rank: Records
     custom_first: Int64Array
     custom_root: Int64Array
-    custom_child: npt.NDArray[np.int32]
-    identity: npt.NDArray[np.uint64]
+    custom_child: Int32Array
+    identity: UInt64Array
     element: Records
     before: Int64Array
     most_nodes: int

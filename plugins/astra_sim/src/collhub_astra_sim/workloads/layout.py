@@ -146,13 +146,13 @@ class Layout:
             codes=np.zeros(2, np.int64),
             endpoint_ns=system.endpoint_ns,
             reduce_bytes_per_s=float((system.local_memory_gb_per_s or 0.0) * _GIGA),
-            most_active=-(-chunks // queues),
-            queues_per_level=queues,
             levels=levels,
             margin=margin,
+            most_active=-(-chunks // queues),
+            queues_per_level=queues,
             is_shared=is_shared,
-            has_slots=has_slots,
             has_rendezvous=has_rendezvous,
+            has_slots=has_slots,
         )
 
     def _margin(self, node: Records, custom_nodes: int, has_slots: bool) -> int:

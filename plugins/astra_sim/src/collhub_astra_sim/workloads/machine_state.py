@@ -10,8 +10,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
-from collhub_columns import Int64Array
+from collhub_columns import Int32Array, Int64Array, UInt64Array
 
 from collhub_astra_sim.simulating.kernel import Records
 
@@ -224,9 +223,9 @@ class Machine(NamedTuple):
     plan: Records
     phase: Records
     stream: Records
-    stream_queue: npt.NDArray[np.int32]
+    stream_queue: Int32Array
     queue: Records
-    turn: npt.NDArray[np.int32]
+    turn: Int32Array
     message: Records
     unmet: Records
     link: Records
@@ -241,7 +240,7 @@ class Machine(NamedTuple):
     custom_rank: Records
     custom_first: Int64Array
     custom_root: Int64Array
-    custom_child: npt.NDArray[np.int32]
+    custom_child: Int32Array
     progress: Records
     memory: Records
     memory_of: Int64Array
@@ -252,7 +251,7 @@ class Machine(NamedTuple):
     recent: Int64Array
     store: Records
     counter: Int64Array
-    identity: npt.NDArray[np.uint64]
+    identity: UInt64Array
     element: Records
     before: Int64Array
     freed: Int64Array

@@ -11,7 +11,7 @@ from collhub_columns import Int64Array
 
 from collhub_astra_sim.options import CONGESTION_AWARE
 from collhub_astra_sim.simulating.analytical import link_loads
-from collhub_astra_sim.workloads.system import RemoteMemory, System
+from collhub_astra_sim.workloads.system import MemoryKind, RemoteMemory, System
 from hub_core import NodeTable
 from hub_core.model import Diagnostic, UsageError, Workload
 from hub_core.network import Topology
@@ -73,7 +73,12 @@ def simulate_workload(
     if queues < 1:
         raise UsageError(f"{queues} queues a dimension: at least 1 is needed", code="queues")
     layout = Layout(
-        workload, topology, system, memory or RemoteMemory(), algorithms or {}, per_node or {}
+        workload,
+        topology,
+        system,
+        memory or RemoteMemory(MemoryKind.NONE),
+        algorithms or {},
+        per_node or {},
     )
     machine = layout.machine(
         queues=queues,

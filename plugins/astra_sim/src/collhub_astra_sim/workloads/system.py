@@ -35,20 +35,11 @@ class Optimization(StrEnum):
     LOCAL_BANDWIDTH_AWARE = "localBWAware"
 
 
-class MemoryKind(StrEnum):
-    """Who shares remote memory (key `memory-type`)."""
-
-    NONE = "NO_MEMORY_EXPANSION"
-    PER_NPU = "PER_NPU_MEMORY_EXPANSION"
-    PER_NODE = "PER_NODE_MEMORY_EXPANSION"
-    POOL = "MEMORY_POOL"
-
-
 @dataclass(frozen=True, slots=True)
 class RemoteMemory:
     """A remote memory: a transfer of b bytes takes latency_ns + b // bytes_per_ns."""
 
-    kind: MemoryKind = MemoryKind.NONE
+    kind: MemoryKind
     latency_ns: int = 0
     bytes_per_ns: int = 1
     npus_per_node: int = 1
@@ -57,12 +48,12 @@ class RemoteMemory:
     def of_json(cls, content: bytes | str, name: str = "memory.json") -> RemoteMemory:
         """The memory that a file describes. Raises `InputError`."""
         keys = _Keys(content, name)
-        kind = keys.text("memory-type", tuple(MemoryKind))
-        if kind == MemoryKind.NONE:
-            return cls()
-        npus = keys.integer("num-npus-per-node", 1) if kind == MemoryKind.PER_NODE else 1
+        kind = MemoryKind(keys.text("memory-type", tuple(MemoryKind)))
+        if kind is MemoryKind.NONE:
+            return cls(kind)
+        npus = keys.integer("num-npus-per-node", 1) if kind is MemoryKind.PER_NODE else 1
         latency_ns = keys.integer("remote-mem-latency", 0)
-        return cls(MemoryKind(kind), latency_ns, keys.integer("remote-mem-bw", 1), npus)
+        return cls(kind, latency_ns, keys.integer("remote-mem-bw", 1), npus)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +113,15 @@ class System:
             peak_tflops=keys.number("peak-perf") if has_roofline else 0.0,
             is_replay_only=bool(keys.integer("replay-only", 0, 0)),
         )
+
+
+class MemoryKind(StrEnum):
+    """Who shares remote memory (key `memory-type`)."""
+
+    NONE = "NO_MEMORY_EXPANSION"
+    PER_NPU = "PER_NPU_MEMORY_EXPANSION"
+    PER_NODE = "PER_NODE_MEMORY_EXPANSION"
+    POOL = "MEMORY_POOL"
 
 
 class _Keys:

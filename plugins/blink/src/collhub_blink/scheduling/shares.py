@@ -31,6 +31,12 @@ class Share:
     made: TimedSchedule
 
     @property
+    def time_ps(self) -> int:
+        """When the plane is done, its start-up included."""
+        startup_ps = self.plane.startup_ns * _PS_PER_NS
+        return self.pipeline.time_ps + startup_ps
+
+    @property
     def packing(self) -> PlacedPacking:
         """The trees."""
         return self.made.packing
@@ -44,12 +50,6 @@ class Share:
     def units(self) -> int:
         """Units into which the schedule of the plane alone divides a share of the collective."""
         return self.pipeline.collective.units_per_rank
-
-    @property
-    def time_ps(self) -> int:
-        """When the plane is done, its start-up included."""
-        startup_ps = self.plane.startup_ns * _PS_PER_NS
-        return self.pipeline.time_ps + startup_ps
 
 
 def joined(collective: Collective, shares: Sequence[Share]) -> Pipeline:

@@ -42,13 +42,10 @@ class ProcessLimits:
     time_limit_s: int
     memory_limit_bytes: int
 
-    @property
-    def clock_limit_s(self) -> int:
-        """Seconds by the clock, for programs that wait.
 
-        Generous, as other work may keep the machine busy.
-        """
-        return 2 * self.time_limit_s + 5
+def _clock_limit_s(limits: ProcessLimits) -> int:
+    """Seconds by the clock, for programs that wait; other work may keep the machine busy."""
+    return 2 * limits.time_limit_s + 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +87,7 @@ def run_program(
     }
     # One line of JSON, then the program as it is.
     message = json.dumps(job).encode() + b"\n" + source
-    end = _finished(_started(), message, limits.clock_limit_s)
+    end = _finished(_started(), message, _clock_limit_s(limits))
     report = _parsed(end.output)
     if report is None:
         raise _silent_end(name, end, limits)
@@ -212,7 +209,7 @@ def _silent_end(
     if end.is_late or -end.status == signal.SIGXCPU or place.line is not None:
         took = f"{limits.time_limit_s} s of CPU time"
         if end.is_late:
-            took = f"{limits.clock_limit_s} s by the clock"
+            took = f"{_clock_limit_s(limits)} s by the clock"
         message = f"the program did not end within {took}"
         cure = "if it needs longer: -O time_limit=SECONDS"
         return InputError(message, location=place, cure=cure, code="time-limit")

@@ -6,8 +6,8 @@ share are warnings here: whether one of them loads a file is asked in `runtimes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 from collhub_columns import BoolArray, Int64Array, run_mask, run_starts
@@ -27,8 +27,7 @@ _MOST_COUNT = 71
 _MOST_DEPENDENCY_BLOCK = 127
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Direction:
+class _Direction(NamedTuple):
     """One end of connections, and the words for it. `peer`: int64 per thread block, -1 for none."""
 
     name: str

@@ -52,8 +52,8 @@ def program_of(
         number=position,
         depid=depid,
         deps=deps,
-        has_dependents=has_dependents,
         line=_step_lines(blocks, block),
+        has_dependents=has_dependents,
         **columns,
     )
 

@@ -84,11 +84,6 @@ class LibraryNames:
     name: str
 
     @property
-    def library(self) -> str:
-        """Stem of the library and its header."""
-        return f"collhub_{self.name}"
-
-    @property
     def functions(self) -> dict[str, str]:
         """Exported functions by what they do."""
         kind = self.kind.replace("-", "_")
@@ -96,6 +91,11 @@ class LibraryNames:
         for role in ("release", "error", "level"):
             found[role] = f"collhub_{role}_{self.name}"
         return found
+
+    @property
+    def library(self) -> str:
+        """Stem of the library and its header."""
+        return f"collhub_{self.name}"
 
 
 def names_of(algorithm: Algorithm, name: str | None) -> LibraryNames:
