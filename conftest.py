@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.resources
 import io
 import json
+import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -21,7 +22,9 @@ from hub_core.testing import ring_all_reduce
 
 # The machines that run the tests differ in speed and share their cores: no example is too slow.
 hypothesis.settings.register_profile("collhub", deadline=None)
-hypothesis.settings.load_profile("collhub")
+# Where another environment runs the same tests with all examples.
+hypothesis.settings.register_profile("brief", deadline=None, max_examples=20)
+hypothesis.settings.load_profile(os.environ.get("COLLHUB_EXAMPLES", "collhub"))
 
 # A shell has its background processes ignore Ctrl-C, and theirs inherit it: tests send it to some.
 signal.signal(signal.SIGINT, signal.default_int_handler)
