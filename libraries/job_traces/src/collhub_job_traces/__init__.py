@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from collhub_job_traces.groups import parsed_groups
     from collhub_job_traces.options import JobReadOptions
     from collhub_job_traces.reading import EXTENSION, read
-    from collhub_job_traces.writing import PROFILE, write
+    from collhub_job_traces.writing import PROFILE, trace_files, write
 
 __all__ = [
     "EXTENSION", "PROFILE", "JobReadOptions", "claims", "has_job_nodes", "parsed_groups", "read",
-    "write",
+    "trace_files", "write",
 ]  # fmt: skip
 
 _HOMES = {
@@ -26,7 +26,7 @@ _HOMES = {
     "collhub_job_traces.groups": "parsed_groups",
     "collhub_job_traces.options": "JobReadOptions",
     "collhub_job_traces.reading": "EXTENSION read",
-    "collhub_job_traces.writing": "PROFILE write",
+    "collhub_job_traces.writing": "PROFILE trace_files write",
 }
 
 __getattr__ = names_from(__name__, _HOMES)

@@ -40,11 +40,13 @@ _MICRO_NS = 1000
 
 def write(workload: Workload, options: NoOptions) -> WriteResult:
     """One trace a rank, named `.<rank>.et`, encoded when its content is asked for."""
-    artifacts = (
-        Artifact(f".{rank}.et", partial(_content, workload, rank))
-        for rank in range(workload.num_ranks)
-    )
-    return WriteResult(artifacts, _losses(workload))
+    return WriteResult(trace_files(workload), _losses(workload))
+
+
+def trace_files(workload: Workload, profile: str = PROFILE) -> Iterator[Artifact]:
+    """The traces alone; an empty `profile` makes them traces of a simulator."""
+    for rank in range(workload.num_ranks):
+        yield Artifact(f".{rank}.et", partial(_content, workload, rank, profile))
 
 
 def _losses(workload: Workload) -> list[Loss]:
@@ -60,11 +62,11 @@ def _losses(workload: Workload) -> list[Loss]:
     return losses
 
 
-def _content(workload: Workload, rank: int) -> bytes:
+def _content(workload: Workload, rank: int, profile: str) -> bytes:
     """The file of a rank."""
     nodes = workload.nodes
     first, end = nodes.rank_indptr[rank : rank + 2].tolist()
-    parts = [_metadata(workload, rank)]
+    parts = [_metadata(workload, rank, profile)]
     columns = _RankColumns(workload, first, end)
     for row in range(first, end):
         record = encoded(*columns.record(row))
@@ -76,17 +78,16 @@ def _content(workload: Workload, rank: int) -> bytes:
     return b"".join(parts)
 
 
-def _metadata(workload: Workload, rank: int) -> bytes:
+def _metadata(workload: Workload, rank: int, profile: str) -> bytes:
     kept = workload.extensions.get(EXTENSION)
     heads = kept.get("metadata") if isinstance(kept, dict) else None
     if heads and workload.groups == inferred_groups(_names(workload), workload.nodes):
         head = heads[rank] if isinstance(heads, list) else heads
         if isinstance(head, str):
             return bytes.fromhex(head)
-    entries = [
-        MetadataEntry("schema", Kind.STRING, _SCHEMA),
-        MetadataEntry("profile", Kind.STRING, PROFILE),
-    ]
+    entries = [MetadataEntry("schema", Kind.STRING, _SCHEMA)]
+    if profile:
+        entries.append(MetadataEntry("profile", Kind.STRING, profile))
     if workload.groups:
         groups = {group.name: list(group.ranks) for group in workload.groups}
         entries.append(MetadataEntry(ATTRIBUTE, Kind.STRING, json.dumps(groups)))

@@ -91,18 +91,10 @@ class JobFolderOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class JobOptions:
-    """Options of the simulator of jobs; those of the system are for jobs without a folder."""
+class SystemOptions:
+    """What a system.json says, for jobs that come without one; see `workloads.stated_system`."""
 
-    network: str = choice(NETWORKS, "which backend of ASTRA-sim is simulated")
-    slots: str = choice(
-        ("astra-sim", "unlimited"),
-        "one node of each kind in flight a rank, as in ASTRA-sim, or any number",
-    )
-    queues: int = option(OptionType.INT, 1, "queues a dimension", minimum=1)
-    rendezvous: bool = option(
-        OptionType.BOOL, False, "messages wait until their receiver says that it is ready"
-    )
+    network: str = choice(NETWORKS, "which backend of ASTRA-sim simulates the job")
     all_reduce: str | None = optional("algorithm, of each dimension: ring (default), direct, ...")
     all_gather: str | None = optional("likewise")
     reduce_scatter: str | None = optional("likewise")
@@ -123,4 +115,33 @@ class JobOptions:
     )
     peak_tflops: float | None = optional(
         "peak performance: computations take the time of the roofline", OptionType.FLOAT
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class JobOptions(SystemOptions):
+    """Options of the simulator of jobs."""
+
+    slots: str = choice(
+        ("astra-sim", "unlimited"),
+        "one node of each kind in flight a rank, as in ASTRA-sim, or any number",
+    )
+    queues: int = option(OptionType.INT, 1, "queues a dimension", minimum=1)
+    rendezvous: bool = option(
+        OptionType.BOOL, False, "messages wait until their receiver says that it is ready"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class JobWriteOptions(SystemOptions):
+    """Options of the writer `astra-sim` of jobs."""
+
+    topology: str | None = optional(
+        "the network, as ring:8 or switch:8?bandwidth=50GiB/s&latency=500ns "
+        "(default: that of the job's own folder, else fully connected, 50GiB/s, 500ns)"
+    )
+    form: str = choice(
+        ("workload", "custom"),
+        "nodes of the job as nodes of a workload, or, of a job without collectives, "
+        "as one custom algorithm: any number in flight at once",
     )

@@ -12,6 +12,7 @@ from collhub_astra_sim.options import (
     AstraFolderReadOptions,
     JobFolderOptions,
     JobOptions,
+    JobWriteOptions,
 )
 from hub_core.plugin_api import (
     Check,
@@ -27,6 +28,7 @@ from hub_core.plugin_api import (
     WarmOptions,
     WorkloadReader,
     WorkloadSimulator,
+    WorkloadWriter,
     hookimpl,
 )
 
@@ -78,6 +80,8 @@ JOB_SIMULATOR = WorkloadSimulator(
     "collhub_astra_sim.workloads.simulator:simulate",
     JobOptions,
 )
+
+JOB_FOLDER = WorkloadWriter(_FOLDER, "collhub_astra_sim.folders.job_write:write", JobWriteOptions)
 
 FOLDER = FormatWriter(_FOLDER, "collhub_astra_sim.folders.write:write", AstraFolderOptions)
 
@@ -140,12 +144,12 @@ def collhub_producers() -> Sequence[FormatReader | WorkloadReader]:
 
 
 @hookimpl
-def collhub_consumers() -> Sequence[FormatWriter | Simulator | WorkloadSimulator]:
-    """Describe the writer of folders and the simulators.
+def collhub_consumers() -> Sequence[FormatWriter | WorkloadWriter | Simulator | WorkloadSimulator]:
+    """Describe the writers of folders and the simulators.
 
     Each names its functions by text, so that describing them does not import them.
     """
-    return [FOLDER, ANALYTICAL, ASTRA_SIM, JOB_SIMULATOR]
+    return [FOLDER, JOB_FOLDER, ANALYTICAL, ASTRA_SIM, JOB_SIMULATOR]
 
 
 @hookimpl
@@ -154,10 +158,18 @@ def collhub_topologies() -> Sequence[TopologyReader | TopologyWriter]:
     return [NETWORK_YAML, FOLDER_NETWORK, *CABLES]
 
 
+HAZARDS = Check(
+    "astra-sim-hazards",
+    Subject.WORKLOAD,
+    "what ASTRA-sim hangs or aborts on in jobs of its own folders",
+    "collhub_astra_sim.workloads.hazards:check",
+)
+
+
 @hookimpl
 def collhub_checks() -> Sequence[Check]:
-    """Describe the check of the binary, and what compiles the kernels beforehand."""
-    return [BINARY, KERNELS]
+    """Describe the checks of the binary and of jobs, and what compiles the kernels beforehand."""
+    return [BINARY, HAZARDS, KERNELS]
 
 
 @hookimpl

@@ -18,13 +18,11 @@ from collhub_astra_sim.folders.configurations import (
 from collhub_astra_sim.folders.found_files import FolderFiles
 from collhub_astra_sim.folders.run_script import MEMORY, NETWORK, NETWORK_KEY
 from collhub_astra_sim.options import JobFolderOptions
+from collhub_astra_sim.workloads.hazards import EXTENSION
 from hub_core import ChakraReadOptions, HubError, chakra_algorithm
 from hub_core.model import JsonValue, ProcessGroup, Workload
 from hub_core.plugin_api import Source, SourcePart
 
-EXTENSION = "astra-sim"
-"""Key of `Workload.extensions`: the texts of `system`, `network` and `memory`; `custom`: the prefix
-of each of `Workload.algorithms`; `per_node`: prefixes by node."""
 _MEMORY_KEY = "memory-type"
 
 

@@ -5,21 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
-from collhub_astra_sim.folders.job import EXTENSION
 from collhub_astra_sim.networks import network_yaml
 from collhub_astra_sim.options import JobOptions
+from collhub_astra_sim.workloads.hazards import EXTENSION
 from collhub_astra_sim.workloads.simulate import simulate_workload
+from collhub_astra_sim.workloads.stated_system import refuse_given, stated_system
 from collhub_astra_sim.workloads.system import RemoteMemory, System
 from hub_core import NodeTable, UsageError, chakra_nodes
 from hub_core.model import JsonValue, Workload
 from hub_core.network import Topology
 from hub_core.plugin_api import NoOptions, Source, WorkloadRequest, WorkloadTimes
-
-_SYSTEM_OPTIONS = (
-    *("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "endpoint_delay", "splits"),
-    *("active_chunks", "optimization", "memory_bandwidth", "peak_tflops"),
-)
-_GB = 1e9
 
 
 def simulate(request: WorkloadRequest, options: JobOptions) -> WorkloadTimes:
@@ -63,35 +58,12 @@ def _system(
     folder: Mapping[str, JsonValue], options: JobOptions
 ) -> tuple[System, RemoteMemory | None]:
     """The system and the memory of the folder, or the system that options state."""
-    given = [name for name in _SYSTEM_OPTIONS if getattr(options, name) is not None]
     text, memory = folder.get("system"), folder.get("memory")
     if not isinstance(text, str):
-        return System.of_json(json.dumps(_stated(options)), "the options"), None
-    if given:
-        message = f"the folder states its system: option {given[0]} has no meaning"
-        raise UsageError(message, cure="change system.json of the folder")
+        return System.of_json(json.dumps(stated_system(options)), "the options"), None
+    refuse_given(options)
     found = RemoteMemory.of_json(memory) if isinstance(memory, str) else None
     return System.of_json(text), found
-
-
-def _stated(options: JobOptions) -> dict[str, object]:
-    """The content of a system.json that says what options say."""
-    chosen: dict[str, object] = {
-        f"{kind.replace('_', '-')}-implementation": (getattr(options, kind) or "ring").split(",")
-        for kind in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
-    }
-    chosen |= {
-        "scheduling-policy": "FIFO",
-        "endpoint-delay": 10 if options.endpoint_delay is None else options.endpoint_delay,
-        "preferred-dataset-splits": options.splits or 1,
-        "active-chunks-per-dimension": options.active_chunks or 1,
-        "collective-optimization": options.optimization or "localBWAware",
-    }
-    if options.memory_bandwidth is not None:
-        chosen["local-mem-bw"] = options.memory_bandwidth / _GB
-    if options.peak_tflops is not None:
-        chosen |= {"roofline-enabled": 1, "peak-perf": options.peak_tflops}
-    return chosen
 
 
 def _algorithms(

@@ -39,9 +39,9 @@ from hub_core.verification import verify
 RESIDENT_BLOCKS = 64
 # Of larger programs the first way that is safe at every size is taken: others cost seconds.
 _MANY_ROWS = 1 << 14
-# A buffer crosses a link in so many latencies where steps are spread: a small call, as in
-# `link_time`, since more blocks gain most there.
-_LATENCIES_OF_A_BUFFER = 2
+# A buffer crosses a link in so many latencies where steps are spread: a small call, since more
+# blocks gain most there, but larger than that of `link_time`, so that large calls lose little.
+_LATENCIES_OF_A_BUFFER = 4
 
 
 @dataclass(frozen=True, slots=True)

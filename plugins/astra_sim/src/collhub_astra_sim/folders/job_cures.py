@@ -1,0 +1,129 @@
+"""What a job needs so that ASTRA-sim runs it: exact times, numbered groups, a last computation.
+
+Hazards and cures are measured with the public release of March 2026.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import count
+
+import numpy as np
+from collhub_columns import BoolArray, Int64Array, group_of_entry
+
+from hub_core.model import NODE_DTYPES, NodeColumns, NodeKind, ProcessGroup, Workload
+
+EXACT_SYSTEM = {"peak-perf": 0.002, "local-mem-bw": 1000000000, "roofline-enabled": 1}
+"""A roofline by which 2d + 1 operations on 1 byte take d ns: durations are whole us otherwise."""
+
+_MICRO_NS = 1000
+
+
+def cured(workload: Workload) -> tuple[Workload, list[str]]:
+    """The job with all cures that change no time but the last nanosecond, and what was done."""
+    notes = []
+    cures: tuple[tuple[Callable[[Workload], Workload], str], ...] = (
+        (_numbered, "process groups are numbered, as ASTRA-sim knows no other names"),
+        (_with_whole_group, "collectives of all ranks name a group of all, beside smaller groups"),
+        (_with_last_computation, "a last computation of 1 ns follows host and memory nodes"),
+    )
+    for cure, note in cures:
+        changed = cure(workload)
+        if changed is not workload:
+            notes.append(note)
+        workload = changed
+    return workload, notes
+
+
+def needs_exact_times(workload: Workload) -> bool:
+    """Whether a computation on a device takes no whole number of microseconds."""
+    inexact = workload.nodes.duration_ns.clip(0) % _MICRO_NS > 0
+    return bool((_on_device(workload.nodes) & inexact).any())
+
+
+def with_exact_times(workload: Workload) -> Workload:
+    """Computations on devices state operations that take their time in `EXACT_SYSTEM`."""
+    nodes = workload.nodes
+    is_changed = _on_device(nodes)
+    # A computation of 0 ns takes 1 ns with durations, too.
+    duration = np.maximum(nodes.duration_ns, 1)
+    operations = np.where(is_changed, 2 * duration + 1, nodes.operations)
+    size = np.where(is_changed, 1, nodes.bytes)
+    extra = np.where(is_changed, -1, nodes.extra).astype(nodes.extra.dtype)
+    changed = replace(nodes, operations=operations, bytes=size, extra=extra)
+    return replace(workload, nodes=changed)
+
+
+def _on_device(nodes: NodeColumns) -> BoolArray:
+    return nodes.is_kind(NodeKind.COMPUTE) & ~nodes.on_host
+
+
+def _is_number(name: str) -> bool:
+    return name.isascii() and name.isdecimal() and int(name) > 0
+
+
+def _numbered(workload: Workload) -> Workload:
+    taken = {group.name for group in workload.groups if _is_number(group.name)}
+    free = (str(number) for number in count(1) if str(number) not in taken)
+    if len(taken) == len(workload.groups):
+        return workload
+    groups = [
+        group if _is_number(group.name) else ProcessGroup(next(free), group.ranks)
+        for group in workload.groups
+    ]
+    return replace(workload, groups=tuple(groups))
+
+
+def _with_whole_group(workload: Workload) -> Workload:
+    """Streams of all ranks are counted with those of groups, so that they would not meet."""
+    nodes = workload.nodes
+    is_collective = nodes.is_kind(NodeKind.COLLECTIVE)
+    is_whole = is_collective & (nodes.group < 0)
+    if not is_whole.any() or not (is_collective & (nodes.group >= 0)).any():
+        return workload
+    numbers = [int(group.name) for group in workload.groups]
+    whole = ProcessGroup(str(max(numbers) + 1), tuple(range(workload.num_ranks)))
+    group = np.where(is_whole, len(workload.groups), nodes.group).astype(nodes.group.dtype)
+    extra = np.where(is_whole, -1, nodes.extra).astype(nodes.extra.dtype)
+    changed = replace(nodes, group=group, extra=extra)
+    return replace(workload, nodes=changed, groups=(*workload.groups, whole))
+
+
+def _with_last_computation(workload: Workload) -> Workload:
+    """Behind all else of a rank with nodes on the host or in memory: ASTRA-sim may abort there."""
+    nodes = workload.nodes
+    is_risky = nodes.is_kind(NodeKind.LOAD, NodeKind.STORE, NodeKind.MARKER)
+    is_risky |= nodes.is_kind(NodeKind.COMPUTE) & nodes.on_host
+    ranks = np.unique(nodes.rank[is_risky]).astype(np.int64)
+    if not len(ranks):
+        return workload
+    edges = _edges(nodes.data_indptr, nodes.data_indices)
+    control = _edges(nodes.control_indptr, nodes.control_indices)
+    is_last = np.isin(nodes.rank, ranks)
+    is_last[edges[0]] = False
+    is_last[control[0]] = False
+    lasts = np.flatnonzero(is_last)
+    added = len(nodes) + np.searchsorted(ranks, nodes.rank[lasts])
+    columns = {name: getattr(nodes, name) for name in NODE_DTYPES}
+    own = _last_nodes(nodes, ranks)
+    table = {name: np.concatenate([columns[name], own[name]]) for name in NODE_DTYPES}
+    data = np.concatenate([edges[0], lasts]), np.concatenate([edges[1], added])
+    changed = NodeColumns.from_columns(workload.num_ranks, table, data, control)
+    return replace(workload, nodes=changed)
+
+
+def _last_nodes(nodes: NodeColumns, ranks: Int64Array) -> dict[str, Int64Array]:
+    """The columns of one computation of 1 ns for each of the ranks, with numbers of their own."""
+    highest = int(nodes.identity.max(initial=0))
+    own = {name: np.full(len(ranks), -1, np.int64) for name in NODE_DTYPES}
+    own |= {"rank": ranks, "identity": np.full(len(ranks), highest + 1)}
+    for name, value in (("kind", int(NodeKind.COMPUTE)), ("tag", 0), ("on_host", 0)):
+        own[name] = np.full(len(ranks), value)
+    own["duration_ns"] = np.ones(len(ranks), np.int64)
+    return own
+
+
+def _edges(indptr: Int64Array, parents: Int64Array) -> tuple[Int64Array, Int64Array]:
+    """(parents, children)."""
+    return parents, group_of_entry(indptr)
