@@ -18,6 +18,11 @@ _RULES = 'RULES = Format("example-rules", "a line a window of sizes", ())'
 _JOB = 'JOB = Format("example-job", "a line a node", (".example-job",), rb"^example-job 1\\n")'
 _PAGE = 'PAGE = Format("example-report", "a network, a line a link", (".example-report",))'
 
+_OPTION_IMPORTS = {
+    "workload-generator": "from collhub_example.generate_options import StepsOptions",
+    "writer": "from collhub_example.options import WriteOptions",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Scaffold:
@@ -70,6 +75,17 @@ SCAFFOLDS = {
         ("synthesize.py",),
         ('"example"', '"all-gathers around a ring"', _reference("synthesize:synthesize")),
         "makes all-gathers that pass every part around a ring",
+    ),
+    "workload-generator": Scaffold(
+        "example",
+        ("generate.py", "generate_options.py"),
+        (
+            '"example"',
+            '"compute, then reduce the gradients of all ranks"',
+            _reference("generate:generate"),
+            "StepsOptions",
+        ),
+        "makes jobs of steps that compute, then reduce the gradients of all ranks",
     ),
     "writer": Scaffold(
         "example",
@@ -208,7 +224,7 @@ def plugin_module(nouns: Sequence[str]) -> str:
         "",
         "from collections.abc import Sequence",
         "",
-        *(["from collhub_example.options import WriteOptions"] if "writer" in nouns else []),
+        *(line for noun, line in _OPTION_IMPORTS.items() if noun in nouns),
         "from hub_core.plugin_api import (",
         *(f"    {name}," for name in (*sorted(names), "hookimpl")),
         ")",

@@ -1,0 +1,28 @@
+"""Make jobs of steps: every rank computes, then the gradients of all ranks are reduced."""
+
+from __future__ import annotations
+
+import numpy as np
+from collhub_example.generate_options import StepsOptions
+
+from hub_core.model import JobCollective, NodeColumns, NodeKind, Workload
+
+COMPUTE_NS = 1000
+GRADIENT_BYTES = 1 << 20
+
+
+def generate(options: StepsOptions) -> Workload:
+    """Two nodes a step, each of which waits for the one before it on its rank."""
+    per_rank = 2 * options.steps
+    rows = np.arange(options.ranks * per_rank)
+    is_compute = rows % 2 == 0
+    columns = {
+        "rank": rows // per_rank,
+        "kind": np.where(is_compute, int(NodeKind.COMPUTE), int(NodeKind.COLLECTIVE)),
+        "duration_ns": np.where(is_compute, COMPUTE_NS, -1),
+        "bytes": np.where(is_compute, -1, GRADIENT_BYTES),
+        "collective": np.where(is_compute, -1, int(JobCollective.ALL_REDUCE)),
+    }
+    children = rows[rows % per_rank > 0]
+    nodes = NodeColumns.from_columns(options.ranks, columns, (children - 1, children))
+    return Workload(nodes)
