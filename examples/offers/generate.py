@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import numpy as np
-from collhub_example.generate_options import StepsOptions
 
 from hub_core.model import JobCollective, NodeColumns, NodeKind, Workload
+from hub_core.plugin_api import NoOptions
 
+RANKS, STEPS = 4, 2
 COMPUTE_NS = 1000
 GRADIENT_BYTES = 1 << 20
 
 
-def generate(options: StepsOptions) -> Workload:
+def generate(options: NoOptions) -> Workload:
     """Two nodes a step, each of which waits for the one before it on its rank."""
-    per_rank = 2 * options.steps
-    rows = np.arange(options.ranks * per_rank)
+    per_rank = 2 * STEPS
+    rows = np.arange(RANKS * per_rank)
     is_compute = rows % 2 == 0
     columns = {
         "rank": rows // per_rank,
@@ -24,5 +25,5 @@ def generate(options: StepsOptions) -> Workload:
         "collective": np.where(is_compute, -1, int(JobCollective.ALL_REDUCE)),
     }
     children = rows[rows % per_rank > 0]
-    nodes = NodeColumns.from_columns(options.ranks, columns, (children - 1, children))
+    nodes = NodeColumns.from_columns(RANKS, columns, (children - 1, children))
     return Workload(nodes)

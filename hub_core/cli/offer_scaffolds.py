@@ -18,11 +18,6 @@ _RULES = 'RULES = Format("example-rules", "a line a window of sizes", ())'
 _JOB = 'JOB = Format("example-job", "a line a node", (".example-job",), rb"^example-job 1\\n")'
 _PAGE = 'PAGE = Format("example-report", "a network, a line a link", (".example-report",))'
 
-_OPTION_IMPORTS = {
-    "workload-generator": "from collhub_example.generate_options import StepsOptions",
-    "writer": "from collhub_example.options import WriteOptions",
-}
-
 
 @dataclass(frozen=True, slots=True)
 class Scaffold:
@@ -78,12 +73,11 @@ SCAFFOLDS = {
     ),
     "workload-generator": Scaffold(
         "example",
-        ("generate.py", "generate_options.py"),
+        ("generate.py",),
         (
             '"example"',
             '"compute, then reduce the gradients of all ranks"',
             _reference("generate:generate"),
-            "StepsOptions",
         ),
         "makes jobs of steps that compute, then reduce the gradients of all ranks",
     ),
@@ -224,7 +218,7 @@ def plugin_module(nouns: Sequence[str]) -> str:
         "",
         "from collections.abc import Sequence",
         "",
-        *(line for noun, line in _OPTION_IMPORTS.items() if noun in nouns),
+        *(["from collhub_example.options import WriteOptions"] if "writer" in nouns else []),
         "from hub_core.plugin_api import (",
         *(f"    {name}," for name in (*sorted(names), "hookimpl")),
         ")",

@@ -1,6 +1,6 @@
 """Read Chakra execution traces of whole jobs, every record so that it can be written back.
 
-Cost: linear in the bytes. Records of equal bytes, as the ranks of a job have many, are decoded once.
+Cost: linear in the bytes. Records of equal bytes, of which a job has many, are decoded once.
 """
 
 from __future__ import annotations
