@@ -43,6 +43,7 @@ def generate(session: Session, name: str, out: str, output: OutputRequest) -> No
     given = assign(output.assignments, {**sides, "writer": target.options})
     with session.progress(f"generating {name}"):
         workload = generate_job(name, given["generator"], session.registry())
+    # Generators of plugins are trusted as little as files are.
     admit_workload(session, workload, f"the workload of {name}")
     written = session.write_output(workload, target, given["writer"], output, work="generation")
     if output.as_json:

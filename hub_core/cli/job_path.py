@@ -41,6 +41,7 @@ def critical_path(workload: Workload, start: Int64Array, end: Int64Array) -> lis
     search = _Search(workload, start, end)
     row, found = int(np.argmax(end)), []
     seen: set[int] = set()
+    # Nodes without time may wait for one another at one moment: none is taken twice.
     while row >= 0 and row not in seen:
         seen.add(row)
         last = search.cause(row)
@@ -56,6 +57,7 @@ def _joined(path: list[PathNode]) -> list[PathNode]:
     """The path without overlaps: a node accounts for what the ones before it do not."""
     joined, reached = [], 0
     for node in path:
+        # A node may begin while the one before it goes on.
         begin = max(node.start_ns, reached)
         reached = max(reached, node.end_ns)
         joined.append(PathNode(node.row, begin, max(node.end_ns, begin)))
@@ -89,6 +91,7 @@ class _Search:
             ]
         )
         parent = int(parents[np.argmax(self._end[parents])]) if len(parents) else -1
+        # A node that waits for another begins when that ends, unless its slot was taken.
         if parent >= 0 and self._end[parent] == began and parent not in seen:
             return parent
         return self._ended_last(int(nodes.rank[row]), int(began), seen, parent)
@@ -127,6 +130,7 @@ def _last_members(
     group = nodes.group[rows]
     order = np.lexsort((start[rows], nodes.rank[rows], group))
     rows, group = rows[order], group[order]
+    # The k-th collective of a group is the same call on all its ranks.
     call = _ordinals(group, nodes.rank[rows])
     order = np.lexsort((start[rows], call, group))
     rows, group, call = rows[order], group[order], call[order]
@@ -159,8 +163,11 @@ def _numbered(
     source, destination = ends if kind is NodeKind.SEND else ends[::-1]
     order = np.lexsort((start[rows], nodes.bytes[rows], nodes.tag[rows], destination, source))
     rows = rows[order]
-    columns = [source[order], destination[order], nodes.tag[rows], nodes.bytes[rows]]
-    return rows, np.stack([*columns, _ordinals(*columns)]).astype(np.int64)
+    columns = source[order], destination[order], nodes.tag[rows], nodes.bytes[rows]
+    message = np.stack([column.astype(np.int64) for column in columns])
+    # Equal messages between two ranks are told apart by their order.
+    number = _ordinals(*message)
+    return rows, np.concatenate([message, number[None]])
 
 
 def _ordinals(*columns: npt.NDArray[np.generic]) -> Int64Array:

@@ -58,6 +58,7 @@ def job_report(workload: Workload, start: Int64Array, end: Int64Array) -> JobRep
     """The report of a run; `start`, `end`: int64 by row in ns, -1 for never."""
     covered = _Covered(workload, start, end)
     rows = np.flatnonzero(workload.nodes.is_kind(*_COMMUNICATION) & (end >= 0))
+    # A receipt may be asked for long before its message is sent.
     begin = start[rows]
     is_receipt = workload.nodes.kind[rows] == NodeKind.RECV
     sent = start[partners(workload, start, end)[rows]]
@@ -76,6 +77,7 @@ class _Covered:
         self._rank, self._count = nodes.rank.astype(np.int64), workload.num_ranks
         self._span = int(end.max(initial=0)) + 1
         rows = np.flatnonzero(nodes.is_kind(NodeKind.COMPUTE) & ~nodes.on_host & (end >= 0))
+        # One axis for all ranks: that of a rank begins where the last end of all could be.
         base = self._rank[rows] * self._span
         moments = np.concatenate([base + start[rows], base + end[rows]])
         steps = np.repeat(np.array([1, -1]), len(rows))
@@ -101,6 +103,7 @@ class _Covered:
     def _until(self, moment: Int64Array) -> Int64Array:
         """Nanoseconds of computation before moments of the axis."""
         at = np.searchsorted(self._moments, moment, side="right") - 1
+        # Within a busy stretch the part before the moment counts.
         since = np.minimum(moment - self._moments[at], self._busy[at])
         covered: Int64Array = self._before[at] + since
         return covered
@@ -153,6 +156,7 @@ class _Table:
         first = members[0]
         exposed = self._exposed_ns[members]
         per_rank = np.bincount(self._rank[members], exposed)
+        # A size that is not the same everywhere is not stated.
         sizes = np.unique(self._bytes[members])
         return Spent(
             _sort_name(int(self._sort[first])),

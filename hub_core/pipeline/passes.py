@@ -11,7 +11,7 @@ from hub_core.registry.bind_options import OptionText
 from hub_core.registry.discovery import discover
 from hub_core.registry.plugins import Registry
 
-Model = TypeVar("Model", Algorithm, Workload)
+Model = TypeVar("Model", bound=Algorithm | Workload)
 
 
 def transform(

@@ -93,6 +93,7 @@ class _Reader:
         bounds = zip(file.starts.tolist(), file.stops.tolist(), strict=True)
         for index, (start, stop) in enumerate(bounds):
             record = content[start:stop]
+            # The bytes decide all but where the node stands.
             at = known.get(record)
             if at is None:
                 at = known[record] = len(self._decoded)

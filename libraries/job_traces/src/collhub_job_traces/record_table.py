@@ -63,6 +63,7 @@ def _edges(
     """(parent rows, child rows); `parents`: ids by record, `file_rows`: first rows of the files."""
     indptr = row_pointer([len(ids) for ids in parents])
     ids = np.asarray([one for some in parents for one in some], np.uint64)
+    # A record has the same parents, by id, in every file.
     counts = np.diff(indptr)[index]
     children = np.repeat(np.arange(len(index)), counts)
     wanted = ids[expanded_ranges(indptr[:-1][index], counts)]
@@ -70,6 +71,7 @@ def _edges(
     found = [np.zeros(0, np.int64)]
     for file, first in enumerate(file_rows[:-1].tolist()):
         own = identities[first : file_rows[file + 1]]
+        # Ids are those of one file: each is searched by itself.
         order = np.argsort(own, kind="stable")
         asked = wanted[edge_rows[file] : edge_rows[file + 1]]
         found.append(first + order[np.searchsorted(own[order], asked)])

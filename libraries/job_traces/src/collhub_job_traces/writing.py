@@ -44,7 +44,9 @@ def write(workload: Workload, options: NoOptions) -> WriteResult:
         Artifact(f".{rank}.et", partial(_content, workload, rank))
         for rank in range(workload.num_ranks)
     )
-    return WriteResult(artifacts, _losses(workload))
+    # Jobs from elsewhere get records of the writer's making, which the reader keeps.
+    kept = () if EXTENSION in workload.extensions else ("extra", "extras", "extensions")
+    return WriteResult(artifacts, _losses(workload), kept)
 
 
 def _losses(workload: Workload) -> list[Loss]:

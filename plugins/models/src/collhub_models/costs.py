@@ -43,7 +43,8 @@ class Costs:
     @property
     def activation_bytes(self) -> int:
         """Of the hidden state of a microbatch: s b h elements."""
-        return self.tokens * self.options.hidden * self.options.element_bytes
+        elements = self.tokens * self.options.hidden
+        return elements * self.options.element_bytes
 
     @property
     def shard_bytes(self) -> int:
@@ -58,6 +59,7 @@ class Costs:
         scores = 4 * self.tokens * options.sequence * h
         # Biases of the columns are cut as these are, that of the output and the norm are not.
         held = (weights + h + self._kv_columns) // parts + h + 2 * h
+        # Queries, keys, values and what is attended to; scores stay in the caches of the chip.
         inner = self.tokens * (2 * h + self._kv_columns) // parts
         return self._part((2 * self.tokens * weights + scores) // parts, held, inner)
 
@@ -65,6 +67,7 @@ class Costs:
         """The MLP, or the gate and the experts of the rank; without parameters of experts."""
         options, h = self.options, self.options.hidden
         products = 2 * self.tokens * self._matrices * h * self.width * options.top_k
+        # The norm before the MLP is on every rank.
         held = 2 * h
         if options.experts > 1:
             products += 2 * self.tokens * h * options.experts
@@ -89,7 +92,8 @@ class Costs:
     @property
     def expert_gradient_bytes(self) -> int:
         """Of all experts of the rank."""
-        return self.experts_held * self.expert_parameters * self.options.element_bytes
+        held = self.experts_held * self.expert_parameters
+        return held * self.options.element_bytes
 
     def logits(self) -> Part:
         """The product of the last hidden state with the embeddings of the vocabulary."""
@@ -100,8 +104,10 @@ class Costs:
 
     def embedding_parameters(self, *, has_positions: bool) -> int:
         """Of the tokens, and of the positions in the first stage."""
-        positions = self.options.sequence * self.options.hidden if has_positions else 0
-        return self.logits().parameters + positions
+        tokens = self.logits().parameters
+        if not has_positions:
+            return tokens
+        return tokens + self.options.sequence * self.options.hidden
 
     def _part(self, operations: int, parameters: int, inner: int) -> Part:
         """The part with the bytes of its weights, its inputs and outputs, and what is between."""

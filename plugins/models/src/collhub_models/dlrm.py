@@ -46,7 +46,8 @@ class DlrmSizes:
         """Of the embeddings of all samples from the tables of one rank."""
         options = self._options
         embeddings = options.batch * options.tables // options.ranks
-        return embeddings * options.dimension * options.element_bytes
+        elements = embeddings * options.dimension
+        return elements * options.element_bytes
 
     def parameters(self, widths: list[int]) -> int:
         """Weights and biases of an MLP."""
@@ -112,8 +113,9 @@ def _mlp(
     before: list[int] | tuple[()],
 ) -> int:
     times = _BACKWARD if name.startswith("backward") else 1
-    work = times * sizes.operations(widths), times * sizes.bytes(widths)
-    return program.compute(name, *work, after, before)
+    operations = times * sizes.operations(widths)
+    touched = times * sizes.bytes(widths)
+    return program.compute(name, operations, touched, after, before)
 
 
 def _reduce(program: Program, name: str, options: DlrmOptions, count: int, after: int) -> None:

@@ -54,6 +54,7 @@ class Program:
         """
         values = {"operations": operations, "bytes": touched}
         if self._machine.tflops:
+            # Whichever takes longer hides the other.
             flops_ns = operations / self._machine.tflops / 1e3
             memory_ns = touched / self._machine.memory_bandwidth * 1e9
             values["duration_ns"] = max(1, round(max(flops_ns, memory_ns)))
@@ -76,7 +77,11 @@ class Program:
         self, kind: NodeKind, name: str, size: int, shift: int, tag: int, after: Sequence[int]
     ) -> int:
         """A SEND to, or RECV from, the rank that is `shift` higher; returns its row."""
-        values = {"bytes": size, "shift": shift, "tag": tag}
+        values = {
+            "bytes": size,
+            "shift": shift,
+            "tag": tag,
+        }
         return self._add(kind, name, after, (), values)
 
     def _add(
@@ -88,11 +93,13 @@ class Program:
         values: Mapping[str, int],
     ) -> int:
         row = len(self)
+        # Names are few, nodes are many: the column holds indices.
         index = self.names.setdefault(name, len(self.names))
         stated = {"kind": int(kind), "name": index, "shift": 0, "tag": 0, **values}
         for column, entries in self.columns.items():
             entries.append(stated.get(column, -1))
         for (parents, children), rows in ((self.data, after), (self.control, before)):
+            # Both lists grow alike: entry i of each is dependency i.
             parents.extend(rows)
             children.extend([row] * len(rows))
         return row
@@ -121,12 +128,10 @@ def job_of(
     parts = [_columns(stage, group_of, names) for stage in stages]
     columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     first = np.cumsum([0, *(len(part["rank"]) for part in parts[:-1])])
-    edges = []
-    for kind in ("data", "control"):
-        pairs = [_edges(stage, kind, int(row)) for stage, row in zip(stages, first, strict=True)]
-        edges.append((np.concatenate([a for a, _ in pairs]), np.concatenate([b for _, b in pairs])))
+    data = _edges_of_all(stages, first, "data")
+    control = _edges_of_all(stages, first, "control")
     ranks = sum(len(stage.ranks) for stage in stages)
-    nodes = NodeColumns.from_columns(ranks, columns, *edges)
+    nodes = NodeColumns.from_columns(ranks, columns, data, control)
     return Workload(nodes, tuple(names), groups, provenance=Provenance(producer=producer))
 
 
@@ -162,6 +167,16 @@ def _columns(stage: Stage, group_of: Ints, names: dict[str, int]) -> dict[str, I
     columns["group"] = np.where(role < 0, -1, group_of[role, ranks]).ravel()
     columns["peer"] = np.where(shift == 0, -1, ranks + shift).ravel()
     return columns
+
+
+def _edges_of_all(stages: Sequence[Stage], first: Ints, kind: str) -> tuple[Ints, Ints]:
+    """(parents, children) of all stages, whose nodes begin at rows `first`."""
+    parents, children = [], []
+    for stage, row in zip(stages, first.tolist(), strict=True):
+        before, after = _edges(stage, kind, row)
+        parents.append(before)
+        children.append(after)
+    return np.concatenate(parents), np.concatenate(children)
 
 
 def _edges(stage: Stage, kind: str, first: int) -> tuple[Ints, Ints]:

@@ -32,6 +32,7 @@ class StageProgram:
         self.program = Program(options, roles)
         self._options, self._costs = options, costs
         self._stage, self._last_microbatch = stage, microbatches - 1
+        # Stages hold consecutive layers, as many each.
         count = options.layers // options.pipeline
         self._layers = range(stage * count, (stage + 1) * count)
         self._is_first, self._is_last = stage == 0, stage == options.pipeline - 1
@@ -43,6 +44,7 @@ class StageProgram:
         """Receive, run the layers, and send; the last stage computes logits instead."""
         self._flow = [] if self._is_first else [self._received(-1, microbatch)]
         for layer in self._layers:
+            # Nothing to wait for unless the weights are cut.
             gathered = self._gathered_weights(f"forward {layer}")
             self._half(f"forward {layer} attention", self._costs.attention(), gathered)
             self._experts_or_mlp(f"forward {layer}", gathered)
@@ -59,6 +61,7 @@ class StageProgram:
         else:
             self._flow = [self._received(1, microbatch)]
         for layer in reversed(self._layers):
+            # Weights that were freed behind the forward pass come back.
             gathered = self._gathered_weights(f"backward {layer}")
             self._experts_or_mlp(f"backward {layer}", gathered)
             self._half(f"backward {layer} attention", self._costs.attention(), gathered)
@@ -99,6 +102,7 @@ class StageProgram:
         has_experts = name.endswith("mlp") and options.expert > 1
         if has_experts:
             self._exchange(f"{name} dispatch")
+        # The weights are an input like the hidden state.
         self._flow = [*self._flow, *gathered]
         self._compute(name, part, _BACKWARD if is_backward else 1)
         if has_experts:
@@ -109,6 +113,7 @@ class StageProgram:
             self._communicate(f"{name} reduce", JobCollective.ALL_REDUCE, "tensor")
 
     def _compute(self, name: str, part: Part, times: int) -> None:
+        # What the flow waits for already needs no second dependency.
         behind = [row for row in self._computes[-1:] if row not in self._flow]
         work = part.operations * times, part.bytes * times
         row = self.program.compute(name, *work, self._flow, behind)
@@ -135,6 +140,7 @@ class StageProgram:
 
     def _message(self, kind: NodeKind, shift: int, microbatch: int, after: Sequence[int]) -> int:
         """A message between this stage and the one before or behind it."""
+        # Activations go up the stages, their gradients down.
         is_forward = (kind is NodeKind.SEND) == (shift > 0)
         name = "activations" if is_forward else "gradients of activations"
         ranks = shift * self._options.data * self._options.tensor
@@ -144,7 +150,8 @@ class StageProgram:
 
     def _layer_bytes(self) -> int:
         """Of the weights, or gradients, of a layer without experts."""
-        held = self._costs.attention().parameters + self._costs.mlp().parameters
+        attention, mlp = self._costs.attention(), self._costs.mlp()
+        held = attention.parameters + mlp.parameters
         return held * self._options.element_bytes
 
     def _gathered_weights(self, name: str) -> list[int]:
@@ -165,6 +172,7 @@ class StageProgram:
         if options.fsdp and options.data > 1:
             size, kind = self._layer_bytes(), JobCollective.REDUCE_SCATTER
             self.program.collective(name, kind, size, "data", behind)
+        # Until the last microbatch the gradients add up in place.
         if not is_last:
             return
         reduced = [] if options.fsdp else [(name, self._layer_bytes(), "data")]
@@ -172,6 +180,7 @@ class StageProgram:
             experts = f"{name} experts", self._costs.expert_gradient_bytes, "expert data"
             reduced.append(experts)
         for gradients in reduced:
+            # Without overlap they wait for the end of the last pass.
             if options.overlap:
                 self._all_reduce(*gradients, behind)
             else:
@@ -184,6 +193,7 @@ class StageProgram:
             "expert data": self._options.data // self._options.expert,
             "embedding": min(self._options.pipeline, 2),
         }
+        # A collective of one rank would never end in simulators.
         if ranks[role] == 1:
             return [*after]
         kind = JobCollective.ALL_REDUCE

@@ -29,6 +29,7 @@ def generate(options: TransformerOptions) -> Workload:
     costs = Costs(options)
     microbatches = options.batch // options.data // options.microbatch
     stages = []
+    # Ranks of one stage differ in their groups alone.
     for index in range(options.pipeline):
         program = StageProgram(options, costs, index, microbatches, ROLES)
         for forward, microbatch in schedule(index, options.pipeline, microbatches):
@@ -49,6 +50,7 @@ def schedule(stage: int, stages: int, microbatches: int) -> list[tuple[bool, int
     """
     ahead = min(stages - stage - 1, microbatches)
     order = [(True, microbatch) for microbatch in range(ahead)]
+    # The steady part: what goes forward replaces what comes back.
     for microbatch in range(microbatches - ahead):
         order += [(True, ahead + microbatch), (False, microbatch)]
     return order + [(False, microbatch) for microbatch in range(microbatches - ahead, microbatches)]

@@ -29,8 +29,9 @@ def run(workload: Workload, options: NoOptions) -> tuple[Workload, PassReport]:
     direct = _without(control, is_marker)
     control = np.concatenate([direct[0], bridges[0]]), np.concatenate([direct[1], bridges[1]])
     data = _without(data, is_marker)
-    edges = [(place[parents], place[children]) for parents, children in (data, control)]
-    result = rebuilt(workload, columns, *edges, changed[kept])
+    data = place[data[0]], place[data[1]]
+    control = place[control[0]], place[control[1]]
+    result = rebuilt(workload, columns, data, control, changed[kept])
     return result, PassReport((f"{count} markers are left out",))
 
 

@@ -17,7 +17,11 @@ Columns = dict[str, npt.NDArray[np.generic]]
 
 def columns_of(nodes: NodeColumns) -> Columns:
     """Copies of the columns by name."""
-    return {name: getattr(nodes, name).copy() for name in NODE_DTYPES}
+    columns: Columns = {}
+    for name in NODE_DTYPES:
+        # The columns of a workload are read-only.
+        columns[name] = getattr(nodes, name).copy()
+    return columns
 
 
 def data_of(nodes: NodeColumns) -> Edges:

@@ -27,12 +27,14 @@ def run(workload: Workload, options: ScaleOptions) -> tuple[Workload, PassReport
         chosen &= np.isin(nodes.rank, ranks)
     columns = columns_of(nodes)
     for name in ("duration_ns", "operations", "bytes"):
-        column = columns[name]
+        column = getattr(nodes, name).copy()
         # What is not stated, or zero, stays.
         rows = chosen & (column > 0)
         scaled = np.rint(column[rows].astype(np.float64) * options.factor)
+        # A computation without time would be taken for one that states none.
         column[rows] = np.maximum(scaled, 1).astype(np.int64)
+        columns[name] = column
     result = rebuilt(workload, columns, data_of(nodes), control_of(nodes), chosen)
     count = int(chosen.sum())
-    changes = (f"{count} computations take {options.factor:g} times as long",) if count else ()
-    return result, PassReport(changes)
+    said = f"{count} computations take {options.factor:g} times as long"
+    return result, PassReport((said,) if count else ())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 from collhub_columns import Int64Array, counted_positions, expanded_ranges, first_positions
 
 from collhub_jobs.passes.options import SplitOptions
@@ -41,13 +42,16 @@ def run(workload: Workload, options: SplitOptions) -> tuple[Workload, PassReport
     return result, PassReport(changes)
 
 
-def _identities(nodes: NodeColumns, source: Int64Array, index: Int64Array) -> Int64Array:
+def _identities(
+    nodes: NodeColumns, source: Int64Array, index: Int64Array
+) -> npt.NDArray[np.uint64]:
     """Ids of the pieces: later ones stand above all ids of their rank, by id and piece."""
     identity = nodes.identity[source].copy()
     rows = np.flatnonzero(index)
     rows = rows[np.lexsort((index[rows], identity[rows], nodes.rank[source[rows]]))]
     ranks = nodes.rank[source[rows]]
     highest = np.maximum.reduceat(np.append(nodes.identity, np.uint64(0)), nodes.rank_indptr[:-1])
+    # Higher than all others: a slot that others want is theirs first.
     number = counted_positions(np.bincount(ranks, minlength=nodes.num_ranks))
     identity[rows] = highest[ranks] + np.uint64(1) + number.astype(np.uint64)
     return identity
@@ -59,5 +63,6 @@ def _spread(edges: Edges, copies: Int64Array, first: Int64Array) -> Edges:
     counts = copies[children]
     rows = expanded_ranges(first[children], counts)
     parents = np.repeat(parents, counts)
+    # Every piece of a child now waits for every piece of its parent.
     counts = copies[parents]
     return expanded_ranges(first[parents], counts), np.repeat(rows, counts)
