@@ -52,8 +52,14 @@ class Field(NamedTuple):
     stop: int
 
 
+_ONE_BYTE = tuple(bytes([value]) for value in range(128))
+
+
 def varint(value: int) -> bytes:
     """Encode 0..2^64-1; negative numbers as their two's complement, as in int32 and int64."""
+    # Most numbers of traces have one byte.
+    if 0 <= value < 128:
+        return _ONE_BYTE[value]
     value &= (1 << 64) - 1
     encoded = bytearray()
     while value >= 128:
