@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hub_core.plugin_api import OptionType, option
+from hub_core.plugin_api import OptionType, choice, option, optional
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,6 +15,16 @@ class JobReadOptions:
         OptionType.BOOL,
         False,
         "drop dependencies on nodes that are not in the file, and count them",
+    )
+    ranks_missing: str = choice(
+        ("refuse", "assume-same"),
+        "ranks without a file: refuse, or assume that they do the same as the next lower one"
+        " that has one",
+    )
+    ranks: int | None = optional(
+        "ranks of the job, where those without a file are assumed (default: those of the groups)",
+        OptionType.INT,
+        minimum=1,
     )
     groups: str | None = option(
         OptionType.TEXT,

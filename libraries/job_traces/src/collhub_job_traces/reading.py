@@ -13,12 +13,13 @@ import numpy as np
 from collhub_chakra import Metadata, RankFile, TraceError, open_rank_file, varint
 from collhub_columns import Int64Array
 
-from collhub_job_traces.groups import ATTRIBUTE, job_groups
+from collhub_job_traces.groups import ATTRIBUTE, job_groups, parsed_groups
+from collhub_job_traces.missing_ranks import Stand, own_groups, own_peers, report, stand_ins
 from collhub_job_traces.node import DecodedNode, NodeDecoder
 from collhub_job_traces.options import JobReadOptions
 from collhub_job_traces.record_table import RecordTable
 from hub_core import InputError, Location, Provenance
-from hub_core.model import JsonValue, NodeColumns, Workload
+from hub_core.model import JsonValue, NodeColumns, ProcessGroup, Workload
 from hub_core.plugin_api import Source
 
 EXTENSION = "chakra-workload"
@@ -51,20 +52,25 @@ class _Reader:
     def read(self) -> Workload:
         """Read all files."""
         parts = sorted(self._source.parts, key=lambda part: part.rank or 0)
-        _check_ranks([part.rank or 0 for part in parts], self._source.name)
+        given = [part.rank or 0 for part in parts]
+        _check_ranks(given, self._source.name, is_whole=not self._assumes)
         heads, metadata = [], Metadata()
         which: list[Int64Array] = []
-        for rank, part in enumerate(parts):
+        for rank, part in zip(given, parts, strict=True):
             file, found = open_rank_file(part.name, rank, part.load())
-            metadata = metadata if rank else found
+            metadata = metadata if which else found
             heads.append(_head(file).hex())
             which.append(self._nodes(file))
-        table = RecordTable(self._decoded, which)
-        nodes = NodeColumns.from_columns(
-            len(parts), table.columns, table.data, table.control, self._source.name
-        )
         text = self._options.groups or metadata.text(ATTRIBUTE)
+        stand = stand_ins(given, self._num_ranks(given, text))
+        report(stand, self._source)
+        by_rank = dict(zip(given, which, strict=True))
+        table = RecordTable(self._decoded, [by_rank[rank] for rank in stand.of])
+        nodes = self._columns(table, stand)
         groups = job_groups(text, table.texts["group"], nodes, self._source)
+        if stand.assumed:
+            nodes = self._with_own_groups(nodes, table, stand, groups)
+            heads = [heads[given.index(rank)] for rank in stand.of]
         return Workload(
             nodes,
             table.texts["name"],
@@ -75,6 +81,45 @@ class _Reader:
                 source_sha256=self._source.sha256(),
             ),
             extensions={EXTENSION: self._extension(heads)},
+        )
+
+    @property
+    def _assumes(self) -> bool:
+        return self._options.ranks_missing == "assume-same"
+
+    def _num_ranks(self, given: Sequence[int], groups: str) -> int:
+        """Ranks of the job: as stated, or those of the groups where some have no file."""
+        if not self._assumes:
+            return len(given)
+        members = parsed_groups(groups.encode(), self._source.name).values() if groups else ()
+        named = max((max(ranks, default=0) for ranks in members), default=0)
+        needed = 1 + max(given[-1], named)
+        ranks = self._options.ranks or needed
+        if ranks < needed:
+            message = f"rank {needed - 1} is named, but the job is to have {ranks} ranks"
+            place = Location(self._source.name)
+            raise InputError(message, location=place, code="rank-range", cure="change -O ranks")
+        return ranks
+
+    def _columns(self, table: RecordTable, stand: Stand) -> NodeColumns:
+        """The nodes of all ranks, those of stand-ins with groups of the rank that they copy."""
+        columns, name = table.columns, self._source.name
+        peers = own_peers(stand, columns["rank"], columns["peer"], name)
+        return NodeColumns.from_columns(
+            len(stand.of), {**columns, "peer": peers}, table.data, table.control, name
+        )
+
+    def _with_own_groups(
+        self,
+        nodes: NodeColumns,
+        table: RecordTable,
+        stand: Stand,
+        groups: Sequence[ProcessGroup],
+    ) -> NodeColumns:
+        group = own_groups(stand, nodes.rank, nodes.group, groups, self._source.name)
+        columns = {**table.columns, "peer": nodes.peer, "group": group}
+        return NodeColumns.from_columns(
+            len(stand.of), columns, table.data, table.control, self._source.name
         )
 
     def _extension(self, heads: list[str]) -> JsonValue:
@@ -129,12 +174,15 @@ def _head(file: RankFile) -> bytes:
     return file.content[: start - len(varint(stop - start))]
 
 
-def _check_ranks(ranks: Sequence[int], name: str) -> None:
+def _check_ranks(ranks: Sequence[int], name: str, *, is_whole: bool) -> None:
     for before, rank in pairwise([-1, *ranks]):
-        if rank != before + 1:
-            what = "stands twice" if rank == before else f"is there, that of rank {before + 1} not"
-            message = f"the file of rank {rank} {what}"
+        if rank == before:
+            message = f"the file of rank {rank} stands twice"
             raise InputError(message, location=Location(name), code="rank-files")
+        if is_whole and rank != before + 1:
+            message = f"the file of rank {rank} is there, that of rank {before + 1} not"
+            cure = "-O ranks_missing=assume-same takes such ranks to do the same as others"
+            raise InputError(message, location=Location(name), code="rank-files", cure=cure)
 
 
 def _second(values: Sequence[int]) -> int:
