@@ -21,6 +21,7 @@ Column = npt.NDArray[np.integer]
 MAX_VARINT = 10
 # A tag has 29 bits of field number and 3 of wire type; no record is longer than 32 bits tell.
 _MAX_SHORT_VARINT = 5
+_ONE_BYTE = tuple(bytes([value]) for value in range(128))
 
 
 class WireError(ValueError):
@@ -50,9 +51,6 @@ class Field(NamedTuple):
     wire: WireType
     start: int
     stop: int
-
-
-_ONE_BYTE = tuple(bytes([value]) for value in range(128))
 
 
 def varint(value: int) -> bytes:

@@ -8,14 +8,9 @@ from hub_core.plugin_api import OptionType, choice, option, optional
 
 
 @dataclass(frozen=True, slots=True)
-class JobReadOptions:
-    """Options of the reader `chakra-workload`."""
+class AssumedRanks:
+    """What is done about ranks without a file."""
 
-    drop_dangling: bool = option(
-        OptionType.BOOL,
-        False,
-        "drop dependencies on nodes that are not in the file, and count them",
-    )
     ranks_missing: str = choice(
         ("refuse", "assume-same"),
         "ranks without a file: refuse, or assume that they do the same as the next lower one"
@@ -25,6 +20,17 @@ class JobReadOptions:
         "ranks of the job, where those without a file are assumed (default: those of the groups)",
         OptionType.INT,
         minimum=1,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class JobReadOptions(AssumedRanks):
+    """Options of the reader `chakra-workload`."""
+
+    drop_dangling: bool = option(
+        OptionType.BOOL,
+        False,
+        "drop dependencies on nodes that are not in the file, and count them",
     )
     groups: str | None = option(
         OptionType.TEXT,
