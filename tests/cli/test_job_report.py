@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
 import numpy as np
+import pytest
 
 from hub_core.cli.job_path import critical_path, partners
 from hub_core.cli.job_report import job_report
@@ -55,3 +62,23 @@ def test_a_job_in_which_nothing_ends_has_no_path() -> None:
     never = np.full(8, -1)
     report = job_report(STEP, never, never)
     assert (report.path, report.spent, report.rank_compute_ns) == ((), (), (0, 0))
+
+
+@pytest.mark.needs_plugins
+@pytest.mark.parametrize("name", ["llama_dp4_tp4_pp4", "llama_fsdp8", "llama_tp4_dp2"])
+def test_paths_of_symbolic_traces_account_for_all_of_their_time(
+    collhub: Callable[..., Any], corpus: Path, tmp_path: Path, name: str
+) -> None:
+    pytest.importorskip("collhub_astra_sim")
+    pytest.importorskip("collhub_jobs")
+    with tarfile.open(corpus / "workload" / f"{name}.tar.gz") as archive:
+        archive.extractall(tmp_path, filter="data")
+    folder = next(tmp_path.rglob("w.0.et")).parent
+    ranks = len(list(folder.glob("*.et")))
+    network = f"switch:{ranks}?bandwidth=50GiB/s&latency=500ns"
+    system = ("-O", "peak_tflops=312", "-O", "memory_bandwidth=2039GB/s")
+    report = collhub("simulate", folder / "w", "--topology", network, *system, "--json").report()
+    # Cycles of configuration A, measured with ASTRA-sim 518bd51.
+    truth = json.loads((corpus / "workload" / "truth.json").read_text("utf-8"))[name]["A"]
+    assert report["rank_finish_ns"] == truth["cycles"]
+    assert sum(report["critical_path"]["ns_by_kind"].values()) == report["time_ns"]
