@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from collhub_models.costs import parameters
 from collhub_models.options import TransformerOptions
-from collhub_models.transformer import generate, schedule
+from collhub_models.transformer import computations, generate, schedule
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -198,9 +199,17 @@ def test_jobs_are_correct(
         ({"tensor": 3}, "heads 8 is no multiple of tensor 3"),
         ({"top_k": 2}, "top_k 2 is more than there are experts"),
         ({"expert": 2, "experts": 2, "tensor": 2}, "need sequence parallelism"),
+        ({"layers": 10**8}, "6e+09 computations are more than the 1e+07"),
         ({"sequence": 31, "tensor": 2, "sequence_parallel": True}, "sequence 31 is no multiple of"),
     ],
 )
-def test_degrees_that_do_not_fit_are_refused(wrong: dict[str, int], message: str) -> None:
-    with pytest.raises(UsageError, match=message):
+def test_options_that_fit_no_job_are_refused(wrong: dict[str, int], message: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(message)):
         generate(replace(SMALL, **wrong))
+
+
+def test_computations_are_counted_before_they_are_made() -> None:
+    options = replace(SMALL, tensor=2, pipeline=2)
+    job = generate(options)
+    logits = sum("logits" in job.names[name] for name in job.nodes.name)
+    assert job.nodes.is_kind(NodeKind.COMPUTE).sum() - logits == computations(options)

@@ -14,7 +14,9 @@ class MachineOptions:
     tflops: float = option(
         OptionType.FLOAT, 312.0, "peak of an NPU, in 1e12 operations/s; 0: no times", minimum=0
     )
-    memory_bandwidth: float = option(OptionType.BANDWIDTH, 2e12, "of the memory of an NPU")
+    memory_bandwidth: float = option(
+        OptionType.BANDWIDTH, 2e12, "of the memory of an NPU", minimum=1
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +68,7 @@ class TransformerOptions(MachineOptions):
 class DlrmOptions(MachineOptions):
     """A recommendation model: tables are cut among the ranks, its MLPs are data-parallel."""
 
-    ranks: int = option(OptionType.INT, 8, "ranks", minimum=2)
+    ranks: int = option(OptionType.INT, 8, "ranks", minimum=2, maximum=1 << 17)
     tables: int = option(OptionType.INT, 32, "embedding tables", minimum=1)
     dimension: int = option(OptionType.INT, 64, "elements of an embedding", minimum=1)
     pooling: int = option(OptionType.INT, 32, "look-ups of a sample in a table", minimum=1)

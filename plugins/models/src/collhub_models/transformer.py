@@ -22,6 +22,8 @@ from collhub_models.stage import StageProgram
 from hub_core import UsageError
 from hub_core.model import Workload
 
+MOST_COMPUTATIONS = 10**7
+
 
 def generate(options: TransformerOptions) -> Workload:
     """One step. Raises `UsageError` for degrees that do not divide what they cut."""
@@ -56,6 +58,13 @@ def schedule(stage: int, stages: int, microbatches: int) -> list[tuple[bool, int
     return order + [(False, microbatch) for microbatch in range(microbatches - ahead, microbatches)]
 
 
+def computations(options: TransformerOptions) -> int:
+    """How many computations the layers of all ranks will have; a job has up to six times that."""
+    # Two halves of a layer, forward and backward, for every microbatch of every replica.
+    passes = 4 * options.layers * options.batch // options.microbatch
+    return passes * options.tensor
+
+
 def _check(options: TransformerOptions) -> None:
     wanted = (
         ("layers", options.layers, "pipeline", options.pipeline),
@@ -73,6 +82,11 @@ def _check(options: TransformerOptions) -> None:
     if options.sequence_parallel and options.sequence % options.tensor:
         message = f"sequence {options.sequence} is no multiple of tensor {options.tensor}"
         raise UsageError(message, cure="change -O sequence", code="degrees")
+    count = computations(options)
+    if count > MOST_COMPUTATIONS:
+        most = f"{MOST_COMPUTATIONS:.0e}"
+        message = f"{count:.0e} computations are more than the {most} that a job may have"
+        raise UsageError(message, cure="make it of fewer layers, ranks or microbatches")
     if options.top_k > options.experts:
         message = f"top_k {options.top_k} is more than there are experts"
         raise UsageError(message, cure="change -O experts", code="degrees")
