@@ -112,13 +112,14 @@ def encoded(tokens: str, values: Mapping[str, int | list[int] | bytes]) -> bytes
             value = values[name]
             # Lists are fields of nodes alone.
             assert not isinstance(value, list)
-            parts.append(_attribute_field(name, int(kind), value))
+            parts.append(attribute_field(name, int(kind), value))
         else:
-            parts.append(_node_field(token, values[token]))
+            parts.append(node_field(token, values[token]))
     return b"".join(parts)
 
 
-def _node_field(token: str, value: int | list[int] | bytes) -> bytes:
+def node_field(token: str, value: int | list[int] | bytes) -> bytes:
+    """The field of a token; a number, a list of them, or the name."""
     if isinstance(value, bytes):
         return varint(NAME << 3 | BYTES) + varint(len(value)) + value
     if isinstance(value, list):
@@ -128,7 +129,7 @@ def _node_field(token: str, value: int | list[int] | bytes) -> bytes:
 
 
 @lru_cache(maxsize=_REMEMBERED)
-def _attribute_field(name: str, kind: int, value: int | bytes) -> bytes:
+def attribute_field(name: str, kind: int, value: int | bytes) -> bytes:
     """The field of an attribute; equal ones stand in most nodes of a job."""
     content = varint(1 << 3 | BYTES) + varint(len(name)) + name.encode()
     if isinstance(value, bytes):
