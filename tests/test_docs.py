@@ -57,6 +57,7 @@ PLUGINS = (
     "collhub_torch",
     "collhub_tuning",
     "collhub_jobs",
+    "collhub_models",
 )
 
 

@@ -32,6 +32,7 @@ from hub_core.plugin_api.simulator import Simulator
 from hub_core.plugin_api.synthesizer import Synthesizer
 from hub_core.plugin_api.topology_reader import TopologyReader
 from hub_core.plugin_api.topology_writer import TopologyWriter
+from hub_core.plugin_api.workload_generator import WorkloadGenerator
 from hub_core.plugin_api.workload_reader import WorkloadReader
 from hub_core.plugin_api.workload_simulator import WorkloadSimulator
 from hub_core.plugin_api.workload_writer import WorkloadWriter
@@ -54,6 +55,7 @@ _DOES: dict[type[Offer], str] = {
     ReportWriter: "draw",
     SelectionWriter: "tune",
     Synthesizer: "synthesize",
+    WorkloadGenerator: "generate",
     AlgorithmPass: "transform",
     Simulator: "simulate",
     WorkloadSimulator: "simulate workload",
@@ -91,8 +93,8 @@ class _Way:
 def formats(session: Session, name: str | None, as_json: bool) -> None:
     """List what there is to work with, or show NAME with its options.
 
-    Formats, pictures, synthesizers, passes, simulators, executors, engines and checks, by their
-    plugins.
+    Formats, pictures, synthesizers, generators, passes, simulators, executors, engines and checks,
+    by their plugins.
     """
     registry = session.registry()
     ways = sorted(_ways(registry), key=_position)
@@ -143,6 +145,8 @@ def _way(provided: Provided[Offer]) -> _Way:
 def _does(offer: Offer) -> str:
     if isinstance(offer, ReportWriter):
         return _SHOWN[offer.shows]
+    if isinstance(offer, AlgorithmPass) and offer.subject is Subject.WORKLOAD:
+        return f"{_DOES[AlgorithmPass]} workload"
     return f"check {offer.subject}" if isinstance(offer, Check) else _DOES[type(offer)]
 
 
@@ -154,7 +158,8 @@ def _files(described: Format) -> str:
 def _position(way: _Way) -> tuple[bool, int, str, str]:
     """Formats first, by name; then what else there is, kind by kind."""
     kinds = list(_DOES.values())
-    kind = kinds.index(way.does) if way.format is None and way.does in kinds else -1
+    does = way.does.removesuffix(" workload") if way.does not in kinds else way.does
+    kind = kinds.index(does) if way.format is None and does in kinds else -1
     is_check = way.does.startswith("check")
     return (way.format is None, len(kinds) if is_check else kind, way.name, way.does)
 
@@ -204,6 +209,6 @@ def _range(option: Option) -> str:
 
 def _unknown(registry: Registry, name: str, ways: list[_Way]) -> list[_Way]:
     known = sorted({way.name for way in ways})
-    kinds = "format, picture, synthesizer, pass, simulator, executor, engine or check"
+    kinds = "format, picture, synthesizer, generator, pass, simulator, executor, engine or check"
     message = f"there is no {kinds} {name!r}"
     raise registry.unknown_name(message, name, known, f"known: {', '.join(known)}")

@@ -71,6 +71,16 @@ SCAFFOLDS = {
         ('"example"', '"all-gathers around a ring"', _reference("synthesize:synthesize")),
         "makes all-gathers that pass every part around a ring",
     ),
+    "workload-generator": Scaffold(
+        "example",
+        ("generate.py",),
+        (
+            '"example"',
+            '"compute, then reduce the gradients of all ranks"',
+            _reference("generate:generate"),
+        ),
+        "makes jobs of steps that compute, then reduce the gradients of all ranks",
+    ),
     "writer": Scaffold(
         "example",
         ("write.py", "options.py"),

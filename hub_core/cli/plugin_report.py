@@ -83,4 +83,8 @@ def default_text(option: Option) -> str:
         text = format_bytes(option.default).replace(" ", "")
         # Sizes of many digits are shown shortened, which a default must not be.
         return text if parse_size(text) == option.default else f"{option.default}B"
+    if option.type is OptionType.BANDWIDTH and isinstance(option.default, float):
+        from hub_core.model import format_bandwidth
+
+        return format_bandwidth(option.default).replace(" ", "")
     return str(option.default)

@@ -20,8 +20,9 @@ from hub_core.cli.arguments import (
 )
 from hub_core.cli.output import print_fields, print_json, print_line, print_table, progress
 from hub_core.cli.session import Session
+from hub_core.cli.simulate_job import refuse_overlap, simulate_workload
 from hub_core.cli.step_times import write_step_times
-from hub_core.cli.workloads import read_workload, simulate_workload, warn_of_workload
+from hub_core.cli.workloads import read_workload, warn_of_workload
 from hub_core.model import (
     ExitCode,
     UsageError,
@@ -77,6 +78,12 @@ TIMING_COLUMNS = ("size", "time", "bandwidth", "bound", "ratio")
     type=FILE,
     help="Also write a Chrome trace, for ui.perfetto.dev.",
 )
+@click.option(
+    "--overlap",
+    "has_overlap",
+    is_flag=True,
+    help="Of a workload: also the time without limits of what a rank may do at once.",
+)
 @input_options
 @click.pass_obj
 def simulate(
@@ -87,6 +94,7 @@ def simulate(
     backend: str,
     steps_out: str | None,
     timeline_out: str | None,
+    has_overlap: bool,
     source_format: str | None,
     assignments: Assignments,
     as_json: bool,
@@ -108,9 +116,20 @@ def simulate(
         # What a wrong job does, the simulation shows: it is not refused.
         warn_of_workload(session, workload, opened.name)
         options = given["simulator"]
+        if has_overlap:
+            refuse_overlap([option.name for option in simulator_options], options, backend)
         return simulate_workload(
-            session, workload, stated, backend, options, name=opened.name, as_json=as_json
+            session,
+            workload,
+            stated,
+            backend,
+            options,
+            name=opened.name,
+            as_json=as_json,
+            has_overlap=has_overlap,
         )
+    if has_overlap:
+        raise UsageError("--overlap is for workloads", cure="leave it out for an algorithm")
     topology = stated or _own_topology(session, opened)
     algorithm = session.read_input(opened, given["reader"])
     timings = [

@@ -1,4 +1,4 @@
-"""`collhub transform`: change an algorithm by passes, one after another, and say what changed."""
+"""`collhub transform`: change a model by passes, one after another, and say what changed."""
 
 from __future__ import annotations
 
@@ -19,11 +19,13 @@ from hub_core.cli.arguments import (
 )
 from hub_core.cli.placed_output import placed
 from hub_core.cli.session import Session, written_paths
+from hub_core.cli.workloads import admit_workload, read_workload
 from hub_core.model import loss_object
 from hub_core.plugin_api import AlgorithmPass
 
 if TYPE_CHECKING:
-    from hub_core.model import Algorithm, JsonValue
+    from hub_core.model import Algorithm, JsonValue, Workload
+    from hub_core.pipeline.inputs import OpenedAlgorithm
     from hub_core.plugin_api import Option
 
 
@@ -50,25 +52,24 @@ def transform(
     source_format: str | None,
     output: OutputRequest,
 ) -> None:
-    """Transform the algorithm in IN by passes and write the result, which is verified like IN.
+    """Transform the algorithm or workload in IN by passes and write the result.
 
+    The result is verified like IN.
     An option of -O goes to the reader, the passes and the writer that declare it; reader.KEY,
     writer.KEY and NAME.KEY, with the name of a pass, mean one of them.
     """
-    target = session.output_target(out, output)
     opened = session.open_input(source, source_format)
+    target = session.output_target(out, output, is_workload=opened.holds_workload)
     target = placed(target, opened, force=output.force)
     sides = {"reader": opened.options, "writer": target.options, **_pass_options(session, passes)}
     given = assign(output.assignments, sides)
-    algorithm = session.read_input(opened, given["reader"])
+    model = _read(session, opened, given["reader"])
     changes: list[tuple[str, str]] = []
     for name in passes:
-        algorithm, changed = _applied(session, algorithm, name, given[_side(name)])
+        model, changed = _applied(session, model, name, given[_side(name)])
         changes += [(name, change) for change in changed]
-    session.admit(algorithm, f"{opened.name} after {', '.join(passes)}")
-    written = session.write_output(
-        algorithm, target, given["writer"], output, work="transformation"
-    )
+    _admit(session, model, f"{opened.name} after {', '.join(passes)}")
+    written = session.write_output(model, target, given["writer"], output, work="transformation")
     if output.as_json:
         document: dict[str, JsonValue] = {
             "schema": "collhub/report-transform-1",
@@ -96,12 +97,30 @@ def _pass_options(session: Session, passes: Sequence[str]) -> dict[str, tuple[Op
     return {_side(name): session.options_of(AlgorithmPass, name) for name in passes}
 
 
+def _read(session: Session, opened: OpenedAlgorithm, options: Assignments) -> Algorithm | Workload:
+    """The model in IN, verified as `--verify` says."""
+    if not opened.holds_workload:
+        return session.read_input(opened, options)
+    workload = read_workload(session, opened, options)
+    admit_workload(session, workload, opened.name)
+    return workload
+
+
+def _admit(session: Session, model: Algorithm | Workload, name: str) -> None:
+    from hub_core.model import Algorithm
+
+    if isinstance(model, Algorithm):
+        session.admit(model, name)
+    else:
+        admit_workload(session, model, name)
+
+
 def _applied(
-    session: Session, algorithm: Algorithm, name: str, options: Assignments
-) -> tuple[Algorithm, Sequence[str]]:
+    session: Session, model: Algorithm | Workload, name: str, options: Assignments
+) -> tuple[Algorithm | Workload, Sequence[str]]:
     # Imported here: the help of the command needs no numpy.
     from hub_core.pipeline.passes import transform as run_pass
 
     with session.progress(f"running the pass {name}"):
-        result, report = run_pass(algorithm, name, options=options, registry=session.registry())
+        result, report = run_pass(model, name, options=options, registry=session.registry())
     return result, report.changes

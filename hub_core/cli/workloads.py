@@ -12,12 +12,10 @@ from hub_core.cli.output import (
     print_fields,
     print_json,
     print_line,
-    print_note,
     print_table,
     progress,
 )
 from hub_core.model import (
-    ExitCode,
     InputError,
     JobCollective,
     Location,
@@ -27,12 +25,11 @@ from hub_core.model import (
     format_time,
 )
 from hub_core.model.diagnostics import diagnostic_object
-from hub_core.plugin_api import CheckRequest, Subject, WorkloadRequest, WorkloadTimes
+from hub_core.plugin_api import CheckRequest, Subject
 
 if TYPE_CHECKING:
     from hub_core.cli.session import Session
     from hub_core.model import Diagnostic, JsonValue, Workload
-    from hub_core.network import Topology
     from hub_core.pipeline.inputs import OpenedAlgorithm
     from hub_core.plugin_api import CheckReport
 
@@ -181,9 +178,15 @@ def _collectives(workload: Workload) -> list[_Collectives]:
     found = []
     for index, (code, count, size) in enumerate(kinds.T.tolist()):
         groups = len(np.unique(nodes.group[rows[which == index]]))
-        name = JobCollective(code).name.lower().replace("_", "-") if code >= 0 else "unknown"
-        found.append(_Collectives(name, count, max(size, 0), groups, int(calls[index])))
+        found.append(
+            _Collectives(collective_name(code), count, max(size, 0), groups, int(calls[index]))
+        )
     return sorted(found, key=lambda one: -one.bytes * one.calls)
+
+
+def collective_name(code: int) -> str:
+    """The name of a `JobCollective` by its number, -1 for one that is not stated."""
+    return JobCollective(code).name.lower().replace("_", "-") if code >= 0 else "unknown"
 
 
 def _kinds(workload: Workload) -> dict[str, int]:
@@ -226,70 +229,3 @@ def _inspected(
         "provenance": workload.provenance.as_json(),
         "extensions": [*sorted(workload.extensions)],
     }
-
-
-def simulate_workload(
-    session: Session,
-    workload: Workload,
-    topology: Topology | None,
-    backend: str,
-    options: Mapping[str, str],
-    *,
-    name: str,
-    as_json: bool,
-) -> int:
-    """Simulate a workload and say when each rank finishes; exit 1 where one never does."""
-    from hub_core.pipeline.workload_simulation import simulate_job
-
-    with session.progress(f"simulating {name} (the first run compiles the simulator)"):
-        request = WorkloadRequest(workload, topology)
-        times = simulate_job(request, backend, options, session.registry())
-    if as_json:
-        print_json(_timed(name, backend, topology, times))
-    else:
-        _print_times(workload, topology, times)
-    session.report(times.diagnostics)
-    return ExitCode.DONE if times.time_ns is not None else ExitCode.INVALID
-
-
-def _timed(
-    name: str, backend: str, topology: Topology | None, times: WorkloadTimes
-) -> dict[str, JsonValue]:
-    return {
-        "schema": "collhub/report-simulate-workload-1",
-        "source": name,
-        "backend": backend,
-        "topology": None if topology is None else topology.name,
-        "time_ns": times.time_ns,
-        "rank_finish_ns": list(times.rank_finish_ns),
-        "rank_exposed_ns": list(times.rank_exposed_ns),
-        "slots": times.slots,
-        "details": dict(times.details),
-        "diagnostics": [diagnostic_object(found) for found in times.diagnostics],
-    }
-
-
-def _print_times(workload: Workload, topology: Topology | None, times: WorkloadTimes) -> None:
-    time_ns = times.time_ns
-    exposed = [value for value in times.rank_exposed_ns if value is not None]
-    print_fields(
-        {
-            "workload": f"{workload.num_ranks} ranks, {len(workload.nodes)} nodes",
-            **({} if topology is None else {"topology": topology.name}),
-            "slots": times.slots or _NOT_STATED,
-            "time": "some ranks never finish"
-            if time_ns is None
-            else f"{format_time(time_ns)} ({time_ns} ns)",
-            "exposed": f"{format_time(max(exposed))} of a rank at most" if exposed else _NOT_STATED,
-        }
-    )
-    finish = list(zip(times.rank_finish_ns, times.rank_exposed_ns, strict=True))
-    rows = [
-        (str(rank), "never" if end is None else str(end), "-" if rest is None else str(rest))
-        for rank, (end, rest) in enumerate(finish[:LISTED])
-    ]
-    print_table(
-        ("rank", "finish ns", "exposed ns"), rows, right=("rank", "finish ns", "exposed ns")
-    )
-    if len(finish) > LISTED:
-        print_note(f"{len(finish) - LISTED} more ranks; --json lists all")

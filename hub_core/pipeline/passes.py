@@ -1,29 +1,35 @@
-"""Run passes: an algorithm in, another one and what changed out."""
+"""Run passes: an algorithm or a workload in, another one and what changed out."""
 
 from __future__ import annotations
 
-from hub_core.model.algorithm import Algorithm
+from typing import TypeVar
+
+from hub_core.model import Algorithm, UsageError, Workload
 from hub_core.pipeline.calls import bound_options, call, misfit
-from hub_core.plugin_api.algorithm_pass import AlgorithmPass, PassReport
+from hub_core.plugin_api import AlgorithmPass, PassReport, Subject
 from hub_core.registry.bind_options import OptionText
 from hub_core.registry.discovery import discover
 from hub_core.registry.plugins import Registry
 
+Model = TypeVar("Model", bound=Algorithm | Workload)
+
 
 def transform(
-    algorithm: Algorithm,
+    model: Model,
     name: str,
     *,
     options: OptionText | None = None,
     registry: Registry | None = None,
-) -> tuple[Algorithm, PassReport]:
-    """Run the pass `name` on an algorithm. Raises `HubError`."""
+) -> tuple[Model, PassReport]:
+    """Run the pass `name` on an algorithm or a workload. Raises `HubError`."""
     found = (registry or discover()).find(AlgorithmPass, name)
-    result = call(found, tuple, algorithm, bound_options(found, options))
-    if len(result) != 2:
-        raise misfit(found, f"returned {len(result)} values, expected algorithm and PassReport")
-    transformed, report = result
-    if not isinstance(transformed, Algorithm) or not isinstance(report, PassReport):
-        kinds = f"{type(transformed).__name__} and {type(report).__name__}"
-        raise misfit(found, f"returned {kinds}, expected Algorithm and PassReport")
-    return transformed, report
+    subject = Subject(type(model).__name__.lower())
+    if found.offer.subject is not subject:
+        message = f"the pass {name} takes one {found.offer.subject}, not one {subject}"
+        raise UsageError(message, cure="'collhub formats' lists the passes", code="subject")
+    result = call(found, tuple, model, bound_options(found, options))
+    kinds = tuple(type(part) for part in result)
+    if kinds != (type(model), PassReport):
+        names = ", ".join(kind.__name__ for kind in kinds)
+        raise misfit(found, f"returned {names}, expected {type(model).__name__}, PassReport")
+    return result[0], result[1]

@@ -51,6 +51,7 @@ from hub_core.plugin_api.synthesizer import SynthesisRequest, SynthesisResult, S
 from hub_core.plugin_api.topology_builder import TopologyBuilder
 from hub_core.plugin_api.topology_reader import TopologyReader
 from hub_core.plugin_api.topology_writer import TopologyWriter
+from hub_core.plugin_api.workload_generator import WorkloadGenerator
 from hub_core.plugin_api.workload_reader import WorkloadReader
 from hub_core.plugin_api.workload_simulator import (
     WorkloadRequest,
@@ -69,7 +70,8 @@ __all__ = [
     "ReportWriter", "SelectedCollective", "SelectedWindow", "Selection", "SelectionWriter",
     "ServedCalls", "Shown", "SimulationRequest", "SimulationResult", "Simulator", "Source",
     "SourcePart", "Subject", "SynthesisRequest", "SynthesisResult", "Synthesizer",
-    "TopologyBuilder", "TopologyReader", "TopologyWriter", "WarmOptions", "WorkloadReader",
-    "WorkloadRequest", "WorkloadSimulator", "WorkloadTimes", "WorkloadWriter", "WriteResult",
-    "choice", "declared_options", "hookimpl", "log_diagnostic", "option", "optional", "resolve",
+    "TopologyBuilder", "TopologyReader", "TopologyWriter", "WarmOptions", "WorkloadGenerator",
+    "WorkloadReader", "WorkloadRequest", "WorkloadSimulator", "WorkloadTimes", "WorkloadWriter",
+    "WriteResult", "choice", "declared_options", "hookimpl", "log_diagnostic", "option", "optional",
+    "resolve",
 ]  # fmt: skip

@@ -13,19 +13,7 @@ from hub_core.plugin_api.algorithm_pass import AlgorithmPass
 from hub_core.plugin_api.check import Check
 from hub_core.plugin_api.command import Command
 from hub_core.plugin_api.engine import Engine
-from hub_core.plugin_api.executor import Executor
-from hub_core.plugin_api.reader import FormatReader
-from hub_core.plugin_api.report_writer import ReportWriter
-from hub_core.plugin_api.selection_writer import SelectionWriter
-from hub_core.plugin_api.simulator import Simulator
-from hub_core.plugin_api.synthesizer import Synthesizer
-from hub_core.plugin_api.topology_builder import TopologyBuilder
-from hub_core.plugin_api.topology_reader import TopologyReader
-from hub_core.plugin_api.topology_writer import TopologyWriter
-from hub_core.plugin_api.workload_reader import WorkloadReader
-from hub_core.plugin_api.workload_simulator import WorkloadSimulator
-from hub_core.plugin_api.workload_writer import WorkloadWriter
-from hub_core.plugin_api.writer import FormatWriter
+from hub_core.plugin_api.offers import Consumer, NetworkOffer, Producer
 
 API_VERSION = (1, 0)
 PROJECT = "collhub"
@@ -37,27 +25,19 @@ hookimpl = pluggy.HookimplMarker(PROJECT)
 
 
 @hookspec
-def collhub_producers() -> Sequence[FormatReader | WorkloadReader | Synthesizer]:
-    """Offer what makes algorithms and workloads: readers of formats, and synthesizers."""
+def collhub_producers() -> Sequence[Producer]:
+    """Offer what makes algorithms and workloads: readers, synthesizers, generators."""
     raise AssertionError("a specification is not called")
 
 
 @hookspec
-def collhub_consumers() -> Sequence[
-    FormatWriter
-    | WorkloadWriter
-    | Simulator
-    | WorkloadSimulator
-    | Executor
-    | ReportWriter
-    | SelectionWriter
-]:
+def collhub_consumers() -> Sequence[Consumer]:
     """Offer what takes algorithms and workloads: writers, simulators, executors, reports."""
     raise AssertionError("a specification is not called")
 
 
 @hookspec
-def collhub_topologies() -> Sequence[TopologyReader | TopologyWriter | TopologyBuilder]:
+def collhub_topologies() -> Sequence[NetworkOffer]:
     """Offer networks: readers and writers of files, and builders for texts such as `ring:8`."""
     raise AssertionError("a specification is not called")
 

@@ -21,30 +21,24 @@ from hub_core.plugin_api.synthesizer import Synthesizer
 from hub_core.plugin_api.topology_builder import TopologyBuilder
 from hub_core.plugin_api.topology_reader import TopologyReader
 from hub_core.plugin_api.topology_writer import TopologyWriter
+from hub_core.plugin_api.workload_generator import WorkloadGenerator
 from hub_core.plugin_api.workload_reader import WorkloadReader
 from hub_core.plugin_api.workload_simulator import WorkloadSimulator
 from hub_core.plugin_api.workload_writer import WorkloadWriter
 from hub_core.plugin_api.writer import FormatWriter
 
-Offer = (
-    FormatReader
-    | Synthesizer
-    | FormatWriter
+Producer = FormatReader | WorkloadReader | Synthesizer | WorkloadGenerator
+Consumer = (
+    FormatWriter
+    | WorkloadWriter
     | Simulator
+    | WorkloadSimulator
     | Executor
     | ReportWriter
     | SelectionWriter
-    | TopologyReader
-    | TopologyWriter
-    | TopologyBuilder
-    | AlgorithmPass
-    | Check
-    | Command
-    | Engine
-    | WorkloadReader
-    | WorkloadWriter
-    | WorkloadSimulator
 )
+NetworkOffer = TopologyReader | TopologyWriter | TopologyBuilder
+Offer = Producer | Consumer | NetworkOffer | AlgorithmPass | Check | Command | Engine
 AnyOffer = TypeVar("AnyOffer", bound=Offer)
 
 
@@ -62,6 +56,7 @@ OFFER_KINDS = (
     OfferKind(FormatReader, "reader", "collhub_producers", "read"),
     OfferKind(WorkloadReader, "workload reader", "collhub_producers", "read"),
     OfferKind(Synthesizer, "synthesizer", "collhub_producers", "synthesize"),
+    OfferKind(WorkloadGenerator, "workload generator", "collhub_producers", "generate"),
     OfferKind(FormatWriter, "writer", "collhub_consumers", "write"),
     OfferKind(WorkloadWriter, "workload writer", "collhub_consumers", "write"),
     OfferKind(Simulator, "simulator", "collhub_consumers", "simulate"),

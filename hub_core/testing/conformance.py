@@ -21,6 +21,7 @@ from hub_core.plugin_api.synthesizer import Synthesizer
 from hub_core.plugin_api.topology_builder import TopologyBuilder
 from hub_core.plugin_api.topology_reader import TopologyReader
 from hub_core.plugin_api.topology_writer import TopologyWriter
+from hub_core.plugin_api.workload_generator import WorkloadGenerator
 from hub_core.plugin_api.workload_simulator import WorkloadSimulator
 from hub_core.plugin_api.workload_writer import WorkloadWriter
 from hub_core.plugin_api.writer import FormatWriter
@@ -108,6 +109,8 @@ _RULES_BY_KINDS: tuple[tuple[Callable[[CheckedPlugin], Iterable[str | Skip]], Ki
     (work_checks.engines_run_tasks, (Engine,)),
     (workload_checks.workloads_come_back, (WorkloadWriter,)),
     (workload_checks.workload_simulators_simulate, (WorkloadSimulator,)),
+    (workload_checks.workload_generators_generate, (WorkloadGenerator,)),
+    (workload_checks.workload_passes_keep_jobs_correct, (AlgorithmPass,)),
     (work_checks.work_is_silent, _WORKERS),
 )
 

@@ -84,13 +84,19 @@ def executors_compute(subject: CheckedPlugin) -> Iterator[str | Skip]:
 
 def passes_keep_the_promise(subject: CheckedPlugin) -> Iterator[str | Skip]:
     """What a pass makes of a correct algorithm is correct, and it leaves its input as it is."""
-    for algorithm_pass in subject.offers(AlgorithmPass):
+    for algorithm_pass in _algorithm_passes(subject):
         results, refusals = results_on_samples(algorithm_pass, call)
         yield from refusals
         for sample, (_, result) in results.items():
             problem = _pass_problem(result)
             if problem:
                 yield f"{title(algorithm_pass)}, sample {sample}: {problem}"
+
+
+def _algorithm_passes(subject: CheckedPlugin) -> list[AlgorithmPass]:
+    """Its passes over algorithms; those over workloads have a rule of their own."""
+    passes = subject.offers(AlgorithmPass)
+    return [found for found in passes if found.subject is Subject.ALGORITHM]
 
 
 def checks_answer(subject: CheckedPlugin) -> Iterator[str | Skip]:
@@ -190,7 +196,7 @@ def _works(subject: CheckedPlugin) -> Iterator[tuple[Offer, Callable[[], object]
         yield simulator, partial(results_on_samples, simulator, simulated)
     for executor in subject.offers(Executor):
         yield executor, partial(results_on_samples, executor, executed)
-    for algorithm_pass in subject.offers(AlgorithmPass):
+    for algorithm_pass in _algorithm_passes(subject):
         yield algorithm_pass, partial(results_on_samples, algorithm_pass, call)
     for check in subject.offers(Check):
         request = _check_request(check)

@@ -1,7 +1,11 @@
-"""Rules for writers and simulators of workloads; their readers are tried as those of algorithms."""
+"""Rules for what makes, changes, writes and simulates workloads.
+
+Their readers are tried as those of algorithms.
+"""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -9,7 +13,10 @@ from hub_core.model.diagnostics import HubError
 from hub_core.model.workload import Workload
 from hub_core.network.topology import Topology
 from hub_core.pipeline.topology_input import parse_topology
+from hub_core.plugin_api.algorithm_pass import AlgorithmPass, PassReport
 from hub_core.plugin_api.artifacts import WriteResult
+from hub_core.plugin_api.check import Check, CheckReport, CheckRequest, Subject
+from hub_core.plugin_api.workload_generator import WorkloadGenerator
 from hub_core.plugin_api.workload_reader import WorkloadReader
 from hub_core.plugin_api.workload_simulator import (
     WorkloadRequest,
@@ -65,6 +72,59 @@ def workload_simulators_simulate(subject: CheckedPlugin) -> Iterator[str]:
                     yield f"{title(simulator)}, {name}: {len(times)} times, expected one a rank"
                 if any(time is not None and time < 0 for time in times):
                     yield f"{title(simulator)}, {name}: a time is negative"
+
+
+def workload_generators_generate(subject: CheckedPlugin) -> Iterator[str]:
+    """Default options give a job, the same in every run, in which no installed check errs."""
+    for generator in subject.offers(WorkloadGenerator):
+        made, again = call(generator), call(generator)
+        if not isinstance(made, Workload) or not isinstance(again, Workload):
+            yield f"{title(generator)} returned {type(made).__name__}, expected Workload"
+            continue
+        if differences := made.differences(again):
+            yield f"{title(generator)}: two runs differ in {', '.join(differences)}"
+        for problem in _problems(subject, made):
+            yield f"{title(generator)}: {problem}"
+
+
+def workload_passes_keep_jobs_correct(subject: CheckedPlugin) -> Iterator[str | Skip]:
+    """What a pass makes of a correct job is one, and it leaves its input as it is."""
+    for offered in subject.offers(AlgorithmPass):
+        if offered.subject is not Subject.WORKLOAD:
+            continue
+        taken = 0
+        for name, workload in sample_workloads().items():
+            before = copy.deepcopy(workload)
+            try:
+                result = call(offered, workload)
+            # A pass may want an option, or another kind of job.
+            except HubError:
+                continue
+            taken += 1
+            for problem in _pass_problems(subject, result):
+                yield f"{title(offered)}, {name}: {problem}"
+            if before.differences(workload):
+                yield f"{title(offered)}, {name}: the job was changed"
+        if not taken:
+            yield Skip(f"{title(offered)} refuses every job of the kit")
+
+
+def _pass_problems(subject: CheckedPlugin, result: object) -> Iterator[str]:
+    """What is wrong with what a pass returned."""
+    pair = result if isinstance(result, tuple) else ()
+    if [type(part) for part in pair] != [Workload, PassReport]:
+        yield f"returned {type(result).__name__}, not (Workload, PassReport)"
+        return
+    yield from _problems(subject, pair[0])
+
+
+def _problems(subject: CheckedPlugin, workload: Workload) -> Iterator[str]:
+    """Findings of the installed checks of workloads."""
+    for provided in subject.registry.all(Check):
+        if provided.offer.subject is Subject.WORKLOAD:
+            report = call(provided.offer, CheckRequest("job", workload=workload))
+            if isinstance(report, CheckReport) and not report.ok:
+                yield str(report.diagnostics[0])
 
 
 def _written(writer: WorkloadWriter, workload: Workload) -> Rendering:

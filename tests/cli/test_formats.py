@@ -40,8 +40,8 @@ def test_a_misspelt_name_gets_the_closest(collhub) -> None:
     assert (run.code, run.error_lines) == (
         2,
         [
-            "error: there is no format, picture, synthesizer, pass, simulator, executor, engine or "
-            "check 'jsno'; did you mean 'json'?"
+            "error: there is no format, picture, synthesizer, generator, pass, simulator, executor, "
+            "engine or check 'jsno'; did you mean 'json'?"
         ],
     )
 

@@ -20,6 +20,7 @@ Column = npt.NDArray[np.integer]
 MAX_VARINT = 10
 # A tag has 29 bits of field number and 3 of wire type; no record is longer than 32 bits tell.
 _MAX_SHORT_VARINT = 5
+_ONE_BYTE = tuple(bytes([value]) for value in range(128))
 
 
 class WireError(ValueError):
@@ -53,6 +54,9 @@ class WireType(IntEnum):
 
 def varint(value: int) -> bytes:
     """Encode 0..2^64-1; negative numbers as their two's complement, as in int32 and int64."""
+    # Most numbers of traces have one byte.
+    if 0 <= value < 128:
+        return _ONE_BYTE[value]
     value &= (1 << 64) - 1
     encoded = bytearray()
     while value >= 128:

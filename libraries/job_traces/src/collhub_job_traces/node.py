@@ -18,9 +18,10 @@ from collhub_job_traces.records import (
     TYPE,
     Attribute,
     attribute,
+    attribute_field,
     attribute_token,
-    encoded,
     fields,
+    node_field,
     varints,
 )
 from hub_core.model import JobCollective, NodeKind
@@ -141,20 +142,30 @@ class _Composition:
         is_plain = NODE_TYPES.get(kind) == node_type
         names = [one.name for one in self._attributes]
         tokens, left = [], iter(self._attributes)
+        is_same = True
         for number, value, raw in self._found:
             if number == ATTRIBUTE and isinstance(value, bytes):
                 one = next(left)
                 is_known = names.count(one.name) == 1 and self._take_attribute(one, kind)
                 tokens.append(attribute_token(one, is_known, raw))
+                # What the columns would not give back makes the record one that is kept whole.
+                is_same &= not is_known or self._gives_attribute(one, raw)
             elif number in FIELD_TOKENS and not (number == TYPE and not is_plain):
                 self._take_field(number, value)
-                tokens.append(FIELD_TOKENS[number])
+                token = FIELD_TOKENS[number]
+                tokens.append(token)
+                is_same &= node_field(token, self._values[token]) == raw
             else:
                 tokens.append(f"={raw.hex()}")
         text = " ".join(tokens)
-        is_same = len(set(tokens)) == len(tokens) and encoded(text, self._values) == record
+        is_same &= len(set(tokens)) == len(tokens)
         node.extra = text if is_same else f"!{record.hex()}"
         return node
+
+    def _gives_attribute(self, one: Attribute, raw: bytes) -> bool:
+        """Whether the value that was taken is encoded as it stands in the record."""
+        value = self._values[one.name]
+        return not isinstance(value, list) and attribute_field(one.name, one.kind, value) == raw
 
     def _kind(self, node_type: int) -> NodeKind:
         if node_type in (NodeType.METADATA, NodeType.INVALID):

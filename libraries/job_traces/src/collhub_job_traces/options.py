@@ -4,11 +4,27 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hub_core.plugin_api import OptionType, option
+from hub_core.plugin_api import OptionType, choice, option, optional
 
 
 @dataclass(frozen=True, slots=True)
-class JobReadOptions:
+class AssumedRanks:
+    """What is done about ranks without a file."""
+
+    ranks_missing: str = choice(
+        ("refuse", "assume-same"),
+        "ranks without a file: refuse, or assume that they do the same as the next lower one"
+        " that has one",
+    )
+    ranks: int | None = optional(
+        "ranks of the job, where those without a file are assumed (default: those of the groups)",
+        OptionType.INT,
+        minimum=1,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class JobReadOptions(AssumedRanks):
     """Options of the reader `chakra-workload`."""
 
     groups: str | None = option(

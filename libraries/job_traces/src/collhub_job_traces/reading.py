@@ -1,30 +1,29 @@
 """Read Chakra execution traces of whole jobs, every record so that it can be written back.
 
-Cost: linear in the bytes; attributes that stand in many records are decoded once.
+Cost: linear in the bytes. Records of equal bytes, of which a job has many, are decoded once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
 from collhub_chakra import Metadata, RankFile, TraceError, open_rank_file, varint
+from collhub_columns import Int64Array
 
-from collhub_job_traces.groups import ATTRIBUTE, job_groups
+from collhub_job_traces.groups import ATTRIBUTE, job_groups, parsed_groups
+from collhub_job_traces.missing_ranks import Stand, own_groups, own_peers, report, stand_ins
 from collhub_job_traces.node import DecodedNode, NodeDecoder
 from collhub_job_traces.options import JobReadOptions
+from collhub_job_traces.record_table import RecordTable
 from hub_core import InputError, Location, Provenance
-from hub_core.model import JsonValue, NodeColumns, Workload
+from hub_core.model import JsonValue, NodeColumns, ProcessGroup, Workload
 from hub_core.plugin_api import Source
 
 EXTENSION = "chakra-workload"
 """Key of `Workload.extensions` for the metadata records of the files, in hexadecimal."""
-_COLUMNS = (
-    *("kind", "identity", "duration_ns", "operations", "bytes", "collective", "root", "peer"),
-    *("tag", "dimensions", "on_host"),
-)
-_Edges = tuple[list[int], list[int]]
 
 
 def read(source: Source, options: JobReadOptions) -> Workload:
@@ -41,45 +40,86 @@ def read(source: Source, options: JobReadOptions) -> Workload:
 
 
 class _Reader:
-    """One reading: the columns of all nodes so far."""
+    """One reading: the different records so far, and which of them each node is."""
 
     def __init__(self, source: Source, options: JobReadOptions) -> None:
         self._source = source
         self._options = options
-        self._columns: dict[str, list[int]] = {name: [] for name in _COLUMNS}
-        self._tables: dict[str, dict[str, int]] = {"name": {}, "extra": {}, "group": {}}
-        self._indices: dict[str, list[int]] = {name: [] for name in self._tables}
-        self._rank: list[int] = []
-        self._edges: dict[str, _Edges] = {"data": ([], []), "control": ([], [])}
+        self._records: dict[bytes, int] = {}
+        self._decoded: list[DecodedNode] = []
         self._dropped = 0
 
     def read(self) -> Workload:
         """Read all files."""
         parts = sorted(self._source.parts, key=lambda part: part.rank or 0)
-        _check_ranks([part.rank or 0 for part in parts], self._source.name)
+        given = [part.rank or 0 for part in parts]
+        _check_ranks(given, self._source.name, is_whole=not self._assumes)
         heads, metadata = [], Metadata()
-        for rank, part in enumerate(parts):
+        which: list[Int64Array] = []
+        for rank, part in zip(given, parts, strict=True):
             file, found = open_rank_file(part.name, rank, part.load())
-            metadata = metadata if rank else found
+            metadata = metadata if which else found
             heads.append(_head(file).hex())
-            self._add(file)
-        ranks = len(parts)
-        columns = {**self._columns, **self._indices, "rank": self._rank}
-        data, control = self._edges.values()
-        nodes = NodeColumns.from_columns(ranks, columns, data, control, self._source.name)
-        group_names = tuple(self._tables["group"])
+            which.append(self._nodes(file))
         text = self._options.groups or metadata.text(ATTRIBUTE)
-        groups = job_groups(text, group_names, nodes, self._source)
+        stand = stand_ins(given, self._num_ranks(given, text))
+        report(stand, self._source)
+        by_rank = dict(zip(given, which, strict=True))
+        table = RecordTable(self._decoded, [by_rank[rank] for rank in stand.of])
+        nodes = self._columns(table, stand)
+        groups = job_groups(text, table.texts["group"], nodes, self._source)
+        if stand.assumed:
+            nodes = self._with_own_groups(nodes, table, stand, groups)
+            heads = [heads[given.index(rank)] for rank in stand.of]
         return Workload(
             nodes,
-            tuple(self._tables["name"]),
+            table.texts["name"],
             groups,
-            extras=tuple(self._tables["extra"]),
+            extras=table.texts["extra"],
             provenance=Provenance(
                 source_name=self._source.name.rsplit("/", 1)[-1],
                 source_sha256=self._source.sha256(),
             ),
             extensions={EXTENSION: self._extension(heads)},
+        )
+
+    @property
+    def _assumes(self) -> bool:
+        return self._options.ranks_missing == "assume-same"
+
+    def _num_ranks(self, given: Sequence[int], groups: str) -> int:
+        """Ranks of the job: as stated, or those of the groups where some have no file."""
+        if not self._assumes:
+            return len(given)
+        members = parsed_groups(groups.encode(), self._source.name).values() if groups else ()
+        named = max((max(ranks, default=0) for ranks in members), default=0)
+        needed = 1 + max(given[-1], named)
+        ranks = self._options.ranks or needed
+        if ranks < needed:
+            message = f"rank {needed - 1} is named, but the job is to have {ranks} ranks"
+            place = Location(self._source.name)
+            raise InputError(message, location=place, code="rank-range", cure="change -O ranks")
+        return ranks
+
+    def _columns(self, table: RecordTable, stand: Stand) -> NodeColumns:
+        """The nodes of all ranks, those of stand-ins with groups of the rank that they copy."""
+        columns, name = table.columns, self._source.name
+        peers = own_peers(stand, columns["rank"], columns["peer"], name)
+        return NodeColumns.from_columns(
+            len(stand.of), {**columns, "peer": peers}, table.data, table.control, name
+        )
+
+    def _with_own_groups(
+        self,
+        nodes: NodeColumns,
+        table: RecordTable,
+        stand: Stand,
+        groups: Sequence[ProcessGroup],
+    ) -> NodeColumns:
+        group = own_groups(stand, nodes.rank, nodes.group, groups, self._source.name)
+        columns = {**table.columns, "peer": nodes.peer, "group": group}
+        return NodeColumns.from_columns(
+            len(stand.of), columns, table.data, table.control, self._source.name
         )
 
     def _extension(self, heads: list[str]) -> JsonValue:
@@ -90,43 +130,42 @@ class _Reader:
             said["dangling dependencies dropped"] = self._dropped
         return said
 
-    def _add(self, file: RankFile) -> None:
-        """The nodes of one file."""
+    def _nodes(self, file: RankFile) -> Int64Array:
+        """For every node of a file, the index of its record among the decoded ones."""
         decoder = NodeDecoder(file)
-        first = len(self._rank)
-        nodes = [decoder.node(index) for index in range(len(file.starts))]
-        rows = {node.identity: first + index for index, node in enumerate(nodes)}
-        if len(rows) < len(nodes):
+        which: list[int] = []
+        content, known = file.content, self._records
+        bounds = zip(file.starts.tolist(), file.stops.tolist(), strict=True)
+        for index, (start, stop) in enumerate(bounds):
+            record = content[start:stop]
+            # The bytes decide all but where the node stands.
+            at = known.get(record)
+            if at is None:
+                at = known[record] = len(self._decoded)
+                self._decoded.append(decoder.node(index))
+            which.append(at)
+        nodes = [self._decoded[at] for at in which]
+        ids = {node.identity for node in nodes}
+        if len(ids) < len(nodes):
             raise decoder.error(_second([node.identity for node in nodes]), "its id stands twice")
         for index, node in enumerate(nodes):
-            self._rank.append(file.rank)
-            for name, column in self._columns.items():
-                column.append(getattr(node, name))
-            if any(one not in rows for one in (*node.data, *node.control)):
-                self._drop(decoder, index, node, rows)
-            for name, text in (("name", node.name), ("group", node.group), ("extra", node.extra)):
-                self._indices[name].append(self._index(name, text))
-            for kind, ids in (("data", node.data), ("control", node.control)):
-                parents, children = self._edges[kind]
-                known = [rows[one] for one in ids if one in rows]
-                parents += known
-                children += [first + index] * len(known)
+            if not ids.issuperset(node.data) or not ids.issuperset(node.control):
+                which[index] = len(self._decoded)
+                self._decoded.append(self._without_dangling(decoder, index, node, ids))
+        return np.asarray(which, np.int64)
 
-    def _index(self, table: str, text: str) -> int:
-        """The index of a text in its table, -1 for none."""
-        known = self._tables[table]
-        return known.setdefault(text, len(known)) if text else -1
-
-    def _drop(
-        self, decoder: NodeDecoder, index: int, node: DecodedNode, rows: dict[int, int]
-    ) -> None:
-        """Leave out dependencies on nodes that are not there; the record is kept as it stands."""
-        lost = [one for one in (*node.data, *node.control) if one not in rows]
+    def _without_dangling(
+        self, decoder: NodeDecoder, index: int, node: DecodedNode, ids: set[int]
+    ) -> DecodedNode:
+        """The node without dependencies on nodes that are not there; its record stays as it is."""
+        lost = [one for one in (*node.data, *node.control) if one not in ids]
         if not self._options.drop_dangling:
             cure = "-O drop_dangling=true drops such dependencies"
             raise decoder.error(index, f"it waits for node {lost[0]}, which is not there", cure)
         self._dropped += len(lost)
-        node.extra = decoder.whole(index)
+        data = [one for one in node.data if one in ids]
+        control = [one for one in node.control if one in ids]
+        return replace(node, data=data, control=control, extra=decoder.whole(index))
 
 
 def _head(file: RankFile) -> bytes:
@@ -135,12 +174,15 @@ def _head(file: RankFile) -> bytes:
     return file.content[: start - len(varint(stop - start))]
 
 
-def _check_ranks(ranks: Sequence[int], name: str) -> None:
+def _check_ranks(ranks: Sequence[int], name: str, *, is_whole: bool) -> None:
     for before, rank in pairwise([-1, *ranks]):
-        if rank != before + 1:
-            what = "stands twice" if rank == before else f"is there, that of rank {before + 1} not"
-            message = f"the file of rank {rank} {what}"
+        if rank == before:
+            message = f"the file of rank {rank} stands twice"
             raise InputError(message, location=Location(name), code="rank-files")
+        if is_whole and rank != before + 1:
+            message = f"the file of rank {rank} is there, that of rank {before + 1} not"
+            cure = "-O ranks_missing=assume-same takes such ranks to do the same as others"
+            raise InputError(message, location=Location(name), code="rank-files", cure=cure)
 
 
 def _second(values: Sequence[int]) -> int:

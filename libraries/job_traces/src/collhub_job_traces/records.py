@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from collhub_chakra import Kind, varint
 
@@ -19,6 +20,7 @@ FIELD_TOKENS = {ID: "id", NAME: "name", TYPE: "type", CONTROL: "ctrl", DATA: "da
 _NUMBERS = {"id": ID, "type": TYPE, "us": MICROS}
 _LISTS = {"ctrl": CONTROL, "data": DATA}
 VARINT, BYTES = 0, 2
+_REMEMBERED = 1 << 16
 # Attributes that the model knows, by their kinds: whole numbers, and the name of a group.
 KNOWN = (
     *("comm_size", "comm_type", "comm_src", "comm_dst", "comm_tag"),
@@ -107,13 +109,17 @@ def encoded(tokens: str, values: Mapping[str, int | list[int] | bytes]) -> bytes
             parts.append(bytes.fromhex(token[1:]))
         elif token[0] == "@":
             name, _, kind = token[1:].partition(":")
-            parts.append(_attribute_field(name, int(kind), values[name]))
+            value = values[name]
+            # Lists are fields of nodes alone.
+            assert not isinstance(value, list)
+            parts.append(attribute_field(name, int(kind), value))
         else:
-            parts.append(_node_field(token, values[token]))
+            parts.append(node_field(token, values[token]))
     return b"".join(parts)
 
 
-def _node_field(token: str, value: int | list[int] | bytes) -> bytes:
+def node_field(token: str, value: int | list[int] | bytes) -> bytes:
+    """The field of a token; a number, a list of them, or the name."""
     if isinstance(value, bytes):
         return varint(NAME << 3 | BYTES) + varint(len(value)) + value
     if isinstance(value, list):
@@ -122,11 +128,13 @@ def _node_field(token: str, value: int | list[int] | bytes) -> bytes:
     return varint(_NUMBERS[token] << 3) + varint(value)
 
 
-def _attribute_field(name: str, kind: int, value: int | list[int] | bytes) -> bytes:
+@lru_cache(maxsize=_REMEMBERED)
+def attribute_field(name: str, kind: int, value: int | bytes) -> bytes:
+    """The field of an attribute; equal ones stand in most nodes of a job."""
     content = varint(1 << 3 | BYTES) + varint(len(name)) + name.encode()
     if isinstance(value, bytes):
         content += varint(kind << 3 | BYTES) + varint(len(value)) + value
-    elif isinstance(value, int):
+    else:
         content += varint(kind << 3) + varint(value % (1 << 64))
     return varint(ATTRIBUTE << 3 | BYTES) + varint(len(content)) + content
 

@@ -40,7 +40,9 @@ _MICRO_NS = 1000
 
 def write(workload: Workload, options: NoOptions) -> WriteResult:
     """One trace a rank, named `.<rank>.et`, encoded when its content is asked for."""
-    return WriteResult(trace_files(workload), _losses(workload))
+    # Jobs from elsewhere get records of the writer's making, which the reader keeps.
+    kept = () if EXTENSION in workload.extensions else ("extra", "extras", "extensions")
+    return WriteResult(trace_files(workload), _losses(workload), kept)
 
 
 def trace_files(workload: Workload, profile: str = PROFILE) -> Iterator[Artifact]:

@@ -6,10 +6,13 @@ from collections.abc import Sequence
 
 from collhub_job_traces.options import JobReadOptions
 
+from collhub_jobs.passes.options import FuseOptions, ScaleOptions, SplitOptions
 from hub_core.plugin_api import (
+    AlgorithmPass,
     Check,
     Format,
     Layout,
+    NoOptions,
     Subject,
     WorkloadReader,
     WorkloadWriter,
@@ -17,6 +20,14 @@ from hub_core.plugin_api import (
 )
 
 COLLHUB_PLUGIN_API = (1, 0)
+
+# Of every pass: what it does, and its options.
+_PASSES = {
+    "scale-compute": ("computations of some ranks take longer or shorter", ScaleOptions),
+    "drop-markers": ("leaves out markers, which take no time", NoOptions),
+    "split-collectives": ("cuts collectives into several", SplitOptions),
+    "fuse-collectives": ("joins small all-reduces into buckets", FuseOptions),
+}
 
 CHAKRA_WORKLOAD = Format(
     "chakra-workload",
@@ -44,6 +55,21 @@ def collhub_producers() -> Sequence[WorkloadReader]:
 def collhub_consumers() -> Sequence[WorkloadWriter]:
     """Describe the writer."""
     return [WorkloadWriter(CHAKRA_WORKLOAD, "collhub_job_traces.writing:write")]
+
+
+@hookimpl
+def collhub_passes() -> Sequence[AlgorithmPass]:
+    """Describe the passes."""
+    return [
+        AlgorithmPass(
+            name,
+            description,
+            f"collhub_jobs.passes.{name.replace('-', '_')}:run",
+            options,
+            Subject.WORKLOAD,
+        )
+        for name, (description, options) in _PASSES.items()
+    ]
 
 
 @hookimpl

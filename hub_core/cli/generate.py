@@ -1,0 +1,69 @@
+"""`collhub generate`: make a workload from the numbers of a model, check it and write it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from hub_core.cli.arguments import (
+    OutputRequest,
+    assign,
+    complete_offers,
+    output_option,
+    output_options,
+)
+from hub_core.cli.session import Session, written_paths
+from hub_core.cli.workloads import admit_workload
+from hub_core.model import loss_object
+from hub_core.plugin_api import WorkloadGenerator
+
+if TYPE_CHECKING:
+    from hub_core.model import JsonValue, Workload
+    from hub_core.pipeline.outputs import Written
+
+
+@click.command()
+@click.argument("name", metavar="NAME", shell_complete=complete_offers(WorkloadGenerator))
+@output_option
+@output_options
+@click.pass_obj
+def generate(session: Session, name: str, out: str, output: OutputRequest) -> None:
+    """Make a workload with the generator NAME (`collhub formats` lists them), and write it.
+
+    An option of -O goes to the generator and the writer that declare it; generator.KEY and
+    writer.KEY mean one of them. `collhub formats NAME` shows those of a generator. The result is
+    verified before it is written.
+    """
+    # Imported here: the help of the command needs no numpy.
+    from hub_core.pipeline.generation import generate_job
+
+    sides = {"generator": session.options_of(WorkloadGenerator, name)}
+    target = session.output_target(out, output, is_workload=True)
+    given = assign(output.assignments, {**sides, "writer": target.options})
+    with session.progress(f"generating {name}"):
+        workload = generate_job(name, given["generator"], session.registry())
+    # Generators of plugins are trusted as little as files are.
+    admit_workload(session, workload, f"the workload of {name}")
+    written = session.write_output(workload, target, given["writer"], output, work="generation")
+    if output.as_json:
+        session.print_json(_document(name, target.format_name, workload, written))
+        return
+    nodes = len(workload.nodes)
+    session.say(f"{name}: {workload.num_ranks} ranks, {nodes} nodes")
+    session.say_written(written)
+
+
+def _document(
+    name: str, format_name: str, workload: Workload, written: Written
+) -> dict[str, JsonValue]:
+    """As `collhub/report-generate-1` states it."""
+    return {
+        "schema": "collhub/report-generate-1",
+        "generator": name,
+        "to": format_name,
+        "num_ranks": workload.num_ranks,
+        "nodes": len(workload.nodes),
+        "artifacts": list(written_paths(written.paths)),
+        "losses": [loss_object(loss) for loss in written.losses],
+    }

@@ -1,0 +1,205 @@
+"""What `collhub simulate` does with a workload: its times, and where they go."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from hub_core.cli.output import print_fields, print_json, print_line, print_note, print_table
+from hub_core.cli.workloads import LISTED
+from hub_core.model import ExitCode, UsageError, format_bytes, format_time
+from hub_core.model.diagnostics import diagnostic_object
+from hub_core.plugin_api import WorkloadRequest, WorkloadTimes
+
+if TYPE_CHECKING:
+    from hub_core.cli.job_report import JobReport, Spent
+    from hub_core.cli.session import Session
+    from hub_core.model import JsonValue, Workload
+    from hub_core.network import Topology
+
+UNLIMITED = {"slots": "unlimited"}
+_LISTED_SORTS = 8
+_NOT_STATED = "not stated"
+
+
+def simulate_workload(
+    session: Session,
+    workload: Workload,
+    topology: Topology | None,
+    backend: str,
+    options: Mapping[str, str],
+    *,
+    name: str,
+    as_json: bool,
+    has_overlap: bool,
+) -> int:
+    """Simulate a workload and say when each rank finishes; exit 1 where one never does.
+
+    `has_overlap`: also without limits of what a rank may have in flight.
+    """
+    request = WorkloadRequest(workload, topology)
+    times = _times(session, request, backend, options, name)
+    unlimited = None
+    if has_overlap:
+        unlimited = _times(session, request, backend, {**options, **UNLIMITED}, name)
+    report = _report(workload, times)
+    if as_json:
+        print_json(_document(name, backend, request, times, unlimited, report))
+    else:
+        _print_times(request, times, unlimited, report)
+        if report is not None:
+            _print_report(workload, report)
+    session.report(times.diagnostics)
+    return ExitCode.DONE if times.time_ns is not None else ExitCode.INVALID
+
+
+def _times(
+    session: Session,
+    request: WorkloadRequest,
+    backend: str,
+    options: Mapping[str, str],
+    name: str,
+) -> WorkloadTimes:
+    from hub_core.pipeline.workload_simulation import simulate_job
+
+    with session.progress(f"simulating {name} (the first run compiles the simulator)"):
+        return simulate_job(request, backend, options, session.registry())
+
+
+def _report(workload: Workload, times: WorkloadTimes) -> JobReport | None:
+    """Where the time goes, for simulators that tell the times of nodes."""
+    # Imported here: the help of the command needs no numpy.
+    from hub_core.cli.job_report import job_report
+
+    if times.step_start_ns is None or times.step_end_ns is None:
+        return None
+    return job_report(workload, times.step_start_ns, times.step_end_ns)
+
+
+def _document(
+    name: str,
+    backend: str,
+    request: WorkloadRequest,
+    times: WorkloadTimes,
+    unlimited: WorkloadTimes | None,
+    report: JobReport | None,
+) -> dict[str, JsonValue]:
+    from hub_core.cli.job_report import report_object
+
+    document: dict[str, JsonValue] = {
+        "schema": "collhub/report-simulate-workload-1",
+        "source": name,
+        "backend": backend,
+        "topology": None if request.topology is None else request.topology.name,
+        "time_ns": times.time_ns,
+        "rank_finish_ns": list(times.rank_finish_ns),
+        "rank_exposed_ns": list(times.rank_exposed_ns),
+        "slots": times.slots,
+        "details": dict(times.details),
+        "diagnostics": [diagnostic_object(found) for found in times.diagnostics],
+    }
+    if report is not None:
+        document |= report_object(request.workload, report)
+    if unlimited is not None:
+        document["unlimited_time_ns"] = unlimited.time_ns
+    return document
+
+
+def _print_times(
+    request: WorkloadRequest,
+    times: WorkloadTimes,
+    unlimited: WorkloadTimes | None,
+    report: JobReport | None,
+) -> None:
+    workload, topology = request.workload, request.topology
+    exposed = [value for value in times.rank_exposed_ns if value is not None]
+    print_fields(
+        {
+            "workload": f"{workload.num_ranks} ranks, {len(workload.nodes)} nodes",
+            **({} if topology is None else {"topology": topology.name}),
+            "slots": times.slots or _NOT_STATED,
+            "time": _said_time(times),
+            **({} if unlimited is None else {"with unlimited slots": _said_time(unlimited)}),
+            "exposed": f"{format_time(max(exposed))} of a rank at most" if exposed else _NOT_STATED,
+        }
+    )
+    head = ("rank", "finish ns", "exposed ns", "computes")
+    finish = list(zip(times.rank_finish_ns, times.rank_exposed_ns, strict=True))
+    rows = [
+        (
+            str(rank),
+            "never" if end is None else str(end),
+            "-" if rest is None else str(rest),
+            _utilisation(report, rank, end),
+        )
+        for rank, (end, rest) in enumerate(finish[:LISTED])
+    ]
+    print_table(head, rows, right=head)
+    if len(finish) > LISTED:
+        print_note(f"{len(finish) - LISTED} more ranks; --json lists all")
+
+
+def _said_time(times: WorkloadTimes) -> str:
+    if times.time_ns is None:
+        return "some ranks never finish"
+    return f"{format_time(times.time_ns)} ({times.time_ns} ns)"
+
+
+def _utilisation(report: JobReport | None, rank: int, finish_ns: int | None) -> str:
+    """The share of a rank's time in which it computes."""
+    if report is None or not finish_ns:
+        return "-"
+    return f"{100 * report.rank_compute_ns[rank] / finish_ns:.0f} %"
+
+
+def _print_report(workload: Workload, report: JobReport) -> None:
+    """The sorts of communication, then the critical path."""
+    from hub_core.cli.job_report import node_name, node_sort, path_shares
+
+    if report.spent:
+        shown = min(_LISTED_SORTS, len(report.spent))
+        print_line(f"{shown} of {len(report.spent)} sorts of communication, exposed most first:")
+        head = ("communication", "ranks", "size", "calls", "a call", "exposed a rank")
+        rows = [_spent_cells(spent) for spent in report.spent[:shown]]
+        print_table(head, rows, right=head[1:])
+    if not report.path:
+        return
+    shares = path_shares(workload, report.path)
+    whole = sum(shares.values()) or 1
+    listed = ", ".join(f"{100 * ns / whole:.0f} % {kind}" for kind, ns in shares.items())
+    ranks = len({int(workload.nodes.rank[node.row]) for node in report.path})
+    where = f"{len(report.path)} nodes on {ranks} {'rank' if ranks == 1 else 'ranks'}"
+    print_line(f"critical path, {where}: {listed}; the longest:")
+    longest = sorted(report.path, key=lambda node: -node.duration_ns)[:_LISTED_SORTS]
+    print_table(
+        ("rank", "node", "kind", "from", "takes"),
+        [
+            (
+                str(workload.nodes.rank[node.row]),
+                node_name(workload, node.row),
+                node_sort(workload, node.row),
+                format_time(node.start_ns),
+                format_time(node.duration_ns),
+            )
+            for node in longest
+        ],
+        right=("rank", "from", "takes"),
+    )
+
+
+def _spent_cells(spent: Spent) -> Sequence[str]:
+    return (
+        spent.kind,
+        str(spent.ranks),
+        format_bytes(spent.bytes),
+        str(spent.calls),
+        format_time(spent.time_ns // spent.calls),
+        format_time(spent.most_ns),
+    )
+
+
+def refuse_overlap(declared: Sequence[str], given: Mapping[str, str], backend: str) -> None:
+    """Raise `UsageError` where a simulator has no slots to take away."""
+    if "slots" not in declared or given.get("slots", "") == UNLIMITED["slots"]:
+        message = f"--overlap has no meaning for {backend} here"
+        raise UsageError(message, cure="leave it out, or leave out -O slots")

@@ -1,0 +1,1 @@
+"""Passes over whole jobs, one file a pass."""

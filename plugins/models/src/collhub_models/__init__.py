@@ -1,0 +1,1 @@
+"""Jobs from the numbers of a model: training steps of transformers and of recommendation models."""

@@ -1,0 +1,132 @@
+"""A training step of a deep-learning recommendation model.
+
+Source: Naumov et al., "Deep Learning Recommendation Model for Personalization and Recommendation
+Systems" (arXiv 1906.00091), section 3: tables are cut among the ranks, the MLPs are data-parallel;
+an all-to-all turns the embeddings of all samples from own tables into those of own samples from all
+tables, and another one their gradients back. The interactions are the dot products of any two of
+the embeddings and the output of the bottom MLP. Left out: the optimizer of the MLPs.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+
+from collhub_models.options import DlrmOptions
+from collhub_models.program import Program, Stage, job_of
+from hub_core import UsageError
+from hub_core.model import JobCollective, Workload
+
+_BACKWARD = 2
+
+
+class DlrmSizes:
+    """Numbers of one rank's share of the model."""
+
+    def __init__(self, options: DlrmOptions) -> None:
+        """Numbers for options. Raises `UsageError` for those that fit no job."""
+        for name, value in (("tables", options.tables), ("batch", options.batch)):
+            if value % options.ranks:
+                message = f"{name} {value} is no multiple of ranks {options.ranks}"
+                raise UsageError(message, cure=f"change -O {name}", code="degrees")
+        self._options = options
+        self.samples = options.batch // options.ranks
+        vectors = options.tables + 1
+        pairs = vectors * (vectors - 1) // 2
+        self.bottom = [*_widths(options.bottom, "bottom"), options.dimension]
+        self.top = [options.dimension + pairs, *_widths(options.top, "top")]
+        self.interaction_operations = 2 * self.samples * vectors**2 * options.dimension
+        self.interaction_bytes = (
+            options.element_bytes * self.samples * (vectors * options.dimension + self.top[0])
+        )
+
+    @property
+    def exchanged_bytes(self) -> int:
+        """Of the embeddings of all samples from the tables of one rank."""
+        options = self._options
+        embeddings = options.batch * options.tables // options.ranks
+        elements = embeddings * options.dimension
+        return elements * options.element_bytes
+
+    def parameters(self, widths: list[int]) -> int:
+        """Weights and biases of an MLP."""
+        return sum(one * other + other for one, other in pairwise(widths))
+
+    def operations(self, widths: list[int]) -> int:
+        """Of an MLP forward, for the samples of a rank: two a weight and sample."""
+        return 2 * self.samples * sum(one * other for one, other in pairwise(widths))
+
+    def bytes(self, widths: list[int]) -> int:
+        """Of the weights and the activations of an MLP."""
+        elements = self.parameters(widths) + self.samples * sum(widths)
+        return elements * self._options.element_bytes
+
+
+def generate(options: DlrmOptions) -> Workload:
+    """One step. Raises `UsageError` for options that fit no job."""
+    sizes = DlrmSizes(options)
+    program = Program(options, ("all",))
+    rows = _forward(program, options, sizes)
+    _backward(program, options, sizes, rows)
+    ranks = np.arange(options.ranks, dtype=np.int64)
+    return job_of([Stage(program, ranks)], {"all": ranks[None]}, "dlrm")
+
+
+def _forward(program: Program, options: DlrmOptions, sizes: DlrmSizes) -> int:
+    """Look-ups whose exchange overlaps with the bottom MLP; returns the last row."""
+    looked_up = options.pooling * sizes.exchanged_bytes
+    additions = looked_up // options.element_bytes
+    embeddings = program.compute("look-up", additions, looked_up, (), ())
+    kind = JobCollective.ALL_TO_ALL
+    exchanged = program.collective("embeddings", kind, sizes.exchanged_bytes, "all", [embeddings])
+    bottom = _mlp(program, "forward bottom", sizes, sizes.bottom, (), [embeddings])
+    work = sizes.interaction_operations, sizes.interaction_bytes
+    interacted = program.compute("forward interaction", *work, [exchanged, bottom], ())
+    return _mlp(program, "forward top", sizes, sizes.top, [interacted], ())
+
+
+def _backward(program: Program, options: DlrmOptions, sizes: DlrmSizes, last: int) -> None:
+    """Gradients; each reduction overlaps with what is computed behind it."""
+    top = _mlp(program, "backward top", sizes, sizes.top, [last], ())
+    _reduce(program, "gradients top", options, sizes.parameters(sizes.top), top)
+    work = _BACKWARD * sizes.interaction_operations, _BACKWARD * sizes.interaction_bytes
+    interacted = program.compute("backward interaction", *work, [top], ())
+    kind = JobCollective.ALL_TO_ALL
+    exchanged = program.collective(
+        "gradients of embeddings", kind, sizes.exchanged_bytes, "all", [interacted]
+    )
+    bottom = _mlp(program, "backward bottom", sizes, sizes.bottom, [interacted], ())
+    _reduce(program, "gradients bottom", options, sizes.parameters(sizes.bottom), bottom)
+    # A row that is looked up is read, and written with its gradient taken away.
+    updated = options.pooling * sizes.exchanged_bytes
+    operations = updated // options.element_bytes
+    program.compute("update", operations, 2 * updated, [exchanged], [bottom])
+
+
+def _mlp(
+    program: Program,
+    name: str,
+    sizes: DlrmSizes,
+    widths: list[int],
+    after: list[int] | tuple[()],
+    before: list[int] | tuple[()],
+) -> int:
+    times = _BACKWARD if name.startswith("backward") else 1
+    operations = times * sizes.operations(widths)
+    touched = times * sizes.bytes(widths)
+    return program.compute(name, operations, touched, after, before)
+
+
+def _reduce(program: Program, name: str, options: DlrmOptions, count: int, after: int) -> None:
+    size = count * options.element_bytes
+    program.collective(name, JobCollective.ALL_REDUCE, size, "all", [after])
+
+
+def _widths(text: str, name: str) -> list[int]:
+    """The numbers in `13-512-256`. Raises `UsageError`."""
+    words = text.split("-")
+    if not all(word.isascii() and word.isdecimal() and 0 < int(word) < 1 << 31 for word in words):
+        message = f"{name} {text!r:.60} is not a list of widths"
+        raise UsageError(message, cure=f"-O {name}=512-256", code="widths")
+    return [int(word) for word in words]

@@ -1,0 +1,187 @@
+"""The nodes of one rank, and the job of many ranks that run the same nodes in other groups."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from collhub_models.options import MachineOptions
+from hub_core import Provenance
+from hub_core.model import JobCollective, NodeColumns, NodeKind, ProcessGroup, Workload
+
+Ints = npt.NDArray[np.int64]
+_COLUMNS = (
+    "kind",
+    "name",
+    "duration_ns",
+    "operations",
+    "bytes",
+    "collective",
+    "role",
+    "shift",
+    "tag",
+)
+
+
+class Program:
+    """Nodes of a rank in the order in which they take a slot.
+
+    Groups are named by roles (`tensor`, `data`), and peers by how much higher their rank is, so
+    that all ranks of a stage share one program.
+    """
+
+    def __init__(self, machine: MachineOptions, roles: Sequence[str]) -> None:
+        """An empty program for NPUs of a kind."""
+        self._machine = machine
+        self._roles = {role: index for index, role in enumerate(roles)}
+        self.names: dict[str, int] = {}
+        self.columns: dict[str, list[int]] = {name: [] for name in _COLUMNS}
+        self.data: tuple[list[int], list[int]] = ([], [])
+        self.control: tuple[list[int], list[int]] = ([], [])
+
+    def __len__(self) -> int:
+        return len(self.columns["kind"])
+
+    def compute(
+        self, name: str, operations: int, touched: int, after: Sequence[int], before: Sequence[int]
+    ) -> int:
+        """A computation that takes the data of `after`, and starts behind `before`.
+
+        `operations`, `touched`: floating-point operations, and bytes of memory. Returns its row.
+        """
+        values = {"operations": operations, "bytes": touched}
+        if self._machine.tflops:
+            # Whichever takes longer hides the other.
+            flops_ns = operations / self._machine.tflops / 1e3
+            memory_ns = touched / self._machine.memory_bandwidth * 1e9
+            values["duration_ns"] = max(1, round(max(flops_ns, memory_ns)))
+        return self._add(NodeKind.COMPUTE, name, after, before, values)
+
+    def collective(
+        self,
+        name: str,
+        kind: JobCollective,
+        size: int,
+        role: str,
+        after: Sequence[int],
+        before: Sequence[int] = (),
+    ) -> int:
+        """A collective of `size` bytes in the rank's group of a role; returns its row."""
+        values = {"collective": int(kind), "bytes": size, "role": self._roles[role]}
+        return self._add(NodeKind.COLLECTIVE, name, after, before, values)
+
+    def message(
+        self, kind: NodeKind, name: str, size: int, shift: int, tag: int, after: Sequence[int]
+    ) -> int:
+        """A SEND to, or RECV from, the rank that is `shift` higher; returns its row."""
+        values = {
+            "bytes": size,
+            "shift": shift,
+            "tag": tag,
+        }
+        return self._add(kind, name, after, (), values)
+
+    def _add(
+        self,
+        kind: NodeKind,
+        name: str,
+        after: Sequence[int],
+        before: Sequence[int],
+        values: Mapping[str, int],
+    ) -> int:
+        row = len(self)
+        # Names are few, nodes are many: the column holds indices.
+        index = self.names.setdefault(name, len(self.names))
+        stated = {"kind": int(kind), "name": index, "shift": 0, "tag": 0, **values}
+        for column, entries in self.columns.items():
+            entries.append(stated.get(column, -1))
+        for (parents, children), rows in ((self.data, after), (self.control, before)):
+            # Both lists grow alike: entry i of each is dependency i.
+            parents.extend(rows)
+            children.extend([row] * len(rows))
+        return row
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A program and the ranks, ascending, that run it."""
+
+    program: Program
+    ranks: Ints
+
+
+def job_of(
+    stages: Sequence[Stage],
+    roles: Mapping[str, npt.NDArray[np.int64]],
+    producer: str,
+) -> Workload:
+    """The job of all stages, whose ranks are 0, 1, ... in order.
+
+    `roles`: for each role an int64 array with a group a row, -1 for no rank; the groups of a role
+    share no rank. Groups of one rank and of no node are left out. Cost: linear in the nodes.
+    """
+    groups, group_of = _groups(stages, roles)
+    names: dict[str, int] = {}
+    parts = [_columns(stage, group_of, names) for stage in stages]
+    columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    first = np.cumsum([0, *(len(part["rank"]) for part in parts[:-1])])
+    data = _edges_of_all(stages, first, "data")
+    control = _edges_of_all(stages, first, "control")
+    ranks = sum(len(stage.ranks) for stage in stages)
+    nodes = NodeColumns.from_columns(ranks, columns, data, control)
+    return Workload(nodes, tuple(names), groups, provenance=Provenance(producer=producer))
+
+
+def _groups(
+    stages: Sequence[Stage], roles: Mapping[str, Ints]
+) -> tuple[tuple[ProcessGroup, ...], Ints]:
+    """The groups that nodes name, and the index of each by role and rank."""
+    ranks = sum(len(stage.ranks) for stage in stages)
+    group_of = np.full((len(roles), ranks), -1, np.int64)
+    used = [np.zeros(ranks, np.bool_) for _ in roles]
+    for stage in stages:
+        for role in set(stage.program.columns["role"]) - {-1}:
+            used[role][stage.ranks] = True
+    groups: list[ProcessGroup] = []
+    for role, table in enumerate(roles.values()):
+        for row in table:
+            if used[role][row].all():
+                group_of[role, row] = len(groups)
+                groups.append(ProcessGroup(str(len(groups) + 1), tuple(row.tolist())))
+    return tuple(groups), group_of
+
+
+def _columns(stage: Stage, group_of: Ints, names: dict[str, int]) -> dict[str, Ints]:
+    """The columns of the nodes of a stage, rank by rank."""
+    program, count = stage.program, len(stage.ranks)
+    index = [names.setdefault(name, len(names)) for name in program.names]
+    own = {name: np.asarray(values, np.int64) for name, values in program.columns.items()}
+    own["name"] = np.asarray(index, np.int64)[own["name"]]
+    role, shift = own.pop("role"), own.pop("shift")
+    columns = {name: np.tile(values, count) for name, values in own.items()}
+    columns["rank"] = np.repeat(stage.ranks, len(program))
+    ranks = stage.ranks[:, None]
+    columns["group"] = np.where(role < 0, -1, group_of[role, ranks]).ravel()
+    columns["peer"] = np.where(shift == 0, -1, ranks + shift).ravel()
+    return columns
+
+
+def _edges_of_all(stages: Sequence[Stage], first: Ints, kind: str) -> tuple[Ints, Ints]:
+    """(parents, children) of all stages, whose nodes begin at rows `first`."""
+    parents, children = [], []
+    for stage, row in zip(stages, first.tolist(), strict=True):
+        before, after = _edges(stage, kind, row)
+        parents.append(before)
+        children.append(after)
+    return np.concatenate(parents), np.concatenate(children)
+
+
+def _edges(stage: Stage, kind: str, first: int) -> tuple[Ints, Ints]:
+    """(parents, children) of all ranks of a stage, whose nodes begin at row `first`."""
+    starts = first + len(stage.program) * np.arange(len(stage.ranks))[:, None]
+    sides = [np.asarray(side, np.int64) for side in getattr(stage.program, kind)]
+    parents, children = ((starts + side).ravel() for side in sides)
+    return parents, children
