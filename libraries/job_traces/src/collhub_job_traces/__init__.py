@@ -12,18 +12,20 @@ from hub_core import names_from
 if TYPE_CHECKING:
     from collhub_job_traces.claiming import claims, has_job_nodes
     from collhub_job_traces.groups import parsed_groups
+    from collhub_job_traces.issue_order import all_edges, collectives_in_order
     from collhub_job_traces.options import JobReadOptions
     from collhub_job_traces.reading import EXTENSION, read
     from collhub_job_traces.writing import PROFILE, write
 
 __all__ = [
-    "EXTENSION", "PROFILE", "JobReadOptions", "claims", "has_job_nodes", "parsed_groups", "read",
-    "write",
+    "EXTENSION", "PROFILE", "JobReadOptions", "all_edges", "claims", "collectives_in_order",
+    "has_job_nodes", "parsed_groups", "read", "write",
 ]  # fmt: skip
 
 _HOMES = {
     "collhub_job_traces.claiming": "claims has_job_nodes",
     "collhub_job_traces.groups": "parsed_groups",
+    "collhub_job_traces.issue_order": "all_edges collectives_in_order",
     "collhub_job_traces.options": "JobReadOptions",
     "collhub_job_traces.reading": "EXTENSION read",
     "collhub_job_traces.writing": "PROFILE write",
