@@ -11,6 +11,8 @@ from collhub_columns import (
     BoolArray,
     Int64Array,
     csr,
+    distinct,
+    expanded_ranges,
     group_of_entry,
     group_pointer,
     positions_in,
@@ -58,27 +60,27 @@ def template_of(algorithm: Algorithm, members: Sequence[int], size: int) -> Temp
     """The nodes of an algorithm whose full buffer has `size` bytes; `members`: rank by position.
 
     As in Chakra traces of algorithms, a receive that reduces is two nodes, and a local step without
-    a stated duration has 0, for which ASTRA-sim takes a nanosecond. A collective is over on a rank
-    when all that it received and computed is there; its sends may still be under way. A rank that
-    only sends ends with its sends. Raises `InputError` where ranks beyond the members have steps,
-    and for empty messages.
+    a stated duration has 0, for which ASTRA-sim takes a nanosecond. One that states 0 takes no time
+    and becomes no node: what waits for it waits for what it waited for. A collective is over on a
+    rank when all that it received and computed is there; its sends may still be under way. A rank
+    that only sends ends with its sends. Raises `InputError` where ranks beyond the members have
+    steps, and for empty messages.
     """
     steps, position = algorithm.steps, positions_in(np.asarray(members), algorithm.num_ranks)
     _check_members(steps, position)
     is_message = steps.sends | steps.receives
-    is_double = steps.is_kind(StepKind.RECV_REDUCE)
-    node = row_pointer(1 + is_double)
-    step = np.repeat(np.arange(len(steps)), 1 + is_double)
+    is_work = ~is_message | steps.is_kind(StepKind.RECV_REDUCE)
+    count = is_message.astype(np.int64) + (is_work & (steps.duration_ns != 0))
+    node = row_pointer(count)
+    step = np.repeat(np.arange(len(steps)), count)
     is_local = ~is_message[step] | (np.arange(len(step)) > node[:-1][step])
     kind = np.where(steps.sends[step], NodeKind.SEND, NodeKind.RECV)
     kind[is_local] = NodeKind.COMPUTE
     sizes = message_bytes(size, algorithm.collective.unit_count, steps.count)
     _check_sizes(algorithm, sizes[is_message])
     order = np.argsort(position[steps.rank[step]], kind="stable")
-    data, control = (
-        (node[1:][parents] - 1, node[:-1][children]) for parents, children in _dependencies(steps)
-    )
-    pairs = node[:-1][is_double]
+    data, control = (_between_nodes(steps, edges, node, count) for edges in _dependencies(steps))
+    pairs = node[:-1][count == 2]
     data = np.concatenate([data[0], pairs]), np.concatenate([data[1], pairs + 1])
     place = np.empty(len(order), np.int64)
     place[order] = np.arange(len(order))
@@ -172,6 +174,27 @@ def _dependencies(steps: StepTable) -> tuple[Edges, Edges]:
     data = steps.data_indices, group_of_entry(steps.data_indptr)
     control = steps.control_indices, group_of_entry(steps.control_indptr)
     return data, control
+
+
+def _between_nodes(steps: StepTable, edges: Edges, node: Int64Array, count: Int64Array) -> Edges:
+    """Dependencies of steps as those of nodes: the last one of a step before the first one.
+
+    Steps that are no node are jumped over, one in a chain of them a turn of the loop.
+    """
+    all_parents, all_children = steps.edges()
+    indptr, before = csr(all_children, all_parents, len(steps))
+    parents, children = edges
+    while len(jumped := np.flatnonzero(count[parents] == 0)):
+        kept = count[parents] > 0
+        step, waiting = parents[jumped], children[jumped]
+        times = np.diff(indptr)[step]
+        further = before[expanded_ranges(indptr[step], times)]
+        parents = np.concatenate([parents[kept], further])
+        children = np.concatenate([children[kept], np.repeat(waiting, times)])
+        parents, children = np.divmod(distinct(parents * len(steps) + children), len(steps))
+    is_kept = count[children] > 0
+    parents, children = parents[is_kept], children[is_kept]
+    return node[1:][parents] - 1, node[:-1][children]
 
 
 def _numbers(steps: StepTable, is_message: BoolArray) -> Int64Array:
