@@ -101,7 +101,14 @@ def expand(
         request = WorkloadRequest(workload, topology)
         times = context.simulate_workload(request, backend, given["simulator"])
     system = native_system(workload)
-    maker = Maker(context, topology, system, workload.num_ranks)
+    maker = Maker(
+        topology,
+        system,
+        workload.num_ranks,
+        context.registry(),
+        read=lambda name: context.read_input(context.open_input(name), {}),
+        admit=context.admit,
+    )
     with context.progress("expanding"):
         found = expand_workload(
             workload, rules, maker, system, splits=choices["split"], times=times

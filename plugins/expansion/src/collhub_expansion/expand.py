@@ -13,9 +13,10 @@ from collhub_columns import Int64Array
 from collhub_job_traces import collectives_in_order
 
 from collhub_expansion.calls import Calls, calls_of, kind_of
-from collhub_expansion.flatten import Pieces, expanded
+from collhub_expansion.flatten import expanded
 from collhub_expansion.making import Made, Maker, Wanted
 from collhub_expansion.native import NativeSystem, native_pieces
+from collhub_expansion.plan import Pieces
 from collhub_expansion.rules import DEFAULT, NATIVE, Rule, choose
 from collhub_expansion.slots import in_order_of_start, occupants_in_order, taken_ns
 from hub_core import InputError, Provenance, installed_version

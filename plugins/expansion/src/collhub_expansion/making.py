@@ -10,7 +10,7 @@ import numpy as np
 from collhub_expansion.native import NativeSystem, native_choice
 from collhub_expansion.rules import AUTO, NATIVE, Rule
 from collhub_expansion.templates import Template, marker, template_of
-from hub_core import CommandContext, HubError, InputError, UsageError, simulate, synthesize
+from hub_core import HubError, InputError, Registry, UsageError, simulate, synthesize
 from hub_core.model import Algorithm, Collective, CollectiveKind, format_bytes
 from hub_core.network import Topology
 from hub_core.plugin_api import Synthesizer
@@ -65,12 +65,20 @@ class Maker:
 
     def __init__(
         self,
-        context: CommandContext,
         topology: Topology,
         system: NativeSystem,
         num_ranks: int,
+        registry: Registry,
+        *,
+        read: Callable[[str], Algorithm],
+        admit: Callable[[Algorithm, str], object],
     ) -> None:
-        self._context, self._topology, self._system = context, topology, system
+        """For a job of so many ranks; `read`: an algorithm by the name of its file, judged.
+
+        `admit`: judges an algorithm that is called by the text; raises `InputError`.
+        """
+        self._topology, self._system, self._registry = topology, system, registry
+        self._read, self._admit = read, admit
         self._num_ranks = num_ranks
         self.templates: list[Template] = []
         self.made: list[Made] = []
@@ -128,18 +136,17 @@ class Maker:
         return choice.synthesizer, {**choice.options, "root": tree}
 
     def _synthesizers(self) -> set[str]:
-        return {provided.name for provided in self._context.registry().all(Synthesizer)}
+        return {provided.name for provided in self._registry.all(Synthesizer)}
 
     def _file(self, name: str) -> Algorithm:
         """The algorithm of a file. Raises `UsageError` for a misspelt synthesizer."""
         if name not in self._files:
             try:
-                opened = self._context.open_input(name)
+                self._files[name] = self._read(name)
             except HubError:
                 if not {"/", "."} & set(name):
-                    self._context.registry().find(Synthesizer, name)
+                    self._registry.find(Synthesizer, name)
                 raise
-            self._files[name] = self._context.read_input(opened, {})
         return self._files[name]
 
     def _given(self, name: str, algorithm: Algorithm, wanted: Wanted) -> int:
@@ -172,7 +179,7 @@ class Maker:
             names = [name for name in names if stated or name in known]
             options = {}
         name, algorithm = self._best(names, options, wanted, place)
-        self._context.admit(algorithm, f"{name} ({wanted.kind}, {len(wanted.members)} ranks)")
+        self._admit(algorithm, f"{name} ({wanted.kind}, {len(wanted.members)} ranks)")
         return _made(name, wanted, algorithm), template_of(algorithm, place.npus, wanted.full_bytes)
 
     def _best(
@@ -189,8 +196,8 @@ class Maker:
             except (InputError, UsageError) as error:
                 refusals.append(error)
                 continue
-            size, registry = wanted.full_bytes, self._context.registry()
-            timed = simulate(algorithm, place.topology, size, registry=registry)
+            size = wanted.full_bytes
+            timed = simulate(algorithm, place.topology, size, registry=self._registry)
             if timed.time_ns is not None:
                 found.append((timed.time_ns, name, algorithm))
         if not found:
@@ -211,16 +218,15 @@ class Maker:
             root=max(wanted.root, 0) if kind.traits.is_rooted else None,
             in_place=True,
         )
-        with self._context.progress(f"making {name} for {ranks} ranks"):
-            return synthesize(
-                collective,
-                place.topology,
-                wanted.full_bytes,
-                name=name,
-                options=options,
-                npus=place.npus,
-                registry=self._context.registry(),
-            ).algorithm
+        return synthesize(
+            collective,
+            place.topology,
+            wanted.full_bytes,
+            name=name,
+            options=options,
+            npus=place.npus,
+            registry=self._registry,
+        ).algorithm
 
 
 def _nothing(wanted: Wanted) -> Made:

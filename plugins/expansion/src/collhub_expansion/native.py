@@ -29,7 +29,8 @@ NATIVE_KINDS = (
     CollectiveKind.REDUCE_SCATTER,
     CollectiveKind.ALL_TO_ALL,
 )
-_GIGA = 1_000_000_000
+# At more than this no reduction takes a nanosecond, and it is no bandwidth for the hub.
+_MOST_GB_PER_S = 9e8
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +120,8 @@ def native_choice(
         raise UsageError(f"there is no native algorithm {name!r}", cure=f"use one of {known}")
     options = {"endpoint_delay": str(system.endpoint_ns)}
     if system.memory_gb_per_s:
-        options["memory_bandwidth"] = f"{system.memory_gb_per_s * _GIGA:.0f}B/s"
+        rate = min(system.memory_gb_per_s, _MOST_GB_PER_S)
+        options["memory_bandwidth"] = f"{rate:.17g}GB/s"
     if is_small:
         options["small_group"] = "true"
     if width:

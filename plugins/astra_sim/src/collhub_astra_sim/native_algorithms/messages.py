@@ -121,14 +121,14 @@ def direct(task: NativeTask) -> NativePlan:
     reduced_ns = task.delay_ns + task.reduce_ns(task.size // ranks)
     arrived = _exchange(task, steps, SCRATCH, reduced_ns)
     is_scatter = task.kind is CollectiveKind.REDUCE_SCATTER
-    own = Region(OUTPUT, 0 if is_scatter else me)
+    sums = Region(OUTPUT, 0 if is_scatter else me)
     # In the order of arrival nothing is added up: what is there is added when all is.
-    whole = steps.copy(Region(INPUT, me), own, arrived)
+    whole = steps.copy(Region(INPUT, me), sums, arrived)
     for distance in range(1, ranks):
-        whole = steps.reduce(Region(SCRATCH, (me - distance) % ranks), own, [whole])
+        whole = steps.reduce(Region(SCRATCH, (me - distance) % ranks), sums, [whole])
     if not is_scatter:
         # In a small group the second half counts as reduced, too.
-        _gather(task, steps, own, [whole], reduced_ns if task.is_small else task.delay_ns)
+        _gather(task, steps, sums, [whole], reduced_ns if task.is_small else task.delay_ns)
     return NativePlan(steps, ranks, ranks)
 
 
