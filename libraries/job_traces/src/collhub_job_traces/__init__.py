@@ -15,11 +15,12 @@ if TYPE_CHECKING:
     from collhub_job_traces.issue_order import all_edges, collectives_in_order
     from collhub_job_traces.options import JobReadOptions
     from collhub_job_traces.reading import EXTENSION, read
+    from collhub_job_traces.records import says_more
     from collhub_job_traces.writing import PROFILE, write
 
 __all__ = [
     "EXTENSION", "PROFILE", "JobReadOptions", "all_edges", "claims", "collectives_in_order",
-    "has_job_nodes", "parsed_groups", "read", "write",
+    "has_job_nodes", "parsed_groups", "read", "says_more", "write",
 ]  # fmt: skip
 
 _HOMES = {
@@ -28,6 +29,7 @@ _HOMES = {
     "collhub_job_traces.issue_order": "all_edges collectives_in_order",
     "collhub_job_traces.options": "JobReadOptions",
     "collhub_job_traces.reading": "EXTENSION read",
+    "collhub_job_traces.records": "says_more",
     "collhub_job_traces.writing": "PROFILE write",
 }
 

@@ -8,9 +8,11 @@ import click
 
 from hub_core import (
     CommandContext,
+    Diagnostic,
     OpenedInput,
     OutputRequest,
     OutputTarget,
+    Severity,
     Topology,
     UsageError,
     WrittenFiles,
@@ -29,6 +31,9 @@ if TYPE_CHECKING:
     from collhub_expansion.expand import Expanded
     from collhub_expansion.rules import Rule
     from hub_core.model import JsonValue, Workload
+
+
+_WARNING = Severity.WARNING
 
 
 class _Choices(TypedDict):
@@ -113,9 +118,11 @@ def expand(
         found = expand_workload(
             workload, rules, maker, system, splits=choices["split"], times=times
         )
-    for use in found.uses:
-        if not use.collectives:
-            context.say(f"warning: --collective {use.rule.text} matches no collective")
+    context.report(
+        Diagnostic("no-match", f"--collective {use.rule.text} matches no collective", _WARNING)
+        for use in found.uses
+        if not use.collectives
+    )
     written = context.write_output(
         found.workload, target, given["writer"], output, losses=found.losses, work="expansion"
     )

@@ -10,7 +10,7 @@ from typing import NoReturn
 
 import numpy as np
 from collhub_columns import Int64Array
-from collhub_job_traces import collectives_in_order
+from collhub_job_traces import EXTENSION, collectives_in_order, says_more
 
 from collhub_expansion.calls import Calls, calls_of, kind_of
 from collhub_expansion.flatten import expanded
@@ -209,10 +209,11 @@ def _uses(
 def _losses(workload: Workload) -> list[Loss]:
     """What the workload has and the flat one has not."""
     losses = []
-    if workload.extras:
+    if kept := sum(says_more(extra) for extra in workload.extras):
         consequence = "attributes of nodes that only their format knows are left out"
-        losses.append(Loss("extras", f"{len(workload.extras)} shapes of nodes", consequence))
-    if workload.extensions:
-        consequence = "what configurations say of native collectives is in the nodes"
-        losses.append(Loss("extensions", ", ".join(sorted(workload.extensions)), consequence))
+        losses.append(Loss("extras", f"{kept} shapes of nodes", consequence))
+    # The metadata of traces are those of files that are not written again.
+    if named := sorted(set(workload.extensions) - {EXTENSION}):
+        consequence = "what they say of native collectives and computations is in the nodes"
+        losses.append(Loss("extensions", ", ".join(named), consequence))
     return losses
