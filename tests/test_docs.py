@@ -45,6 +45,7 @@ PLUGINS = (
     "collhub_classic",
     "collhub_compose",
     "collhub_dask",
+    "collhub_expansion",
     "collhub_goal",
     "collhub_local",
     "collhub_mpi",

@@ -15,11 +15,14 @@ if TYPE_CHECKING:
     from hub_core.cli.arguments import OutputRequest
     from hub_core.cli.selections import SelectionFolders
     from hub_core.model.algorithm import Algorithm
+    from hub_core.model.workload import Workload
     from hub_core.network.topology import Topology
     from hub_core.plugin_api.artifacts import WriteResult
     from hub_core.plugin_api.check import CheckReport, CheckRequest, Subject
     from hub_core.plugin_api.report_writer import ReportRequest, Shown
+    from hub_core.plugin_api.workload_simulator import WorkloadRequest, WorkloadTimes
     from hub_core.registry.plugins import Registry
+    from hub_core.verification import VerifyReport
 
 
 class OpenedInput(Protocol):
@@ -85,15 +88,34 @@ class CommandContext(Protocol):
     def read_input(self, opened: OpenedInput, options: Mapping[str, str]) -> Algorithm:
         """Read what was opened and verify it, with progress on a terminal. Raises `HubError`."""
 
+    def admit(self, algorithm: Algorithm, name: str) -> VerifyReport | None:
+        """The verdict on an algorithm that messages call `name`, as `--verify` asks for one."""
+
+    def read_workload(self, opened: OpenedInput, options: Mapping[str, str]) -> Workload:
+        """Read a whole job and run every check of workloads, as `--verify` asks. Raises `HubError`.
+
+        Raises `InputError` for an algorithm.
+        """
+
+    def simulate_workload(
+        self, request: WorkloadRequest, backend: str, options: Mapping[str, str]
+    ) -> WorkloadTimes:
+        """The times of a workload by the simulator of workloads of a name. Raises `HubError`."""
+
+    def own_topology(self, opened: OpenedInput) -> Topology | None:
+        """The network that IN states itself, None where it states none."""
+
     def read_topology(self, text: str, source_format: str | None = None) -> Topology:
         """The topology that a text or a file names, with progress on a terminal."""
 
-    def output_target(self, out: str, request: OutputRequest) -> OutputTarget:
+    def output_target(
+        self, out: str, request: OutputRequest, *, is_workload: bool = False
+    ) -> OutputTarget:
         """Choose the format of OUT; refuse standard output where the JSON report wants it."""
 
     def write_output(
         self,
-        algorithm: Algorithm,
+        model: Algorithm | Workload,
         target: OutputTarget,
         options: Mapping[str, str],
         request: OutputRequest,

@@ -14,13 +14,12 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, cast
 
 from hub_core.cli import output
+from hub_core.cli.findings import say_losses, with_path
 from hub_core.model import (
     Diagnostic,
     InputError,
-    Location,
     Loss,
     LossPolicy,
-    Severity,
     UsageError,
     apply_policy,
 )
@@ -42,6 +41,8 @@ if TYPE_CHECKING:
         ReportRequest,
         Shown,
         Subject,
+        WorkloadRequest,
+        WorkloadTimes,
         WriteResult,
     )
     from hub_core.registry.plugins import Plugin, Registry
@@ -175,12 +176,12 @@ class Session:
                 report=output.print_diagnostic,
             )
 
-    def own_topology(self, opened: OpenedAlgorithm) -> Topology | None:
+    def own_topology(self, opened: OpenedInput) -> Topology | None:
         """The network that IN states beside its algorithm, None where it states none."""
         from hub_core.pipeline.topology_input import own_topology
 
         with self.progress(f"reading the network of {opened.name}"):
-            return own_topology(opened, self.registry())
+            return own_topology(cast("OpenedAlgorithm", opened), self.registry())
 
     def output_target(
         self, out: str, request: OutputRequest, *, is_workload: bool = False
@@ -199,6 +200,23 @@ class Session:
         asked = self.registry(), told, request.target_format
         kind = WorkloadWriter if is_workload else FormatWriter
         return ChosenOutput(out, chosen_writer(*asked, kind))  # type: ignore[type-var, arg-type]
+
+    def read_workload(self, opened: OpenedInput, options: Mapping[str, str]) -> Workload:
+        """Read a workload and judge it as `--verify` says."""
+        from hub_core.cli.workloads import admit_workload, read_workload
+
+        workload = read_workload(self, cast("OpenedAlgorithm", opened), options)
+        admit_workload(self, workload, opened.name)
+        return workload
+
+    def simulate_workload(
+        self, request: WorkloadRequest, backend: str, options: Mapping[str, str]
+    ) -> WorkloadTimes:
+        """The times of a workload by the simulator of a name."""
+        from hub_core.pipeline.workload_simulation import simulate_job
+
+        with self.progress("simulating (the first run compiles the simulator)"):
+            return simulate_job(request, backend, options, self.registry())
 
     def write_output(
         self,
@@ -230,7 +248,7 @@ class Session:
                 registry=self.registry(),
             )
         whole = replace(written, losses=(*losses, *written.losses))
-        _say_losses(whole, out, work)
+        say_losses(whole, out, work)
         return whole
 
     def write_result(
@@ -248,7 +266,7 @@ class Session:
                 force=request.force,
                 registry=self.registry(),
             )
-        _say_losses(written, target.out, "conversion")
+        say_losses(written, target.out, "conversion")
         return written
 
     def write_topology(
@@ -272,7 +290,7 @@ class Session:
                 policy=LossPolicy.REFUSE if strict else LossPolicy.WARN,
                 registry=self.registry(),
             )
-        _say_losses(written, out, "conversion")
+        say_losses(written, out, "conversion")
         return written
 
     def write_report(
@@ -374,27 +392,6 @@ class Session:
         return {**options, "arguments": shlex.join(self.source_arguments)}
 
 
-def _say_losses(written: Written, out: str, work: str) -> None:
-    for loss in written.losses:
-        message = f"the {work} loses: {loss}"
-        found = Diagnostic("lossy", message, Severity.WARNING, Location(out))
-        output.print_diagnostic(found)
-    for note in written.notes:
-        output.print_note(f"{out} {note}")
-
-
-def with_path(found: Iterable[Diagnostic], algorithm: Algorithm, source: str) -> list[Diagnostic]:
-    """Findings that name the file as the user did, where the algorithm was read from that file."""
-    name = algorithm.provenance.source_name
-    if not name or os.path.basename(source) != name:
-        return list(found)
-    return [_at(one, source) if one.location.file == name else one for one in found]
-
-
 def written_paths(paths: Sequence[Path]) -> list[str]:
     """Paths as the reports carry them."""
     return [str(path) for path in paths]
-
-
-def _at(found: Diagnostic, file: str) -> Diagnostic:
-    return replace(found, location=replace(found.location, file=file))

@@ -17,6 +17,7 @@ PLUGINS = (
     "certificates",
     "classic",
     "compose",
+    "expansion",
     "goal",
     "jobs",
     "local",

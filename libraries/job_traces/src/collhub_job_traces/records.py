@@ -29,6 +29,11 @@ KNOWN = (
 GROUP = "pg_name"
 
 
+def says_more(extra: str) -> bool:
+    """Whether the record of these tokens says what no column of the model holds."""
+    return any(token.startswith(("=", "!")) for token in extra.split())
+
+
 @dataclass(frozen=True, slots=True)
 class Attribute:
     """An attribute: its name, the number of its kind (0: no value) and its value.

@@ -15,6 +15,9 @@ NETWORKS = (CONGESTION_AWARE, CONGESTION_UNAWARE)
 PUBLIC_RELEASE = "public"
 SYMBOLIC_BRANCH = "pull-request-343"
 
+SMALL_GROUP_NS = 10
+"""Groups smaller than the system delay by this, whatever the endpoint's delay is."""
+
 BINARY_VARIABLE = "ASTRA_SIM_BIN"
 """The environment variable that names the simulator's binary."""
 
@@ -145,3 +148,27 @@ class JobWriteOptions(SystemOptions):
         "nodes of the job as nodes of a workload, or, of a job without collectives, "
         "as one custom algorithm: any number in flight at once",
     )
+
+
+@dataclass(frozen=True, slots=True)
+class NativeAlgorithmOptions:
+    """Options of the synthesizers of ASTRA-sim's own algorithms."""
+
+    endpoint_delay: int = option(OptionType.INT, 10, "ns before every message", minimum=0)
+    memory_bandwidth: float | None = optional(
+        "of local memory, as 1600GB/s (default: reductions take no time)", OptionType.BANDWIDTH
+    )
+    small_group: bool = option(
+        OptionType.BOOL,
+        False,
+        "as for a group smaller than the system, in which the delay is 10 ns",
+    )
+    width: int = option(
+        OptionType.INT, 0, "messages of direct at once (0: one for every other rank)", minimum=0
+    )
+    root: str = choice(("highest", "lowest"), "which rank is the root of the binary tree")
+
+    @property
+    def delay_ns(self) -> int:
+        """Nanoseconds before every message."""
+        return SMALL_GROUP_NS if self.small_group else self.endpoint_delay

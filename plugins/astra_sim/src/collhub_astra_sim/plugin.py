@@ -13,6 +13,7 @@ from collhub_astra_sim.options import (
     JobFolderOptions,
     JobOptions,
     JobWriteOptions,
+    NativeAlgorithmOptions,
 )
 from hub_core.plugin_api import (
     Check,
@@ -23,6 +24,7 @@ from hub_core.plugin_api import (
     Layout,
     Simulator,
     Subject,
+    Synthesizer,
     TopologyReader,
     TopologyWriter,
     WarmOptions,
@@ -121,6 +123,23 @@ SEVERAL = Command(
     "collhub_astra_sim.folders.command:astra_sim",
 )
 
+_NATIVE = "collhub_astra_sim.native_algorithms.synthesize"
+
+NATIVE_ALGORITHMS = tuple(
+    Synthesizer(
+        name,
+        f"ASTRA-sim's own {what}, with the delays of its endpoints",
+        f"{_NATIVE}:{name.replace('-', '_')}",
+        NativeAlgorithmOptions,
+    )
+    for name, what in (
+        ("astra-ring", "ring"),
+        ("astra-direct", "direct exchange"),
+        ("astra-halving-doubling", "halving and doubling"),
+        ("astra-double-binary-tree", "double binary tree, one of the two"),
+    )
+)
+
 BINARY = Check(
     "astra-sim",
     Subject.INSTALLATION,
@@ -138,9 +157,9 @@ KERNELS = Check(
 
 
 @hookimpl
-def collhub_producers() -> Sequence[FormatReader | WorkloadReader]:
-    """Describe the readers of folders."""
-    return [FOLDER_READER, JOB_READER]
+def collhub_producers() -> Sequence[FormatReader | WorkloadReader | Synthesizer]:
+    """Describe the readers of folders, and the synthesizers of native algorithms."""
+    return [FOLDER_READER, JOB_READER, *NATIVE_ALGORITHMS]
 
 
 @hookimpl

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import heapq
-
 import numpy as np
-from collhub_columns import Int64Array, group_of_entry, topological_levels
+from collhub_columns import Int64Array, topological_levels
+from collhub_job_traces import all_edges, collectives_in_order
 
 from hub_core import Diagnostic, Location, UsageError
-from hub_core.model import JobCollective, NodeColumns, NodeKind, Workload
+from hub_core.model import JobCollective, NodeKind, Workload
 from hub_core.plugin_api import CheckReport, CheckRequest, NoOptions
 
 MOST = 8
@@ -51,16 +50,10 @@ def _capped(found: list[Diagnostic]) -> list[Diagnostic]:
     return [*found[:MOST], Diagnostic(last.code, more, location=Location(last.location.file))]
 
 
-def _edges(nodes: NodeColumns) -> tuple[Int64Array, Int64Array]:
-    """All dependencies, (parents, children)."""
-    children = [group_of_entry(nodes.data_indptr), group_of_entry(nodes.control_indptr)]
-    return np.concatenate([nodes.data_indices, nodes.control_indices]), np.concatenate(children)
-
-
 def _cycles(workload: Workload) -> list[Diagnostic]:
     """A node of every rank that waits for itself."""
     nodes = workload.nodes
-    parents, children = _edges(nodes)
+    parents, children = all_edges(nodes)
     order = topological_levels(len(nodes), parents, children)
     if order.is_complete:
         return []
@@ -112,7 +105,7 @@ def _collectives(workload: Workload) -> list[Diagnostic]:
     """Where the ranks of a group differ in the collectives that they issue, or their order."""
     nodes = workload.nodes
     found: list[Diagnostic] = []
-    issued = _in_order_of_issue(nodes)
+    issued = collectives_in_order(nodes)
     for group in np.unique(nodes.group[issued]).tolist():
         rows = issued[nodes.group[issued] == group]
         found += _group_findings(workload, group, rows)
@@ -164,33 +157,3 @@ def _difference(
         f"on rank {ranks[0]} it is {said(workload, there)} of {bytes_there} bytes"
     )
     return _finding(workload, row, "collectives-differ", message, cure)
-
-
-def _in_order_of_issue(nodes: NodeColumns) -> Int64Array:
-    """The collectives of all ranks, by rank in the order in which a rank can issue them.
-
-    Of nodes that wait for nothing more, the smallest id goes first, as in ASTRA-sim.
-    """
-    parents, children = _edges(nodes)
-    missing = np.bincount(children, minlength=len(nodes)).tolist()
-    order = np.argsort(parents, kind="stable")
-    targets, starts = (
-        children[order].tolist(),
-        np.searchsorted(parents[order], range(len(nodes) + 1)),
-    )
-    identity, issued = nodes.identity.tolist(), []
-    bounds = nodes.rank_indptr.tolist()
-    for rank in range(nodes.num_ranks):
-        rows = range(bounds[rank], bounds[rank + 1])
-        free = [(identity[row], row) for row in rows if not missing[row]]
-        heapq.heapify(free)
-        while free:
-            _, row = heapq.heappop(free)
-            issued.append(row)
-            for child in targets[starts[row] : starts[row + 1]]:
-                missing[child] -= 1
-                if not missing[child]:
-                    heapq.heappush(free, (identity[child], child))
-    found = np.asarray(issued, np.int64)
-    collectives: Int64Array = found[nodes.kind[found] == NodeKind.COLLECTIVE]
-    return collectives

@@ -23,7 +23,8 @@ _NAMES = (
     "compiling", "custom", "kernel", "machine_state", "messages", "native", "nodes", "pools",
     "streams", "custom_tables",
 )  # fmt: skip
-_FILES = (*(_HERE / f"{name}.py" for name in _NAMES), _HERE.parent / "simulating" / "kernel.py")
+_BESIDE = ("options.py", "simulating/kernel.py")
+_FILES = (*(_HERE / f"{name}.py" for name in _NAMES), *(_HERE.parent / file for file in _BESIDE))
 
 
 def outlined(function: _Function) -> _Function:

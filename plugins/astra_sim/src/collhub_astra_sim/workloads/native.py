@@ -11,6 +11,7 @@ Packets are made in order and sent in order, so their number alone says to whom 
 
 from __future__ import annotations
 
+from collhub_astra_sim.options import SMALL_GROUP_NS
 from collhub_astra_sim.simulating.kernel import Integer, compiled
 from collhub_astra_sim.workloads.compiling import outlined
 from collhub_astra_sim.workloads.machine_state import (
@@ -31,8 +32,6 @@ from collhub_astra_sim.workloads.machine_state import (
 from collhub_astra_sim.workloads.messages import receive, send
 from collhub_astra_sim.workloads.pools import delay
 
-# Groups smaller than the system delay by this, whatever the endpoint's delay is.
-_SMALL_GROUP_NS = 10
 # A reduction reads two operands and writes one.
 _ACCESSES = 3
 _NATIVE_TAG = 500_000_000
@@ -66,7 +65,7 @@ def _reset(index: Integer, machine: Machine) -> None:
     is_small = phase["stride"] == 0
     stream["delay_ns"] = machine.endpoint_ns
     if is_small and phase["algorithm"] != TREE:
-        stream["delay_ns"] = _SMALL_GROUP_NS
+        stream["delay_ns"] = SMALL_GROUP_NS
     if is_small:
         stream["position"] = member["position"]
         stream["base"] = member["first"]

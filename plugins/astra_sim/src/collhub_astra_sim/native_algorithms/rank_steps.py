@@ -1,0 +1,113 @@
+"""Steps of all ranks at once: one call adds a step of every rank, as columns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from collhub_columns import BoolArray, Int64Array
+
+from hub_core.model import COLUMN_DEFAULTS, COLUMN_DTYPES, Buffer, StepKind, StepTable
+
+Value = int | npt.NDArray[np.integer]
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """Units of a buffer, by rank: `offset` and `count` are one number or int64[ranks]."""
+
+    buffer: Buffer
+    offset: Value
+    count: Value = 1
+
+
+class RankSteps:
+    """Collects steps of ranks 0..num_ranks-1; a handle is int64[ranks], -1 where there is none."""
+
+    def __init__(self, num_ranks: int) -> None:
+        self.num_ranks = num_ranks
+        self._columns: dict[str, list[Int64Array]] = {name: [] for name in COLUMN_DTYPES}
+        self._parents: list[Int64Array] = []
+        self._children: list[Int64Array] = []
+        self._rows = 0
+
+    def wait(self, duration_ns: Value, after: Sequence[Int64Array], on: BoolArray | None = None
+    ) -> Int64Array:  # fmt: skip
+        """A delay."""
+        return self._add(StepKind.COMPUTE, after, on, duration_ns=duration_ns)
+
+    def send(
+        self, to: Int64Array, source: Region, after: Sequence[Int64Array],
+        on: BoolArray | None = None,
+    ) -> Int64Array:  # fmt: skip
+        """A message to rank `to`."""
+        read = {"src_buffer": source.buffer, "src_offset": source.offset, "count": source.count}
+        return self._add(StepKind.SEND, after, on, peer=to, **read)
+
+    def receive(
+        self, origin: Int64Array, target: Region, after: Sequence[Int64Array],
+        on: BoolArray | None = None,
+    ) -> Int64Array:  # fmt: skip
+        """A message from rank `origin`."""
+        written = {"dst_buffer": target.buffer, "dst_offset": target.offset}
+        return self._add(StepKind.RECV, after, on, peer=origin, count=target.count, **written)
+
+    def receive_reduced(
+        self, origin: Int64Array, operand: Region, target: Region, duration_ns: Value,
+        after: Sequence[Int64Array],
+    ) -> Int64Array:  # fmt: skip
+        """A message to which the operand is added, for some time."""
+        read = {"src_buffer": operand.buffer, "src_offset": operand.offset}
+        written = {"dst_buffer": target.buffer, "dst_offset": target.offset}
+        return self._add(
+            StepKind.RECV_REDUCE, after, None, peer=origin, count=target.count,
+            duration_ns=duration_ns, **read, **written,
+        )  # fmt: skip
+
+    def copy(self, source: Region, target: Region, after: Sequence[Int64Array],
+             on: BoolArray | None = None) -> Int64Array:  # fmt: skip
+        """A copy that takes no time."""
+        return self._local(StepKind.COPY, source, target, after, on)
+
+    def reduce(self, source: Region, target: Region, after: Sequence[Int64Array],
+               on: BoolArray | None = None) -> Int64Array:  # fmt: skip
+        """A reduction that takes no time."""
+        return self._local(StepKind.REDUCE, source, target, after, on)
+
+    def table(self, npus: Sequence[int], total: int) -> StepTable:
+        """The steps, those of rank r on NPU `npus[r]` of so many."""
+        columns = {name: np.concatenate(parts) for name, parts in self._columns.items()}
+        place = np.asarray(npus, np.int64)
+        columns["rank"] = place[columns["rank"]]
+        columns["peer"] = np.where(columns["peer"] < 0, -1, place[columns["peer"]])
+        none = [np.zeros(0, np.int64)]
+        edges = np.concatenate(none + self._parents), np.concatenate(none + self._children)
+        return StepTable.from_columns(total, columns, edges)
+
+    def _local(
+        self, kind: StepKind, source: Region, target: Region, after: Sequence[Int64Array],
+        on: BoolArray | None,
+    ) -> Int64Array:  # fmt: skip
+        read = {"src_buffer": source.buffer, "src_offset": source.offset}
+        written = {"dst_buffer": target.buffer, "dst_offset": target.offset}
+        return self._add(kind, after, on, count=source.count, duration_ns=0, **read, **written)
+
+    def _add(
+        self, kind: StepKind, after: Sequence[Int64Array], on: BoolArray | None, **values: Value
+    ) -> Int64Array:
+        ranks = np.arange(self.num_ranks) if on is None else np.flatnonzero(on)
+        stated = {"rank": ranks, "kind": int(kind), **values}
+        for name, parts in self._columns.items():
+            value = np.asarray(stated[name] if name in stated else COLUMN_DEFAULTS[name], np.int64)
+            of_rank = value[ranks] if value.ndim and name != "rank" else value
+            parts.append(np.broadcast_to(of_rank, ranks.shape).astype(np.int64))
+        handle = np.full(self.num_ranks, -1, np.int64)
+        handle[ranks] = self._rows + np.arange(len(ranks))
+        self._rows += len(ranks)
+        for parents in after:
+            both = ranks[parents[ranks] >= 0]
+            self._parents.append(parents[both])
+            self._children.append(handle[both])
+        return handle

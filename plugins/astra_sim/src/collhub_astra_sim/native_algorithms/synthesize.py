@@ -1,0 +1,120 @@
+"""The synthesizers of native algorithms."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, replace
+
+import numpy as np
+from collhub_schedules import collective_among
+
+from collhub_astra_sim.native_algorithms.messages import (
+    NativePlan,
+    NativeTask,
+    direct,
+    halving_doubling,
+    ring,
+)
+from collhub_astra_sim.native_algorithms.tree import double_binary_tree
+from collhub_astra_sim.options import AnalyticalOptions, NativeAlgorithmOptions
+from collhub_astra_sim.simulating.analytical import simulate
+from hub_core import installed_version
+from hub_core.model import Algorithm, CollectiveKind, InputError, Provenance, UsageError
+from hub_core.plugin_api import SimulationRequest, SynthesisRequest, SynthesisResult
+
+_NAME = "collhub-astra-sim"
+_KINDS = (
+    CollectiveKind.ALL_REDUCE,
+    CollectiveKind.ALL_GATHER,
+    CollectiveKind.REDUCE_SCATTER,
+    CollectiveKind.ALL_TO_ALL,
+)
+# A reduction reads two operands and writes one.
+_ACCESSES = 3
+
+
+def astra_ring(request: SynthesisRequest, options: NativeAlgorithmOptions) -> SynthesisResult:
+    """ASTRA-sim's ring."""
+    return _synthesized("astra-ring", ring, _KINDS, request, options)
+
+
+def astra_direct(request: SynthesisRequest, options: NativeAlgorithmOptions) -> SynthesisResult:
+    """ASTRA-sim's direct."""
+    return _synthesized("astra-direct", direct, _KINDS, request, options)
+
+
+def astra_halving_doubling(
+    request: SynthesisRequest, options: NativeAlgorithmOptions
+) -> SynthesisResult:
+    """ASTRA-sim's halvingDoubling."""
+    kinds = _KINDS[:3]
+    return _synthesized("astra-halving-doubling", halving_doubling, kinds, request, options)
+
+
+def astra_double_binary_tree(
+    request: SynthesisRequest, options: NativeAlgorithmOptions
+) -> SynthesisResult:
+    """One tree of ASTRA-sim's doubleBinaryTree."""
+    kinds = _KINDS[:1]
+    return _synthesized("astra-double-binary-tree", double_binary_tree, kinds, request, options)
+
+
+def _synthesized(
+    name: str,
+    plan_of: Callable[[NativeTask], NativePlan],
+    kinds: tuple[CollectiveKind, ...],
+    request: SynthesisRequest,
+    options: NativeAlgorithmOptions,
+) -> SynthesisResult:
+    collective, size = request.collective, request.collective_bytes
+    if collective.kind not in kinds:
+        known = ", ".join(map(str, kinds))
+        message = f"{name} defines no {collective.kind}"
+        raise InputError(message, cure=f"it defines {known}", code="no-such-collective")
+    if collective.num_ranks == 1:
+        cure = "let at least two ranks take part"
+        raise UsageError("one rank has nothing to send", cure=cure, code="one-rank")
+    plan = plan_of(_task(request, options))
+    if size < plan.unit_count:
+        message = f"{size} bytes cannot be cut in {plan.unit_count} parts"
+        raise UsageError(message, cure="choose a larger size", code="size-too-small")
+    total = request.topology.num_npus
+    stated = replace(
+        collective, unit_count=plan.unit_count, in_place=plan.in_place, out_of_place=True
+    )
+    scratch = np.zeros(total, np.int64)
+    scratch[list(request.npus)] = plan.scratch_units
+    given = {key: str(value) for key, value in asdict(options).items()}
+    algorithm = Algorithm(
+        collective_among(stated, request.npus, total),
+        plan.steps.table(request.npus, total),
+        scratch,
+        Provenance(_NAME, installed_version(_NAME) or "", request.topology.name, "", given),
+        size,
+    )
+    time_ns = request.simulate(algorithm) or _time_ns(algorithm, request)
+    return SynthesisResult(algorithm, time_ns, statistics={"algorithm": name})
+
+
+def _task(request: SynthesisRequest, options: NativeAlgorithmOptions) -> NativeTask:
+    def reduce_ns(size: int) -> int:
+        bandwidth = options.memory_bandwidth
+        return 0 if bandwidth is None else _ACCESSES * int(size / bandwidth * 1e9)
+
+    return NativeTask(
+        request.collective.kind,
+        request.collective.num_ranks,
+        request.collective_bytes,
+        options.delay_ns,
+        reduce_ns,
+        options.width,
+        options.small_group,
+        options.root == "lowest",
+    )
+
+
+def _time_ns(algorithm: Algorithm, request: SynthesisRequest) -> int:
+    """The time by ASTRA-sim's own model."""
+    asked = SimulationRequest(algorithm, request.topology, request.collective_bytes)
+    options = AnalyticalOptions(occupancy=str(request.occupancy))
+    return simulate(asked, options).time_ns or 1

@@ -1,0 +1,80 @@
+"""One of the two trees of ASTRA-sim's double binary tree: up with sums, down with the result.
+
+The root is the lowest or the highest position and has one child. Below it a complete tree holds the
+others, whose numbers from 1 are those of its nodes in order: odd ones are leaves, and the lowest
+bit of one is the distance to its children, twice over. Every message is the whole vector.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from collhub_columns import BoolArray, Int64Array
+
+from collhub_astra_sim.native_algorithms.messages import (
+    INPUT,
+    OUTPUT,
+    SCRATCH,
+    NativePlan,
+    NativeTask,
+)
+from collhub_astra_sim.native_algorithms.rank_steps import RankSteps, Region
+from hub_core.model import InputError
+
+
+class _Tree(NamedTuple):
+    """By rank: whether it is leaf or root, its parent, and its children; of the root, the first."""
+
+    is_leaf: BoolArray
+    is_root: BoolArray
+    parent: Int64Array
+    children: tuple[Int64Array, Int64Array]
+
+
+def double_binary_tree(task: NativeTask) -> NativePlan:
+    """One tree; ASTRA-sim takes both in turn. Raises `InputError` unless ranks are a power of 2."""
+    ranks = task.num_ranks
+    if ranks & (ranks - 1):
+        message = f"ASTRA-sim crashes on doubleBinaryTree of {ranks} ranks"
+        raise InputError(message, cure="use ring or direct", code="no-implementation")
+    steps, tree = RankSteps(ranks), _tree(ranks, is_lowest=task.is_lowest)
+    is_inner = ~tree.is_leaf & ~tree.is_root
+    reduced_ns = task.delay_ns + task.reduce_ns(task.size)
+    whole = [steps.copy(Region(INPUT, 0), Region(OUTPUT, 0), [], ~tree.is_leaf)]
+    waited = []
+    for slot, child in enumerate(tree.children):
+        on = ~tree.is_leaf if slot == 0 else is_inner
+        arrived = steps.receive(child, Region(SCRATCH, slot), [], on)
+        waited.append(steps.wait(reduced_ns, [arrived], on))
+    for slot in range(2):
+        on = ~tree.is_leaf if slot == 0 else is_inner
+        parts = [*whole, *waited] if slot == 0 else whole
+        whole = [steps.reduce(Region(SCRATCH, slot), Region(OUTPUT, 0), parts, on), *whole[:1]]
+    start = steps.wait(task.delay_ns, [], tree.is_leaf)
+    steps.send(tree.parent, Region(INPUT, 0), [start], tree.is_leaf)
+    steps.send(tree.parent, Region(OUTPUT, 0), whole, is_inner)
+    below = [start, *whole]
+    arrived = steps.receive(tree.parent, Region(OUTPUT, 0), below, ~tree.is_root)
+    steps.wait(task.delay_ns, [arrived], tree.is_leaf)
+    ready = steps.wait(reduced_ns, [arrived], is_inner)
+    steps.send(tree.children[0], Region(OUTPUT, 0), whole, tree.is_root)
+    for child in tree.children:
+        steps.send(child, Region(OUTPUT, 0), [ready], is_inner)
+    return NativePlan(steps, 1, 2)
+
+
+def _tree(ranks: int, *, is_lowest: bool) -> _Tree:
+    me = np.arange(ranks)
+    number = me if is_lowest else me + 1
+    is_root = number % ranks == 0
+    bit = number & -number
+    half = np.where(is_root, 0, bit >> 1)
+    children = np.where(is_root, ranks >> 1, number - half), number + half
+
+    def rank_of(numbers: Int64Array) -> Int64Array:
+        return numbers % ranks if is_lowest else (numbers - 1) % ranks
+
+    parent = rank_of((number & ~bit) | (2 * bit))
+    first, second = (rank_of(child) for child in children)
+    return _Tree((number % 2 == 1) & ~is_root, is_root, parent, (first, second))

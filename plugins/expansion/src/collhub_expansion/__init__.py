@@ -1,0 +1,1 @@
+"""Expand the collectives of whole jobs into the messages of algorithms."""

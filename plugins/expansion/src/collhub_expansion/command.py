@@ -1,0 +1,241 @@
+"""`collhub expand`: the collectives of a workload become the steps of algorithms."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypedDict, Unpack
+
+import click
+
+from hub_core import (
+    CommandContext,
+    Diagnostic,
+    OpenedInput,
+    OutputRequest,
+    OutputTarget,
+    Severity,
+    Topology,
+    UsageError,
+    WrittenFiles,
+    assign,
+    from_option,
+    number_option,
+    offer_option,
+    output_option,
+    output_options,
+    source_argument,
+)
+from hub_core.model import format_bytes, loss_object
+from hub_core.plugin_api import Synthesizer, WorkloadRequest, WorkloadSimulator
+
+if TYPE_CHECKING:
+    from collhub_expansion.expand import Expanded
+    from collhub_expansion.rules import Rule
+    from hub_core.model import JsonValue, Workload
+
+
+_WARNING = Severity.WARNING
+
+
+class _Choices(TypedDict):
+    """What the user chooses of an expansion."""
+
+    collectives: tuple[str, ...]
+    topology: str | None
+    slots: str
+    split: int | None
+    backend: str
+
+
+@click.command()
+@source_argument
+@click.option(
+    "--collective",
+    "collectives",
+    metavar="RULE",
+    multiple=True,
+    help="KIND[@SIZE][/GROUP]=ALGORITHM: a synthesizer (ring:order=given), a file, native[:ring]"
+    " or auto[:ring,direct]; repeatable, the last one that matches holds.",
+)
+@click.option("--topology", metavar="T", help="Network of the job (default: that of IN).")
+@click.option(
+    "--slots",
+    type=click.Choice(["free", "frozen"]),
+    default="free",
+    show_default=True,
+    help="Anything at once, or the order of a simulation, which keeps to ASTRA-sim's slots.",
+)
+@number_option("--split", "N", "Run every collective as N independent pieces.")
+@offer_option("--backend", WorkloadSimulator, "Simulator for --slots frozen.", "analytical")
+@output_option
+@from_option
+@output_options
+@click.pass_obj
+def expand(
+    context: CommandContext,
+    source: str,
+    out: str,
+    source_format: str | None,
+    output: OutputRequest,
+    **choices: Unpack[_Choices],
+) -> None:
+    """Expand the collectives of the workload in IN into messages: one flat graph.
+
+    Without a rule, a collective gets the native algorithm that the system of IN names, else
+    ASTRA-sim's ring. An option of -O goes to the reader, the writer and the simulator that declare
+    it; reader.KEY, writer.KEY and simulator.KEY name one of them.
+    """
+    # Imported here: the help of a command needs no numpy.
+    from collhub_expansion.expand import expand_workload
+    from collhub_expansion.making import Maker
+    from collhub_expansion.native import native_system
+
+    target = context.output_target(out, output, is_workload=True)
+    opened = context.open_input(source, source_format)
+    backend = choices["backend"]
+    sides = {
+        "reader": opened.options,
+        "writer": target.options,
+        "simulator": context.options_of(WorkloadSimulator, backend),
+    }
+    given = assign(output.assignments, sides)
+    rules = _rules(context, choices["collectives"])
+    workload = context.read_workload(opened, given["reader"])
+    topology = _topology(context, opened, choices["topology"], workload)
+    times = None
+    if choices["slots"] == "frozen":
+        request = WorkloadRequest(workload, topology)
+        times = context.simulate_workload(request, backend, given["simulator"])
+    system = native_system(workload)
+    maker = Maker(
+        topology,
+        system,
+        workload.num_ranks,
+        context.registry(),
+        read=lambda name: context.read_input(context.open_input(name), {}),
+        admit=context.admit,
+    )
+    with context.progress("expanding"):
+        found = expand_workload(
+            workload, rules, maker, system, splits=choices["split"], times=times
+        )
+    context.report(
+        Diagnostic("no-match", f"--collective {use.rule.text} matches no collective", _WARNING)
+        for use in found.uses
+        if not use.collectives
+    )
+    written = context.write_output(
+        found.workload, target, given["writer"], output, losses=found.losses, work="expansion"
+    )
+    if output.as_json:
+        context.print_json(_document(opened, target, topology, choices, found, written))
+        return
+    if out != "-":
+        _show(context, workload, topology, choices, found)
+    context.say_written(written)
+
+
+def _rules(context: CommandContext, texts: tuple[str, ...]) -> list[Rule]:
+    from collhub_expansion.rules import parse_rule
+
+    known = [provided.name for provided in context.registry().all(Synthesizer)]
+    return [parse_rule(text, known) for text in texts]
+
+
+def _topology(
+    context: CommandContext, opened: OpenedInput, text: str | None, workload: Workload
+) -> Topology:
+    """The network that the user names, or else the one of the input."""
+    topology = context.own_topology(opened) if text is None else context.read_topology(text)
+    if topology is None:
+        cure = "name one, for example --topology ring:8"
+        raise UsageError(f"{opened.name} states no network", cure=cure, code="no-topology")
+    if topology.num_npus != workload.num_ranks:
+        message = (
+            f"topology {topology.name} has {topology.num_npus} NPUs, "
+            f"the workload has {workload.num_ranks} ranks"
+        )
+        cure = "choose a topology with one NPU for every rank"
+        raise UsageError(message, cure=cure, code="topology-size")
+    return topology
+
+
+def _slot_rule(slots: str) -> str:
+    if slots == "free":
+        return "free: what waits for nothing runs at once"
+    return "frozen: one node a slot, in the order of a simulation"
+
+
+def _show(
+    context: CommandContext,
+    workload: Workload,
+    topology: Topology,
+    choices: _Choices,
+    found: Expanded,
+) -> None:
+    flat = found.workload
+    context.print_fields(
+        {
+            "workload": f"{workload.num_ranks} ranks, {len(workload.nodes)} nodes",
+            "expanded": f"{len(flat.nodes)} nodes",
+            "topology": topology.name,
+            "slots": _slot_rule(choices["slots"]),
+            "algorithms": f"{len(found.made)} for {sum(use.collectives for use in found.uses)}"
+            " collectives",
+        }
+    )
+    rows = [
+        (
+            use.rule.text,
+            ", ".join(use.makers) or "-",
+            str(use.collectives),
+            format_bytes(use.bytes),
+            str(use.nodes),
+        )
+        for use in found.uses
+    ]
+    head = ("rule", "algorithm", "collectives", "bytes", "nodes")
+    context.print_table(head, rows, right=head[2:])
+
+
+def _document(
+    opened: OpenedInput,
+    target: OutputTarget,
+    topology: Topology,
+    choices: _Choices,
+    found: Expanded,
+    written: WrittenFiles,
+) -> dict[str, JsonValue]:
+    """The report that `--json` prints."""
+    return {
+        "schema": "collhub/report-expand-1",
+        "source": opened.name,
+        "from": opened.format_name,
+        "to": target.format_name,
+        "topology": topology.name,
+        "slots": choices["slots"],
+        "split": choices["split"],
+        "num_ranks": found.workload.num_ranks,
+        "nodes": len(found.workload.nodes),
+        "rules": [
+            {
+                "rule": use.rule.text,
+                "algorithms": list(use.makers),
+                "collectives": use.collectives,
+                "bytes": use.bytes,
+                "nodes": use.nodes,
+            }
+            for use in found.uses
+        ],
+        "algorithms": [
+            {
+                "algorithm": made.maker,
+                "collective": str(made.kind),
+                "num_ranks": made.num_ranks,
+                "bytes": made.size,
+                "steps": made.steps,
+            }
+            for made in found.made
+        ],
+        "artifacts": [str(path) for path in written.paths],
+        "losses": [loss_object(loss) for loss in written.losses],
+    }

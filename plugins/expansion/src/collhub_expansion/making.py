@@ -1,0 +1,271 @@
+"""Make the algorithms of collectives: each one once, and its nodes once for every size."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from collhub_expansion.native import NativeSystem, native_choice
+from collhub_expansion.rules import AUTO, NATIVE, Rule
+from collhub_expansion.templates import Template, marker, template_of
+from hub_core import HubError, InputError, Registry, UsageError, simulate, synthesize
+from hub_core.model import Algorithm, Collective, CollectiveKind, format_bytes
+from hub_core.network import Topology
+from hub_core.plugin_api import Synthesizer
+
+CANDIDATES = ("ring", "direct", "halving-doubling", "recursive-doubling", "bruck", "pairwise")
+"""Synthesizers among which `auto` chooses by default, where they are installed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A collective, or a piece of one, that needs an algorithm.
+
+    `size`: bytes that its workload states. `members`: ranks in the order of the group. `root`: a
+    position. `turn`: which one of its kind among all ranks it is.
+    """
+
+    kind: CollectiveKind
+    size: int
+    members: tuple[int, ...]
+    root: int
+    turn: int
+
+    @property
+    def full_bytes(self) -> int:
+        """Bytes of the full buffer of its algorithm."""
+        parts = len(self.members) if self.kind.traits.input_is_part else 1
+        return self.size * parts
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """An algorithm by the name of its maker, for collectives of a kind, ranks and bytes."""
+
+    maker: str
+    kind: CollectiveKind
+    num_ranks: int
+    size: int
+    steps: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """The network on which a group gets its algorithm, the NPU of each position, and a key."""
+
+    topology: Topology
+    npus: tuple[int, ...]
+    identity: Hashable
+
+
+class Maker:
+    """Makes algorithms by rules; `templates` and `made` grow by one for each that is new."""
+
+    def __init__(
+        self,
+        topology: Topology,
+        system: NativeSystem,
+        num_ranks: int,
+        registry: Registry,
+        *,
+        read: Callable[[str], Algorithm],
+        admit: Callable[[Algorithm, str], object],
+    ) -> None:
+        """For a job of so many ranks; `read`: an algorithm by the name of its file, judged.
+
+        `admit`: judges an algorithm that is called by the text; raises `InputError`.
+        """
+        self._topology, self._system, self._registry = topology, system, registry
+        self._read, self._admit = read, admit
+        self._num_ranks = num_ranks
+        self.templates: list[Template] = []
+        self.made: list[Made] = []
+        self._numbers: dict[Hashable, int] = {}
+        self._places: dict[tuple[int, ...], _Place] = {}
+        self._files: dict[str, Algorithm] = {}
+
+    def template(self, rule: Rule, wanted: Wanted) -> int:
+        """The number of the template of a collective. Raises `HubError`, naming the rule."""
+        if len(wanted.members) == 1:
+            return self._numbered(("nothing",), lambda: (_nothing(wanted), marker(1)))
+        try:
+            return self._template(rule, wanted)
+        except HubError as error:
+            place = f"{wanted.kind} of {format_bytes(wanted.size)} on {len(wanted.members)} ranks"
+            found = [
+                replace(one, message=f"--collective {rule.text}: {place}: {one.message}")
+                for one in error.diagnostics
+            ]
+            raise type(error)(found) from None
+
+    def _template(self, rule: Rule, wanted: Wanted) -> int:
+        maker, options = rule.algorithm, rule.options
+        if maker == NATIVE:
+            if wanted.kind in self._system.custom and not options:
+                algorithm = self._system.custom[wanted.kind]
+                return self._given("the job's own", algorithm, wanted)
+            maker, options = self._native(wanted, options.get("algorithm"))
+        if maker != AUTO and maker not in self._synthesizers():
+            return self._given(maker, self._file(maker), wanted)
+        size, place = wanted.full_bytes, self._place(wanted.members)
+        asked = maker, *sorted(options.items())
+        key = asked, wanted.kind, size, len(wanted.members), wanted.root, place.identity
+        return self._numbered(key, lambda: self._synthesized(maker, options, wanted, place))
+
+    def _numbered(self, key: Hashable, make: Callable[[], tuple[Made, Template]]) -> int:
+        """The number of the template of this key, made where it is new."""
+        if key not in self._numbers:
+            made, template = make()
+            self._numbers[key] = len(self.templates)
+            self.templates.append(template)
+            self.made.append(made)
+        return self._numbers[key]
+
+    def _native(self, wanted: Wanted, name: str | None) -> tuple[str, Mapping[str, str]]:
+        is_small = len(wanted.members) < self._num_ranks
+        levels = sum(dimension.size > 1 for dimension in self._topology.dimensions)
+        choice = native_choice(
+            self._system, wanted.kind, name, is_small=is_small, levels=max(levels, 1)
+        )
+        if not choice.alternates:
+            return choice.synthesizer, choice.options
+        # ASTRA-sim makes its two trees in turn, the one with the highest rank as root first.
+        tree = "lowest" if wanted.turn % 2 else "highest"
+        return choice.synthesizer, {**choice.options, "root": tree}
+
+    def _synthesizers(self) -> set[str]:
+        return {provided.name for provided in self._registry.all(Synthesizer)}
+
+    def _file(self, name: str) -> Algorithm:
+        """The algorithm of a file. Raises `UsageError` for a misspelt synthesizer."""
+        if name not in self._files:
+            try:
+                self._files[name] = self._read(name)
+            except HubError:
+                if not {"/", "."} & set(name):
+                    self._registry.find(Synthesizer, name)
+                raise
+        return self._files[name]
+
+    def _given(self, name: str, algorithm: Algorithm, wanted: Wanted) -> int:
+        """The template of an algorithm that is at hand, which has to fit."""
+        _check_fit(algorithm, wanted)
+        key = name, wanted.kind, wanted.full_bytes, wanted.root
+        ranks = range(algorithm.num_ranks)
+        return self._numbered(
+            key,
+            lambda: (
+                _made(name, wanted, algorithm),
+                template_of(algorithm, ranks, wanted.full_bytes),
+            ),
+        )
+
+    def _place(self, members: tuple[int, ...]) -> _Place:
+        """Where a group stands; equal networks are one, whichever ranks they join."""
+        if members not in self._places:
+            self._places[members] = _place(self._topology, members)
+        return self._places[members]
+
+    def _synthesized(
+        self, maker: str, options: Mapping[str, str], wanted: Wanted, place: _Place
+    ) -> tuple[Made, Template]:
+        names = [maker]
+        if maker == AUTO:
+            stated = options.get("algorithm")
+            names = stated.split(",") if stated else [*CANDIDATES]
+            known = self._synthesizers()
+            names = [name for name in names if stated or name in known]
+            options = {}
+        name, algorithm = self._best(names, options, wanted, place)
+        self._admit(algorithm, f"{name} ({wanted.kind}, {len(wanted.members)} ranks)")
+        return _made(name, wanted, algorithm), template_of(algorithm, place.npus, wanted.full_bytes)
+
+    def _best(
+        self, names: Sequence[str], options: Mapping[str, str], wanted: Wanted, place: _Place
+    ) -> tuple[str, Algorithm]:
+        """The only algorithm, or the fastest of those that can be made."""
+        if len(names) == 1:
+            return names[0], self._called(names[0], options, wanted, place)
+        found: list[tuple[int, str, Algorithm]] = []
+        refusals: list[HubError] = []
+        for name in names:
+            try:
+                algorithm = self._called(name, options, wanted, place)
+            except (InputError, UsageError) as error:
+                refusals.append(error)
+                continue
+            size = wanted.full_bytes
+            timed = simulate(algorithm, place.topology, size, registry=self._registry)
+            if timed.time_ns is not None:
+                found.append((timed.time_ns, name, algorithm))
+        if not found:
+            raise refusals[0] if refusals else UsageError("auto has no algorithm to choose from")
+        _, name, algorithm = min(found, key=lambda one: one[0])
+        return name, algorithm
+
+    def _called(
+        self, name: str, options: Mapping[str, str], wanted: Wanted, place: _Place
+    ) -> Algorithm:
+        """What a synthesizer makes."""
+        ranks = len(wanted.members)
+        kind = wanted.kind
+        collective = Collective(
+            kind,
+            ranks,
+            kind.traits.parts(ranks),
+            root=max(wanted.root, 0) if kind.traits.is_rooted else None,
+            in_place=True,
+        )
+        return synthesize(
+            collective,
+            place.topology,
+            wanted.full_bytes,
+            name=name,
+            options=options,
+            npus=place.npus,
+            registry=self._registry,
+        ).algorithm
+
+
+def _nothing(wanted: Wanted) -> Made:
+    return Made("nothing", wanted.kind, 1, wanted.size, 0)
+
+
+def _made(name: str, wanted: Wanted, algorithm: Algorithm) -> Made:
+    return Made(name, wanted.kind, len(wanted.members), wanted.size, len(algorithm.steps))
+
+
+def _place(topology: Topology, members: tuple[int, ...]) -> _Place:
+    """The network of the group alone; the whole one where it falls apart without the others."""
+    if members == tuple(range(topology.num_npus)):
+        return _Place(topology, members, ())
+    alone = topology.subset(members)
+    ranks = np.arange(1, len(members))
+    first = np.zeros_like(ranks)
+    try:
+        alone.routes(np.concatenate([first, ranks]), np.concatenate([ranks, first]))
+    except InputError:
+        return _Place(topology, members, members)
+    columns = (alone.source, alone.destination, alone.bandwidth_bytes_per_s, alone.latency_s)
+    identity = tuple(column.tobytes() for column in (*columns, alone.plane))
+    return _Place(alone, tuple(range(len(members))), identity)
+
+
+def _check_fit(algorithm: Algorithm, wanted: Wanted) -> None:
+    """Raise `InputError` for an algorithm of another kind, number of ranks, root or size."""
+    collective = algorithm.collective
+    if collective.num_ranks != len(wanted.members):
+        wrong = f"it is for {collective.num_ranks} ranks"
+    elif collective.kind not in (wanted.kind, CollectiveKind.CUSTOM):
+        wrong = f"it is an algorithm of {collective.kind}"
+    elif wanted.root >= 0 and collective.root not in (None, wanted.root):
+        wrong = f"its root is rank {collective.root}, not {wanted.root}"
+    elif not algorithm.has_contents and algorithm.collective_bytes != wanted.full_bytes:
+        stated = algorithm.collective_bytes or 0
+        wrong = f"it is a trace of {format_bytes(stated)}, whose sizes cannot be changed"
+    else:
+        return
+    cure = "name another algorithm, or narrow the rule by @SIZE or /GROUP"
+    raise InputError(wrong, cure=cure, code="algorithm-does-not-fit")

@@ -1,0 +1,163 @@
+"""Native algorithms: those that ASTRA-sim's system configuration of a job names, else rings."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from hub_core import InputError, UsageError
+from hub_core.model import Algorithm, CollectiveKind, JsonValue, Workload
+
+_EXTENSION = "astra-sim"
+_SYNTHESIZERS = {
+    "ring": "astra-ring",
+    "direct": "astra-direct",
+    "halving-doubling": "astra-halving-doubling",
+    "double-binary-tree": "astra-double-binary-tree",
+}
+# As the system configuration spells them, in lower case.
+_SPELLINGS = {
+    "halvingdoubling": "halving-doubling",
+    "doublebinarytree": "double-binary-tree",
+    "ring": "ring",
+}
+NATIVE_KINDS = (
+    CollectiveKind.ALL_REDUCE,
+    CollectiveKind.ALL_GATHER,
+    CollectiveKind.REDUCE_SCATTER,
+    CollectiveKind.ALL_TO_ALL,
+)
+# At more than this no reduction takes a nanosecond, and it is no bandwidth for the hub.
+_MOST_GB_PER_S = 9e8
+
+
+@dataclass(frozen=True, slots=True)
+class NativeSystem:
+    """What a system configuration says of native algorithms.
+
+    `endpoint_ns`: before every message. `memory_gb_per_s`: None where reductions take no time.
+    `splits`: streams of a collective, of which `active` run at once. `names`: algorithms of a kind,
+    one a dimension. `custom`: algorithms that the job brings along. `is_stated`: whether the job
+    came with a configuration.
+    """
+
+    endpoint_ns: int = 10
+    memory_gb_per_s: float | None = None
+    splits: int = 1
+    active: int = 1
+    names: Mapping[CollectiveKind, tuple[str, ...]] = field(default_factory=dict)
+    custom: Mapping[CollectiveKind, Algorithm] = field(default_factory=dict)
+    is_stated: bool = False
+
+
+def native_system(workload: Workload) -> NativeSystem:
+    """The system that a job came with. Raises `InputError` for what cannot be expanded."""
+    stated = workload.extensions.get(_EXTENSION)
+    text = stated.get("system") if isinstance(stated, dict) else None
+    if not isinstance(stated, dict) or not isinstance(text, str):
+        return NativeSystem()
+    if stated.get("per_node"):
+        message = "the system names algorithms by node, which rules cannot"
+        raise InputError(message, cure="take per-node-custom-implementation out of system.json")
+    values = json.loads(text)
+    names = {
+        kind: tuple(values[f"{kind}-implementation"])
+        for kind in NATIVE_KINDS
+        if f"{kind}-implementation" in values
+    }
+    return NativeSystem(
+        int(values.get("endpoint-delay", 10)),
+        values.get("local-mem-bw") or None,
+        int(values.get("preferred-dataset-splits", 1)),
+        int(values.get("active-chunks-per-dimension", 1)),
+        names,
+        _custom(workload, stated),
+        is_stated=True,
+    )
+
+
+def _custom(workload: Workload, stated: Mapping[str, JsonValue]) -> dict[CollectiveKind, Algorithm]:
+    """The algorithms that the job's folder has traces of, by kind."""
+    prefixes, by_kind = stated.get("custom"), stated.get("by_kind")
+    if not isinstance(prefixes, list) or not isinstance(by_kind, dict):
+        return {}
+    return {
+        CollectiveKind(kind): workload.algorithms[prefixes.index(prefix)]
+        for kind, prefix in by_kind.items()
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class NativeChoice:
+    """A native algorithm: the synthesizer that makes it, and its options."""
+
+    synthesizer: str
+    options: Mapping[str, str]
+
+    @property
+    def alternates(self) -> bool:
+        """Whether every other stream goes up another tree."""
+        return self.synthesizer == _SYNTHESIZERS["double-binary-tree"]
+
+
+def native_choice(
+    system: NativeSystem, kind: CollectiveKind, wanted: str | None, *, is_small: bool, levels: int
+) -> NativeChoice:
+    """The native algorithm of a kind.
+
+    `wanted`: by name, None for the configured one. `is_small`: of a group smaller than the job.
+    `levels`: dimensions of the network. Raises `InputError` and `UsageError` where there is none.
+    """
+    if kind not in NATIVE_KINDS:
+        message = f"ASTRA-sim has no native algorithm of {kind}"
+        cure = f"name one, for example --collective {kind}=direct"
+        raise InputError(message, cure=cure, code="no-native")
+    name, width = (wanted, 0) if wanted else _configured(system, kind, is_small, levels)
+    if name not in _SYNTHESIZERS:
+        known = ", ".join(_SYNTHESIZERS)
+        raise UsageError(f"there is no native algorithm {name!r}", cure=f"use one of {known}")
+    options = {"endpoint_delay": str(system.endpoint_ns)}
+    if system.memory_gb_per_s:
+        rate = min(system.memory_gb_per_s, _MOST_GB_PER_S)
+        options["memory_bandwidth"] = f"{rate:.17g}GB/s"
+    if is_small:
+        options["small_group"] = "true"
+    if width:
+        options["width"] = str(width)
+    return NativeChoice(_SYNTHESIZERS[name], options)
+
+
+def _configured(
+    system: NativeSystem, kind: CollectiveKind, is_small: bool, levels: int
+) -> tuple[str, int]:
+    """(name, messages at once) of the algorithm that the configuration names, or ring."""
+    if not system.is_stated:
+        return "ring", 0
+    names = system.names.get(kind, ())
+    if not names:
+        message = f"the job's system names no algorithm of {kind}"
+        raise InputError(message, cure=f"name one, for example --collective {kind}=ring")
+    if is_small and len(names) > 1:
+        return "ring", 0
+    is_whole = names[0].startswith("one")
+    if levels > 1 and not is_small and not is_whole:
+        message = f"a native {kind} goes through {levels} dimensions, which is not expanded"
+        cure = f"name an algorithm, for example --collective {kind}=torus-rings"
+        raise InputError(message, cure=cure, code="several-dimensions")
+    spelling = names[0].removeprefix("one").lower()
+    if direct := re.fullmatch(r"direct(\d*)", spelling):
+        return "direct", int(direct[1] or 0)
+    return _SPELLINGS.get(spelling, spelling), 0
+
+
+def native_pieces(system: NativeSystem, kind: CollectiveKind, size: int, ranks: int) -> list[int]:
+    """Bytes of the streams into which ASTRA-sim cuts a collective (its `generate_collective`).
+
+    At least a byte for every rank of the job; what is left over is one more stream of full size.
+    """
+    chunk = size // system.splits
+    if kind is not CollectiveKind.ALL_GATHER and chunk < ranks:
+        return [ranks] * system.splits
+    return [chunk] * -(-size // max(chunk, 1))

@@ -1,0 +1,201 @@
+"""`collhub expand`: rules on the command line, files, reports, and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hub_core
+from hub_core.model import JobCollective, NodeColumns, NodeKind, ProcessGroup, Workload
+from hub_core.testing import pipeline, ring_all_gather, ring_all_reduce, training_step
+
+Collhub = Callable[..., Any]
+RING = "ring:4?bandwidth=50GiB/s&latency=500ns"
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Path:
+    """The traces of a training step of four ranks."""
+    hub_core.write(training_step(), tmp_path / "job")
+    return tmp_path / "job"
+
+
+@pytest.fixture
+def ring(tmp_path: Path) -> Path:
+    """A file with a ring all-reduce."""
+    hub_core.write(ring_all_reduce(4), tmp_path / "ring.json")
+    return tmp_path / "ring.json"
+
+
+def test_collectives_become_the_steps_of_a_file(
+    collhub: Collhub, job: Path, ring: Path, tmp_path: Path
+) -> None:
+    rule = f"all-reduce={ring}"
+    out = tmp_path / "flat"
+    run = collhub("expand", job, "--collective", rule, "--topology", RING, "-o", out, "--json")
+    report = run.report()
+    assert report["rules"] == [
+        {
+            "rule": rule,
+            "algorithms": [str(ring)],
+            "collectives": 2,
+            "bytes": 2 << 16,
+            "nodes": 2 * 60,
+        }
+    ]
+    assert len(report["algorithms"]) == 1
+    flat = hub_core.read_workload(out)
+    assert not flat.nodes.is_kind(NodeKind.COLLECTIVE).any()
+    assert len(flat.nodes) == report["nodes"] == 8 + 2 * 60
+    assert collhub("verify", out).code == 0
+
+
+def test_the_flat_job_takes_the_time_of_its_algorithm(
+    collhub: Collhub, job: Path, ring: Path, tmp_path: Path
+) -> None:
+    pytest.importorskip("collhub_astra_sim")
+    one = collhub("simulate", ring, "--topology", RING, "--size", "64KiB", "--json").report()
+    collhub("expand", job, f"--collective=*={ring}", "--topology", RING, "-o", tmp_path / "flat")
+    slots = ("-O", "slots=unlimited")
+    flat = collhub("simulate", tmp_path / "flat", "--topology", RING, *slots, "--json").report()
+    # 2 us, then 3 us, and the all-reduce of the last layer, which shares no link with the first.
+    assert one["time_ns"] > 3000
+    assert flat["time_ns"] >= 5000 + one["time_ns"]
+
+
+def test_equal_collectives_of_several_groups_share_one_algorithm(
+    collhub: Collhub, tmp_path: Path
+) -> None:
+    pytest.importorskip("collhub_classic")
+    hub_core.write(pipeline(), tmp_path / "job")
+    report = collhub(
+        "expand", tmp_path / "job", "--collective", "all-gather=direct", "--topology", "switch:4",
+        "-o", tmp_path / "flat", "--json",
+    ).report()  # fmt: skip
+    assert [made["num_ranks"] for made in report["algorithms"]] == [2]
+    assert report["rules"][0]["collectives"] == 2
+    flat = hub_core.read_workload(tmp_path / "flat").nodes
+    is_send = flat.is_kind(NodeKind.SEND)
+    pairs = set(zip(flat.rank[is_send].tolist(), flat.peer[is_send].tolist(), strict=True))
+    assert pairs == {(0, 2), (1, 3), (0, 1), (1, 0), (2, 3), (3, 2)}
+    # No tag of the job's own messages is used again.
+    assert flat.tag[is_send & (flat.bytes == 512)].min() > 7
+
+
+def test_pieces_share_the_bytes(collhub: Collhub, job: Path, ring: Path, tmp_path: Path) -> None:
+    out = tmp_path / "flat"
+    collhub("expand", job, f"--collective=*={ring}", "--topology", RING, "--split=3", "-o", out)
+    flat = hub_core.read_workload(out).nodes
+    sent = flat.bytes[flat.is_kind(NodeKind.SEND)]
+    # Each rank sends 2 (n - 1) / n of the buffer, rounded up to bytes in every message.
+    assert 2 * 4 * 6 / 4 * (1 << 16) <= sent.sum() < 2 * 4 * 6 / 4 * (1 << 16) + len(sent)
+    assert collhub("verify", out).code == 0
+
+
+def test_frozen_slots_keep_the_time_of_the_job(collhub: Collhub, job: Path, tmp_path: Path) -> None:
+    pytest.importorskip("collhub_astra_sim")
+    before = collhub("simulate", job, "--topology", RING, "--json").report()
+    for slots, faster in (("frozen", False), ("free", True)):
+        out = tmp_path / slots
+        collhub("expand", job, "--topology", RING, "--slots", slots, "-o", out)
+        after = collhub(
+            "simulate", out, "--topology", RING, "-O", "slots=unlimited", "--json"
+        ).report()
+        assert (after["time_ns"] < before["time_ns"]) == faster
+        if not faster:
+            assert after["rank_finish_ns"] == before["rank_finish_ns"]
+
+
+def test_auto_takes_the_fastest(collhub: Collhub, job: Path, tmp_path: Path) -> None:
+    pytest.importorskip("collhub_astra_sim")
+    pytest.importorskip("collhub_classic")
+    topology = "fully-connected:4?bandwidth=50GiB/s&latency=5us"
+    report = collhub(
+        "expand", job, "--collective", "*=auto:ring,direct", "--topology", topology,
+        "-o", tmp_path / "flat", "--json",
+    ).report()  # fmt: skip
+    assert report["rules"][0]["algorithms"] == ["direct"]
+
+
+def test_a_rule_that_matches_nothing_is_said(
+    collhub: Collhub, job: Path, ring: Path, tmp_path: Path
+) -> None:
+    rules = ("--collective", f"*={ring}", "--collective", f"all-reduce@>1GiB={ring}")
+    run = collhub("expand", job, *rules, "--topology", RING, "-o", tmp_path / "flat")
+    assert run.code == 0
+    assert f"all-reduce@>1GiB={ring} matches no collective" in run.err
+
+
+def test_a_misspelt_synthesizer_is_named(collhub: Collhub, job: Path, tmp_path: Path) -> None:
+    pytest.importorskip("collhub_classic")
+    out = tmp_path / "flat"
+    run = collhub("expand", job, "--collective=*=rinng", "--topology", RING, "-o", out)
+    assert run.code == 2
+    assert "did you mean 'ring'?" in run.err
+    assert list(tmp_path.glob("flat*")) == []
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "message"),
+    [
+        (ring_all_gather(4), "it is an algorithm of all-gather"),
+        (ring_all_reduce(3), "it is for 3 ranks"),
+    ],
+)
+def test_an_algorithm_that_does_not_fit_is_refused(
+    collhub: Collhub, job: Path, tmp_path: Path, algorithm: hub_core.Algorithm, message: str
+) -> None:
+    hub_core.write(algorithm, tmp_path / "other.json")
+    rule = f"--collective=*={tmp_path}/other.json"
+    run = collhub("expand", job, rule, "--topology", RING, "-o", tmp_path / "flat")
+    assert run.code == 1
+    assert message in run.err
+
+
+def test_a_wrong_algorithm_is_refused(collhub: Collhub, job: Path, tmp_path: Path) -> None:
+    right = ring_all_reduce(4)
+    kept = np.flatnonzero(right.steps.rank < 3)
+    names = ("rank", "kind", "peer", "channel", "src_buffer", "src_offset", "dst_buffer")
+    columns = {name: getattr(right.steps, name)[kept] for name in (*names, "dst_offset", "count")}
+    steps = hub_core.StepTable.from_columns(4, columns)
+    hub_core.write(replace(right, steps=steps), tmp_path / "wrong.json")
+    rule = f"--collective=*={tmp_path}/wrong.json"
+    run = collhub("expand", job, rule, "--topology", RING, "-o", tmp_path / "flat")
+    assert run.code == 1
+    assert "not correct as claimed" in run.err
+
+
+def test_groups_of_one_rank_and_host_calls_move_nothing(
+    collhub: Collhub, ring: Path, tmp_path: Path
+) -> None:
+    columns = {
+        "rank": [0, 0, 1],
+        "kind": [NodeKind.COLLECTIVE, NodeKind.COLLECTIVE, NodeKind.COMPUTE],
+        "collective": [JobCollective.ALL_REDUCE, JobCollective.ALL_REDUCE, -1],
+        "duration_ns": [-1, 5000, 1000],
+        "bytes": [64, 64, -1],
+        "group": [0, -1, -1],
+        "on_host": [0, 1, 0],
+    }
+    nodes = NodeColumns.from_columns(2, columns, ([0], [1]))
+    workload = Workload(nodes, groups=(ProcessGroup("1", (0,)),))
+    hub_core.write(workload, tmp_path / "job")
+    run = collhub(
+        "expand", tmp_path / "job", "--topology", "ring:2", "-o", tmp_path / "flat",
+        "--verify", "off",
+    )  # fmt: skip
+    assert run.code == 0
+    flat = hub_core.read_workload(tmp_path / "flat").nodes
+    assert flat.kind.tolist() == [NodeKind.MARKER, NodeKind.COMPUTE, NodeKind.COMPUTE]
+    assert flat.duration_ns.tolist()[1:] == [5000, 1000]
+
+
+def test_a_topology_of_another_size_is_refused(collhub: Collhub, job: Path, tmp_path: Path) -> None:
+    run = collhub("expand", job, "--topology", "ring:8", "-o", tmp_path / "flat")
+    assert run.code == 2
+    assert "has 8 NPUs, the workload has 4 ranks" in run.err

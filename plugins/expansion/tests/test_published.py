@@ -1,0 +1,148 @@
+"""Times measured with ASTRA-sim 518bd51, reproduced by expanded jobs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hub_core
+from hub_core import Algorithm, InputError
+from hub_core.model import NodeColumns, NodeKind, Workload
+from hub_core.plugin_api import WorkloadTimes
+
+Collhub = Callable[..., Any]
+pytest.importorskip("collhub_astra_sim")
+RING = "ring:8?bandwidth=50GiB/s&latency=500ns"
+NATIVE = "all-reduce=astra-ring:endpoint_delay=1"
+DELAY = "simulator.endpoint_delay=1"
+
+
+@pytest.fixture(scope="module")
+def step(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Six layers, 5 us each way, 1 MiB of gradients each, and 5 us after all."""
+    rows: list[tuple[int, int, int, list[int]]] = []
+    for rank in range(8):
+        first, before, reduced = len(rows), [], []
+        for layer in range(12):
+            rows.append((rank, NodeKind.COMPUTE, 5000, list(before)))
+            before = [len(rows) - 1]
+            if layer >= 6:
+                rows.append((rank, NodeKind.COLLECTIVE, -1, list(before)))
+                reduced.append(len(rows) - 1)
+        rows.append((rank, NodeKind.COMPUTE, 5000, reduced))
+        assert len(rows) - first == 19
+    kind = np.array([row[1] for row in rows])
+    is_collective = kind == NodeKind.COLLECTIVE
+    edges = [(parent, child) for child, row in enumerate(rows) for parent in row[3]]
+    columns = {
+        "rank": [row[0] for row in rows],
+        "kind": kind,
+        "duration_ns": [row[2] for row in rows],
+        "bytes": np.where(is_collective, 1 << 20, -1),
+        "collective": np.where(is_collective, 0, -1),
+    }
+    parents, children = np.array(edges).T
+    workload = Workload(NodeColumns.from_columns(8, columns, (parents, children)))
+    out = tmp_path_factory.mktemp("published") / "step"
+    hub_core.write(workload, out)
+    return out
+
+
+@pytest.mark.parametrize(
+    ("options", "published"),
+    [
+        (("--slots", "frozen", "-O", DELAY), 287134),
+        ((), 246047),
+        (("--slots", "frozen", "-O", DELAY, "--split", "4"), 247972),
+        (("--split", "4"), 245462),
+    ],
+)
+def test_a_data_parallel_step(
+    collhub: Collhub, step: Path, tmp_path: Path, options: tuple[str, ...], published: int
+) -> None:
+    flat = tmp_path / "flat"
+    rule = ("--collective", NATIVE, "--topology", RING)
+    assert collhub("expand", step, *rule, *options, "-o", flat).code == 0
+    slots = ("-O", "slots=unlimited")
+    found = collhub("simulate", flat, "--topology", RING, *slots, "--json").report()
+    assert found["time_ns"] == published
+
+
+def _admit(algorithm: Algorithm, name: str) -> None:
+    found = hub_core.verify(algorithm)
+    if not found.ok:
+        raise InputError(found.diagnostics)
+
+
+def _flat_times(case: Any) -> tuple[Any, Any]:
+    """(finish of every rank as measured, the same of the flat job with frozen slots)."""
+    from collhub_astra_sim.workloads.simulate import UNLIMITED_SLOTS, simulate_workload
+    from collhub_astra_sim.workloads.system import System
+    from collhub_expansion.expand import expand_workload
+    from collhub_expansion.making import Maker
+    from collhub_expansion.native import native_system
+    from golden_cases import simulated, topology_of, workload_of
+
+    text = json.dumps(case["sys"])
+    read = workload_of(case["ranks"], case.get("groups", {}))
+    workload = replace(read, extensions={"astra-sim": {"system": text}})
+    topology, native = topology_of(case["net"]), simulated(case)
+    times = WorkloadTimes(native.rank_finish_ns, native.start_ns, native.end_ns)
+    system = native_system(workload)
+    maker = Maker(
+        topology, system, workload.num_ranks, hub_core.discover(), read=hub_core.read, admit=_admit
+    )
+    flat = expand_workload(workload, [], maker, system, times=times).workload
+    plain = System.of_json(json.dumps({**case["sys"], "roofline-enabled": 0}))
+    backend = f"congestion-{case['backend']}"
+    found = simulate_workload(flat, topology, plain, backend=backend, slots=UNLIMITED_SLOTS)
+    return case["cycles"], list(found.rank_finish_ns)
+
+
+_NOT_EXPANDED = ("alg", "mem", "queues", "per_node", "rendezvous")
+
+
+def _is_expandable(case: Any) -> bool:
+    """Whether native algorithms of one dimension, or none, are all that its ranks run."""
+    is_plain = not any(case.get(key) for key in _NOT_EXPANDED) and None not in case["cycles"]
+    has_collectives = any(node["t"] == "COLL" for rank in case["ranks"] for node in rank)
+    is_flat = len(case["net"]["topology"]) == 1
+    return is_plain and has_collectives and is_flat and not case["sys"].get("replay-only")
+
+
+def test_pairs_of_the_golden_cases_have_equal_times(corpus: Path) -> None:
+    from golden_cases import golden
+
+    cases = {case["name"]: case for case in golden(corpus)}
+    pairs = [case for case in cases.values() if "pair" in case]
+    assert len(pairs) == 12
+    for pair in pairs:
+        published, ours = _flat_times(cases[pair["pair"]])
+        is_exact = pair["name"].endswith("flat_workload")
+        # The other form of the original says of every rank when its last message has arrived.
+        assert max(ours) == max(published), pair["name"]
+        assert ours == pair["cycles"] or not is_exact, pair["name"]
+
+
+# Direct with fewer messages at once than peers sends in the order of arrivals.
+_BY_ARRIVAL = {"dag_n12_v2"}
+
+
+@pytest.mark.slow
+def test_all_golden_cases_of_one_dimension_have_equal_times(corpus: Path) -> None:
+    from golden_cases import golden
+
+    differing = set()
+    for case in golden(corpus):
+        if not _is_expandable(case):
+            continue
+        published, ours = _flat_times(case)
+        if max(published) != max(ours):
+            differing.add(case["name"])
+    assert differing == _BY_ARRIVAL
