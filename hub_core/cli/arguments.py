@@ -270,6 +270,7 @@ def _kept_for_inputs(context: click.Context, parameter: click.Parameter, policy:
 
 
 def _names(options: Sequence[Option]) -> list[str]:
+    """The names that -O knows them by."""
     return [option.name for option in options]
 
 

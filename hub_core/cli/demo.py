@@ -134,6 +134,7 @@ def _runs(registry: Registry, example: _Example) -> Iterator[_Run]:
 
 
 def _print(examples: Sequence[_Example], runs: Sequence[_Run], folder: Path) -> None:
+    """Say what was made, verified, run and written."""
     for example in examples:
         collective = example.algorithm.collective
         size = f"{collective.num_ranks} ranks, {len(example.algorithm.steps)} steps"

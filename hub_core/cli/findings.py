@@ -34,4 +34,5 @@ def with_path(found: Iterable[Diagnostic], algorithm: Algorithm, source: str) ->
 
 
 def _at(found: Diagnostic, file: str) -> Diagnostic:
+    """The finding with the path that the user gave."""
     return replace(found, location=replace(found.location, file=file))

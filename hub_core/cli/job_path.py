@@ -60,6 +60,7 @@ def _joined(path: list[PathNode]) -> list[PathNode]:
         # A node may begin while the one before it goes on.
         begin = max(node.start_ns, reached)
         reached = max(reached, node.end_ns)
+        # A node that ended before the one ahead of it did takes no time.
         joined.append(PathNode(node.row, begin, max(node.end_ns, begin)))
     return joined
 

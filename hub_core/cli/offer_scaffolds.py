@@ -262,6 +262,7 @@ def _hook(name: str, kinds: Sequence[OfferKind]) -> Iterator[str]:
 
 
 def _arguments(kind: OfferKind) -> tuple[str, ...]:
+    """What the function of a new offer takes."""
     return SCAFFOLDS[noun_of(kind)].arguments
 
 

@@ -92,6 +92,7 @@ class StartRecord:
         _remove(self.suspects.pop(key))
 
     def _note(self, key: str) -> None:
+        """Keep the name on disk, where the next start finds it."""
         if self.mark is not None:
             with contextlib.suppress(OSError):
                 os.pwrite(self.mark, key.encode().ljust(_LONGEST_KEY), 0)

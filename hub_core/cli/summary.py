@@ -154,6 +154,7 @@ def _pair(source: npt.NDArray[np.int32], destination: npt.NDArray[np.int32]) -> 
 
 
 def _sums(entry: Int64Array, values: Int64Array, length: int) -> Int64Array:
+    """Totals of the values by entry: int64[length]."""
     sums = np.zeros(length, np.int64)
     np.add.at(sums, entry, values)
     return sums

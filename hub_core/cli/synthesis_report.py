@@ -103,6 +103,7 @@ def _verdict(result: SynthesisResult, report: VerifyReport | None) -> str:
 
 
 def _text(value: JsonValue) -> str:
+    """A figure as people read it."""
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 

@@ -93,6 +93,7 @@ def judged_workload(session: Session, workload: Workload, source: str) -> Worklo
     from hub_core.pipeline.checks import checks_of, run_check
 
     checks = checks_of(Subject.WORKLOAD, session.registry())
+    # All checks that are installed, whoever offers them.
     with progress(f"verifying {source}"):
         request = CheckRequest(name=source, workload=workload)
         reports = {check.name: run_check(check, request) for check in checks}
@@ -104,6 +105,7 @@ def admit_workload(session: Session, workload: Workload, source: str) -> None:
     if session.verify_policy != "refuse":
         warn_of_workload(session, workload, source)
         return
+    # Warnings alone refuse nothing.
     found = judged_workload(session, workload, source).diagnostics
     if any(one.severity is Severity.ERROR for one in found):
         raise InputError(found)

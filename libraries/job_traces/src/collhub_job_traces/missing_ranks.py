@@ -62,7 +62,7 @@ def own_groups(
     column = group.astype(np.int64)
     of_rank = _groups_of_ranks(groups, len(stand.of))
     for missing in stand.assumed:
-        rows = np.flatnonzero((rank == missing) & (group >= 0))
+        rows = np.flatnonzero((rank == missing) & (column >= 0))
         for used in np.unique(group[rows]).tolist():
             own = _group_like(used, groups, of_rank[stand.of[missing]], of_rank[missing])
             if own < 0:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 import numpy as np
 from collhub_columns import Int64Array
@@ -40,8 +40,7 @@ class RuleUse:
     makers: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Expanded:
+class Expanded(NamedTuple):
     """A flat workload, and how it came about; `uses`: rules in their order, the default last."""
 
     workload: Workload

@@ -63,6 +63,7 @@ def _dependencies(
     nodes: NodeColumns, plan: Plan, blocks: Blocks, turns: Edges
 ) -> tuple[Edges, Edges]:
     """Data and control dependencies of the new nodes."""
+    # Ends of a block stand for the node, starts for what waits.
     entries = blocks.catalogue
     exits, entrances = blocks.lists(entries.ends), blocks.lists(entries.starts)
     data = nodes.data_indices, group_of_entry(nodes.data_indptr)
@@ -88,10 +89,12 @@ def _columns(
 ) -> dict[str, npt.NDArray[np.generic]]:
     """The columns of the new nodes; `number`: nodes of the catalogue, `block`: their blocks."""
     nodes, row = workload.nodes, plan.row[block]
+    # The catalogue lists the nodes of the job first, then those of templates.
     is_old = number < len(nodes)
     at = number[~is_old] - len(nodes)
     columns: dict[str, npt.NDArray[np.generic]] = {}
     for name, dtype in NODE_DTYPES.items():
+        # Positions become numbers; records and algorithms are used up.
         if name in ("identity", "extra", "algorithm"):
             continue
         taken = getattr(nodes, name)[row]
@@ -119,6 +122,7 @@ def _address(
     message = np.concatenate([one.message for one in book])[at]
     is_message = peer >= 0
     rows, place = new[is_message], piece[new[is_message]]
+    # Group -1, all ranks, comes first.
     lists = [workload.members(group) for group in range(-1, len(workload.groups))]
     pointer = row_pointer([len(members) for members in lists])
     members = np.concatenate([np.asarray(one, np.int64) for one in lists])
@@ -132,6 +136,7 @@ def _first_tags(workload: Workload, pieces: Pieces, book: Sequence[Template]) ->
     nodes = workload.nodes
     is_message = nodes.is_kind(NodeKind.SEND, NodeKind.RECV)
     free = int(nodes.tag[is_message].max(initial=-1)) + 1
+    # As many tags as a template has, one piece behind the other.
     needed = np.array([template.tags for template in book], np.int64)
     first = free + row_pointer(needed[pieces.template])
     if first[-1] > _TAGS:

@@ -88,6 +88,7 @@ class Maker:
 
     def template(self, rule: Rule, wanted: Wanted) -> int:
         """The number of the template of a collective. Raises `HubError`, naming the rule."""
+        # Alone, a rank has nothing to exchange.
         if len(wanted.members) == 1:
             return self._numbered(("nothing",), lambda: (_nothing(wanted), marker(1)))
         try:
@@ -103,12 +104,14 @@ class Maker:
     def _template(self, rule: Rule, wanted: Wanted) -> int:
         maker, options = rule.algorithm, rule.options
         if maker == NATIVE:
+            # A folder may state an algorithm for a kind itself.
             if wanted.kind in self._system.custom and not options:
                 algorithm = self._system.custom[wanted.kind]
                 return self._given("the job's own", algorithm, wanted)
             maker, options = self._native(wanted, options.get("algorithm"))
         if maker != AUTO and maker not in self._synthesizers():
             return self._given(maker, self._file(maker), wanted)
+        # Groups whose networks are equal share what is made.
         size, place = wanted.full_bytes, self._place(wanted.members)
         asked = maker, *sorted(options.items())
         key = asked, wanted.kind, size, len(wanted.members), wanted.root, place.identity
@@ -124,6 +127,7 @@ class Maker:
         return self._numbers[key]
 
     def _native(self, wanted: Wanted, name: str | None) -> tuple[str, Mapping[str, str]]:
+        # ASTRA-sim treats groups smaller than the job in a way of their own.
         is_small = len(wanted.members) < self._num_ranks
         levels = sum(dimension.size > 1 for dimension in self._topology.dimensions)
         choice = native_choice(

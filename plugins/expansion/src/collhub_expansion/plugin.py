@@ -8,14 +8,14 @@ from hub_core.plugin_api import Command, hookimpl
 
 COLLHUB_PLUGIN_API = (1, 0)
 
+EXPAND = Command(
+    "expand",
+    "Give the collectives of a workload algorithms; write one flat graph.",
+    "collhub_expansion.command:expand",
+)
+
 
 @hookimpl
 def collhub_commands() -> Sequence[Command]:
     """Describe the command."""
-    return [
-        Command(
-            "expand",
-            "Give the collectives of a workload algorithms; write one flat graph.",
-            "collhub_expansion.command:expand",
-        )
-    ]
+    return [EXPAND]

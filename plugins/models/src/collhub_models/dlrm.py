@@ -32,6 +32,7 @@ class DlrmSizes:
                 raise UsageError(message, cure=f"change -O {name}", code="degrees")
         self._options = options
         self.samples = options.batch // options.ranks
+        # The dense features are one vector beside the embeddings.
         vectors = options.tables + 1
         pairs = vectors * (vectors - 1) // 2
         self.bottom = [*_widths(options.bottom, "bottom"), options.dimension]
@@ -45,6 +46,7 @@ class DlrmSizes:
     def exchanged_bytes(self) -> int:
         """Of the embeddings of all samples from the tables of one rank."""
         options = self._options
+        # Each rank has its tables whole, and looks up for all samples.
         embeddings = options.batch * options.tables // options.ranks
         elements = embeddings * options.dimension
         return elements * options.element_bytes

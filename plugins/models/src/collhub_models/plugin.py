@@ -9,21 +9,18 @@ from hub_core.plugin_api import WorkloadGenerator, hookimpl
 
 COLLHUB_PLUGIN_API = (1, 0)
 
+TRANSFORMER = WorkloadGenerator(
+    "transformer",
+    "a training step of a transformer, cut in every usual way",
+    "collhub_models.transformer:generate",
+    TransformerOptions,
+)
+DLRM = WorkloadGenerator(
+    "dlrm", "a training step of a recommendation model", "collhub_models.dlrm:generate", DlrmOptions
+)
+
 
 @hookimpl
 def collhub_producers() -> Sequence[WorkloadGenerator]:
     """Describe the generators."""
-    return [
-        WorkloadGenerator(
-            "transformer",
-            "a training step of a transformer, cut in every usual way",
-            "collhub_models.transformer:generate",
-            TransformerOptions,
-        ),
-        WorkloadGenerator(
-            "dlrm",
-            "a training step of a recommendation model",
-            "collhub_models.dlrm:generate",
-            DlrmOptions,
-        ),
-    ]
+    return [TRANSFORMER, DLRM]

@@ -42,12 +42,14 @@ class StageProgram:
 
     def forward(self, microbatch: int) -> None:
         """Receive, run the layers, and send; the last stage computes logits instead."""
+        # Stage 0 has the tokens themselves.
         self._flow = [] if self._is_first else [self._received(-1, microbatch)]
         for layer in self._layers:
             # Nothing to wait for unless the weights are cut.
             gathered = self._gathered_weights(f"forward {layer}")
             self._half(f"forward {layer} attention", self._costs.attention(), gathered)
             self._experts_or_mlp(f"forward {layer}", gathered)
+        # Logits stay: the backward pass begins on this stage.
         if self._is_last:
             self._compute("forward logits", self._costs.logits(), 1)
         else:
@@ -63,6 +65,7 @@ class StageProgram:
         for layer in reversed(self._layers):
             # Weights that were freed behind the forward pass come back.
             gathered = self._gathered_weights(f"backward {layer}")
+            # The parts of a layer in the opposite order.
             self._experts_or_mlp(f"backward {layer}", gathered)
             self._half(f"backward {layer} attention", self._costs.attention(), gathered)
             self._reduce_layer(layer, is_last=microbatch == self._last_microbatch)
@@ -73,6 +76,7 @@ class StageProgram:
         """Reduce what is left: gradients without overlap, and those of the embeddings."""
         for name, size, role in self._gradients:
             self._all_reduce(name, size, role, self._computes[-1:])
+        # Stages in the middle hold no embeddings.
         if not self._is_first and not self._is_last:
             return
         held = self._costs.embedding_parameters(has_positions=self._is_first)
@@ -87,6 +91,7 @@ class StageProgram:
 
     def _experts_or_mlp(self, name: str, gathered: Sequence[int]) -> None:
         """The second half of a layer."""
+        # Experts are MLPs: which, their costs and the exchange around them say.
         self._half(f"{name} mlp", self._costs.mlp(), gathered)
 
     def _half(self, name: str, part: Part, gathered: Sequence[int]) -> None:
@@ -128,14 +133,17 @@ class StageProgram:
 
     def _exchange(self, name: str) -> None:
         """Tokens to their experts, or back."""
+        # Each token goes to so many experts.
         size = self._costs.shard_bytes * self._options.top_k
         kind = JobCollective.ALL_TO_ALL
         self._flow = [self.program.collective(name, kind, size, "expert", self._flow)]
 
     def _received(self, shift: int, microbatch: int) -> int:
+        # A receive is posted at once: only what it brings is waited for.
         return self._message(NodeKind.RECV, shift, microbatch, ())
 
     def _send(self, shift: int, microbatch: int) -> None:
+        # Nothing of this stage waits until it has arrived.
         self._message(NodeKind.SEND, shift, microbatch, self._flow)
 
     def _message(self, kind: NodeKind, shift: int, microbatch: int, after: Sequence[int]) -> int:
@@ -150,6 +158,7 @@ class StageProgram:
 
     def _layer_bytes(self) -> int:
         """Of the weights, or gradients, of a layer without experts."""
+        # Experts are reduced in a group of their own.
         attention, mlp = self._costs.attention(), self._costs.mlp()
         held = attention.parameters + mlp.parameters
         return held * self._options.element_bytes
@@ -169,6 +178,7 @@ class StageProgram:
         """Gradients of a layer: cut among ranks after every pass, or reduced after the last."""
         options, name = self._options, f"gradients {layer}"
         behind = self._computes[-1:]
+        # Every rank keeps the sum of its shard alone.
         if options.fsdp and options.data > 1:
             size, kind = self._layer_bytes(), JobCollective.REDUCE_SCATTER
             self.program.collective(name, kind, size, "data", behind)

@@ -38,9 +38,11 @@ def custom_sets(workload: Workload) -> CustomSets:
         return CustomSets(workload)
     sizes = np.array([*(len(group.ranks) for group in workload.groups), workload.num_ranks])
     ranks = sizes[nodes.group[rows]]
+    # An all-gather counts the input of a rank, algorithms the whole.
     is_gather = nodes.collective[rows] == JobCollective.ALL_GATHER
     whole = nodes.bytes[rows] * np.where(is_gather, ranks, 1)
     _check_fits(workload, rows, ranks)
+    # One set of traces for each algorithm and size.
     keys = np.stack([nodes.algorithm[rows].astype(np.int64), whole])
     found, which = np.unique(keys, axis=1, return_inverse=True)
     programs = {}
@@ -56,6 +58,7 @@ def custom_sets(workload: Workload) -> CustomSets:
 
 def _check_fits(workload: Workload, rows: Int64Array, ranks: Int64Array) -> None:
     nodes = workload.nodes
+    # Positions in the group are ranks of the algorithm.
     own = [each.num_ranks for each in workload.algorithms]
     types = [COMM_TYPES.get(each.collective.kind, -1) for each in workload.algorithms]
     used = nodes.algorithm[rows]
@@ -79,6 +82,7 @@ def _unambiguous(workload: Workload, rows: Int64Array, which: Int64Array) -> Wor
     choice[rows] = which
     is_collective: BoolArray = nodes.is_kind(NodeKind.COLLECTIVE)
     identity = nodes.identity[is_collective].astype(np.int64)
+    # Native collectives take part: by their number, they would run it as well.
     pairs = np.unique(np.stack([identity, choice[is_collective]]), axis=1)
     if len(np.unique(identity)) == pairs.shape[1]:
         return workload

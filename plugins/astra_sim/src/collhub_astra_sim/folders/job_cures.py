@@ -29,6 +29,7 @@ def cured(workload: Workload) -> tuple[Workload, list[str]]:
         (_with_last_computation, "a last computation of 1 ns follows host and memory nodes"),
     )
     for cure, note in cures:
+        # A cure returns the same object where there is nothing to do.
         changed = cure(workload)
         if changed is not workload:
             notes.append(note)
@@ -38,6 +39,7 @@ def cured(workload: Workload) -> tuple[Workload, list[str]]:
 
 def needs_exact_times(workload: Workload) -> bool:
     """Whether a computation on a device takes no whole number of microseconds."""
+    # Unstated durations are below zero, and take 1 ns.
     inexact = workload.nodes.duration_ns.clip(0) % _MICRO_NS > 0
     return bool((_on_device(workload.nodes) & inexact).any())
 
@@ -56,6 +58,7 @@ def with_exact_times(workload: Workload) -> Workload:
 
 
 def _on_device(nodes: NodeColumns) -> BoolArray:
+    # Computations on the host have their duration in every system.
     return nodes.is_kind(NodeKind.COMPUTE) & ~nodes.on_host
 
 
@@ -64,6 +67,7 @@ def _is_number(name: str) -> bool:
 
 
 def _numbered(workload: Workload) -> Workload:
+    # Names that are numbers already stay as they are.
     taken = {group.name for group in workload.groups if _is_number(group.name)}
     free = (str(number) for number in count(1) if str(number) not in taken)
     if len(taken) == len(workload.groups):
@@ -82,6 +86,7 @@ def _with_whole_group(workload: Workload) -> Workload:
     is_whole = is_collective & (nodes.group < 0)
     if not is_whole.any() or not (is_collective & (nodes.group >= 0)).any():
         return workload
+    # All names are numbers by now.
     numbers = [int(group.name) for group in workload.groups]
     whole = ProcessGroup(str(max(numbers) + 1), tuple(range(workload.num_ranks)))
     group = np.where(is_whole, len(workload.groups), nodes.group).astype(nodes.group.dtype)
@@ -100,6 +105,7 @@ def _with_last_computation(workload: Workload) -> Workload:
         return workload
     edges = _edges(nodes.data_indptr, nodes.data_indices)
     control = _edges(nodes.control_indptr, nodes.control_indices)
+    # Nodes that nothing waits for.
     is_last = np.isin(nodes.rank, ranks)
     is_last[edges[0]] = False
     is_last[control[0]] = False
@@ -115,6 +121,7 @@ def _with_last_computation(workload: Workload) -> Workload:
 
 def _last_nodes(nodes: NodeColumns, ranks: Int64Array) -> dict[str, Int64Array]:
     """The columns of one computation of 1 ns for each of the ranks, with numbers of their own."""
+    # The highest number of a rank is the last to get a slot.
     highest = int(nodes.identity.max(initial=0))
     own = {name: np.full(len(ranks), -1, np.int64) for name in NODE_DTYPES}
     own |= {"rank": ranks, "identity": np.full(len(ranks), highest + 1)}
@@ -126,4 +133,5 @@ def _last_nodes(nodes: NodeColumns, ranks: Int64Array) -> dict[str, Int64Array]:
 
 def _edges(indptr: Int64Array, parents: Int64Array) -> tuple[Int64Array, Int64Array]:
     """(parents, children)."""
+    # Parents are listed by child.
     return parents, group_of_entry(indptr)

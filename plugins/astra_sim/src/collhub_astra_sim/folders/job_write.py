@@ -93,6 +93,7 @@ def _as_stated(
     workload: Workload, stated: Mapping[str, JsonValue], options: JobWriteOptions
 ) -> WriteResult:
     """The folder that the job was read from; algorithms under the prefixes that it knows."""
+    # Paths in it held where the folder stood before.
     system = json.loads(str(stated["system"]))
     prefixes = [str(prefix) for prefix in _listed(stated.get("custom"))]
     for kind, prefix in _pairs(stated.get("by_kind")):
@@ -100,10 +101,12 @@ def _as_stated(
     per_node = {int(node): prefix for node, prefix in _pairs(stated.get("per_node"))}
     if per_node:
         system[PER_NODE_KEY] = PER_NODE
+    # Traces are of the size that they were read with.
     sizes = [algorithm.collective_bytes for algorithm in workload.algorithms]
     programs = dict(zip(prefixes, zip(workload.algorithms, sizes, strict=True), strict=True))
     memory = stated.get("memory")
     network = stated.get("network")
+    # Another network is the only change that an option makes.
     if options.topology is not None or not isinstance(network, str):
         network = _network(workload, options)
     texts = _texts(workload, system, str(network), per_node)
@@ -128,6 +131,7 @@ def _as_workload(workload: Workload, options: JobWriteOptions) -> WriteResult:
         else:
             consequence = "ASTRA-sim reads whole microseconds beside a memory bandwidth or peak"
             losses.append(Loss("durations", "of computations", consequence))
+    # Beside the traces of the workload there must be no other set.
     programs = {f"traces/{name}": program for name, program in sets.programs.items()}
     per_node = {node: f"traces/{name}" for node, name in sets.per_node.items()}
     texts = _texts(workload, system, _network(workload, options), per_node)
@@ -144,6 +148,7 @@ def _result(
     losses: list[Loss],
 ) -> WriteResult:
     traces = tuple(_named(trace_files(_bare(workload)), WORKLOAD))
+    # The script looks for as many traces as the largest has.
     ranks = [algorithm.num_ranks for algorithm, _ in programs.values()]
     texts[SCRIPT] = _script(workload, options, list(programs), max(ranks, default=0))
     folder = _JobFolder(traces, programs, texts)
@@ -162,11 +167,13 @@ def _as_algorithm(workload: Workload, options: JobWriteOptions) -> WriteResult:
         kind = NodeKind(nodes.kind[np.argmin(allowed)]).name.lower()
         message = f"a custom algorithm has no nodes of kind {kind}"
         raise UsageError(message, cure="run collhub expand first, or write form=workload")
+    # Neither 0 nor an unstated duration is shorter than 1 ns.
     duration = nodes.duration_ns[nodes.is_kind(NodeKind.COMPUTE)]
     is_inexact = (duration > 1) & (duration % _MICRO_NS > 0)
     if is_inexact.any():
         message = f"a custom algorithm cannot state {duration[is_inexact][0]} ns: 1 ns or whole us"
         raise UsageError(message, cure="write form=workload, in which ns are exact")
+    # Its kind and size have no influence on what the traces say.
     marker = collective_workload([(CollectiveKind.ALL_REDUCE, 1 << 20)], in_group=False)
     system: dict[str, object] = {
         "scheduling-policy": "FIFO",
@@ -214,6 +221,7 @@ def _network(workload: Workload, options: JobWriteOptions) -> str:
     topology = parse_topology(options.topology)
     nodes = workload.nodes
     if nodes.is_kind(NodeKind.COLLECTIVE).any():
+        # Native algorithms may send between any two ranks.
         pairs = np.meshgrid(*[np.arange(workload.num_ranks)] * 2)
         sources, destinations = (ends.ravel() for ends in pairs)
         is_other = sources != destinations
@@ -235,12 +243,14 @@ def _named(traces: Iterable[Artifact], prefix: str) -> Iterator[Artifact]:
 def _bare(workload: Workload) -> Workload:
     """The job without what other files of the folder hold."""
     kept = {key: value for key, value in workload.extensions.items() if key != EXTENSION}
+    # Which algorithm a node runs stands in the map of nodes.
     nodes = workload.nodes
     plain = replace(nodes, algorithm=np.full_like(nodes.algorithm, -1))
     return replace(workload, nodes=plain, algorithms=(), extensions=kept)
 
 
 def _listed(value: JsonValue) -> list[JsonValue]:
+    # Extensions are JSON, which may hold anything.
     return value if isinstance(value, list) else []
 
 
@@ -250,4 +260,5 @@ def _pairs(value: JsonValue) -> list[tuple[str, str]]:
 
 
 def _json(value: object) -> str:
+    # As in the examples of ASTRA-sim.
     return json.dumps(value, indent=2) + "\n"

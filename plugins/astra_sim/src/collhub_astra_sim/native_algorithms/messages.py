@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from collhub_columns import Int64Array
@@ -40,8 +41,7 @@ class NativeTask:
     is_lowest: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class NativePlan:
+class NativePlan(NamedTuple):
     """Steps, the units of the full buffer, and those of SCRATCH on every rank."""
 
     steps: RankSteps

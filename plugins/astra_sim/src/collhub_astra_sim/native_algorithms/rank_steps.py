@@ -36,6 +36,7 @@ class RankSteps:
     def wait(self, duration_ns: Value, after: Sequence[Int64Array], on: BoolArray | None = None
     ) -> Int64Array:  # fmt: skip
         """A delay."""
+        # The endpoint, which is all that ASTRA-sim has between messages.
         return self._add(StepKind.COMPUTE, after, on, duration_ns=duration_ns)
 
     def send(
@@ -51,6 +52,7 @@ class RankSteps:
         on: BoolArray | None = None,
     ) -> Int64Array:  # fmt: skip
         """A message from rank `origin`."""
+        # As much arrives as there is room for.
         written = {"dst_buffer": target.buffer, "dst_offset": target.offset}
         return self._add(StepKind.RECV, after, on, peer=origin, count=target.count, **written)
 
@@ -69,11 +71,13 @@ class RankSteps:
     def copy(self, source: Region, target: Region, after: Sequence[Int64Array],
              on: BoolArray | None = None) -> Int64Array:  # fmt: skip
         """A copy that takes no time."""
+        # ASTRA-sim moves no data: this only says where they are.
         return self._local(StepKind.COPY, source, target, after, on)
 
     def reduce(self, source: Region, target: Region, after: Sequence[Int64Array],
                on: BoolArray | None = None) -> Int64Array:  # fmt: skip
         """A reduction that takes no time."""
+        # Its time is that of a delay before.
         return self._local(StepKind.REDUCE, source, target, after, on)
 
     def table(self, npus: Sequence[int], total: int) -> StepTable:

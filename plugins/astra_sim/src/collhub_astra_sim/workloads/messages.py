@@ -187,6 +187,7 @@ def _meet(index: Integer, meets_receive: bool, machine: Machine) -> Integer:
 @compiled
 def _route(source: Integer, destination: Integer, machine: Machine) -> Integer:
     """The number of a route, by halving the destinations of its source."""
+    # Destinations of a source ascend.
     low, high = machine.pair_first[source], machine.pair_first[source + 1] - 1
     while low < high:
         middle = (low + high) >> 1
@@ -209,6 +210,7 @@ def _put(index: Integer, now: Integer, machine: Machine) -> None:
     if not link["is_busy"]:
         _transmit(place, index, now, machine)
         return
+    # The line is a list of messages, each of which knows the next.
     if link["first"] < 0:
         link["first"] = index
     else:
@@ -242,6 +244,7 @@ def free_link(place: Integer, now: Integer, machine: Machine) -> None:
         message = machine.message[index]
         link["first"] = message["next_in_line"]
         message["next_in_line"] = -1
+        # First come, first served.
         _transmit(place, index, now, machine)
 
 
