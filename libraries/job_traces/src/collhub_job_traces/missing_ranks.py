@@ -63,7 +63,8 @@ def own_groups(
     of_rank = _groups_of_ranks(groups, len(stand.of))
     for missing in stand.assumed:
         rows = np.flatnonzero((rank == missing) & (column >= 0))
-        for used in np.unique(group[rows]).tolist():
+        named = column[rows]
+        for used in np.unique(named).tolist():
             own = _group_like(used, groups, of_rank[stand.of[missing]], of_rank[missing])
             if own < 0:
                 name = groups[used].name
@@ -71,7 +72,7 @@ def own_groups(
                 cure = "state the groups of all ranks with -O groups, or give the rank's file"
                 place = Location(file, rank=missing)
                 raise InputError(message, location=place, code="group", cure=cure)
-            column[rows[group[rows] == used]] = own
+            column[rows[named == used]] = own
     return column
 
 
