@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
+from collhub_mpi.executor import found_launcher
 from collhub_mpi.options import MpichOptions
-from collhub_mpi.tuned.mpich_names import COLLECTIVES
+from collhub_mpi.tuned.mpich_names import COLLECTIVES, VARIABLE
 from collhub_mpi.tuned.mpich_selection import write
 from collhub_mpi.tuned.read_mpich import read
 from hypothesis import given
@@ -61,6 +66,21 @@ def _read(document: object) -> tuple[list[tuple[object, ...]], list[str]]:
     served = read(Source("mpich", (part,), found.append))
     rows = [(str(s.kind), s.in_place, s.min_bytes, s.max_bytes, s.by) for s in served]
     return rows, list(map(str, found))
+
+
+# MPICH's own file is in its library, as text.
+LIBRARY = Path(sys.prefix, "lib", "libmpi.so.12")
+START = b'{"collective=bcast":{"comm_type=intra":{"comm_size<8"'
+REDUCE = """
+import numpy as np
+from mpi4py import MPI
+
+world = MPI.COMM_WORLD
+for count in (1, 3, 1 << 18):
+    target = np.empty(count, np.int64)
+    world.Allreduce(np.arange(count) + world.rank, target, MPI.SUM)
+    assert (target == world.size * np.arange(count) + world.size * (world.size - 1) // 2).all()
+"""
 
 
 REDUCED = {"recursive-doubling": (1, 5, 9), "halving-doubling": (2, 4, 4)}
@@ -185,3 +205,31 @@ def test_a_changed_file_serves_nothing(defaults: Path, old: str, new: str, reaso
     served, found = _read(json.loads(text.replace(old, new)))
     assert served == []
     assert [reason in one for one in found] == [True]
+
+
+@pytest.mark.skipif(
+    not LIBRARY.exists() or importlib.util.find_spec("mpi4py") is None,
+    reason="MPICH is not installed beside this Python: python -m pip install mpi4py mpich",
+)
+def test_mpich_itself_takes_the_file_and_reduces_right(tmp_path: Path) -> None:
+    library = LIBRARY.read_bytes()
+    start = library.find(START)
+    if start < 0:
+        pytest.skip("this MPICH has other defaults than 5.0.2")
+    file = tmp_path / "generic.json"
+    file.write_bytes(library[start : library.index(b"\0", start)])
+    found = _selected(CollectiveKind.ALL_REDUCE, REDUCED, ranks=4)
+    document, _ = _written(file, found, ranks=4)
+    good, bad = tmp_path / "good.json", tmp_path / "bad.json"
+    good.write_text(json.dumps(document))
+    bad.write_text(json.dumps({"collective=allreduce": document["collective=allreduce"]}))
+    command = [*found_launcher(), "-n", "4", sys.executable, "-P", "-c", REDUCE]
+    codes = [
+        subprocess.run(
+            command, env={**os.environ, VARIABLE: str(one)}, capture_output=True, timeout=60
+        ).returncode
+        for one in (good, bad)
+    ]
+    # MPICH reads the file: one that lacks collectives ends it.
+    assert codes[0] == 0
+    assert codes[1] != 0
