@@ -49,14 +49,18 @@ def main() -> int:
     parser.add_argument("--with", dest="names", nargs="+", default=CLASSICS)
     asked = parser.parse_args()
     print(f"{'engine':26}{'wall':>9}{'ratio':>7}{'CPU':>9}{'ratio':>7}  report")
-    runs = [_run(engine, asked) for engine in ENGINES]
-    first = runs[0]
-    for engine, run in zip(ENGINES, runs, strict=True):
-        ratios = (run.wall_s / first.wall_s, run.cpu_s / first.cpu_s)
-        same = "equal" if run.report == first.report else "DIFFERS"
-        times = f"{run.wall_s:8.1f}s{ratios[0]:7.2f}{run.cpu_s:8.1f}s{ratios[1]:7.2f}"
-        print(f"{engine:26}{times}  {same}")
-    return 0 if all(run.report == first.report for run in runs) else 1
+    runs: list[Run] = []
+    for engine in ENGINES:
+        runs.append(_run(engine, asked))
+        print(_row(engine, runs[-1], runs[0]), flush=True)
+    return 0 if all(run.report == runs[0].report for run in runs) else 1
+
+
+def _row(engine: str, run: Run, first: Run) -> str:
+    ratios = (run.wall_s / first.wall_s, run.cpu_s / first.cpu_s)
+    same = "equal" if run.report == first.report else "DIFFERS"
+    times = f"{run.wall_s:8.1f}s{ratios[0]:7.2f}{run.cpu_s:8.1f}s{ratios[1]:7.2f}"
+    return f"{engine:26}{times}  {same}"
 
 
 def _run(engine: str, asked: argparse.Namespace) -> Run:

@@ -25,3 +25,13 @@ class RulesOptions:
         ("classic", "json"),
         "classic text, which all versions read, or json, which they read from 6.0 on",
     )
+
+
+@dataclass(frozen=True, slots=True)
+class MpichOptions:
+    """Options of selection files for MPICH."""
+
+    defaults: str | None = optional(
+        "MPICH's own selection file of your release: maint/tuning/coll/mpir/generic.json "
+        "of its sources (default: nothing is written)"
+    )

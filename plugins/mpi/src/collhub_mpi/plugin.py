@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from collhub_mpi.options import MpiOptions, RulesOptions
+from collhub_mpi.options import MpichOptions, MpiOptions, RulesOptions
 from hub_core.plugin_api import (
     Check,
     Executor,
@@ -41,6 +41,17 @@ UCC = SelectionWriter(
     "collhub_mpi.tuned.ucc_tune:write",
     "collhub_mpi.tuned.ucc_tune:read",
 )
+MPICH = SelectionWriter(
+    Format(
+        "mpich",
+        "selection file of MPICH: which of its own algorithms, by size",
+        (),
+        layout=Layout.FOLDER,
+    ),
+    "collhub_mpi.tuned.mpich_selection:write",
+    "collhub_mpi.tuned.read_mpich:read",
+    MpichOptions,
+)
 INSTALLATION = Check(
     "mpi",
     Subject.INSTALLATION,
@@ -52,7 +63,7 @@ INSTALLATION = Check(
 @hookimpl
 def collhub_consumers() -> Sequence[Executor | SelectionWriter]:
     """Describe the executor, and the writers of tuned selections."""
-    return [MPI, OPEN_MPI, UCC]
+    return [MPI, OPEN_MPI, UCC, MPICH]
 
 
 @hookimpl

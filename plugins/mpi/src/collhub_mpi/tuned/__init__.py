@@ -1,1 +1,1 @@
-"""Files by which Open MPI and UCC choose among their own algorithms."""
+"""Files by which MPICH, Open MPI and UCC choose among their own algorithms."""
