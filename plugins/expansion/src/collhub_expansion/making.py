@@ -7,8 +7,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from collhub_expansion.native import NativeSystem, native_choice
+from collhub_expansion.native import (
+    NativePhase,
+    NativeSystem,
+    native_choice,
+    native_phases,
+)
 from collhub_expansion.rules import NATIVE, Rule
+from collhub_expansion.spread import spread
 from collhub_expansion.templates import Template, marker, template_of
 from hub_core import HubError, InputError, Registry, synthesize
 from hub_core.model import Algorithm, Collective, CollectiveKind, format_bytes
@@ -96,6 +102,33 @@ class Maker:
                 for one in error.diagnostics
             ]
             raise type(error)(found) from None
+
+    def phases(self, rule: Rule, wanted: Wanted, mask: int) -> list[int]:
+        """Templates of the phases of a native collective of all ranks on several dimensions.
+
+        None where it has no such phases. `mask`: the dimensions that take part.
+        """
+        is_native = rule.algorithm == NATIVE and not rule.options
+        sizes = [dimension.size for dimension in self._topology.dimensions] or [1]
+        if not is_native or wanted.kind in self._system.custom:
+            return []
+        if len(wanted.members) < self._num_ranks:
+            return []
+        found = native_phases(self._system, wanted.kind, wanted.size, sizes, mask)
+        return [self._phase(phase) for phase in found]
+
+    def _phase(self, phase: NativePhase) -> int:
+        """The number of the template of a phase, of all ranks."""
+        members = tuple(rank * phase.stride for rank in range(phase.ranks))
+        wanted = Wanted(phase.kind, phase.size, members, -1, 0)
+        name, options = phase.choice.synthesizer, phase.choice.options
+
+        def make() -> tuple[Made, Template]:
+            made, template = self._synthesized(name, options, wanted, self._place(members))
+            return made, spread(template, self._num_ranks, phase.stride)
+
+        asked = name, *sorted(options.items())
+        return self._numbered(("phase", asked, phase.kind, phase.size, members), make)
 
     def _template(self, rule: Rule, wanted: Wanted) -> int:
         maker, options = rule.algorithm, rule.options
