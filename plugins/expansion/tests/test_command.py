@@ -112,14 +112,16 @@ def test_frozen_slots_keep_the_time_of_the_job(collhub: Collhub, job: Path, tmp_
 
 
 def test_auto_takes_the_fastest(collhub: Collhub, job: Path, tmp_path: Path) -> None:
-    pytest.importorskip("collhub_astra_sim")
-    pytest.importorskip("collhub_classic")
-    topology = "fully-connected:4?bandwidth=50GiB/s&latency=5us"
-    report = collhub(
-        "expand", job, "--collective", "*=auto:ring,direct", "--topology", topology,
-        "-o", tmp_path / "flat", "--json",
-    ).report()  # fmt: skip
-    assert report["rules"][0]["algorithms"] == ["direct"]
+    for module in ("collhub_astra_sim", "collhub_classic", "collhub_tuning"):
+        pytest.importorskip(module)
+    network = ("--topology", "fully-connected:4?bandwidth=50GiB/s&latency=5us")
+    times = []
+    for algorithm in ("ring", "direct", "auto:candidates=ring,direct"):
+        rule = f"--collective=*={algorithm}"
+        assert collhub("expand", job, rule, *network, "-o", tmp_path / "flat").code == 0
+        flat = (tmp_path / "flat", *network, "-O", "slots=unlimited", "--json")
+        times.append(collhub("simulate", *flat).report()["time_ns"])
+    assert times[0] > times[1] == times[2]
 
 
 def test_a_rule_that_matches_nothing_is_said(

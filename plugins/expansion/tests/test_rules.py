@@ -48,6 +48,8 @@ def test_the_last_rule_that_matches_holds() -> None:
 def test_options_stand_behind_the_synthesizer() -> None:
     rule = parse_rule("all-reduce=ring:order=given,chunks=4", KNOWN)
     assert (rule.algorithm, rule.options) == ("ring", {"order": "given", "chunks": "4"})
+    several = parse_rule("all-reduce=ring:order=0,1,chunks=4", KNOWN)
+    assert several.options == {"order": "0,1", "chunks": "4"}
     file = parse_rule("all-reduce=C:ring.xml", KNOWN)
     assert (file.algorithm, file.options) == ("C:ring.xml", {})
 

@@ -18,7 +18,7 @@ class Calls:
 
     By call, int64: `row`, `position` of its rank in the group, `instance`: which collective. By
     collective, int64: `group`, `collective` (`JobCollective`), `bytes`, `root`: a position, -1
-    where none is stated.
+    where none is stated; `dimensions`: a mask, -1 for all.
     """
 
     row: Int64Array
@@ -28,6 +28,7 @@ class Calls:
     collective: Int64Array
     bytes: Int64Array
     root: Int64Array
+    dimensions: Int64Array
 
     def __len__(self) -> int:
         return len(self.group)
@@ -46,7 +47,7 @@ def calls_of(workload: Workload, rows: Int64Array) -> Calls:
     _, first, instance = np.unique(keys, return_index=True, return_inverse=True)
     model = rows[first]
     position = _positions(workload, rows, rank, group)
-    columns = (nodes.collective, nodes.bytes)
+    columns = (nodes.collective, nodes.bytes, nodes.dimensions)
     for column in columns:
         _check(workload, rows, column[rows] != column[model][instance], "is another one")
     sizes = np.array([len(workload.members(one)) for one in group[first].tolist()], np.int64)
@@ -55,7 +56,8 @@ def calls_of(workload: Workload, rows: Int64Array) -> Calls:
     root = _roots(workload, nodes.root[model], group[first])
     size = np.maximum(nodes.bytes[model], 0)
     kinds = nodes.collective[model].astype(np.int64)
-    return Calls(rows, position, instance, group[first], kinds, size, root)
+    masks = nodes.dimensions[model].astype(np.int64)
+    return Calls(rows, position, instance, group[first], kinds, size, root, masks)
 
 
 def kind_of(collective: int) -> CollectiveKind | None:

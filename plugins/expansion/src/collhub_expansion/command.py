@@ -53,8 +53,8 @@ class _Choices(TypedDict):
     "collectives",
     metavar="RULE",
     multiple=True,
-    help="KIND[@SIZE][/GROUP]=ALGORITHM: a synthesizer (ring:order=given), a file, native[:ring]"
-    " or auto[:ring,direct]; repeatable, the last one that matches holds.",
+    help="KIND[@SIZE][/GROUP]=ALGORITHM: a synthesizer (ring:order=given), a file"
+    " or native[:ring]; repeatable, the last one that matches holds.",
 )
 @click.option("--topology", metavar="T", help="Network of the job (default: that of IN).")
 @click.option(

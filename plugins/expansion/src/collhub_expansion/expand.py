@@ -58,6 +58,13 @@ class _Chosen:
     at_once: list[int] = field(default_factory=list)
     rule: list[int] = field(default_factory=list)
 
+    def add(self, number: int, templates: Sequence[int], at_once: int, rule: int) -> None:
+        """Note the pieces of the next collective."""
+        self.instance += [number] * len(templates)
+        self.template += templates
+        self.at_once.append(at_once)
+        self.rule.append(rule)
+
 
 def expand_workload(
     workload: Workload,
@@ -126,9 +133,9 @@ def _chosen(
     """Choose for one collective after the other; what is equal is asked for once."""
     found, turns = _Chosen(), Counter[int]()
     known: dict[tuple[int, ...], int] = {}
-    columns = (calls.group, calls.collective, calls.bytes, calls.root)
+    columns = (calls.group, calls.collective, calls.bytes, calls.root, calls.dimensions)
     table = zip(*(column.tolist() for column in columns), strict=True)
-    for number, (group, code, size, root) in enumerate(table):
+    for number, (group, code, size, root, mask) in enumerate(table):
         members, kind = workload.members(group), kind_of(code)
         if kind is None:
             _refuse(workload, calls, number)
@@ -136,17 +143,20 @@ def _chosen(
         which = choose(rules, kind, size, name)
         rule = rules[which] if which >= 0 else DEFAULT
         whole = Wanted(kind, size, members, root, 0)
+        phases = [] if splits else maker.phases(rule, whole, mask)
+        if phases:
+            found.add(number, phases, 1, which)
+            continue
         sizes, at_once = _parts(rule, system, splits, whole, workload.num_ranks)
+        templates = []
         for part in sizes:
             turn = turns[code] % 2
             key = which, code, part, group, root, turn
             if key not in known:
                 known[key] = maker.template(rule, replace(whole, size=part, turn=turn))
-            found.instance.append(number)
-            found.template.append(known[key])
+            templates.append(known[key])
             turns[code] += len(members) == workload.num_ranks
-        found.at_once.append(at_once)
-        found.rule.append(which)
+        found.add(number, templates, at_once, which)
     return found
 
 

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from collhub_expansion.native import NativeSystem, native_choice
-from collhub_expansion.rules import AUTO, NATIVE, Rule
+from collhub_expansion.native import (
+    NativePhase,
+    NativeSystem,
+    native_choice,
+    native_phases,
+)
+from collhub_expansion.rules import NATIVE, Rule
+from collhub_expansion.spread import spread
 from collhub_expansion.templates import Template, marker, template_of
-from hub_core import HubError, InputError, Registry, UsageError, simulate, synthesize
+from hub_core import HubError, InputError, Registry, synthesize
 from hub_core.model import Algorithm, Collective, CollectiveKind, format_bytes
 from hub_core.network import Topology
 from hub_core.plugin_api import Synthesizer
-
-CANDIDATES = ("ring", "direct", "halving-doubling", "recursive-doubling", "bruck", "pairwise")
-"""Synthesizers among which `auto` chooses by default, where they are installed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +104,33 @@ class Maker:
             ]
             raise type(error)(found) from None
 
+    def phases(self, rule: Rule, wanted: Wanted, mask: int) -> list[int]:
+        """Templates of the phases of a native collective of all ranks on several dimensions.
+
+        None where it has no such phases. `mask`: the dimensions that take part.
+        """
+        is_native = rule.algorithm == NATIVE and not rule.options
+        sizes = [dimension.size for dimension in self._topology.dimensions] or [1]
+        if not is_native or wanted.kind in self._system.custom:
+            return []
+        if len(wanted.members) < self._num_ranks:
+            return []
+        found = native_phases(self._system, wanted.kind, wanted.size, sizes, mask)
+        return [self._phase(phase) for phase in found]
+
+    def _phase(self, phase: NativePhase) -> int:
+        """The number of the template of a phase, of all ranks."""
+        members = tuple(rank * phase.stride for rank in range(phase.ranks))
+        wanted = Wanted(phase.kind, phase.size, members, -1, 0)
+        name, options = phase.choice.synthesizer, phase.choice.options
+
+        def make() -> tuple[Made, Template]:
+            made, template = self._synthesized(name, options, wanted, self._place(members))
+            return made, spread(template, self._num_ranks, phase.stride)
+
+        asked = name, *sorted(options.items())
+        return self._numbered(("phase", asked, phase.kind, phase.size, members), make)
+
     def _template(self, rule: Rule, wanted: Wanted) -> int:
         maker, options = rule.algorithm, rule.options
         if maker == NATIVE:
@@ -109,7 +139,7 @@ class Maker:
                 algorithm = self._system.custom[wanted.kind]
                 return self._given("the job's own", algorithm, wanted)
             maker, options = self._native(wanted, options.get("algorithm"))
-        if maker != AUTO and maker not in self._synthesizers():
+        if maker not in self._synthesizers():
             return self._given(maker, self._file(maker), wanted)
         # Groups whose networks are equal share what is made.
         size, place = wanted.full_bytes, self._place(wanted.members)
@@ -175,39 +205,10 @@ class Maker:
     def _synthesized(
         self, maker: str, options: Mapping[str, str], wanted: Wanted, place: _Place
     ) -> tuple[Made, Template]:
-        names = [maker]
-        if maker == AUTO:
-            stated = options.get("algorithm")
-            names = stated.split(",") if stated else [*CANDIDATES]
-            known = self._synthesizers()
-            names = [name for name in names if stated or name in known]
-            options = {}
-        name, algorithm = self._best(names, options, wanted, place)
-        self._admit(algorithm, f"{name} ({wanted.kind}, {len(wanted.members)} ranks)")
-        return _made(name, wanted, algorithm), template_of(algorithm, place.npus, wanted.full_bytes)
-
-    def _best(
-        self, names: Sequence[str], options: Mapping[str, str], wanted: Wanted, place: _Place
-    ) -> tuple[str, Algorithm]:
-        """The only algorithm, or the fastest of those that can be made."""
-        if len(names) == 1:
-            return names[0], self._called(names[0], options, wanted, place)
-        found: list[tuple[int, str, Algorithm]] = []
-        refusals: list[HubError] = []
-        for name in names:
-            try:
-                algorithm = self._called(name, options, wanted, place)
-            except (InputError, UsageError) as error:
-                refusals.append(error)
-                continue
-            size = wanted.full_bytes
-            timed = simulate(algorithm, place.topology, size, registry=self._registry)
-            if timed.time_ns is not None:
-                found.append((timed.time_ns, name, algorithm))
-        if not found:
-            raise refusals[0] if refusals else UsageError("auto has no algorithm to choose from")
-        _, name, algorithm = min(found, key=lambda one: one[0])
-        return name, algorithm
+        algorithm = self._called(maker, options, wanted, place)
+        self._admit(algorithm, f"{maker} ({wanted.kind}, {len(wanted.members)} ranks)")
+        nodes = template_of(algorithm, place.npus, wanted.full_bytes)
+        return _made(maker, wanted, algorithm), nodes
 
     def _called(
         self, name: str, options: Mapping[str, str], wanted: Wanted, place: _Place

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import prod
 
 from hub_core import InputError, UsageError
 from hub_core.model import Algorithm, CollectiveKind, JsonValue, Workload
@@ -39,8 +40,8 @@ class NativeSystem:
 
     `endpoint_ns`: before every message. `memory_gb_per_s`: None where reductions take no time.
     `splits`: streams of a collective, of which `active` run at once. `names`: algorithms of a kind,
-    one a dimension. `custom`: algorithms that the job brings along. `is_stated`: whether the job
-    came with a configuration.
+    one a dimension. `custom`: algorithms that the job brings along. `optimization`: how an
+    all-reduce goes through dimensions. `is_stated`: whether the job came with a configuration.
     """
 
     endpoint_ns: int = 10
@@ -49,6 +50,7 @@ class NativeSystem:
     active: int = 1
     names: Mapping[CollectiveKind, tuple[str, ...]] = field(default_factory=dict)
     custom: Mapping[CollectiveKind, Algorithm] = field(default_factory=dict)
+    optimization: str = ""
     is_stated: bool = False
 
 
@@ -74,6 +76,7 @@ def native_system(workload: Workload) -> NativeSystem:
         int(values.get("active-chunks-per-dimension", 1)),
         names,
         _custom(workload, stated),
+        str(values.get("collective-optimization", "")),
         is_stated=True,
     )
 
@@ -102,6 +105,68 @@ class NativeChoice:
         return self.synthesizer == _SYNTHESIZERS["double-binary-tree"]
 
 
+@dataclass(frozen=True, slots=True)
+class NativePhase:
+    """A part of a native collective: `kind` among the ranks that differ in one dimension alone.
+
+    `stride`: between the numbers of these `ranks`. `size`: bytes that each of them puts in.
+    """
+
+    kind: CollectiveKind
+    choice: NativeChoice
+    stride: int
+    ranks: int
+    size: int
+
+
+def native_phases(
+    system: NativeSystem, kind: CollectiveKind, size: int, sizes: Sequence[int], mask: int
+) -> list[NativePhase]:
+    """The phases of a collective of all ranks, one after the other (`generate_collective`).
+
+    `sizes`: of the dimensions. `mask`: bit d says that dimension d takes part. None where the
+    collective is no sequence of phases: of one dimension, in several streams, by trees, or where
+    the configuration leaves the order open.
+    """
+    names = system.names.get(kind, ())
+    is_open = kind is CollectiveKind.ALL_REDUCE and not system.optimization
+    is_plain = system.is_stated and system.splits == 1 and len(names) <= len(sizes)
+    if len(sizes) == 1 or is_open or not is_plain or any(_is_whole(name) for name in names):
+        return []
+    levels = [level for level in range(len(names)) if sizes[level] > 1 and mask >> level & 1]
+    found = []
+    for one, level in _in_order(system, kind, levels):
+        name, width = _spelt(names[level])
+        choice = _choice(system, name, width, is_small=False)
+        found.append(NativePhase(one, choice, prod(sizes[:level]), sizes[level], size))
+        if one is CollectiveKind.REDUCE_SCATTER:
+            size //= sizes[level]
+        elif one is CollectiveKind.ALL_GATHER:
+            size *= sizes[level]
+    return found
+
+
+def _is_whole(name: str) -> bool:
+    """Whether an algorithm is for all ranks at once, or one whose trees alternate."""
+    return name.startswith("one") or name.lower() == "doublebinarytree"
+
+
+def _in_order(
+    system: NativeSystem, kind: CollectiveKind, levels: list[int]
+) -> list[tuple[CollectiveKind, int]]:
+    """(collective, dimension) of every phase."""
+    if kind is CollectiveKind.ALL_GATHER:
+        return [(kind, level) for level in reversed(levels)]
+    if kind is not CollectiveKind.ALL_REDUCE or system.optimization == "baseline":
+        return [(kind, level) for level in levels]
+    inner, last = levels[:-1], levels[-1:]
+    return [
+        *((CollectiveKind.REDUCE_SCATTER, level) for level in inner),
+        *((kind, level) for level in last),
+        *((CollectiveKind.ALL_GATHER, level) for level in reversed(inner)),
+    ]
+
+
 def native_choice(
     system: NativeSystem, kind: CollectiveKind, wanted: str | None, *, is_small: bool, levels: int
 ) -> NativeChoice:
@@ -118,6 +183,11 @@ def native_choice(
     if name not in _SYNTHESIZERS:
         known = ", ".join(_SYNTHESIZERS)
         raise UsageError(f"there is no native algorithm {name!r}", cure=f"use one of {known}")
+    return _choice(system, name, width, is_small=is_small)
+
+
+def _choice(system: NativeSystem, name: str, width: int, *, is_small: bool) -> NativeChoice:
+    """The algorithm with the delays of the system."""
     options = {"endpoint_delay": str(system.endpoint_ns)}
     if system.memory_gb_per_s:
         rate = min(system.memory_gb_per_s, _MOST_GB_PER_S)
@@ -143,10 +213,15 @@ def _configured(
         return "ring", 0
     is_whole = names[0].startswith("one")
     if levels > 1 and not is_small and not is_whole:
-        message = f"a native {kind} goes through {levels} dimensions, which is not expanded"
+        message = f"a native {kind} in streams or trees through {levels} dimensions is not expanded"
         cure = f"name an algorithm, for example --collective {kind}=torus-rings"
         raise InputError(message, cure=cure, code="several-dimensions")
-    spelling = names[0].removeprefix("one").lower()
+    return _spelt(names[0])
+
+
+def _spelt(name: str) -> tuple[str, int]:
+    """(name, messages at once) of an algorithm as the configuration spells it."""
+    spelling = name.removeprefix("one").lower()
     if direct := re.fullmatch(r"direct(\d*)", spelling):
         return "direct", int(direct[1] or 0)
     return _SPELLINGS.get(spelling, spelling), 0

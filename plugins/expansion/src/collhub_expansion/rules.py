@@ -11,7 +11,7 @@ from hub_core import UsageError
 from hub_core.model import STANDARD_KINDS, CollectiveKind, parse_size
 
 EVERY_KIND = "*"
-NATIVE, AUTO = "native", "auto"
+NATIVE = "native"
 _RULE = re.compile(
     r"(?P<kind>[^@/=]+)(@(?P<size>(>=|<=|>|<)?[^/=<>]+))?(/(?P<group>[^=]+))?=(?P<algorithm>.+)"
 )
@@ -33,7 +33,7 @@ class Rule:
 
     `kind`: None for every one. `least`, `behind`: bytes of a collective as its workload states
     them, the second excluded. `group`: name of the process group, None for any. `algorithm`: a
-    synthesizer, a file, `native` or `auto`; `options`: behind its colon.
+    synthesizer, a file or `native`; `options`: behind its colon.
     """
 
     text: str
@@ -103,12 +103,13 @@ def _range(text: str | None, rule: str) -> tuple[int, int]:
 def _named(text: str, synthesizers: Sequence[str]) -> tuple[str, dict[str, str]]:
     """(algorithm, its options); a file may have a colon in its name."""
     name, colon, stated = text.partition(":")
-    if name in (NATIVE, AUTO):
+    if name == NATIVE:
         return name, {"algorithm": stated} if colon else {}
     if name not in synthesizers or not colon:
         return text, {}
     options = {}
-    for pair in stated.split(","):
+    # A value may have commas in it, as candidates=ring,direct.
+    for pair in re.split(r",(?=[\w-]+=)", stated):
         key, equals, value = pair.partition("=")
         if not (key and equals):
             cure = f"write {name}:key=value,key=value"

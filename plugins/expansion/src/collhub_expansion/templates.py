@@ -85,7 +85,7 @@ def template_of(algorithm: Algorithm, members: Sequence[int], size: int) -> Temp
     place = np.empty(len(order), np.int64)
     place[order] = np.arange(len(order))
     numbers = np.where(is_local, -1, _numbers(steps, is_message)[step])
-    return _template(
+    return built(
         kind[order].astype(np.uint8),
         np.where(is_local, -1, position[steps.peer[step]])[order],
         np.where(is_local, -1, sizes[step])[order],
@@ -103,10 +103,10 @@ def marker(positions: int) -> Template:
     kind = np.full(positions, NodeKind.MARKER, np.uint8)
     none = np.zeros(0, np.int64), np.zeros(0, np.int64)
     first = np.arange(positions + 1)
-    return _template(kind, nothing, nothing, nothing, nothing, first, none, none)
+    return built(kind, nothing, nothing, nothing, nothing, first, none, none)
 
 
-def _template(
+def built(
     kind: npt.NDArray[np.uint8],
     peer: Int64Array,
     sizes: Int64Array,
@@ -116,6 +116,7 @@ def _template(
     data: Edges,
     control: Edges,
 ) -> Template:
+    """The template of these columns; its starts, ends and tags follow from them."""
     rows, positions = len(kind), len(first) - 1
     parents, children = (np.concatenate(side) for side in zip(data, control, strict=True))
     position = group_of_entry(first)
