@@ -155,7 +155,13 @@ def _topology(
     context: CommandContext, opened: OpenedInput, text: str | None, workload: Workload
 ) -> Topology:
     """The network that the user names, or else the one of the input."""
-    topology = context.own_topology(opened) if text is None else context.read_topology(text)
+    from collhub_expansion.native import stated_network
+
+    if text is not None:
+        topology: Topology | None = context.read_topology(text)
+    else:
+        stated = stated_network(workload, context.registry())
+        topology = stated or context.own_topology(opened)
     if topology is None:
         cure = "name one, for example --topology ring:8"
         raise UsageError(f"{opened.name} states no network", cure=cure, code="no-topology")
