@@ -130,6 +130,21 @@ def test_pairs_of_the_golden_cases_have_equal_times(corpus: Path) -> None:
         assert ours == pair["cycles"] or not is_exact, pair["name"]
 
 
+def test_a_folder_states_network_and_system(collhub: Collhub, corpus: Path, tmp_path: Path) -> None:
+    from golden_cases import golden, workload_of
+
+    case = next(case for case in golden(corpus) if case["name"] == "dp8_overlap")
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    hub_core.write(workload_of(case["ranks"], {}), folder / "workload")
+    (folder / "system.json").write_text(json.dumps(case["sys"]))
+    (folder / "network.yml").write_text(json.dumps(case["net"]))
+    flat = tmp_path / "flat"
+    assert collhub("expand", folder, "--slots", "frozen", "-o", flat).code == 0
+    run = ("simulate", flat, "--topology", RING, "-O", "slots=unlimited", "--json")
+    assert collhub(*run).report()["time_ns"] == max(case["cycles"])
+
+
 def test_phases_go_through_dimensions_one_after_another(corpus: Path) -> None:
     from golden_cases import golden
 

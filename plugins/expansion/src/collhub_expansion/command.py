@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, TypedDict, Unpack
 
 import click
@@ -84,40 +85,18 @@ def expand(
     ASTRA-sim's ring. An option of -O goes to the reader, the writer and the simulator that declare
     it; reader.KEY, writer.KEY and simulator.KEY name one of them.
     """
-    # Imported here: the help of a command needs no numpy.
-    from collhub_expansion.expand import expand_workload
-    from collhub_expansion.making import Maker
-    from collhub_expansion.native import native_system
-
     target = context.output_target(out, output, is_workload=True)
     opened = context.open_input(source, source_format)
-    backend = choices["backend"]
     sides = {
         "reader": opened.options,
         "writer": target.options,
-        "simulator": context.options_of(WorkloadSimulator, backend),
+        "simulator": context.options_of(WorkloadSimulator, choices["backend"]),
     }
     given = assign(output.assignments, sides)
     rules = _rules(context, choices["collectives"])
     workload = context.read_workload(opened, given["reader"])
     topology = _topology(context, opened, choices["topology"], workload)
-    times = None
-    if choices["slots"] == "frozen":
-        request = WorkloadRequest(workload, topology)
-        times = context.simulate_workload(request, backend, given["simulator"])
-    system = native_system(workload)
-    maker = Maker(
-        topology,
-        system,
-        workload.num_ranks,
-        context.registry(),
-        read=lambda name: context.read_input(context.open_input(name), {}),
-        admit=context.admit,
-    )
-    with context.progress("expanding"):
-        found = expand_workload(
-            workload, rules, maker, system, splits=choices["split"], times=times
-        )
+    found = _expanded(context, workload, topology, rules, choices, given["simulator"])
     context.report(
         Diagnostic("no-match", f"--collective {use.rule.text} matches no collective", _WARNING)
         for use in found.uses
@@ -134,6 +113,37 @@ def expand(
     context.say_written(written)
 
 
+def _expanded(
+    context: CommandContext,
+    workload: Workload,
+    topology: Topology,
+    rules: list[Rule],
+    choices: _Choices,
+    options: Mapping[str, str],
+) -> Expanded:
+    """The expansion, behind a simulation with these options where slots are to be frozen."""
+    # Imported here: the help of a command needs no numpy.
+    from collhub_expansion.expand import expand_workload
+    from collhub_expansion.making import Maker
+    from collhub_expansion.native import native_system
+
+    times = None
+    if choices["slots"] == "frozen":
+        request = WorkloadRequest(workload, topology)
+        times = context.simulate_workload(request, choices["backend"], options)
+    system = native_system(workload)
+    maker = Maker(
+        topology,
+        system,
+        workload.num_ranks,
+        context.registry(),
+        read=lambda name: context.read_input(context.open_input(name), {}),
+        admit=context.admit,
+    )
+    with context.progress("expanding"):
+        return expand_workload(workload, rules, maker, system, splits=choices["split"], times=times)
+
+
 def _rules(context: CommandContext, texts: tuple[str, ...]) -> list[Rule]:
     from collhub_expansion.rules import parse_rule
 
@@ -145,7 +155,13 @@ def _topology(
     context: CommandContext, opened: OpenedInput, text: str | None, workload: Workload
 ) -> Topology:
     """The network that the user names, or else the one of the input."""
-    topology = context.own_topology(opened) if text is None else context.read_topology(text)
+    from collhub_expansion.native import stated_network
+
+    if text is not None:
+        topology: Topology | None = context.read_topology(text)
+    else:
+        stated = stated_network(workload, context.registry())
+        topology = stated or context.own_topology(opened)
     if topology is None:
         cure = "name one, for example --topology ring:8"
         raise UsageError(f"{opened.name} states no network", cure=cure, code="no-topology")

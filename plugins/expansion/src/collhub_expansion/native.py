@@ -8,10 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
-from hub_core import InputError, UsageError
+from hub_core import InputError, Registry, Topology, UsageError
 from hub_core.model import Algorithm, CollectiveKind, JsonValue, Workload
+from hub_core.plugin_api import NoOptions, Source, TopologyReader, resolve
 
 _EXTENSION = "astra-sim"
+_NETWORK_FORMAT = "astra-sim-network"
 _SYNTHESIZERS = {
     "ring": "astra-ring",
     "direct": "astra-direct",
@@ -52,6 +54,18 @@ class NativeSystem:
     custom: Mapping[CollectiveKind, Algorithm] = field(default_factory=dict)
     optimization: str = ""
     is_stated: bool = False
+
+
+def stated_network(workload: Workload, registry: Registry) -> Topology | None:
+    """The network of the folder that a job came from, None where there is none."""
+    stated = workload.extensions.get(_EXTENSION)
+    text = stated.get("network") if isinstance(stated, dict) else None
+    if not isinstance(text, str):
+        return None
+    reader = registry.find(TopologyReader, _NETWORK_FORMAT)
+    source = Source.of_bytes("network.yml", text.encode())
+    found = resolve(reader.offer.read)(source, NoOptions())
+    return found if isinstance(found, Topology) else None
 
 
 def native_system(workload: Workload) -> NativeSystem:
