@@ -1,4 +1,4 @@
-"""Offers of this distribution to the hub: whole jobs as Chakra execution traces."""
+"""Offers of this distribution to the hub: whole jobs as Chakra traces and as documents."""
 
 from __future__ import annotations
 
@@ -36,25 +36,37 @@ CHAKRA_WORKLOAD = Format(
     layout=Layout.PREFIX,
 )
 
+DOCUMENT = Format(
+    "workload-json", "JSON document of a whole job", (".json",), rb'"collhub/workload-\d+"'
+)
+
 
 @hookimpl
 def collhub_producers() -> Sequence[WorkloadReader]:
-    """Describe the reader."""
+    """Describe the readers."""
     return [
+        WorkloadReader(
+            DOCUMENT,
+            "collhub_jobs.documents.read:read",
+            samples="collhub_jobs.samples:documents",
+        ),
         WorkloadReader(
             CHAKRA_WORKLOAD,
             "collhub_job_traces.reading:read",
             JobReadOptions,
             samples="collhub_jobs.samples:samples",
             claims="collhub_job_traces.claiming:claims",
-        )
+        ),
     ]
 
 
 @hookimpl
 def collhub_consumers() -> Sequence[WorkloadWriter]:
-    """Describe the writer."""
-    return [WorkloadWriter(CHAKRA_WORKLOAD, "collhub_job_traces.writing:write")]
+    """Describe the writers."""
+    return [
+        WorkloadWriter(DOCUMENT, "collhub_jobs.documents.write:write"),
+        WorkloadWriter(CHAKRA_WORKLOAD, "collhub_job_traces.writing:write"),
+    ]
 
 
 @hookimpl

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 
 from collhub_chakra.trace_records import encoded_record
 
+from hub_core import Provenance
 from hub_core.plugin_api import Source
 
 
@@ -17,3 +19,17 @@ def samples() -> Sequence[Source]:
     content += encoded_record("Node", id=0, name="forward", type=4, duration_micros=7)
     content += encoded_record("Node", id=1, type=7, data_deps=[0], attr=[kind, size])
     return [Source.of_bytes("job.0.et", content)]
+
+
+def documents() -> Sequence[Source]:
+    """A computation of one rank."""
+    nodes = {"rank": [0], "kind": ["compute"], "duration_ns": [7000]}
+    document = {
+        "schema": "collhub/workload-1",
+        "num_ranks": 1,
+        "provenance": Provenance().as_json(),
+        **{key: [] for key in ("groups", "names", "extras", "algorithms")},
+        "extensions": {},
+        "nodes": nodes,
+    }
+    return [Source.of_bytes("job.json", json.dumps(document).encode())]

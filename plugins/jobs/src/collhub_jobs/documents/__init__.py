@@ -1,0 +1,1 @@
+"""The JSON document of a whole job, `collhub/workload-1`."""

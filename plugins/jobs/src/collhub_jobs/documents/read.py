@@ -1,0 +1,156 @@
+"""Read the JSON document of a whole job, `collhub/workload-1`.
+
+Nothing is made from a stated size: every array is held against the document itself.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import itertools
+import json
+from typing import Any, NoReturn
+
+import numpy as np
+from collhub_columns import Int64Array
+
+from collhub_jobs.documents.write import NAMED_COLUMNS, SCHEMA, name_of
+from hub_core import (
+    Algorithm,
+    ChakraReadOptions,
+    InputError,
+    Location,
+    Provenance,
+    Workload,
+    chakra_algorithm,
+    first_violation,
+)
+from hub_core.model import NODE_DTYPES, NodeColumns, ProcessGroup
+from hub_core.plugin_api import NoOptions, Source, SourcePart
+
+_SCHEMA_FILE = "workload-1.json"
+# Held to the schema without their entries, which are checked faster as columns.
+_LONG = ("nodes", "names", "extras", "algorithms", "extensions")
+
+
+def read(source: Source, options: NoOptions) -> Workload:
+    """Build the workload of a document. Raises `InputError` that names the first defect."""
+    return _Document(source).workload()
+
+
+class _Document:
+    """One parsed document and the name that its errors carry."""
+
+    def __init__(self, source: Source) -> None:
+        self._file = source.name
+        try:
+            self._root: Any = json.loads(source.content(), parse_constant=self._refuse)
+        except (ValueError, RecursionError) as error:
+            self._fail("$", f"this is not JSON: {error}")
+        name = self._root.get("schema") if isinstance(self._root, dict) else None
+        if name != SCHEMA:
+            self._fail("$.schema", f"expected {SCHEMA!r}, got {str(name)[:80]!r}")
+        short = {key: value for key, value in self._root.items() if key not in _LONG}
+        emptied = {key: type(self._root[key])() for key in _LONG if key in self._root}
+        violation = first_violation({**short, **emptied}, _SCHEMA_FILE)
+        if violation:
+            self._fail(*violation)
+
+    def workload(self) -> Workload:
+        """The workload that the document states."""
+        root = self._root
+        for key in ("names", "extras"):
+            self._check_types(root[key], f"$.{key}", str)
+        try:
+            return Workload(
+                self._nodes(root["nodes"], root["num_ranks"]),
+                tuple(root["names"]),
+                tuple(ProcessGroup(one["name"], tuple(one["ranks"])) for one in root["groups"]),
+                tuple(map(self._algorithm, range(len(root["algorithms"])), root["algorithms"])),
+                tuple(root["extras"]),
+                Provenance(**root["provenance"]),
+                root["extensions"],
+            )
+        except InputError as error:
+            if error.diagnostics[0].location.file:
+                raise
+            # The model complains without a place.
+            self._fail("$", error.diagnostics[0].message)
+
+    def _fail(self, path: str, message: str) -> NoReturn:
+        place = Location(self._file)
+        raise InputError(f"{path}: {message}", location=place, code="invalid-json")
+
+    def _refuse(self, constant: str) -> NoReturn:
+        raise ValueError(f"{constant} is no number of JSON")
+
+    def _check_types(self, values: object, path: str, expected: type) -> None:
+        """Check that a value is a list of this type alone; a bool is no int."""
+        if not isinstance(values, list):
+            self._fail(path, "a list was expected")
+        if not set(map(type, values)) <= {expected}:
+            index = next(at for at, value in enumerate(values) if type(value) is not expected)
+            self._fail(f"{path}[{index}]", f"{expected.__name__} was expected")
+
+    def _algorithm(self, index: int, traces: object) -> Algorithm:
+        """The algorithm of canonical traces, a base64 text a rank."""
+        path = f"$.algorithms[{index}]"
+        self._check_types(traces, path, str)
+        try:
+            found = [base64.b64decode(text, validate=True) for text in traces]  # type: ignore[attr-defined]
+        except (binascii.Error, ValueError):
+            self._fail(path, "a text is not base64")
+        parts = [
+            SourcePart(f"{self._file} {path}.{rank}.et", content.__bytes__, rank, len(content))
+            for rank, content in enumerate(found)
+        ]
+        return chakra_algorithm(Source(f"{self._file} {path}", tuple(parts)), ChakraReadOptions())
+
+    def _nodes(self, stated: dict[str, Any], num_ranks: int) -> NodeColumns:
+        unknown = set(stated) - {*NODE_DTYPES, "data", "control"}
+        missing = {"rank", "kind"} - set(stated)
+        if unknown or missing:
+            wrong = min(unknown | missing)
+            what = "is missing" if wrong in missing else "is no column"
+            self._fail(f"$.nodes.{wrong}", what)
+        rows = len(stated["rank"]) if isinstance(stated["rank"], list) else 0
+        columns = {
+            name: self._column(name, stated[name], rows) for name in NODE_DTYPES if name in stated
+        }
+        edges = [self._edges(name, stated.get(name), rows) for name in ("data", "control")]
+        return NodeColumns.from_columns(num_ranks, columns, edges[0], edges[1], self._file)
+
+    def _column(self, name: str, values: list[Any], rows: int) -> Any:
+        """The numbers of a column; their range is checked where the table is built."""
+        path = f"$.nodes.{name}"
+        if name in NAMED_COLUMNS:
+            codes = {name_of(one): int(one) for one in NAMED_COLUMNS[name]}
+            # An unstated collective; nodes without a kind are refused by the table.
+            codes[None] = -1  # type: ignore[index]
+            try:
+                values = [codes[value] for value in values]
+            except (KeyError, TypeError):
+                self._fail(path, f"an entry is not one of {', '.join(filter(None, codes))}")
+        dtype = NODE_DTYPES[name]
+        self._check_types(values, path, bool if dtype is np.bool_ else int)
+        if len(values) != rows:
+            self._fail(path, f"{rows} entries were expected, there are {len(values)}")
+        try:
+            return np.asarray(values, np.uint64 if dtype is np.uint64 else None)
+        except OverflowError:
+            self._fail(path, "an entry is below 0, or above 64 bits")
+
+    def _edges(self, name: str, lists: object, rows: int) -> tuple[Int64Array, Int64Array]:
+        """(parent rows, child rows) of the list of parents that every row has."""
+        if lists is None:
+            return np.zeros(0, np.int64), np.zeros(0, np.int64)
+        path = f"$.nodes.{name}"
+        self._check_types(lists, path, list)
+        assert isinstance(lists, list)
+        if len(lists) != rows:
+            self._fail(path, f"{rows} entries were expected, there are {len(lists)}")
+        flat = list(itertools.chain.from_iterable(lists))
+        self._check_types(flat, path, int)
+        if flat and not 0 <= min(flat) <= max(flat) < rows:
+            self._fail(path, f"a parent is not in 0..{rows - 1}")
+        return np.asarray(flat, np.int64), np.repeat(np.arange(rows), list(map(len, lists)))

@@ -1,0 +1,87 @@
+"""Write a whole job as a JSON document, `collhub/workload-1`: one line a column, lossless.
+
+Columns that hold only their default are left out. Equal jobs give equal bytes.
+"""
+
+from __future__ import annotations
+
+import base64
+import itertools
+import json
+from collections.abc import Iterator, Mapping
+from enum import IntEnum
+from functools import partial
+
+import numpy as np
+
+from hub_core import Algorithm, InputError, TraceOptions, Workload, chakra_traces
+from hub_core.model import NODE_DEFAULTS, NODE_DTYPES, JobCollective, NodeColumns, NodeKind
+from hub_core.plugin_api import Artifact, NoOptions, WriteResult
+
+SCHEMA = "collhub/workload-1"
+NAMED_COLUMNS: Mapping[str, type[IntEnum]] = {"kind": NodeKind, "collective": JobCollective}
+"""Columns of names; an unstated one is null."""
+
+
+def write(workload: Workload, options: NoOptions) -> WriteResult:
+    """The document as one artifact."""
+    return WriteResult((Artifact("", lambda: _text(workload).encode("ascii")),))
+
+
+def name_of(code: IntEnum) -> str:
+    """The word of the document for a kind of node or a collective, such as all-reduce."""
+    return code.name.lower().replace("_", "-")
+
+
+def _text(workload: Workload) -> str:
+    header = {
+        "schema": SCHEMA,
+        "num_ranks": workload.num_ranks,
+        "provenance": workload.provenance.as_json(),
+        "groups": [{"name": one.name, "ranks": list(one.ranks)} for one in workload.groups],
+        "names": list(workload.names),
+        "extras": list(workload.extras),
+        "algorithms": [_traces(algorithm) for algorithm in workload.algorithms],
+        "extensions": dict(workload.extensions),
+    }
+    lines = [f'  "{name}": {_json(name, value)},' for name, value in header.items()]
+    # Without blanks: columns are most of a document.
+    compact = partial(json.dumps, separators=(",", ":"))
+    columns = [f'    "{name}": {compact(values)}' for name, values in _columns(workload.nodes)]
+    return "\n".join(["{", *lines, '  "nodes": {', ",\n".join(columns), "  }", "}", ""])
+
+
+def _json(name: str, value: object) -> str:
+    """A value of the header; extensions may hold what JSON cannot."""
+    try:
+        return json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        message = f"the workload's {name} cannot be written as JSON: {error}"
+        raise InputError(message, code="not-json") from None
+
+
+def _traces(algorithm: Algorithm) -> list[str]:
+    """An algorithm as its canonical traces, a base64 text a rank."""
+    traces = chakra_traces(algorithm, TraceOptions()).artifacts
+    return [base64.b64encode(trace.content()).decode("ascii") for trace in traces]
+
+
+def _columns(nodes: NodeColumns) -> Iterator[tuple[str, list[object]]]:
+    """Name and values of every column that says something."""
+    # Where identities are positions, that is what is assumed of a document without them.
+    position = np.arange(len(nodes)) - nodes.rank_indptr[nodes.rank]
+    for name in NODE_DTYPES:
+        column = getattr(nodes, name)
+        default = position if name == "identity" else NODE_DEFAULTS[name]
+        if name not in ("rank", "kind") and not np.any(column != default):
+            continue
+        if name in NAMED_COLUMNS:
+            words = {-1: None, **{int(one): name_of(one) for one in NAMED_COLUMNS[name]}}
+            yield name, [words[value] for value in column.tolist()]
+        else:
+            yield name, column.tolist()
+    for name in ("data", "control"):
+        flat = getattr(nodes, f"{name}_indices").tolist()
+        ends = getattr(nodes, f"{name}_indptr").tolist()
+        if flat:
+            yield name, [flat[start:stop] for start, stop in itertools.pairwise(ends)]
