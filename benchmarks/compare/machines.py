@@ -118,7 +118,7 @@ def _print_costs(questions: Sequence[tuple[str, str, str]], answers: Sequence[_A
 
 
 def _print_tables(reports: Sequence[dict]) -> None:
-    print(f"{'machine':16}{'collective':16}{'sizes':24}{'winner':22}{'to bound':>9}  own behind")
+    print(f"{'machine':18}{'collective':16}{'sizes':24}{'winner':22}{'to bound':>9}  own behind")
     for report in reports:
         times = {(one["algorithm"], one["size"]): one for one in report["results"]}
         rows = list(zip(report["sizes"], report["winners"], strict=True))
@@ -128,7 +128,7 @@ def _print_tables(reports: Sequence[dict]) -> None:
             worst = max((ratio for ratio in ratios if ratio), default=0.0)
             span = f"{_text(sizes[0])}..{_text(sizes[-1])}"
             print(
-                f"{report['topology']:16}{report['collective']:16}{span:24}{winner or 'none':22}"
+                f"{report['topology']:18}{report['collective']:16}{span:24}{winner or 'none':22}"
                 f"{worst:9.3f}  {_behind(times, winner, sizes)}"
             )
 
