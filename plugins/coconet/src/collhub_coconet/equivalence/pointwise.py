@@ -1,4 +1,4 @@
-"""Pointwise operations and contractions on the arrays of one rank, every element in a fixed order."""
+"""Pointwise operations and contractions on one rank, every element in a fixed order."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ def convolution(x: Array, w: Array) -> Array:
     padded = np.pad(x, [(0, 0), (0, 0), *sides])
     result = np.zeros((x.shape[0], w.shape[0], *x.shape[2:]), x.dtype)
     for channel, *place in product(range(w.shape[1]), *map(range, window)):
-        shifted = tuple(
-            slice(start, start + size) for start, size in zip(place, x.shape[2:], strict=True)
-        )
-        values = padded[(slice(None), channel, *shifted)]
-        weights = w[(slice(None), channel, *place)]
-        result += values[:, None] * weights.reshape(-1, *(1,) * len(window))
+        values = padded[:, channel]
+        weights = w[:, channel]
+        for axis, (start, size) in enumerate(zip(place, x.shape[2:], strict=True), 1):
+            values = values.take(range(start, start + size), axis=axis)
+            weights = weights.take([start], axis=axis)
+        result += values[:, None] * weights
     return result

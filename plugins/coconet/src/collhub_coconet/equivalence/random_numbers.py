@@ -38,4 +38,5 @@ def kept(indices: npt.NDArray[np.uint64], rate: float, seed: int) -> npt.NDArray
 def scaled(values: npt.NDArray[Any], keep: npt.NDArray[np.bool_], rate: float) -> npt.NDArray[Any]:
     """Kept elements divided by 1 - rate, in their own type, and zeros."""
     divisor = values.dtype.type(1 - rate)
-    return np.where(keep, values / divisor, values.dtype.type(0))
+    result: npt.NDArray[Any] = np.where(keep, values / divisor, values.dtype.type(0))
+    return result

@@ -34,7 +34,7 @@ def to_scalar(kind: Kind, parts: OnRanks) -> Array:
     """
     dtype = parts[0].dtype
     if kind is Kind.MAX:
-        return np.asarray(max(part.max() for part in parts if part.size), dtype)
+        return np.asarray(np.max([part.max() for part in parts if part.size]), dtype)
     is_norm = kind is Kind.NORM
     wide = [part.astype(np.float64) if dtype.kind == "f" else part for part in parts]
     partial = [np.sum(part * part if is_norm else part, dtype=part.dtype) for part in wide]
@@ -43,7 +43,7 @@ def to_scalar(kind: Kind, parts: OnRanks) -> Array:
 
 
 def largest_term(kind: Kind, parts: OnRanks) -> float:
-    """The largest contribution of a rank to `to_scalar`, in absolute terms: |terms| of the bound."""
+    """The largest contribution of a rank to `to_scalar`: max|terms| of the bound."""
     wide = [np.abs(part.astype(np.float64)) for part in parts]
     if kind is Kind.NORM:
         return float(max(np.sqrt(np.sum(part * part)) for part in wide))

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from collhub_coconet.program.graph import readers_of
 from collhub_coconet.program.operations import Kind, Operation
 from collhub_coconet.program.program import Program
 from collhub_coconet.program.tensors import REPLICATED, sliced
 from collhub_coconet.transformations.legality import Conditions, Rewrite
-from collhub_coconet.transformations.rewriting import rewritten, with_operands
+from collhub_coconet.transformations.rewriting import fresh, rewritten, with_operands
 
 
 def as_slice(program: Program, states: Sequence[str]) -> Rewrite:
@@ -38,18 +39,43 @@ def as_slice(program: Program, states: Sequence[str]) -> Rewrite:
     kept = [
         with_operands(operation, names) for operation in operations if operation.name not in names
     ]
+    kept, renamed = _merged(program, kept, dimensions)
     arguments = tuple(
         replace(one, type=replace(one.type, layout=sliced(dimensions[one.name])))
         if one.name in dimensions
         else one
         for one in program.arguments
     )
-    result = rewritten(program, kept, conditions, arguments)
+    result = rewritten(program, kept, conditions, arguments, renamed)
     return Rewrite(result, conditions.record())
 
 
 def _writes(operation: Operation, states: dict[str, int]) -> bool:
     return operation.kind is Kind.UPDATE and operation.reads[0] in states
+
+
+def _merged(
+    program: Program, operations: list[Operation], states: dict[str, int]
+) -> tuple[list[Operation], dict[str, str]]:
+    """Operations behind an Update read the new state, so that the value needs no name of its own.
+
+    Returns the operations, and new names of values that `reorder` had named after their Update.
+    """
+    renamed: dict[str, str] = {}
+    new_state: dict[str, str] = {}
+    found = []
+    for operation in operations:
+        found.append(with_operands(operation, new_state))
+        if _writes(operation, states):
+            new_state[operation.reads[1]] = operation.name
+    readers = readers_of(found)
+    for value, update in new_state.items():
+        dimension = states[program.by_name[update].reads[0]]
+        is_ours = value == f"{update}_{sliced(dimension)}" and value not in program.outputs
+        if is_ours and len(readers[value]) == 1:
+            renamed[value] = fresh(program, f"_{value}")
+    named = [replace(one, name=renamed.get(one.name, one.name)) for one in found]
+    return [with_operands(one, renamed) for one in named], renamed
 
 
 def _sliced_update(program: Program, update: Operation) -> Operation:
@@ -77,7 +103,7 @@ def _dimension(program: Program, name: str, conditions: Conditions) -> int:
 def _use(program: Program, name: str, reader: Operation, conditions: Conditions) -> int:
     """The dimension that one use of a state asks for."""
     if reader.kind is Kind.SLICE:
-        conditions.require(True, "sliced-use", reader.name, "", "")
+        _check_no_output(program, reader, conditions)
         return reader.dimension or 0
     message = f"it reads all of state {name}"
     cure = "reorder it before an AllGather first"
@@ -93,4 +119,12 @@ def _use(program: Program, name: str, reader: Operation, conditions: Conditions)
         is_slice = later.kind is Kind.SLICE and later.dimension == dimension
         message = f"it reads all of the new value of state {name}"
         conditions.require(is_slice, "sliced-use", later.name, message, cure)
+        _check_no_output(program, later, conditions)
     return dimension
+
+
+def _check_no_output(program: Program, cut: Operation, conditions: Conditions) -> None:
+    """A slice goes, so that it can be no output."""
+    is_output = cut.name in program.outputs
+    cure = "make the new value of the state the output"
+    conditions.require(not is_output, "sliced-use", cut.name, "it is an output", cure)

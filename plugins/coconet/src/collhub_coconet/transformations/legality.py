@@ -1,9 +1,10 @@
-"""Records of transformations: conditions that were checked, and refusals that name the broken one."""
+"""Records of transformations: conditions that hold, and refusals that name the broken one."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from collhub_coconet.program.program import Program
 from hub_core.model import Diagnostic, InputError, Location
@@ -43,9 +44,7 @@ class RefusedMoveError(InputError):
         self.condition = condition
         self.operation = operation
 
-    def __reduce__(
-        self,
-    ) -> tuple[type[RefusedMoveError], tuple[Diagnostic, str, str]]:  # type: ignore[override]
+    def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.diagnostics[0], self.condition, self.operation)
 
 

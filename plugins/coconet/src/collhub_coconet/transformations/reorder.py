@@ -139,9 +139,9 @@ class _Move:
             distance = found.pop() if len(found) == 1 else 0
             is_fed = operation.kind in POINTWISE and distance > 0
             shape = self._program.types[operation.name].shape
-            if is_fed and operation.name not in self._program.outputs:
-                if has_dimension(shape, distance):
-                    self._feeds[operation.name] = distances[operation.name] = distance
+            is_output = operation.name in self._program.outputs
+            if is_fed and not is_output and has_dimension(shape, distance):
+                self._feeds[operation.name] = distances[operation.name] = distance
 
     def operations(self) -> list[Operation]:
         """The operations of the whole program after the move."""
@@ -257,12 +257,17 @@ class _Move:
     def _move_update(self, operation: Operation) -> None:
         """Value on the slice, AllGather, then the Update of the replicated state."""
         state, value = operation.reads
+        if self._program.types[state].layout.is_sliced:
+            self._move(operation)
+            return
         if value not in self._gathered:
             if value.startswith("_"):
                 self._rename(value, operation.name)
                 self._rename_emitted(value)
             self._gather(value, fresh(self._program, f"_{operation.name}_gathered"))
         self._result.append(replace(operation, operands=(state, self._gathered[value])))
+        # The new state is replicated: it is its own gathered value.
+        self._gathered[operation.name] = operation.name
         self._slice_of[operation.name] = self._slice_of[value]
         self._distance[operation.name] = self._distance[value]
 
@@ -290,6 +295,9 @@ class _Move:
         return self._cut[key]
 
     def _lives_on(self, name: str) -> bool:
+        if self._program.types[name].layout.is_sliced:
+            # It was a slice before: whoever reads it goes on to.
+            return False
         readers = self._program.readers.get(name, ())
         is_read = any(reader.name not in self._moved for reader in readers)
         return is_read or name in self._program.outputs

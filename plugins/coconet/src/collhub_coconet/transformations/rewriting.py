@@ -1,4 +1,4 @@
-"""The end of every transformation: dead code goes, stages and chains are held to their conditions."""
+"""The end of every transformation: dead code goes, stages are held to their conditions."""
 
 from __future__ import annotations
 

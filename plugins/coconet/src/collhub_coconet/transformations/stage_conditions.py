@@ -1,4 +1,4 @@
-"""Conditions of a fused stage: one kernel that computes all members in one pass over its elements."""
+"""Conditions of a fused stage: one kernel computes all members, element by element."""
 
 from __future__ import annotations
 

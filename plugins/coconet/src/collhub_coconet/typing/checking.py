@@ -75,8 +75,10 @@ class Checker:
 
     def fail(self) -> None:
         """Raise `InputError` with everything that is wrong, if anything is."""
-        if self.found:
-            raise InputError(self.found)
+        found, self.found = self.found, []
+        self._ill_typed.clear()
+        if found:
+            raise InputError(found)
 
     def _check_argument(self, argument: Argument) -> None:
         kind = argument.type
