@@ -9,6 +9,8 @@ from collhub_coconet import (
     Kind,
     Program,
     ProgramBuilder,
+    RefusedMoveError,
+    Rewrite,
     Value,
     all_gather,
     all_reduce,
@@ -115,8 +117,7 @@ def random_moves(program: Program, seed: int, most: int = 6) -> tuple[Program, l
     for _ in range(4 * most):
         try:
             rewrite = _move(program, choice)
-        except InputError as error:
-            assert "refused" in str(error), error
+        except RefusedMoveError:
             continue
         program = rewrite.program
         names.append(rewrite.record.transformation)
@@ -125,7 +126,7 @@ def random_moves(program: Program, seed: int, most: int = 6) -> tuple[Program, l
     return program, names
 
 
-def _move(program: Program, choice: random.Random):
+def _move(program: Program, choice: random.Random) -> Rewrite:
     kind = choice.choice(["split", "split", "reorder", "reorder", "root", "state", "fuse", "chain"])
     operations = [one.name for one in program.operations]
     if kind in ("split", "root"):

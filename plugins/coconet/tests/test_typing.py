@@ -184,7 +184,7 @@ def test_symbol_without_bounds_is_refused() -> None:
 
 
 def test_size_of_zero_is_refused() -> None:
-    with pytest.raises(InputError, match="size N is 0..4"):
+    with pytest.raises(InputError, match=r"size N is 0\.\.4"):
         ProgramBuilder("p", N=(0, 4))
     with pytest.raises(InputError, match="a size is 0"):
         ProgramBuilder("p").argument("x", "float32", 0)

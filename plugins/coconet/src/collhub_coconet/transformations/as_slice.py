@@ -9,6 +9,7 @@ from collhub_coconet.program.graph import readers_of
 from collhub_coconet.program.operations import Kind, Operation
 from collhub_coconet.program.program import Program
 from collhub_coconet.program.tensors import REPLICATED, sliced
+from collhub_coconet.transformations.dead import live
 from collhub_coconet.transformations.legality import Conditions, Rewrite
 from collhub_coconet.transformations.rewriting import fresh, rewritten, with_operands
 
@@ -68,7 +69,7 @@ def _merged(
         found.append(with_operands(operation, new_state))
         if _writes(operation, states):
             new_state[operation.reads[1]] = operation.name
-    readers = readers_of(found)
+    readers = readers_of(live(found, program.outputs))
     for value, update in new_state.items():
         dimension = states[program.by_name[update].reads[0]]
         is_ours = value == f"{update}_{sliced(dimension)}" and value not in program.outputs

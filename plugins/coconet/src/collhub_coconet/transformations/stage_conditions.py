@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from collhub_coconet.program.graph import between
+from collhub_coconet.program.graph import between, descendants
 from collhub_coconet.program.operations import (
     POINTWISE,
     REDUCTIONS_TO_SCALARS,
@@ -107,9 +107,14 @@ def _check_slices(program: Program, found: list[Operation], conditions: Conditio
     scatter = next(one for one in found if one.kind is Kind.REDUCE_SCATTER)
     kind = program.types[scatter.name]
     distance = from_end(kind.layout.dimension, len(kind.shape))
+    behind = descendants(found, [scatter.name])
     for operation in found:
         if operation.kind in (Kind.REDUCE_SCATTER, Kind.SLICE):
             continue
+        is_own = operation.kind is not Kind.ALL_GATHER or operation.name in behind
+        message = f"it gathers nothing that {scatter.name} scatters"
+        cure = "leave it out"
+        conditions.require(is_own, "slices-only", operation.name, message, cure)
         for name in operation.reads:
             read = program.types[name]
             is_whole = read.layout == REPLICATED and has_dimension(read.shape, distance)
