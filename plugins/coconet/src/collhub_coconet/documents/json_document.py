@@ -44,7 +44,7 @@ def program_from_json(content: str | bytes, file: str = "program") -> Program:
     and for a program that is ill typed the operation, the condition and the cure.
     """
     try:
-        document = json.loads(content)
+        document = json.loads(content, parse_constant=_refuse)
     except (ValueError, RecursionError) as error:
         line = error.lineno if isinstance(error, json.JSONDecodeError) else None
         message = f"this is not JSON: {error}"
@@ -56,6 +56,10 @@ def program_from_json(content: str | bytes, file: str = "program") -> Program:
         place = Location(file)
         raise InputError(f"{path}: {message}", location=place, cure=cure, code="schema")
     return _program(document)
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is no number of JSON")
 
 
 def _program(document: Fields) -> Program:

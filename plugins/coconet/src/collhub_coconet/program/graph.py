@@ -46,7 +46,8 @@ def between(operations: Sequence[Operation], members: Iterable[str]) -> list[Ope
     inside = set(members)
     behind = descendants(operations, inside)
     before = ancestors(operations, inside)
-    return [one for one in operations if one.name in behind & before - inside]
+    found = behind & before - inside
+    return [one for one in operations if one.name in found]
 
 
 def contracted_order(

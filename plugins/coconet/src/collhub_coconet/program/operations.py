@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from collhub_coconet.program.tensors import ElementType, TensorType
@@ -113,7 +113,8 @@ class Operation:
     """One operation; `name` is that of its value. Attributes are None where its kind has none.
 
     `dimension`: counted from 0. `root`: rank within the group. `offset`: groups further in the row.
-    `rate`: share of elements that are dropped. `seed`: of the random numbers.
+    `rate`: share of elements that are dropped. `seed`: of the random numbers. `reads`: names among
+    the operands, in their order.
     """
 
     name: str
@@ -126,11 +127,12 @@ class Operation:
     element: ElementType | None = None
     rate: float | None = None
     seed: int | None = None
+    reads: tuple[str, ...] = field(init=False, compare=False, repr=False)
 
-    @property
-    def reads(self) -> tuple[str, ...]:
-        """Names among the operands, in their order."""
-        return tuple(operand for operand in self.operands if isinstance(operand, str))
+    def __post_init__(self) -> None:
+        # Asked for many times in every transformation.
+        names = tuple(operand for operand in self.operands if isinstance(operand, str))
+        object.__setattr__(self, "reads", names)
 
     @property
     def is_inner(self) -> bool:

@@ -48,8 +48,8 @@ def costs(program: Program, binding: Binding) -> Costs:
     states = (argument.type for argument in program.states.values())
     return Costs(
         sum(_sent_bytes(program, one, binding) for one in program.operations),
-        sum(_memory_bytes(program, kernel, binding) for kernel in kernels),
-        sum(_operations(program, one, binding) for one in program.operations),
+        sum(memory_bytes(program, kernel, binding) for kernel in kernels),
+        sum(operations_of(program, one, binding) for one in program.operations),
         sum(binding.bytes_of_rank(state) for state in states),
         sum(any(one.kind is not Kind.SLICE for one in kernel) for kernel in kernels),
     )
@@ -70,7 +70,7 @@ def _sent_bytes(program: Program, operation: Operation, binding: Binding) -> int
     return share if operation.is_communication else 0
 
 
-def _memory_bytes(program: Program, kernel: list[Operation], binding: Binding) -> int:
+def memory_bytes(program: Program, kernel: list[Operation], binding: Binding) -> int:
     """Distinct outside operands are read once, values that live on are written once."""
     inside = {operation.name for operation in kernel}
     # A slice is a view: whoever reads it reads a part of the original.
@@ -87,7 +87,8 @@ def _lives_on(program: Program, operation: Operation, inside: set[str]) -> bool:
     return is_read or operation.name in program.outputs or operation.kind is Kind.UPDATE
 
 
-def _operations(program: Program, operation: Operation, binding: Binding) -> int:
+def operations_of(program: Program, operation: Operation, binding: Binding) -> int:
+    """Arithmetic of one operation on the rank with the longest block."""
     if operation.kind in CONTRACTIONS:
         return 2 * _products(program, operation, binding)
     if operation.kind in REDUCTIONS_TO_SCALARS:

@@ -38,7 +38,8 @@ def rewritten(
         first = program.chains[0].members[0]
         cure = "overlap is the last transformation"
         raise conditions.refusal("order", first, "a chain is overlapped already", cure)
-    return replace(result, stages=stages)
+    # A program is typed whenever it is built.
+    return replace(result, stages=stages) if stages else result
 
 
 def _stages(program: Program, kept: set[str], renamed: Mapping[str, str]) -> tuple[Stage, ...]:
