@@ -38,7 +38,9 @@ from lamb import lamb
 from transformer_blocks import attention
 
 
-def refused(attempt: Callable[[], Rewrite], condition: str, operation: str) -> RefusedMoveError:
+def check_refused(
+    attempt: Callable[[], Rewrite], condition: str, operation: str
+) -> RefusedMoveError:
     with pytest.raises(RefusedMoveError) as caught:
         attempt()
     error = caught.value
@@ -65,39 +67,39 @@ def gathered(dimension: int = 0) -> tuple[ProgramBuilder, Value]:
 
 
 def test_split_of_what_is_no_all_reduce() -> None:
-    refused(lambda: split(adam(), "mh"), "target", "mh")
-    refused(lambda: split(adam(), "nothing"), "target", "nothing")
+    check_refused(lambda: split(adam(), "mh"), "target", "mh")
+    check_refused(lambda: split(adam(), "nothing"), "target", "nothing")
 
 
 def test_split_of_an_operator_that_does_not_commute() -> None:
     build, x = builder()
     program = build.program(all_reduce(x, "replace").named("z"))
-    refused(lambda: split(program, "z"), "commutative", "z")
-    refused(lambda: split_at_root(program, "z"), "commutative", "z")
+    check_refused(lambda: split(program, "z"), "commutative", "z")
+    check_refused(lambda: split_at_root(program, "z"), "commutative", "z")
 
 
 def test_split_along_a_dimension_that_is_not_there() -> None:
-    refused(lambda: split(adam(), "g1", 1), "dimension", "g1")
+    check_refused(lambda: split(adam(), "g1", 1), "dimension", "g1")
 
 
 def test_split_of_a_scalar() -> None:
     build, x = builder()
     program = build.program(all_reduce(norm(x)).named("z"))
-    refused(lambda: split(program, "z"), "dimension", "z")
+    check_refused(lambda: split(program, "z"), "dimension", "z")
 
 
 # --- reorder
 
 
 def test_reorder_before_what_is_no_all_gather() -> None:
-    refused(lambda: reorder(adam(), "g1", ["m1"]), "target", "g1")
+    check_refused(lambda: reorder(adam(), "g1", ["m1"]), "target", "g1")
 
 
 def test_reorder_of_members_that_do_not_use_the_all_gather() -> None:
     build, g = gathered()
     y = (build.argument("r", "float32", "N", "M") + 1).named("y")
     program = build.program(g, y)
-    refused(lambda: reorder(program, "g", ["y"]), "uses-gather", "g")
+    check_refused(lambda: reorder(program, "g", ["y"]), "uses-gather", "g")
 
 
 def test_reorder_of_a_set_that_is_not_closed() -> None:
@@ -107,7 +109,7 @@ def test_reorder_of_a_set_that_is_not_closed() -> None:
     c = (b + g).named("c")
     program = build.program(c)
     assert "it stands on a path" in str(
-        refused(lambda: reorder(program, "g", ["a", "c"]), "closed", "b")
+        check_refused(lambda: reorder(program, "g", ["a", "c"]), "closed", "b")
     )
 
 
@@ -123,35 +125,35 @@ def test_consumers_outside_the_set_keep_the_all_gather() -> None:
 def test_reorder_of_what_does_not_commute(make: Callable[[Value], Value]) -> None:
     build, g = gathered()
     program = build.program(make(g).named("y"))
-    refused(lambda: reorder(program, "g", ["y"]), "commutes", "y")
+    check_refused(lambda: reorder(program, "g", ["y"]), "commutes", "y")
 
 
 def test_reorder_of_a_product_whose_row_is_not_the_slice() -> None:
     build, g = gathered(1)
     w = build.argument("w", "float32", "M", "M")
     program = build.program(matmul(g, w).named("y"))
-    refused(lambda: reorder(program, "g", ["y"]), "commutes", "y")
+    check_refused(lambda: reorder(program, "g", ["y"]), "commutes", "y")
 
 
 def test_reorder_of_a_product_with_a_sliced_second_operand() -> None:
     build, g = gathered()
     w = build.argument("w", "float32", "M", "N", layout=sliced(1))
     program = build.program(matmul(g, w).named("y"))
-    refused(lambda: reorder(program, "g", ["y"]), "commutes", "y")
+    check_refused(lambda: reorder(program, "g", ["y"]), "commutes", "y")
 
 
 def test_reorder_with_operands_sliced_along_two_dimensions() -> None:
     build, g = gathered()
     other = build.argument("r", "float32", "N", "M", layout=sliced(1))
     program = build.program((g + other).named("y"))
-    refused(lambda: reorder(program, "g", ["y"]), "commutes", "y")
+    check_refused(lambda: reorder(program, "g", ["y"]), "commutes", "y")
 
 
 def test_local_operand_in_reorder() -> None:
     build, g = gathered()
     other = build.argument("noise", "float32", "N", "M", layout=LOCAL)
     program = build.program((g + other).named("y"))
-    error = refused(lambda: reorder(program, "g", ["y"]), "no-local-operand", "y")
+    error = check_refused(lambda: reorder(program, "g", ["y"]), "no-local-operand", "y")
     assert "noise is local" in str(error)
 
 
@@ -183,32 +185,32 @@ def test_state_is_sliced_where_nothing_hinders() -> None:
 
 
 def test_as_slice_of_what_is_no_replicated_state() -> None:
-    refused(lambda: as_slice(state_program(), ["s"]), "replicated-state", "s")
+    check_refused(lambda: as_slice(state_program(), ["s"]), "replicated-state", "s")
     after = as_slice(state_program(), ["t"]).program
-    refused(lambda: as_slice(after, ["t"]), "replicated-state", "t")
+    check_refused(lambda: as_slice(after, ["t"]), "replicated-state", "t")
 
 
 def test_as_slice_of_a_state_that_is_needed_as_a_whole() -> None:
-    refused(lambda: as_slice(state_program(whole_after=True), ["t"]), "not-needed-whole", "t")
+    check_refused(lambda: as_slice(state_program(whole_after=True), ["t"]), "not-needed-whole", "t")
 
 
 def test_as_slice_of_a_state_that_is_read_as_a_whole() -> None:
-    refused(lambda: as_slice(state_program(reads="state"), ["t"]), "sliced-use", "y")
+    check_refused(lambda: as_slice(state_program(reads="state"), ["t"]), "sliced-use", "y")
 
 
 def test_as_slice_of_a_state_whose_new_value_is_read_as_a_whole() -> None:
-    refused(lambda: as_slice(state_program(reads="value"), ["t"]), "sliced-use", "y")
+    check_refused(lambda: as_slice(state_program(reads="value"), ["t"]), "sliced-use", "y")
 
 
 def test_as_slice_of_a_state_that_is_sliced_along_two_dimensions() -> None:
-    refused(lambda: as_slice(state_program(reads="other slice"), ["t"]), "one-dimension", "t")
+    check_refused(lambda: as_slice(state_program(reads="other slice"), ["t"]), "one-dimension", "t")
 
 
 def test_as_slice_of_a_state_whose_value_was_never_sliced() -> None:
     build, g = gathered()
     state = build.state("t", "float32", "N", "M")
     program = build.program(update(state, g + 1).named("t1"))
-    refused(lambda: as_slice(program, ["t"]), "gathered-value", "t1")
+    check_refused(lambda: as_slice(program, ["t"]), "gathered-value", "t1")
 
 
 # --- fuse
@@ -222,7 +224,7 @@ def test_fusion_around_the_reader_of_a_member() -> None:
     a = (w + w).named("a")
     b = all_reduce(a).named("b")
     program = build.program((b + a).named("c"))
-    refused(lambda: fuse(program, ["a", "c"]), "no-cycle", "b")
+    check_refused(lambda: fuse(program, ["a", "c"]), "no-cycle", "b")
 
 
 def test_stages_that_would_wait_for_one_another() -> None:
@@ -232,21 +234,21 @@ def test_stages_that_would_wait_for_one_another() -> None:
     c, d = (a * 2).named("c"), (b * 2).named("d")
     program = build.program(c, d)
     once = fuse(program, ["a", "d"]).program
-    refused(lambda: fuse(once, ["b", "c"]), "no-cycle", "b")
+    check_refused(lambda: fuse(once, ["b", "c"]), "no-cycle", "b")
 
 
 def test_fusion_of_different_layouts() -> None:
     build, g = gathered()
     s = build.argument("r", "float32", "N", "M", layout=sliced(0))
     program = build.program((g * 2).named("a"), (s * 2).named("b"))
-    refused(lambda: fuse(program, ["a", "b"]), "one-space", "b")
+    check_refused(lambda: fuse(program, ["a", "b"]), "one-space", "b")
 
 
 def test_fusion_of_different_shapes() -> None:
     build = ProgramBuilder("p", N=(1, 64), M=(1, 64))
     x, y = build.argument("x", "float32", "N"), build.argument("y", "float32", "M")
     program = build.program((x + 1).named("a"), (y + 1).named("b"))
-    refused(lambda: fuse(program, ["a", "b"]), "one-space", "b")
+    check_refused(lambda: fuse(program, ["a", "b"]), "one-space", "b")
 
 
 def test_fusion_of_different_groups() -> None:
@@ -254,12 +256,12 @@ def test_fusion_of_different_groups() -> None:
     x = build.argument("x", "float32", "N")
     y = build.argument("y", "float32", "N", group=1)
     program = build.program((x + 1).named("a"), (y + 1).named("b"))
-    refused(lambda: fuse(program, ["a", "b"]), "one-space", "b")
+    check_refused(lambda: fuse(program, ["a", "b"]), "one-space", "b")
 
 
 def test_fusion_with_a_matrix_product() -> None:
     names = ["y", "z"]
-    refused(lambda: fuse(attention(), names), "pointwise", "y")
+    check_refused(lambda: fuse(attention(), names), "pointwise", "y")
 
 
 def test_fusion_of_two_communications() -> None:
@@ -267,14 +269,14 @@ def test_fusion_of_two_communications() -> None:
     z = all_reduce(x).named("z")
     q = send(z + 1).named("q")
     program = build.program(q)
-    refused(lambda: fuse(program, ["z", "_2", "q"]), "one-communication", "q")
+    check_refused(lambda: fuse(program, ["z", "_2", "q"]), "one-communication", "q")
 
 
 def test_fusion_of_an_all_gather_alone() -> None:
     build, _ = builder()
     r = build.argument("r", "float32", "N", "M", layout=sliced(0))
     program = build.program(all_gather((r + 1).named("a")).named("g"))
-    refused(lambda: fuse(program, ["a", "g"]), "one-communication", "g")
+    check_refused(lambda: fuse(program, ["a", "g"]), "one-communication", "g")
 
 
 def test_fused_all_reduce_reads_slices_only() -> None:
@@ -283,7 +285,7 @@ def test_fused_all_reduce_reads_slices_only() -> None:
     s = reduce_scatter(x).named("s")
     a = (s + r).named("a")
     program = build.program(all_gather(a).named("g"))
-    refused(lambda: fuse(program, ["s", "a", "g"]), "slices-only", "a")
+    check_refused(lambda: fuse(program, ["s", "a", "g"]), "slices-only", "a")
 
 
 def test_fused_all_reduce_gathers_what_it_scatters() -> None:
@@ -291,16 +293,16 @@ def test_fused_all_reduce_gathers_what_it_scatters() -> None:
     r = build.argument("r", "float32", "N", "M", layout=sliced(0))
     s = reduce_scatter(x).named("s")
     program = build.program(all_gather(r * 2).named("g"), (s * 2).named("a"))
-    refused(lambda: fuse(program, ["s", "a", "_2", "g"]), "slices-only", "g")
+    check_refused(lambda: fuse(program, ["s", "a", "_2", "g"]), "slices-only", "g")
 
 
 def test_one_operation_is_no_set() -> None:
-    refused(lambda: fuse(adam(), ["mh"]), "several", "mh")
+    check_refused(lambda: fuse(adam(), ["mh"]), "several", "mh")
 
 
 def test_part_of_a_stage_is_not_fused_again() -> None:
     once = fuse(adam(), ["mh", "vh"]).program
-    refused(lambda: fuse(once, ["mh", "_3"]), "whole-stages", "fused")
+    check_refused(lambda: fuse(once, ["mh", "_3"]), "whole-stages", "fused")
 
 
 def test_a_move_that_tears_a_stage_is_refused() -> None:
@@ -308,7 +310,7 @@ def test_a_move_that_tears_a_stage_is_refused() -> None:
     a, b = (g + 1).named("a"), (g * 2).named("b")
     once = fuse(build.program(a, b), ["a", "b"]).program
     # b would be replicated still, a is a slice.
-    refused(lambda: reorder(once, "g", ["a"]), "one-space", "b")
+    check_refused(lambda: reorder(once, "g", ["a"]), "one-space", "b")
 
 
 # --- overlap
@@ -324,8 +326,8 @@ def overlapping() -> Program:
 
 
 def test_overlap_of_members_without_data_between_them() -> None:
-    refused(lambda: overlap(overlapping(), ["y", "o"]), "consumes", "o")
-    refused(lambda: overlap(overlapping(), ["z", "y"]), "consumes", "y")
+    check_refused(lambda: overlap(overlapping(), ["y", "o"]), "consumes", "o")
+    check_refused(lambda: overlap(overlapping(), ["z", "y"]), "consumes", "y")
 
 
 def test_overlap_ordered_by_something_outside() -> None:
@@ -333,17 +335,17 @@ def test_overlap_ordered_by_something_outside() -> None:
     a = all_reduce(x).named("a")
     b = (a + 1).named("b")
     program = build.program((a * b).named("c"))
-    refused(lambda: overlap(program, ["a", "c"]), "no-other-order", "b")
+    check_refused(lambda: overlap(program, ["a", "c"]), "no-other-order", "b")
 
 
 def test_overlap_across_a_norm() -> None:
-    refused(lambda: overlap(overlapping(), ["z", "n"]), "chunkable", "n")
+    check_refused(lambda: overlap(overlapping(), ["z", "n"]), "chunkable", "n")
 
 
 def test_overlap_across_the_norm_of_lamb() -> None:
     after = split(lamb(), "g1").program
     after = reorder(after, "g1", movable(after, "g1")).program
-    refused(lambda: overlap(after, ["u", "b"]), "chunkable", "b")
+    check_refused(lambda: overlap(after, ["u", "b"]), "chunkable", "b")
 
 
 def test_overlap_along_a_contracted_dimension_only() -> None:
@@ -353,7 +355,7 @@ def test_overlap_along_a_contracted_dimension_only() -> None:
     w = build.argument("w", "float32", "N", 1)
     program = build.program(matmul(z, w).named("y"))
     # Dimension 0 has one row, dimension 1 is summed over.
-    refused(lambda: overlap(program, ["z", "y"]), "chunkable", "y")
+    check_refused(lambda: overlap(program, ["z", "y"]), "chunkable", "y")
 
 
 def test_overlap_of_a_part_of_a_stage() -> None:
@@ -362,23 +364,23 @@ def test_overlap_of_a_part_of_a_stage() -> None:
     a = (z + 1).named("a")
     b = (a * 2).named("b")
     program = fuse(build.program(b), ["a", "b"], "f").program
-    refused(lambda: overlap(program, ["z", "a"]), "whole-stages", "a")
+    check_refused(lambda: overlap(program, ["z", "a"]), "whole-stages", "a")
     assert overlap(program, ["z", "f"]).program.chains[0].members == ("z", "f")
 
 
 def test_overlap_of_one_member_in_two_chains() -> None:
     once = overlap(overlapping(), ["y", "z"]).program
-    refused(lambda: overlap(once, ["z", "o"]), "one-chain", "z")
+    check_refused(lambda: overlap(once, ["z", "o"]), "one-chain", "z")
 
 
 def test_overlap_is_the_last_transformation() -> None:
     once = overlap(overlapping(), ["y", "z"]).program
-    refused(lambda: split(once, "z"), "order", "y")
-    refused(lambda: fuse(once, ["z", "o"]), "order", "y")
+    check_refused(lambda: split(once, "z"), "order", "y")
+    check_refused(lambda: fuse(once, ["z", "o"]), "order", "y")
 
 
 def test_overlap_of_one_member() -> None:
-    refused(lambda: overlap(overlapping(), ["y"]), "several", "y")
+    check_refused(lambda: overlap(overlapping(), ["y"]), "several", "y")
 
 
 # --- records
@@ -394,7 +396,7 @@ def test_record_names_the_conditions_that_hold() -> None:
 
 
 def test_refusal_goes_to_another_process_and_back() -> None:
-    error = refused(lambda: split(adam(), "mh"), "target", "mh")
+    error = check_refused(lambda: split(adam(), "mh"), "target", "mh")
     copy = pickle.loads(pickle.dumps(error))
     assert (str(copy), copy.condition, copy.operation) == (str(error), "target", "mh")
 

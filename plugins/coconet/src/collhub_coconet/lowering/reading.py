@@ -31,6 +31,7 @@ def read(source: Source, options: ProgramOptions) -> Workload:
 
 
 def _sizes(text: str) -> dict[str, int]:
+    """Sizes by symbol, as the option states them."""
     found = {}
     for part in filter(None, text.split(",")):
         symbol, _, number = part.partition("=")
@@ -42,6 +43,7 @@ def _sizes(text: str) -> dict[str, int]:
 
 
 def _check_bounds(program: Program, sizes: Mapping[str, int]) -> None:
+    """Refuse a size that the program does not allow."""
     for symbol, (low, high) in program.sizes.items():
         size = sizes.get(symbol)
         if size is not None and not low <= size <= high:

@@ -113,6 +113,7 @@ class _Job:
         self.producer |= dict.fromkeys((one.name for one in working), made)
 
     def _communicate(self, operation: Operation) -> None:
+        """Add a collective, or a message."""
         if operation.kind is Kind.SEND:
             self._message(operation)
             return
@@ -148,6 +149,7 @@ class _Job:
         ]
 
     def _root(self, operation: Operation) -> int:
+        """The root as a rank of the job."""
         root, ranks = operation.root or 0, self.binding.num_ranks
         if not 0 <= root < ranks:
             message = f"{operation.name}: root {root} is no rank of {ranks}"
@@ -156,10 +158,12 @@ class _Job:
         return self.program.types[operation.name].group * ranks + root
 
     def _ranks(self, group: int) -> range:
+        """Ranks of the job in one group."""
         first = group * self.binding.num_ranks
         return range(first, first + self.binding.num_ranks)
 
     def _row(self, row: dict[str, int]) -> int:
+        """Enter a row; its number."""
         self.rows.append(row)
         return len(self.rows) - 1
 
@@ -170,5 +174,6 @@ class _Job:
                 self.edges.add((parent, child))
 
     def _name(self, name: str) -> int:
+        """Enter a name; its number."""
         self.names.append(name)
         return len(self.names) - 1

@@ -91,12 +91,14 @@ class ProgramBuilder:
         return self._checker.types[value.name]
 
     def _declare(self, argument: Argument) -> Value:
+        """Enter an argument that has been checked."""
         self._checker.argument(argument)
         self._checker.fail()
         self._arguments.append(argument)
         return Value(self, argument.name)
 
     def _operand(self, operand: Value | float) -> Operand:
+        """The name of a value of this program, or the number itself."""
         if not isinstance(operand, Value):
             return operand
         if operand.builder is not self:
@@ -124,36 +126,47 @@ class Value:
         return self
 
     def __add__(self, other: Value | float) -> Value:
+        """Sum, element by element."""
         return self.builder.apply(Kind.ADD, (self, other))
 
     def __radd__(self, other: float) -> Value:
+        """Sum, element by element."""
         return self.builder.apply(Kind.ADD, (other, self))
 
     def __sub__(self, other: Value | float) -> Value:
+        """Difference, element by element."""
         return self.builder.apply(Kind.SUBTRACT, (self, other))
 
     def __rsub__(self, other: float) -> Value:
+        """Difference from a number."""
         return self.builder.apply(Kind.SUBTRACT, (other, self))
 
     def __mul__(self, other: Value | float) -> Value:
+        """Product, element by element."""
         return self.builder.apply(Kind.MULTIPLY, (self, other))
 
     def __rmul__(self, other: float) -> Value:
+        """Product, element by element."""
         return self.builder.apply(Kind.MULTIPLY, (other, self))
 
     def __truediv__(self, other: Value | float) -> Value:
+        """Quotient, element by element."""
         return self.builder.apply(Kind.DIVIDE, (self, other))
 
     def __rtruediv__(self, other: float) -> Value:
+        """Quotient of a number."""
         return self.builder.apply(Kind.DIVIDE, (other, self))
 
     def __pow__(self, other: Value | float) -> Value:
+        """Power, element by element."""
         return self.builder.apply(Kind.POWER, (self, other))
 
     def __lt__(self, other: Value | float) -> Value:
+        """Whether elements are less, as bool."""
         return self.builder.apply(Kind.LESS, (self, other))
 
     def __gt__(self, other: Value | float) -> Value:
+        """Whether elements are greater, as bool."""
         return self.builder.apply(Kind.GREATER, (self, other))
 
 

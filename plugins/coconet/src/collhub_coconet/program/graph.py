@@ -75,6 +75,7 @@ def contracted_order(
 def _in_order(
     content: Mapping[int, list[Operation]], waits: Mapping[int, set[int]]
 ) -> list[list[Operation]] | None:
+    """Nodes in an order in which each stands behind all it waits for; None for a cycle."""
     followers: dict[int, list[int]] = {node: [] for node in content}
     for node, read in waits.items():
         for source in read:

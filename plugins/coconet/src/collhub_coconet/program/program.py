@@ -86,6 +86,7 @@ class Program:
         return order
 
     def _check_stages(self) -> None:
+        """Refuse members that are not there, or in two stages, and cycles."""
         names = [name for stage in self.stages for name in stage.members]
         known = {operation.name for operation in self.operations}
         unknown = sorted(set(names) - known)
@@ -102,4 +103,5 @@ class Program:
             self.kernels()
 
     def _refuse_stage(self, message: str, cure: str) -> None:
+        """Raise the error of a stage or chain."""
         raise InputError(message, location=Location(self.name), cure=cure, code="stage")

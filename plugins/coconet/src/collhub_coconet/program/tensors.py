@@ -157,6 +157,7 @@ class Binding:
         return self.elements_of_rank(kind) * kind.element.element_bytes
 
     def _size(self, size: Size) -> int:
+        """One size in numbers."""
         if isinstance(size, int):
             return size
         if size not in self.sizes:

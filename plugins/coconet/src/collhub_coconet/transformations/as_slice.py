@@ -52,6 +52,7 @@ def as_slice(program: Program, states: Sequence[str]) -> Rewrite:
 
 
 def _writes(operation: Operation, states: dict[str, int]) -> bool:
+    """Whether an operation writes one of the states."""
     return operation.kind is Kind.UPDATE and operation.reads[0] in states
 
 
@@ -80,6 +81,7 @@ def _merged(
 
 
 def _sliced_update(program: Program, update: Operation) -> Operation:
+    """The Update with the slice instead of its AllGather."""
     state, value = update.reads
     return replace(update, operands=(state, program.by_name[value].reads[0]))
 

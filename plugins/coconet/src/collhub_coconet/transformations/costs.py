@@ -82,6 +82,7 @@ def memory_bytes(program: Program, kernel: list[Operation], binding: Binding) ->
 
 
 def _lives_on(program: Program, operation: Operation, inside: set[str]) -> bool:
+    """Whether somebody outside a kernel needs a value."""
     readers = program.readers.get(operation.name, ())
     is_read = any(reader.name not in inside for reader in readers)
     return is_read or operation.name in program.outputs or operation.kind is Kind.UPDATE

@@ -48,6 +48,7 @@ Part = list[Operation]
 
 
 def _part(program: Program, member: str, conditions: Conditions) -> Part:
+    """The operations of a member; part of a stage is none."""
     for stage in program.stages:
         if member in stage.members:
             message = f"it is one of several operations of stage {stage.name}"
@@ -107,6 +108,7 @@ def _accepted(program: Program, reader: Operation, name: str) -> set[int]:
 
 
 def _all_of(program: Program, name: str) -> set[int]:
+    """All dimensions of more than one element, from the end."""
     shape = program.types[name].shape
     return {len(shape) - place for place, size in enumerate(shape) if size != 1}
 

@@ -93,6 +93,7 @@ def _with_parts(program: Program, members: Sequence[str]) -> list[str]:
 def _check_closed(
     program: Program, target: str, moved: Iterable[Operation], conditions: Conditions
 ) -> None:
+    """Refuse a set that a path leaves and enters again."""
     names = [operation.name for operation in moved]
     left_out = between(program.operations, [target, *names])
     who = left_out[0].name if left_out else target
@@ -171,6 +172,7 @@ class _Move:
         return True
 
     def _check(self, operation: Operation) -> None:
+        """Refuse an operation that cannot move, and note the conditions otherwise."""
         refusal = self._refusal(operation)
         if refusal is not None:
             condition, message, cure = refusal
@@ -225,6 +227,7 @@ class _Move:
         self._distance[operation.name] = self._of_result(operation, distances[0])
 
     def _of_result(self, operation: Operation, distance: int) -> int:
+        """The sliced dimension of a result, from the end."""
         if operation.kind not in CONTRACTIONS:
             return distance
         rank = len(self._program.types[operation.reads[0]].shape)
@@ -248,6 +251,7 @@ class _Move:
             self._gather(name, name)
 
     def _feed(self, operation: Operation) -> None:
+        """Emit an operation that only members read, on slices."""
         distance = self._feeds[operation.name]
         operands = self._operands(operation, distance)
         self._result.append(with_operands(operation, operands))
@@ -295,6 +299,7 @@ class _Move:
         return self._cut[key]
 
     def _lives_on(self, name: str) -> bool:
+        """Whether a value that is a slice now is needed as a whole."""
         if self._program.types[name].layout.is_sliced:
             # It was a slice before: whoever reads it goes on to.
             return False
@@ -303,6 +308,7 @@ class _Move:
         return is_read or name in self._program.outputs
 
     def _rename(self, name: str, base: str) -> None:
+        """Give the slice of a value a name of its own."""
         rank = len(self._program.types[name].shape)
         layout = sliced(rank - self._distance[name])
         new_name = fresh(self._program, f"{base}_{layout}", self.renamed.values())
@@ -318,6 +324,7 @@ class _Move:
             self._result[place] = with_operands(operation, names)
 
     def _gather(self, name: str, gathered: str) -> None:
+        """Emit the AllGather of a slice."""
         self._gathered[name] = gathered
         self._result.append(Operation(gathered, Kind.ALL_GATHER, (self._slice_of[name],)))
 

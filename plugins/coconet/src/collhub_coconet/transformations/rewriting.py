@@ -43,6 +43,7 @@ def rewritten(
 
 
 def _stages(program: Program, kept: set[str], renamed: Mapping[str, str]) -> tuple[Stage, ...]:
+    """Stages with their members under new names, without those that went."""
     found = []
     for stage in program.stages:
         members = [renamed.get(name, name) for name in stage.members]

@@ -41,6 +41,7 @@ def split_at_root(program: Program, target: str, root: int = 0) -> Rewrite:
 
 
 def _splittable(program: Program, target: str, conditions: Conditions) -> Operation:
+    """The AllReduce with this name, whose operator commutes."""
     operation = operation_of(program, target, Kind.ALL_REDUCE, conditions)
     reduction = operation.reduction or Reduction.SUM
     message = f"{reduction} depends on the order of the ranks"
@@ -52,6 +53,7 @@ def _splittable(program: Program, target: str, conditions: Conditions) -> Operat
 def _replaced(
     program: Program, old: Operation, new: tuple[Operation, ...], conditions: Conditions
 ) -> Rewrite:
+    """The program with two operations instead of one."""
     operations: list[Operation] = []
     for operation in program.operations:
         operations.extend(new if operation is old else (operation,))

@@ -93,6 +93,7 @@ def _fits(space: TensorType, largest: TensorType) -> bool:
 
 
 def _layouts_agree(space: TensorType, largest: TensorType) -> bool:
+    """Whether a space has the layout of the largest, as far as it has its dimensions."""
     if not largest.layout.is_sliced:
         return space.layout == largest.layout
     distance = from_end(largest.layout.dimension, len(largest.shape))

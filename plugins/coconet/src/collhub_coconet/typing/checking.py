@@ -81,6 +81,7 @@ class Checker:
             raise InputError(found)
 
     def _check_argument(self, argument: Argument) -> None:
+        """Refuse symbols, sizes, layouts and groups that are none."""
         kind = argument.type
         if argument.name in self.types:
             raise TypingMistakeError("name", "the name is taken", "give every value its own name")
@@ -100,6 +101,7 @@ class Checker:
             raise TypingMistakeError("layout", "a state is local", cure)
 
     def _check_names(self, operation: Operation) -> None:
+        """Refuse a name that is taken, or read before it is defined."""
         if operation.name in self.types or operation.name in self._ill_typed:
             raise TypingMistakeError("name", "the name is taken", "give every value its own name")
         for name in operation.reads:
@@ -110,6 +112,7 @@ class Checker:
             self._check_state(operation.operands[0])
 
     def _check_state(self, operand: Operand) -> None:
+        """Refuse an Update of no state, or a second one."""
         if operand not in self._states:
             message = f"{operand} is no state"
             raise TypingMistakeError("state", message, "declare it as a state of the program")
@@ -118,9 +121,11 @@ class Checker:
             raise TypingMistakeError("state", message, "update it once, with the last value")
 
     def _type(self, operand: Operand) -> TensorType | None:
+        """The type of an operand; None for a number."""
         return self.types[operand] if isinstance(operand, str) else None
 
     def _add(self, code: str, message: str, cure: str, line: int) -> None:
+        """Note what is wrong."""
         place = Location(self._program, line or None)
         self.found.append(Diagnostic(code, message, location=place, cure=cure))
 

@@ -101,6 +101,7 @@ def _reduced(operands: Operands) -> TensorType:
 
 
 def _unsliced(operands: Operands) -> TensorType:
+    """An operand that is whole on every rank."""
     found = operands.tensor(0)
     if found.layout.is_sliced:
         raise _wrong_layout(operands, "a local or replicated", "AllGather it first")
@@ -108,16 +109,19 @@ def _unsliced(operands: Operands) -> TensorType:
 
 
 def _check_arithmetic(operands: Operands, found: TensorType) -> None:
+    """Refuse truth values."""
     if found.element is ElementType.BOOL:
         message = f"{operands.name(0)} is bool, which is not reduced"
         raise TypingMistakeError("element-type", message, "insert a Cast")
 
 
 def _wrong_layout(operands: Operands, expected: str, cure: str) -> TypingMistakeError:
+    """The error for an operand of another layout."""
     layout: Layout = operands.tensor(0).layout
     message = f"{expected} operand is expected, {operands.name(0)} is {_words(layout)}"
     return TypingMistakeError("layout", message, cure)
 
 
 def _words(layout: Layout) -> str:
+    """A layout in words and as a sign."""
     return f"{layout.placement} ({layout})"

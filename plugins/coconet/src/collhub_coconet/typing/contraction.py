@@ -51,6 +51,7 @@ def contraction(operands: Operands) -> TensorType:
 
 
 def _product_shape(x: Shape, w: Shape) -> Shape:
+    """The shape of a matrix product."""
     if len(x) < 2 or len(w) != 2 or x[-1] != w[0]:
         message = f"shapes {_text(x)} and {_text(w)} do not fit"
         raise TypingMistakeError("shape", message, "MatMul takes [..., K] and [K, N]")
@@ -58,6 +59,7 @@ def _product_shape(x: Shape, w: Shape) -> Shape:
 
 
 def _conv_shape(x: TensorType, w: TensorType) -> Shape:
+    """The shape of a convolution."""
     window = w.shape[2:]
     is_fit = len(x.shape) == len(w.shape) >= 3 and x.shape[1] == w.shape[1]
     is_odd = all(isinstance(size, int) and size % 2 for size in window)
@@ -72,6 +74,7 @@ def _conv_shape(x: TensorType, w: TensorType) -> Shape:
 
 
 def _layout(x: Layout, w: Layout, axes: Axes) -> Layout:
+    """The layout of a contraction."""
     if w == REPLICATED and x.is_sliced and x.dimension in axes.rows:
         return x
     is_sum = x == sliced(axes.x_sum) and w == sliced(axes.w_sum)
@@ -87,4 +90,5 @@ def _layout(x: Layout, w: Layout, axes: Axes) -> Layout:
 
 
 def _text(shape: Shape) -> str:
+    """A shape in brackets."""
     return f"[{', '.join(map(str, shape))}]"

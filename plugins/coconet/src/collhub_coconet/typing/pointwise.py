@@ -99,6 +99,7 @@ def broadcast_shape(shapes: list[Shape]) -> Shape:
 
 
 def _size(shapes: list[Shape], distance: int) -> Size:
+    """The common size at one distance from the end."""
     sizes = {shape[-distance] for shape in shapes if has_dimension(shape, distance)}
     if len(sizes) > 1:
         message = f"sizes {' and '.join(sorted(map(str, sizes)))} do not fit"
