@@ -155,7 +155,10 @@ def _reduce(found: Run, operation: Operation) -> OnRanks:
 
 
 def _send(found: Run, operation: Operation) -> OnRanks:
-    """Rank i of the other group has what rank i of this one had."""
+    """Rank i of the other group has what rank i of this one had.
+
+    Values are kept by name, and each name has one group.
+    """
     return list(found.values[operation.reads[0]])
 
 

@@ -158,12 +158,18 @@ class _Job:
         return self.program.types[operation.name].group * ranks + root
 
     def _ranks(self, group: int) -> range:
-        """Ranks of the job in one group."""
+        """Ranks of the job in one group.
+
+        Group k begins at rank k * p.
+        """
         first = group * self.binding.num_ranks
         return range(first, first + self.binding.num_ranks)
 
     def _row(self, row: dict[str, int]) -> int:
-        """Enter a row; its number."""
+        """Enter a row.
+
+        Returns its number, by which dependencies name it.
+        """
         self.rows.append(row)
         return len(self.rows) - 1
 

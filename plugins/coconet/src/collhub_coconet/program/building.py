@@ -127,47 +127,57 @@ class Value:
 
     def __add__(self, other: Value | float) -> Value:
         """Sum, element by element."""
-        return self.builder.apply(Kind.ADD, (self, other))
+        return self._before(Kind.ADD, other)
 
     def __radd__(self, other: float) -> Value:
         """Sum, element by element."""
-        return self.builder.apply(Kind.ADD, (other, self))
+        return self._behind(Kind.ADD, other)
 
     def __sub__(self, other: Value | float) -> Value:
         """Difference, element by element."""
-        return self.builder.apply(Kind.SUBTRACT, (self, other))
+        return self._before(Kind.SUBTRACT, other)
 
     def __rsub__(self, other: float) -> Value:
         """Difference from a number."""
-        return self.builder.apply(Kind.SUBTRACT, (other, self))
+        return self._behind(Kind.SUBTRACT, other)
 
     def __mul__(self, other: Value | float) -> Value:
         """Product, element by element."""
-        return self.builder.apply(Kind.MULTIPLY, (self, other))
+        return self._before(Kind.MULTIPLY, other)
 
     def __rmul__(self, other: float) -> Value:
         """Product, element by element."""
-        return self.builder.apply(Kind.MULTIPLY, (other, self))
+        return self._behind(Kind.MULTIPLY, other)
 
     def __truediv__(self, other: Value | float) -> Value:
         """Quotient, element by element."""
-        return self.builder.apply(Kind.DIVIDE, (self, other))
+        return self._before(Kind.DIVIDE, other)
 
     def __rtruediv__(self, other: float) -> Value:
         """Quotient of a number."""
-        return self.builder.apply(Kind.DIVIDE, (other, self))
+        return self._behind(Kind.DIVIDE, other)
 
     def __pow__(self, other: Value | float) -> Value:
         """Power, element by element."""
-        return self.builder.apply(Kind.POWER, (self, other))
+        return self._before(Kind.POWER, other)
 
     def __lt__(self, other: Value | float) -> Value:
         """Whether elements are less, as bool."""
-        return self.builder.apply(Kind.LESS, (self, other))
+        return self._before(Kind.LESS, other)
 
     def __gt__(self, other: Value | float) -> Value:
         """Whether elements are greater, as bool."""
-        return self.builder.apply(Kind.GREATER, (self, other))
+        return self._before(Kind.GREATER, other)
+
+    def _before(self, kind: Kind, other: Value | float) -> Value:
+        """This value as the first operand."""
+        operands = (self, other)
+        return self.builder.apply(kind, operands)
+
+    def _behind(self, kind: Kind, other: float) -> Value:
+        """This value as the second operand."""
+        operands = (other, self)
+        return self.builder.apply(kind, operands)
 
 
 def all_reduce(x: Value, reduction: str = "sum") -> Value:
@@ -187,7 +197,10 @@ def all_gather(x: Value) -> Value:
 
 
 def broadcast(x: Value, root: int = 0) -> Value:
-    """The values of the root on every rank."""
+    """The values of the root on every rank.
+
+    Local or replicated to replicated.
+    """
     return x.builder.apply(Kind.BROADCAST, (x,), root=root)
 
 
@@ -197,12 +210,18 @@ def reduce(x: Value, root: int = 0, reduction: str = "sum") -> Value:
 
 
 def send(x: Value, offset: int = 1) -> Value:
-    """From rank i of this group to rank i of the group `offset` further in the row."""
+    """From rank i of this group to rank i of the group `offset` further in the row.
+
+    Element type, shape and layout stay.
+    """
     return x.builder.apply(Kind.SEND, (x,), offset=offset)
 
 
 def slice_of(x: Value, dimension: int = 0) -> Value:
-    """Replicated to sliced, without traffic."""
+    """Replicated to sliced, without traffic.
+
+    Rank i keeps block i of the dimension, counted from 0.
+    """
     return x.builder.apply(Kind.SLICE, (x,), dimension=dimension)
 
 
@@ -217,12 +236,18 @@ def tanh(x: Value) -> Value:
 
 
 def cast(x: Value, element: str) -> Value:
-    """The same values in another element type."""
+    """The same values in another element type.
+
+    `element`: a name of numpy, as `float16`; shape and layout stay.
+    """
     return x.builder.apply(Kind.CAST, (x,), element=ElementType(element))
 
 
 def equal(x: Value, y: Value | float) -> Value:
-    """Whether elements are equal, as bool."""
+    """Whether elements are equal, as bool.
+
+    `==` of Python stays what it is: whether two values are the same one.
+    """
     return x.builder.apply(Kind.EQUAL, (x, y))
 
 
@@ -240,12 +265,18 @@ def dropout(x: Value, rate: float, seed: int) -> Value:
 
 
 def matmul(x: Value, w: Value) -> Value:
-    """Matrix product x[..., K] w[K, N]."""
+    """Matrix product x[..., K] w[K, N].
+
+    Of two tensors sliced along K, every rank has a partial sum: the result is local.
+    """
     return x.builder.apply(Kind.MATMUL, (x, w))
 
 
 def conv(x: Value, w: Value) -> Value:
-    """Convolution x[B, C, positions] w[O, C, window] with zeros around, stride 1."""
+    """Convolution x[B, C, positions] w[O, C, window] with zeros around, stride 1.
+
+    Of two tensors sliced along C, every rank has a partial sum: the result is local.
+    """
     return x.builder.apply(Kind.CONV, (x, w))
 
 
@@ -265,5 +296,8 @@ def largest(x: Value) -> Value:
 
 
 def update(state: Value, value: Value) -> Value:
-    """Write a value into a state; the result is the value."""
+    """Write a value into a state; the result is the value.
+
+    Both have one type and layout; the name of the state goes on to mean what it was before.
+    """
     return state.builder.apply(Kind.UPDATE, (state, value))

@@ -141,7 +141,10 @@ class Operation:
 
     @property
     def is_communication(self) -> bool:
-        """Whether data leave the rank; Slice and sliced reductions to scalars aside."""
+        """Whether data leave the rank.
+
+        Reductions of slices to scalars are not counted: their all-reduce is within the kernel.
+        """
         return self.kind in COLLECTIVES or self.kind is Kind.SEND
 
 

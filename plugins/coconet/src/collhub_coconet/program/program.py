@@ -63,7 +63,10 @@ class Program:
 
     @cached_property
     def by_name(self) -> Mapping[str, Operation]:
-        """Operations by the name of their value."""
+        """Operations by the name of their value.
+
+        Arguments are not among them.
+        """
         return {operation.name: operation for operation in self.operations}
 
     @cached_property

@@ -26,7 +26,10 @@ class ElementType(StrEnum):
 
     @property
     def is_float(self) -> bool:
-        """Whether values of this type are rounded."""
+        """Whether values of this type are rounded.
+
+        Integers and truth values are not.
+        """
         return self in (ElementType.FLOAT16, ElementType.FLOAT32, ElementType.FLOAT64)
 
     @property
@@ -134,7 +137,10 @@ class Binding:
                 raise InputError(message, cure=f"bind {symbol} to a positive number", code="size")
 
     def shape(self, shape: Shape) -> tuple[int, ...]:
-        """The shape in numbers. Raises `InputError` for a symbol that is not bound."""
+        """The shape in numbers.
+
+        Raises `InputError` for a symbol that is not bound.
+        """
         return tuple(self._size(size) for size in shape)
 
     def elements(self, shape: Shape) -> int:

@@ -63,7 +63,10 @@ class Checker:
             self._updated.add(operation.reads[0])
 
     def rename(self, old: str, new: str) -> None:
-        """Give a value another name."""
+        """Give a value another name.
+
+        Nothing may have read it yet.
+        """
         self.types[new] = self.types.pop(old)
 
     def outputs(self, names: Iterable[str]) -> None:

@@ -73,6 +73,9 @@ def check_sliceable(found: TensorType, dimension: int, name: str) -> None:
 
 
 def scalar_of(found: TensorType) -> TensorType:
-    """The type of a reduction to a scalar; of a slice, after the all-reduce of one scalar."""
+    """The type of a reduction to a scalar.
+
+    Of a slice: after the all-reduce of one scalar, replicated.
+    """
     layout = REPLICATED if found.layout.is_sliced else found.layout
     return TensorType(found.element, (), layout, found.group)

@@ -50,7 +50,10 @@ def float_function(operands: Operands) -> TensorType:
 
 
 def cast(operands: Operands) -> TensorType:
-    """The element type changes, the rest stays."""
+    """The element type changes.
+
+    Shape, layout and group stay.
+    """
     element = operands.operation.element
     return replace(operands.tensor(0), element=element or operands.tensor(0).element)
 
