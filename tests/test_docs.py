@@ -43,6 +43,7 @@ PLUGINS = (
     "collhub_blink",
     "collhub_certificates",
     "collhub_classic",
+    "collhub_coconet",
     "collhub_compose",
     "collhub_dask",
     "collhub_expansion",

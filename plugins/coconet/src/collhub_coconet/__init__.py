@@ -1,0 +1,98 @@
+"""Programs of computations and collectives: typed, transformed, and shown to be equal."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hub_core import names_from
+
+if TYPE_CHECKING:
+    from collhub_coconet.documents.json_document import program_from_json, program_to_json
+    from collhub_coconet.documents.text import statements, text
+    from collhub_coconet.equivalence.comparison import Comparison, compare
+    from collhub_coconet.program.building import (
+        ProgramBuilder,
+        Value,
+        all_gather,
+        all_reduce,
+        broadcast,
+        cast,
+        conv,
+        dropout,
+        equal,
+        largest,
+        matmul,
+        norm,
+        reduce,
+        reduce_scatter,
+        select,
+        send,
+        slice_of,
+        sqrt,
+        tanh,
+        total,
+        update,
+    )
+    from collhub_coconet.program.operations import Argument, Kind, Operation, Reduction
+    from collhub_coconet.program.program import Chain, Program, Stage
+    from collhub_coconet.program.tensors import (
+        LOCAL,
+        REPLICATED,
+        Binding,
+        ElementType,
+        Layout,
+        TensorType,
+        sliced,
+    )
+    from collhub_coconet.transformations.as_slice import as_slice
+    from collhub_coconet.transformations.costs import Costs, costs
+    from collhub_coconet.transformations.dead import remove_dead
+    from collhub_coconet.transformations.fuse import fuse
+    from collhub_coconet.transformations.legality import (
+        LegalityRecord,
+        RefusedMoveError,
+        Rewrite,
+    )
+    from collhub_coconet.transformations.moves import Move, legal_moves
+    from collhub_coconet.transformations.overlap import overlap
+    from collhub_coconet.transformations.reorder import movable, reorder
+    from collhub_coconet.transformations.split import split, split_at_root
+
+__all__ = [
+    "LOCAL", "REPLICATED", "Argument", "Binding", "Chain", "Comparison", "Costs", "ElementType",
+    "Kind", "Layout", "LegalityRecord", "Move", "Operation", "Program", "ProgramBuilder",
+    "Reduction", "RefusedMoveError", "Rewrite", "Stage", "TensorType", "Value", "all_gather",
+    "all_reduce", "as_slice", "broadcast", "cast", "compare", "conv", "costs", "dropout", "equal",
+    "fuse", "largest", "legal_moves", "matmul", "movable", "norm", "overlap",
+    "program_from_json", "program_to_json", "reduce", "reduce_scatter", "remove_dead", "reorder",
+    "select", "send", "slice_of", "sliced", "split", "split_at_root", "sqrt", "statements",
+    "tanh", "text", "total", "update",
+]  # fmt: skip
+
+# Imported on first use: the hub lists the plugin without numpy.
+__getattr__ = names_from(
+    __name__,
+    {
+        "collhub_coconet.documents.json_document": "program_from_json program_to_json",
+        "collhub_coconet.documents.text": "statements text",
+        "collhub_coconet.equivalence.comparison": "Comparison compare",
+        "collhub_coconet.program.building": (
+            "ProgramBuilder Value all_gather all_reduce broadcast cast conv dropout equal largest "
+            "matmul norm reduce reduce_scatter select send slice_of sqrt tanh total update"
+        ),
+        "collhub_coconet.program.operations": "Argument Kind Operation Reduction",
+        "collhub_coconet.program.program": "Chain Program Stage",
+        "collhub_coconet.program.tensors": (
+            "LOCAL REPLICATED Binding ElementType Layout TensorType sliced"
+        ),
+        "collhub_coconet.transformations.as_slice": "as_slice",
+        "collhub_coconet.transformations.costs": "Costs costs",
+        "collhub_coconet.transformations.dead": "remove_dead",
+        "collhub_coconet.transformations.fuse": "fuse",
+        "collhub_coconet.transformations.legality": "LegalityRecord RefusedMoveError Rewrite",
+        "collhub_coconet.transformations.moves": "Move legal_moves",
+        "collhub_coconet.transformations.overlap": "overlap",
+        "collhub_coconet.transformations.reorder": "movable reorder",
+        "collhub_coconet.transformations.split": "split split_at_root",
+    },
+)

@@ -1,0 +1,1 @@
+"""Programs as JSON documents, and as text."""

@@ -1,0 +1,127 @@
+"""The document of a program, `collhub/tensor-program-1`: one operation a line, byte-stable.
+
+Source: schemas/tensor-program-1.json.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from collhub_coconet.program.operations import ATTRIBUTES, Argument, Kind, Operation, Reduction
+from collhub_coconet.program.program import Chain, Program, Stage
+from collhub_coconet.program.tensors import ElementType, Layout, Placement, TensorType
+from hub_core import first_violation
+from hub_core.model import InputError, Location
+
+SCHEMA = "collhub/tensor-program-1"
+_SCHEMA_FILE = "tensor-program-1.json"
+
+Fields = Mapping[str, Any]
+"""A part of a document that the schema has approved."""
+
+
+def program_to_json(program: Program) -> str:
+    """The document, ASCII; equal programs give equal texts."""
+    parts = [f'  "schema": {json.dumps(SCHEMA)}', f'  "name": {json.dumps(program.name)}']
+    sizes = {name: list(bounds) for name, bounds in program.sizes.items()}
+    parts.append(f'  "sizes": {json.dumps(sizes)}')
+    parts.append(_lines("arguments", map(_argument_fields, program.arguments)))
+    parts.append(_lines("operations", map(_operation_fields, program.operations)))
+    parts.append(f'  "outputs": {json.dumps(program.outputs)}')
+    stages = ({"name": s.name, "family": s.family, "members": s.members} for s in program.stages)
+    parts.append(_lines("stages", stages))
+    chains = ({"members": c.members, "dimensions": c.dimensions} for c in program.chains)
+    parts.append(_lines("chains", chains))
+    return "{\n" + ",\n".join(parts) + "\n}\n"
+
+
+def program_from_json(content: str | bytes, file: str = "program") -> Program:
+    """The program of a document.
+
+    Raises `InputError`: the line where it is no JSON, the `$.path` where it violates the schema,
+    and for a program that is ill typed the operation, the condition and the cure.
+    """
+    try:
+        document = json.loads(content, parse_constant=_refuse)
+    except (ValueError, RecursionError) as error:
+        line = error.lineno if isinstance(error, json.JSONDecodeError) else None
+        message = f"this is not JSON: {error}"
+        raise InputError(message, location=Location(file, line), code="not-json") from None
+    violation = first_violation(document, _SCHEMA_FILE)
+    if violation is not None:
+        path, message = violation
+        cure = f"see the schema {SCHEMA}"
+        place = Location(file)
+        raise InputError(f"{path}: {message}", location=place, cure=cure, code="schema")
+    return _program(document)
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is no number of JSON")
+
+
+def _program(document: Fields) -> Program:
+    sizes = {name: (low, high) for name, (low, high) in document["sizes"].items()}
+    stages = (
+        Stage(one["name"], one["family"], tuple(one["members"]))
+        for one in document.get("stages", ())
+    )
+    chains = (
+        Chain(tuple(one["members"]), tuple(one["dimensions"])) for one in document.get("chains", ())
+    )
+    return Program(
+        document["name"],
+        sizes,
+        tuple(map(_argument, document["arguments"])),
+        tuple(map(_operation, document["operations"])),
+        tuple(document["outputs"]),
+        tuple(stages),
+        tuple(chains),
+    )
+
+
+def _argument_fields(argument: Argument) -> dict[str, object]:
+    kind = argument.type
+    fields: dict[str, object] = {"name": argument.name, "element": kind.element}
+    fields |= {"shape": kind.shape, "layout": kind.layout.placement}
+    if kind.layout.is_sliced:
+        fields["dimension"] = kind.layout.dimension
+    if kind.group:
+        fields["group"] = kind.group
+    if argument.is_state:
+        fields |= {"state": True, "whole_after": argument.whole_after}
+    return fields
+
+
+def _argument(fields: Fields) -> Argument:
+    layout = Layout(Placement(fields["layout"]), fields.get("dimension", -1))
+    element = ElementType(fields["element"])
+    kind = TensorType(element, tuple(fields["shape"]), layout, fields.get("group", 0))
+    is_state = fields.get("state", False)
+    return Argument(fields["name"], kind, is_state, fields.get("whole_after", False))
+
+
+def _operation_fields(operation: Operation) -> dict[str, object]:
+    fields: dict[str, object] = {"name": operation.name, "kind": operation.kind}
+    fields["operands"] = operation.operands
+    stated = ((name, getattr(operation, name)) for name in ATTRIBUTES)
+    return fields | {name: value for name, value in stated if value is not None}
+
+
+def _operation(fields: Fields) -> Operation:
+    attributes = {name: fields[name] for name in ATTRIBUTES if name in fields}
+    if "reduction" in attributes:
+        attributes["reduction"] = Reduction(attributes["reduction"])
+    if "element" in attributes:
+        attributes["element"] = ElementType(attributes["element"])
+    return Operation(fields["name"], Kind(fields["kind"]), tuple(fields["operands"]), **attributes)
+
+
+def _lines(name: str, rows: Iterable[Mapping[str, object]]) -> str:
+    """A list with one row a line."""
+    written = [f"    {json.dumps(row)}" for row in rows]
+    if not written:
+        return f'  "{name}": []'
+    return f'  "{name}": [\n' + ",\n".join(written) + "\n  ]"

@@ -1,0 +1,105 @@
+"""A program as text: one statement a line, layouts in brackets."""
+
+from __future__ import annotations
+
+from collhub_coconet.program.operations import (
+    REDUCTIONS_TO_SCALARS,
+    Kind,
+    Operand,
+    Operation,
+    Reduction,
+)
+from collhub_coconet.program.program import Program
+
+_SIGNS = {
+    Kind.ADD: ("+", 2),
+    Kind.SUBTRACT: ("-", 2),
+    Kind.MULTIPLY: ("*", 3),
+    Kind.DIVIDE: ("/", 3),
+    Kind.POWER: ("**", 4),
+    Kind.LESS: ("<", 1),
+    Kind.GREATER: (">", 1),
+    Kind.EQUAL: ("==", 1),
+}
+_ATOM = 5
+
+
+def statements(program: Program) -> list[str]:
+    """One line a statement, as `s = ReduceScatter(+, g, 0)  [S_0]`.
+
+    Values without a name of their own, which have one reader, stand where they are read, and so
+    do slices: the number of lines is the number of operations as people count them.
+    """
+    writer = _Writer(program)
+    return [writer.line(one) for one in program.operations if not writer.is_inlined(one)]
+
+
+def text(program: Program) -> str:
+    """The whole program: arguments, statements, outputs, stages and chains, each ended by \\n."""
+    lines = [f"program {program.name}"]
+    for argument in program.arguments:
+        role = "state" if argument.is_state else "argument"
+        lines.append(f"{role} {argument.name}: {argument.type}")
+    lines.extend(statements(program))
+    lines.append(f"output {', '.join(program.outputs)}")
+    for stage in program.stages:
+        lines.append(f"fuse {stage.name} ({stage.family}): {', '.join(stage.members)}")
+    for chain in program.chains:
+        lines.append(f"overlap {', '.join(chain.members)}")
+    return "\n".join(lines) + "\n"
+
+
+def reduces_scalar(program: Program, operation: Operation) -> bool:
+    """Whether a norm, sum or maximum is of slices, so that partial results are all-reduced."""
+    is_scalar = operation.kind in REDUCTIONS_TO_SCALARS
+    return is_scalar and program.types[operation.reads[0]].layout.is_sliced
+
+
+class _Writer:
+    """Expressions of one program."""
+
+    def __init__(self, program: Program) -> None:
+        self._program = program
+        self._reads = {
+            name: sum(reader.reads.count(name) for reader in readers)
+            for name, readers in program.readers.items()
+        }
+
+    def is_inlined(self, operation: Operation) -> bool:
+        """Whether an operation stands inside the statement that reads it."""
+        if not operation.is_inner or operation.name in self._program.outputs:
+            return False
+        return operation.kind is Kind.SLICE or self._reads.get(operation.name, 0) == 1
+
+    def line(self, operation: Operation) -> str:
+        """One statement with the layout of its value."""
+        found = self._program.types[operation.name]
+        group = f" on {found.group}" if found.group else ""
+        expression, _ = self._expression(operation)
+        note = ", AllReduce of one scalar" if reduces_scalar(self._program, operation) else ""
+        return f"{operation.name} = {expression}  [{found.layout}{group}{note}]"
+
+    def _operand(self, operand: Operand, least: int = 0) -> str:
+        """An operand, in parentheses where it binds less than `least`."""
+        operation = self._program.by_name.get(operand) if isinstance(operand, str) else None
+        if operation is None or not self.is_inlined(operation):
+            return str(operand)
+        expression, binding = self._expression(operation)
+        return expression if binding >= least else f"({expression})"
+
+    def _expression(self, operation: Operation) -> tuple[str, int]:
+        """An expression, and how strongly its outermost sign binds."""
+        if operation.kind in _SIGNS:
+            sign, binding = _SIGNS[operation.kind]
+            left = self._operand(operation.operands[0], binding + (operation.kind is Kind.POWER))
+            right = self._operand(operation.operands[1], binding + 1)
+            return f"{left} {sign} {right}", binding
+        parts = [self._operand(operand) for operand in operation.operands]
+        if operation.reduction is not None:
+            is_sum = operation.reduction is Reduction.SUM
+            parts.insert(0, "+" if is_sum else operation.reduction)
+        for value in (operation.dimension, operation.root, operation.element, operation.rate):
+            parts += [] if value is None else [str(value)]
+        parts += [] if operation.seed is None else [str(operation.seed)]
+        parts += [] if operation.offset is None else [f"{operation.offset:+d}"]
+        return f"{operation.kind}({', '.join(parts)})", _ATOM

@@ -1,0 +1,1 @@
+"""Equivalence: programs run on simulated ranks, and their results compared."""

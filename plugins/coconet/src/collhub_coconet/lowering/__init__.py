@@ -1,0 +1,1 @@
+"""Lowering: a typed program becomes a workload of the hub."""

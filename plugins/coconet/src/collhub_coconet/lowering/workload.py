@@ -1,0 +1,185 @@
+"""Lower a program to a workload: computations, one COLLECTIVE node a collective, messages.
+
+Stages are one computation where no communication stands between their members. Chains are not cut
+in chunks here: a workload says what runs, an algorithm how a collective does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from collhub_coconet.documents.text import reduces_scalar
+from collhub_coconet.program.operations import Kind, Operation
+from collhub_coconet.program.program import Program
+from collhub_coconet.program.tensors import Binding
+from collhub_coconet.transformations.costs import memory_bytes, operations_of
+from hub_core.model import (
+    InputError,
+    JobCollective,
+    Location,
+    NodeColumns,
+    NodeKind,
+    ProcessGroup,
+    Workload,
+)
+
+_COLLECTIVES = {
+    Kind.ALL_REDUCE: JobCollective.ALL_REDUCE,
+    Kind.REDUCE_SCATTER: JobCollective.REDUCE_SCATTER,
+    Kind.ALL_GATHER: JobCollective.ALL_GATHER,
+    Kind.BROADCAST: JobCollective.BROADCAST,
+    Kind.REDUCE: JobCollective.REDUCE,
+}
+_COLUMNS = ("rank", "kind", "name", "operations", "bytes", "collective", "root", "group")
+_OF_MESSAGES = ("peer", "tag")
+
+
+def lower(program: Program, binding: Binding) -> Workload:
+    """The workload of all groups: rank i of group k is rank k * p + i of the job.
+
+    Blocks of a sliced tensor count as the longest one. Raises `InputError` for a symbol that is
+    not bound, and for a root that is no rank.
+    """
+    job = _Job(program, binding)
+    for kernel in program.kernels():
+        job.add_kernel(kernel)
+    return job.workload()
+
+
+@dataclass(slots=True)
+class _Job:
+    """Rows under construction; `producer`: row that makes a value, one a rank of its group."""
+
+    program: Program
+    binding: Binding
+    rows: list[dict[str, int]] = field(default_factory=list)
+    names: list[str] = field(default_factory=list)
+    edges: set[tuple[int, int]] = field(default_factory=set)
+    producer: dict[str, list[int]] = field(default_factory=dict)
+
+    def add_kernel(self, kernel: list[Operation]) -> None:
+        """Add nodes for a kernel, with a computation between each two communications."""
+        pending: list[Operation] = []
+        for operation in kernel:
+            if operation.is_communication:
+                self._compute(pending)
+                pending = []
+                self._communicate(operation)
+                continue
+            pending.append(operation)
+            if reduces_scalar(self.program, operation):
+                self._compute(pending)
+                pending = []
+                self._collective(operation, JobCollective.ALL_REDUCE, -1)
+        self._compute(pending)
+
+    def workload(self) -> Workload:
+        """The finished workload."""
+        ranks = self.binding.num_ranks
+        count = 1 + max((kind.group for kind in self.program.types.values()), default=0)
+        columns = {
+            name: [row.get(name, 0 if name == "tag" else -1) for row in self.rows]
+            for name in (*_COLUMNS, *_OF_MESSAGES)
+        }
+        parents, children = zip(*sorted(self.edges), strict=True) if self.edges else ((), ())
+        nodes = NodeColumns.from_columns(
+            ranks * count, columns, (list(parents), list(children)), file=self.program.name
+        )
+        groups = tuple(
+            ProcessGroup(str(1 + group), tuple(range(group * ranks, (group + 1) * ranks)))
+            for group in range(count)
+        )
+        return Workload(nodes, tuple(self.names), groups)
+
+    def _compute(self, operations: list[Operation]) -> None:
+        """One COMPUTE node a rank for operations without communication between them."""
+        working = [one for one in operations if one.kind is not Kind.SLICE]
+        for operation in operations:
+            if operation.kind is Kind.SLICE and operation.reads[0] in self.producer:
+                # A view of what somebody else makes.
+                self.producer[operation.name] = self.producer[operation.reads[0]]
+        if not working:
+            return
+        name = self._name("+".join(one.name for one in working))
+        group = self.program.types[working[0].name].group
+        count = sum(operations_of(self.program, one, self.binding) for one in working)
+        touched = memory_bytes(self.program, operations, self.binding)
+        made = []
+        for rank in self._ranks(group):
+            row = {"rank": rank, "kind": NodeKind.COMPUTE, "name": name}
+            made.append(self._row(row | {"operations": count, "bytes": touched}))
+        self._depend(made, (read for one in operations for read in one.reads))
+        self.producer |= dict.fromkeys((one.name for one in working), made)
+
+    def _communicate(self, operation: Operation) -> None:
+        """Add a collective, or a message."""
+        if operation.kind is Kind.SEND:
+            self._message(operation)
+            return
+        root = -1 if operation.root is None else self._root(operation)
+        self._collective(operation, _COLLECTIVES[operation.kind], root)
+
+    def _collective(self, operation: Operation, kind: JobCollective, root: int) -> None:
+        """One COLLECTIVE node a rank; bytes of the buffer that a rank puts in."""
+        is_scalar = not operation.is_communication
+        operand = self.program.types[operation.name if is_scalar else operation.reads[0]]
+        row = {"kind": NodeKind.COLLECTIVE, "collective": kind, "root": root}
+        row |= {"name": self._name(operation.name), "group": operand.group}
+        row["bytes"] = self.binding.bytes_of_rank(operand)
+        made = [self._row(row | {"rank": rank}) for rank in self._ranks(operand.group)]
+        self._depend(made, [operation.name] if is_scalar else operation.reads)
+        self.producer[operation.name] = made
+
+    def _message(self, operation: Operation) -> None:
+        """SEND on the ranks of one group, RECV on those of the other; one tag an operation."""
+        sender = self.program.types[operation.reads[0]].group
+        kind = self.program.types[operation.name]
+        row = {"name": self._name(operation.name), "tag": len(self.names)}
+        row["bytes"] = self.binding.bytes_of_rank(kind)
+        pairs = list(zip(self._ranks(sender), self._ranks(kind.group), strict=True))
+        sends = [
+            self._row(row | {"rank": one, "peer": other, "kind": NodeKind.SEND})
+            for one, other in pairs
+        ]
+        self._depend(sends, operation.reads)
+        self.producer[operation.name] = [
+            self._row(row | {"rank": other, "peer": one, "kind": NodeKind.RECV})
+            for one, other in pairs
+        ]
+
+    def _root(self, operation: Operation) -> int:
+        """The root as a rank of the job."""
+        root, ranks = operation.root or 0, self.binding.num_ranks
+        if not 0 <= root < ranks:
+            message = f"{operation.name}: root {root} is no rank of {ranks}"
+            place = Location(self.program.name)
+            raise InputError(message, location=place, cure="count ranks from 0", code="root")
+        return self.program.types[operation.name].group * ranks + root
+
+    def _ranks(self, group: int) -> range:
+        """Ranks of the job in one group.
+
+        Group k begins at rank k * p.
+        """
+        first = group * self.binding.num_ranks
+        return range(first, first + self.binding.num_ranks)
+
+    def _row(self, row: dict[str, int]) -> int:
+        """Enter a row.
+
+        Returns its number, by which dependencies name it.
+        """
+        self.rows.append(row)
+        return len(self.rows) - 1
+
+    def _depend(self, made: list[int], reads: Iterable[str]) -> None:
+        """Let nodes wait for those that make what they read, rank by rank."""
+        for read in reads:
+            for parent, child in zip(self.producer.get(read, ()), made, strict=False):
+                self.edges.add((parent, child))
+
+    def _name(self, name: str) -> int:
+        """Enter a name; its number."""
+        self.names.append(name)
+        return len(self.names) - 1

@@ -1,0 +1,1 @@
+"""Programs: tensors, operations, the checked graph, and how Python writes one."""

@@ -1,0 +1,110 @@
+"""The program: a graph of typed operations, fused stages and overlapped chains.
+
+A `Program` that exists is well typed; everything else is refused where it is built.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from types import MappingProxyType
+
+from collhub_coconet.program.graph import Readers, contracted_order, readers_of
+from collhub_coconet.program.operations import Argument, Operation
+from collhub_coconet.program.tensors import TensorType
+from collhub_coconet.typing.checking import Bounds, typed
+from hub_core.model import InputError, Location
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Operations that one kernel computes; `family`: its communication, or `pointwise`."""
+
+    name: str
+    family: str
+    members: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """Operations or stages that overlap chunk by chunk, from producer to consumer.
+
+    `dimensions`: those along which chunks are cut, counted from the end of the tensor that goes
+    from one member to the next; one entry a pair of members.
+    """
+
+    members: tuple[str, ...]
+    dimensions: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Program:
+    """Operations in single-assignment form, run by every rank of a group, or of a row of groups.
+
+    Operations stand in an order in which values are defined before they are used. `sizes`: bounds
+    of each symbol. An argument always denotes the value before the program; `Update` gives the new
+    one. Raises `InputError` with everything that is wrong: names, types, stages with a cycle.
+    """
+
+    name: str
+    sizes: Mapping[str, Bounds]
+    arguments: tuple[Argument, ...]
+    operations: tuple[Operation, ...]
+    outputs: tuple[str, ...]
+    stages: tuple[Stage, ...] = ()
+    chains: tuple[Chain, ...] = ()
+    types: Mapping[str, TensorType] = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        types = typed(self.name, self.sizes, self.arguments, self.operations, self.outputs)
+        object.__setattr__(self, "types", MappingProxyType(types))
+        self._check_stages()
+
+    @cached_property
+    def by_name(self) -> Mapping[str, Operation]:
+        """Operations by the name of their value.
+
+        Arguments are not among them.
+        """
+        return {operation.name: operation for operation in self.operations}
+
+    @cached_property
+    def readers(self) -> Readers:
+        """Operations that read a value, by its name."""
+        return readers_of(self.operations)
+
+    @cached_property
+    def states(self) -> Mapping[str, Argument]:
+        """Arguments that `Update` may write, by name."""
+        return {one.name: one for one in self.arguments if one.is_state}
+
+    def kernels(self) -> list[list[Operation]]:
+        """Operations in the order of execution, those of one stage together."""
+        order = contracted_order(self.operations, [stage.members for stage in self.stages])
+        if order is None:
+            cure = "no path may leave a stage and enter it again"
+            place = Location(self.name)
+            raise InputError("the stages wait for one another", location=place, cure=cure)
+        return order
+
+    def _check_stages(self) -> None:
+        """Refuse members that are not there, or in two stages, and cycles."""
+        names = [name for stage in self.stages for name in stage.members]
+        known = {operation.name for operation in self.operations}
+        unknown = sorted(set(names) - known)
+        if unknown:
+            self._refuse_stage(f"member {unknown[0]} is no operation", "name operations")
+        if len(set(names)) < len(names):
+            self._refuse_stage("two stages share an operation", "fuse them into one")
+        labels = known | {stage.name for stage in self.stages}
+        for chain in self.chains:
+            missing = [name for name in chain.members if name not in labels]
+            if missing:
+                self._refuse_stage(f"{missing[0]} of a chain is not there", "name operations")
+        if self.stages:
+            self.kernels()
+
+    def _refuse_stage(self, message: str, cure: str) -> None:
+        """Raise the error of a stage or chain."""
+        raise InputError(message, location=Location(self.name), cure=cure, code="stage")

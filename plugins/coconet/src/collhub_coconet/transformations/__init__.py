@@ -1,0 +1,1 @@
+"""Transformations: a program in, an equal program with a record of legality out."""

@@ -1,0 +1,169 @@
+"""All legal transformations of a program, each with its effect on bytes, operations and memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from collhub_coconet.program.operations import POINTWISE, Kind, Operation
+from collhub_coconet.program.program import Program
+from collhub_coconet.program.tensors import Binding
+from collhub_coconet.transformations.as_slice import as_slice
+from collhub_coconet.transformations.costs import Costs, costs
+from collhub_coconet.transformations.fuse import fuse
+from collhub_coconet.transformations.legality import RefusedMoveError, Rewrite
+from collhub_coconet.transformations.overlap import overlap
+from collhub_coconet.transformations.reorder import movable, reorder
+from collhub_coconet.transformations.split import split
+
+_SMALL = POINTWISE | {Kind.SLICE, Kind.NORM, Kind.SUM, Kind.MAX, Kind.UPDATE}
+Attempt = Callable[[], Rewrite]
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A legal transformation of a program; `effect`: costs after it less those before."""
+
+    rewrite: Rewrite
+    effect: Costs
+
+    def __str__(self) -> str:
+        record = self.rewrite.record
+        stated = ", ".join(f"{key}={_text(value)}" for key, value in record.parameters.items())
+        return f"{record.transformation}({stated})"
+
+
+def legal_moves(program: Program, binding: Binding) -> list[Move]:
+    """Every legal move: splits, reorders of maximal sets and prefixes, states, sets, chains.
+
+    Fused are the maximal sets around one communication, or around none; overlapped are chains of
+    two and more members that follow one another in the order of execution.
+    """
+    before = costs(program, binding)
+    found = []
+    for attempt in _attempts(program):
+        try:
+            rewrite = attempt()
+        except RefusedMoveError:
+            continue
+        if rewrite.program == program:
+            continue
+        effect = costs(rewrite.program, binding) - before
+        found.append(Move(rewrite, effect))
+    return found
+
+
+def _attempts(program: Program) -> Iterator[Attempt]:
+    yield from _splits(program)
+    yield from _reorders(program)
+    for state in program.states:
+        yield lambda state=state: as_slice(program, [state])  # type: ignore[misc]
+    yield from _fusions(program)
+    yield from _overlaps(program)
+
+
+def _splits(program: Program) -> Iterator[Attempt]:
+    for operation in program.operations:
+        if operation.kind is not Kind.ALL_REDUCE:
+            continue
+        for dimension in range(len(program.types[operation.name].shape)):
+            name = operation.name
+            yield lambda name=name, dimension=dimension: split(  # type: ignore[misc]
+                program, name, dimension
+            )
+
+
+def _reorders(program: Program) -> Iterator[Attempt]:
+    """The largest movable set of each AllGather, and its prefixes; the largest first."""
+    for operation in program.operations:
+        if operation.kind is not Kind.ALL_GATHER:
+            continue
+        members = movable(program, operation.name)
+        for count in range(len(members), 0, -1):
+            name, chosen = operation.name, members[:count]
+            yield lambda name=name, chosen=chosen: reorder(  # type: ignore[misc]
+                program, name, chosen
+            )
+
+
+def _fusions(program: Program) -> Iterator[Attempt]:
+    """A maximal set around each communication, and around each first pointwise operation."""
+    seen = {frozenset(stage.members) for stage in program.stages}
+    for operation in program.operations:
+        if operation.kind not in _SMALL and not operation.is_communication:
+            continue
+        members = largest_stage(program, operation)
+        key = frozenset(members)
+        if len(members) > 1 and key not in seen:
+            seen.add(key)
+            yield lambda members=members: fuse(program, members)  # type: ignore[misc]
+
+
+def largest_stage(program: Program, seed: Operation) -> list[str]:
+    """A set around `seed` to which no operation can be added so that `fuse` takes it still."""
+    members = [seed.name]
+    fused = {name for stage in program.stages for name in stage.members}
+    is_growing = seed.name not in fused
+    while is_growing:
+        is_growing = False
+        for name in _neighbours(program, members):
+            wider = [*members, name]
+            if name not in fused and _is_stage(program, wider):
+                members, is_growing = wider, True
+    return [one.name for one in program.operations if one.name in set(members)]
+
+
+def _neighbours(program: Program, members: list[str]) -> list[str]:
+    inside = set(members)
+    return [
+        operation.name
+        for operation in program.operations
+        if operation.name not in inside
+        and (
+            not inside.isdisjoint(operation.reads)
+            or any(one.name in inside for one in program.readers.get(operation.name, ()))
+        )
+    ]
+
+
+def _is_stage(program: Program, members: list[str]) -> bool:
+    try:
+        fuse(program, members)
+    except RefusedMoveError:
+        return False
+    return True
+
+
+def _overlaps(program: Program) -> Iterator[Attempt]:
+    """Chains of kernels, each of which reads the one before, as long as they can be made."""
+    stage_of = {name: stage.name for stage in program.stages for name in stage.members}
+    # A slice is a view, which nobody waits for.
+    working = [one for one in program.operations if one.kind is not Kind.SLICE]
+    labels = list(dict.fromkeys(stage_of.get(one.name, one.name) for one in working))
+    found: list[list[str]] = []
+    for start in labels:
+        chain = [start]
+        while (follower := _follower(program, chain, labels)) is not None:
+            chain = [*chain, follower]
+        is_part = any(longer[-len(chain) :] == chain for longer in found)
+        if len(chain) > 1 and not is_part:
+            found.append(chain)
+            yield lambda chain=chain: overlap(program, chain)  # type: ignore[misc]
+
+
+def _follower(program: Program, chain: list[str], labels: list[str]) -> str | None:
+    """The first member that a chain can be continued by."""
+    for label in labels:
+        if label in chain:
+            continue
+        try:
+            overlap(program, [*chain, label])
+        except RefusedMoveError:
+            continue
+        return label
+    return None
+
+
+def _text(value: object) -> str:
+    """A parameter as a word."""
+    return "+".join(value) if isinstance(value, tuple) else str(value)

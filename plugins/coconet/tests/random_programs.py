@@ -1,0 +1,154 @@
+"""Random programs and random legal transformations of them, for the laws of equivalence."""
+
+from __future__ import annotations
+
+import random
+
+from collhub_coconet import (
+    LOCAL,
+    Kind,
+    Program,
+    ProgramBuilder,
+    RefusedMoveError,
+    Rewrite,
+    Value,
+    all_gather,
+    all_reduce,
+    as_slice,
+    cast,
+    dropout,
+    equal,
+    fuse,
+    largest,
+    matmul,
+    movable,
+    norm,
+    overlap,
+    reduce_scatter,
+    remove_dead,
+    reorder,
+    select,
+    send,
+    slice_of,
+    split,
+    split_at_root,
+    sqrt,
+    tanh,
+    total,
+    update,
+)
+
+from hub_core.model import InputError
+
+SIZES = {"N": (1, 64), "M": (1, 64)}
+PAIRS = (
+    lambda x, y: x + y,
+    lambda x, y: x - y,
+    lambda x, y: x * y,
+    lambda x, y: x / y,
+    lambda x, y: select(x > y, x, y),
+    lambda x, y: select(equal(x, 0.5), y, x),
+    matmul,
+)
+SINGLES = (
+    lambda x: x * 0.5,
+    lambda x: 1 - x,
+    lambda x: x**2,
+    sqrt,
+    tanh,
+    norm,
+    total,
+    largest,
+    all_reduce,
+    all_gather,
+    send,
+    lambda x: cast(x, "float32"),
+    lambda x: slice_of(x, 1),
+    lambda x: reduce_scatter(x, 0),
+    lambda x: dropout(x, 0.3, 11),
+)
+
+
+def random_program(seed: int, most: int = 20) -> Program:
+    """A program of at most so many operations; ill-typed attempts are dropped."""
+    choice = random.Random(seed)
+    element = choice.choice(["float16", "float32", "float32", "float64", "int32"])
+    build = ProgramBuilder("random", **SIZES)
+    gradient = build.argument("g", element, "N", "M", layout=LOCAL)
+    states = [build.state(name, element, "N", "M") for name in ("s", "t")]
+    values = [gradient, *states, build.argument("r", element, "N", "M")]
+    values += [build.argument("b", element, "M"), build.argument("c", element, "M", "M")]
+    values.append(all_reduce(gradient).named("reduced"))
+    made = [values[-1]]
+    for _ in range(4 * most):
+        if len(build.program(*made).operations) >= most - 2:
+            break
+        found = _attempt(choice, values)
+        if found is not None:
+            made.append(found)
+            values.append(found)
+    for state in states[: choice.randrange(3)]:
+        made += _updated(state, made)
+    outputs = [made[-1], *choice.sample(made, min(2, len(made)))]
+    unique = {value.name: value for value in outputs}
+    return remove_dead(build.program(*unique.values())).program
+
+
+def _attempt(choice: random.Random, values: list[Value]) -> Value | None:
+    # Late values are preferred, so that long paths arise.
+    recent = values[-choice.choice([2, 4, len(values)]) :]
+    try:
+        if choice.random() < 0.5:
+            return choice.choice(SINGLES)(choice.choice(recent))
+        return choice.choice(PAIRS)(choice.choice(recent), choice.choice(values))
+    except InputError:
+        return None
+
+
+def _updated(state: Value, made: list[Value]) -> list[Value]:
+    fitting = [value for value in made if value.type == state.type]
+    return [update(state, fitting[-1])] if fitting else []
+
+
+def random_moves(program: Program, seed: int, most: int = 6) -> tuple[Program, list[str]]:
+    """The program after random legal transformations, and their names."""
+    choice = random.Random(seed)
+    names = []
+    for _ in range(4 * most):
+        try:
+            rewrite = _move(program, choice)
+        except RefusedMoveError:
+            continue
+        program = rewrite.program
+        names.append(rewrite.record.transformation)
+        if len(names) == most:
+            break
+    return program, names
+
+
+def _move(program: Program, choice: random.Random) -> Rewrite:
+    kind = choice.choice(["split", "split", "reorder", "reorder", "root", "state", "fuse", "chain"])
+    operations = [one.name for one in program.operations]
+    if kind in ("split", "root"):
+        target = choice.choice(_of_kind(program, Kind.ALL_REDUCE) or operations)
+        function = split if kind == "split" else split_at_root
+        return function(program, target, choice.randrange(2))
+    if kind == "reorder":
+        target = choice.choice(_of_kind(program, Kind.ALL_GATHER) or operations)
+        if target not in _of_kind(program, Kind.ALL_GATHER):
+            return reorder(program, target, [target])
+        members = movable(program, target)
+        return reorder(program, target, members[: choice.randint(0, len(members))])
+    if kind == "state":
+        return as_slice(program, [choice.choice(sorted(program.states))])
+    count = choice.randint(2, min(6, max(2, len(operations))))
+    start = choice.randrange(max(1, len(operations) - 1))
+    members = operations[start : start + count]
+    # Chains end all other transformations: they come last, and seldom.
+    if kind == "chain" and choice.random() < 0.2:
+        return overlap(program, members[:2])
+    return fuse(program, members)
+
+
+def _of_kind(program: Program, kind: Kind) -> list[str]:
+    return [one.name for one in program.operations if one.kind is kind]
