@@ -49,6 +49,7 @@ COLUMN_OF = {
     "comm_src": ("peer", frozenset({NodeKind.RECV}), 0, _LARGEST_INT32),
     "comm_tag": ("tag", frozenset({NodeKind.SEND, NodeKind.RECV}), 0, _LARGEST_INT32),
     "root": ("root", frozenset({NodeKind.COLLECTIVE}), 0, _LARGEST_INT32),
+    "collhub_algorithm": ("algorithm", frozenset({NodeKind.COLLECTIVE}), 0, _LARGEST_INT32),
     "duration_ns": ("duration_ns", frozenset(NodeKind), 0, _LARGEST),
     "is_cpu_op": ("on_host", frozenset(NodeKind), 0, 1),
 }
@@ -72,6 +73,7 @@ class DecodedNode:
     collective: int = -1
     root: int = -1
     peer: int = -1
+    algorithm: int = -1
     tag: int = 0
     dimensions: int = -1
     on_host: int = 0

@@ -13,6 +13,7 @@ import numpy as np
 from collhub_chakra import Metadata, RankFile, TraceError, open_rank_file, varint
 from collhub_columns import Int64Array
 
+from collhub_job_traces.embedded import algorithms_of
 from collhub_job_traces.groups import ATTRIBUTE, job_groups, parsed_groups
 from collhub_job_traces.missing_ranks import Stand, own_groups, own_peers, report, stand_ins
 from collhub_job_traces.node import DecodedNode, NodeDecoder
@@ -54,14 +55,15 @@ class _Reader:
         parts = sorted(self._source.parts, key=lambda part: part.rank or 0)
         given = [part.rank or 0 for part in parts]
         _check_ranks(given, self._source.name, is_whole=not self._assumes)
-        heads, metadata = [], Metadata()
+        heads: list[str] = []
+        metadata: list[Metadata] = []
         which: list[Int64Array] = []
         for rank, part in zip(given, parts, strict=True):
             file, found = open_rank_file(part.name, rank, part.load())
-            metadata = metadata if which else found
+            metadata.append(found)
             heads.append(_head(file).hex())
             which.append(self._nodes(file))
-        text = self._options.groups or metadata.text(ATTRIBUTE)
+        text = self._options.groups or metadata[0].text(ATTRIBUTE)
         stand = stand_ins(given, self._num_ranks(given, text))
         report(stand, self._source)
         by_rank = dict(zip(given, which, strict=True))
@@ -75,6 +77,7 @@ class _Reader:
             nodes,
             table.texts["name"],
             groups,
+            algorithms_of(metadata, self._source.name),
             extras=table.texts["extra"],
             provenance=Provenance(
                 source_name=self._source.name.rsplit("/", 1)[-1],

@@ -12,7 +12,7 @@ from collhub_job_traces.node import DecodedNode
 
 _NUMBERS = (
     *("kind", "duration_ns", "operations", "bytes", "collective", "root", "peer"),
-    *("tag", "dimensions", "on_host"),
+    *("tag", "dimensions", "on_host", "algorithm"),
 )
 _TEXTS = ("name", "extra", "group")
 _Edges = tuple[Int64Array, Int64Array]

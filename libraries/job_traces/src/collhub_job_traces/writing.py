@@ -11,6 +11,8 @@ from functools import partial
 
 from collhub_chakra import Kind, MetadataEntry, encode_metadata, varint
 
+from collhub_job_traces.embedded import ALGORITHM, Traces, embedded_traces
+from collhub_job_traces.embedded import entries as embedded_entries
 from collhub_job_traces.groups import ATTRIBUTE, inferred_groups
 from collhub_job_traces.node import COLUMN_OF, NODE_TYPES
 from collhub_job_traces.reading import EXTENSION
@@ -34,7 +36,9 @@ _ATTRIBUTE_KINDS = {
     "comm_tag": Kind.INT32,
     "root": Kind.INT32,
     "duration_ns": Kind.INT64,
+    ALGORITHM: Kind.INT32,
 }
+_ALGORITHM_TOKEN = f"@{ALGORITHM}:{int(Kind.INT32)}"
 _MICRO_NS = 1000
 
 
@@ -47,15 +51,15 @@ def write(workload: Workload, options: NoOptions) -> WriteResult:
 
 def trace_files(workload: Workload, profile: str = PROFILE) -> Iterator[Artifact]:
     """The traces alone; an empty `profile` makes them traces of a simulator."""
+    # Traces of a simulator name no algorithm: their folder says what runs.
+    embedded = embedded_traces(workload.algorithms) if profile else ()
     for rank in range(workload.num_ranks):
-        yield Artifact(f".{rank}.et", partial(_content, workload, rank, profile))
+        content = partial(_content, workload, rank, profile, embedded)
+        yield Artifact(f".{rank}.et", content)
 
 
 def _losses(workload: Workload) -> list[Loss]:
     losses = []
-    if workload.algorithms:
-        consequence = "collectives are written without the algorithms that they name"
-        losses.append(Loss("algorithms", f"{len(workload.algorithms)} of them", consequence))
     others = sorted(set(workload.extensions) - {EXTENSION})
     if others:
         losses.append(Loss(f"extensions ({', '.join(others)})", "all", "they have no place here"))
@@ -64,11 +68,11 @@ def _losses(workload: Workload) -> list[Loss]:
     return losses
 
 
-def _content(workload: Workload, rank: int, profile: str) -> bytes:
+def _content(workload: Workload, rank: int, profile: str, embedded: Traces) -> bytes:
     """The file of a rank."""
     nodes = workload.nodes
     first, end = nodes.rank_indptr[rank : rank + 2].tolist()
-    parts = [_metadata(workload, rank, profile)]
+    parts = [_metadata(workload, rank, profile, embedded)]
     columns = _RankColumns(workload, first, end)
     for row in range(first, end):
         record = encoded(*columns.record(row))
@@ -80,10 +84,12 @@ def _content(workload: Workload, rank: int, profile: str) -> bytes:
     return b"".join(parts)
 
 
-def _metadata(workload: Workload, rank: int, profile: str) -> bytes:
+def _metadata(workload: Workload, rank: int, profile: str, embedded: Traces) -> bytes:
     kept = workload.extensions.get(EXTENSION)
     heads = kept.get("metadata") if isinstance(kept, dict) else None
-    if heads and workload.groups == inferred_groups(_names(workload), workload.nodes):
+    is_plain = workload.groups == inferred_groups(_names(workload), workload.nodes)
+    # Algorithms may have changed since the metadata was read.
+    if heads and is_plain and not embedded:
         head = heads[rank] if isinstance(heads, list) else heads
         if isinstance(head, str):
             return bytes.fromhex(head)
@@ -93,7 +99,7 @@ def _metadata(workload: Workload, rank: int, profile: str) -> bytes:
     if workload.groups:
         groups = {group.name: list(group.ranks) for group in workload.groups}
         entries.append(MetadataEntry(ATTRIBUTE, Kind.STRING, json.dumps(groups)))
-    return encode_metadata(_VERSION, entries)
+    return encode_metadata(_VERSION, [*entries, *embedded_entries(embedded, rank)])
 
 
 def _names(workload: Workload) -> tuple[str, ...]:
@@ -119,7 +125,9 @@ class _RankColumns:
         if tokens.startswith("!"):
             return tokens, {}
         values = self._values(row, at)
-        return tokens or " ".join(_tokens(at, values)), values
+        if not tokens:
+            return " ".join(_tokens(at, values)), values
+        return _with_algorithm(tokens, at["algorithm"]), values
 
     def _values(self, row: int, at: dict[str, int]) -> dict[str, int | list[int] | bytes]:
         workload, nodes = self._workload, self._workload.nodes
@@ -140,6 +148,14 @@ class _RankColumns:
             parents = indices[indptr[row] : indptr[row + 1]]
             values[token] = self._identity[parents].tolist()
         return values
+
+
+def _with_algorithm(tokens: str, algorithm: int) -> str:
+    """The tokens of a record that was read, which say whether the node names an algorithm."""
+    stated = _ALGORITHM_TOKEN in tokens.split()
+    if stated and algorithm < 0:
+        return tokens.replace(f" {_ALGORITHM_TOKEN}", "")
+    return tokens if stated or algorithm < 0 else f"{tokens} {_ALGORITHM_TOKEN}"
 
 
 def _tokens(at: dict[str, int], values: dict[str, int | list[int] | bytes]) -> Iterator[str]:
