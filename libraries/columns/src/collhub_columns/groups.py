@@ -26,6 +26,7 @@ def row_pointer(counts: npt.ArrayLike) -> Int64Array:
     """Where each of n groups of these sizes begins, and where the last ends: int64[n + 1]."""
     sizes = np.asarray(counts, np.int64)
     indptr = np.zeros(len(sizes) + 1, np.int64)
+    # The first group begins at 0, whatever its size.
     np.cumsum(sizes, out=indptr[1:])
     return indptr
 
@@ -68,6 +69,7 @@ def run_mask(*columns: npt.NDArray[np.generic]) -> BoolArray:
     # Without a concatenation, which would copy each column once more.
     is_new = np.ones(len(columns[0]), np.bool_)
     if len(is_new) > 1:
+        # A single row is a run of its own.
         is_new[1:] = False
         for column in columns:
             is_new[1:] |= column[1:] != column[:-1]
@@ -76,6 +78,7 @@ def run_mask(*columns: npt.NDArray[np.generic]) -> BoolArray:
 
 def run_starts(*columns: npt.NDArray[np.generic]) -> Int64Array:
     """The first row of every run of equal rows, ascending; the columns are of equal length."""
+    # Rows that differ from the one before.
     return np.flatnonzero(run_mask(*columns))
 
 
@@ -88,6 +91,7 @@ def distinct(values: npt.NDArray[AnyNumber]) -> npt.NDArray[AnyNumber]:
     """The values that occur, ascending, each once."""
     # As `np.unique`, which imports `numpy.ma` at its first call, a tenth of a short run.
     ordered = values if is_sorted(values) else np.sort(values)
+    # In order, equal values are runs.
     found: npt.NDArray[AnyNumber] = ordered[run_mask(ordered)]
     return found
 
@@ -116,6 +120,7 @@ def inverse(permutation: IntArray) -> Int64Array:
 def positions_in(rows: IntArray, count: int) -> Int64Array:
     """Where each of 0..count-1 stands in `rows`: int64[count], -1 for what does not."""
     position = np.full(count, -1, np.int64)
+    # Where a value stands twice, its last place holds.
     position[rows] = np.arange(len(rows))
     return position
 
@@ -139,6 +144,7 @@ def csr(keys: IntArray, values: Int64Array, count: int) -> tuple[Int64Array, Int
 
 def gather(indptr: Int64Array, indices: Int64Array, groups: IntArray) -> Int64Array:
     """The entries of these groups of a CSR table, one group behind the other."""
+    # Groups may come in any order, and more than once.
     starts = indptr[groups]
     found: Int64Array = indices[expanded_ranges(starts, indptr[groups + 1] - starts)]
     return found

@@ -67,6 +67,7 @@ class NodePairs:
 
     def differs_from_back(self) -> BoolArray:
         """Whether the way back exists with another bandwidth or latency."""
+        # Both directions of a cable mostly have equal values.
         rates, latencies = self.bandwidth_bytes_per_s, self.latency_s
         # Where there is no way back, -1 compares with the last row, which does not count.
         is_other = (rates != rates[self.back]) | (latencies != latencies[self.back])

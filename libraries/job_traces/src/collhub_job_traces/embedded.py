@@ -29,6 +29,7 @@ Traces = Sequence[Sequence[Artifact]]
 
 def embedded_traces(algorithms: Sequence[Algorithm]) -> Traces:
     """The traces of every algorithm by rank, encoded when they are asked for."""
+    # A file needs one trace of each.
     return [tuple(traces_of(each, TraceOptions()).artifacts) for each in algorithms]
 
 
@@ -42,6 +43,7 @@ def entries(traces: Traces, rank: int) -> list[MetadataEntry]:
 
 
 def _text(trace: Artifact) -> str:
+    # Attributes of metadata are texts.
     return base64.b64encode(trace.content()).decode("ascii")
 
 

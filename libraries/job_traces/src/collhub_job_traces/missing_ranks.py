@@ -33,6 +33,7 @@ def stand_ins(given: Sequence[int], ranks: int) -> Stand:
 
     Files of the first rank of every pipeline stage are thus enough. `given`: ascending.
     """
+    # Ranks before the first file get the first.
     known = np.asarray(given, np.int64)
     place = np.searchsorted(known, np.arange(ranks), side="right") - 1
     return Stand(tuple(known[np.maximum(place, 0)].tolist()))

@@ -31,6 +31,7 @@ GROUP = "pg_name"
 
 def says_more(extra: str) -> bool:
     """Whether the record of these tokens says what no column of the model holds."""
+    # Such tokens hold bytes, not names of columns.
     return any(token.startswith(("=", "!")) for token in extra.split())
 
 
@@ -48,12 +49,14 @@ class Attribute:
     @property
     def number(self) -> int:
         """The value with its sign."""
+        # Varints are unsigned: the highest bit is the sign.
         value = self.value if isinstance(self.value, int) else 0
         return value - (1 << 64) if value >> 63 else value
 
     @property
     def text(self) -> str:
         """The value as text."""
+        # Names of groups are ASCII in all known traces.
         return self.value.decode("utf-8", "replace") if isinstance(self.value, bytes) else ""
 
 

@@ -64,6 +64,7 @@ def algorithm_of(
 
 def _members(collective: Collective, npus: Sequence[int] | None) -> Int64Array:
     """The NPU of every rank."""
+    # By default rank r is NPU r.
     if npus is None:
         return np.arange(collective.num_ranks)
     return np.asarray(npus, np.int64)

@@ -246,6 +246,7 @@ def native_pieces(system: NativeSystem, kind: CollectiveKind, size: int, ranks: 
 
     At least a byte for every rank of the job; what is left over is one more stream of full size.
     """
+    # Rounded down, as there.
     chunk = size // system.splits
     if kind is not CollectiveKind.ALL_GATHER and chunk < ranks:
         return [ranks] * system.splits

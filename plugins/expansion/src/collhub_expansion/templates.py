@@ -156,6 +156,7 @@ def _by_child(edges: Edges) -> Edges:
 
 def _check_members(steps: StepTable, position: Int64Array) -> None:
     """Raise `InputError` where ranks outside the group take part, as relays do."""
+    # A relay would be a rank of another group.
     strangers = np.flatnonzero(position[steps.rank] < 0)
     if len(strangers):
         rank = int(steps.rank[strangers[0]])
@@ -166,6 +167,7 @@ def _check_members(steps: StepTable, position: Int64Array) -> None:
 
 def _check_sizes(algorithm: Algorithm, sizes: Int64Array) -> None:
     if sizes.min(initial=1) < 1:
+        # Some unit would have no byte.
         units = algorithm.collective.unit_count
         message = f"too few bytes for an algorithm that cuts the buffer in {units} units"
         raise InputError(message, cure="choose another algorithm for it", code="size-too-small")

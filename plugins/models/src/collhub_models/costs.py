@@ -87,6 +87,7 @@ class Costs:
     @property
     def experts_held(self) -> int:
         """Experts of a rank, 0 where the MLP is a plain one."""
+        # They are spread evenly, or refused before.
         return self.options.experts // self.options.expert if self.options.experts > 1 else 0
 
     @property

@@ -60,10 +60,12 @@ def named_algorithms(names: Sequence[str], registry: Registry) -> list[ComparedA
 
 def _may_be_a_file(name: str) -> bool:
     """Whether there is a file of the name, or a set of rank files with this prefix."""
+    # A prefix names no file itself.
     place = Path(name)
     return place.exists() or place.with_name(f"{place.name}.0.et").exists()
 
 
 def plugin_versions(registry: Registry) -> dict[str, str]:
     """Versions of all that may take part in a result."""
+    # Another version may give other times.
     return {plugin.distribution: plugin.version for plugin in registry.plugins}

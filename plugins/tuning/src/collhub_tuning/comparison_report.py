@@ -50,6 +50,7 @@ class ComparisonOutcome:
 
 def comparison_rows(outcome: ComparisonOutcome) -> list[list[str]]:
     """A line a size: the fastest algorithm and how far it is ahead."""
+    # In the order that was asked for.
     return [_row(outcome, size) for size in outcome.question.sizes]
 
 

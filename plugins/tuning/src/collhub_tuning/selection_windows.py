@@ -58,6 +58,7 @@ class MeasuredTimes:
 
     def time_ns(self, name: str, size: int) -> int | None:
         """The time of an algorithm at a measured size."""
+        # None: it failed at this size.
         return self.times_ns[name][self.sizes.index(size)]
 
 

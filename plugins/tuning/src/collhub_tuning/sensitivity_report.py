@@ -60,6 +60,7 @@ def robustness(
 
 def sensitivity_header(varied: Sequence[VariedOutcome]) -> list[str]:
     """The names of the columns of `sensitivity_rows`."""
+    # As many columns as variations.
     return ["size", "as given", *(one.name for one in varied)]
 
 

@@ -246,5 +246,6 @@ def _options(
     context: CommandContext, asked: dict[str, Any], formats: Sequence[str]
 ) -> OptionsBySide:
     """Options of the formats and the engine. Raises `HubError`."""
+    # Options of all formats that are written at once.
     declared = {side_of(one): context.options_of(SelectionWriter, one) for one in formats}
     return options_by_side(context, asked, declared)

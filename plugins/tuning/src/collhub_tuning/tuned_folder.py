@@ -72,6 +72,7 @@ class CheckedFormat:
     @property
     def ok(self) -> bool:
         """Whether all sizes are served as the report says."""
+        # Warnings leave sizes served.
         return all(one.severity is not Severity.ERROR for one in self.findings)
 
 
@@ -243,6 +244,7 @@ def _below(found: Diagnostic, folder: Path) -> Diagnostic:
     """The finding with the path of its file as the user knows it."""
     if found.location.file is None:
         return found
+    # Readers know names within the folder.
     place = replace(found.location, file=str(folder / found.location.file))
     return replace(found, location=place)
 

@@ -51,6 +51,7 @@ class TunedCollective:
     def selected(self, registry: Registry) -> SelectedCollective:
         """What writers get."""
         question, topology = self.outcome.question, self.outcome.topology
+        # Made when a writer asks: some formats hold no algorithm.
         made = _maker(self, topology, registry)
         return SelectedCollective(
             question.collective, self.times.windows, self.times.slowdowns, made

@@ -50,6 +50,7 @@ def tuning_rows(outcome: TuningOutcome) -> list[list[str]]:
     """A line a window; a collective that nothing fits has one without an algorithm."""
     rows = []
     for tuned in outcome.tuned:
+        # Windows ascend by size.
         rows += [_row(tuned, window) for window in tuned.windows]
         if not tuned.windows:
             rows.append([tuned.label, "all sizes", "none", "", "", ""])

@@ -121,6 +121,7 @@ class JobFolder:
 
     def positions(self) -> list[int]:
         """Where every rank stands, as in `RankLog.at`."""
+        # Ranks write it themselves, so that it is there after a kill.
         found: list[int] = self._arrays()["at"][:, 0].tolist()
         return found
 
@@ -135,6 +136,7 @@ class JobFolder:
 
     def outputs(self, request: LevelledRequest) -> tuple[Array, ...]:
         """OUTPUT of all ranks, where they left it."""
+        # Views: a large run would not fit into memory twice.
         return all_outputs(self._arrays()["memory"], request)
 
     def write_failure(self, rank: int, error: BaseException) -> None:
@@ -213,6 +215,7 @@ class RankPart:
         """Put OUTPUT where the launcher finds it."""
         plan = self.task.plan
         place = self.memory[plan.output_start : plan.output_start + plan.output_size]
+        # Most executors compute in place.
         if not np.shares_memory(place, output):
             place[:] = output
         self.ended[0] = 1

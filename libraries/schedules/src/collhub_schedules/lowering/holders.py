@@ -26,6 +26,7 @@ class ChunkHolders:
     @classmethod
     def of(cls, chunks: Chunks, members: Int64Array, num_npus: int) -> ChunkHolders:
         """The holders where rank r is NPU `members[r]`."""
+        # NPUs that only relay have no rank.
         rank_of = positions_in(members, num_npus)
         return cls(chunks, members, rank_of)
 

@@ -81,11 +81,13 @@ class _LinkQueues:
 
     def not_held_back(self) -> Int64Array:
         """Places of the sends that the one before on their link does not hold back by itself."""
+        # A window of one means: one after the other.
         has_predecessor = self.place > self.first
         return np.flatnonzero(has_predecessor & (self.window > 1))
 
     def window_before(self, places: Int64Array) -> Int64Array:
         """Rows of the sends a window before those at `places`, else of the first of the link."""
+        # So many may be on their way at once.
         turn_before = places - self.window[places]
         found: Int64Array = self.rows[np.maximum(turn_before, self.first[places])]
         return found

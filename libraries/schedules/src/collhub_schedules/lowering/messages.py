@@ -76,6 +76,7 @@ def _adds(ends: MessageEnds, transfers: Transfers, holders: ChunkHolders) -> Boo
 
 def _kinds(is_send: BoolArray, adds: BoolArray) -> Int64Array:
     """`StepKind` of every end."""
+    # A reduction is done while receiving.
     receives = np.where(adds, StepKind.RECV_REDUCE, StepKind.RECV)
     return np.where(is_send, StepKind.SEND, receives)
 

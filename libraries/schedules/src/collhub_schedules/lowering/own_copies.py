@@ -49,6 +49,7 @@ def _kept_chunks(ends: MessageEnds, holders: ChunkHolders) -> tuple[Int64Array, 
 
     In the order of NPUs, and then of places in INPUT, so that neighbours stand side by side.
     """
+    # What a rank has from the start, and keeps.
     npu, chunk = holders.kept_chunks()
     if ends.wanted is not None:
         is_wanted = np.isin(npu, ends.wanted)

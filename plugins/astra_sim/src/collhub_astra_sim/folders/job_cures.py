@@ -41,6 +41,7 @@ def needs_exact_times(workload: Workload) -> bool:
     """Whether a computation on a device takes no whole number of microseconds."""
     # Unstated durations are below zero, and take 1 ns.
     inexact = workload.nodes.duration_ns.clip(0) % _MICRO_NS > 0
+    # One such node is enough to change the system.
     return bool((_on_device(workload.nodes) & inexact).any())
 
 

@@ -51,6 +51,7 @@ def text(program: Program) -> str:
 
 def reduces_scalar(program: Program, operation: Operation) -> bool:
     """Whether a norm, sum or maximum is of slices, so that partial results are all-reduced."""
+    # Of a replicated tensor every rank computes it alone.
     is_scalar = operation.kind in REDUCTIONS_TO_SCALARS
     return is_scalar and program.types[operation.reads[0]].layout.is_sliced
 

@@ -42,6 +42,7 @@ def collected(parts: Sequence[Array], kind: TensorType) -> Array:
 
 def is_same(one: Array, other: Array) -> bool:
     """Whether two arrays hold the same bits; NaNs count as one value, their sign says nothing."""
+    # Equal bits of another type are another value.
     if one.dtype != other.dtype or one.shape != other.shape:
         return False
     return _bits(one) == _bits(other)

@@ -55,6 +55,7 @@ def compare(
     """
     if element is not None:
         before, after = _with_element(before, element), _with_element(after, element)
+    # Both programs get the same numbers.
     data = random_arguments(before, binding, seed)
     first = run(before, binding, _on_ranks(before, data, binding))
     judge = _Judge(first, after, binding)
@@ -67,6 +68,7 @@ def random_arguments(program: Program, binding: Binding, seed: int) -> dict[str,
 
     Floats are in -1..1, of states in 0.1..1, since second moments are positive.
     """
+    # In the order of declaration, so that a seed means one set.
     generator = np.random.default_rng(seed)
     return {one.name: _random(one, binding, generator) for one in program.arguments}
 
@@ -90,6 +92,7 @@ def _on_ranks(program: Program, data: Mapping[str, Array], binding: Binding) -> 
 
 def _with_element(program: Program, element: ElementType) -> Program:
     """The program with all floats of one type."""
+    # Integers and masks keep their types.
     arguments = tuple(
         replace(one, type=replace(one.type, element=element)) if one.type.element.is_float else one
         for one in program.arguments
@@ -116,12 +119,14 @@ class _Judge:
         """Hold a reduction whose order of additions changed against its bound."""
         if not self._adds_otherwise(operation):
             return value
+        # Names survive every transformation.
         expected = self.first.values[operation.name]
         kind = self.after.types[operation.name]
         term = largest_term(operation.kind, operand)
         epsilon = float(np.finfo(str(kind.element)).eps)
         bound = 4 * epsilon * self.binding.num_ranks * term
         error = abs(float(value[0]) - float(expected[0]))
+        # A bound of zero leaves room for nothing.
         share = error / bound if bound and np.isfinite(error) else 0.0
         self.errors[operation.name] = share
         is_equal = is_same(value[0], expected[0])
@@ -135,6 +140,7 @@ class _Judge:
         """Compare outputs, states and masks bit by bit."""
         for name in self.first.program.outputs:
             self._compare(name, name, name, second)
+        # An Update may have another name now.
         updates = _updates(second.program)
         for state, name in _updates(self.first.program).items():
             self._compare(f"state {state}", name, updates.get(state, name), second)
@@ -149,6 +155,7 @@ class _Judge:
         """Whether a reduction of floats is of slices here, and of the whole in the first run."""
         if operation.kind not in REDUCTIONS_TO_SCALARS or operation.kind is Kind.MAX:
             return False
+        # A new reduction has nothing to be held against.
         original = self.first.program.by_name.get(operation.name)
         if original is None or not self.after.types[operation.name].element.is_float:
             return False
@@ -160,6 +167,7 @@ class _Judge:
         if other not in second.values:
             self.differences.append(f"{label} is missing")
             return
+        # Compared as whole tensors, whatever their layouts.
         expected = collected(self.first.values[one], self.first.program.types[one])
         kind = second.program.types[other]
         found = collected(second.values[other], kind)

@@ -30,6 +30,7 @@ def pointwise(kind: Kind, operands: list[Array]) -> Array:
     """The result of arrays of one element type that broadcast to one shape."""
     # Stretched first: loops of numpy may round otherwise where a stride is 0.
     full = [np.ascontiguousarray(one) for one in np.broadcast_arrays(*operands)]
+    # Scalars of numpy become arrays again.
     result: Array = np.asarray(_UFUNCS[kind](*full))
     return result
 

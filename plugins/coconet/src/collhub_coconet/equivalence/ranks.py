@@ -49,6 +49,7 @@ def run(
     replacement: Replacement | None = None,
 ) -> Run:
     """Execute kernel by kernel; stages run as one. `replacement` may exchange results."""
+    # Arguments are values like all others.
     found = Run(program, binding, dict(arguments))
     _check_roots(program, binding)
     # Random data may leave the range of a type; both programs then do.
@@ -64,6 +65,7 @@ def run(
 
 def _check_roots(program: Program, binding: Binding) -> None:
     for line, operation in enumerate(program.operations, 1):
+        # Known only now: a program is for any number of ranks.
         root = operation.root or 0
         if not 0 <= root < binding.num_ranks:
             place = Location(program.name, line)
@@ -72,6 +74,7 @@ def _check_roots(program: Program, binding: Binding) -> None:
 
 
 def _value(found: Run, operation: Operation) -> OnRanks:
+    # Some operations look at all ranks, others at one after the other.
     whole = _WHOLE.get(operation.kind)
     if whole is not None:
         return whole(found, operation)
@@ -116,6 +119,7 @@ def _part(found: Run, name: str, result: TensorType, rank: int) -> Array:
     value = found.values[name][rank]
     if not result.layout.is_sliced or kind.layout.is_sliced:
         return value
+    # Operands with fewer dimensions are aligned at the end.
     distance = from_end(result.layout.dimension, len(result.shape))
     if not has_dimension(kind.shape, distance):
         return value
@@ -123,12 +127,14 @@ def _part(found: Run, name: str, result: TensorType, rank: int) -> Array:
 
 
 def _all_reduce(found: Run, operation: Operation) -> OnRanks:
+    # One array for all: nothing is written in place.
     reduced = over_ranks(found.values[operation.reads[0]], operation.reduction or Reduction.SUM)
     return [reduced] * found.binding.num_ranks
 
 
 def _reduce_scatter(found: Run, operation: Operation) -> OnRanks:
     num_ranks, dimension = found.binding.num_ranks, operation.dimension or 0
+    # Every rank reduces its block of all contributions.
     contributions = found.values[operation.reads[0]]
     blocks = [
         [block(one, dimension, num_ranks, rank) for one in contributions]
@@ -149,6 +155,7 @@ def _broadcast(found: Run, operation: Operation) -> OnRanks:
 
 def _reduce(found: Run, operation: Operation) -> OnRanks:
     """The reduction on the root; the others keep their own."""
+    # A copy, since the operand lives on.
     values = list(found.values[operation.reads[0]])
     values[operation.root or 0] = over_ranks(values, operation.reduction or Reduction.SUM)
     return values
@@ -169,6 +176,7 @@ def _slice(found: Run, operation: Operation) -> OnRanks:
 
 
 def _update(found: Run, operation: Operation) -> OnRanks:
+    # The state itself is not read.
     return found.values[operation.reads[1]]
 
 

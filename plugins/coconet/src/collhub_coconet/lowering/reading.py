@@ -34,6 +34,7 @@ def _sizes(text: str) -> dict[str, int]:
     """Sizes by symbol, as the option states them."""
     found = {}
     for part in filter(None, text.split(",")):
+        # A symbol that is stated twice has its last size.
         symbol, _, number = part.partition("=")
         if not number.strip().isdecimal():
             message = f"size {part!r} is not understood"

@@ -76,6 +76,7 @@ class _Job:
 
     def workload(self) -> Workload:
         """The finished workload."""
+        # Groups are of the same size, one behind the other.
         ranks = self.binding.num_ranks
         count = 1 + max((kind.group for kind in self.program.types.values()), default=0)
         columns = {
@@ -102,6 +103,7 @@ class _Job:
         if not working:
             return
         name = self._name("+".join(one.name for one in working))
+        # Kernels do not cross groups.
         group = self.program.types[working[0].name].group
         count = sum(operations_of(self.program, one, self.binding) for one in working)
         touched = memory_bytes(self.program, operations, self.binding)
@@ -114,6 +116,7 @@ class _Job:
 
     def _communicate(self, operation: Operation) -> None:
         """Add a collective, or a message."""
+        # Between groups there is no collective.
         if operation.kind is Kind.SEND:
             self._message(operation)
             return
@@ -122,6 +125,7 @@ class _Job:
 
     def _collective(self, operation: Operation, kind: JobCollective, root: int) -> None:
         """One COLLECTIVE node a rank; bytes of the buffer that a rank puts in."""
+        # A norm of slices is all-reduced behind the computation.
         is_scalar = not operation.is_communication
         operand = self.program.types[operation.name if is_scalar else operation.reads[0]]
         row = {"kind": NodeKind.COLLECTIVE, "collective": kind, "root": root}
@@ -133,6 +137,7 @@ class _Job:
 
     def _message(self, operation: Operation) -> None:
         """SEND on the ranks of one group, RECV on those of the other; one tag an operation."""
+        # Rank i of one group and rank i of the other are a pair.
         sender = self.program.types[operation.reads[0]].group
         kind = self.program.types[operation.name]
         row = {"name": self._name(operation.name), "tag": len(self.names)}
@@ -176,6 +181,7 @@ class _Job:
     def _depend(self, made: list[int], reads: Iterable[str]) -> None:
         """Let nodes wait for those that make what they read, rank by rank."""
         for read in reads:
+            # Arguments are there from the start.
             for parent, child in zip(self.producer.get(read, ()), made, strict=False):
                 self.edges.add((parent, child))
 

@@ -99,6 +99,7 @@ class ProgramBuilder:
 
     def _operand(self, operand: Value | float) -> Operand:
         """The name of a value of this program, or the number itself."""
+        # Numbers need no name.
         if not isinstance(operand, Value):
             return operand
         if operand.builder is not self:
@@ -171,6 +172,7 @@ class Value:
 
     def _before(self, kind: Kind, other: Value | float) -> Value:
         """This value as the first operand."""
+        # Order counts: a difference is no sum.
         operands = (self, other)
         return self.builder.apply(kind, operands)
 
@@ -182,6 +184,7 @@ class Value:
 
 def all_reduce(x: Value, reduction: str = "sum") -> Value:
     """Local to replicated: the reduction over all ranks."""
+    # The builder checks types at once.
     return x.builder.apply(Kind.ALL_REDUCE, (x,), reduction=Reduction(reduction))
 
 

@@ -77,6 +77,7 @@ class Program:
     @cached_property
     def states(self) -> Mapping[str, Argument]:
         """Arguments that `Update` may write, by name."""
+        # In the order of declaration.
         return {one.name: one for one in self.arguments if one.is_state}
 
     def kernels(self) -> list[list[Operation]]:
@@ -107,4 +108,5 @@ class Program:
 
     def _refuse_stage(self, message: str, cure: str) -> None:
         """Raise the error of a stage or chain."""
+        # Stages and chains stand in no line of the program.
         raise InputError(message, location=Location(self.name), cure=cure, code="stage")

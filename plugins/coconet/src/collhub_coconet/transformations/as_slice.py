@@ -22,6 +22,7 @@ def as_slice(program: Program, states: Sequence[str]) -> Rewrite:
     value of such a state become slices too. Raises `RefusedMoveError`.
     """
     conditions = Conditions("as-slice", program, {"states": tuple(states)})
+    # The conditions, which also tell the dimension of every state.
     dimensions = {name: _dimension(program, name, conditions) for name in states}
     names: dict[str, str] = {}
     for operation in program.operations:
@@ -63,6 +64,7 @@ def _merged(
 
     Returns the operations, and new names of values that `reorder` had named after their Update.
     """
+    # Values by the Update that writes them.
     renamed: dict[str, str] = {}
     new_state: dict[str, str] = {}
     found = []
@@ -82,6 +84,7 @@ def _merged(
 
 def _sliced_update(program: Program, update: Operation) -> Operation:
     """The Update with the slice instead of its AllGather."""
+    # The AllGather itself goes as dead code.
     state, value = update.reads
     return replace(update, operands=(state, program.by_name[value].reads[0]))
 
@@ -112,6 +115,7 @@ def _use(program: Program, name: str, reader: Operation, conditions: Conditions)
     cure = "reorder it before an AllGather first"
     is_update = reader.kind is Kind.UPDATE and reader.reads[0] == name
     conditions.require(is_update, "sliced-use", reader.name, message, cure)
+    # An argument is made by no operation.
     gather = program.by_name.get(reader.reads[1])
     is_gather = gather is not None and gather.kind is Kind.ALL_GATHER
     message = "its value is no AllGather of a slice"

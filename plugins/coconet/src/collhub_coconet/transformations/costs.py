@@ -44,6 +44,7 @@ class Costs:
 
 def costs(program: Program, binding: Binding) -> Costs:
     """Costs of one run with these sizes. Raises `InputError` for a symbol that is not bound."""
+    # Launches follow the order of execution.
     kernels = program.kernels()
     states = (argument.type for argument in program.states.values())
     return Costs(
@@ -58,6 +59,7 @@ def costs(program: Program, binding: Binding) -> Costs:
 def _sent_bytes(program: Program, operation: Operation, binding: Binding) -> int:
     """Ring algorithms: a rank passes on p - 1 of p blocks of a vector, twice in an all-reduce."""
     kind = program.types[operation.name]
+    # What an all-gather gives, and what the others begin with.
     whole = binding.elements(kind.shape) * kind.element.element_bytes
     share = whole * (binding.num_ranks - 1) // binding.num_ranks
     if operation.kind is Kind.SEND:
@@ -83,6 +85,7 @@ def memory_bytes(program: Program, kernel: list[Operation], binding: Binding) ->
 
 def _lives_on(program: Program, operation: Operation, inside: set[str]) -> bool:
     """Whether somebody outside a kernel needs a value."""
+    # A value within a kernel stays in registers.
     readers = program.readers.get(operation.name, ())
     is_read = any(reader.name not in inside for reader in readers)
     return is_read or operation.name in program.outputs or operation.kind is Kind.UPDATE
@@ -101,6 +104,7 @@ def operations_of(program: Program, operation: Operation, binding: Binding) -> i
 
 def _products(program: Program, operation: Operation, binding: Binding) -> int:
     """Multiplications of a contraction: elements of the result times terms of each sum."""
+    # Those of the rank with the longest block.
     x, w = (program.types[name] for name in operation.reads)
     axes = axes_of(operation.kind, len(x.shape))
     terms = binding.shape(x.shape)[axes.x_sum] * prod(binding.shape(w.shape[2:]))

@@ -39,11 +39,13 @@ def legal_moves(program: Program, binding: Binding) -> list[Move]:
     Fused are the maximal sets around one communication, or around none; overlapped are chains of
     two and more members that follow one another in the order of execution.
     """
+    # Effects are differences to this.
     before = costs(program, binding)
     found = []
     for attempt in _attempts(program):
         try:
             rewrite = attempt()
+        # Most attempts are none: the conditions decide, not this list.
         except RefusedMoveError:
             continue
         if rewrite.program == program:
@@ -78,6 +80,7 @@ def _reorders(program: Program) -> Iterator[Attempt]:
     for operation in program.operations:
         if operation.kind is not Kind.ALL_GATHER:
             continue
+        # Every prefix is closed, so each is a move of its own.
         members = movable(program, operation.name)
         for count in range(len(members), 0, -1):
             name, chosen = operation.name, members[:count]
@@ -88,6 +91,7 @@ def _reorders(program: Program) -> Iterator[Attempt]:
 
 def _fusions(program: Program) -> Iterator[Attempt]:
     """A maximal set around each communication, and around each first pointwise operation."""
+    # Sets that are fused already are no moves.
     seen = {frozenset(stage.members) for stage in program.stages}
     for operation in program.operations:
         if operation.kind not in _SMALL and not operation.is_communication:
@@ -103,6 +107,7 @@ def largest_stage(program: Program, seed: Operation) -> list[str]:
     """A set around `seed` to which no operation can be added so that `fuse` takes it still."""
     members = [seed.name]
     fused = {name for stage in program.stages for name in stage.members}
+    # An operation is part of one stage at most.
     is_growing = seed.name not in fused
     while is_growing:
         is_growing = False
@@ -128,6 +133,7 @@ def _neighbours(program: Program, members: list[str]) -> list[str]:
 
 def _is_stage(program: Program, members: list[str]) -> bool:
     try:
+        # The transformation itself is the test.
         fuse(program, members)
     except RefusedMoveError:
         return False
@@ -145,6 +151,7 @@ def _overlaps(program: Program) -> Iterator[Attempt]:
         chain = [start]
         while (follower := _follower(program, chain, labels)) is not None:
             chain = [*chain, follower]
+        # Suffixes of a longer chain gain less than the chain.
         is_part = any(longer[-len(chain) :] == chain for longer in found)
         if len(chain) > 1 and not is_part:
             found.append(chain)

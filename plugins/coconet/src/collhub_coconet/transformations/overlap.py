@@ -27,6 +27,7 @@ def overlap(program: Program, members: Sequence[str]) -> Rewrite:
     conditions = Conditions("overlap", program, {"members": tuple(members)})
     conditions.require(len(members) > 1, "several", " ".join(members), "no pair", "name two")
     parts = [_part(program, member, conditions) for member in members]
+    # A chain is executed as one: its members belong to no other.
     taken = {name for chain in program.chains for name in chain.members}
     for member in members:
         message = "it is a member of a chain already"
@@ -37,6 +38,7 @@ def overlap(program: Program, members: Sequence[str]) -> Rewrite:
         _check_pair(program, one, other, conditions) for one, other in pairwise(parts)
     )
     _check_order(program, parts, conditions)
+    # Members of different resources can be busy at once.
     kinds = [_resource(part) for part in parts]
     note = f"resources: {', '.join(kinds)}"
     chains = (*program.chains, Chain(tuple(members), dimensions))
@@ -101,6 +103,7 @@ def _accepted(program: Program, reader: Operation, name: str) -> set[int]:
     """Dimensions, from the end, along which a reader takes a value chunk by chunk."""
     if reader.kind not in CONTRACTIONS:
         return _all_of(program, name)
+    # Terms of a sum have to be there together.
     rank = len(program.types[name].shape)
     axes = axes_of(reader.kind, len(program.types[reader.reads[0]].shape))
     rows = axes.rows if name == reader.reads[0] else (axes.w_free,)
@@ -115,6 +118,7 @@ def _all_of(program: Program, name: str) -> set[int]:
 
 def _check_order(program: Program, parts: list[Part], conditions: Conditions) -> None:
     """No path from one member to another leads through an operation outside the chain."""
+    # Stages count with all their operations.
     names = [[operation.name for operation in part] for part in parts]
     inside = [name for part in names for name in part]
     outside = between(program.operations, inside)
@@ -130,6 +134,7 @@ def _check_order(program: Program, parts: list[Part], conditions: Conditions) ->
 
 def _resource(part: Part) -> str:
     """What a member keeps busy: the network between groups, links within one, or computation."""
+    # The slowest of them decides.
     kinds = {operation.kind for operation in part}
     if Kind.SEND in kinds:
         return "network"

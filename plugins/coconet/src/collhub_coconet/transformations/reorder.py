@@ -45,12 +45,14 @@ def reorder(program: Program, target: str, members: Sequence[str]) -> Rewrite:
     operation_of(program, target, Kind.ALL_GATHER, conditions)
     conditions.require(True, "all-gather", target, "", "")
     chosen = members_of(program, _with_parts(program, members), conditions)
+    # Members that do not read the AllGather only feed those that do.
     behind = descendants(program.operations, [target])
     moved = [operation for operation in chosen if operation.name in behind]
     uses = any(target in operation.reads for operation in moved)
     message = f"no member reads {target}"
     conditions.require(uses, "uses-gather", target, message, "name a reader of it")
     _check_closed(program, target, moved, conditions)
+    # The rewriting stands for itself: a refusal leaves the program as it was.
     move = _Move(program, target, moved, conditions)
     feeders = [operation for operation in chosen if operation.name not in behind]
     move.take_feeders(feeders)
@@ -64,12 +66,14 @@ def movable(program: Program, target: str) -> list[str]:
 
     Every prefix of it is closed as well: what a member reads of it stands before.
     """
+    # What may move, and what ends every path through it.
     sources = {target}
     stopped: set[str] = set()
     conditions = Conditions("reorder", program, {"target": target})
     move = _Move(program, target, [], conditions)
     for operation in program.operations:
         reads = set(operation.reads)
+        # Off all paths from the AllGather.
         if reads.isdisjoint(sources | stopped):
             continue
         if reads.isdisjoint(stopped) and move.accepts(operation):
@@ -82,6 +86,7 @@ def movable(program: Program, target: str) -> list[str]:
 def _with_parts(program: Program, members: Sequence[str]) -> list[str]:
     """Members, and the inner operations that they alone read."""
     found = set(members)
+    # Backwards, so that parts of parts are found too.
     for operation in reversed(program.operations):
         readers = program.readers.get(operation.name, ())
         is_part = operation.is_inner and operation.kind in POINTWISE
@@ -94,6 +99,7 @@ def _check_closed(
     program: Program, target: str, moved: Iterable[Operation], conditions: Conditions
 ) -> None:
     """Refuse a set that a path leaves and enters again."""
+    # Between two members, or between the AllGather and one.
     names = [operation.name for operation in moved]
     left_out = between(program.operations, [target, *names])
     who = left_out[0].name if left_out else target
@@ -112,6 +118,7 @@ class _Move:
     def __init__(
         self, program: Program, target: str, moved: list[Operation], conditions: Conditions
     ) -> None:
+        # The slice that the AllGather collects is there already.
         source = program.by_name[target].reads[0]
         layout = program.types[source].layout
         rank = len(program.types[source].shape)
@@ -135,6 +142,7 @@ class _Move:
             trial.accepts(operation)
         distances = trial._distance
         for operation in reversed(candidates):
+            # All readers have to agree on one dimension.
             readers = self._program.readers.get(operation.name, ())
             found = {_fed(reader, distances) for reader in readers}
             distance = found.pop() if len(found) == 1 else 0
@@ -150,6 +158,7 @@ class _Move:
             if operation.name in self._feeds:
                 self._feed(operation)
                 continue
+            # Everything else stays where it stands.
             if operation.name not in self._moved:
                 self._result.append(operation)
                 continue
@@ -167,6 +176,7 @@ class _Move:
         """Whether an operation may move, with all accepted before; it counts as moved then."""
         if self._refusal(operation) is not None:
             return False
+        # Members behind a scalar have no slice.
         if not self._slice_of.keys().isdisjoint(operation.reads):
             self._note(operation, operation.name)
         return True
@@ -177,6 +187,7 @@ class _Move:
         if refusal is not None:
             condition, message, cure = refusal
             raise self._conditions.refusal(condition, operation.name, message, cure)
+        # The record says what held, not only what failed.
         self._conditions.require(True, "commutes", operation.name, "", "")
         self._conditions.require(True, "no-local-operand", operation.name, "", "")
 
@@ -185,6 +196,7 @@ class _Move:
         for name in operation.reads:
             if self._program.types[name].layout == LOCAL:
                 return "no-local-operand", f"{name} is local", "reduce it, or leave the reader out"
+        # Nothing of it is sliced: nothing has to commute.
         moving = [name for name in operation.reads if name in self._slice_of]
         if not moving:
             return None
@@ -193,6 +205,7 @@ class _Move:
             return "commutes", message, "leave it out"
         if operation.kind in CONTRACTIONS:
             return self._contraction_refusal(operation)
+        # Counted from the end, as broadcasting aligns shapes.
         distances = {self._distance[name] for name in moving}
         distances |= {self._sliced_already(name) for name in operation.reads} - {0}
         if len(distances) > 1:
@@ -207,6 +220,7 @@ class _Move:
 
     def _contraction_refusal(self, operation: Operation) -> tuple[str, str, str] | None:
         """A contraction commutes along rows of its first operand, the second one replicated."""
+        # Sums run over the other dimensions of the first operand.
         x, w = operation.reads
         rank = len(self._program.types[x].shape)
         rows = axes_of(operation.kind, rank).rows
@@ -222,6 +236,7 @@ class _Move:
         """Enter the value of a moved operation, unless it is a scalar, which is replicated."""
         if operation.kind in REDUCTIONS_TO_SCALARS:
             return
+        # They are equal, or the move was refused.
         distances = [self._distance[name] for name in operation.reads if name in self._distance]
         self._slice_of[operation.name] = new_name
         self._distance[operation.name] = self._of_result(operation, distances[0])
@@ -241,6 +256,7 @@ class _Move:
         is_scalar = operation.kind in REDUCTIONS_TO_SCALARS
         lives_on = not is_scalar and self._lives_on(name)
         self._note(operation, name)
+        # Any sliced operand tells the dimension.
         moving = next(read for read in operation.reads if read in self._slice_of)
         operands = self._operands(operation, self._distance[moving])
         if lives_on:
@@ -252,6 +268,7 @@ class _Move:
 
     def _feed(self, operation: Operation) -> None:
         """Emit an operation that only members read, on slices."""
+        # Nobody needs its whole: it gets no AllGather.
         distance = self._feeds[operation.name]
         operands = self._operands(operation, distance)
         self._result.append(with_operands(operation, operands))
@@ -261,6 +278,7 @@ class _Move:
     def _move_update(self, operation: Operation) -> None:
         """Value on the slice, AllGather, then the Update of the replicated state."""
         state, value = operation.reads
+        # A sliced state takes the slice as it is.
         if self._program.types[state].layout.is_sliced:
             self._move(operation)
             return
@@ -290,6 +308,7 @@ class _Move:
 
     def _cut_of(self, name: str, dimension: int) -> str:
         """The name of a slice of a replicated value, which is emitted once."""
+        # Several members may read the same slice.
         key = (name, dimension)
         if key not in self._cut:
             wanted = f"_{name.removeprefix('_')}_{sliced(dimension)}"
@@ -309,6 +328,7 @@ class _Move:
 
     def _rename(self, name: str, base: str) -> None:
         """Give the slice of a value a name of its own."""
+        # The name says along which dimension it is cut.
         rank = len(self._program.types[name].shape)
         layout = sliced(rank - self._distance[name])
         new_name = fresh(self._program, f"{base}_{layout}", self.renamed.values())
@@ -317,6 +337,7 @@ class _Move:
 
     def _rename_emitted(self, old: str) -> None:
         """Give a slice that stands already a name of its own, with all that reads it."""
+        # Only what was emitted so far can read it.
         names = {old: self.renamed[old]}
         for place, operation in enumerate(self._result):
             if operation.name == old:
@@ -325,6 +346,7 @@ class _Move:
 
     def _gather(self, name: str, gathered: str) -> None:
         """Emit the AllGather of a slice."""
+        # Later Updates write this value.
         self._gathered[name] = gathered
         self._result.append(Operation(gathered, Kind.ALL_GATHER, (self._slice_of[name],)))
 

@@ -40,12 +40,14 @@ class Checker:
             self._check_argument(argument)
         except TypingMistakeError as mistake:
             self._add(mistake.code, f"{text}: {mistake.message}", mistake.cure, 0)
+        # Entered even where it is wrong, so that its readers are judged.
         self.types[argument.name] = argument.type
         if argument.is_state:
             self._states.add(argument.name)
 
     def operation(self, operation: Operation, line: int) -> None:
         """Check one operation and enter the type of its value; `line` is counted from 1."""
+        # One mistake is told once, not by all that reads its value.
         if not self._ill_typed.isdisjoint(operation.reads):
             self._ill_typed.add(operation.name)
             return
@@ -78,6 +80,7 @@ class Checker:
 
     def fail(self) -> None:
         """Raise `InputError` with everything that is wrong, if anything is."""
+        # The checker of a builder goes on afterwards.
         found, self.found = self.found, []
         self._ill_typed.clear()
         if found:
@@ -141,6 +144,7 @@ def typed(
     outputs: Sequence[str],
 ) -> dict[str, TensorType]:
     """Types of all values by name. Raises `InputError` with everything that is wrong."""
+    # All mistakes are collected before any is raised.
     checker = Checker(program, sizes)
     for argument in arguments:
         checker.argument(argument)

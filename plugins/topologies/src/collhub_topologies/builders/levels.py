@@ -12,6 +12,7 @@ from hub_core.network import MAX_NODES, Links, Topology, TopologyText
 
 def check_npus(text: TopologyText, npus: int) -> None:
     """Raise `UsageError` for more NPUs than a network with switches can have."""
+    # At least as many switches and links come with them.
     if npus > MAX_NODES // 2:
         raise text.error("too large", f"stay below {MAX_NODES // 2} NPUs")
 
@@ -28,6 +29,7 @@ def both_ways(
     low: Int64Array, high: Int64Array, bandwidth_bytes_per_s: float, latency_s: float
 ) -> Links:
     """A link each way between `low[i]` and `high[i]`, all those from `low` first."""
+    # Both directions of a pair are links of their own.
     source, destination = np.concatenate([low, high]), np.concatenate([high, low])
     return Links.uniform(source, destination, bandwidth_bytes_per_s, latency_s)
 

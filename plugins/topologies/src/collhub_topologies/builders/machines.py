@@ -185,6 +185,7 @@ def _direct_machine(text: TopologyText, lanes: Lanes, lane_bandwidth: float) -> 
 
 def _nvswitch_machine(text: TopologyText, gpus: int, bandwidth_per_gpu: float) -> Topology:
     """One machine whose GPUs all hang at one switch."""
+    # What the text states goes before the default.
     (pair,) = text.per_dimension(1, (bandwidth_per_gpu,))
     dimension = Dimension(DimensionKind.SWITCH, gpus, *pair)
     # As `switch:8`, so that it counts as regular: with a dimension, and drawn as one.
@@ -216,6 +217,7 @@ def _both_ways(lanes: Lanes) -> Int64Array:
 
 def _nvswitches(machines: int) -> list[str]:
     """Names of one NVSwitch a machine."""
+    # All NVSwitches of a machine act as one.
     return [f"nvswitch {machine}" for machine in range(machines)]
 
 
@@ -229,6 +231,7 @@ def _nics(machines: int) -> list[str]:
 
 def _groups(machines: int, gpus: int) -> dict[str, tuple[int, ...]]:
     """The NPUs of every machine."""
+    # Hierarchical algorithms go by these groups.
     groups = {}
     for machine in range(machines):
         groups[f"node {machine}"] = span(machine, gpus)

@@ -117,6 +117,7 @@ def dragonfly(text: TopologyText) -> Topology:
 def _local_links(npus: int, groups: int, routers: int) -> Ends:
     """Both ends of every pair of links within the groups of a dragonfly, the lower ones first."""
     group, one, other = _places(groups, routers, routers)
+    # Routers are numbered behind the NPUs.
     first = npus + group * routers
     # Every pair stands twice, once from each of its routers.
     is_once = one < other

@@ -87,6 +87,7 @@ def checked(context: CommandContext, network: Topology, size: int | None) -> Net
 
 def _findings(context: CommandContext, network: Topology) -> list[Diagnostic]:
     """What every installed check of networks says."""
+    # Plugins may add checks of their own.
     request = CheckRequest(name=network.name, topology=network)
     findings: list[Diagnostic] = []
     for report in context.run_checks(Subject.TOPOLOGY, request):

@@ -135,6 +135,7 @@ def _print_groups(context: CommandContext, network: Topology) -> None:
 
 
 def _count(count: int, one: str, more: str) -> str:
+    # Zero has the plural.
     noun = one if count == 1 else more
     return f"{count} {noun}"
 

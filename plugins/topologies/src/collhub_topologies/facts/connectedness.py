@@ -90,6 +90,7 @@ def _lost_pair(topology: Topology) -> tuple[int, int] | None:
 
     They do if NPU 0 reaches all and is reached by all.
     """
+    # Links may lead one way only.
     npus = topology.num_npus
     ahead = np.flatnonzero(~reached(topology, 0)[:npus])
     if len(ahead):
@@ -145,6 +146,7 @@ def _idle_switches(topology: Topology) -> Iterator[Diagnostic]:
 
 def _cut(topology: Topology, closed: Int64Array) -> str:
     """A set of nodes in words: NPUs first."""
+    # Switches alone reach nobody that counts.
     npus = closed[closed < topology.num_npus]
     switches = closed[closed >= topology.num_npus]
     text = _nodes(topology, npus)
