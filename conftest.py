@@ -18,6 +18,7 @@ import jsonschema
 import pytest
 
 import hub_core
+from hub_core.plugin_api import Simulator, Synthesizer
 from hub_core.testing import ring_all_reduce
 
 # The machines that run the tests differ in speed and share their cores: no example is too slow.
@@ -38,6 +39,16 @@ def _own_state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
         yield
+
+
+@pytest.fixture
+def comparing() -> None:
+    """Skip a test that compares algorithms where there is nothing to compare or to time them."""
+    registry = hub_core.discover()
+    if "analytical" not in {found.name for found in registry.all(Simulator)}:
+        pytest.skip("the simulator analytical (collhub-astra-sim) is not installed")
+    if "ring" not in {found.name for found in registry.all(Synthesizer)}:
+        pytest.skip("the synthesizers of collhub-classic are not installed")
 
 
 @pytest.fixture(scope="session")

@@ -20,7 +20,7 @@ from lost_tasks import dies, hangs, takes_all_memory, tells_its_process
 
 import hub_core
 from hub_core.model import HubError, UsageError
-from hub_core.plugin_api import EngineRequest, Simulator, Synthesizer
+from hub_core.plugin_api import EngineRequest
 
 ASKED = ("compare", "--collective", "all-reduce", "--topology", "ring:4", "--size", "1KiB..64KiB")
 NAMES = ("--with", "ring", "--with", "direct", "--with", "pairwise", "--no-cache", "--json")
@@ -35,15 +35,6 @@ def engine() -> Iterator[Executor]:
         yield executor
     assert dict(os.environ) == before
     assert workers_of(os.getpid()) == []
-
-
-@pytest.fixture
-def comparing() -> None:
-    registry = hub_core.discover()
-    if "analytical" not in {found.name for found in registry.all(Simulator)}:
-        pytest.skip("the simulator analytical (collhub-astra-sim) is not installed")
-    if "ring" not in {found.name for found in registry.all(Synthesizer)}:
-        pytest.skip("the synthesizers of collhub-classic are not installed")
 
 
 def started(request: EngineRequest, **options: str) -> Executor:

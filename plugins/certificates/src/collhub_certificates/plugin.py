@@ -8,15 +8,15 @@ from hub_core.plugin_api import Check, Subject, hookimpl
 
 COLLHUB_PLUGIN_API = (1, 0)
 
-_PACKING = Check(
-    "packing",
-    Subject.CERTIFICATE,
-    "rate and bound of a packing of trees, recomputed from the links alone",
-    "collhub_certificates.check:check_packing",
-)
-
 
 @hookimpl
 def collhub_checks() -> Sequence[Check]:
     """Describe the check."""
-    return [_PACKING]
+    return [
+        Check(
+            "packing",
+            Subject.CERTIFICATE,
+            "rate and bound of a packing of trees, recomputed from the links alone",
+            "collhub_certificates.check:check_packing",
+        )
+    ]

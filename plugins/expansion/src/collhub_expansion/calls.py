@@ -30,9 +30,6 @@ class Calls:
     root: Int64Array
     dimensions: Int64Array
 
-    def __len__(self) -> int:
-        return len(self.group)
-
 
 def calls_of(workload: Workload, rows: Int64Array) -> Calls:
     """Match the calls `rows`, of each rank in the order in which it issues them.

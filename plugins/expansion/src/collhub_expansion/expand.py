@@ -194,7 +194,7 @@ def _uses(
     """What every rule was used for; the default where it was."""
     rule_of = np.array(chosen.rule, np.int64)
     nodes = np.bincount(origin, minlength=int(calls.row.max(initial=-1)) + 1)
-    nodes_of = np.bincount(calls.instance, nodes[calls.row], len(calls)).astype(np.int64)
+    nodes_of = np.bincount(calls.instance, nodes[calls.row], len(calls.group)).astype(np.int64)
     piece_rule = rule_of[np.array(chosen.instance, np.int64)]
     template = np.array(chosen.template, np.int64)
     found = []

@@ -109,7 +109,7 @@ def plan_of(nodes: NodeColumns, calls: Calls, pieces: Pieces, entries: Catalogue
 
 
 def _parts(calls: Calls, pieces: Pieces, entries: Catalogue) -> _Parts:
-    pointer = row_pointer(np.bincount(pieces.instance, minlength=len(calls)))
+    pointer = row_pointer(np.bincount(pieces.instance, minlength=len(calls.group)))
     counts = np.diff(pointer)[calls.instance]
     call, turn = np.repeat(np.arange(len(calls.row)), counts), counted_positions(counts)
     piece = pointer[calls.instance][call] + turn

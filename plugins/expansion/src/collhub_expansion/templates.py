@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from collhub_columns import (
     BoolArray,
+    ColumnTable,
     Int64Array,
     csr,
     distinct,
@@ -30,7 +31,7 @@ Lists = tuple[Int64Array, Int64Array]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Template:
+class Template(ColumnTable):
     """Nodes by position in the group, in the order of the algorithm's steps.
 
     Columns, one entry a node: `kind` uint8 (`NodeKind`); int64: `peer`: a position, -1 of no
@@ -51,9 +52,6 @@ class Template:
     starts: Lists
     ends: Lists
     tags: int
-
-    def __len__(self) -> int:
-        return len(self.kind)
 
 
 def template_of(algorithm: Algorithm, members: Sequence[int], size: int) -> Template:

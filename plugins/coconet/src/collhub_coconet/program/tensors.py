@@ -14,6 +14,14 @@ Size = int | str
 Shape = tuple[Size, ...]
 
 
+class Placement(StrEnum):
+    """Kinds of layout."""
+
+    LOCAL = "local"
+    REPLICATED = "replicated"
+    SLICED = "sliced"
+
+
 class ElementType(StrEnum):
     """Types of elements, named as numpy names them."""
 
@@ -46,14 +54,6 @@ _ELEMENT_BYTES = {
     ElementType.INT64: 8,
     ElementType.BOOL: 1,
 }
-
-
-class Placement(StrEnum):
-    """Kinds of layout."""
-
-    LOCAL = "local"
-    REPLICATED = "replicated"
-    SLICED = "sliced"
 
 
 @dataclass(frozen=True, slots=True)

@@ -92,12 +92,12 @@ class _Document:
             index = next(at for at, value in enumerate(values) if type(value) is not expected)
             self._fail(f"{path}[{index}]", f"{expected.__name__} was expected")
 
-    def _algorithm(self, index: int, traces: object) -> Algorithm:
+    def _algorithm(self, index: int, traces: Any) -> Algorithm:
         """The algorithm of canonical traces, a base64 text a rank."""
         path = f"$.algorithms[{index}]"
         self._check_types(traces, path, str)
         try:
-            found = [base64.b64decode(text, validate=True) for text in traces]  # type: ignore[attr-defined]
+            found = [base64.b64decode(text, validate=True) for text in traces]
         except (binascii.Error, ValueError):
             self._fail(path, "a text is not base64")
         parts = [
