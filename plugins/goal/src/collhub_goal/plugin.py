@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from collhub_goal.options import GoalWriteOptions
-from hub_core.plugin_api import Format, FormatReader, FormatWriter, hookimpl
+from hub_core.plugin_api import Format, FormatReader, FormatWriter, WorkloadWriter, hookimpl
 
 COLLHUB_PLUGIN_API = (1, 0)
 
@@ -23,6 +23,7 @@ _GOAL = Format(
 )
 
 _WRITER = FormatWriter(_GOAL, "collhub_goal.write:write", GoalWriteOptions)
+_JOB_WRITER = WorkloadWriter(_GOAL, "collhub_goal.write_job:write")
 
 
 @hookimpl
@@ -32,6 +33,6 @@ def collhub_producers() -> Sequence[FormatReader]:
 
 
 @hookimpl
-def collhub_consumers() -> Sequence[FormatWriter]:
-    """Describe the writer."""
-    return [_WRITER]
+def collhub_consumers() -> Sequence[FormatWriter | WorkloadWriter]:
+    """Describe the writers."""
+    return [_WRITER, _JOB_WRITER]
