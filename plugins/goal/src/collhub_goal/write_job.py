@@ -44,7 +44,7 @@ def schedule_of(workload: Workload) -> GoalSchedule:
         amount=np.where(is_message, nodes.bytes, nodes.duration_ns.clip(0)),
         peer=np.where(is_message, nodes.peer, -1).astype(np.int64),
         tag=np.where(is_message, _tags(nodes), 0),
-        # One computation at a time on the device and one on the host, as simulators of jobs have it.
+        # One computation at a time on the device, and one on the host, as in ASTRA-sim.
         cpu=np.where(is_message, -1, np.where(nodes.on_host, 1, 0)).astype(np.int64),
         nic=unstated,
         line=unstated,
