@@ -19,7 +19,6 @@ from collhub_columns import (
     IntArray,
     RankTable,
     distinct,
-    group_of_entry,
     group_pointer,
     inverse,
     is_sorted,
@@ -133,18 +132,6 @@ class StepTable(RankTable):
         """(source, destination) of these messages: a send names one, a receive the other."""
         is_send, here, peer = self.sends[rows], self.rank[rows], self.peer[rows]
         return np.where(is_send, here, peer), np.where(is_send, peer, here)
-
-    def edges(self) -> tuple[Int64Array, Int64Array]:
-        """All dependencies, data and control, as (parent row, child row), without repetition."""
-        rows = max(len(self), 1)
-        data = group_of_entry(self.data_indptr) * rows + self.data_indices
-        control = group_of_entry(self.control_indptr) * rows + self.control_indices
-        merged = data if len(data) else control
-        # Both are sorted already: only two tables with entries have to be merged.
-        if len(data) and len(control):
-            merged = distinct(np.concatenate([data, control]))
-        children, parents = np.divmod(merged, rows)
-        return parents, children
 
     @classmethod
     def from_columns(

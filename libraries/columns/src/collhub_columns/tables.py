@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import numpy.typing as npt
 
-from collhub_columns.groups import BoolArray, Int64Array
+from collhub_columns.groups import BoolArray, Int64Array, distinct, group_of_entry
 
 
 class ColumnTable:
@@ -36,12 +36,18 @@ class RankTable(ColumnTable):
     """Base of tables of arrays whose rows are grouped by rank; the arrays become read-only.
 
     `rank_indptr` int64[num_ranks + 1]: rows of rank r are `rank_indptr[r]:rank_indptr[r + 1]`.
+    `data_indptr`, `control_indptr` int64[rows + 1] with `data_indices`, `control_indices`: the rows
+    that a row waits for.
     """
 
     __slots__ = ()
     rank: npt.NDArray[np.int32]
     kind: npt.NDArray[np.uint8]
     rank_indptr: Int64Array
+    data_indptr: Int64Array
+    data_indices: Int64Array
+    control_indptr: Int64Array
+    control_indices: Int64Array
 
     def __post_init__(self) -> None:
         # Tables are shared: by models, by plugins, by whoever gave the columns.
@@ -55,6 +61,31 @@ class RankTable(ColumnTable):
     def num_ranks(self) -> int:
         """Number of ranks, those without rows included."""
         return len(self.rank_indptr) - 1
+
+    @property
+    def data_edges(self) -> tuple[Int64Array, Int64Array]:
+        """Data dependencies, (parent row, child row), ascending in children."""
+        return self.data_indices, group_of_entry(self.data_indptr)
+
+    @property
+    def control_edges(self) -> tuple[Int64Array, Int64Array]:
+        """Control dependencies, (parent row, child row), ascending in children."""
+        return self.control_indices, group_of_entry(self.control_indptr)
+
+    def edges(self) -> tuple[Int64Array, Int64Array]:
+        """All dependencies, data and control, as (parent row, child row).
+
+        What is among both stands once; within one, rows stand as the table has them.
+        """
+        rows = max(len(self), 1)
+        both = self.data_edges, self.control_edges
+        data, control = (children * rows + parents for parents, children in both)
+        merged = data if len(data) else control
+        # Both are sorted as a rule: only two tables with entries have to be merged.
+        if len(data) and len(control):
+            merged = distinct(np.concatenate([data, control]))
+        children, parents = np.divmod(merged, rows)
+        return parents, children
 
     def rows_of_kind(self, kinds: Iterable[int]) -> BoolArray:
         """Mask of the rows of one of these kinds: bool[rows]."""

@@ -27,10 +27,28 @@ _ENTRY = re.compile(r"algorithm\.(0|[1-9][0-9]{0,6})")
 Traces = Sequence[Sequence[Artifact]]
 
 
+def algorithm_texts(algorithm: Algorithm) -> list[str]:
+    """An algorithm as its canonical traces, a base64 text a rank."""
+    return [_text(trace) for trace in _traces(algorithm)]
+
+
+def algorithm_of_texts(texts: Sequence[str], file: str, what: str) -> Algorithm:
+    """The algorithm of canonical traces by rank, `what` of a file.
+
+    Raises `InputError` for texts that are no trace in base64.
+    """
+    contents = [_decoded(text, file, rank, what) for rank, text in enumerate(texts)]
+    parts = [
+        SourcePart(f"{file} {what}", content.__bytes__, rank, len(content))
+        for rank, content in enumerate(contents)
+    ]
+    return algorithm_of(Source(f"{file} {what}", tuple(parts)), ChakraReadOptions())
+
+
 def embedded_traces(algorithms: Sequence[Algorithm]) -> Traces:
     """The traces of every algorithm by rank, encoded when they are asked for."""
     # A file needs one trace of each.
-    return [tuple(traces_of(each, TraceOptions()).artifacts) for each in algorithms]
+    return [_traces(each) for each in algorithms]
 
 
 def entries(traces: Traces, rank: int) -> list[MetadataEntry]:
@@ -40,6 +58,10 @@ def entries(traces: Traces, rank: int) -> list[MetadataEntry]:
         for number, of_ranks in enumerate(traces)
         if rank < len(of_ranks)
     ]
+
+
+def _traces(algorithm: Algorithm) -> tuple[Artifact, ...]:
+    return tuple(traces_of(algorithm, TraceOptions()).artifacts)
 
 
 def _text(trace: Artifact) -> str:
@@ -52,25 +74,24 @@ def algorithms_of(files: Sequence[Metadata], name: str) -> tuple[Algorithm, ...]
 
     Raises `InputError` for texts that are no trace, and where a number is left out.
     """
-    parts: dict[int, list[SourcePart]] = {}
-    for rank, metadata in enumerate(files):
+    texts: dict[int, list[str]] = {}
+    for metadata in files:
         for attribute in metadata.attributes:
             match = _ENTRY.fullmatch(attribute)
-            if match is None:
-                continue
-            content = _decoded(metadata.text(attribute), name, rank, attribute)
-            part = SourcePart(f"{name} {attribute}", content.__bytes__, rank, len(content))
-            parts.setdefault(int(match[1]), []).append(part)
-    if sorted(parts) != list(range(len(parts))):
-        message = f"of its {len(parts)} algorithms the highest is {max(parts)}"
+            if match is not None:
+                texts.setdefault(int(match[1]), []).append(metadata.text(attribute))
+    if sorted(texts) != list(range(len(texts))):
+        message = f"of its {len(texts)} algorithms the highest is {max(texts)}"
         raise InputError(message, location=Location(name), code="algorithm")
-    sources = [Source(f"{name} algorithm {one}", tuple(parts[one])) for one in sorted(parts)]
-    return tuple(algorithm_of(source, ChakraReadOptions()) for source in sources)
+    return tuple(
+        algorithm_of_texts(texts[one], name, f"the metadata {_PREFIX + str(one)!r}")
+        for one in sorted(texts)
+    )
 
 
-def _decoded(text: str, name: str, rank: int, attribute: str) -> bytes:
+def _decoded(text: str, file: str, rank: int, what: str) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
-        message, place = f"the metadata {attribute!r} is not base64", Location(name, rank=rank)
-        raise InputError(message, location=place, code="algorithm") from None
+        place = Location(file, rank=rank)
+        raise InputError(f"{what} is not base64", location=place, code="algorithm") from None

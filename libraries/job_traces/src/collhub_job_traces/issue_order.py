@@ -5,15 +5,9 @@ from __future__ import annotations
 import heapq
 
 import numpy as np
-from collhub_columns import Int64Array, group_of_entry
+from collhub_columns import Int64Array
 
 from hub_core.model import NodeColumns, NodeKind
-
-
-def all_edges(nodes: NodeColumns) -> tuple[Int64Array, Int64Array]:
-    """All dependencies, (parents, children)."""
-    children = [group_of_entry(nodes.data_indptr), group_of_entry(nodes.control_indptr)]
-    return np.concatenate([nodes.data_indices, nodes.control_indices]), np.concatenate(children)
 
 
 def collectives_in_order(nodes: NodeColumns) -> Int64Array:
@@ -21,7 +15,7 @@ def collectives_in_order(nodes: NodeColumns) -> Int64Array:
 
     Of nodes that wait for nothing more, the smallest id goes first, as in ASTRA-sim.
     """
-    parents, children = all_edges(nodes)
+    parents, children = nodes.edges()
     missing = np.bincount(children, minlength=len(nodes)).tolist()
     order = np.argsort(parents, kind="stable")
     targets, starts = (

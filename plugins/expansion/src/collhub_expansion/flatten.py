@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from collhub_columns import Int64Array, group_of_entry, row_pointer
+from collhub_columns import Int64Array, row_pointer
 
 from collhub_expansion.blocks import Blocks, catalogue, joined
 from collhub_expansion.calls import Calls
@@ -66,10 +66,8 @@ def _dependencies(
     # Ends of a block stand for the node, starts for what waits.
     entries = blocks.catalogue
     exits, entrances = blocks.lists(entries.ends), blocks.lists(entries.starts)
-    data = nodes.data_indices, group_of_entry(nodes.data_indptr)
-    control = nodes.control_indices, group_of_entry(nodes.control_indptr)
-    between_data = _both(joined(data, plan.exits, plan.entrances), plan.chains)
-    between_control = joined(_both(control, turns), plan.exits, plan.entrances)
+    between_data = _both(joined(nodes.data_edges, plan.exits, plan.entrances), plan.chains)
+    between_control = joined(_both(nodes.control_edges, turns), plan.exits, plan.entrances)
     return (
         _both(joined(between_data, exits, entrances), blocks.inner(entries.data)),
         _both(joined(between_control, exits, entrances), blocks.inner(entries.control)),

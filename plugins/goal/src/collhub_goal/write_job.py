@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 import numpy as np
-from collhub_columns import Int64Array, group_of_entry
+from collhub_columns import Int64Array
 
 from collhub_goal.schedule import GoalOperation, GoalSchedule
 from collhub_goal.text import goal_text
@@ -33,8 +33,7 @@ def schedule_of(workload: Workload) -> GoalSchedule:
     operation = np.full(len(nodes), int(GoalOperation.CALC), np.int64)
     operation[nodes.is_kind(NodeKind.SEND)] = GoalOperation.SEND
     operation[nodes.is_kind(NodeKind.RECV)] = GoalOperation.RECV
-    parent = np.concatenate([nodes.data_indices, nodes.control_indices])
-    ends = group_of_entry(nodes.data_indptr), group_of_entry(nodes.control_indptr)
+    parent, child = nodes.edges()
     unstated = np.full(len(nodes), -1, np.int64)
     none = np.zeros(0, np.int64)
     return GoalSchedule(
@@ -49,7 +48,7 @@ def schedule_of(workload: Workload) -> GoalSchedule:
         nic=unstated,
         line=unstated,
         parent=parent,
-        child=np.concatenate(ends),
+        child=child,
         early_parent=none,
         early_child=none,
     )

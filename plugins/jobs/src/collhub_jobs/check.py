@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 from collhub_columns import Int64Array, topological_levels
-from collhub_job_traces import all_edges, collectives_in_order
+from collhub_job_traces import collectives_in_order
 
 from hub_core import Diagnostic, Location, UsageError
 from hub_core.model import JobCollective, NodeKind, Workload
@@ -53,7 +53,7 @@ def _capped(found: list[Diagnostic]) -> list[Diagnostic]:
 def _cycles(workload: Workload) -> list[Diagnostic]:
     """A node of every rank that waits for itself."""
     nodes = workload.nodes
-    parents, children = all_edges(nodes)
+    parents, children = nodes.edges()
     order = topological_levels(len(nodes), parents, children)
     if order.is_complete:
         return []

@@ -10,7 +10,6 @@ from collhub_columns import topological_levels
 from collhub_jobs.check import run as check
 from collhub_jobs.passes import drop_markers, fuse_collectives, scale_compute, split_collectives
 from collhub_jobs.passes.options import FuseOptions, ScaleOptions, SplitOptions
-from collhub_jobs.passes.rows import control_of, data_of
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -66,7 +65,7 @@ def reach(job: Workload) -> set[tuple[tuple[int, int], tuple[int, int]]]:
     """Pairs of (rank, id) of which the second waits for the first, over any chain."""
     nodes = job.nodes
     parents, children = (
-        np.concatenate(side) for side in zip(data_of(nodes), control_of(nodes), strict=True)
+        np.concatenate(side) for side in zip(nodes.data_edges, nodes.control_edges, strict=True)
     )
     reached = np.zeros((len(nodes), len(nodes)), np.bool_)
     reached[parents, children] = True
@@ -119,7 +118,7 @@ def test_gradients_of_a_step_fall_into_one_bucket() -> None:
     result, report = fuse_collectives.run(training_step(), FuseOptions(1 << 17))
     assert result.nodes.bytes[result.nodes.is_kind(NodeKind.COLLECTIVE)].tolist() == [1 << 17] * 4
     assert report.changes == ("8 all-reduces are fused into 4",)
-    edges = np.concatenate(data_of(result.nodes)[:1]), data_of(result.nodes)[1]
+    edges = result.nodes.data_edges
     assert topological_levels(len(result.nodes), *edges).is_complete
 
 

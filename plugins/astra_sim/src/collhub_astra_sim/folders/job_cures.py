@@ -10,9 +10,9 @@ from dataclasses import replace
 from itertools import count
 
 import numpy as np
-from collhub_columns import BoolArray, Int64Array, group_of_entry
+from collhub_columns import BoolArray, Int64Array
 
-from hub_core.model import NODE_DTYPES, NodeColumns, NodeKind, ProcessGroup, Workload
+from hub_core.model import NODE_DEFAULTS, NODE_DTYPES, NodeColumns, NodeKind, ProcessGroup, Workload
 
 EXACT_SYSTEM = {"peak-perf": 0.002, "local-mem-bw": 1000000000, "roofline-enabled": 1}
 """A roofline by which 2d + 1 operations on 1 byte take d ns: durations are whole us otherwise."""
@@ -104,17 +104,19 @@ def _with_last_computation(workload: Workload) -> Workload:
     ranks = np.unique(nodes.rank[is_risky]).astype(np.int64)
     if not len(ranks):
         return workload
-    edges = _edges(nodes.data_indptr, nodes.data_indices)
-    control = _edges(nodes.control_indptr, nodes.control_indices)
+    edges, control = nodes.data_edges, nodes.control_edges
     # Nodes that nothing waits for.
     is_last = np.isin(nodes.rank, ranks)
     is_last[edges[0]] = False
     is_last[control[0]] = False
     lasts = np.flatnonzero(is_last)
     added = len(nodes) + np.searchsorted(ranks, nodes.rank[lasts])
-    columns = {name: getattr(nodes, name) for name in NODE_DTYPES}
     own = _last_nodes(nodes, ranks)
-    table = {name: np.concatenate([columns[name], own[name]]) for name in NODE_DTYPES}
+    table = {
+        # Of one type: identities of 64 bits would lose digits beside other integers.
+        name: np.concatenate([getattr(nodes, name), own[name].astype(dtype)])
+        for name, dtype in NODE_DTYPES.items()
+    }
     data = np.concatenate([edges[0], lasts]), np.concatenate([edges[1], added])
     changed = NodeColumns.from_columns(workload.num_ranks, table, data, control)
     return replace(workload, nodes=changed)
@@ -124,15 +126,7 @@ def _last_nodes(nodes: NodeColumns, ranks: Int64Array) -> dict[str, Int64Array]:
     """The columns of one computation of 1 ns for each of the ranks, with numbers of their own."""
     # The highest number of a rank is the last to get a slot.
     highest = int(nodes.identity.max(initial=0))
-    own = {name: np.full(len(ranks), -1, np.int64) for name in NODE_DTYPES}
-    own |= {"rank": ranks, "identity": np.full(len(ranks), highest + 1)}
-    for name, value in (("kind", int(NodeKind.COMPUTE)), ("tag", 0), ("on_host", 0)):
-        own[name] = np.full(len(ranks), value)
-    own["duration_ns"] = np.ones(len(ranks), np.int64)
-    return own
-
-
-def _edges(indptr: Int64Array, parents: Int64Array) -> tuple[Int64Array, Int64Array]:
-    """(parents, children)."""
-    # Parents are listed by child.
-    return parents, group_of_entry(indptr)
+    own = {name: np.full(len(ranks), least, np.int64) for name, least in NODE_DEFAULTS.items()}
+    stated = {"identity": highest + 1, "kind": int(NodeKind.COMPUTE), "duration_ns": 1}
+    own |= {name: np.full(len(ranks), value) for name, value in stated.items()}
+    return own | {"rank": ranks}

@@ -234,14 +234,7 @@ def _children(nodes: NodeColumns, order: Int64Array, node: Records) -> Int64Arra
     count = len(nodes)
     place = np.empty(count, np.int64)
     place[order] = np.arange(count)
-    rows = np.arange(count)
-    child = np.concatenate(
-        [
-            np.repeat(rows, np.diff(nodes.data_indptr)),
-            np.repeat(rows, np.diff(nodes.control_indptr)),
-        ]
-    )
-    parent = np.concatenate([nodes.data_indices, nodes.control_indices])
+    parent, child = nodes.edges()
     codes = np.unique(place[parent] * max(count, 1) + place[child])
     parents, children = np.divmod(codes, max(count, 1))
     first, children = csr(parents, children, count)

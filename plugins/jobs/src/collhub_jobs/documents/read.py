@@ -5,28 +5,25 @@ Nothing is made from a stated size: every array is held against the document its
 
 from __future__ import annotations
 
-import base64
-import binascii
 import itertools
 import json
 from typing import Any, NoReturn
 
 import numpy as np
 from collhub_columns import Int64Array
+from collhub_job_traces import algorithm_of_texts
 
 from collhub_jobs.documents.write import NAMED_COLUMNS, SCHEMA, name_of
 from hub_core import (
     Algorithm,
-    ChakraReadOptions,
     InputError,
     Location,
     Provenance,
     Workload,
-    chakra_algorithm,
     first_violation,
 )
 from hub_core.model import NODE_DTYPES, NodeColumns, ProcessGroup
-from hub_core.plugin_api import NoOptions, Source, SourcePart
+from hub_core.plugin_api import NoOptions, Source
 
 _SCHEMA_FILE = "workload-1.json"
 # Held to the schema without their entries, which are checked faster as columns.
@@ -96,15 +93,7 @@ class _Document:
         """The algorithm of canonical traces, a base64 text a rank."""
         path = f"$.algorithms[{index}]"
         self._check_types(traces, path, str)
-        try:
-            found = [base64.b64decode(text, validate=True) for text in traces]
-        except (binascii.Error, ValueError):
-            self._fail(path, "a text is not base64")
-        parts = [
-            SourcePart(f"{self._file} {path}.{rank}.et", content.__bytes__, rank, len(content))
-            for rank, content in enumerate(found)
-        ]
-        return chakra_algorithm(Source(f"{self._file} {path}", tuple(parts)), ChakraReadOptions())
+        return algorithm_of_texts(traces, self._file, f"{path}: a text")
 
     def _nodes(self, stated: dict[str, Any], num_ranks: int) -> NodeColumns:
         unknown = set(stated) - {*NODE_DTYPES, "data", "control"}

@@ -5,7 +5,6 @@ Columns that hold only their default are left out. Equal jobs give equal bytes.
 
 from __future__ import annotations
 
-import base64
 import itertools
 import json
 from collections.abc import Iterator, Mapping
@@ -13,8 +12,9 @@ from enum import IntEnum
 from functools import partial
 
 import numpy as np
+from collhub_job_traces import algorithm_texts
 
-from hub_core import Algorithm, InputError, TraceOptions, Workload, chakra_traces
+from hub_core import InputError, Workload
 from hub_core.model import NODE_DEFAULTS, NODE_DTYPES, JobCollective, NodeColumns, NodeKind
 from hub_core.plugin_api import Artifact, NoOptions, WriteResult
 
@@ -41,7 +41,7 @@ def _text(workload: Workload) -> str:
         "groups": [{"name": one.name, "ranks": list(one.ranks)} for one in workload.groups],
         "names": list(workload.names),
         "extras": list(workload.extras),
-        "algorithms": [_traces(algorithm) for algorithm in workload.algorithms],
+        "algorithms": [algorithm_texts(algorithm) for algorithm in workload.algorithms],
         "extensions": dict(workload.extensions),
     }
     lines = [f'  "{name}": {_json(name, value)},' for name, value in header.items()]
@@ -58,12 +58,6 @@ def _json(name: str, value: object) -> str:
     except (TypeError, ValueError, RecursionError) as error:
         message = f"the workload's {name} cannot be written as JSON: {error}"
         raise InputError(message, code="not-json") from None
-
-
-def _traces(algorithm: Algorithm) -> list[str]:
-    """An algorithm as its canonical traces, a base64 text a rank."""
-    traces = chakra_traces(algorithm, TraceOptions()).artifacts
-    return [base64.b64encode(trace.content()).decode("ascii") for trace in traces]
 
 
 def _columns(nodes: NodeColumns) -> Iterator[tuple[str, list[object]]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from collhub_columns import BoolArray, Int64Array, csr, expanded_ranges, positions_in
 
-from collhub_jobs.passes.rows import Edges, columns_of, control_of, data_of, rebuilt
+from collhub_jobs.passes.rows import Edges, columns_of, rebuilt
 from hub_core.model import NodeKind, Workload
 from hub_core.plugin_api import NoOptions, PassReport
 
@@ -17,7 +17,7 @@ def run(workload: Workload, options: NoOptions) -> tuple[Workload, PassReport]:
     count = int(is_marker.sum())
     if not count:
         return workload, PassReport(())
-    data, control = data_of(nodes), control_of(nodes)
+    data, control = nodes.data_edges, nodes.control_edges
     bridges = _bridges(data, control, is_marker)
     kept = np.flatnonzero(~is_marker)
     place = positions_in(kept, len(nodes))

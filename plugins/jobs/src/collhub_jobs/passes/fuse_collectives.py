@@ -10,7 +10,7 @@ import numpy as np
 from collhub_columns import BoolArray, Int64Array, positions_in, topological_levels
 
 from collhub_jobs.passes.options import FuseOptions
-from collhub_jobs.passes.rows import columns_of, control_of, data_of, rebuilt
+from collhub_jobs.passes.rows import columns_of, rebuilt
 from hub_core.model import JobCollective, NodeColumns, NodeKind, Workload
 from hub_core.plugin_api import PassReport
 
@@ -32,7 +32,7 @@ def run(workload: Workload, options: FuseOptions) -> tuple[Workload, PassReport]
     changed = np.zeros(len(nodes), np.bool_)
     changed[target[fused]] = True
     edges = []
-    for parents, children in (data_of(nodes), control_of(nodes)):
+    for parents, children in (nodes.data_edges, nodes.control_edges):
         changed[children[fused[parents]]] = True
         pairs = np.stack([place[target[parents]], place[target[children]]])
         # Two of a bucket that wait for the same node wait for it once.
@@ -81,7 +81,7 @@ def _depths(nodes: NodeColumns, counted: BoolArray) -> Int64Array:
     Of two nodes on one path, the later has more: equal depths mean that neither waits for the
     other, and buckets of one depth each never wait for one another in a circle.
     """
-    edges = [np.concatenate(side) for side in zip(data_of(nodes), control_of(nodes), strict=True)]
+    edges = nodes.edges()
     order = topological_levels(len(nodes), edges[0], edges[1])
     depth = counted.astype(np.int64)
     level = np.searchsorted(order.level_indptr, order.position, side="right")

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
-from collhub_columns import BoolArray, Int64Array, group_of_entry
+from collhub_columns import BoolArray, Int64Array
 
 from hub_core.model import NODE_DTYPES, NodeColumns, Workload
 
@@ -22,16 +22,6 @@ def columns_of(nodes: NodeColumns) -> Columns:
         # The columns of a workload are read-only.
         columns[name] = getattr(nodes, name).copy()
     return columns
-
-
-def data_of(nodes: NodeColumns) -> Edges:
-    """Data dependencies, (parents, children)."""
-    return nodes.data_indices, group_of_entry(nodes.data_indptr)
-
-
-def control_of(nodes: NodeColumns) -> Edges:
-    """Control dependencies, (parents, children)."""
-    return nodes.control_indices, group_of_entry(nodes.control_indptr)
 
 
 def rebuilt(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from collhub_jobs.passes.options import ScaleOptions
-from collhub_jobs.passes.rows import columns_of, control_of, data_of, rebuilt
+from collhub_jobs.passes.rows import columns_of, rebuilt
 from hub_core import UsageError
 from hub_core.model import NodeKind, Workload, parse_ranks
 from hub_core.plugin_api import PassReport
@@ -34,7 +34,7 @@ def run(workload: Workload, options: ScaleOptions) -> tuple[Workload, PassReport
         # A computation without time would be taken for one that states none.
         column[rows] = np.maximum(scaled, 1).astype(np.int64)
         columns[name] = column
-    result = rebuilt(workload, columns, data_of(nodes), control_of(nodes), chosen)
+    result = rebuilt(workload, columns, nodes.data_edges, nodes.control_edges, chosen)
     count = int(chosen.sum())
     said = f"{count} computations take {options.factor:g} times as long"
     return result, PassReport((said,) if count else ())

@@ -7,7 +7,7 @@ import numpy.typing as npt
 from collhub_columns import Int64Array, counted_positions, expanded_ranges, first_positions
 
 from collhub_jobs.passes.options import SplitOptions
-from collhub_jobs.passes.rows import Edges, columns_of, control_of, data_of, rebuilt
+from collhub_jobs.passes.rows import Edges, columns_of, rebuilt
 from hub_core.model import NodeColumns, NodeKind, Workload
 from hub_core.plugin_api import PassReport
 
@@ -31,9 +31,11 @@ def run(workload: Workload, options: SplitOptions) -> tuple[Workload, PassReport
     columns["bytes"] = np.where(cut, part, size)
     columns["identity"] = _identities(nodes, source, index)
     first = first_positions(copies)
-    data, control = (_spread(edges, copies, first) for edges in (data_of(nodes), control_of(nodes)))
+    data, control = (
+        _spread(edges, copies, first) for edges in (nodes.data_edges, nodes.control_edges)
+    )
     waits_for_cut = np.zeros(len(nodes), np.bool_)
-    for parents, children in (data_of(nodes), control_of(nodes)):
+    for parents, children in (nodes.data_edges, nodes.control_edges):
         waits_for_cut[children[is_cut[parents]]] = True
     changed = cut | waits_for_cut[source]
     result = rebuilt(workload, columns, data, control, changed)
