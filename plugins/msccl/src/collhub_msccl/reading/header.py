@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from collhub_msccl.findings import FileFindings
 from collhub_msccl.numbers import NumberState, parse_number
-from collhub_msccl.reading.scan import ScannedXml
+from collhub_msccl.reading.element_tables import ScannedXml
 from hub_core.model import CollectiveKind
 
 # Both spellings of reduce-scatter are in use: microsoft/msccl and its MSCCLang write the

@@ -17,8 +17,8 @@ from collhub_columns import (
 
 from collhub_msccl.findings import FileFindings
 from collhub_msccl.numbers import NumberState
+from collhub_msccl.reading.element_tables import ScannedXml
 from collhub_msccl.reading.header import AlgoHeader
-from collhub_msccl.reading.scan import ScannedXml
 from collhub_msccl.thread_block_program import (
     BUFFER_NAMES,
     STEP_TYPE_NAMES,

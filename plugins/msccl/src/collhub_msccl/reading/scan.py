@@ -1,43 +1,32 @@
 """Scan MSCCL-IR XML into tables, one row an element, with line numbers.
 
-One pass of expat over the file. Every element costs a few list operations and no object of its own;
-distinct attribute values are stored once, so that a number is parsed once however often it stands
-in the file. Time and memory are linear in the file.
+One pass of expat over the file, which of steps that are written alike sees the first alone. Every
+element costs a few list operations and no object of its own; distinct attribute values are stored
+once, so that a number is parsed once however often it stands in the file. Time and memory are
+linear in the file.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
 from itertools import count
 from typing import NoReturn
 from xml.parsers import expat
 
-import numpy as np
-import numpy.typing as npt
-from collhub_columns import Int64Array
-
 from collhub_msccl.findings import FileFindings
-from collhub_msccl.numbers import NumberState, parse_number
+from collhub_msccl.reading.alike_steps import StepRun, alike_steps
+from collhub_msccl.reading.element_rows import ElementRows
+from collhub_msccl.reading.element_tables import ScannedXml, Texts
 from hub_core.model import InputError, Location
 
 MAX_BYTES = 1 << 30
-# The file is handed over in pieces that are views of it; texts are encoded in batches, so that few
-# Python strings are alive at a time.
+# The file is handed over in pieces that are views of it.
 _PIECE_BYTES = 1 << 18
-_FLUSH_TEXTS = 1 << 13
 # Attributes of <algo> travel in the header of every trace file.
 _LONGEST_HEADER_TEXT = 4096
 _LONGEST_SHOWN_NAME = 40
 _MOST_SHOWN_NAMES = 5
 _PARENT = {"gpu": "algo", "tb": "gpu", "step": "tb"}
-_ATTRIBUTES: Mapping[str, tuple[str, ...]] = {
-    "gpu": ("id", "i_chunks", "o_chunks", "s_chunks"),
-    "tb": ("id", "send", "recv", "chan"),
-    "step": ("s", "type", "srcbuf", "srcoff", "dstbuf", "dstoff", "cnt", "depid", "deps", "hasdep"),
-}
 _DOCUMENT = "#document"
 _IGNORED = ""
 _REASONS_AT_END = (
@@ -46,105 +35,6 @@ _REASONS_AT_END = (
     expat.errors.XML_ERROR_UNCLOSED_CDATA_SECTION,
     expat.errors.XML_ERROR_PARTIAL_CHAR,
 )
-
-
-class Texts:
-    """The distinct attribute values of a file; None stands for a missing attribute.
-
-    Tables hold indices into it ("codes").
-    """
-
-    def __init__(self, texts: Sequence[str | None]) -> None:
-        """Keep the texts, each at the index that is its code."""
-        self._texts = texts
-
-    def __getitem__(self, code: int) -> str | None:
-        """The text of a code, None for that of a missing attribute."""
-        return self._texts[code]
-
-    @cached_property
-    def missing(self) -> int:
-        """Index of None, or -1."""
-        if None not in self._texts:
-            return -1
-        return self._texts.index(None)
-
-    @cached_property
-    def numbers(self) -> tuple[Int64Array, npt.NDArray[np.uint8]]:
-        """Value and `NumberState` of every text."""
-        values: list[int] = []
-        states: list[int] = []
-        for text in self._texts:
-            value, state = (0, NumberState.NO_NUMBER) if text is None else parse_number(text)
-            values.append(value)
-            states.append(state)
-        return np.asarray(values, np.int64), np.asarray(states, np.uint8)
-
-    def positions_in(self, words: Sequence[str]) -> Int64Array:
-        """Index in `words` of every text, or -1."""
-        known: dict[str | None, int] = {word: index for index, word in enumerate(words)}
-        return np.asarray([known.get(text, -1) for text in self._texts], np.int64)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class ElementTable:
-    """The elements of one name in document order.
-
-    `codes`: int32[rows, len(attributes)], indices into `Texts`; `line`: int64[rows]; `first_child`:
-    int64[rows + 1], rows of the child table.
-    """
-
-    attributes: tuple[str, ...]
-    codes: npt.NDArray[np.int32]
-    line: Int64Array
-    first_child: Int64Array
-
-    def __len__(self) -> int:
-        return len(self.line)
-
-    def column(self, attribute: str) -> npt.NDArray[np.int32]:
-        """Text indices of one attribute."""
-        return self.codes[:, self.attributes.index(attribute)]
-
-
-@dataclass(frozen=True, slots=True)
-class ScannedXml:
-    """A whole file: attributes of `<algo>` as written, and the tables of its elements."""
-
-    algo: Mapping[str, str]
-    algo_line: int
-    gpus: ElementTable
-    thread_blocks: ElementTable
-    steps: ElementTable
-    texts: Texts
-
-    def table(self, tag: str) -> ElementTable:
-        """The table of one element name."""
-        tables = {"gpu": self.gpus, "tb": self.thread_blocks, "step": self.steps}
-        return tables[tag]
-
-    def name(self, tag: str, row: int) -> str:
-        """Name of a row in messages, from ids as written."""
-        if tag != "step":
-            code = self.table(tag).column("id")[row]
-            return f"<{tag}> with id {self.texts[code]}"
-        first_step = self.thread_blocks.first_child
-        # The last thread block that begins at or before the step; empty ones share a beginning.
-        block = int(np.searchsorted(first_step[:-1], row, "right")) - 1
-        code = self.thread_blocks.column("id")[block]
-        return f"thread block {self.texts[code]}, step {row - int(first_step[block])}"
-
-    def ranks(self, tag: str) -> Int64Array:
-        """Rank of every row of a table; -1 where its id is no number."""
-        values, states = self.texts.numbers
-        ids = self.gpus.column("id")
-        rank = np.where(states[ids] == NumberState.FINE, values[ids], -1)
-        # An element has the rank of its parent: a repetition for each floor of the tree.
-        if tag in ("tb", "step"):
-            rank = np.repeat(rank, np.diff(self.gpus.first_child))
-        if tag == "step":
-            rank = np.repeat(rank, np.diff(self.thread_blocks.first_child))
-        return rank
 
 
 def scan(
@@ -161,7 +51,7 @@ def scan(
         raise InputError(message, location=Location(file), code="too-large")
     scanner = _Scanner(file)
     try:
-        _feed(scanner.parser, content)
+        _feed(scanner, content)
     except expat.ExpatError as error:
         raise _syntax_error(error, scanner, content, file) from None
     except (LookupError, ValueError):
@@ -175,14 +65,29 @@ def scan(
     return scanner.document(findings)
 
 
-def _feed(parser: expat.XMLParserType, content: bytes) -> None:
-    """Give the whole file to the parser, which calls the handlers on the way."""
+def _feed(scanner: _Scanner, content: bytes) -> None:
+    """Give the file to the parser, which calls the handlers on the way.
+
+    Of steps that are alike it gets the first; where that is one, the others are added at once.
+    """
     # Slices of a view are no copies.
     view = memoryview(content)
-    for start in range(0, len(content), _PIECE_BYTES):
-        piece = view[start : start + _PIECE_BYTES]
-        parser.Parse(piece, False)
-    parser.Parse(b"", True)
+    position = 0
+    for run in alike_steps(content):
+        _feed_pieces(scanner.parser, view[position : run.first])
+        is_step = scanner.takes_step(view[run.first : run.second])
+        position = run.second
+        if is_step:
+            scanner.add_run(run)
+            position = run.end
+    _feed_pieces(scanner.parser, view[position:])
+    scanner.parser.Parse(b"", True)
+
+
+def _feed_pieces(parser: expat.XMLParserType, view: memoryview) -> None:
+    """Give some of the file to the parser, a piece at a time."""
+    for start in range(0, len(view), _PIECE_BYTES):
+        parser.Parse(view[start : start + _PIECE_BYTES], False)
 
 
 def _syntax_error(
@@ -200,7 +105,7 @@ def _syntax_error(
             code="empty",
             cure="give an MSCCL-IR XML file",
         )
-    place = Location(file, error.lineno)
+    place = Location(file, error.lineno + scanner.unseen_lines)
     reason = expat.ErrorString(error.code)
     if reason not in _REASONS_AT_END:
         message = f"this is not well-formed XML: {reason}"
@@ -213,64 +118,6 @@ def _syntax_error(
         code="truncated",
         cure="get the whole file",
     )
-
-
-class _Rows:
-    """Collects the elements of one name."""
-
-    def __init__(self, name: str, codes: Mapping[str | None, int]) -> None:
-        self.attributes = _ATTRIBUTES[name]
-        self.lines: list[int] = []
-        self.first_child: list[int] = []
-        self.unknown: Counter[str] = Counter()
-        self._codes = codes
-        self._texts: list[str | None] = []
-        self._pieces: list[npt.NDArray[np.int32]] = []
-        # Attributes in the order of the last element, and where ours stand there. Elements of one
-        # file look alike, so the order is compared once an element and computed once a file; None
-        # for elements that have just our attributes in our order.
-        self._layout: list[str] = []
-        self._order: list[int] | None = None
-
-    def add(self, pairs: list[str], line: int) -> None:
-        """Take an element: names and values in turn, as expat gives ordered attributes."""
-        names = pairs[::2]
-        if names != self._layout:
-            self._change_layout(names)
-        texts: list[str | None] = pairs[1::2]  # type: ignore[assignment]
-        # Rare: most files print just the ten attributes of a step, in one order.
-        if self._order is not None:
-            texts = [texts[position] if position >= 0 else None for position in self._order]
-            self._count_unknown(names)
-        self._texts.extend(texts)
-        self.lines.append(line)
-        if len(self._texts) >= _FLUSH_TEXTS:
-            self._flush()
-
-    def table(self, child_rows: int) -> ElementTable:
-        """Everything that was added; `child_rows`: length of the child table."""
-        self._flush()
-        codes = np.concatenate(self._pieces).reshape(-1, len(self.attributes))
-        first_child = np.asarray([*self.first_child, child_rows], np.int64)
-        lines = np.asarray(self.lines, np.int64)
-        return ElementTable(self.attributes, codes, lines, first_child)
-
-    def _change_layout(self, names: list[str]) -> None:
-        """Find our attributes among those of an element; a missing one stands at -1."""
-        position = {name: index for index, name in enumerate(names)}
-        order = [position.get(attribute, -1) for attribute in self.attributes]
-        is_ours = order == list(range(len(names)))
-        self._layout = names
-        self._order = None if is_ours else order
-
-    def _count_unknown(self, names: list[str]) -> None:
-        self.unknown.update(name for name in names if name not in self.attributes)
-
-    def _flush(self) -> None:
-        """Replace the texts that wait by their codes."""
-        codes = map(self._codes.__getitem__, self._texts)
-        self._pieces.append(np.fromiter(codes, np.int32, len(self._texts)))
-        self._texts.clear()
 
 
 class _Scanner:
@@ -288,11 +135,13 @@ class _Scanner:
         self._open = [_DOCUMENT]
         self._ignored: Counter[str] = Counter()
         self._ignored_line = 0
+        # Lines of the file that the parser does not get.
+        self.unseen_lines = 0
         self._algo: dict[str, str] = {}
         self._algo_line = 0
-        self._gpus = _Rows("gpu", self._codes)
-        self._thread_blocks = _Rows("tb", self._codes)
-        self._steps = _Rows("step", self._codes)
+        self._gpus = ElementRows("gpu", self._codes)
+        self._thread_blocks = ElementRows("tb", self._codes)
+        self._steps = ElementRows("step", self._codes)
         self.parser = expat.ParserCreate()
         # Lists of names and values in turn: cheaper than a dictionary for each element.
         self.parser.ordered_attributes = True
@@ -304,6 +153,18 @@ class _Scanner:
     def innermost(self) -> str:
         """Name of the element that is open now, or nothing."""
         return self._open[-1] if len(self._open) > 1 else ""
+
+    def takes_step(self, element: memoryview) -> bool:
+        """Whether a text, given to the parser now, is one step of a thread block."""
+        # It may stand in a comment, or where no step belongs.
+        rows = len(self._steps.lines)
+        self.parser.Parse(element, False)
+        return len(self._steps.lines) == rows + 1 and self.innermost == "tb"
+
+    def add_run(self, run: StepRun) -> None:
+        """Take the steps of a run after the first, which the parser has seen."""
+        self._steps.add_run(run)
+        self.unseen_lines += run.lines * (len(run.codes) - 1)
 
     def document(self, findings: FileFindings) -> ScannedXml:
         """The tables, when the end of the file has been reached."""
@@ -318,7 +179,7 @@ class _Scanner:
     def _start(self, name: str, attributes: list[str]) -> None:
         """Handle a start tag. The most frequent element comes first: this is the hot loop."""
         inside = self._open[-1]
-        line = self.parser.CurrentLineNumber
+        line = self.parser.CurrentLineNumber + self.unseen_lines
         if name == "step" and inside == "tb":
             self._steps.add(attributes, line)
         elif name == "tb" and inside == "gpu":
@@ -375,7 +236,7 @@ class _Scanner:
         return _IGNORED
 
     def _refuse_doctype(self, *_declaration: object) -> None:
-        line = self.parser.CurrentLineNumber
+        line = self.parser.CurrentLineNumber + self.unseen_lines
         message = "a DOCTYPE is not accepted: entities could be expanded without bound"
         self._fail("doctype", message, line, "remove it")
 

@@ -1,0 +1,112 @@
+"""Elements of a scanned file as tables, one row an element, with line numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+from collhub_columns import Int64Array
+
+from collhub_msccl.numbers import NumberState, parse_number
+
+
+class Texts:
+    """The distinct attribute values of a file; None stands for a missing attribute.
+
+    Tables hold indices into it ("codes").
+    """
+
+    def __init__(self, texts: Sequence[str | None]) -> None:
+        """Keep the texts, each at the index that is its code."""
+        self._texts = texts
+
+    def __getitem__(self, code: int) -> str | None:
+        """The text of a code, None for that of a missing attribute."""
+        return self._texts[code]
+
+    @cached_property
+    def missing(self) -> int:
+        """Index of None, or -1."""
+        if None not in self._texts:
+            return -1
+        return self._texts.index(None)
+
+    @cached_property
+    def numbers(self) -> tuple[Int64Array, npt.NDArray[np.uint8]]:
+        """Value and `NumberState` of every text."""
+        values: list[int] = []
+        states: list[int] = []
+        for text in self._texts:
+            value, state = (0, NumberState.NO_NUMBER) if text is None else parse_number(text)
+            values.append(value)
+            states.append(state)
+        return np.asarray(values, np.int64), np.asarray(states, np.uint8)
+
+    def positions_in(self, words: Sequence[str]) -> Int64Array:
+        """Index in `words` of every text, or -1."""
+        known: dict[str | None, int] = {word: index for index, word in enumerate(words)}
+        return np.asarray([known.get(text, -1) for text in self._texts], np.int64)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ElementTable:
+    """The elements of one name in document order.
+
+    `codes`: int32[rows, len(attributes)], indices into `Texts`; `line`: int64[rows]; `first_child`:
+    int64[rows + 1], rows of the child table.
+    """
+
+    attributes: tuple[str, ...]
+    codes: npt.NDArray[np.int32]
+    line: Int64Array
+    first_child: Int64Array
+
+    def __len__(self) -> int:
+        return len(self.line)
+
+    def column(self, attribute: str) -> npt.NDArray[np.int32]:
+        """Text indices of one attribute."""
+        return self.codes[:, self.attributes.index(attribute)]
+
+
+@dataclass(frozen=True, slots=True)
+class ScannedXml:
+    """A whole file: attributes of `<algo>` as written, and the tables of its elements."""
+
+    algo: Mapping[str, str]
+    algo_line: int
+    gpus: ElementTable
+    thread_blocks: ElementTable
+    steps: ElementTable
+    texts: Texts
+
+    def table(self, tag: str) -> ElementTable:
+        """The table of one element name."""
+        tables = {"gpu": self.gpus, "tb": self.thread_blocks, "step": self.steps}
+        return tables[tag]
+
+    def name(self, tag: str, row: int) -> str:
+        """Name of a row in messages, from ids as written."""
+        if tag != "step":
+            code = self.table(tag).column("id")[row]
+            return f"<{tag}> with id {self.texts[code]}"
+        first_step = self.thread_blocks.first_child
+        # The last thread block that begins at or before the step; empty ones share a beginning.
+        block = int(np.searchsorted(first_step[:-1], row, "right")) - 1
+        code = self.thread_blocks.column("id")[block]
+        return f"thread block {self.texts[code]}, step {row - int(first_step[block])}"
+
+    def ranks(self, tag: str) -> Int64Array:
+        """Rank of every row of a table; -1 where its id is no number."""
+        values, states = self.texts.numbers
+        ids = self.gpus.column("id")
+        rank = np.where(states[ids] == NumberState.FINE, values[ids], -1)
+        # An element has the rank of its parent: a repetition for each floor of the tree.
+        if tag in ("tb", "step"):
+            rank = np.repeat(rank, np.diff(self.gpus.first_child))
+        if tag == "step":
+            rank = np.repeat(rank, np.diff(self.thread_blocks.first_child))
+        return rank
