@@ -10,12 +10,7 @@ if TYPE_CHECKING:
     from collhub_chakra import NodeTable, NodeType
 
     from hub_core.chakra.formats import ChakraReadOptions, TraceOptions
-    from hub_core.chakra.traces import (
-        chakra_algorithm,
-        chakra_bytes,
-        chakra_nodes,
-        chakra_traces,
-    )
+    from hub_core.chakra.traces import chakra_algorithm, chakra_bytes, chakra_nodes, chakra_traces
     from hub_core.cli.arguments import (
         COLLECTIVE,
         FILE,
@@ -38,14 +33,10 @@ if TYPE_CHECKING:
         strict_flag,
         verify_option,
     )
-    from hub_core.cli.command_context import (
-        CommandContext,
-        OpenedInput,
-        OutputTarget,
-        WrittenFiles,
-    )
+    from hub_core.cli.command_context import CommandContext, OpenedInput, OutputTarget, WrittenFiles
     from hub_core.cli.command_group import CommandGroup
     from hub_core.documents.schema_check import first_violation
+    from hub_core.documents.strict_json import json_document, parse_json_object
     from hub_core.documents.topologies import topology_to_json
     from hub_core.installed import installed_version
     from hub_core.model.algorithm import Algorithm, Provenance
@@ -90,11 +81,11 @@ __all__ = [
     "VerifyReport", "Workload", "Written", "WrittenFiles", "__version__", "assign",
     "chakra_algorithm", "chakra_bytes", "chakra_nodes", "chakra_traces", "check_stdout",
     "complete_offers", "discover", "execute", "first_violation", "force_flag", "format_option",
-    "from_option", "input_options", "installed_version", "json_flag", "names_from",
-    "number_option", "offer_option", "option_pairs", "output_option", "output_options",
-    "parse_topology", "read", "read_topology", "read_workload", "simulate", "source_argument",
-    "start_engine", "strict_flag", "synthesize", "topology_to_json", "transform", "verify",
-    "verify_option", "write",
+    "from_option", "input_options", "installed_version", "json_document", "json_flag",
+    "names_from", "number_option", "offer_option", "option_pairs", "output_option",
+    "output_options", "parse_json_object", "parse_topology", "read", "read_topology",
+    "read_workload", "simulate", "source_argument", "start_engine", "strict_flag", "synthesize",
+    "topology_to_json", "transform", "verify", "verify_option", "write",
 ]  # fmt: skip
 
 _HOMES = {
@@ -103,13 +94,13 @@ _HOMES = {
     "hub_core.chakra.traces": ("chakra_algorithm chakra_bytes chakra_nodes chakra_traces"),
     "hub_core.cli.arguments": (
         "COLLECTIVE FILE Assignments OutputRequest assign check_stdout complete_offers force_flag "
-        "format_option "
-        "from_option input_options json_flag number_option offer_option option_pairs "
+        "format_option from_option input_options json_flag number_option offer_option option_pairs "
         "output_option output_options source_argument strict_flag verify_option"
     ),
     "hub_core.cli.command_context": "CommandContext OpenedInput OutputTarget WrittenFiles",
     "hub_core.cli.command_group": "CommandGroup",
     "hub_core.documents.schema_check": "first_violation",
+    "hub_core.documents.strict_json": "json_document parse_json_object",
     "hub_core.documents.topologies": "topology_to_json",
     "hub_core.installed": "installed_version",
     "hub_core.model.algorithm": "Algorithm Provenance",

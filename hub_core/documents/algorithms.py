@@ -6,10 +6,8 @@ One line a column, lossless, byte-stable. Source: schemas/algorithm-1.json.
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any, NoReturn
 
 import numpy as np
@@ -17,7 +15,13 @@ import numpy.typing as npt
 from collhub_columns import Int64Array
 
 from hub_core.documents.schema_check import TYPE_NAMES, first_violation
-from hub_core.documents.strict_json import MAX_DEPTH, JsonObject, is_too_deep, parse_object
+from hub_core.documents.strict_json import (
+    MAX_DEPTH,
+    JsonObject,
+    is_too_deep,
+    json_document,
+    parse_json_object,
+)
 from hub_core.model import (
     COLUMN_DEFAULTS,
     COLUMN_DTYPES,
@@ -96,20 +100,7 @@ def _document_text(algorithm: Algorithm) -> str:
         "provenance": algorithm.provenance.as_json(),
         "extensions": dict(algorithm.extensions),
     }
-    lines = [f'  "{name}": {_json(name, value)},' for name, value in header.items()]
-    # Without blanks: columns are most of a document.
-    compact = partial(json.dumps, separators=(",", ":"))
-    columns = [f'    "{name}": {compact(values)}' for name, values in _columns(algorithm.steps)]
-    return "\n".join(["{", *lines, '  "steps": {', ",\n".join(columns), "  }", "}", ""])
-
-
-def _json(name: str, value: object) -> str:
-    """A value of the header; extensions may hold what JSON cannot."""
-    try:
-        return json.dumps(value, allow_nan=False)
-    except (TypeError, ValueError, RecursionError) as error:
-        message = f"the algorithm's {name} cannot be written as JSON: {error}"
-        raise InputError(message, code="not-json") from None
+    return json_document(header, "steps", _columns(algorithm.steps))
 
 
 def _collective_object(collective: Collective) -> dict[str, JsonValue]:
@@ -140,11 +131,7 @@ def _columns(steps: StepTable) -> Iterable[tuple[str, Sequence[object]]]:
             yield name, [names[value] for value in column.tolist()]
         elif is_needed:
             yield name, column.tolist()
-    for name in ("data", "control"):
-        flat = getattr(steps, f"{name}_indices").tolist()
-        ends = getattr(steps, f"{name}_indptr").tolist()
-        if flat:
-            yield name, [flat[start:stop] for start, stop in itertools.pairwise(ends)]
+    yield from steps.parent_lists()
 
 
 class _Document:
@@ -152,7 +139,7 @@ class _Document:
 
     def __init__(self, file: str, content: bytes) -> None:
         self._file = file
-        self._root = parse_object(content, file)
+        self._root = parse_json_object(content, file)
         # Another format is named as such, before its differences are.
         self._check_name()
         extensions = self._root.get("extensions")

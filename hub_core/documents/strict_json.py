@@ -1,9 +1,13 @@
-"""Parse JSON without guessing: UTF-8, no key twice, no NaN, bounded nesting; defects have lines."""
+"""JSON without guessing: UTF-8, no key twice, no NaN, bounded nesting; defects have lines.
+
+Documents of columns are written with a line a column, so that equal models give equal bytes.
+"""
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable, Mapping
 from typing import Any, NoReturn
 
 from hub_core.model import InputError, Location
@@ -21,8 +25,11 @@ class _RefusedError(ValueError):
     """What the hooks of the JSON parser raise."""
 
 
-def parse_object(content: bytes, file: str) -> JsonObject:
-    """Return the object that `content` holds. Raises `InputError` naming `file` and the line."""
+def parse_json_object(content: bytes, file: str) -> JsonObject:
+    """The object that a file holds. Raises `InputError` that names `file` and the line.
+
+    No key stands twice in it; nothing in it is checked yet.
+    """
     # Only the start is copied where that suffices: documents may have many megabytes.
     start = content[:4096].lstrip(_BLANKS)
     if not start and not content.strip(_BLANKS):
@@ -45,6 +52,29 @@ def parse_object(content: bytes, file: str) -> JsonObject:
     except ValueError:
         # All that is left is an integer of more digits than Python converts.
         _fail(file, "an integer has too many digits")
+
+
+def json_document(
+    header: Mapping[str, object],
+    table: str,
+    columns: Iterable[tuple[str, object]],
+) -> str:
+    """The text of an object: members of `header`, a line each, and a table with a line a column.
+
+    Raises `InputError` for values that JSON cannot hold, as extensions may have.
+    """
+    lines = [f'  "{name}": {_json(name, value)},' for name, value in header.items()]
+    # Without blanks: columns are most of a document.
+    found = [f'    "{name}": {json.dumps(one, separators=(",", ":"))}' for name, one in columns]
+    return "\n".join(["{", *lines, f'  "{table}": {{', ",\n".join(found), "  }", "}", ""])
+
+
+def _json(name: str, value: object) -> str:
+    try:
+        return json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        message = f"{name} cannot be written as JSON: {error}"
+        raise InputError(message, code="not-json") from None
 
 
 def _parsed(content: bytes) -> JsonObject:

@@ -14,7 +14,7 @@ from typing import NoReturn, TypeVar
 import numpy as np
 
 from hub_core.documents.schema_check import TYPE_NAMES, first_violation
-from hub_core.documents.strict_json import JsonObject, parse_object
+from hub_core.documents.strict_json import JsonObject, parse_json_object
 from hub_core.model import HubError, InputError, Location, parse_bandwidth, parse_time
 from hub_core.network.grids import MAX_LINKS, MAX_NODES, grid
 from hub_core.network.links import Links
@@ -37,7 +37,7 @@ _Result = TypeVar("_Result")
 def read(source: Source, options: NoOptions) -> Topology:
     """Build the topology that a document describes. Raises `InputError` naming line or `$.path`."""
     del options
-    root = parse_object(source.content(), source.name)
+    root = parse_json_object(source.content(), source.name)
     if root.get("schema") != SCHEMA:
         cure = f'state "schema": "{SCHEMA}"'
         _fail(source.name, "$.schema", f"this is not a {SCHEMA} document", cure)

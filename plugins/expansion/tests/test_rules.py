@@ -12,22 +12,24 @@ KNOWN = ("ring", "direct")
 REDUCE, GATHER = CollectiveKind.ALL_REDUCE, CollectiveKind.ALL_GATHER
 
 
+# Condition: a size that it has, and the nearest that it has not.
+_SIZES = {
+    ">1KiB": (1025, 1024),
+    ">=1KiB": (1024, 1023),
+    "<1KiB": (1023, 1024),
+    "<=1KiB": (1024, 1025),
+    "1KiB": (1024, 1023),
+    "1KiB..2KiB": (2048, 2049),
+}
+
+
 def chosen(kind: CollectiveKind, size: int, group: str, *texts: str) -> int:
     return choose([parse_rule(text, KNOWN) for text in texts], kind, size, group)
 
 
-@pytest.mark.parametrize(
-    ("condition", "matching", "other"),
-    [
-        (">1KiB", 1025, 1024),
-        (">=1KiB", 1024, 1023),
-        ("<1KiB", 1023, 1024),
-        ("<=1KiB", 1024, 1025),
-        ("1KiB", 1024, 1023),
-        ("1KiB..2KiB", 2048, 2049),
-    ],
-)
-def test_a_condition_bounds_the_size(condition: str, matching: int, other: int) -> None:
+@pytest.mark.parametrize("condition", _SIZES)
+def test_a_condition_bounds_the_size(condition: str) -> None:
+    matching, other = _SIZES[condition]
     text = f"all-reduce@{condition}=ring"
     assert chosen(REDUCE, matching, "", text) == 0
     assert chosen(REDUCE, other, "", text) == -1

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import itertools
+from collections.abc import Iterable, Iterator
 from dataclasses import Field
 from typing import Any, ClassVar, Self
 
@@ -86,6 +87,17 @@ class RankTable(ColumnTable):
             merged = distinct(np.concatenate([data, control]))
         children, parents = np.divmod(merged, rows)
         return parents, children
+
+    def parent_lists(self) -> Iterator[tuple[str, list[list[int]]]]:
+        """Name of a kind of dependencies, data or control, and the parents of each row.
+
+        Documents hold them like this; a kind that has none is left out.
+        """
+        for name in ("data", "control"):
+            flat = getattr(self, f"{name}_indices").tolist()
+            ends = getattr(self, f"{name}_indptr").tolist()
+            if flat:
+                yield name, [flat[start:stop] for start, stop in itertools.pairwise(ends)]
 
     def rows_of_kind(self, kinds: Iterable[int]) -> BoolArray:
         """Mask of the rows of one of these kinds: bool[rows]."""

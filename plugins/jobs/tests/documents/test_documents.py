@@ -125,3 +125,9 @@ def test_what_is_no_json_is_refused() -> None:
     for content in (b"{", b'{"schema": NaN}', b"[" * 100_000):
         with pytest.raises(InputError, match=r"JSON|schema"):
             read_text(content)
+
+
+def test_a_key_that_stands_twice_is_refused() -> None:
+    content = text_of(training_step()).replace(b'"names":', b'"groups": [], "names":')
+    with pytest.raises(InputError, match="the key 'groups' stands twice"):
+        read_text(content)

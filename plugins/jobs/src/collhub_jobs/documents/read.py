@@ -6,7 +6,6 @@ Nothing is made from a stated size: every array is held against the document its
 from __future__ import annotations
 
 import itertools
-import json
 from typing import Any, NoReturn
 
 import numpy as np
@@ -21,6 +20,7 @@ from hub_core import (
     Provenance,
     Workload,
     first_violation,
+    parse_json_object,
 )
 from hub_core.model import NODE_DTYPES, NodeColumns, ProcessGroup
 from hub_core.plugin_api import NoOptions, Source
@@ -40,11 +40,8 @@ class _Document:
 
     def __init__(self, source: Source) -> None:
         self._file = source.name
-        try:
-            self._root: Any = json.loads(source.content(), parse_constant=self._refuse)
-        except (ValueError, RecursionError) as error:
-            self._fail("$", f"this is not JSON: {error}")
-        name = self._root.get("schema") if isinstance(self._root, dict) else None
+        self._root = parse_json_object(source.content(), source.name)
+        name = self._root.get("schema")
         if name != SCHEMA:
             self._fail("$.schema", f"expected {SCHEMA!r}, got {str(name)[:80]!r}")
         short = {key: value for key, value in self._root.items() if key not in _LONG}
@@ -77,9 +74,6 @@ class _Document:
     def _fail(self, path: str, message: str) -> NoReturn:
         place = Location(self._file)
         raise InputError(f"{path}: {message}", location=place, code="invalid-json")
-
-    def _refuse(self, constant: str) -> NoReturn:
-        raise ValueError(f"{constant} is no number of JSON")
 
     def _check_types(self, values: object, path: str, expected: type) -> None:
         """Check that a value is a list of this type alone; a bool is no int."""

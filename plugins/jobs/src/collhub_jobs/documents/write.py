@@ -5,16 +5,13 @@ Columns that hold only their default are left out. Equal jobs give equal bytes.
 
 from __future__ import annotations
 
-import itertools
-import json
 from collections.abc import Iterator, Mapping
 from enum import IntEnum
-from functools import partial
 
 import numpy as np
 from collhub_job_traces import algorithm_texts
 
-from hub_core import InputError, Workload
+from hub_core import Workload, json_document
 from hub_core.model import NODE_DEFAULTS, NODE_DTYPES, JobCollective, NodeColumns, NodeKind
 from hub_core.plugin_api import Artifact, NoOptions, WriteResult
 
@@ -44,20 +41,7 @@ def _text(workload: Workload) -> str:
         "algorithms": [algorithm_texts(algorithm) for algorithm in workload.algorithms],
         "extensions": dict(workload.extensions),
     }
-    lines = [f'  "{name}": {_json(name, value)},' for name, value in header.items()]
-    # Without blanks: columns are most of a document.
-    compact = partial(json.dumps, separators=(",", ":"))
-    columns = [f'    "{name}": {compact(values)}' for name, values in _columns(workload.nodes)]
-    return "\n".join(["{", *lines, '  "nodes": {', ",\n".join(columns), "  }", "}", ""])
-
-
-def _json(name: str, value: object) -> str:
-    """A value of the header; extensions may hold what JSON cannot."""
-    try:
-        return json.dumps(value, allow_nan=False)
-    except (TypeError, ValueError, RecursionError) as error:
-        message = f"the workload's {name} cannot be written as JSON: {error}"
-        raise InputError(message, code="not-json") from None
+    return json_document(header, "nodes", _columns(workload.nodes))
 
 
 def _columns(nodes: NodeColumns) -> Iterator[tuple[str, list[object]]]:
@@ -74,8 +58,4 @@ def _columns(nodes: NodeColumns) -> Iterator[tuple[str, list[object]]]:
             yield name, [words[value] for value in column.tolist()]
         else:
             yield name, column.tolist()
-    for name in ("data", "control"):
-        flat = getattr(nodes, f"{name}_indices").tolist()
-        ends = getattr(nodes, f"{name}_indptr").tolist()
-        if flat:
-            yield name, [flat[start:stop] for start, stop in itertools.pairwise(ends)]
+    yield from nodes.parent_lists()
