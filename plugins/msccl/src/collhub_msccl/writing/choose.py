@@ -41,7 +41,7 @@ RESIDENT_BLOCKS = 64
 _MANY_ROWS = 1 << 14
 # A buffer crosses a link in so many latencies where steps are spread: a small call, since more
 # blocks gain most there, but larger than that of `link_time`, so that large calls lose little.
-_LATENCIES_OF_A_BUFFER = 4
+_LATENCIES_OF_A_BUFFER = 8
 
 
 @dataclass(frozen=True, slots=True)
