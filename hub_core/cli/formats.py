@@ -68,6 +68,7 @@ _BY_SUBJECT = (Subject.TOPOLOGY, Subject.INSTALLATION, Subject.WORKLOAD)
 _SHOWN = {
     Shown.TOPOLOGY: "draw topology",
     Shown.RUN: "draw timeline",
+    Shown.JOB: "draw timeline of job",
     Shown.COMPARISON: "draw comparison",
 }
 _PATTERNS = {Layout.FILE: "*{}", Layout.PREFIX: "PREFIX.<rank>{}", Layout.FOLDER: "folder"}

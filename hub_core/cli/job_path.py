@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from collhub_columns import Int64Array, counted_positions, run_lengths, run_mask, run_starts
+from collhub_columns import Int64Array, counted_positions, run_lengths, run_starts
 
-from hub_core.model import NodeColumns, NodeKind, Workload
+from hub_core.model import NodeColumns, NodeKind, Workload, connection_keys, pair_in_order
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class _Search:
 
     def __init__(self, workload: Workload, start: Int64Array, end: Int64Array) -> None:
         self._nodes, self._start, self._end = workload.nodes, start, end
-        self._partner = partners(workload, start, end)
+        self._partner = job_partners(workload, start, end)
         # By rank and end, those that never end first.
         self._by_end = np.lexsort((end, self._nodes.rank))
 
@@ -109,11 +109,11 @@ class _Search:
         return -1 if parent in seen else parent
 
 
-def partners(workload: Workload, start: Int64Array, end: Int64Array) -> Int64Array:
-    """For every row the node that its end may wait for, int64.
+def job_partners(workload: Workload, start: Int64Array, end: Int64Array) -> Int64Array:
+    """For every row of a job that ran the node whose start it may wait for, int64.
 
     Of a collective the member of the same call that began last, of a RECV its SEND, else the row
-    itself.
+    itself. `start`, `end`: int64 by row in ns, -1 for never.
     """
     found = np.arange(len(end))
     rows, last = _last_members(workload.nodes, start, end)
@@ -141,34 +141,20 @@ def _last_members(
 
 
 def _messages(nodes: NodeColumns, start: Int64Array) -> tuple[Int64Array, Int64Array]:
-    """(receipts, the SEND of each), of messages that were sent."""
-    sends, sent = _numbered(nodes, start, NodeKind.SEND)
-    receipts, received = _numbered(nodes, start, NodeKind.RECV)
-    keys = np.concatenate([sent, received], 1)
-    order = np.lexsort(keys)
-    # Equal keys stand together; their number is that of the message.
-    number = np.empty(len(order), np.int64)
-    number[order] = np.cumsum(run_mask(*keys[:, order]))
-    sender = np.full(len(order) + 1, -1)
-    sender[number[: len(sends)]] = sends
-    found = sender[number[len(sends) :]]
-    return receipts[found >= 0], found[found >= 0]
-
-
-def _numbered(
-    nodes: NodeColumns, start: Int64Array, kind: NodeKind
-) -> tuple[Int64Array, Int64Array]:
-    """(rows of a kind that began, what their message is: int64[5, rows])."""
-    rows = np.flatnonzero(nodes.is_kind(kind) & (start >= 0))
-    ends = [nodes.rank[rows], nodes.peer[rows]]
-    source, destination = ends if kind is NodeKind.SEND else ends[::-1]
-    order = np.lexsort((start[rows], nodes.bytes[rows], nodes.tag[rows], destination, source))
-    rows = rows[order]
-    columns = source[order], destination[order], nodes.tag[rows], nodes.bytes[rows]
-    message = np.stack([column.astype(np.int64) for column in columns])
-    # Equal messages between two ranks are told apart by their order.
-    number = _ordinals(*message)
-    return rows, np.concatenate([message, number[None]])
+    """(receipts, the SEND of each), of messages that were sent; equal ones in order of time."""
+    begun = np.argsort(start, kind="stable")
+    begun = begun[start[begun] >= 0]
+    sends, receipts = (begun[nodes.kind[begun] == kind] for kind in (NodeKind.SEND, NodeKind.RECV))
+    rank, peer = nodes.rank, nodes.peer
+    source = np.concatenate([rank[sends], peer[receipts]])
+    destination = np.concatenate([peer[sends], rank[receipts]])
+    both = np.concatenate([sends, receipts])
+    # What tells messages between two ranks apart, as one number.
+    told = np.stack([nodes.tag[both], nodes.bytes[both]])
+    _, label = np.unique(told, axis=1, return_inverse=True)
+    keys = connection_keys(source, destination, label)
+    found = pair_in_order(sends, receipts, keys[: len(sends)], keys[len(sends) :])
+    return found.receive, found.send
 
 
 def _ordinals(*columns: npt.NDArray[np.generic]) -> Int64Array:

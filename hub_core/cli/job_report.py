@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from collhub_columns import Int64Array
 
-from hub_core.cli.job_path import PathNode, critical_path, partners
+from hub_core.cli.job_path import PathNode, critical_path, job_partners
 from hub_core.cli.workloads import collective_name
 from hub_core.model import JobCollective, NodeKind, Workload
 
@@ -32,7 +32,8 @@ class Spent:
     """Calls of one sort on all ranks: how long they took, and how much of that was exposed.
 
     `kind`: of the collective or message. `ranks`: of the groups, 2 for messages. `most_ns`: exposed
-    on the rank that has most.
+    on the rank that has most. `waiting_ns`: until the last member of the call had begun, or the
+    message was sent.
     """
 
     kind: str
@@ -42,6 +43,7 @@ class Spent:
     time_ns: int
     exposed_ns: int
     most_ns: int
+    waiting_ns: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +60,15 @@ def job_report(workload: Workload, start: Int64Array, end: Int64Array) -> JobRep
     """The report of a run; `start`, `end`: int64 by row in ns, -1 for never."""
     covered = _Covered(workload, start, end)
     rows = np.flatnonzero(workload.nodes.is_kind(*_COMMUNICATION) & (end >= 0))
-    # A receipt may be asked for long before its message is sent.
     begin = start[rows]
+    others = start[job_partners(workload, start, end)[rows]]
+    others = np.clip(others, begin, end[rows])
+    # A receipt may be asked for long before its message is sent.
     is_receipt = workload.nodes.kind[rows] == NodeKind.RECV
-    sent = start[partners(workload, start, end)[rows]]
-    begin = np.where(is_receipt, np.minimum(np.maximum(begin, sent), end[rows]), begin)
+    waiting = others - begin
+    begin = np.where(is_receipt, others, begin)
     exposed = end[rows] - begin - covered.within(rows, begin, end[rows])
-    table = _Table(workload, rows, end[rows] - begin, exposed)
+    table = _Table(workload, rows, end[rows] - begin, exposed, waiting)
     path = tuple(critical_path(workload, start, end))
     return JobReport(covered.by_rank(), table.by_sort(), table.by_group(), path)
 
@@ -113,11 +117,16 @@ class _Table:
     """Communication nodes with their times, to be summed by what they are."""
 
     def __init__(
-        self, workload: Workload, rows: Int64Array, time_ns: Int64Array, exposed_ns: Int64Array
+        self,
+        workload: Workload,
+        rows: Int64Array,
+        time_ns: Int64Array,
+        exposed_ns: Int64Array,
+        waiting_ns: Int64Array,
     ) -> None:
         nodes = workload.nodes
         self._workload, self._rank = workload, nodes.rank[rows]
-        self._time_ns, self._exposed_ns = time_ns, exposed_ns
+        self._time_ns, self._exposed_ns, self._waiting_ns = time_ns, exposed_ns, waiting_ns
         is_collective = nodes.kind[rows] == NodeKind.COLLECTIVE
         messages = _FIRST_MESSAGE + nodes.kind[rows].astype(np.int64)
         self._sort = np.where(is_collective, nodes.collective[rows], messages)
@@ -166,6 +175,7 @@ class _Table:
             int(self._time_ns[members].sum()),
             int(exposed.sum()),
             int(per_rank.max(initial=0)),
+            int(self._waiting_ns[members].sum()),
         )
 
 
@@ -225,6 +235,7 @@ def _spent_object(spent: Spent) -> dict[str, JsonValue]:
         "time_ns": spent.time_ns,
         "exposed_ns": spent.exposed_ns,
         "most_exposed_ns": spent.most_ns,
+        "waiting_ns": spent.waiting_ns,
     }
 
 

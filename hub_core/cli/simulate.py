@@ -69,7 +69,7 @@ TIMING_COLUMNS = ("size", "time", "bandwidth", "bound", "ratio")
     "steps_out",
     metavar="FILE",
     type=FILE,
-    help="Also write start and end of every step as CSV.",
+    help="Also write start and end of every step, or node of a workload, as CSV.",
 )
 @click.option(
     "--timeline",
@@ -127,6 +127,8 @@ def simulate(
             name=opened.name,
             as_json=as_json,
             has_overlap=has_overlap,
+            steps_out=steps_out,
+            timeline_out=timeline_out,
         )
     if has_overlap:
         raise UsageError("--overlap is for workloads", cure="leave it out for an algorithm")

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from hub_core.cli.output import print_fields, print_json, print_line, print_note, print_table
+from hub_core.cli.step_times import write_step_times
 from hub_core.cli.workloads import LISTED
 from hub_core.model import ExitCode, UsageError, format_bytes, format_time
 from hub_core.model.diagnostics import diagnostic_object
@@ -32,10 +33,13 @@ def simulate_workload(
     name: str,
     as_json: bool,
     has_overlap: bool,
+    steps_out: str | None,
+    timeline_out: str | None,
 ) -> int:
     """Simulate a workload and say when each rank finishes; exit 1 where one never does.
 
-    `has_overlap`: also without limits of what a rank may have in flight.
+    `has_overlap`: also without limits of what a rank may have in flight. `steps_out`,
+    `timeline_out`: files of the times of nodes.
     """
     request = WorkloadRequest(workload, topology)
     times = _times(session, request, backend, options, name)
@@ -43,6 +47,10 @@ def simulate_workload(
     if has_overlap:
         unlimited = _times(session, request, backend, {**options, **UNLIMITED}, name)
     report = _report(workload, times)
+    if steps_out is not None:
+        write_step_times(workload.nodes, times, steps_out)
+    if timeline_out is not None:
+        _write_timeline(session, workload, times, timeline_out)
     if as_json:
         print_json(_document(name, backend, request, times, unlimited, report))
     else:
@@ -51,6 +59,19 @@ def simulate_workload(
             _print_report(workload, report)
     session.report(times.diagnostics)
     return ExitCode.DONE if times.time_ns is not None else ExitCode.INVALID
+
+
+def _write_timeline(session: Session, workload: Workload, times: WorkloadTimes, out: str) -> None:
+    """Write the nodes of a run; a writer refuses runs whose simulator tells no times of nodes."""
+    from hub_core.plugin_api import ReportRequest, Shown
+
+    request = ReportRequest(
+        title=out,
+        workload=workload,
+        step_start_ns=times.step_start_ns,
+        step_end_ns=times.step_end_ns,
+    )
+    session.write_report(Shown.JOB, request, out)
 
 
 def _times(
@@ -159,7 +180,7 @@ def _print_report(workload: Workload, report: JobReport) -> None:
     if report.spent:
         shown = min(_LISTED_SORTS, len(report.spent))
         print_line(f"{shown} of {len(report.spent)} sorts of communication, exposed most first:")
-        head = ("communication", "ranks", "size", "calls", "a call", "exposed a rank")
+        head = ("communication", "ranks", "size", "calls", "a call", "waiting", "exposed a rank")
         rows = [_spent_cells(spent) for spent in report.spent[:shown]]
         print_table(head, rows, right=head[1:])
     if not report.path:
@@ -194,6 +215,7 @@ def _spent_cells(spent: Spent) -> Sequence[str]:
         format_bytes(spent.bytes),
         str(spent.calls),
         format_time(spent.time_ns // spent.calls),
+        format_time(spent.waiting_ns // spent.calls),
         format_time(spent.most_ns),
     )
 

@@ -1,23 +1,23 @@
-"""Write when every step of a simulated run started and ended, as a CSV file."""
+"""Write when every step or node of a simulated run started and ended, as a CSV file."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hub_core.model import StepTable, UsageError
-from hub_core.model.kinds import StepKind
+from hub_core.model import NodeKind, StepKind, StepTable, UsageError
 
 if TYPE_CHECKING:
+    from hub_core.model import NodeColumns
     from hub_core.plugin_api import SimulationResult
 
 
 _HEADER = "rank,step,kind,peer,start_ns,end_ns\n"
 
 
-def write_step_times(steps: StepTable, result: SimulationResult, out: str) -> None:
-    """Write one line a step: rank, position in the rank, kind, peer, start and end.
+def write_step_times(steps: StepTable | NodeColumns, result: SimulationResult, out: str) -> None:
+    """Write one line a step, or a node of a job.
 
-    -1 for what never happened.
+    Rank, position in the rank, kind, peer, start and end; -1 for what never happened.
     """
     from hub_core.pipeline.artifacts import Content, destination
     from hub_core.plugin_api import Format
@@ -27,8 +27,9 @@ def write_step_times(steps: StepTable, result: SimulationResult, out: str) -> No
             "this simulator does not tell the times of steps",
             cure="leave out --steps, or use another --backend",
         )
+    kinds = StepKind if isinstance(steps, StepTable) else NodeKind
     place = destination(out, Format("csv", "times of steps", (".csv",)), force=True)
-    names = [kind.name.lower().replace("_", "-") for kind in StepKind]
+    names = [kind.name.lower().replace("_", "-") for kind in kinds]
     columns = (steps.rank, steps.kind, steps.peer, result.step_start_ns, result.step_end_ns)
     rows = zip(*(column.tolist() for column in columns), strict=True)
     first_rows = steps.rank_indptr.tolist()

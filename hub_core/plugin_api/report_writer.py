@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collhub_columns import Int64Array
 
     from hub_core.model.algorithm import Algorithm
+    from hub_core.model.workload import Workload
     from hub_core.network.topology import Topology
     from hub_core.plugin_api.simulator import LinkLoad
 
@@ -24,11 +25,13 @@ class Shown(StrEnum):
 
     TOPOLOGY: `topology`, and after a simulation its `link_loads` and `time_ns`, by `topology draw`.
     RUN: `algorithm`, `collective_bytes` and the times of its steps, by `--timeline` of `simulate`
-    and `run`. COMPARISON: `sizes`, `series` and `bound`, by `--picture` of `compare`.
+    and `run`. JOB: `workload` and the times of its nodes, by `--timeline` of `simulate`.
+    COMPARISON: `sizes`, `series` and `bound`, by `--picture` of `compare`.
     """
 
     TOPOLOGY = "topology"
     RUN = "run"
+    JOB = "job"
     COMPARISON = "comparison"
 
 
@@ -44,7 +47,7 @@ class BandwidthSeries:
 class ReportRequest:
     """What is to be shown; `title` names it.
 
-    `step_start_ns`, `step_end_ns`: int64 per row of the step table, -1 for what never started
+    `step_start_ns`, `step_end_ns`: int64 per row of the steps or nodes, -1 for what never started
     (ended). `time_ns`: of the whole run, None where it never ends. `sizes`: of the full buffer, in
     bytes, ascending. `bound`: what no algorithm can exceed, as a series.
     """
@@ -52,6 +55,7 @@ class ReportRequest:
     title: str
     topology: Topology | None = None
     algorithm: Algorithm | None = None
+    workload: Workload | None = None
     collective_bytes: int = 0
     step_start_ns: Int64Array | None = None
     step_end_ns: Int64Array | None = None

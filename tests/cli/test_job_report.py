@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hub_core.cli.job_path import critical_path, partners
+from hub_core.cli.job_path import critical_path, job_partners
 from hub_core.cli.job_report import job_report
 from hub_core.testing import pipeline, training_step
 
@@ -28,6 +28,8 @@ def test_exposed_is_what_no_computation_of_the_rank_covers() -> None:
     assert (all_reduce.kind, all_reduce.ranks, all_reduce.calls) == ("all-reduce", 2, 4)
     # Rank 0: 30 + 35, of which 10 are covered; rank 1: 10 + 15, of which 10 are covered.
     assert (all_reduce.time_ns, all_reduce.exposed_ns, all_reduce.most_ns) == (90, 70, 55)
+    # Rank 0 waits 20 for the first call and 20 for the second.
+    assert all_reduce.waiting_ns == 40
     assert [name for name, _ in report.groups] == [""]
 
 
@@ -43,7 +45,7 @@ def test_the_path_accounts_for_all_of_the_time_without_gaps() -> None:
 
 
 def test_members_of_the_same_call_are_partners() -> None:
-    assert partners(STEP, START, END).tolist() == [0, 5, 2, 7, 4, 5, 6, 7]
+    assert job_partners(STEP, START, END).tolist() == [0, 5, 2, 7, 4, 5, 6, 7]
 
 
 def test_a_receipt_waits_for_its_message() -> None:
@@ -55,13 +57,30 @@ def test_a_receipt_waits_for_its_message() -> None:
     assert [node.row for node in critical_path(job, start, late)] == [3, 4, 11]
     receipts = [spent for spent in job_report(job, start, end).spent if spent.kind == "recv"]
     # From when the message is sent: 5 ns each, though rank 3 had asked for it at 10.
-    assert [spent.time_ns for spent in receipts] == [10]
+    assert [(spent.time_ns, spent.waiting_ns) for spent in receipts] == [(10, 40)]
 
 
 def test_a_job_in_which_nothing_ends_has_no_path() -> None:
     never = np.full(8, -1)
     report = job_report(STEP, never, never)
     assert (report.path, report.spent, report.rank_compute_ns) == ((), (), (0, 0))
+
+
+@pytest.mark.needs_plugins
+def test_times_of_nodes_are_written_as_csv_and_as_a_timeline(
+    collhub: Callable[..., Any], tmp_path: Path
+) -> None:
+    for plugin in ("collhub_astra_sim", "collhub_jobs", "collhub_pictures", "collhub_models"):
+        pytest.importorskip(plugin)
+    collhub("generate", "transformer", "-o", tmp_path / "job")
+    nodes, trace = tmp_path / "nodes.csv", tmp_path / "trace.json"
+    files = ("--steps", nodes, "--timeline", trace)
+    done = collhub("simulate", tmp_path / "job", "--topology", "ring:2", *files)
+    assert done.code == 0
+    head, *lines = nodes.read_text("ascii").splitlines()
+    assert head == "rank,step,kind,peer,start_ns,end_ns"
+    events = json.loads(trace.read_bytes())["traceEvents"]
+    assert sum(event["ph"] == "X" for event in events) == len(lines)
 
 
 @pytest.mark.needs_plugins

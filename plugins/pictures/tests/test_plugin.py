@@ -21,6 +21,7 @@ def test_networks_runs_and_comparisons_have_writers() -> None:
     assert offers == {
         "svg": Shown.TOPOLOGY,
         "chrome-trace": Shown.RUN,
+        "job-chrome-trace": Shown.JOB,
         "comparison-svg": Shown.COMPARISON,
         "comparison-html": Shown.COMPARISON,
     }

@@ -15,7 +15,11 @@ _CHROME_TRACE = Format(
     "timeline of a run, which ui.perfetto.dev and chrome://tracing show",
     (".json",),
 )
-
+_JOB_TRACE = Format(
+    "job-chrome-trace",
+    "timeline of a job, which ui.perfetto.dev and chrome://tracing show",
+    (".json",),
+)
 _COMPARISON = Format(
     "comparison-svg", "SVG picture of a comparison: bandwidth over size", (".svg",)
 )
@@ -30,6 +34,7 @@ def collhub_consumers() -> Sequence[ReportWriter]:
     return [
         ReportWriter(_SVG, Shown.TOPOLOGY, "collhub_pictures.networks.write:write"),
         ReportWriter(_CHROME_TRACE, Shown.RUN, "collhub_pictures.timelines.write:write"),
+        ReportWriter(_JOB_TRACE, Shown.JOB, "collhub_pictures.timelines.write:write_job"),
         ReportWriter(
             _COMPARISON, Shown.COMPARISON, "collhub_pictures.comparisons.write:write_picture"
         ),

@@ -44,7 +44,7 @@ def _text(workload: Workload) -> str:
     return json_document(header, "nodes", _columns(workload.nodes))
 
 
-def _columns(nodes: NodeColumns) -> Iterator[tuple[str, list[object]]]:
+def _columns(nodes: NodeColumns) -> Iterator[tuple[str, object]]:
     """Name and values of every column that says something."""
     # Where identities are positions, that is what is assumed of a document without them.
     position = np.arange(len(nodes)) - nodes.rank_indptr[nodes.rank]

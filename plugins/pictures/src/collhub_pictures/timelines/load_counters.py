@@ -1,4 +1,4 @@
-"""Runs that are too large for slices: how many steps run at a time, by groups of ranks."""
+"""Runs that are too large for slices: how many rows run at a time, by groups of ranks."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import numpy as np
 from collhub_columns import Float64Array, Int64Array
 
 from collhub_pictures.timelines.run_times import RunTimes
+from collhub_pictures.timelines.subjects import Subject
 from collhub_pictures.timelines.trace_events import TraceEvent, microseconds, named_process
-from collhub_pictures.timelines.tracks import TRACKS, track_kinds
 from hub_core.model import format_ranks
 
 _GROUPS = 100
@@ -17,22 +17,23 @@ _INTERVALS = 500
 
 
 def load_events(run: RunTimes) -> Iterator[TraceEvent]:
-    """Counters of the steps that run at a time, on average in each of some hundred intervals.
+    """Counters of the rows that run at a time, on average in each of some hundred intervals.
 
     A process for every group of consecutive ranks.
     """
-    groups = min(run.steps.num_ranks, _GROUPS)
-    members = np.array_split(np.arange(run.steps.num_ranks), groups)
+    num_ranks = run.subject.table.num_ranks
+    groups = min(num_ranks, _GROUPS)
+    members = np.array_split(np.arange(num_ranks), groups)
     edges = _edges(run.last)
     busy = np.stack([_busy(run, ranks, edges) for ranks in members])
     for group, ranks in enumerate(members):
         yield from named_process(group, _group_name(ranks))
     # After the last interval nothing runs.
-    silent = np.zeros((groups, len(TRACKS), 1))
+    silent = np.zeros((groups, len(run.subject.tracks), 1))
     levels = np.concatenate([busy, silent], axis=2)
     for interval, edge in enumerate(edges.tolist()):
         for group in range(groups):
-            yield _counter(group, edge, levels[group, :, interval])
+            yield _counter(run.subject, group, edge, levels[group, :, interval])
 
 
 def _edges(last: int) -> Int64Array:
@@ -45,15 +46,16 @@ def _edges(last: int) -> Int64Array:
 
 
 def _busy(run: RunTimes, ranks: Int64Array, edges: Int64Array) -> Float64Array:
-    """Steps of consecutive ranks that run on average, float64[tracks, intervals]."""
-    # By sums: the time that all steps spend before an edge is that since their starts, less that
-    # since their ends. Cost: two sorts of the steps, whatever the number of intervals.
-    indptr = run.steps.rank_indptr
+    """Rows of consecutive ranks that run on average, float64[tracks, intervals]."""
+    # By sums: the time that all rows spend before an edge is that since their starts, less that
+    # since their ends. Cost: two sorts of the rows, whatever the number of intervals.
+    subject = run.subject
+    indptr = subject.table.rank_indptr
     first, last = np.searchsorted(run.rows, indptr[[ranks[0], ranks[-1] + 1]])
     own = run.rows[first:last]
-    kinds = track_kinds(run.steps)[own]
-    busy = np.zeros((len(TRACKS), len(edges) - 1))
-    for track in range(len(TRACKS)):
+    kinds = subject.track[own]
+    busy = np.zeros((len(subject.tracks), len(edges) - 1))
+    for track in range(len(subject.tracks)):
         chosen = own[kinds == track]
         spent = _elapsed(run.start[chosen], edges) - _elapsed(run.end[chosen], edges)
         busy[track] = np.diff(spent) / np.diff(edges)
@@ -78,12 +80,12 @@ def _group_name(ranks: Int64Array) -> str:
     return f"ranks {format_ranks(ranks.tolist())}"
 
 
-def _counter(group: int, time: int, levels: Float64Array) -> TraceEvent:
+def _counter(subject: Subject, group: int, time: int, levels: Float64Array) -> TraceEvent:
     """The levels of all tracks of a group from this time on."""
-    values = zip(TRACKS, levels.tolist(), strict=True)
+    values = zip(subject.tracks, levels.tolist(), strict=True)
     return {
         "ph": "C",
-        "name": "steps that run",
+        "name": f"{subject.noun}s that run",
         "pid": group,
         "tid": 0,
         "ts": microseconds(time),

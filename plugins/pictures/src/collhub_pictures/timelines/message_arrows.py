@@ -18,7 +18,7 @@ _FINISH = {"ph": "f", "bp": "e"}
 def arrows_of(
     run: RunTimes, shown: ShownTimes, track: Int64Array
 ) -> tuple[Iterator[TraceEvent], Iterator[TraceEvent]]:
-    """Both ends of the arrow of every message whose steps both started, each in order of time.
+    """Both ends of the arrow of every message whose ends both started, each in order of time.
 
     Ids are row numbers of sends. `track`: the thread of every row.
     """
@@ -42,7 +42,7 @@ def _ends(
     """One end of every arrow: at the step of `rows`, at `time`; int64 columns of equal length."""
     order = np.argsort(time, kind="stable")
     at = rows[order]
-    columns = (ids[order], run.steps.rank[at], track[at], time[order])
+    columns = (ids[order], run.subject.table.rank[at], track[at], time[order])
     values = [column.tolist() for column in columns]
     for number, rank, thread, when in zip(*values, strict=True):
         yield {

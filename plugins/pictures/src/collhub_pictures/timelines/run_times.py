@@ -1,4 +1,4 @@
-"""When the steps of a run started and ended, as a timeline shows them."""
+"""When the rows of a run started and ended, as a timeline shows them."""
 
 from __future__ import annotations
 
@@ -7,18 +7,19 @@ from dataclasses import dataclass
 import numpy as np
 from collhub_columns import BoolArray, Int64Array
 
-from hub_core.model import Findings, InputError, StepTable, match_messages
+from collhub_pictures.timelines.subjects import Subject
+from hub_core.model import InputError
 
 
 @dataclass(frozen=True, slots=True)
 class RunTimes:
-    """Times in nanoseconds, int64 per row of the step table.
+    """Times in nanoseconds, int64 per row of the table.
 
-    `rows`: those of the steps that started. `start`: -1 for others. `end`: that of the run for
-    steps that never ended, which `is_endless` marks. `last`: the last time of all.
+    `rows`: those that started. `start`: -1 for others. `end`: that of the run for
+    rows that never ended, which `is_endless` marks. `last`: the last time of all.
     """
 
-    steps: StepTable
+    subject: Subject
     rows: Int64Array
     start: Int64Array
     end: Int64Array
@@ -26,28 +27,28 @@ class RunTimes:
     last: int
 
     @classmethod
-    def of(cls, steps: StepTable, start_ns: Int64Array, end_ns: Int64Array) -> RunTimes:
+    def of(cls, subject: Subject, start_ns: Int64Array, end_ns: Int64Array) -> RunTimes:
         """The times that were told, -1 for what never started or ended.
 
         Raises `InputError` where they are those of another table.
         """
-        if len(start_ns) != len(steps) or len(end_ns) != len(steps):
+        count = len(subject.table)
+        if len(start_ns) != count or len(end_ns) != count:
             given = f"{len(start_ns)} starts and {len(end_ns)} ends"
-            message = f"{given} were given for {len(steps)} steps"
+            message = f"{given} were given for {count} {subject.noun}s"
             raise InputError(message, code="step-times")
         rows = np.flatnonzero(start_ns >= 0)
         last = max(int(end_ns.max(initial=0)), int(start_ns.max(initial=0)))
         is_endless = end_ns < 0
         end = np.where(is_endless, last, np.maximum(end_ns, start_ns))
-        return cls(steps, rows, start_ns, end, is_endless, last)
+        return cls(subject, rows, start_ns, end, is_endless, last)
 
     def num_events(self) -> int:
-        """A slice a step, and an end of an arrow for every send and receive.
+        """A slice a row, and an end of an arrow for every send and receive.
 
         That is the most there can be: without the other end there is no arrow.
         """
-        is_message = self.steps.sends | self.steps.receives
-        arrow_ends = np.count_nonzero(is_message[self.rows])
+        arrow_ends = np.count_nonzero(self.subject.is_message[self.rows])
         return len(self.rows) + int(arrow_ends)
 
 
@@ -61,13 +62,13 @@ class ShownTimes:
 
     @classmethod
     def of(cls, run: RunTimes) -> ShownTimes:
-        """Match the messages of a run; a receive begins when its message was sent."""
-        # A receive may be posted long before: that it waits is not what takes its time. The clip
-        # keeps it a slice where clocks of measured ranks differ.
-        pairs = match_messages(run.steps, Findings())
-        has_send = run.start[pairs.send] >= 0
-        has_both = has_send & (run.start[pairs.receive] >= 0)
-        send, receive = pairs.send[has_both], pairs.receive[has_both]
+        """A row begins when its partner did: a receive when its message was sent."""
+        # It may be posted long before: that it waits is not what takes its time. The clip keeps it
+        # a slice where clocks of measured ranks differ.
+        partner = run.subject.partners(run.start, run.end)
+        has_both = (run.start >= 0) & (run.start[partner] >= 0)
+        rows = np.flatnonzero(has_both & (partner != np.arange(len(partner))))
         begin = run.start.copy()
-        begin[receive] = np.clip(run.start[send], run.start[receive], run.end[receive])
-        return cls(begin, send, receive)
+        begin[rows] = np.clip(run.start[partner[rows]], run.start[rows], run.end[rows])
+        receive = rows[run.subject.is_message[rows]]
+        return cls(begin, partner[receive], receive)

@@ -1,4 +1,4 @@
-"""When every step of a run took place, as a Chrome trace for Perfetto and chrome://tracing."""
+"""When every row of a run took place, as a Chrome trace for Perfetto and chrome://tracing."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from collhub_columns import Int64Array
 
 from collhub_pictures.timelines.load_counters import load_events
+from collhub_pictures.timelines.row_events import row_events
 from collhub_pictures.timelines.run_times import RunTimes
-from collhub_pictures.timelines.step_events import step_events
+from collhub_pictures.timelines.subjects import Subject
 from collhub_pictures.timelines.trace_events import document_of
-from hub_core.model import Algorithm, message_bytes
 
 # More than that the programs that show traces do not take in a reasonable time.
 MAX_RANKS = 1000
@@ -29,21 +29,17 @@ class Timeline:
     is_summary: bool
 
 
-def timeline(
-    algorithm: Algorithm, collective_bytes: int, start_ns: Int64Array, end_ns: Int64Array
-) -> Timeline:
-    """A process for every rank with tracks for sends, receives and local work.
+def timeline(subject: Subject, start_ns: Int64Array, end_ns: Int64Array) -> Timeline:
+    """A process for every rank, with tracks for what it does.
 
-    An arrow for every message. `start_ns`, `end_ns`: int64 per row of the step table, -1 where a
-    step never started (it is left out) or never ended (it lasts to the end). A receive is shown
-    from when its message was sent; how long it had waited until then is an argument of it. Steps of
-    one rank that overlap lie on tracks of their own. Beyond `MAX_RANKS` ranks or `MAX_EVENTS`
-    events: for groups of ranks, how many steps run at a time, as counters, and no arrows. Raises
-    `InputError` for times of another table.
+    An arrow for every message. `start_ns`, `end_ns`: int64 per row of the table, -1 where a row
+    never started (it is left out) or never ended (it lasts to the end). A receive is shown from
+    when its message was sent, a collective of a job from when its last member began; how long it
+    had waited until then is an argument of it. Rows of one rank that overlap lie on tracks of their
+    own. Beyond `MAX_RANKS` ranks or `MAX_EVENTS` events: for groups of ranks, how many rows run at
+    a time, as counters, and no arrows. Raises `InputError` for times of another table.
     """
-    run = RunTimes.of(algorithm.steps, start_ns, end_ns)
-    if algorithm.num_ranks > MAX_RANKS or run.num_events() > MAX_EVENTS:
+    run = RunTimes.of(subject, start_ns, end_ns)
+    if subject.table.num_ranks > MAX_RANKS or run.num_events() > MAX_EVENTS:
         return Timeline(document_of(load_events(run)), is_summary=True)
-    units = algorithm.collective.unit_count
-    sizes = message_bytes(collective_bytes, units, algorithm.steps.count)
-    return Timeline(document_of(step_events(run, sizes)), is_summary=False)
+    return Timeline(document_of(row_events(run)), is_summary=False)

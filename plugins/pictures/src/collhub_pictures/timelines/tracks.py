@@ -1,4 +1,4 @@
-"""Tracks of a rank: for sends, for receives and for local work, and more where these overlap."""
+"""Tracks of a rank, one for each sort of row, and more where rows overlap."""
 
 from __future__ import annotations
 
@@ -9,37 +9,21 @@ import numpy as np
 from collhub_columns import Int64Array
 
 from collhub_pictures.timelines.run_times import RunTimes, ShownTimes
-from hub_core.model import StepKind, StepTable
-
-TRACKS = ("send", "receive", "compute")
-_TRACK = {
-    StepKind.SEND: 0,
-    StepKind.RECV: 1,
-    StepKind.RECV_REDUCE: 1,
-    StepKind.COPY: 2,
-    StepKind.REDUCE: 2,
-    StepKind.COMPUTE: 2,
-}
-_TRACK_OF_KIND = np.asarray([_TRACK[kind] for kind in StepKind], np.int64)
-
-
-def track_kinds(steps: StepTable) -> Int64Array:
-    """Index in `TRACKS` of every row, int64."""
-    kinds: Int64Array = _TRACK_OF_KIND[steps.kind]
-    return kinds
 
 
 def tracks_of(run: RunTimes, shown: ShownTimes) -> Int64Array:
     """The thread id of every row, int64, -1 for those left out.
 
-    The k-th track of kind c is 3 * k + c.
+    The k-th track of sort c of n is n * k + c.
     """
     # First fit, which takes as few tracks as any choice does (intervals are a perfect graph: as
-    # many colours as overlap at once): steps of one rank and kind by their beginning, each on the
+    # many colours as overlap at once): rows of one rank and sort by their beginning, each on the
     # lowest track that is free again. A heap holds the ends of the tracks in use, another one the
     # free tracks. Cost: a sort, and log tracks a step.
-    rank = run.steps.rank[run.rows].astype(np.int64)
-    group = rank * len(TRACKS) + track_kinds(run.steps)[run.rows]
+    subject = run.subject
+    sorts = len(subject.tracks)
+    rank = subject.table.rank[run.rows].astype(np.int64)
+    group = rank * sorts + subject.track[run.rows]
     begin, end = shown.begin[run.rows], run.end[run.rows]
     order = np.lexsort((run.rows, end, begin, group))
     slots = np.fromiter(
@@ -47,8 +31,8 @@ def tracks_of(run: RunTimes, shown: ShownTimes) -> Int64Array:
         np.int64,
         len(order),
     )
-    track = np.full(len(run.steps), -1, np.int64)
-    track[run.rows[order]] = slots * len(TRACKS) + group[order] % len(TRACKS)
+    track = np.full(len(subject.table), -1, np.int64)
+    track[run.rows[order]] = slots * sorts + group[order] % sorts
     return track
 
 
