@@ -40,6 +40,10 @@ class OpenedInput(Protocol):
     def options(self) -> tuple[Option, ...]:
         """The options of its reader."""
 
+    @property
+    def holds_workload(self) -> bool:
+        """Whether it will be a whole job, which `read_workload` reads."""
+
 
 class OutputTarget(Protocol):
     """The place and the format of an output, both chosen and checked, with nothing written yet."""

@@ -13,6 +13,7 @@ from hub_core import (
     FILE,
     Assignments,
     CommandContext,
+    OpenedInput,
     assign,
     input_options,
     offer_option,
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
     from collhub_execution import Array, RunSetup
 
+    from hub_core import Algorithm
     from hub_core.plugin_api import ExecutionResult
 
 
@@ -54,16 +56,17 @@ def run(
     as_json: bool,
     **values: Any,
 ) -> int:
-    """Run the algorithm in IN on real data and check the result of every rank.
+    """Run the algorithm or flat job in IN on real data and check the result of every rank.
 
-    Exit 0 where all ranks hold what the collective promises, else 1 with the first wrong elements.
+    Of a job all messages are run, each with data of its own. Exit 0 where all ranks hold what the
+    collective promises, else 1 with the first wrong elements.
     """
     from collhub_execution import RunSetup
 
     executor_options = context.options_of(Executor, executor)
     opened = context.open_input(source, source_format)
     given = assign(assignments, {"reader": opened.options, "executor": executor_options})
-    algorithm = context.read_input(opened, given["reader"])
+    algorithm = _algorithm(context, opened, given["reader"])
     setup = RunSetup.of(algorithm, run_options_of(values), opened.name)
     # Step times take one more run, which nobody else needs.
     wants_step_times = timeline_out is not None
@@ -76,6 +79,19 @@ def run(
         context.print_fields(run_fields(done))
     context.report(done.findings(), opened, algorithm)
     return ExitCode.DONE if done.outcome.ok else ExitCode.INVALID
+
+
+def _algorithm(
+    context: CommandContext, opened: OpenedInput, options: Mapping[str, str]
+) -> Algorithm:
+    """What IN holds; the messages of a job, which expansion has made flat."""
+    from collhub_local.job_messages import algorithm_of_job
+
+    if not opened.holds_workload:
+        return context.read_input(opened, options)
+    algorithm = algorithm_of_job(context.read_workload(opened, options))
+    context.admit(algorithm, opened.name)
+    return algorithm
 
 
 def _run(
