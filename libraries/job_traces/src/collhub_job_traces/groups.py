@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from collhub_job_traces.stated_groups import stated_groups, with_stated
 from hub_core import Diagnostic, InputError, Location, Severity
 from hub_core.model import NodeColumns, ProcessGroup
 from hub_core.plugin_api import Source
@@ -16,14 +17,21 @@ ATTRIBUTE = "process_groups"
 
 
 def job_groups(
-    text: str, names: Sequence[str], nodes: NodeColumns, source: Source
+    text: str,
+    names: tuple[str, ...],
+    nodes: NodeColumns,
+    extras: tuple[str, ...],
+    source: Source,
 ) -> tuple[ProcessGroup, ...]:
-    """The groups by index; `text`: the JSON that states them, empty where none does.
+    """The groups by index; `text`: the JSON that states them, empty where only nodes may.
 
     Raises `InputError` for names that it does not explain.
     """
     if text:
         return _listed(parsed_groups(text.encode(), source.name), names, source.name)
+    stated = with_stated(names, stated_groups(nodes, extras))
+    if stated is not None:
+        return stated
     if names:
         message = (
             f"{len(names)} process groups are stated by no file:"

@@ -69,7 +69,7 @@ class _Reader:
         by_rank = dict(zip(given, which, strict=True))
         table = RecordTable(self._decoded, [by_rank[rank] for rank in stand.of])
         nodes = self._columns(table, stand)
-        groups = job_groups(text, table.texts["group"], nodes, self._source)
+        groups = job_groups(text, table.texts["group"], nodes, table.texts["extra"], self._source)
         if stand.assumed:
             nodes = self._with_own_groups(nodes, table, stand, groups)
             heads = [heads[given.index(rank)] for rank in stand.of]

@@ -17,8 +17,9 @@ from collhub_job_traces.groups import ATTRIBUTE, inferred_groups
 from collhub_job_traces.node import COLUMN_OF, NODE_TYPES
 from collhub_job_traces.reading import EXTENSION
 from collhub_job_traces.records import GROUP, encoded
+from collhub_job_traces.stated_groups import stated_groups, with_stated
 from hub_core import Loss
-from hub_core.model import NodeKind, Workload
+from hub_core.model import NodeKind, ProcessGroup, Workload
 from hub_core.plugin_api import Artifact, NoOptions, WriteResult
 
 _VERSION = "0.0.4"
@@ -53,8 +54,10 @@ def trace_files(workload: Workload, profile: str = PROFILE) -> Iterator[Artifact
     """The traces alone; an empty `profile` makes them traces of a simulator."""
     # Traces of a simulator name no algorithm: their folder says what runs.
     embedded = embedded_traces(workload.algorithms) if profile else ()
+    heads = () if embedded else _kept_heads(workload)
     for rank in range(workload.num_ranks):
-        content = partial(_content, workload, rank, profile, embedded)
+        head = heads[rank] if rank < len(heads) else None
+        content = partial(_content, workload, rank, profile, embedded, head)
         yield Artifact(f".{rank}.et", content)
 
 
@@ -68,11 +71,13 @@ def _losses(workload: Workload) -> list[Loss]:
     return losses
 
 
-def _content(workload: Workload, rank: int, profile: str, embedded: Traces) -> bytes:
-    """The file of a rank."""
+def _content(
+    workload: Workload, rank: int, profile: str, embedded: Traces, head: bytes | None
+) -> bytes:
+    """The file of a rank; `head`: its metadata as it was read, where that still holds."""
     nodes = workload.nodes
     first, end = nodes.rank_indptr[rank : rank + 2].tolist()
-    parts = [_metadata(workload, rank, profile, embedded)]
+    parts = [_metadata(workload, rank, profile, embedded) if head is None else head]
     columns = _RankColumns(workload, first, end)
     for row in range(first, end):
         record = encoded(*columns.record(row))
@@ -84,15 +89,17 @@ def _content(workload: Workload, rank: int, profile: str, embedded: Traces) -> b
     return b"".join(parts)
 
 
-def _metadata(workload: Workload, rank: int, profile: str, embedded: Traces) -> bytes:
+def _kept_heads(workload: Workload) -> list[bytes]:
+    """The metadata of all ranks as it was read, none where it may have changed since."""
     kept = workload.extensions.get(EXTENSION)
     heads = kept.get("metadata") if isinstance(kept, dict) else None
-    is_plain = workload.groups == inferred_groups(_names(workload), workload.nodes)
-    # Algorithms may have changed since the metadata was read.
-    if heads and is_plain and not embedded:
-        head = heads[rank] if isinstance(heads, list) else heads
-        if isinstance(head, str):
-            return bytes.fromhex(head)
+    if not heads or workload.groups not in _groups_without_text(workload):
+        return []
+    listed = heads if isinstance(heads, list) else [heads] * workload.num_ranks
+    return [bytes.fromhex(head) for head in listed if isinstance(head, str)]
+
+
+def _metadata(workload: Workload, rank: int, profile: str, embedded: Traces) -> bytes:
     entries = [MetadataEntry("schema", Kind.STRING, _SCHEMA)]
     if profile:
         entries.append(MetadataEntry("profile", Kind.STRING, profile))
@@ -102,8 +109,11 @@ def _metadata(workload: Workload, rank: int, profile: str, embedded: Traces) -> 
     return encode_metadata(_VERSION, [*entries, *embedded_entries(embedded, rank)])
 
 
-def _names(workload: Workload) -> tuple[str, ...]:
-    return tuple(group.name for group in workload.groups)
+def _groups_without_text(workload: Workload) -> tuple[tuple[ProcessGroup, ...] | None, ...]:
+    """What a reader takes the groups for where the metadata says nothing of them."""
+    names = tuple(group.name for group in workload.groups)
+    stated = stated_groups(workload.nodes, workload.extras)
+    return inferred_groups(names, workload.nodes), with_stated(names, stated)
 
 
 class _RankColumns:
