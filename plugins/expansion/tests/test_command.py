@@ -12,7 +12,13 @@ import pytest
 
 import hub_core
 from hub_core.model import JobCollective, NodeColumns, NodeKind, ProcessGroup, Workload
-from hub_core.testing import pipeline, ring_all_gather, ring_all_reduce, training_step
+from hub_core.testing import (
+    all_pairs_all_reduce,
+    pipeline,
+    ring_all_gather,
+    ring_all_reduce,
+    training_step,
+)
 
 Collhub = Callable[..., Any]
 RING = "ring:4?bandwidth=50GiB/s&latency=500ns"
@@ -201,3 +207,56 @@ def test_a_topology_of_another_size_is_refused(collhub: Collhub, job: Path, tmp_
     run = collhub("expand", job, "--topology", "ring:8", "-o", tmp_path / "flat")
     assert run.code == 2
     assert "has 8 NPUs, the workload has 4 ranks" in run.err
+
+
+def _naming(first: int, second: int) -> Workload:
+    """A training step whose nodes name algorithms, one on ranks 0 to 2 and one on rank 3."""
+    step = training_step()
+    is_call = step.nodes.is_kind(NodeKind.COLLECTIVE)
+    named = np.where(step.nodes.rank < 3, first, second)
+    algorithm = np.where(is_call, named, -1).astype(np.int32)
+    rings = (ring_all_reduce(4), all_pairs_all_reduce(4))
+    return replace(step, nodes=replace(step.nodes, algorithm=algorithm), algorithms=rings)
+
+
+@pytest.mark.parametrize("target", [(), ("--to", "astra-sim", "-O", f"topology={RING}")])
+def test_collectives_have_the_algorithm_that_the_job_names(
+    collhub: Collhub, tmp_path: Path, target: tuple[str, ...]
+) -> None:
+    if target:
+        pytest.importorskip("collhub_astra_sim")
+    hub_core.write(_naming(1, 1), tmp_path / "job")
+    job = tmp_path / "job"
+    if target:
+        assert collhub("convert", job, *target, "-o", tmp_path / "folder").code == 0
+        job = tmp_path / "folder"
+    out = tmp_path / "flat"
+    report = collhub("expand", job, "--topology", RING, "-o", out, "--json").report()
+    assert report["rules"][0]["algorithms"] == ["algorithm 1 of the job"] or target
+    sends = hub_core.read_workload(out).nodes.is_kind(NodeKind.SEND)
+    all_pairs = all_pairs_all_reduce(4).steps
+    assert int(sends.sum()) == 2 * int(all_pairs.sends.sum())
+
+
+def test_a_rule_goes_before_what_the_job_names(collhub: Collhub, tmp_path: Path) -> None:
+    hub_core.write(_naming(1, 1), tmp_path / "job")
+    rule = ("--collective", "*=ring", "--topology", RING)
+    run = collhub("expand", tmp_path / "job", *rule, "-o", tmp_path / "flat", "--json")
+    assert run.report()["rules"][0]["algorithms"] == ["ring"]
+
+
+def test_ranks_that_name_different_algorithms_are_refused(collhub: Collhub, tmp_path: Path) -> None:
+    hub_core.write(_naming(0, 1), tmp_path / "job")
+    run = collhub("expand", tmp_path / "job", "--topology", RING, "-o", tmp_path / "flat")
+    assert run.code == 1
+    assert "names another algorithm than its group" in run.err
+
+
+def test_an_algorithm_that_does_not_fit_is_refused_by_its_number(
+    collhub: Collhub, tmp_path: Path
+) -> None:
+    wrong = replace(_naming(0, 0), algorithms=(ring_all_gather(4),))
+    hub_core.write(wrong, tmp_path / "job")
+    run = collhub("expand", tmp_path / "job", "--topology", RING, "-o", tmp_path / "flat")
+    assert run.code == 1
+    assert "algorithm 0 of the job: all-reduce of 64 KiB on 4 ranks" in run.err

@@ -145,6 +145,24 @@ def test_a_folder_states_network_and_system(collhub: Collhub, corpus: Path, tmp_
     assert collhub(*run).report()["time_ns"] == max(case["cycles"])
 
 
+@pytest.mark.parametrize("name", ["custom_dp_overlap", "custom_group4", "custom_per_node"])
+def test_custom_algorithms_of_a_folder_have_their_own_sizes(
+    collhub: Collhub, corpus: Path, tmp_path: Path, name: str
+) -> None:
+    from golden_cases import golden
+    from golden_folders import golden_folder
+
+    case = next(case for case in golden(corpus) if case["name"] == name)
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    golden_folder(case, folder)
+    flat = tmp_path / "flat"
+    assert collhub("expand", folder, "--slots", "frozen", "-o", flat).code == 0
+    network = ("--topology", folder / "network.yml", "-O", f"network=congestion-{case['backend']}")
+    found = collhub("simulate", flat, *network, "-O", "slots=unlimited", "--json").report()
+    assert found["rank_finish_ns"] == case["cycles"]
+
+
 def test_phases_go_through_dimensions_one_after_another(corpus: Path) -> None:
     from golden_cases import golden
 

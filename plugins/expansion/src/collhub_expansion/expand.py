@@ -16,6 +16,7 @@ from collhub_expansion.calls import Calls, calls_of, kind_of
 from collhub_expansion.flatten import expanded
 from collhub_expansion.making import Made, Maker, Wanted
 from collhub_expansion.native import NativeSystem, native_pieces
+from collhub_expansion.own import own_algorithms
 from collhub_expansion.plan import Pieces
 from collhub_expansion.rules import DEFAULT, NATIVE, Rule, choose
 from collhub_expansion.slots import in_order_of_start, occupants_in_order, taken_ns
@@ -77,7 +78,8 @@ def expand_workload(
 ) -> Expanded:
     """Expand the collectives of a workload.
 
-    The last rule that matches a collective chooses; without one, native algorithms. `splits`: equal
+    The last rule that matches a collective chooses; without one, the algorithm that the job names
+    for it, else native ones. `splits`: equal
     pieces of every collective, all at once; by default those of the job's system for native ones,
     else one. `times`: a simulation of the workload, whose order in the slots is kept; None for no
     slots. Raises `HubError`.
@@ -133,6 +135,7 @@ def _chosen(
     """Choose for one collective after the other; what is equal is asked for once."""
     found, turns = _Chosen(), Counter[int]()
     known: dict[tuple[int, ...], int] = {}
+    own = own_algorithms(workload, calls).tolist()
     columns = (calls.group, calls.collective, calls.bytes, calls.root, calls.dimensions)
     table = zip(*(column.tolist() for column in columns), strict=True)
     for number, (group, code, size, root, mask) in enumerate(table):
@@ -143,6 +146,10 @@ def _chosen(
         which = choose(rules, kind, size, name)
         rule = rules[which] if which >= 0 else DEFAULT
         whole = Wanted(kind, size, members, root, 0)
+        if which < 0 and own[number] >= 0:
+            algorithm = workload.algorithms[own[number]]
+            found.add(number, [maker.own(own[number], algorithm, whole)], 1, which)
+            continue
         phases = [] if splits else maker.phases(rule, whole, mask)
         if phases:
             found.add(number, phases, 1, which)

@@ -91,15 +91,26 @@ class Maker:
 
     def template(self, rule: Rule, wanted: Wanted) -> int:
         """The number of the template of a collective. Raises `HubError`, naming the rule."""
+        return self._placed(
+            f"--collective {rule.text}", wanted, lambda: self._template(rule, wanted)
+        )
+
+    def own(self, index: int, algorithm: Algorithm, wanted: Wanted) -> int:
+        """The number of the template of an algorithm that the job names. Raises `HubError`."""
+        name = f"algorithm {index} of the job"
+        return self._placed(name, wanted, lambda: self._own(name, algorithm, wanted))
+
+    def _placed(self, chosen: str, wanted: Wanted, make: Callable[[], int]) -> int:
+        """What `make` returns; its errors say for which collective, and what was chosen."""
         # Alone, a rank has nothing to exchange.
         if len(wanted.members) == 1:
             return self._numbered(("nothing",), lambda: (_nothing(wanted), marker(1)))
         try:
-            return self._template(rule, wanted)
+            return make()
         except HubError as error:
             place = f"{wanted.kind} of {format_bytes(wanted.size)} on {len(wanted.members)} ranks"
             found = [
-                replace(one, message=f"--collective {rule.text}: {place}: {one.message}")
+                replace(one, message=f"{chosen}: {place}: {one.message}")
                 for one in error.diagnostics
             ]
             raise type(error)(found) from None
@@ -137,10 +148,10 @@ class Maker:
             # A folder may state an algorithm for a kind itself.
             if wanted.kind in self._system.custom and not options:
                 algorithm = self._system.custom[wanted.kind]
-                return self._given("the job's own", algorithm, wanted)
+                return self._own("the job's own", algorithm, wanted)
             maker, options = self._native(wanted, options.get("algorithm"))
         if maker not in self._synthesizers():
-            return self._given(maker, self._file(maker), wanted)
+            return self._given(maker, self._file(maker), wanted, wanted.full_bytes)
         # Groups whose networks are equal share what is made.
         size, place = wanted.full_bytes, self._place(wanted.members)
         asked = maker, *sorted(options.items())
@@ -183,17 +194,21 @@ class Maker:
                 raise
         return self._files[name]
 
-    def _given(self, name: str, algorithm: Algorithm, wanted: Wanted) -> int:
-        """The template of an algorithm that is at hand, which has to fit."""
-        _check_fit(algorithm, wanted)
-        key = name, wanted.kind, wanted.full_bytes, wanted.root
+    def _own(self, name: str, algorithm: Algorithm, wanted: Wanted) -> int:
+        """The template of an algorithm that came with the job."""
+        size = wanted.full_bytes
+        if not algorithm.has_contents:
+            # Messages have the bytes of the trace, whatever the job states, as in ASTRA-sim.
+            size = algorithm.collective_bytes or size
+        return self._given(name, algorithm, wanted, size)
+
+    def _given(self, name: str, algorithm: Algorithm, wanted: Wanted, size: int) -> int:
+        """The template of an algorithm that is at hand, which has to fit, for so many bytes."""
+        _check_fit(algorithm, wanted, size)
         ranks = range(algorithm.num_ranks)
         return self._numbered(
-            key,
-            lambda: (
-                _made(name, wanted, algorithm),
-                template_of(algorithm, ranks, wanted.full_bytes),
-            ),
+            (name, wanted.kind, size, wanted.root),
+            lambda: (_made(name, wanted, algorithm), template_of(algorithm, ranks, size)),
         )
 
     def _place(self, members: tuple[int, ...]) -> _Place:
@@ -258,7 +273,7 @@ def _place(topology: Topology, members: tuple[int, ...]) -> _Place:
     return _Place(alone, tuple(range(len(members))), identity)
 
 
-def _check_fit(algorithm: Algorithm, wanted: Wanted) -> None:
+def _check_fit(algorithm: Algorithm, wanted: Wanted, size: int) -> None:
     """Raise `InputError` for an algorithm of another kind, number of ranks, root or size."""
     collective = algorithm.collective
     if collective.num_ranks != len(wanted.members):
@@ -267,7 +282,7 @@ def _check_fit(algorithm: Algorithm, wanted: Wanted) -> None:
         wrong = f"it is an algorithm of {collective.kind}"
     elif wanted.root >= 0 and collective.root not in (None, wanted.root):
         wrong = f"its root is rank {collective.root}, not {wanted.root}"
-    elif not algorithm.has_contents and algorithm.collective_bytes != wanted.full_bytes:
+    elif not algorithm.has_contents and algorithm.collective_bytes != size:
         stated = algorithm.collective_bytes or 0
         wrong = f"it is a trace of {format_bytes(stated)}, whose sizes cannot be changed"
     else:

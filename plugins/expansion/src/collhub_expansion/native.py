@@ -12,7 +12,7 @@ from hub_core import InputError, Registry, Topology, UsageError
 from hub_core.model import Algorithm, CollectiveKind, JsonValue, Workload
 from hub_core.plugin_api import NoOptions, Source, TopologyReader, resolve
 
-_EXTENSION = "astra-sim"
+EXTENSION = "astra-sim"
 _NETWORK_FORMAT = "astra-sim-network"
 _SYNTHESIZERS = {
     "ring": "astra-ring",
@@ -58,7 +58,7 @@ class NativeSystem:
 
 def stated_network(workload: Workload, registry: Registry) -> Topology | None:
     """The network of the folder that a job came from, None where there is none."""
-    stated = workload.extensions.get(_EXTENSION)
+    stated = workload.extensions.get(EXTENSION)
     text = stated.get("network") if isinstance(stated, dict) else None
     if not isinstance(text, str):
         return None
@@ -70,13 +70,10 @@ def stated_network(workload: Workload, registry: Registry) -> Topology | None:
 
 def native_system(workload: Workload) -> NativeSystem:
     """The system that a job came with. Raises `InputError` for what cannot be expanded."""
-    stated = workload.extensions.get(_EXTENSION)
+    stated = workload.extensions.get(EXTENSION)
     text = stated.get("system") if isinstance(stated, dict) else None
     if not isinstance(stated, dict) or not isinstance(text, str):
         return NativeSystem()
-    if stated.get("per_node"):
-        message = "the system names algorithms by node, which rules cannot"
-        raise InputError(message, cure="take per-node-custom-implementation out of system.json")
     values = json.loads(text)
     names = {
         kind: tuple(values[f"{kind}-implementation"])
