@@ -72,5 +72,7 @@ def _is_group(entry: object) -> bool:
     if not isinstance(entry, dict) or not isinstance(entry.get("pg_name"), str):
         return False
     ranks = entry.get("ranks")
-    is_list = isinstance(ranks, list) and all(type(one) is int and one >= 0 for one in ranks)
-    return is_list and len(set(ranks)) == len(ranks)
+    if not isinstance(ranks, list):
+        return False
+    is_rank = all(type(one) is int and one >= 0 for one in ranks)
+    return is_rank and len(set(ranks)) == len(ranks)
