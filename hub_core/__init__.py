@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     )
     from hub_core.cli.command_group import CommandGroup
     from hub_core.documents.schema_check import first_violation
+    from hub_core.documents.strict_json import parse_object
     from hub_core.documents.topologies import topology_to_json
     from hub_core.installed import installed_version
     from hub_core.model.algorithm import Algorithm, Provenance
@@ -92,9 +93,9 @@ __all__ = [
     "complete_offers", "discover", "execute", "first_violation", "force_flag", "format_option",
     "from_option", "input_options", "installed_version", "json_flag", "names_from",
     "number_option", "offer_option", "option_pairs", "output_option", "output_options",
-    "parse_topology", "read", "read_topology", "read_workload", "simulate", "source_argument",
-    "start_engine", "strict_flag", "synthesize", "topology_to_json", "transform", "verify",
-    "verify_option", "write",
+    "parse_object", "parse_topology", "read", "read_topology", "read_workload", "simulate",
+    "source_argument", "start_engine", "strict_flag", "synthesize", "topology_to_json",
+    "transform", "verify", "verify_option", "write",
 ]  # fmt: skip
 
 _HOMES = {
@@ -110,6 +111,7 @@ _HOMES = {
     "hub_core.cli.command_context": "CommandContext OpenedInput OutputTarget WrittenFiles",
     "hub_core.cli.command_group": "CommandGroup",
     "hub_core.documents.schema_check": "first_violation",
+    "hub_core.documents.strict_json": "parse_object",
     "hub_core.documents.topologies": "topology_to_json",
     "hub_core.installed": "installed_version",
     "hub_core.model.algorithm": "Algorithm Provenance",

@@ -70,9 +70,21 @@ class Program:
         return {operation.name: operation for operation in self.operations}
 
     @cached_property
+    def places(self) -> Mapping[str, int]:
+        """Position of every operation, counted from 0, by the name of its value."""
+        # Lines of messages count from 1.
+        return {operation.name: place for place, operation in enumerate(self.operations)}
+
+    @cached_property
     def readers(self) -> Readers:
         """Operations that read a value, by its name."""
         return readers_of(self.operations)
+
+    @cached_property
+    def declared(self) -> Mapping[str, Argument]:
+        """Arguments by name, states among them."""
+        # In the order of declaration.
+        return {one.name: one for one in self.arguments}
 
     @cached_property
     def states(self) -> Mapping[str, Argument]:
