@@ -10,12 +10,7 @@ if TYPE_CHECKING:
     from collhub_chakra import NodeTable, NodeType
 
     from hub_core.chakra.formats import ChakraReadOptions, TraceOptions
-    from hub_core.chakra.traces import (
-        chakra_algorithm,
-        chakra_bytes,
-        chakra_nodes,
-        chakra_traces,
-    )
+    from hub_core.chakra.traces import chakra_algorithm, chakra_bytes, chakra_nodes, chakra_traces
     from hub_core.cli.arguments import (
         COLLECTIVE,
         FILE,
@@ -104,8 +99,7 @@ _HOMES = {
     "hub_core.chakra.traces": ("chakra_algorithm chakra_bytes chakra_nodes chakra_traces"),
     "hub_core.cli.arguments": (
         "COLLECTIVE FILE Assignments OutputRequest assign check_stdout complete_offers force_flag "
-        "format_option "
-        "from_option input_options json_flag number_option offer_option option_pairs "
+        "format_option from_option input_options json_flag number_option offer_option option_pairs "
         "output_option output_options source_argument strict_flag verify_option"
     ),
     "hub_core.cli.command_context": "CommandContext OpenedInput OutputTarget WrittenFiles",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hub_core.plugin_api.algorithm_pass import AlgorithmPass, PassReport
+from hub_core.plugin_api.algorithm_pass import AlgorithmPass, PassMove, PassReport
 from hub_core.plugin_api.artifacts import Artifact, WriteResult
 from hub_core.plugin_api.check import (
     Check,
@@ -66,8 +66,8 @@ __all__ = [
     "CheckLine", "CheckReport", "CheckRequest", "Command", "Engine", "EngineRequest",
     "ExecutionRequest", "ExecutionResult", "Executor", "Format", "FormatReader", "FormatWriter",
     "Layout", "LinkLoad", "LoadableCall", "LocalWorkOptions", "NoOptions", "Offer", "OfferKind",
-    "Option", "OptionType", "OptionValue", "PassReport", "Reference", "ReportRequest",
-    "ReportWriter", "SelectedCollective", "SelectedWindow", "Selection", "SelectionWriter",
+    "Option", "OptionType", "OptionValue", "PassMove", "PassReport", "Reference",
+    "ReportRequest", "ReportWriter", "SelectedCollective", "SelectedWindow", "Selection", "SelectionWriter",
     "ServedCalls", "Shown", "SimulationRequest", "SimulationResult", "Simulator", "Source",
     "SourcePart", "Subject", "SynthesisRequest", "SynthesisResult", "Synthesizer",
     "TopologyBuilder", "TopologyReader", "TopologyWriter", "WarmOptions", "WorkloadGenerator",

@@ -1,20 +1,52 @@
-"""Offers of this distribution to the hub: documents of programs, read as workloads."""
+"""Offers of this distribution to the hub: programs as workloads, and passes that rewrite them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from collhub_coconet.lowering.options import ProgramOptions
-from hub_core.plugin_api import Format, WorkloadReader, hookimpl
+from collhub_coconet.passes.options import (
+    FuseOptions,
+    OverlapOptions,
+    ReorderOptions,
+    RootOptions,
+    ScatterOptions,
+    StatedOptions,
+    StateOptions,
+)
+from hub_core.plugin_api import (
+    AlgorithmPass,
+    Format,
+    Subject,
+    WorkloadReader,
+    WorkloadWriter,
+    hookimpl,
+)
 
 COLLHUB_PLUGIN_API = (1, 0)
 
 _PROGRAM = Format(
     "tensor-program",
-    "programs of computations and collectives, typed and transformed in Python",
+    "programs of computations and collectives, typed and transformed",
     (".program.json",),
     signature=rb"collhub/tensor-program-1",
 )
+_TEXT = Format(
+    "tensor-program-text",
+    "programs of computations and collectives, a statement a line, for people",
+    (".program.txt",),
+)
+# Of every pass: what it does, and its options.
+_PASSES = {
+    "split": ("an AllReduce becomes ReduceScatter and AllGather", ScatterOptions),
+    "split-at-root": ("an AllReduce becomes Reduce and Broadcast", RootOptions),
+    "reorder": ("computations move before an AllGather, onto slices", ReorderOptions),
+    "as-slice": ("states are stored as slices", StateOptions),
+    "dead": ("operations that nobody needs are left out", StatedOptions),
+    "fuse": ("one kernel: pointwise, with at most one communication", FuseOptions),
+    "overlap": ("a chain of producers and consumers works chunk by chunk", OverlapOptions),
+}
+_LISTED = "collhub_coconet.passes.listing:moves"
 
 
 @hookimpl
@@ -27,4 +59,29 @@ def collhub_producers() -> Sequence[WorkloadReader]:
             ProgramOptions,
             samples="collhub_coconet.lowering.reading:samples",
         )
+    ]
+
+
+@hookimpl
+def collhub_consumers() -> Sequence[WorkloadWriter]:
+    """Describe the writers."""
+    return [
+        WorkloadWriter(_PROGRAM, "collhub_coconet.documents.writing:write"),
+        WorkloadWriter(_TEXT, "collhub_coconet.documents.writing:write_text"),
+    ]
+
+
+@hookimpl
+def collhub_passes() -> Sequence[AlgorithmPass]:
+    """Describe the passes."""
+    return [
+        AlgorithmPass(
+            name,
+            description,
+            f"collhub_coconet.passes.{name.replace('-', '_')}:run",
+            options,
+            Subject.WORKLOAD,
+            moves=_LISTED,
+        )
+        for name, (description, options) in _PASSES.items()
     ]

@@ -22,8 +22,11 @@ Fields = Mapping[str, Any]
 """A part of a document that the schema has approved."""
 
 
-def program_to_json(program: Program) -> str:
-    """The document, ASCII; equal programs give equal texts."""
+def program_to_json(program: Program, more: Fields | None = None) -> str:
+    """The document, ASCII; equal programs give equal texts.
+
+    `more`: what else it states, of `bound`, `num_ranks` and `transformations`.
+    """
     parts = [f'  "schema": {json.dumps(SCHEMA)}', f'  "name": {json.dumps(program.name)}']
     sizes = {name: list(bounds) for name, bounds in program.sizes.items()}
     parts.append(f'  "sizes": {json.dumps(sizes)}')
@@ -32,6 +35,7 @@ def program_to_json(program: Program) -> str:
     parts.append(f'  "outputs": {json.dumps(program.outputs)}')
     for name, rows in stage_fields(program).items():
         parts.append(_lines(name, rows))
+    parts += [f'  "{name}": {json.dumps(value)}' for name, value in (more or {}).items()]
     return "{\n" + ",\n".join(parts) + "\n}\n"
 
 

@@ -32,6 +32,16 @@ class Costs:
     state_bytes: int
     kernels: int
 
+    def as_fields(self) -> dict[str, int]:
+        """All of them by name, in words."""
+        return {
+            "sent bytes": self.sent_bytes,
+            "memory bytes": self.memory_bytes,
+            "operations": self.operations,
+            "state bytes": self.state_bytes,
+            "kernels": self.kernels,
+        }
+
     def __sub__(self, other: Costs) -> Costs:
         return Costs(
             self.sent_bytes - other.sent_bytes,

@@ -1,0 +1,54 @@
+"""Documents of programs with the numbers of their workload, and what transformations made them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from collhub_coconet.documents.json_document import program_of_fields, program_to_json
+from collhub_coconet.documents.node_statements import BoundProgram
+from collhub_coconet.program.program import Program
+from collhub_coconet.program.tensors import Binding
+from hub_core import parse_object
+from hub_core.model import InputError
+
+DEFAULT_RANKS = 4
+
+
+def bound_to_json(bound: BoundProgram) -> str:
+    """The document `collhub/tensor-program-1` with all that the workload says."""
+    # Equal workloads give equal texts: symbols in the order of the program.
+    more: dict[str, object] = {"bound": dict(bound.binding.sizes)}
+    more["num_ranks"] = bound.binding.num_ranks
+    more["transformations"] = list(bound.history)
+    return program_to_json(bound.program, more)
+
+
+def bound_from_json(
+    content: bytes, file: str, num_ranks: int | None = None, sizes: Mapping[str, int] | None = None
+) -> BoundProgram:
+    """The program of a document; what is given goes before what the document states.
+
+    A symbol of one size only needs no number. Raises `InputError` for a program that is ill typed,
+    and for a size out of its bounds.
+    """
+    document = parse_object(content, file)
+    program = program_of_fields(document, file)
+    stated = {name: low for name, (low, high) in program.sizes.items() if low == high}
+    stated |= document.get("bound", {})
+    ranks = num_ranks or document.get("num_ranks", DEFAULT_RANKS)
+    history = tuple(document.get("transformations", ()))
+    return BoundProgram(program, bound_to(program, ranks, stated | dict(sizes or {})), history)
+
+
+def bound_to(program: Program, num_ranks: int, sizes: Mapping[str, int]) -> Binding:
+    """Numbers for a program. Raises `InputError` for a size that it does not allow."""
+    for symbol, size in sizes.items():
+        if symbol not in program.sizes:
+            known = ", ".join(program.sizes) or "none"
+            message = f"the program has no symbol {symbol}"
+            raise InputError(message, cure=f"its symbols: {known}", code="symbol")
+        low, high = program.sizes[symbol]
+        if not low <= size <= high:
+            message = f"size {symbol} is {size}, the program has {low}..{high}"
+            raise InputError(message, cure="state a size within its bounds", code="size")
+    return Binding(num_ranks, sizes)
