@@ -15,6 +15,7 @@ if TYPE_CHECKING:
         Value,
         all_gather,
         all_reduce,
+        all_to_all,
         broadcast,
         cast,
         conv,
@@ -62,7 +63,7 @@ __all__ = [
     "LOCAL", "REPLICATED", "Argument", "Binding", "Chain", "Comparison", "Costs", "ElementType",
     "Kind", "Layout", "LegalityRecord", "Move", "Operation", "Program", "ProgramBuilder",
     "Reduction", "RefusedMoveError", "Rewrite", "Stage", "TensorType", "Value", "all_gather",
-    "all_reduce", "as_slice", "broadcast", "cast", "compare", "conv", "costs", "dropout", "equal",
+    "all_reduce", "all_to_all", "as_slice", "broadcast", "cast", "compare", "conv", "costs", "dropout", "equal",
     "fuse", "largest", "legal_moves", "matmul", "movable", "norm", "overlap",
     "program_from_json", "program_to_json", "reduce", "reduce_scatter", "remove_dead", "reorder",
     "select", "send", "slice_of", "sliced", "split", "split_at_root", "sqrt", "statements",
@@ -77,7 +78,7 @@ __getattr__ = names_from(
         "collhub_coconet.documents.text": "statements text",
         "collhub_coconet.equivalence.comparison": "Comparison compare",
         "collhub_coconet.program.building": (
-            "ProgramBuilder Value all_gather all_reduce broadcast cast conv dropout equal largest "
+            "ProgramBuilder Value all_gather all_reduce all_to_all broadcast cast conv dropout equal largest "
             "matmul norm reduce reduce_scatter select send slice_of sqrt tanh total update"
         ),
         "collhub_coconet.program.operations": "Argument Kind Operation Reduction",

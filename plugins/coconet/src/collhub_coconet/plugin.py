@@ -14,6 +14,7 @@ from collhub_coconet.passes.options import (
     StatedOptions,
     StateOptions,
 )
+from collhub_coconet.passes.search_options import SearchOptions
 from hub_core.plugin_api import (
     AlgorithmPass,
     Format,
@@ -73,8 +74,16 @@ def collhub_consumers() -> Sequence[WorkloadWriter]:
 
 @hookimpl
 def collhub_passes() -> Sequence[AlgorithmPass]:
-    """Describe the passes."""
-    return [
+    """Describe the passes, and the search for the best of them."""
+    search = AlgorithmPass(
+        "search",
+        "the best transformations of a program on a network",
+        "collhub_coconet.passes.search:run",
+        SearchOptions,
+        Subject.WORKLOAD,
+        searches=True,
+    )
+    transformations = [
         AlgorithmPass(
             name,
             description,
@@ -85,3 +94,4 @@ def collhub_passes() -> Sequence[AlgorithmPass]:
         )
         for name, (description, options) in _PASSES.items()
     ]
+    return [*transformations, search]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from collhub_coconet.equivalence.blocks import Array, OnRanks, block, collected
+from collhub_coconet.equivalence.blocks import Array, OnRanks, block, collected, spread
 from collhub_coconet.equivalence.pointwise import convolution, matrix_product, pointwise
 from collhub_coconet.equivalence.random_numbers import global_indices, kept, scaled
 from collhub_coconet.equivalence.reductions import over_ranks, to_scalar
@@ -149,6 +149,13 @@ def _all_gather(found: Run, operation: Operation) -> OnRanks:
     return [whole] * found.binding.num_ranks
 
 
+def _all_to_all(found: Run, operation: Operation) -> OnRanks:
+    # The same whole tensor, cut along the other dimension.
+    name = operation.reads[0]
+    whole = collected(found.values[name], found.program.types[name])
+    return spread(whole, found.program.types[operation.name], found.binding.num_ranks)
+
+
 def _broadcast(found: Run, operation: Operation) -> OnRanks:
     return [found.values[operation.reads[0]][operation.root or 0]] * found.binding.num_ranks
 
@@ -211,6 +218,7 @@ _WHOLE: dict[Kind, Callable[[Run, Operation], OnRanks]] = {
     Kind.ALL_REDUCE: _all_reduce,
     Kind.REDUCE_SCATTER: _reduce_scatter,
     Kind.ALL_GATHER: _all_gather,
+    Kind.ALL_TO_ALL: _all_to_all,
     Kind.BROADCAST: _broadcast,
     Kind.REDUCE: _reduce,
     Kind.SEND: _send,

@@ -29,6 +29,7 @@ _COLLECTIVES = {
     Kind.ALL_REDUCE: JobCollective.ALL_REDUCE,
     Kind.REDUCE_SCATTER: JobCollective.REDUCE_SCATTER,
     Kind.ALL_GATHER: JobCollective.ALL_GATHER,
+    Kind.ALL_TO_ALL: JobCollective.ALL_TO_ALL,
     Kind.BROADCAST: JobCollective.BROADCAST,
     Kind.REDUCE: JobCollective.REDUCE,
 }

@@ -212,6 +212,14 @@ def reduce(x: Value, root: int = 0, reduction: str = "sum") -> Value:
     return x.builder.apply(Kind.REDUCE, (x,), root=root, reduction=Reduction(reduction))
 
 
+def all_to_all(x: Value, dimension: int) -> Value:
+    """Sliced along one dimension to sliced along another, counted from 0.
+
+    Every rank gives every other the part of its block that lies in the other's new block.
+    """
+    return x.builder.apply(Kind.ALL_TO_ALL, (x,), dimension=dimension)
+
+
 def send(x: Value, offset: int = 1) -> Value:
     """From rank i of this group to rank i of the group `offset` further in the row.
 

@@ -17,6 +17,7 @@ class Kind(StrEnum):
     BROADCAST = "Broadcast"
     REDUCE = "Reduce"
     SEND = "Send"
+    ALL_TO_ALL = "AllToAll"
     SLICE = "Slice"
     ADD = "Add"
     SUBTRACT = "Subtract"
@@ -69,6 +70,7 @@ TRAITS = {
     Kind.BROADCAST: Traits(1, ("root",)),
     Kind.REDUCE: Traits(1, ("reduction", "root")),
     Kind.SEND: Traits(1, ("offset",)),
+    Kind.ALL_TO_ALL: Traits(1, ("dimension",)),
     Kind.SLICE: Traits(1, ("dimension",)),
     Kind.ADD: Traits(2),
     Kind.SUBTRACT: Traits(2),
@@ -94,7 +96,14 @@ TRAITS = {
 ATTRIBUTES = ("reduction", "dimension", "root", "offset", "element", "rate", "seed")
 
 COLLECTIVES = frozenset(
-    {Kind.ALL_REDUCE, Kind.REDUCE_SCATTER, Kind.ALL_GATHER, Kind.BROADCAST, Kind.REDUCE}
+    {
+        Kind.ALL_REDUCE,
+        Kind.REDUCE_SCATTER,
+        Kind.ALL_GATHER,
+        Kind.BROADCAST,
+        Kind.REDUCE,
+        Kind.ALL_TO_ALL,
+    }
 )
 REDUCTIONS_TO_SCALARS = frozenset({Kind.NORM, Kind.SUM, Kind.MAX})
 CONTRACTIONS = frozenset({Kind.MATMUL, Kind.CONV})

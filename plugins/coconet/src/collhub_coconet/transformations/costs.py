@@ -79,6 +79,9 @@ def _sent_bytes(program: Program, operation: Operation, binding: Binding) -> int
         return 2 * share if is_sliced else 0
     if operation.kind is Kind.ALL_REDUCE:
         return 2 * share
+    if operation.kind is Kind.ALL_TO_ALL:
+        # Of its own block.
+        return share // binding.num_ranks
     return share if operation.is_communication else 0
 
 
