@@ -9,7 +9,7 @@ from collhub_columns import BoolArray, Int64Array, counted_positions, csr, inver
 
 from collhub_expansion.blocks import Catalogue
 from collhub_expansion.calls import Calls
-from collhub_expansion.templates import Edges, Lists
+from collhub_templates import Edges, Lists
 from hub_core.model import NodeColumns
 
 # Where more nodes than this would wait for as many others, a MARKER stands between them.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -85,9 +86,17 @@ def _sent_bytes(program: Program, operation: Operation, binding: Binding) -> int
     return share if operation.is_communication else 0
 
 
-def memory_bytes(program: Program, kernel: list[Operation], binding: Binding) -> int:
-    """Distinct outside operands are read once, values that live on are written once."""
-    inside = {operation.name for operation in kernel}
+def memory_bytes(
+    program: Program,
+    kernel: Sequence[Operation],
+    binding: Binding,
+    beside: Iterable[str] = (),
+) -> int:
+    """Distinct outside operands are read once, values that live on are written once.
+
+    `beside`: further operations of the same kernel, whose values are in registers.
+    """
+    inside = {operation.name for operation in kernel}.union(beside)
     # A slice is a view: whoever reads it reads a part of the original.
     working = [operation for operation in kernel if operation.kind is not Kind.SLICE]
     views = {operation.name for operation in kernel if operation.kind is Kind.SLICE}
