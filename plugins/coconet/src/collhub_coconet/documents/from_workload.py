@@ -128,7 +128,9 @@ def _arguments(workload: Workload, statements: Iterable[Fields], header: Fields)
                 message = f"argument {one['name']} is declared in two ways"
                 raise InputError(message, location=place, code="tensor-attributes")
     order = header.get("arguments")
-    return list(found.values()) if order is None else [found[name] for name in order if name in found]
+    return (
+        list(found.values()) if order is None else [found[name] for name in order if name in found]
+    )
 
 
 def _operations(workload: Workload, statements: Mapping[int, Fields]) -> list[Fields]:

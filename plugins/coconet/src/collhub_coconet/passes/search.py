@@ -14,9 +14,10 @@ from collhub_coconet.program.size_ranges import parsed_ranges
 from collhub_coconet.program.tensors import Binding
 from collhub_coconet.search.cost_models import FormulaModel
 from collhub_coconet.search.explore import Candidate, Exploration, explore
-from collhub_coconet.search.machine import Machine, is_any_to_any, link_of
+from collhub_coconet.search.rates import Rates, is_any_to_any, link_of
+from collhub_coconet.search.simulation import Simulation, simulated_exploration
 from collhub_coconet.transformations.costs import costs
-from hub_core import read_topology
+from hub_core import Topology, discover, read_topology
 from hub_core.model import InputError, UsageError, Workload, format_bytes, format_time
 from hub_core.plugin_api import PassReport
 
@@ -30,11 +31,18 @@ def run(workload: Workload, options: SearchOptions) -> tuple[Workload, PassRepor
     found = read_program(workload, options)
     bound = found.bound
     bindings = size_points(bound, options.sizes, options.points)
-    model = FormulaModel(_machine(bound, options))
-    explored = explore(bound.program, bindings, model, options.states)
+    topology = _topology(bound, options)
+    rates = _rates(topology, options)
+    explored = explore(bound.program, bindings, FormulaModel(rates), options.states)
+    how = "by formula"
+    if options.simulate:
+        simulation = Simulation(rates, topology, discover())
+        judged = simulated_exploration(explored, bindings, simulation, options.simulate)
+        how = f"simulated: {len(judged.candidates)} programs" if judged else _unlike(simulation)
+        explored = judged or explored
     best = explored.winner(_own_place(bound, bindings))
     after = _lowered(bound, best)
-    changes = (*found.filled_in, *told(explored, bindings))
+    changes = (*found.filled_in, *told(explored, bindings), f"times are {how}")
     return replace(after, provenance=workload.provenance), PassReport(changes)
 
 
@@ -64,8 +72,13 @@ def _own_place(bound: BoundProgram, bindings: Sequence[Binding]) -> int:
     return sizes.index(own) if own in sizes else 0
 
 
-def _machine(bound: BoundProgram, options: SearchOptions) -> Machine:
-    """Rates as the options state them, on the network that they name."""
+def _unlike(simulation: Simulation) -> str:
+    """Why times are by formula though they were to be simulated."""
+    return f"by formula, since a program cannot be simulated: {simulation.failed}"
+
+
+def _topology(bound: BoundProgram, options: SearchOptions) -> Topology:
+    """The network that the options name, with an NPU for every rank."""
     if options.topology is None:
         message = "the network to search for is not stated"
         raise UsageError(message, cure="--search --topology ring:8, or -O topology=ring:8")
@@ -75,8 +88,13 @@ def _machine(bound: BoundProgram, options: SearchOptions) -> Machine:
     if topology.num_npus < needed:
         message = f"the program has {needed} ranks, {topology.name} has {topology.num_npus} NPUs"
         raise InputError(message, cure="change --topology, or num_ranks", code="ranks")
+    return topology
+
+
+def _rates(topology: Topology, options: SearchOptions) -> Rates:
+    """Rates as the options state them, those of links as the network has them."""
     bandwidth, latency = link_of(topology)
-    return Machine(
+    return Rates(
         options.compute_tflops * 1e12,
         options.memory_bandwidth,
         bandwidth,
@@ -120,7 +138,7 @@ def told(explored: Exploration, bindings: Sequence[Binding]) -> Iterator[str]:
         memory = format_bytes(one.peaks[last])
         yield f"  {_time(one.timings[last].seconds)}, {memory}: {script(one) or 'no pass'}"
     end = "all were looked at" if explored.is_complete else "more are there: raise -O states"
-    yield f"{len(explored.candidates)} programs, {explored.pruned} not gone on from; {end}"
+    yield f"{explored.visited} programs gone on from, {explored.pruned} not for their bound; {end}"
 
 
 def script(candidate: Candidate) -> str:

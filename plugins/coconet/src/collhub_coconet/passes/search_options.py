@@ -18,6 +18,13 @@ class SearchOptions(StatedOptions):
     )
     points: int = option(OptionType.INT, 7, "sizes to time of a range", minimum=2, maximum=64)
     states: int = option(OptionType.INT, 300, "programs to look at", minimum=1, maximum=100000)
+    simulate: int = option(
+        OptionType.INT,
+        3,
+        "most promising programs of each size, and of each front, to simulate; 0: formulas alone",
+        minimum=0,
+        maximum=100,
+    )
     compute_tflops: float = option(
         OptionType.FLOAT, 90.0, "rate of matrix products, in 1e12 operations/s", minimum=1e-6
     )

@@ -20,7 +20,9 @@ def canonical_hash(program: Program) -> str:
     names = {one.name: _hash([str(argument_fields(one))]) for one in program.arguments}
     for operation in program.operations:
         names[operation.name] = _name_of(operation, names)
-    stages = {stage.name: _hash(sorted(names[one] for one in stage.members)) for stage in program.stages}
+    stages = {
+        stage.name: _hash(sorted(names[one] for one in stage.members)) for stage in program.stages
+    }
     labels = names | stages
     chains = [_hash([labels[one] for one in chain.members]) for chain in program.chains]
     operations = sorted(names[one.name] for one in program.operations)

@@ -13,7 +13,7 @@ from functools import lru_cache
 from math import ceil, log2
 
 from collhub_coconet.program.operations import Kind
-from collhub_coconet.search.machine import Machine
+from collhub_coconet.search.rates import Rates
 
 CHUNK_COUNTS = (1, 2, 4, 8, 16, 32, 64)
 
@@ -37,8 +37,8 @@ PROTOCOLS = (
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Choice:
-    """How one collective is carried out."""
+class Means:
+    """Means by which one communication, stage or chain is carried out."""
 
     algorithm: str
     protocol: str
@@ -105,20 +105,18 @@ _FORMULAS: dict[Kind, dict[str, Formula]] = {
 
 
 @lru_cache(maxsize=1 << 14)
-def best_choice(kind: Kind, size: int, ranks: int, machine: Machine) -> tuple[float, Choice]:
+def best_choice(kind: Kind, size: int, ranks: int, rates: Rates) -> tuple[float, Means]:
     """Seconds of a collective, and how; `size`: bytes of the whole tensor, of a Send those sent."""
-    return min(_choices(kind, size, ranks, machine))
+    return min(_choices(kind, size, ranks, rates))
 
 
-def _choices(
-    kind: Kind, size: int, ranks: int, machine: Machine
-) -> Iterator[tuple[float, Choice]]:
+def _choices(kind: Kind, size: int, ranks: int, rates: Rates) -> Iterator[tuple[float, Means]]:
     for protocol in PROTOCOLS:
-        alpha = machine.latency_s + protocol.step_s
-        call = _Call(ranks, size, alpha, 1 / (machine.link_bytes_per_s * protocol.data_share))
+        alpha = rates.latency_s + protocol.step_s
+        call = _Call(ranks, size, alpha, 1 / (rates.link_bytes_per_s * protocol.data_share))
         for name, formula in _FORMULAS[kind].items():
             # A ring has no links for the partners of the others.
-            if name == "halving-doubling" and not machine.is_any_to_any:
+            if name == "halving-doubling" and not rates.is_any_to_any:
                 continue
             for chunks in CHUNK_COUNTS if name == "tree" else (1,):
-                yield formula(call, chunks), Choice(name, protocol.name, chunks)
+                yield formula(call, chunks), Means(name, protocol.name, chunks)

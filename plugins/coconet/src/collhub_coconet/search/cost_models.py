@@ -15,8 +15,8 @@ from collhub_coconet.program.operations import (
 )
 from collhub_coconet.program.program import Program
 from collhub_coconet.program.tensors import Binding
-from collhub_coconet.search.collective_times import CHUNK_COUNTS, PROTOCOLS, Choice, best_choice
-from collhub_coconet.search.machine import Machine
+from collhub_coconet.search.collective_times import CHUNK_COUNTS, PROTOCOLS, Means, best_choice
+from collhub_coconet.search.rates import Rates
 from collhub_coconet.transformations.costs import memory_bytes, operations_of
 
 
@@ -25,7 +25,7 @@ class Timing:
     """Seconds of a program, and how its collectives and chains are carried out, by name."""
 
     seconds: float
-    choices: Mapping[str, Choice] = field(default_factory=dict)
+    choices: Mapping[str, Means] = field(default_factory=dict)
 
 
 class CostModel(TypingProtocol):
@@ -48,11 +48,11 @@ class FormulaModel:
     with communication, and of a chain of k chunks, the longest part counts, and 1/k of the others.
     """
 
-    machine: Machine
+    rates: Rates
 
     def timing(self, program: Program, binding: Binding) -> Timing:
         """The time with the best algorithm, protocol and chunk count for each part."""
-        run = _Run(self.machine, program, binding)
+        run = _Run(self.rates, program, binding)
         return Timing(run.seconds(), run.choices)
 
     def bound(self, program: Program, binding: Binding) -> float:
@@ -61,14 +61,14 @@ class FormulaModel:
         A transformation moves work onto slices at best: a p-th of operations and bytes is left. Of
         an all-reduce the reduce-scatter stays, of a message a p-th.
         """
-        machine, ranks = self.machine, binding.num_ranks
+        rates, ranks = self.rates, binding.num_ranks
         sent = sum(_least_sent(program, one, binding) for one in program.operations)
         work = sum(operations_of(program, one, binding) for one in program.operations)
         read = sum(binding.bytes_of_rank(one.type) for one in program.arguments) / ranks
         return max(
-            sent / machine.link_bytes_per_s,
-            work / ranks / machine.operations_per_s,
-            read / machine.memory_bytes_per_s,
+            sent / rates.link_bytes_per_s,
+            work / ranks / rates.operations_per_s,
+            read / rates.memory_bytes_per_s,
         )
 
 
@@ -85,10 +85,10 @@ def _least_sent(program: Program, operation: Operation, binding: Binding) -> flo
 class _Run:
     """One program being timed."""
 
-    machine: Machine
+    rates: Rates
     program: Program
     binding: Binding
-    choices: dict[str, Choice] = field(default_factory=dict)
+    choices: dict[str, Means] = field(default_factory=dict)
 
     def seconds(self) -> float:
         """All chains, and all kernels that are in none."""
@@ -110,7 +110,7 @@ class _Run:
                 busy[resource] = busy.get(resource, 0.0) + took
                 launches[name] = launches.get(name, 0) + 1
         for name, busy in parts.items():
-            overhead = launches[name] * self.machine.launch_s
+            overhead = launches[name] * self.rates.launch_s
             total += self._overlapped(name, list(busy.values()), overhead)
         return total
 
@@ -139,12 +139,12 @@ class _Run:
             return 0.0
         behind = sum(self._scalar(one) for one in scalars)
         if len(parts) == 1:
-            return parts[0] + behind + self.machine.launch_s
+            return parts[0] + behind + self.rates.launch_s
         # A norm needs all chunks before anything behind it has one.
         if any(one.kind in REDUCTIONS_TO_SCALARS for one in kernel):
-            return sum(parts) + behind + self.machine.launch_s
+            return sum(parts) + behind + self.rates.launch_s
         # Chunk by chunk within one kernel, which is launched once.
-        launch, step_s = self.machine.launch_s, self.machine.latency_s + PROTOCOLS[-1].step_s
+        launch, step_s = self.rates.launch_s, self.rates.latency_s + PROTOCOLS[-1].step_s
         return self._overlapped(label, parts, step_s) + behind + launch
 
     def _is_in_place(self, kernel: list[Operation]) -> bool:
@@ -160,8 +160,8 @@ class _Run:
         products = [one for one in computing if one.kind in CONTRACTIONS]
         work = sum(operations_of(self.program, one, self.binding) for one in products)
         touched = memory_bytes(self.program, kernel, self.binding)
-        machine = self.machine
-        return max(work / machine.operations_per_s, touched / machine.memory_bytes_per_s)
+        rates = self.rates
+        return max(work / rates.operations_per_s, touched / rates.memory_bytes_per_s)
 
     def _collective(self, operation: Operation) -> float:
         """The best time of a collective or message."""
@@ -177,7 +177,7 @@ class _Run:
         return self._best(f"{operation.name} (scalar)", Kind.ALL_REDUCE, size)
 
     def _best(self, name: str, kind: Kind, size: int) -> float:
-        seconds, choice = best_choice(kind, size, self.binding.num_ranks, self.machine)
+        seconds, choice = best_choice(kind, size, self.binding.num_ranks, self.rates)
         self.choices[name] = choice
         return seconds
 
@@ -186,5 +186,5 @@ class _Run:
         longest, rest = max(times), sum(times) - max(times)
         found = [(longest + rest / k + (k - 1) * overhead_s, k) for k in CHUNK_COUNTS]
         seconds, chunks = min(found)
-        self.choices[name] = Choice("overlap", "chunks", chunks)
+        self.choices[name] = Means("overlap", "chunks", chunks)
         return seconds

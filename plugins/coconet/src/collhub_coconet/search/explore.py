@@ -6,11 +6,11 @@ import heapq
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from collhub_coconet.lowering.timing import peak_bytes
 from collhub_coconet.program.program import Program
 from collhub_coconet.program.tensors import Binding
 from collhub_coconet.search.canonical import canonical_hash
 from collhub_coconet.search.cost_models import CostModel, Timing
-from collhub_coconet.search.memory import peak_bytes
 from collhub_coconet.transformations.legality import LegalityRecord, Rewrite
 from collhub_coconet.transformations.moves import legal_moves
 
@@ -80,6 +80,7 @@ def explore(
         _, _, phase, state = heapq.heappop(queue)
         found.visited += 1
         if _is_hopeless(state, found, bindings, costs):
+            found.visited -= 1
             found.pruned += 1
             continue
         for rewrite in _moves(state.program, bindings[-1], phase):

@@ -10,7 +10,7 @@ from hub_core.network import DimensionKind
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
+class Rates:
     """Rates of one rank: arithmetic, memory, its link to the others of its group, and launches.
 
     `operations_per_s`: of contractions. `memory_bytes_per_s`, `link_bytes_per_s`: one direction.
