@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from collhub_coconet.language.options import PythonOptions
 from collhub_coconet.lowering.options import ProgramOptions
 from collhub_coconet.passes.options import (
     FuseOptions,
@@ -32,6 +33,12 @@ _PROGRAM = Format(
     (".program.json",),
     signature=rb"collhub/tensor-program-1",
 )
+_PYTHON = Format(
+    "tensor-program-python",
+    "programs of tensors in Python; reading one EXECUTES it, in a process of its own",
+    (".py",),
+    signature=rb"(?m)^\s*(?:from|import)\s+collhub_coconet\b",
+)
 _TEXT = Format(
     "tensor-program-text",
     "programs of computations and collectives, a statement a line, for people",
@@ -52,14 +59,21 @@ _LISTED = "collhub_coconet.passes.listing:moves"
 
 @hookimpl
 def collhub_producers() -> Sequence[WorkloadReader]:
-    """Describe the reader."""
+    """Describe the readers."""
     return [
         WorkloadReader(
             _PROGRAM,
             "collhub_coconet.lowering.reading:read",
             ProgramOptions,
             samples="collhub_coconet.lowering.reading:samples",
-        )
+        ),
+        WorkloadReader(
+            _PYTHON,
+            "collhub_coconet.language.reading:read",
+            PythonOptions,
+            samples="collhub_coconet.language.reading:samples",
+            executes_source=True,
+        ),
     ]
 
 

@@ -9,7 +9,7 @@ from collhub_coconet.documents.node_statements import BoundProgram
 from collhub_coconet.program.program import Program
 from collhub_coconet.program.tensors import Binding
 from hub_core import parse_object
-from hub_core.model import InputError
+from hub_core.model import InputError, Location
 
 DEFAULT_RANKS = 4
 
@@ -41,14 +41,20 @@ def bound_from_json(
 
 
 def bound_to(program: Program, num_ranks: int, sizes: Mapping[str, int]) -> Binding:
-    """Numbers for a program. Raises `InputError` for a size that it does not allow."""
+    """Numbers for a program. Raises `InputError` for a size that is missing or not allowed."""
+    place = Location(program.name)
+    for symbol in sorted(program.sizes.keys() - sizes.keys()):
+        message = f"symbol {symbol} is not bound"
+        cure = f"state a number for it: -O sizes={symbol}=8"
+        raise InputError(message, location=place, cure=cure, code="symbol")
     for symbol, size in sizes.items():
         if symbol not in program.sizes:
-            known = ", ".join(program.sizes) or "none"
             message = f"the program has no symbol {symbol}"
-            raise InputError(message, cure=f"its symbols: {known}", code="symbol")
+            cure = f"its symbols: {', '.join(program.sizes) or 'none'}"
+            raise InputError(message, location=place, cure=cure, code="symbol")
         low, high = program.sizes[symbol]
         if not low <= size <= high:
             message = f"size {symbol} is {size}, the program has {low}..{high}"
-            raise InputError(message, cure="state a size within its bounds", code="size")
+            cure = "state a size within its bounds"
+            raise InputError(message, location=place, cure=cure, code="size")
     return Binding(num_ranks, sizes)

@@ -8,7 +8,12 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from collhub_coconet.equivalence.blocks import Array, OnRanks, block, collected, spread
-from collhub_coconet.equivalence.pointwise import convolution, matrix_product, pointwise
+from collhub_coconet.equivalence.pointwise import (
+    batch_product,
+    convolution,
+    matrix_product,
+    pointwise,
+)
 from collhub_coconet.equivalence.random_numbers import global_indices, kept, scaled
 from collhub_coconet.equivalence.reductions import over_ranks, to_scalar
 from collhub_coconet.program.operations import (
@@ -82,7 +87,7 @@ def _value(found: Run, operation: Operation) -> OnRanks:
         return _to_scalar(found, operation)
     ranks = range(found.binding.num_ranks)
     if operation.kind in CONTRACTIONS:
-        function = matrix_product if operation.kind is Kind.MATMUL else convolution
+        function = _CONTRACTIONS[operation.kind]
         x, w = (found.values[name] for name in operation.reads)
         return [function(x[rank], w[rank]) for rank in ranks]
     return [_pointwise(found, operation, rank) for rank in ranks]
@@ -214,6 +219,17 @@ def _to_scalar(found: Run, operation: Operation) -> OnRanks:
     return [to_scalar(operation.kind, values)] * found.binding.num_ranks
 
 
+def _transpose(found: Run, operation: Operation) -> OnRanks:
+    # A block along one dimension is one along the other.
+    values = found.values[operation.reads[0]]
+    return [np.ascontiguousarray(np.swapaxes(one, -1, -2)) for one in values]
+
+
+_CONTRACTIONS = {
+    Kind.MATMUL: matrix_product,
+    Kind.BATCH_MATMUL: batch_product,
+    Kind.CONV: convolution,
+}
 _WHOLE: dict[Kind, Callable[[Run, Operation], OnRanks]] = {
     Kind.ALL_REDUCE: _all_reduce,
     Kind.REDUCE_SCATTER: _reduce_scatter,
@@ -223,6 +239,7 @@ _WHOLE: dict[Kind, Callable[[Run, Operation], OnRanks]] = {
     Kind.REDUCE: _reduce,
     Kind.SEND: _send,
     Kind.SLICE: _slice,
+    Kind.TRANSPOSE: _transpose,
     Kind.UPDATE: _update,
     Kind.DROPOUT: _dropout,
 }

@@ -33,6 +33,8 @@ class Kind(StrEnum):
     SELECT = "Select"
     DROPOUT = "Dropout"
     MATMUL = "MatMul"
+    BATCH_MATMUL = "BatchMatMul"
+    TRANSPOSE = "Transpose"
     CONV = "Conv"
     NORM = "Norm"
     SUM = "Sum"
@@ -86,6 +88,8 @@ TRAITS = {
     Kind.SELECT: Traits(3),
     Kind.DROPOUT: Traits(1, ("rate", "seed")),
     Kind.MATMUL: Traits(2),
+    Kind.BATCH_MATMUL: Traits(2),
+    Kind.TRANSPOSE: Traits(1),
     Kind.CONV: Traits(2),
     Kind.NORM: Traits(1),
     Kind.SUM: Traits(1),
@@ -106,7 +110,7 @@ COLLECTIVES = frozenset(
     }
 )
 REDUCTIONS_TO_SCALARS = frozenset({Kind.NORM, Kind.SUM, Kind.MAX})
-CONTRACTIONS = frozenset({Kind.MATMUL, Kind.CONV})
+CONTRACTIONS = frozenset({Kind.MATMUL, Kind.BATCH_MATMUL, Kind.CONV})
 COMPARISONS = frozenset({Kind.LESS, Kind.GREATER, Kind.EQUAL})
 # Two operands and a result of their element type.
 ARITHMETIC = frozenset({Kind.ADD, Kind.SUBTRACT, Kind.MULTIPLY, Kind.DIVIDE, Kind.POWER})

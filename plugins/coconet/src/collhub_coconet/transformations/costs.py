@@ -129,7 +129,9 @@ def _products(program: Program, operation: Operation, binding: Binding) -> int:
     # Those of the rank with the longest block.
     x, w = (program.types[name] for name in operation.reads)
     axes = axes_of(operation.kind, len(x.shape))
-    terms = binding.shape(x.shape)[axes.x_sum] * prod(binding.shape(w.shape[2:]))
+    terms = binding.shape(x.shape)[axes.x_sum]
+    if operation.kind is Kind.CONV:
+        terms *= prod(binding.shape(w.shape[2:]))
     result = program.types[operation.name]
     if x.layout.is_sliced and x.layout.dimension == axes.x_sum:
         terms = -(-terms // binding.num_ranks)

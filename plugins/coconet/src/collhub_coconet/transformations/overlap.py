@@ -111,6 +111,9 @@ def _exchanged(program: Program, operation: Operation) -> set[int]:
 
 def _accepted(program: Program, reader: Operation, name: str) -> set[int]:
     """Dimensions, from the end, along which a reader takes a value chunk by chunk."""
+    if reader.kind is Kind.TRANSPOSE:
+        # Chunks of what it reads are none of what it gives.
+        return set()
     if reader.kind not in CONTRACTIONS:
         return _all_of(program, name) - _exchanged(program, reader)
     # Terms of a sum have to be there together.
