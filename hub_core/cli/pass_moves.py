@@ -23,10 +23,10 @@ def show_moves(session: Session, model: Algorithm | Workload, source: str, as_js
         return
     effects = list(dict.fromkeys(key for _, move in found for key in move.effect))
     rows = [
-        (name, _options(move), *(f"{move.effect.get(key, 0):+d}" for key in effects))
+        (name, *(f"{move.effect.get(key, 0):+d}" for key in effects), _options(move))
         for name, move in found
     ]
-    session.print_table(("pass", "options", *effects), rows, right=effects)
+    session.print_table(("pass", *effects, "options"), rows, right=effects)
 
 
 def _moves(session: Session, model: Algorithm | Workload) -> list[tuple[str, PassMove]]:
