@@ -174,7 +174,7 @@ class _Flattening:
             if is_scalar:
                 self._compute(pending, is_partial=True)
                 pending = []
-                self._collective(operation, operation.name)
+                self._collective(operation, _part_of(operation))
         self._compute(pending)
 
     def _differs(self, one: Operation, other: Operation) -> bool:
@@ -210,6 +210,9 @@ class _Flattening:
         self._in_stream(made, tiles.rank, stage)
         found = Ready(region, grid, tiles.owner, tiles.chunk, node)
         self.ready |= dict.fromkeys((one.name for one in working), found)
+        if is_partial:
+            # The value itself is ready behind its all-reduce.
+            self.ready[_part_of(last)] = self.ready.pop(last.name)
 
     def _tiles(self, operation: Operation, cut: Cut | None) -> Tiles:
         """The tiles of a computation on all ranks of its group."""
@@ -419,3 +422,8 @@ class _Flattening:
             self.program, self.binding, workload, tuple(self.parts),
             self.nodes.column("part")[order], self.nodes.column("item")[order], self.pass_through,
         )  # fmt: skip
+
+
+def _part_of(operation: Operation) -> str:
+    """Key of a rank's part of a scalar, which is no name of a value."""
+    return f"part of {operation.name}"
