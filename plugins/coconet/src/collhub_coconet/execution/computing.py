@@ -122,7 +122,7 @@ def _convolution(values: Values, operation: Operation, rank: int, chosen: Int64A
     images, image_at = np.unique(image, return_inverse=True)
     channels, channel_at = np.unique(channel, return_inverse=True)
     terms = _terms(values, operation, rank, shape[1], 1)
-    left = ((images[:, None, None] * shape[1] + terms[:, None]) * pixels + np.arange(pixels))
+    left = (images[:, None, None] * shape[1] + terms[:, None]) * pixels + np.arange(pixels)
     places = np.arange(prod(window[2:]))
     right = (channels[:, None, None] * window[1] + terms[:, None]) * len(places) + places
     result = convolution(

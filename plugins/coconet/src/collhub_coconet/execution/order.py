@@ -16,7 +16,7 @@ def random_order(workload: Workload, seed: int) -> Iterator[int]:
     Any of the nodes that wait for nothing comes next, with equal chances. Raises `InputError` where
     nodes wait for one another.
     """
-    parents, children = _edges(workload)
+    parents, children = waiting_edges(workload)
     count = len(workload.nodes)
     indptr, followers = csr(parents, children, count)
     starts, targets = indptr.tolist(), followers.tolist()
@@ -39,7 +39,7 @@ def random_order(workload: Workload, seed: int) -> Iterator[int]:
         raise InputError(message, code="deadlock")
 
 
-def _edges(workload: Workload) -> tuple[Int64Array, Int64Array]:
+def waiting_edges(workload: Workload) -> tuple[Int64Array, Int64Array]:
     """Dependencies, and every send before its receive."""
     nodes = workload.nodes
     sends = np.flatnonzero(nodes.is_kind(NodeKind.SEND))

@@ -19,6 +19,7 @@ from collhub_coconet.execution.computing import computed, finished, partial
 from collhub_coconet.execution.order import random_order
 from collhub_coconet.execution.values import Values, elements_on
 from collhub_coconet.lowering.parts import Collected, FlatProgram, Message, Segment
+from collhub_coconet.lowering.views import viewed
 from collhub_coconet.program.operations import Kind, Reduction
 from collhub_coconet.program.program import Program
 from hub_core.model import NodeKind
@@ -58,9 +59,7 @@ def execute_and_compare(before: Program, flat: FlatProgram, seed: int = 0) -> Ex
     program, binding = flat.program, flat.binding
     compared = compare(before, program, binding, seed)
     data = random_arguments(before, binding, seed)
-    arguments = {
-        one.name: _on_ranks(data[one.name], flat, one.name) for one in program.arguments
-    }
+    arguments = {one.name: _on_ranks(data[one.name], flat, one.name) for one in program.arguments}
     expected = run_simulated(program, binding, arguments)
     found = execute(flat, arguments, seed, expected)
     differences = (*compared.differences, *found.differences)
@@ -151,7 +150,7 @@ class _Job:
         """The chunks of a tile, or all elements that the rank has."""
         binding = self.flat.binding
         for operation in part.operations:
-            if operation.kind is Kind.SLICE:
+            if viewed(self.flat.program, operation) is not None:
                 continue
             if part.is_partial and operation is part.operations[-1]:
                 self.partials[operation.name, rank] = partial(self.values, operation, rank)

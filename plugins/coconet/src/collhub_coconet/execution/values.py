@@ -10,7 +10,7 @@ from collhub_columns import BoolArray, Int64Array
 
 from collhub_coconet.equivalence.blocks import Array, OnRanks
 from collhub_coconet.lowering.grids import Grid
-from collhub_coconet.program.operations import Kind
+from collhub_coconet.lowering.views import viewed
 from collhub_coconet.program.program import Program
 from collhub_coconet.program.tensors import Binding, TensorType
 from hub_core.model import InputError
@@ -49,8 +49,9 @@ class Values:
     def read(self, name: str, rank: int, chosen: Int64Array) -> Array:
         """Elements of a value. Raises `InputError` for one that is not there yet."""
         operation = self.program.by_name.get(name)
-        if operation is not None and operation.kind is Kind.SLICE:
-            return self.read(operation.reads[0], rank, chosen)
+        source = None if operation is None else viewed(self.program, operation)
+        if source is not None:
+            return self.read(source, rank, chosen)
         array, is_there = self._cells(name, rank)
         lacking = ~is_there[chosen]
         if not lacking.any():
