@@ -29,6 +29,7 @@ from hub_core.plugin_api import AlgorithmPass
 if TYPE_CHECKING:
     from hub_core.model import Algorithm, JsonValue, Workload
     from hub_core.pipeline.inputs import OpenedAlgorithm
+    from hub_core.pipeline.outputs import Written
 
 
 @click.command(cls=PassCommand)
@@ -100,29 +101,37 @@ def transform(
         show_moves(session, model, opened.name, output.as_json)
         return
     _admit(session, model, f"{opened.name} after {', '.join(step.name for step in steps)}")
-    paths: Sequence[str] = ()
-    losses: Sequence[JsonValue] = ()
+    # Refused losses write nothing; what was changed is told before.
     if not output.as_json:
         for name, change in changes:
             session.say(f"{name}: {change}")
+    written = None
     if target is not None:
         written = session.write_output(model, target, plan.writer, output, work="transformation")
-        paths = written_paths(written.paths)
-        losses = [loss_object(loss) for loss in written.losses]
-        if not output.as_json:
-            session.say_written(written)
     if output.as_json:
-        document: dict[str, JsonValue] = {
-            "schema": "collhub/report-transform-1",
-            "source": opened.name,
-            "from": opened.format_name,
-            "to": target.format_name if target else None,
-            "passes": [step.name for step in steps],
-            "changes": [{"pass": name, "change": change} for name, change in changes],
-            "artifacts": list(paths),
-            "losses": list(losses),
-        }
-        session.print_json(document)
+        session.print_json(_report(opened, target, changes, steps, written))
+    elif written is not None:
+        session.say_written(written)
+
+
+def _report(
+    opened: OpenedAlgorithm,
+    target: ChosenOutput | None,
+    changes: Sequence[tuple[str, str]],
+    steps: Sequence[PassStep],
+    written: Written | None,
+) -> dict[str, JsonValue]:
+    """The report `collhub/report-transform-1`; nothing was written where a search only tells."""
+    return {
+        "schema": "collhub/report-transform-1",
+        "source": opened.name,
+        "from": opened.format_name,
+        "to": target.format_name if target else None,
+        "passes": [step.name for step in steps],
+        "changes": [{"pass": name, "change": change} for name, change in changes],
+        "artifacts": list(written_paths(written.paths)) if written else [],
+        "losses": [loss_object(loss) for loss in written.losses] if written else [],
+    }
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from collhub_columns import Int64Array, counted_positions, expanded_ranges, row_pointer
-
 from collhub_templates import Edges, Lists, Template
 
 

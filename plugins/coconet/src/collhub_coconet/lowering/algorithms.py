@@ -29,16 +29,19 @@ class Choice:
     collective on as many ranks. `options`: of the synthesizer. `chunks`: pieces in which the whole
     algorithm runs, one behind the other as their data come; of a Send, its messages. `tiles`: most
     computations into which a producer in a chain is cut on a rank; None: one for every unit.
+    `at_once`: pieces under way at once on a rank, so that the first one is over early.
     """
 
     algorithm: str | Algorithm = "ring"
     chunks: int = 1
     options: Mapping[str, str] = field(default_factory=dict)
     tiles: int | None = None
+    at_once: int = 2
 
     def __post_init__(self) -> None:
-        if self.chunks < 1 or (self.tiles is not None and self.tiles < 1):
-            message = f"{self.chunks} chunks, {self.tiles} tiles: at least 1 of each is needed"
+        if min(self.chunks, self.at_once, 1 if self.tiles is None else self.tiles) < 1:
+            numbers = f"{self.chunks} chunks, {self.at_once} at once, {self.tiles} tiles"
+            message = f"{numbers}: at least 1 of each is needed"
             raise InputError(message, cure="state a positive number", code="chunks")
 
 

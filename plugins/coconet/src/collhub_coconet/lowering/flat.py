@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from collhub_columns import Int64Array
+from collhub_templates import Lists, Template
 
 from collhub_coconet.documents.text import reduces_scalar
 from collhub_coconet.lowering.algorithms import Algorithms, Choices, choice_of
@@ -30,6 +31,7 @@ from collhub_coconet.lowering.parts import (
 )
 from collhub_coconet.lowering.regions import Cut, cuts_of, regions_of
 from collhub_coconet.lowering.tiles import Tiles, tile_costs, tiles_of
+from collhub_coconet.lowering.views import viewed
 from collhub_coconet.program.operations import Kind, Operation
 from collhub_coconet.program.program import Program, Stage
 from collhub_coconet.program.tensors import Binding
@@ -186,9 +188,10 @@ class _Flattening:
     def _compute(self, operations: list[Operation], *, is_partial: bool = False) -> None:
         """One COMPUTE node a tile and rank, in order on each rank."""
         for operation in operations:
-            if operation.kind is Kind.SLICE and operation.reads[0] in self.ready:
-                self.ready[operation.name] = self.ready[operation.reads[0]]
-        working = [one for one in operations if one.kind is not Kind.SLICE]
+            source = viewed(self.program, operation)
+            if source in self.ready:
+                self.ready[operation.name] = self.ready[source]
+        working = [one for one in operations if viewed(self.program, one) is None]
         if not working:
             return
         # All have one cut, and one group.
@@ -314,7 +317,21 @@ class _Flattening:
         ):
             for number in range(pieces):
                 kept.append((edges[0] + made[number * count], edges[1] + made[number * count]))
+        self._take_turns(template, made, pieces, choice_of(self.choices, operation.name).at_once)
         self._join(operation, operand, contents, grid, pieces, made, first)
+
+    def _take_turns(self, template: Template, made: Int64Array, pieces: int, most: int) -> None:
+        """Let a piece begin on a rank when the one `most` before it is over there."""
+        position = np.arange(len(template.first) - 1)
+        is_receive = template.kind == NodeKind.RECV
+        starts = [one[~is_receive[one]] for one in _listed(template.starts)]
+        ends = _listed(template.ends)
+        for rank in position:
+            before = np.repeat(ends[rank], len(starts[rank]))
+            behind = np.tile(starts[rank], len(ends[rank]))
+            for piece in range(most, pieces):
+                first = made[(piece - most) * len(template)], made[piece * len(template)]
+                self.nodes.control.append((before + first[0], behind + first[1]))
 
     def _join(
         self,
@@ -422,6 +439,12 @@ class _Flattening:
             self.program, self.binding, workload, tuple(self.parts),
             self.nodes.column("part")[order], self.nodes.column("item")[order], self.pass_through,
         )  # fmt: skip
+
+
+def _listed(lists: Lists) -> list[Int64Array]:
+    """Lists of numbers as arrays."""
+    pointer, numbers = lists
+    return np.split(numbers, pointer[1:-1])
 
 
 def _part_of(operation: Operation) -> str:

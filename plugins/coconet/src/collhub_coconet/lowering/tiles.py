@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from collhub_columns import Int64Array
@@ -35,7 +36,7 @@ def tiles_of(ranks: Int64Array, orders: Sequence[Int64Array], most: int | None) 
         count = len(order) if most is None else min(most, len(order))
         borders = [tile * len(order) // count for tile in range(count + 1)] if count else [0]
         listed = order.tolist()
-        for low, high in zip(borders[:-1], borders[1:], strict=True):
+        for low, high in pairwise(borders):
             rank.append(number)
             chunks.append(tuple(listed[low:high]))
     lengths = [len(one) for one in chunks]
