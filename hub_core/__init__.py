@@ -33,12 +33,7 @@ if TYPE_CHECKING:
         strict_flag,
         verify_option,
     )
-    from hub_core.cli.command_context import (
-        CommandContext,
-        OpenedInput,
-        OutputTarget,
-        WrittenFiles,
-    )
+    from hub_core.cli.command_context import CommandContext, OpenedInput, OutputTarget, WrittenFiles
     from hub_core.cli.command_group import CommandGroup
     from hub_core.documents.schema_check import first_violation
     from hub_core.documents.strict_json import parse_object

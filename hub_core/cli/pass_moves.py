@@ -31,7 +31,7 @@ def show_moves(session: Session, model: Algorithm | Workload, source: str, as_js
 
 def _moves(session: Session, model: Algorithm | Workload) -> list[tuple[str, PassMove]]:
     """Moves with the name of their pass, by name of the pass, in its own order."""
-    from hub_core.pipeline.calls import blame
+    from hub_core.pipeline.calls import blame, misfit
 
     # Passes on another kind of model have nothing to say.
     subject = Subject(type(model).__name__.lower())
@@ -42,6 +42,8 @@ def _moves(session: Session, model: Algorithm | Workload) -> list[tuple[str, Pas
             continue
         with blame(provided), session.progress(f"listing what {offer.name} can do"):
             moves = resolve(offer.moves)(model, offer.name)
+        if not isinstance(moves, list | tuple):
+            raise misfit(provided, f"lists its moves as {type(moves).__name__}, not as a list")
         found += [(offer.name, move) for move in moves]
     return found
 

@@ -68,8 +68,8 @@ __all__ = [
     "all_reduce", "all_to_all", "as_slice", "batch_matmul", "broadcast", "cast", "compare",
     "conv", "costs", "dropout", "equal", "fuse", "largest", "legal_moves", "matmul", "movable",
     "norm", "overlap", "program_from_json", "program_to_json", "reduce", "reduce_scatter",
-    "remove_dead", "reorder", "select", "send", "slice_of", "sliced", "split", "split_at_root", "sqrt", "statements",
-    "tanh", "text", "total", "transpose", "update",
+    "remove_dead", "reorder", "select", "send", "slice_of", "sliced", "split", "split_at_root",
+    "sqrt", "statements", "tanh", "text", "total", "transpose", "update",
 ]  # fmt: skip
 
 # Imported on first use: the hub lists the plugin without numpy.

@@ -65,8 +65,13 @@ def program_of_fields(document: Fields, file: str) -> Program:
 def stage_fields(program: Program) -> dict[str, list[Fields]]:
     """Stages and chains as the document states them."""
     # Lists of one object each, in their order.
-    stages = [{"name": s.name, "family": s.family, "members": s.members} for s in program.stages]
-    chains = [{"members": c.members, "dimensions": c.dimensions} for c in program.chains]
+    stages: list[Fields] = []
+    for stage in program.stages:
+        members = {"members": stage.members}
+        stages.append({"name": stage.name, "family": stage.family, **members})
+    chains: list[Fields] = []
+    for chain in program.chains:
+        chains.append({"members": chain.members, "dimensions": chain.dimensions})
     return {"stages": stages, "chains": chains}
 
 
