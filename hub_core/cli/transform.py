@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import click
 
 from hub_core.cli.arguments import (
+    FILE,
     Assignments,
     OutputRequest,
     assign,
     complete_offers,
     from_option,
-    output_option,
     output_options,
     source_argument,
 )
+from hub_core.cli.pass_arguments import PassCommand, PassStep, pass_steps, shared_pairs
+from hub_core.cli.pass_moves import show_moves
 from hub_core.cli.placed_output import placed
-from hub_core.cli.session import Session, written_paths
+from hub_core.cli.session import ChosenOutput, Session, written_paths
 from hub_core.cli.workloads import admit_workload, read_workload
 from hub_core.model import loss_object
 from hub_core.plugin_api import AlgorithmPass
@@ -26,75 +29,173 @@ from hub_core.plugin_api import AlgorithmPass
 if TYPE_CHECKING:
     from hub_core.model import Algorithm, JsonValue, Workload
     from hub_core.pipeline.inputs import OpenedAlgorithm
-    from hub_core.plugin_api import Option
+    from hub_core.pipeline.outputs import Written
 
 
-@click.command()
+@click.command(cls=PassCommand)
 @source_argument
 @click.option(
     "--pass",
     "passes",
     metavar="NAME",
     multiple=True,
-    required=True,
     shell_complete=complete_offers(AlgorithmPass),
     help="A pass; repeated, they run in this order. `collhub formats` lists them.",
 )
-@output_option
+@click.option("--list", "is_listing", is_flag=True, help="List what passes can do, then end.")
+@click.option(
+    "--search",
+    "is_searching",
+    is_flag=True,
+    help="Look for the best sequence of passes on --topology for --size.",
+)
+@click.option("--topology", metavar="TOPOLOGY", help="Network of --search, as ring:8 or a file.")
+@click.option("--size", metavar="SIZES", help="Sizes of symbols of IN, as B=8,S=1024.")
+@click.option(
+    "-o",
+    "--output",
+    "out",
+    metavar="OUT",
+    type=FILE,
+    help="File, trace-set prefix, folder, folder/ to write into, or - for stdout.",
+)
 @from_option
 @output_options
-@click.pass_obj
+@click.pass_context
 def transform(
-    session: Session,
+    context: click.Context,
     source: str,
     passes: tuple[str, ...],
-    out: str,
+    is_listing: bool,
+    is_searching: bool,
+    topology: str | None,
+    size: str | None,
+    out: str | None,
     source_format: str | None,
     output: OutputRequest,
 ) -> None:
     """Transform the algorithm or workload in IN by passes and write the result.
 
     The result is verified like IN.
-    An option of -O goes to the reader, the passes and the writer that declare it; reader.KEY,
-    writer.KEY and NAME.KEY, with the name of a pass, mean one of them.
+    An option of -O behind a --pass goes to that pass, if it declares it. Every other goes to the
+    reader, the passes and the writer that declare it; reader.KEY, writer.KEY and NAME.KEY, with the
+    name of a pass, mean one of them.
     """
+    session: Session = context.obj
+    if not (passes or is_listing or is_searching):
+        raise click.UsageError("Missing option '--pass', '--list' or '--search'.", context)
+    if out is None and not (is_listing or is_searching):
+        raise click.UsageError("Missing option '-o' / '--output'.", context)
     opened = session.open_input(source, source_format)
-    target = session.output_target(out, output, is_workload=opened.holds_workload)
-    target = placed(target, opened, force=output.force)
-    sides = {"reader": opened.options, "writer": target.options, **_pass_options(session, passes)}
-    given = assign(output.assignments, sides)
-    model = _read(session, opened, given["reader"])
+    steps = pass_steps(context)
+    if is_searching:
+        steps.append(_search_step(session, opened, topology, size))
+    target = _target(session, opened, out, output)
+    plan = _planned(session, opened, target, steps, output, size)
+    model = _read(session, opened, plan.reader)
     changes: list[tuple[str, str]] = []
-    for name in passes:
-        model, changed = _applied(session, model, name, given[_side(name)])
-        changes += [(name, change) for change in changed]
-    _admit(session, model, f"{opened.name} after {', '.join(passes)}")
-    written = session.write_output(model, target, given["writer"], output, work="transformation")
-    if output.as_json:
-        document: dict[str, JsonValue] = {
-            "schema": "collhub/report-transform-1",
-            "source": opened.name,
-            "from": opened.format_name,
-            "to": target.format_name,
-            "passes": list(passes),
-            "changes": [{"pass": name, "change": change} for name, change in changes],
-            "artifacts": list(written_paths(written.paths)),
-            "losses": [loss_object(loss) for loss in written.losses],
-        }
-        session.print_json(document)
+    for step, given in zip(steps, plan.passes, strict=True):
+        model, changed = _applied(session, model, step.name, given)
+        changes += [(step.name, change) for change in changed]
+    if is_listing:
+        show_moves(session, model, opened.name, output.as_json)
         return
-    for name, change in changes:
-        session.say(f"{name}: {change}")
-    session.say_written(written)
+    _admit(session, model, f"{opened.name} after {', '.join(step.name for step in steps)}")
+    # Refused losses write nothing; what was changed is told before.
+    if not output.as_json:
+        for name, change in changes:
+            session.say(f"{name}: {change}")
+    written = None
+    if target is not None:
+        written = session.write_output(model, target, plan.writer, output, work="transformation")
+    if output.as_json:
+        session.print_json(_report(opened, target, changes, steps, written))
+    elif written is not None:
+        session.say_written(written)
 
 
-def _side(name: str) -> str:
-    """How `-O` names the options of a pass: `-` in names stands for `_`, as in all keys."""
-    return name.replace("-", "_")
+def _report(
+    opened: OpenedAlgorithm,
+    target: ChosenOutput | None,
+    changes: Sequence[tuple[str, str]],
+    steps: Sequence[PassStep],
+    written: Written | None,
+) -> dict[str, JsonValue]:
+    """The report `collhub/report-transform-1`; nothing was written where a search only tells."""
+    return {
+        "schema": "collhub/report-transform-1",
+        "source": opened.name,
+        "from": opened.format_name,
+        "to": target.format_name if target else None,
+        "passes": [step.name for step in steps],
+        "changes": [{"pass": name, "change": change} for name, change in changes],
+        "artifacts": list(written_paths(written.paths)) if written else [],
+        "losses": [loss_object(loss) for loss in written.losses] if written else [],
+    }
 
 
-def _pass_options(session: Session, passes: Sequence[str]) -> dict[str, tuple[Option, ...]]:
-    return {_side(name): session.options_of(AlgorithmPass, name) for name in passes}
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """The options of all that takes part, those of passes in their order."""
+
+    reader: Assignments
+    passes: Sequence[Assignments]
+    writer: Assignments
+
+
+def _planned(
+    session: Session,
+    opened: OpenedAlgorithm,
+    target: ChosenOutput | None,
+    steps: Sequence[PassStep],
+    output: OutputRequest,
+    size: str | None,
+) -> _Plan:
+    """Every `-O` where it belongs."""
+    declared = [session.options_of(AlgorithmPass, step.name) for step in steps]
+    own = [step.own(options) for step, options in zip(steps, declared, strict=True)]
+    sides = {"reader": opened.options, "writer": target.options if target else ()}
+    sides |= {step.side: options for step, options in zip(steps, declared, strict=True)}
+    shared = assign(shared_pairs(output.assignments, steps, own), sides)
+    if size is not None and any(option.name == "sizes" for option in opened.options):
+        shared["reader"].setdefault("sizes", size)
+    given = []
+    for step, options, taken in zip(steps, declared, own, strict=True):
+        bare = assign(taken, {step.side: options})[step.side]
+        given.append({**shared[step.side], **bare})
+    return _Plan(shared["reader"], given, shared["writer"])
+
+
+def _search_step(
+    session: Session, opened: OpenedAlgorithm, topology: str | None, size: str | None
+) -> PassStep:
+    """The pass that searches, with the options of `--search`."""
+    from hub_core.plugin_api import Subject
+
+    # One of the installed passes that takes such a model.
+    subject = Subject.WORKLOAD if opened.holds_workload else Subject.ALGORITHM
+    offers = [provided.offer for provided in session.registry().all(AlgorithmPass)]
+    found = [one for one in offers if one.searches and one.subject is subject]
+    if topology is None:
+        raise click.UsageError("Missing option '--topology' of --search.")
+    if len(found) != 1:
+        names = ", ".join(one.name for one in found) or "none"
+        message = f"{len(found)} installed passes search for one {subject}: {names}"
+        raise click.UsageError(f"{message}; name one with --pass.")
+    pairs = {"topology": topology}
+    if size is not None:
+        pairs["sizes"] = size
+    return PassStep(found[0].name, pairs)
+
+
+def _target(
+    session: Session, opened: OpenedAlgorithm, out: str | None, output: OutputRequest
+) -> ChosenOutput | None:
+    """Where the result goes, None where it is only told."""
+    if out is None:
+        return None
+    target = session.output_target(out, output, is_workload=opened.holds_workload)
+    return placed(target, opened, force=output.force)
 
 
 def _read(session: Session, opened: OpenedAlgorithm, options: Assignments) -> Algorithm | Workload:

@@ -57,6 +57,9 @@ def writer_for(out: str, kind: type[W], registry: Registry) -> Provided[W]:
     """The writer that the suffix of a path names; without suffix, of the canonical traces."""
     writers = registry.all(kind)
     named = [provided for provided in writers if _has_suffix(out, provided.offer.format)]
+    # Of `.json` and `.program.json`, the longer one says more.
+    length = {one.name: max(map(len, one.offer.format.suffixes)) for one in named}
+    named = [one for one in named if length[one.name] == max(length.values())]
     if len(named) == 1:
         return named[0]
     if not named and not PurePath(out).suffix and out != "-":

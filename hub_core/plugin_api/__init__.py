@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hub_core.plugin_api.algorithm_pass import AlgorithmPass, PassReport
+from hub_core.plugin_api.algorithm_pass import AlgorithmPass, PassMove, PassReport
 from hub_core.plugin_api.artifacts import Artifact, WriteResult
 from hub_core.plugin_api.check import (
     Check,
@@ -53,11 +53,7 @@ from hub_core.plugin_api.topology_reader import TopologyReader
 from hub_core.plugin_api.topology_writer import TopologyWriter
 from hub_core.plugin_api.workload_generator import WorkloadGenerator
 from hub_core.plugin_api.workload_reader import WorkloadReader
-from hub_core.plugin_api.workload_simulator import (
-    WorkloadRequest,
-    WorkloadSimulator,
-    WorkloadTimes,
-)
+from hub_core.plugin_api.workload_simulator import WorkloadRequest, WorkloadSimulator, WorkloadTimes
 from hub_core.plugin_api.workload_writer import WorkloadWriter
 from hub_core.plugin_api.writer import FormatWriter
 
@@ -66,7 +62,7 @@ __all__ = [
     "CheckLine", "CheckReport", "CheckRequest", "Command", "Engine", "EngineRequest",
     "ExecutionRequest", "ExecutionResult", "Executor", "Format", "FormatReader", "FormatWriter",
     "Layout", "LinkLoad", "LoadableCall", "LocalWorkOptions", "NoOptions", "Offer", "OfferKind",
-    "Option", "OptionType", "OptionValue", "PassReport", "Reference", "ReportRequest",
+    "Option", "OptionType", "OptionValue", "PassMove", "PassReport", "Reference", "ReportRequest",
     "ReportWriter", "SelectedCollective", "SelectedWindow", "Selection", "SelectionWriter",
     "ServedCalls", "Shown", "SimulationRequest", "SimulationResult", "Simulator", "Source",
     "SourcePart", "Subject", "SynthesisRequest", "SynthesisResult", "Synthesizer",

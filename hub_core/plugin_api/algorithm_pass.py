@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from hub_core.plugin_api.check import Subject
@@ -17,12 +18,22 @@ class PassReport:
 
 
 @dataclass(frozen=True, slots=True)
+class PassMove:
+    """A legal application of a pass: its options as `-O` takes them, and named effects."""
+
+    options: Mapping[str, str]
+    effect: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
 class AlgorithmPass:
     """`run(algorithm: Algorithm, options) -> tuple[Algorithm, PassReport]`.
 
     With the subject WORKLOAD, `run(workload: Workload, options) -> tuple[Workload, PassReport]`.
     What cannot be transformed is refused with an `InputError` or `UsageError` that names the cause.
-    The result of the last pass is verified like every input.
+    The result of the last pass is verified like every input. `moves(model, name) ->
+    Sequence[PassMove]`: what the pass of this name can do, for `--list`. `searches`: it looks for
+    the best sequence of passes; its options `topology` and `sizes` are those of `--search`.
     """
 
     name: str
@@ -30,3 +41,5 @@ class AlgorithmPass:
     run: Reference
     options: type = NoOptions
     subject: Subject = Subject.ALGORITHM
+    moves: Reference = ""
+    searches: bool = False

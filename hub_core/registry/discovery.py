@@ -26,13 +26,7 @@ from hub_core.registry.compatibility import (
     requirement_incompatibility,
 )
 from hub_core.registry.descriptions import offers_defect
-from hub_core.registry.plugins import (
-    CORE_NAME,
-    Plugin,
-    PluginState,
-    PluginStatus,
-    Registry,
-)
+from hub_core.registry.plugins import CORE_NAME, Plugin, PluginState, PluginStatus, Registry
 from hub_core.version import __version__
 
 DISABLING_VARIABLE = "COLLHUB_DISABLE_PLUGINS"

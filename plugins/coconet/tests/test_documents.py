@@ -58,8 +58,9 @@ def operation(**fields: Any) -> dict[str, Any]:
     ("content", "message"),
     [
         ("{", "file.json:1: this is not JSON"),
-        ("[]", r"\$: expected object, got an array"),
-        ('{"a": NaN}', "NaN is no number"),
+        ("[]", "file.json: this is not a JSON object"),
+        ('{"a": NaN}', "NaN is not JSON"),
+        ('{"name": "a", "name": "b"}', "the key 'name' stands twice"),
         (damaged({"schema": "x"}), r"\$\.schema: 'collhub/tensor-program-1' was expected"),
         (
             damaged(operation(kind="Sqr", operands=["g"])),

@@ -15,6 +15,7 @@ from collhub_job_traces.embedded import ALGORITHM, Traces, embedded_traces
 from collhub_job_traces.embedded import entries as embedded_entries
 from collhub_job_traces.groups import ATTRIBUTE, inferred_groups
 from collhub_job_traces.node import COLUMN_OF, NODE_TYPES
+from collhub_job_traces.node_attributes import MORE
 from collhub_job_traces.reading import EXTENSION
 from collhub_job_traces.records import GROUP, encoded
 from collhub_job_traces.stated_groups import stated_groups, with_stated
@@ -135,8 +136,9 @@ class _RankColumns:
         if tokens.startswith("!"):
             return tokens, {}
         values = self._values(row, at)
-        if not tokens:
-            return " ".join(_tokens(at, values)), values
+        if not tokens or tokens.startswith(MORE):
+            own = " ".join(_tokens(at, values))
+            return own + tokens.removeprefix(MORE), values
         return _with_algorithm(tokens, at["algorithm"]), values
 
     def _values(self, row: int, at: dict[str, int]) -> dict[str, int | list[int] | bytes]:

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
         Value,
         all_gather,
         all_reduce,
+        all_to_all,
+        batch_matmul,
         broadcast,
         cast,
         conv,
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
         sqrt,
         tanh,
         total,
+        transpose,
         update,
     )
     from collhub_coconet.program.operations import Argument, Kind, Operation, Reduction
@@ -62,11 +65,11 @@ __all__ = [
     "LOCAL", "REPLICATED", "Argument", "Binding", "Chain", "Comparison", "Costs", "ElementType",
     "Kind", "Layout", "LegalityRecord", "Move", "Operation", "Program", "ProgramBuilder",
     "Reduction", "RefusedMoveError", "Rewrite", "Stage", "TensorType", "Value", "all_gather",
-    "all_reduce", "as_slice", "broadcast", "cast", "compare", "conv", "costs", "dropout", "equal",
-    "fuse", "largest", "legal_moves", "matmul", "movable", "norm", "overlap",
-    "program_from_json", "program_to_json", "reduce", "reduce_scatter", "remove_dead", "reorder",
-    "select", "send", "slice_of", "sliced", "split", "split_at_root", "sqrt", "statements",
-    "tanh", "text", "total", "update",
+    "all_reduce", "all_to_all", "as_slice", "batch_matmul", "broadcast", "cast", "compare",
+    "conv", "costs", "dropout", "equal", "fuse", "largest", "legal_moves", "matmul", "movable",
+    "norm", "overlap", "program_from_json", "program_to_json", "reduce", "reduce_scatter",
+    "remove_dead", "reorder", "select", "send", "slice_of", "sliced", "split", "split_at_root",
+    "sqrt", "statements", "tanh", "text", "total", "transpose", "update",
 ]  # fmt: skip
 
 # Imported on first use: the hub lists the plugin without numpy.
@@ -77,8 +80,9 @@ __getattr__ = names_from(
         "collhub_coconet.documents.text": "statements text",
         "collhub_coconet.equivalence.comparison": "Comparison compare",
         "collhub_coconet.program.building": (
-            "ProgramBuilder Value all_gather all_reduce broadcast cast conv dropout equal largest "
-            "matmul norm reduce reduce_scatter select send slice_of sqrt tanh total update"
+            "ProgramBuilder Value all_gather all_reduce all_to_all batch_matmul broadcast cast "
+            "conv dropout equal largest matmul norm reduce reduce_scatter select send slice_of "
+            "sqrt tanh total transpose update"
         ),
         "collhub_coconet.program.operations": "Argument Kind Operation Reduction",
         "collhub_coconet.program.program": "Chain Program Stage",

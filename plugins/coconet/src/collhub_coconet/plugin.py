@@ -1,30 +1,111 @@
-"""Offers of this distribution to the hub: documents of programs, read as workloads."""
+"""Offers of this distribution to the hub: programs as workloads, and passes that rewrite them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from collhub_coconet.language.options import PythonOptions
 from collhub_coconet.lowering.options import ProgramOptions
-from hub_core.plugin_api import Format, WorkloadReader, hookimpl
+from collhub_coconet.passes.options import (
+    FuseOptions,
+    OverlapOptions,
+    ReorderOptions,
+    RootOptions,
+    ScatterOptions,
+    StatedOptions,
+    StateOptions,
+)
+from collhub_coconet.passes.search_options import SearchOptions
+from hub_core.plugin_api import (
+    AlgorithmPass,
+    Format,
+    Subject,
+    WorkloadReader,
+    WorkloadWriter,
+    hookimpl,
+)
 
 COLLHUB_PLUGIN_API = (1, 0)
 
 _PROGRAM = Format(
     "tensor-program",
-    "programs of computations and collectives, typed and transformed in Python",
+    "programs of computations and collectives, typed and transformed",
     (".program.json",),
     signature=rb"collhub/tensor-program-1",
 )
+_PYTHON = Format(
+    "tensor-program-python",
+    "programs of tensors in Python; reading one EXECUTES it, in a process of its own",
+    (".py",),
+    signature=rb"(?m)^\s*(?:from|import)\s+collhub_coconet\b",
+)
+_TEXT = Format(
+    "tensor-program-text",
+    "programs of computations and collectives, a statement a line, for people",
+    (".program.txt",),
+)
+# Of every pass: what it does, and its options.
+_PASSES = {
+    "split": ("an AllReduce becomes ReduceScatter and AllGather", ScatterOptions),
+    "split-at-root": ("an AllReduce becomes Reduce and Broadcast", RootOptions),
+    "reorder": ("computations move before an AllGather, onto slices", ReorderOptions),
+    "as-slice": ("states are stored as slices", StateOptions),
+    "dead": ("operations that nobody needs are left out", StatedOptions),
+    "fuse": ("one kernel: pointwise, with at most one communication", FuseOptions),
+    "overlap": ("a chain of producers and consumers works chunk by chunk", OverlapOptions),
+}
+_LISTED = "collhub_coconet.passes.listing:moves"
 
 
 @hookimpl
 def collhub_producers() -> Sequence[WorkloadReader]:
-    """Describe the reader."""
+    """Describe the readers."""
     return [
         WorkloadReader(
             _PROGRAM,
             "collhub_coconet.lowering.reading:read",
             ProgramOptions,
             samples="collhub_coconet.lowering.reading:samples",
-        )
+        ),
+        WorkloadReader(
+            _PYTHON,
+            "collhub_coconet.language.reading:read",
+            PythonOptions,
+            samples="collhub_coconet.language.reading:samples",
+            executes_source=True,
+        ),
     ]
+
+
+@hookimpl
+def collhub_consumers() -> Sequence[WorkloadWriter]:
+    """Describe the writers."""
+    return [
+        WorkloadWriter(_PROGRAM, "collhub_coconet.documents.writing:write"),
+        WorkloadWriter(_TEXT, "collhub_coconet.documents.writing:write_text"),
+    ]
+
+
+@hookimpl
+def collhub_passes() -> Sequence[AlgorithmPass]:
+    """Describe the passes, and the search for the best of them."""
+    search = AlgorithmPass(
+        "search",
+        "the best transformations of a program on a network",
+        "collhub_coconet.passes.search:run",
+        SearchOptions,
+        Subject.WORKLOAD,
+        searches=True,
+    )
+    transformations = [
+        AlgorithmPass(
+            name,
+            description,
+            f"collhub_coconet.passes.{name.replace('-', '_')}:run",
+            options,
+            Subject.WORKLOAD,
+            moves=_LISTED,
+        )
+        for name, (description, options) in _PASSES.items()
+    ]
+    return [*transformations, search]

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from collhub_columns import Int64Array, counted_positions, expanded_ranges, row_pointer
-
-from collhub_expansion.templates import Edges, Lists, Template
+from collhub_templates import Edges, Lists, Template
 
 
 @dataclass(frozen=True, slots=True, eq=False)

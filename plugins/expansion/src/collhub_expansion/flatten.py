@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 from collhub_columns import Int64Array, row_pointer
+from collhub_templates import Edges, Template, marker
 
 from collhub_expansion.blocks import Blocks, catalogue, joined
 from collhub_expansion.calls import Calls
 from collhub_expansion.plan import Pieces, Plan, plan_of
-from collhub_expansion.templates import Edges, Template, marker
 from hub_core import InputError
 from hub_core.model import NODE_DEFAULTS, NODE_DTYPES, NodeColumns, NodeKind, Workload
 

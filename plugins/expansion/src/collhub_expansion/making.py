@@ -6,6 +6,7 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
+from collhub_templates import Template, marker, template_of
 
 from collhub_expansion.native import (
     NativePhase,
@@ -15,7 +16,6 @@ from collhub_expansion.native import (
 )
 from collhub_expansion.rules import NATIVE, Rule
 from collhub_expansion.spread import spread
-from collhub_expansion.templates import Template, marker, template_of
 from hub_core import HubError, InputError, Registry, synthesize
 from hub_core.model import Algorithm, Collective, CollectiveKind, format_bytes
 from hub_core.network import Topology

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 from collhub_columns import BoolArray, Int64Array, counted_positions, csr, inverse, row_pointer
+from collhub_templates import Edges, Lists
 
 from collhub_expansion.blocks import Catalogue
 from collhub_expansion.calls import Calls
-from collhub_expansion.templates import Edges, Lists
 from hub_core.model import NodeColumns
 
 # Where more nodes than this would wait for as many others, a MARKER stands between them.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 from collhub_columns import Int64Array
+from collhub_templates import Edges
 
-from collhub_expansion.templates import Edges
 from hub_core import InputError
 from hub_core.model import NodeColumns, NodeKind
 from hub_core.plugin_api import WorkloadTimes

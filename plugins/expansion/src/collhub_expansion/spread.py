@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
+from collhub_templates import Template, built
 
 from collhub_expansion.blocks import Blocks, catalogue
-from collhub_expansion.templates import Template, built
 
 
 def spread(template: Template, num_ranks: int, stride: int) -> Template:

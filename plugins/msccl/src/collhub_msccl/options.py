@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from collhub_source_programs import SourceProgramOptions
+
 from hub_core.plugin_api import OptionType, choice, option, optional
 
 
@@ -61,26 +63,13 @@ class WriteOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class ProgramOptions:
+class ProgramOptions(SourceProgramOptions):
     """Options of the reader of MSCCLang programs."""
 
-    arguments: str | None = optional(
-        "command line arguments of the program, quoted as in a shell; or after --"
-    )
-    program: str | None = optional(
-        "number (from 1) or name of the program that is meant, where the file defines several"
-    )
     mode: str | None = choice(
         (None, "in-place", "out-of-place"),
         "calls that the program serves, whatever its collective states",
     )
-    time_limit: int = option(
-        OptionType.INT,
-        60,
-        "CPU seconds that the program may take; by the clock twice as many and 5",
-        minimum=1,
-    )
-    memory_limit: int = option(OptionType.SIZE, 4 << 30, "address space that the program may take")
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from typing import Any
 from collhub_coconet.program.operations import ATTRIBUTES, Argument, Kind, Operation, Reduction
 from collhub_coconet.program.program import Chain, Program, Stage
 from collhub_coconet.program.tensors import ElementType, Layout, Placement, TensorType
-from hub_core import first_violation
+from hub_core import first_violation, parse_json_object
 from hub_core.model import InputError, Location
 
 SCHEMA = "collhub/tensor-program-1"
@@ -22,33 +22,37 @@ Fields = Mapping[str, Any]
 """A part of a document that the schema has approved."""
 
 
-def program_to_json(program: Program) -> str:
-    """The document, ASCII; equal programs give equal texts."""
+def program_to_json(program: Program, more: Fields | None = None) -> str:
+    """The document, ASCII; equal programs give equal texts.
+
+    `more`: what else it states, of `bound`, `num_ranks` and `transformations`.
+    """
     parts = [f'  "schema": {json.dumps(SCHEMA)}', f'  "name": {json.dumps(program.name)}']
     sizes = {name: list(bounds) for name, bounds in program.sizes.items()}
     parts.append(f'  "sizes": {json.dumps(sizes)}')
-    parts.append(_lines("arguments", map(_argument_fields, program.arguments)))
-    parts.append(_lines("operations", map(_operation_fields, program.operations)))
+    parts.append(_lines("arguments", map(argument_fields, program.arguments)))
+    parts.append(_lines("operations", map(operation_fields, program.operations)))
     parts.append(f'  "outputs": {json.dumps(program.outputs)}')
-    stages = ({"name": s.name, "family": s.family, "members": s.members} for s in program.stages)
-    parts.append(_lines("stages", stages))
-    chains = ({"members": c.members, "dimensions": c.dimensions} for c in program.chains)
-    parts.append(_lines("chains", chains))
+    for name, rows in stage_fields(program).items():
+        parts.append(_lines(name, rows))
+    parts += [f'  "{name}": {json.dumps(value)}' for name, value in (more or {}).items()]
     return "{\n" + ",\n".join(parts) + "\n}\n"
 
 
 def program_from_json(content: str | bytes, file: str = "program") -> Program:
     """The program of a document.
 
-    Raises `InputError`: the line where it is no JSON, the `$.path` where it violates the schema,
-    and for a program that is ill typed the operation, the condition and the cure.
+    Raises `InputError`: the line where it is no JSON, a key that stands twice, the `$.path` where
+    it violates the schema, and for a program that is ill typed the operation, the condition and the
+    cure.
     """
-    try:
-        document = json.loads(content, parse_constant=_refuse)
-    except (ValueError, RecursionError) as error:
-        line = error.lineno if isinstance(error, json.JSONDecodeError) else None
-        message = f"this is not JSON: {error}"
-        raise InputError(message, location=Location(file, line), code="not-json") from None
+    document = parse_json_object(content.encode() if isinstance(content, str) else content, file)
+    return program_of_fields(document, file)
+
+
+def program_of_fields(document: Fields, file: str) -> Program:
+    """The program of a parsed document. Raises `InputError` as `program_from_json`."""
+    # The schema first, so that what follows can take every field for what it is.
     violation = first_violation(document, _SCHEMA_FILE)
     if violation is not None:
         path, message = violation
@@ -58,8 +62,17 @@ def program_from_json(content: str | bytes, file: str = "program") -> Program:
     return _program(document)
 
 
-def _refuse(constant: str) -> None:
-    raise ValueError(f"{constant} is no number of JSON")
+def stage_fields(program: Program) -> dict[str, list[Fields]]:
+    """Stages and chains as the document states them."""
+    # Lists of one object each, in their order.
+    stages: list[Fields] = []
+    for stage in program.stages:
+        members = {"members": stage.members}
+        stages.append({"name": stage.name, "family": stage.family, **members})
+    chains: list[Fields] = []
+    for chain in program.chains:
+        chains.append({"members": chain.members, "dimensions": chain.dimensions})
+    return {"stages": stages, "chains": chains}
 
 
 def _program(document: Fields) -> Program:
@@ -82,14 +95,21 @@ def _program(document: Fields) -> Program:
     )
 
 
-def _argument_fields(argument: Argument) -> dict[str, object]:
-    kind = argument.type
-    fields: dict[str, object] = {"name": argument.name, "element": kind.element}
-    fields |= {"shape": kind.shape, "layout": kind.layout.placement}
+def type_fields(kind: TensorType) -> dict[str, object]:
+    """A tensor type: element type, shape, layout, sliced dimension and group."""
+    fields: dict[str, object] = {"element": kind.element, "shape": kind.shape}
+    fields["layout"] = kind.layout.placement
+    # What is not stated is what most tensors have.
     if kind.layout.is_sliced:
         fields["dimension"] = kind.layout.dimension
     if kind.group:
         fields["group"] = kind.group
+    return fields
+
+
+def argument_fields(argument: Argument) -> dict[str, object]:
+    """An argument as a row of the document."""
+    fields: dict[str, object] = {"name": argument.name, **type_fields(argument.type)}
     if argument.is_state:
         fields |= {"state": True, "whole_after": argument.whole_after}
     return fields
@@ -103,7 +123,8 @@ def _argument(fields: Fields) -> Argument:
     return Argument(fields["name"], kind, is_state, fields.get("whole_after", False))
 
 
-def _operation_fields(operation: Operation) -> dict[str, object]:
+def operation_fields(operation: Operation) -> dict[str, object]:
+    """An operation as a row of the document."""
     fields: dict[str, object] = {"name": operation.name, "kind": operation.kind}
     fields["operands"] = operation.operands
     stated = ((name, getattr(operation, name)) for name in ATTRIBUTES)

@@ -43,6 +43,14 @@ def matrix_product(x: Array, w: Array) -> Array:
     return result
 
 
+def batch_product(x: Array, w: Array) -> Array:
+    """x[..., M, K] w[..., K, N] of one batch, terms added in the order of K."""
+    result = np.zeros((*x.shape[:-1], w.shape[-1]), x.dtype)
+    for k in range(w.shape[-2]):
+        result += x[..., k : k + 1] * w[..., k : k + 1, :]
+    return result
+
+
 def convolution(x: Array, w: Array) -> Array:
     """x[B, C, positions] with w[O, C, window], zeros around; terms added in the order of w."""
     window = w.shape[2:]

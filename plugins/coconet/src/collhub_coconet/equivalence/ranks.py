@@ -7,8 +7,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from collhub_coconet.equivalence.blocks import Array, OnRanks, block, collected
-from collhub_coconet.equivalence.pointwise import convolution, matrix_product, pointwise
+from collhub_coconet.equivalence.blocks import Array, OnRanks, block, collected, spread
+from collhub_coconet.equivalence.pointwise import (
+    batch_product,
+    convolution,
+    matrix_product,
+    pointwise,
+)
 from collhub_coconet.equivalence.random_numbers import global_indices, kept, scaled
 from collhub_coconet.equivalence.reductions import over_ranks, to_scalar
 from collhub_coconet.program.operations import (
@@ -82,7 +87,7 @@ def _value(found: Run, operation: Operation) -> OnRanks:
         return _to_scalar(found, operation)
     ranks = range(found.binding.num_ranks)
     if operation.kind in CONTRACTIONS:
-        function = matrix_product if operation.kind is Kind.MATMUL else convolution
+        function = _CONTRACTIONS[operation.kind]
         x, w = (found.values[name] for name in operation.reads)
         return [function(x[rank], w[rank]) for rank in ranks]
     return [_pointwise(found, operation, rank) for rank in ranks]
@@ -149,6 +154,13 @@ def _all_gather(found: Run, operation: Operation) -> OnRanks:
     return [whole] * found.binding.num_ranks
 
 
+def _all_to_all(found: Run, operation: Operation) -> OnRanks:
+    # The same whole tensor, cut along the other dimension.
+    name = operation.reads[0]
+    whole = collected(found.values[name], found.program.types[name])
+    return spread(whole, found.program.types[operation.name], found.binding.num_ranks)
+
+
 def _broadcast(found: Run, operation: Operation) -> OnRanks:
     return [found.values[operation.reads[0]][operation.root or 0]] * found.binding.num_ranks
 
@@ -207,14 +219,27 @@ def _to_scalar(found: Run, operation: Operation) -> OnRanks:
     return [to_scalar(operation.kind, values)] * found.binding.num_ranks
 
 
+def _transpose(found: Run, operation: Operation) -> OnRanks:
+    # A block along one dimension is one along the other.
+    values = found.values[operation.reads[0]]
+    return [np.ascontiguousarray(np.swapaxes(one, -1, -2)) for one in values]
+
+
+_CONTRACTIONS = {
+    Kind.MATMUL: matrix_product,
+    Kind.BATCH_MATMUL: batch_product,
+    Kind.CONV: convolution,
+}
 _WHOLE: dict[Kind, Callable[[Run, Operation], OnRanks]] = {
     Kind.ALL_REDUCE: _all_reduce,
     Kind.REDUCE_SCATTER: _reduce_scatter,
     Kind.ALL_GATHER: _all_gather,
+    Kind.ALL_TO_ALL: _all_to_all,
     Kind.BROADCAST: _broadcast,
     Kind.REDUCE: _reduce,
     Kind.SEND: _send,
     Kind.SLICE: _slice,
+    Kind.TRANSPOSE: _transpose,
     Kind.UPDATE: _update,
     Kind.DROPOUT: _dropout,
 }

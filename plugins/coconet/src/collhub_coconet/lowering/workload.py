@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from collhub_coconet.documents.node_statements import BoundProgram, History, Statements
 from collhub_coconet.documents.text import reduces_scalar
 from collhub_coconet.program.operations import Kind, Operation
 from collhub_coconet.program.program import Program
@@ -28,20 +29,22 @@ _COLLECTIVES = {
     Kind.ALL_REDUCE: JobCollective.ALL_REDUCE,
     Kind.REDUCE_SCATTER: JobCollective.REDUCE_SCATTER,
     Kind.ALL_GATHER: JobCollective.ALL_GATHER,
+    Kind.ALL_TO_ALL: JobCollective.ALL_TO_ALL,
     Kind.BROADCAST: JobCollective.BROADCAST,
     Kind.REDUCE: JobCollective.REDUCE,
 }
-_COLUMNS = ("rank", "kind", "name", "operations", "bytes", "collective", "root", "group")
+_COLUMNS = ("rank", "kind", "name", "operations", "bytes", "collective", "root", "group", "extra")
 _OF_MESSAGES = ("peer", "tag")
 
 
-def lower(program: Program, binding: Binding) -> Workload:
+def lower(program: Program, binding: Binding, history: History = ()) -> Workload:
     """The workload of all groups: rank i of group k is rank k * p + i of the job.
 
-    Blocks of a sliced tensor count as the longest one. Raises `InputError` for a symbol that is
-    not bound, and for a root that is no rank.
+    Blocks of a sliced tensor count as the longest one. Nodes state what they are made of, so that
+    `program_of` gives the program back; `history`: the transformations so far. Raises `InputError`
+    for a symbol that is not bound, and for a root that is no rank.
     """
-    job = _Job(program, binding)
+    job = _Job(program, binding, Statements(BoundProgram(program, binding, history)))
     for kernel in program.kernels():
         job.add_kernel(kernel)
     return job.workload()
@@ -53,6 +56,7 @@ class _Job:
 
     program: Program
     binding: Binding
+    statements: Statements
     rows: list[dict[str, int]] = field(default_factory=list)
     names: list[str] = field(default_factory=list)
     edges: set[tuple[int, int]] = field(default_factory=set)
@@ -78,6 +82,11 @@ class _Job:
         """The finished workload."""
         # Groups are of the same size, one behind the other.
         ranks = self.binding.num_ranks
+        if not self.rows:
+            # A program of views alone: nothing runs, and its nodes say so.
+            stated = self.statements.add(())
+            for rank in self._ranks(0):
+                self._row({"rank": rank, "kind": NodeKind.MARKER, "extra": stated})
         count = 1 + max((kind.group for kind in self.program.types.values()), default=0)
         columns = {
             name: [row.get(name, 0 if name == "tag" else -1) for row in self.rows]
@@ -91,7 +100,7 @@ class _Job:
             ProcessGroup(str(1 + group), tuple(range(group * ranks, (group + 1) * ranks)))
             for group in range(count)
         )
-        return Workload(nodes, tuple(self.names), groups)
+        return Workload(nodes, tuple(self.names), groups, extras=self.statements.extras())
 
     def _compute(self, operations: list[Operation]) -> None:
         """One COMPUTE node a rank for operations without communication between them."""
@@ -100,8 +109,11 @@ class _Job:
             if operation.kind is Kind.SLICE and operation.reads[0] in self.producer:
                 # A view of what somebody else makes.
                 self.producer[operation.name] = self.producer[operation.reads[0]]
+            if operation.kind is Kind.SLICE:
+                self.statements.view(operation)
         if not working:
             return
+        stated = self.statements.add(working)
         name = self._name("+".join(one.name for one in working))
         # Kernels do not cross groups.
         group = self.program.types[working[0].name].group
@@ -109,7 +121,7 @@ class _Job:
         touched = memory_bytes(self.program, operations, self.binding)
         made = []
         for rank in self._ranks(group):
-            row = {"rank": rank, "kind": NodeKind.COMPUTE, "name": name}
+            row = {"rank": rank, "kind": NodeKind.COMPUTE, "name": name, "extra": stated}
             made.append(self._row(row | {"operations": count, "bytes": touched}))
         self._depend(made, (read for one in operations for read in one.reads))
         self.producer |= dict.fromkeys((one.name for one in working), made)
@@ -131,6 +143,7 @@ class _Job:
         row = {"kind": NodeKind.COLLECTIVE, "collective": kind, "root": root}
         row |= {"name": self._name(operation.name), "group": operand.group}
         row["bytes"] = self.binding.bytes_of_rank(operand)
+        row["extra"] = self.statements.add([operation])
         made = [self._row(row | {"rank": rank}) for rank in self._ranks(operand.group)]
         self._depend(made, [operation.name] if is_scalar else operation.reads)
         self.producer[operation.name] = made
@@ -142,6 +155,7 @@ class _Job:
         kind = self.program.types[operation.name]
         row = {"name": self._name(operation.name), "tag": len(self.names)}
         row["bytes"] = self.binding.bytes_of_rank(kind)
+        row["extra"] = self.statements.add([operation])
         pairs = list(zip(self._ranks(sender), self._ranks(kind.group), strict=True))
         sends = [
             self._row(row | {"rank": one, "peer": other, "kind": NodeKind.SEND})

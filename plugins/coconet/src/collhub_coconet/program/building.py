@@ -162,6 +162,10 @@ class Value:
         """Power, element by element."""
         return self._before(Kind.POWER, other)
 
+    def __rpow__(self, other: float) -> Value:
+        """Power of a number."""
+        return self._behind(Kind.POWER, other)
+
     def __lt__(self, other: Value | float) -> Value:
         """Whether elements are less, as bool."""
         return self._before(Kind.LESS, other)
@@ -210,6 +214,14 @@ def broadcast(x: Value, root: int = 0) -> Value:
 def reduce(x: Value, root: int = 0, reduction: str = "sum") -> Value:
     """The reduction over all ranks, on the root only."""
     return x.builder.apply(Kind.REDUCE, (x,), root=root, reduction=Reduction(reduction))
+
+
+def all_to_all(x: Value, dimension: int) -> Value:
+    """Sliced along one dimension to sliced along another, counted from 0.
+
+    Every rank gives every other the part of its block that lies in the other's new block.
+    """
+    return x.builder.apply(Kind.ALL_TO_ALL, (x,), dimension=dimension)
 
 
 def send(x: Value, offset: int = 1) -> Value:
@@ -273,6 +285,22 @@ def matmul(x: Value, w: Value) -> Value:
     Of two tensors sliced along K, every rank has a partial sum: the result is local.
     """
     return x.builder.apply(Kind.MATMUL, (x, w))
+
+
+def batch_matmul(x: Value, w: Value) -> Value:
+    """Matrix products x[..., M, K] w[..., K, N] of the same batch.
+
+    Of a batch that is sliced alike in both, every rank makes the products of its block.
+    """
+    return x.builder.apply(Kind.BATCH_MATMUL, (x, w))
+
+
+def transpose(x: Value) -> Value:
+    """The last two dimensions change places.
+
+    A tensor that is sliced along one of them is sliced along the other then.
+    """
+    return x.builder.apply(Kind.TRANSPOSE, (x,))
 
 
 def conv(x: Value, w: Value) -> Value:

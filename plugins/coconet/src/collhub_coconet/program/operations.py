@@ -17,6 +17,7 @@ class Kind(StrEnum):
     BROADCAST = "Broadcast"
     REDUCE = "Reduce"
     SEND = "Send"
+    ALL_TO_ALL = "AllToAll"
     SLICE = "Slice"
     ADD = "Add"
     SUBTRACT = "Subtract"
@@ -32,6 +33,8 @@ class Kind(StrEnum):
     SELECT = "Select"
     DROPOUT = "Dropout"
     MATMUL = "MatMul"
+    BATCH_MATMUL = "BatchMatMul"
+    TRANSPOSE = "Transpose"
     CONV = "Conv"
     NORM = "Norm"
     SUM = "Sum"
@@ -69,6 +72,7 @@ TRAITS = {
     Kind.BROADCAST: Traits(1, ("root",)),
     Kind.REDUCE: Traits(1, ("reduction", "root")),
     Kind.SEND: Traits(1, ("offset",)),
+    Kind.ALL_TO_ALL: Traits(1, ("dimension",)),
     Kind.SLICE: Traits(1, ("dimension",)),
     Kind.ADD: Traits(2),
     Kind.SUBTRACT: Traits(2),
@@ -84,6 +88,8 @@ TRAITS = {
     Kind.SELECT: Traits(3),
     Kind.DROPOUT: Traits(1, ("rate", "seed")),
     Kind.MATMUL: Traits(2),
+    Kind.BATCH_MATMUL: Traits(2),
+    Kind.TRANSPOSE: Traits(1),
     Kind.CONV: Traits(2),
     Kind.NORM: Traits(1),
     Kind.SUM: Traits(1),
@@ -94,10 +100,17 @@ TRAITS = {
 ATTRIBUTES = ("reduction", "dimension", "root", "offset", "element", "rate", "seed")
 
 COLLECTIVES = frozenset(
-    {Kind.ALL_REDUCE, Kind.REDUCE_SCATTER, Kind.ALL_GATHER, Kind.BROADCAST, Kind.REDUCE}
+    {
+        Kind.ALL_REDUCE,
+        Kind.REDUCE_SCATTER,
+        Kind.ALL_GATHER,
+        Kind.BROADCAST,
+        Kind.REDUCE,
+        Kind.ALL_TO_ALL,
+    }
 )
 REDUCTIONS_TO_SCALARS = frozenset({Kind.NORM, Kind.SUM, Kind.MAX})
-CONTRACTIONS = frozenset({Kind.MATMUL, Kind.CONV})
+CONTRACTIONS = frozenset({Kind.MATMUL, Kind.BATCH_MATMUL, Kind.CONV})
 COMPARISONS = frozenset({Kind.LESS, Kind.GREATER, Kind.EQUAL})
 # Two operands and a result of their element type.
 ARITHMETIC = frozenset({Kind.ADD, Kind.SUBTRACT, Kind.MULTIPLY, Kind.DIVIDE, Kind.POWER})

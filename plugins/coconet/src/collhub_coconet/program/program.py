@@ -6,6 +6,7 @@ A `Program` that exists is well typed; everything else is refused where it is bu
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import copy
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
@@ -70,9 +71,21 @@ class Program:
         return {operation.name: operation for operation in self.operations}
 
     @cached_property
+    def places(self) -> Mapping[str, int]:
+        """Position of every operation, counted from 0, by the name of its value."""
+        # Lines of messages count from 1.
+        return {operation.name: place for place, operation in enumerate(self.operations)}
+
+    @cached_property
     def readers(self) -> Readers:
         """Operations that read a value, by its name."""
         return readers_of(self.operations)
+
+    @cached_property
+    def declared(self) -> Mapping[str, Argument]:
+        """Arguments by name, states among them."""
+        # In the order of declaration.
+        return {one.name: one for one in self.arguments}
 
     @cached_property
     def states(self) -> Mapping[str, Argument]:
@@ -88,6 +101,17 @@ class Program:
             place = Location(self.name)
             raise InputError("the stages wait for one another", location=place, cure=cure)
         return order
+
+    def with_stages(self, stages: tuple[Stage, ...], chains: tuple[Chain, ...]) -> Program:
+        """The same operations under other stages and chains.
+
+        Nothing is typed again. Raises `InputError` for stages with a cycle.
+        """
+        result = copy(self)
+        object.__setattr__(result, "stages", stages)
+        object.__setattr__(result, "chains", chains)
+        result._check_stages()
+        return result
 
     def _check_stages(self) -> None:
         """Refuse members that are not there, or in two stages, and cycles."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -31,6 +32,16 @@ class Costs:
     operations: int
     state_bytes: int
     kernels: int
+
+    def as_fields(self) -> dict[str, int]:
+        """All of them by name, in words."""
+        return {
+            "sent bytes": self.sent_bytes,
+            "memory bytes": self.memory_bytes,
+            "operations": self.operations,
+            "state bytes": self.state_bytes,
+            "kernels": self.kernels,
+        }
 
     def __sub__(self, other: Costs) -> Costs:
         return Costs(
@@ -69,12 +80,23 @@ def _sent_bytes(program: Program, operation: Operation, binding: Binding) -> int
         return 2 * share if is_sliced else 0
     if operation.kind is Kind.ALL_REDUCE:
         return 2 * share
+    if operation.kind is Kind.ALL_TO_ALL:
+        # Of its own block.
+        return share // binding.num_ranks
     return share if operation.is_communication else 0
 
 
-def memory_bytes(program: Program, kernel: list[Operation], binding: Binding) -> int:
-    """Distinct outside operands are read once, values that live on are written once."""
-    inside = {operation.name for operation in kernel}
+def memory_bytes(
+    program: Program,
+    kernel: Sequence[Operation],
+    binding: Binding,
+    beside: Iterable[str] = (),
+) -> int:
+    """Distinct outside operands are read once, values that live on are written once.
+
+    `beside`: further operations of the same kernel, whose values are in registers.
+    """
+    inside = {operation.name for operation in kernel}.union(beside)
     # A slice is a view: whoever reads it reads a part of the original.
     working = [operation for operation in kernel if operation.kind is not Kind.SLICE]
     views = {operation.name for operation in kernel if operation.kind is Kind.SLICE}
@@ -107,7 +129,9 @@ def _products(program: Program, operation: Operation, binding: Binding) -> int:
     # Those of the rank with the longest block.
     x, w = (program.types[name] for name in operation.reads)
     axes = axes_of(operation.kind, len(x.shape))
-    terms = binding.shape(x.shape)[axes.x_sum] * prod(binding.shape(w.shape[2:]))
+    terms = binding.shape(x.shape)[axes.x_sum]
+    if operation.kind is Kind.CONV:
+        terms *= prod(binding.shape(w.shape[2:]))
     result = program.types[operation.name]
     if x.layout.is_sliced and x.layout.dimension == axes.x_sum:
         terms = -(-terms // binding.num_ranks)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from collhub_coconet.program.graph import contracted_order
 from collhub_coconet.program.program import Program, Stage
@@ -44,7 +43,7 @@ def fuse(program: Program, members: Sequence[str], name: str = "fused") -> Rewri
     ordered = tuple(operation.name for operation in chosen)
     stages = (*kept, Stage(label, family, ordered))
     _check_other_stages(program, stages, conditions)
-    return Rewrite(replace(program, stages=stages), conditions.record())
+    return Rewrite(program.with_stages(stages, program.chains), conditions.record())
 
 
 def _check_other_stages(

@@ -90,14 +90,19 @@ def _reorders(program: Program) -> Iterator[Attempt]:
 
 
 def _fusions(program: Program) -> Iterator[Attempt]:
-    """A maximal set around each communication, and around each first pointwise operation."""
+    """A maximal set around each communication, and around each pointwise operation in none yet."""
     # Sets that are fused already are no moves.
     seen = {frozenset(stage.members) for stage in program.stages}
-    for operation in program.operations:
-        if operation.kind not in _SMALL and not operation.is_communication:
+    covered = {name for stage in program.stages for name in stage.members}
+    talking = [one for one in program.operations if one.is_communication]
+    small = [one for one in program.operations if one.kind in _SMALL]
+    for operation in (*talking, *small):
+        if operation.name in covered and not operation.is_communication:
             continue
         members = largest_stage(program, operation)
         key = frozenset(members)
+        if operation.kind in _SMALL:
+            covered |= key
         if len(members) > 1 and key not in seen:
             seen.add(key)
             yield lambda members=members: fuse(program, members)  # type: ignore[misc]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import pairwise
 
 from collhub_coconet.program.graph import between, contracted_order
@@ -42,7 +41,7 @@ def overlap(program: Program, members: Sequence[str]) -> Rewrite:
     kinds = [_resource(part) for part in parts]
     note = f"resources: {', '.join(kinds)}"
     chains = (*program.chains, Chain(tuple(members), dimensions))
-    return Rewrite(replace(program, chains=chains), conditions.record((note,)))
+    return Rewrite(program.with_stages(program.stages, chains), conditions.record((note,)))
 
 
 Part = list[Operation]
@@ -96,13 +95,27 @@ def _emitted(program: Program, part: Part, name: str) -> set[int]:
         # Positions are made of their neighbours.
         rank = len(program.types[name].shape)
         return {rank, rank - 1}
-    return _all_of(program, name)
+    found = _all_of(program, name)
+    for operation in part:
+        found -= _exchanged(program, operation)
+    return found
+
+
+def _exchanged(program: Program, operation: Operation) -> set[int]:
+    """Dimensions, from the end, between which an AllToAll moves data: a chunk has all of them."""
+    if operation.kind is not Kind.ALL_TO_ALL:
+        return set()
+    kinds = [program.types[name] for name in (operation.name, operation.reads[0])]
+    return {len(kind.shape) - kind.layout.dimension for kind in kinds}
 
 
 def _accepted(program: Program, reader: Operation, name: str) -> set[int]:
     """Dimensions, from the end, along which a reader takes a value chunk by chunk."""
+    if reader.kind is Kind.TRANSPOSE:
+        # Chunks of what it reads are none of what it gives.
+        return set()
     if reader.kind not in CONTRACTIONS:
-        return _all_of(program, name)
+        return _all_of(program, name) - _exchanged(program, reader)
     # Terms of a sum have to be there together.
     rank = len(program.types[name].shape)
     axes = axes_of(reader.kind, len(program.types[reader.reads[0]].shape))

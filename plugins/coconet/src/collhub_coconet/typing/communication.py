@@ -69,6 +69,23 @@ def send(operands: Operands) -> TensorType:
     return replace(found, group=group)
 
 
+def all_to_all(operands: Operands) -> TensorType:
+    """S_d -> S_e, e another dimension: rank i gives every rank its part of block i.
+
+    The tensor stays the same, it is cut another way.
+    """
+    found = operands.tensor(0)
+    if not found.layout.is_sliced:
+        cure = "ReduceScatter or Slice it first" if found.layout == LOCAL else "Slice it instead"
+        raise _wrong_layout(operands, "a sliced", cure)
+    dimension = operands.operation.dimension or 0
+    check_sliceable(found, dimension, operands.name(0))
+    if dimension == found.layout.dimension:
+        message = f"{operands.name(0)} is sliced along dimension {dimension} already"
+        raise TypingMistakeError("dimension", message, "name another dimension, or leave it out")
+    return replace(found, layout=sliced(dimension))
+
+
 def slice_of(operands: Operands) -> TensorType:
     """R -> S_d, without traffic."""
     found = operands.tensor(0)
@@ -87,6 +104,7 @@ COMMUNICATION = {
     Kind.BROADCAST: broadcast,
     Kind.REDUCE: reduce,
     Kind.SEND: send,
+    Kind.ALL_TO_ALL: all_to_all,
     Kind.SLICE: slice_of,
 }
 

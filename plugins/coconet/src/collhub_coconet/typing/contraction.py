@@ -29,6 +29,9 @@ def axes_of(kind: Kind, x_rank: int) -> Axes:
     last = x_rank - 1
     if kind is Kind.MATMUL:
         return Axes(tuple(range(last)), last, 0, 1, last)
+    if kind is Kind.BATCH_MATMUL:
+        # The batch is in both operands: it is no row.
+        return Axes((last - 1,), last, last - 1, last, last)
     # Batch, channels, positions; positions have neighbours, so that they are no rows.
     return Axes((0,), 1, 1, 0, 1)
 
@@ -37,7 +40,8 @@ def contraction(operands: Operands) -> TensorType:
     """Partial sums are local: both operands sliced along the contracted dimension, or one local.
 
     MatMul: x[..., K], w[K, N] -> [..., N]. Conv: x[B, C, positions], w[O, C, window] -> [B, O,
-    positions], zeros around, every window of odd length.
+    positions], zeros around, every window of odd length. BatchMatMul: x[..., M, K], w[..., K, N]
+    -> [..., M, N], the same batch in front; a batch sliced alike in both is sliced in the result.
     """
     operands.check_float(0)
     operands.check_float(1)
@@ -45,17 +49,31 @@ def contraction(operands: Operands) -> TensorType:
     operands.check_same_group()
     x, w = operands.tensor(0), operands.tensor(1)
     kind = operands.operation.kind
-    shape = _product_shape(x.shape, w.shape) if kind is Kind.MATMUL else _conv_shape(x, w)
+    shape = _SHAPES[kind](x, w)
+    is_in_batch = kind is Kind.BATCH_MATMUL and 0 <= x.layout.dimension < len(x.shape) - 2
+    if is_in_batch and x.layout == w.layout:
+        return TensorType(x.element, shape, x.layout, x.group)
     layout = _layout(x.layout, w.layout, axes_of(kind, len(x.shape)))
     return TensorType(x.element, shape, layout, x.group)
 
 
-def _product_shape(x: Shape, w: Shape) -> Shape:
+def _product_shape(left: TensorType, right: TensorType) -> Shape:
     """The shape of a matrix product."""
+    x, w = left.shape, right.shape
     if len(x) < 2 or len(w) != 2 or x[-1] != w[0]:
         message = f"shapes {_text(x)} and {_text(w)} do not fit"
         raise TypingMistakeError("shape", message, "MatMul takes [..., K] and [K, N]")
     return (*x[:-1], w[1])
+
+
+def _batch_shape(left: TensorType, right: TensorType) -> Shape:
+    """The shape of matrix products of one batch."""
+    x, w = left.shape, right.shape
+    is_fit = len(x) == len(w) >= 3 and x[:-2] == w[:-2] and x[-1] == w[-2]
+    if not is_fit:
+        message = f"shapes {_text(x)} and {_text(w)} do not fit"
+        raise TypingMistakeError("shape", message, "BatchMatMul takes [..., M, K] and [..., K, N]")
+    return (*x[:-1], w[-1])
 
 
 def _conv_shape(x: TensorType, w: TensorType) -> Shape:
@@ -71,6 +89,13 @@ def _conv_shape(x: TensorType, w: TensorType) -> Shape:
         message = "x is sliced along positions, which have neighbours on other ranks"
         raise TypingMistakeError("layout", message, "slice along the batch or the channels")
     return (x.shape[0], w.shape[0], *x.shape[2:])
+
+
+_SHAPES = {
+    Kind.MATMUL: _product_shape,
+    Kind.BATCH_MATMUL: _batch_shape,
+    Kind.CONV: _conv_shape,
+}
 
 
 def _layout(x: Layout, w: Layout, axes: Axes) -> Layout:

@@ -12,7 +12,7 @@ from collhub_coconet.program.operations import (
     Kind,
     Operation,
 )
-from collhub_coconet.program.tensors import ElementType, TensorType
+from collhub_coconet.program.tensors import ElementType, TensorType, sliced
 from collhub_coconet.typing.communication import COMMUNICATION
 from collhub_coconet.typing.contraction import contraction
 from collhub_coconet.typing.mistakes import Operands, TypingMistakeError, scalar_of
@@ -30,6 +30,21 @@ def to_scalar(operands: Operands) -> TensorType:
         message = f"{operands.name(0)} is bool"
         raise TypingMistakeError("element-type", message, "insert a Cast")
     return scalar_of(operands.tensor(0))
+
+
+def transpose(operands: Operands) -> TensorType:
+    """The last two dimensions change places, and a layout along one goes with it."""
+    found = operands.tensor(0)
+    rank = len(found.shape)
+    if rank < 2:
+        message = f"{operands.name(0)} has {rank} dimensions"
+        raise TypingMistakeError("shape", message, "Transpose takes a matrix, or a batch of them")
+    *batch, rows, columns = found.shape
+    moved = {rank - 1: rank - 2, rank - 2: rank - 1}
+    layout = found.layout
+    if layout.is_sliced:
+        layout = sliced(moved.get(layout.dimension, layout.dimension))
+    return TensorType(found.element, (*batch, columns, rows), layout, found.group)
 
 
 def update(operands: Operands) -> TensorType:
@@ -51,6 +66,7 @@ RULES: dict[Kind, Rule] = {
     **POINTWISE_RULES,
     **dict.fromkeys(CONTRACTIONS, contraction),
     **dict.fromkeys(REDUCTIONS_TO_SCALARS, to_scalar),
+    Kind.TRANSPOSE: transpose,
     Kind.UPDATE: update,
 }
 

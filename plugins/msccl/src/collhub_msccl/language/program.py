@@ -11,7 +11,9 @@ from contextvars import ContextVar
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from collhub_msccl.language.calling_line import calling_file, calling_line
+from collhub_source_programs import calling_line
+
+from collhub_msccl.language.calling_file import calling_file
 from collhub_msccl.language.chunks import Buffer, ReduceChunk, Value
 from collhub_msccl.language.collectives import Collective, Place, RankBuffers, Slots
 from collhub_msccl.language.contracts import kind_of, stated_contract

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import ast
-import shlex
 from dataclasses import replace
+
+from collhub_source_programs import (
+    ProcessLimits,
+    Report,
+    imports_any,
+    parsed_source,
+    run_program,
+    shell_words,
+    warn_at,
+    warn_of_output,
+)
 
 from collhub_msccl.language.lowering import lower
 from collhub_msccl.language.trace import Trace
 from collhub_msccl.options import ProgramOptions
-from collhub_msccl.programs.process import ProcessLimits, Report, run_program
 from collhub_msccl.provenance import provenance_of
 from hub_core.model import (
     Algorithm,
@@ -23,7 +32,7 @@ from hub_core.model import (
 from hub_core.plugin_api import Source
 
 _PACKAGES = ("msccl", "collhub_msccl")
-_MOST_BYTES = 16 << 20
+_CHILD = "collhub_msccl.language.child:main"
 
 
 def read(source: Source, options: ProgramOptions) -> Algorithm:
@@ -37,10 +46,10 @@ def read(source: Source, options: ProgramOptions) -> Algorithm:
     # Any file may be named *.py: what is not of the language must not run.
     _check_program(source.name, content)
     limits = ProcessLimits(options.time_limit, options.memory_limit)
-    arguments, program = _chosen(_arguments(options.arguments), options.program, content)
-    report = run_program(source.name, content, arguments, limits, program)
+    arguments, program = _chosen(shell_words(options.arguments), options.program, content)
+    report = run_program(_CHILD, source.name, content, arguments, limits, program)
     _warn_of_checks(source, report)
-    _warn_of_output(source, report)
+    warn_of_output(source, report)
     trace = _in_mode(_trace(source.name, report), options.mode)
     _warn_of_two_buffers(source, trace)
     return lower(trace, source.name, _provenance(source.name, content, options))
@@ -48,36 +57,20 @@ def read(source: Source, options: ProgramOptions) -> Algorithm:
 
 def _check_program(name: str, content: bytes) -> None:
     """Refuse what cannot be a program of the language, without executing it."""
-    place = Location(name)
-    if len(content) > _MOST_BYTES:
-        message = f"{len(content)} bytes are too long for a program"
-        raise InputError(message, location=place, code="too-large")
-    try:
-        tree = ast.parse(content, name)
-    except SyntaxError as error:
-        message = f"is no Python program: {error.msg}"
-        at_line = Location(name, error.lineno)
-        raise InputError(message, location=at_line, code="syntax") from None
-    except (ValueError, MemoryError, RecursionError) as error:
-        # Null bytes, and expressions too deep for the parser.
-        message = f"is no Python program: {error}"
-        raise InputError(message, location=place, code="syntax") from None
+    tree = parsed_source(name, content)
     _refuse_mscclpp(name, tree)
     if not any(_is_of_language(node) for node in ast.walk(tree)):
         message = (
             "is no MSCCLang program: it neither imports msccl nor makes an MSCCLProgram;"
             " it was not executed"
         )
-        raise InputError(message, location=place, code="not-a-program")
+        raise InputError(message, location=Location(name), code="not-a-program")
 
 
 def _refuse_mscclpp(name: str, tree: ast.Module) -> None:
     """Refuse a program of the other language, which has much the same names."""
     for node in ast.walk(tree):
-        modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-        if isinstance(node, ast.ImportFrom):
-            modules = [node.module or ""]
-        is_import = any(module.partition(".")[0] == "mscclpp" for module in modules)
+        is_import = imports_any(node, ("mscclpp",))
         if is_import or (isinstance(node, ast.Name) and node.id == "MSCCLPPProgram"):
             raise InputError(
                 "is a program of MSCCL++, not of MSCCLang; it was not executed",
@@ -88,27 +81,9 @@ def _refuse_mscclpp(name: str, tree: ast.Module) -> None:
 
 
 def _is_of_language(node: ast.AST) -> bool:
-    """Whether a node imports the language or makes a program."""
-    if isinstance(node, ast.Import):
-        return any(_is_package(alias.name) for alias in node.names)
-    if isinstance(node, ast.ImportFrom):
-        return _is_package(node.module or "")
-    return isinstance(node, ast.Name) and node.id == "MSCCLProgram"
-
-
-def _is_package(module: str) -> bool:
-    """Whether a module is of the language, under either name."""
-    return module.partition(".")[0] in _PACKAGES
-
-
-def _arguments(text: str | None) -> list[str]:
-    """Command line arguments of the program."""
-    if text is None:
-        return []
-    try:
-        return shlex.split(text)
-    except ValueError as error:
-        raise UsageError(f"option arguments: {error}", cure="quote as in a shell") from None
+    """Whether a node imports the language, under either name, or makes a program."""
+    is_maker = isinstance(node, ast.Name) and node.id == "MSCCLProgram"
+    return is_maker or imports_any(node, _PACKAGES)
 
 
 def _chosen(
@@ -134,15 +109,7 @@ def _warn_of_checks(source: Source, report: Report) -> None:
     for check in report.get("checks", ()):
         more = f" (and {check['count'] - 1} more)" if check["count"] > 1 else ""
         message = f"Check() finds the program wrong: {check['lines'][0]}{more}"
-        _warn(source, "check-failed", message, check["line"])
-
-
-def _warn_of_output(source: Source, report: Report) -> None:
-    """Report that the program prints."""
-    printed = report.get("printed")
-    if printed:
-        message = f"the program prints, and nobody reads it here: {printed['text']!r}"
-        _warn(source, "program-prints", message, printed["line"])
+        warn_at(source, "check-failed", message, check["line"])
 
 
 def _warn_of_two_buffers(source: Source, trace: Trace) -> None:
@@ -158,17 +125,6 @@ def _warn_of_two_buffers(source: Source, trace: Trace) -> None:
     )
     place = Location(source.name, trace.line)
     source.report(Diagnostic("two-buffers", message, Severity.WARNING, place, cure))
-
-
-def _warn(
-    source: Source,
-    code: str,
-    message: str,
-    line: int,
-) -> None:
-    """Report a warning at a line, 0 or less for none."""
-    place = Location(source.name, line if line > 0 else None)
-    source.report(Diagnostic(code, message, Severity.WARNING, place))
 
 
 def _trace(name: str, report: Report) -> Trace:

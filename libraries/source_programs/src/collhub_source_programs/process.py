@@ -1,4 +1,4 @@
-"""Run an MSCCLang program in a process of its own, with limits, and take over what it reports."""
+"""Run a Python program in a process of its own, with limits, and take over what it reports."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import signal
 import subprocess
 import sys
 from dataclasses import dataclass
-from typing import Any
 
+from collhub_source_programs.running import Report
 from hub_core.model import (
     Diagnostic,
     ExitCode,
@@ -22,12 +22,10 @@ from hub_core.model import (
     UsageError,
 )
 
-Report = dict[str, Any]
-
 # What the child imports must be what this process has imported, wherever that came from.
 _START = (
-    "import sys; sys.path += [place for place in sys.argv[1:] if place not in sys.path]; "
-    "from collhub_msccl.programs.supervise import main; main()"
+    "import sys; sys.path += [place for place in sys.argv[2:] if place not in sys.path]; "
+    "from collhub_source_programs.supervise import main; main(sys.argv[1])"
 )
 # Seconds to say where a program is, and to end all that it started.
 _TO_ANSWER_S, _TO_END_S = 2, 5
@@ -64,14 +62,16 @@ class ProgramAnswerError(HubError):
 
 
 def run_program(
+    child: str,
     name: str,
     source: bytes,
     arguments: list[str],
     limits: ProcessLimits,
     program: str | None = None,
 ) -> Report:
-    """Execute the Python program `source` and return the report of `collhub_msccl.language.child`.
+    """Execute the Python program `source` and return what its process reports.
 
+    `child`: `module:function` that the process calls; it calls `run_job` with a language.
     `program`: number or name of the one that is meant where the file defines several. The program
     has the rights of the user: limits keep it from going on for ever, nothing keeps it from harm.
     Raises `InputError` with the program's line where it ends without a report or reports an error,
@@ -87,7 +87,7 @@ def run_program(
     }
     # One line of JSON, then the program as it is.
     message = json.dumps(job).encode() + b"\n" + source
-    end = _finished(_started(), message, _clock_limit_s(limits))
+    end = _finished(_started(child), message, _clock_limit_s(limits))
     report = _parsed(end.output)
     if report is None:
         raise _silent_end(name, end, limits)
@@ -108,10 +108,11 @@ def _failed(name: str, report: Report) -> HubError:
     if code == "several-programs":
         cure = "choose one: -O program=NUMBER or -O program=NAME"
         return UsageError(str(report["error"]), location=place, cure=cure, code=code)
-    return InputError(str(report["error"]), location=place, code=code)
+    cure = str(report.get("cure", ""))
+    return InputError(str(report["error"]), location=place, cure=cure, code=code)
 
 
-def _started() -> subprocess.Popen[bytes]:
+def _started(child: str) -> subprocess.Popen[bytes]:
     """A new process that waits for its job on standard input."""
     # Sets are walked in the same order every time, and no library starts threads that count against
     # the limits. All other variables pass through: some interpreters find their libraries by them.
@@ -122,7 +123,7 @@ def _started() -> subprocess.Popen[bytes]:
         "OPENBLAS_NUM_THREADS": "1",
         "OMP_NUM_THREADS": "1",
     }
-    command = [sys.executable, "-s", "-P", "-c", _START, *_places()]
+    command = [sys.executable, "-s", "-P", "-c", _START, child, *_places()]
     return subprocess.Popen(
         command,
         stdin=subprocess.PIPE,

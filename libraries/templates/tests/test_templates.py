@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from collhub_expansion.templates import template_of
+from collhub_templates import template_of
 
 from hub_core import Algorithm, InputError, StepKind, StepTableBuilder
 from hub_core.model import Collective, CollectiveKind, NodeKind

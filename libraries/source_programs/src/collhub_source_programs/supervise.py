@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import importlib
 import os
 import signal
 import sys
@@ -21,17 +22,19 @@ from types import FrameType
 _SET_PARENT_DEATH_SIGNAL, _SET_CHILD_SUBREAPER = 1, 36
 
 
-def main() -> None:
-    """Start the program, wait for it, end what is left, and end as it did."""
+def main(child: str) -> None:
+    """Start the program, wait for it, end what is left, and end as it did.
+
+    `child`: `module:function` that runs the job.
+    """
     _control(_SET_CHILD_SUBREAPER, 1)
     _control(_SET_PARENT_DEATH_SIGNAL, signal.SIGTERM)
     worker = os.fork()
     if worker == 0:
         _control(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
+        module, _, function = child.partition(":")
         # Only here, as this process needs nothing of the language.
-        from collhub_msccl.language.child import main as run
-
-        run()
+        getattr(importlib.import_module(module), function)()
     _close_streams()
 
     def pass_on(number: int, _frame: FrameType | None) -> None:

@@ -1,0 +1,17 @@
+"""Options of the reader of programs in Python."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from collhub_source_programs import SourceProgramOptions
+
+from hub_core.plugin_api import OptionType, option, optional
+
+
+@dataclass(frozen=True, slots=True)
+class PythonOptions(SourceProgramOptions):
+    """Options of the reader `tensor-program-python`: of the process, and of the program."""
+
+    num_ranks: int | None = optional("ranks of each group (default: 4)", OptionType.INT, minimum=2)
+    sizes: str = option(OptionType.TEXT, "", "sizes of the symbols, as B=8,S=1024")

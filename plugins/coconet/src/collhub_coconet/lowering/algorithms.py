@@ -1,0 +1,134 @@
+"""Algorithms for the collectives of a program: chosen by name, made once, and verified."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field
+
+from collhub_coconet.lowering.contents import Contents, contents_of
+from collhub_coconet.program.operations import Kind
+from hub_core import HubError, InputError, Registry, Topology, read, synthesize, verify
+from hub_core.model import Algorithm, Collective, CollectiveKind
+
+KINDS = {
+    Kind.ALL_REDUCE: CollectiveKind.ALL_REDUCE,
+    Kind.REDUCE_SCATTER: CollectiveKind.REDUCE_SCATTER,
+    Kind.ALL_GATHER: CollectiveKind.ALL_GATHER,
+    Kind.BROADCAST: CollectiveKind.BROADCAST,
+    Kind.REDUCE: CollectiveKind.REDUCE,
+}
+# One scalar has no room for the units of other algorithms.
+OF_SCALARS = "binomial"
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Algorithm and chunks of one communication.
+
+    `algorithm`: a synthesizer by name, a file, or an algorithm itself, which has to perform the
+    collective on as many ranks. `options`: of the synthesizer. `chunks`: pieces in which the whole
+    algorithm runs, one behind the other as their data come; of a Send, its messages. `tiles`: most
+    computations into which a producer in a chain is cut on a rank; None: one for every unit.
+    `at_once`: pieces under way at once on a rank, so that the first one is over early.
+    """
+
+    algorithm: str | Algorithm = "ring"
+    chunks: int = 1
+    options: Mapping[str, str] = field(default_factory=dict)
+    tiles: int | None = None
+    at_once: int = 2
+
+    def __post_init__(self) -> None:
+        if min(self.chunks, self.at_once, 1 if self.tiles is None else self.tiles) < 1:
+            numbers = f"{self.chunks} chunks, {self.at_once} at once, {self.tiles} tiles"
+            message = f"{numbers}: at least 1 of each is needed"
+            raise InputError(message, cure="state a positive number", code="chunks")
+
+
+Choices = Mapping[str, Choice]
+"""Choices by the name of a communication; the one of the empty name is for all others."""
+
+
+def choice_of(choices: Choices, name: str, *, is_scalar: bool = False) -> Choice:
+    """The choice for a communication.
+
+    A reduction of one scalar (`is_scalar`) has an algorithm of one unit unless it is named.
+    """
+    if is_scalar:
+        return choices.get(name, Choice(OF_SCALARS))
+    return choices.get(name, choices.get("", Choice()))
+
+
+class Algorithms:
+    """Makes the algorithms of collectives on the ranks of one group; each one once."""
+
+    def __init__(self, topology: Topology, registry: Registry) -> None:
+        self._topology, self._registry = topology, registry
+        self._made: dict[Hashable, Contents] = {}
+
+    def contents(
+        self, kind: Kind, choice: Choice, members: range, root: int | None, size: int
+    ) -> Contents:
+        """The algorithm of a piece whose full buffer has `size` bytes, as nodes.
+
+        Raises `HubError` where it does not fit, or is wrong.
+        """
+        named = choice.algorithm if isinstance(choice.algorithm, str) else id(choice.algorithm)
+        options = tuple(sorted(choice.options.items()))
+        key = kind, named, options, members, root, size
+        if key not in self._made:
+            algorithm = self._algorithm(KINDS[kind], choice, members, root, size)
+            self._made[key] = contents_of(algorithm, size)
+        return self._made[key]
+
+    def _algorithm(
+        self,
+        kind: CollectiveKind,
+        choice: Choice,
+        members: range,
+        root: int | None,
+        size: int,
+    ) -> Algorithm:
+        """The algorithm by name, or the one that is given; verified."""
+        given = choice.algorithm
+        if isinstance(given, str):
+            is_file = not given.isidentifier() and bool({"/", "."} & set(given))
+            if not is_file:
+                return self._verified(self._synthesized(kind, choice, members, root, size))
+            given = read(given, registry=self._registry)
+        stated = given.collective
+        if (stated.kind, stated.num_ranks, stated.root) != (kind, len(members), root):
+            message = f"{given!r} is no {kind} of {len(members)} ranks"
+            raise InputError(message, cure="name another algorithm", code="algorithm-does-not-fit")
+        return self._verified(given)
+
+    def _synthesized(
+        self,
+        kind: CollectiveKind,
+        choice: Choice,
+        members: range,
+        root: int | None,
+        size: int,
+    ) -> Algorithm:
+        """What a synthesizer makes on the network of the group alone."""
+        ranks = len(members)
+        parts = kind.traits.parts(ranks)
+        collective = Collective(kind, ranks, parts, root=root, in_place=True)
+        network = self._topology
+        if ranks < network.num_npus:
+            network = network.subset(members)
+        return synthesize(
+            collective,
+            network,
+            size,
+            name=str(choice.algorithm),
+            options=choice.options,
+            registry=self._registry,
+        ).algorithm
+
+    def _verified(self, algorithm: Algorithm) -> Algorithm:
+        """The algorithm, every output unit of which has its contributions exactly once."""
+        report = verify(algorithm)
+        if not report.ok:
+            raise HubError(report.diagnostics)
+        return algorithm

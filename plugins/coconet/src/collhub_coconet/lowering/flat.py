@@ -1,0 +1,452 @@
+"""Lower a program to one flat graph: computations chunk by chunk between the steps of algorithms.
+
+A fused stage has no barrier: the computation of a chunk stands between the last reduction of this
+chunk and its first send. In a chain the producer is cut in tiles, in the order in which the
+algorithm of the consumer first needs them on that rank; a send or reduction waits for its own tile
+alone. After CoCoNet (ASPLOS 2022), sections 3.3 and 5.3, for algorithms of any shape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from collhub_columns import Int64Array
+from collhub_templates import Lists, Template
+
+from collhub_coconet.documents.text import reduces_scalar
+from collhub_coconet.lowering.algorithms import Algorithms, Choices, choice_of
+from collhub_coconet.lowering.contents import Contents
+from collhub_coconet.lowering.grids import Grid
+from collhub_coconet.lowering.nodes import NodeList, Ready
+from collhub_coconet.lowering.order_of_use import chunk_numbers, ordered_chunks
+from collhub_coconet.lowering.parts import (
+    Collected,
+    FlatProgram,
+    Junction,
+    Message,
+    Part,
+    Segment,
+)
+from collhub_coconet.lowering.regions import Cut, cuts_of, regions_of
+from collhub_coconet.lowering.tiles import Tiles, tile_costs, tiles_of
+from collhub_coconet.lowering.views import viewed
+from collhub_coconet.program.operations import Kind, Operation
+from collhub_coconet.program.program import Program, Stage
+from collhub_coconet.program.tensors import Binding
+from hub_core import Registry, Topology, discover, installed_version
+from hub_core.model import NodeColumns, NodeKind, ProcessGroup, Provenance, Workload
+
+# Up to so many nodes, whoever needs all of a value waits for them without a MARKER.
+_MOST_ENDS = 4
+
+
+def flatten(
+    program: Program,
+    binding: Binding,
+    topology: Topology,
+    choices: Choices | None = None,
+    *,
+    registry: Registry | None = None,
+) -> FlatProgram:
+    """The flat graph of a program; rank i of group k is rank k * p + i of the job, on NPU k * p + i.
+
+    `choices`: algorithm and chunks by the name of a communication (`algorithms.Choices`). Names of
+    nodes state `origin`, the operations that a node comes from, and `fused_group`, their stage.
+    Raises `HubError` for algorithms that do not fit, or whose contents are wrong.
+    """
+    algorithms = Algorithms(topology, registry or discover())
+    job = _Flattening(program, binding, choices or {}, algorithms)
+    for kernel in program.kernels():
+        job.add_kernel(kernel)
+    return job.finished()
+
+
+@dataclass(slots=True)
+class _Flattening:
+    """A flat graph under construction; `stream`: last computation of every rank in its stream."""
+
+    program: Program
+    binding: Binding
+    choices: Choices
+    algorithms: Algorithms
+    regions: dict[str, int] = field(init=False)
+    cuts: dict[str, Cut] = field(init=False)
+    nodes: NodeList = field(default_factory=NodeList)
+    parts: list[Part] = field(default_factory=list)
+    names: list[str] = field(default_factory=list)
+    ready: dict[str, Ready] = field(default_factory=dict)
+    wholes: dict[str, Ready] = field(default_factory=dict)
+    pass_through: dict[str, frozenset[tuple[int, int]]] = field(default_factory=dict)
+    contents: dict[str, Contents] = field(default_factory=dict)
+    stage_of: dict[str, Stage] = field(init=False)
+    stream: Int64Array = field(init=False)
+    tags: int = 0
+    kernels: int = 0
+
+    def __post_init__(self) -> None:
+        self.stage_of = {name: stage for stage in self.program.stages for name in stage.members}
+        self.regions = regions_of(self.program)
+        self.cuts = cuts_of(self.program, self.binding, self.regions, self._grid)
+        self.stream = np.full(self._groups * self.binding.num_ranks, -1, np.int64)
+
+    # --- what is there ---
+
+    @property
+    def _groups(self) -> int:
+        """Number of groups of the program."""
+        return 1 + max((kind.group for kind in self.program.types.values()), default=0)
+
+    def _ranks(self, group: int) -> Int64Array:
+        """Ranks of the job in one group."""
+        first = group * self.binding.num_ranks
+        return np.arange(first, first + self.binding.num_ranks)
+
+    def _grid(self, operation: Operation, before: Grid | None) -> Grid:
+        """The chunks of a communication, which its algorithm decides."""
+        kind, operand = (self.program.types[name] for name in (operation.name, operation.reads[0]))
+        shape, ranks = self.binding.shape(kind.shape), self.binding.num_ranks
+        choice = choice_of(self.choices, operation.name)
+        if operation.kind is Kind.SEND:
+            layout = kind.layout
+            blocks = ranks if layout.is_sliced else 1
+            dimension = layout.dimension if layout.is_sliced else 0
+            return before or Grid(shape, dimension, blocks, choice.chunks)
+        contents = self._contents(operation)
+        if operation.kind is Kind.REDUCE_SCATTER:
+            dimension, blocks = operation.dimension or 0, ranks
+        elif operation.kind is Kind.ALL_GATHER:
+            dimension, blocks = operand.layout.dimension, ranks
+        else:
+            dimension, blocks = 0, 1
+        return Grid(shape, dimension, blocks, choice.chunks * contents.units // blocks)
+
+    def _contents(self, operation: Operation) -> Contents:
+        """The algorithm of a collective for one of its pieces."""
+        if operation.name not in self.contents:
+            is_scalar = not operation.is_communication
+            kind = self.program.types[operation.name if is_scalar else operation.reads[0]]
+            choice = choice_of(self.choices, operation.name, is_scalar=is_scalar)
+            ranks = self._ranks(kind.group)
+            members = range(int(ranks[0]), int(ranks[-1]) + 1)
+            size = self._full_bytes(operation, is_scalar)
+            piece = max(1, -(-size // choice.chunks))
+            found = Kind.ALL_REDUCE if is_scalar else operation.kind
+            root = operation.root if found in (Kind.BROADCAST, Kind.REDUCE) else None
+            self.contents[operation.name] = self.algorithms.contents(
+                found, choice, members, root, piece
+            )
+        return self.contents[operation.name]
+
+    def _full_bytes(self, operation: Operation, is_scalar: bool) -> int:
+        """Bytes of the full buffer, all blocks as long as the longest."""
+        kind = self.program.types[operation.name]
+        if is_scalar or operation.kind is not Kind.REDUCE_SCATTER:
+            operand = kind if is_scalar else self.program.types[operation.reads[0]]
+            size = self.binding.bytes_of_rank(operand)
+            return size * self.binding.num_ranks if operation.kind is Kind.ALL_GATHER else size
+        return self.binding.bytes_of_rank(kind) * self.binding.num_ranks
+
+    def _name(self, operations: Sequence[Operation]) -> int:
+        """Enter the name of nodes that come from these operations."""
+        origin = "+".join(operation.name for operation in operations)
+        stage = self.stage_of.get(operations[0].name)
+        suffix = f" fused_group={stage.name}" if stage else ""
+        self.names.append(f"origin={origin}{suffix}")
+        return len(self.names) - 1
+
+    # --- kernels ---
+
+    def add_kernel(self, kernel: list[Operation]) -> None:
+        """Add the nodes of a kernel: computations between communications, cut by cut."""
+        pending: list[Operation] = []
+        self.kernels += 1
+        for operation in kernel:
+            is_scalar = reduces_scalar(self.program, operation)
+            if pending and (operation.is_communication or self._differs(pending[-1], operation)):
+                self._compute(pending)
+                pending = []
+            if operation.kind is Kind.SEND:
+                self._message(operation)
+            elif operation.is_communication:
+                self._collective(operation, operation.reads[0])
+            else:
+                pending.append(operation)
+            if is_scalar:
+                self._compute(pending, is_partial=True)
+                pending = []
+                self._collective(operation, _part_of(operation))
+        self._compute(pending)
+
+    def _differs(self, one: Operation, other: Operation) -> bool:
+        """Whether two computations are cut otherwise, so that they are no one node."""
+        cuts = self.cuts.get(one.name), self.cuts.get(other.name)
+        groups = (self.program.types[each.name].group for each in (one, other))
+        return cuts[0] != cuts[1] or len(set(groups)) > 1
+
+    def _compute(self, operations: list[Operation], *, is_partial: bool = False) -> None:
+        """One COMPUTE node a tile and rank, in order on each rank."""
+        for operation in operations:
+            source = viewed(self.program, operation)
+            if source in self.ready:
+                self.ready[operation.name] = self.ready[source]
+        working = [one for one in operations if viewed(self.program, one) is None]
+        if not working:
+            return
+        # All have one cut, and one group.
+        last = working[-1]
+        stage, region = self.stage_of.get(last.name), self.regions[last.name]
+        cut = self.cuts.get(last.name)
+        tiles = self._tiles(last, cut)
+        costs = tile_costs(self.program, self.binding, operations, stage, tiles)
+        made = self.nodes.add(
+            tiles.rank, len(self.parts), np.arange(len(tiles.rank)),
+            kind=NodeKind.COMPUTE, name=self._name(working), operations=costs[0], bytes=costs[1],
+        )  # fmt: skip
+        grid = cut.grid if cut else None
+        members = tuple(operations)
+        self.parts.append(Segment(members, grid, tiles.chunks, self.kernels, is_partial))
+        node = made[tiles.tile]
+        for read in dict.fromkeys(read for one in operations for read in one.reads):
+            self._wait(read, region, grid, tiles.owner, tiles.chunk, node)
+        self._in_stream(made, tiles.rank, stage)
+        found = Ready(region, grid, tiles.owner, tiles.chunk, node)
+        self.ready |= dict.fromkeys((one.name for one in working), found)
+        if is_partial:
+            # The value itself is ready behind its all-reduce.
+            self.ready[_part_of(last)] = self.ready.pop(last.name)
+
+    def _tiles(self, operation: Operation, cut: Cut | None) -> Tiles:
+        """The tiles of a computation on all ranks of its group."""
+        kind = self.program.types[operation.name]
+        ranks = self._ranks(kind.group)
+        if cut is None:
+            return tiles_of(ranks, [np.zeros(1, np.int64)] * len(ranks), None)
+        choice = choice_of(self.choices, cut.lead)
+        orders = []
+        for position in range(len(ranks)):
+            order = self._order(cut, position)
+            if kind.layout.is_sliced:
+                order = order[order // cut.grid.parts == position]
+            orders.append(order)
+        return tiles_of(ranks, orders, choice.tiles)
+
+    def _order(self, cut: Cut, position: int) -> Int64Array:
+        """All chunks in the order in which a rank works on them."""
+        contents = self.contents.get(cut.lead)
+        if contents is None:
+            return np.arange(cut.grid.chunks)
+        pieces = choice_of(self.choices, cut.lead).chunks
+        return ordered_chunks(cut.grid, contents, pieces, position, is_needed=cut.is_needed)
+
+    def _in_stream(self, made: Int64Array, rank: Int64Array, stage: Stage | None) -> None:
+        """Order computations of a rank: those of kernels one by one, of fused ones on their own.
+
+        A kernel that communicates runs beside the others, as overlapping needs it.
+        """
+        self.nodes.chain(made, rank)
+        if stage is not None and stage.family != "pointwise":
+            return
+        order = np.argsort(rank, kind="stable")
+        ranks, first, counts = np.unique(rank[order], return_index=True, return_counts=True)
+        before = self.stream[ranks]
+        is_behind = before >= 0
+        self.nodes.control.append((before[is_behind], made[order][first][is_behind]))
+        self.stream[ranks] = made[order][first + counts - 1]
+
+    # --- communications ---
+
+    def _message(self, operation: Operation) -> None:
+        """SEND on the ranks of one group and RECV on those of the other, one a chunk."""
+        kind = self.program.types[operation.name]
+        ours = self._ranks(self.program.types[operation.reads[0]].group)
+        theirs = self._ranks(kind.group)
+        cut = self.cuts[operation.name]
+        grid, region = cut.grid, self.regions[operation.name]
+        orders = [self._order(cut, position) for position in range(len(ours))]
+        if kind.layout.is_sliced:
+            orders = [one[one // grid.parts == place] for place, one in enumerate(orders)]
+        tiles = tiles_of(ours, orders, None)
+        shift = theirs[0] - ours[0]
+        size = self.binding.bytes_of_rank(kind)
+        parts = grid.parts if kind.layout.is_sliced else grid.chunks
+        common = {
+            "name": self._name([operation]),
+            "bytes": max(1, -(-size // parts)),
+            "tag": self.tags + tiles.chunk,
+        }
+        number = len(self.parts)
+        sends = self.nodes.add(
+            tiles.owner, number, tiles.chunk, kind=NodeKind.SEND, peer=tiles.owner + shift, **common
+        )
+        receives = self.nodes.add(
+            tiles.owner + shift, number, tiles.chunk,
+            kind=NodeKind.RECV, peer=tiles.owner, **common,
+        )  # fmt: skip
+        self.tags += grid.chunks
+        self.parts.append(Message(operation, grid, int(ours[0]), int(theirs[0])))
+        self._wait(operation.reads[0], region, grid, tiles.owner, tiles.chunk, sends)
+        ready = Ready(region, grid, tiles.owner + shift, tiles.chunk, receives)
+        self.ready[operation.name] = ready
+
+    def _collective(self, operation: Operation, operand: str) -> None:
+        """The nodes of an algorithm, piece by piece, on the ranks of a group."""
+        contents = self._contents(operation)
+        template, is_scalar = contents.template, not operation.is_communication
+        first = int(self._ranks(self.program.types[operation.name].group)[0])
+        pieces = 1 if is_scalar else choice_of(self.choices, operation.name).chunks
+        grid = Grid((), 0, 1, contents.units) if is_scalar else self.cuts[operation.name].grid
+        position = np.repeat(np.arange(len(template.first) - 1), np.diff(template.first))
+        count = len(template)
+        piece = np.repeat(np.arange(pieces), count)
+        is_message = np.tile(template.peer >= 0, pieces)
+        tag = self.tags + piece * template.tags + np.tile(template.message, pieces)
+        made = self.nodes.add(
+            np.tile(position, pieces) + first, len(self.parts), np.arange(pieces * count),
+            kind=np.tile(template.kind, pieces), name=self._name([operation]),
+            bytes=np.tile(template.bytes, pieces), tag=np.where(is_message, tag, 0),
+            peer=np.where(is_message, np.tile(template.peer, pieces) + first, -1),
+            duration_ns=np.tile(template.duration_ns, pieces),
+        )  # fmt: skip
+        self.tags += pieces * template.tags
+        self.parts.append(Collected(operation, contents, grid, pieces, first, is_scalar))
+        for edges, kept in (
+            (template.data, self.nodes.data),
+            (template.control, self.nodes.control),
+        ):
+            for number in range(pieces):
+                kept.append((edges[0] + made[number * count], edges[1] + made[number * count]))
+        self._take_turns(template, made, pieces, choice_of(self.choices, operation.name).at_once)
+        self._join(operation, operand, contents, grid, pieces, made, first)
+
+    def _take_turns(self, template: Template, made: Int64Array, pieces: int, most: int) -> None:
+        """Let a piece begin on a rank when the one `most` before it is over there."""
+        position = np.arange(len(template.first) - 1)
+        is_receive = template.kind == NodeKind.RECV
+        starts = [one[~is_receive[one]] for one in _listed(template.starts)]
+        ends = _listed(template.ends)
+        for rank in position:
+            before = np.repeat(ends[rank], len(starts[rank]))
+            behind = np.tile(starts[rank], len(ends[rank]))
+            for piece in range(most, pieces):
+                first = made[(piece - most) * len(template)], made[piece * len(template)]
+                self.nodes.control.append((before + first[0], behind + first[1]))
+
+    def _join(
+        self,
+        operation: Operation,
+        operand: str,
+        contents: Contents,
+        grid: Grid,
+        pieces: int,
+        made: Int64Array,
+        first: int,
+    ) -> None:
+        """Let the steps wait for what they read, and note what they give."""
+        count, region = len(contents.template), self.regions[operation.name]
+        given: list[tuple[Int64Array, Int64Array, Int64Array]] = []
+        kept: list[tuple[Int64Array, Int64Array]] = []
+        position = np.repeat(
+            np.arange(len(contents.template.first) - 1), np.diff(contents.template.first)
+        )
+        for piece in range(pieces):
+            base = made[piece * count]
+            chunk = chunk_numbers(grid, contents, contents.need_unit, piece)
+            rank = first + position[contents.need_node]
+            self._wait(operand, region, grid, rank, chunk, contents.need_node + base)
+            chunk = chunk_numbers(grid, contents, contents.give_unit, piece)
+            rank, is_made = first + contents.give_rank, contents.give_node >= 0
+            given.append((rank[is_made], chunk[is_made], contents.give_node[is_made] + base))
+            kept.append((rank[~is_made], chunk[~is_made]))
+        rank, chunk = (np.concatenate(side) for side in zip(*kept, strict=True))
+        self.pass_through[operation.name] = frozenset(
+            zip(rank.tolist(), chunk.tolist(), strict=True)
+        )
+        index, node = self._nodes_behind(operand, region, grid, rank, chunk)
+        given.append((rank[index], chunk[index], node))
+        columns = (np.concatenate(side) for side in zip(*given, strict=True))
+        self.ready[operation.name] = Ready(region, grid, *columns)
+
+    # --- dependencies ---
+
+    def _wait(
+        self,
+        value: str,
+        region: int,
+        grid: Grid | None,
+        rank: Int64Array,
+        chunk: Int64Array,
+        node: Int64Array,
+    ) -> None:
+        """Let node i wait for chunk i of a value on rank i."""
+        index, parents = self._nodes_behind(value, region, grid, rank, chunk)
+        self.nodes.data.append((parents, node[index]))
+
+    def _nodes_behind(
+        self, value: str, region: int, grid: Grid | None, rank: Int64Array, chunk: Int64Array
+    ) -> tuple[Int64Array, Int64Array]:
+        """(index into the asked, node that makes a part of it); arguments are there."""
+        ready = self.ready.get(value)
+        if ready is None:
+            return np.zeros(0, np.int64), np.zeros(0, np.int64)
+        is_near = ready.region == region
+        if not is_near or grid is None or ready.grid is None or not grid.is_comparable(ready.grid):
+            whole = self._whole(value, ready)
+            return whole.nodes_of(rank, np.zeros_like(rank))
+        index, wanted = grid.overlaps(chunk, ready.grid)
+        inner, node = ready.nodes_of(rank[index], wanted)
+        return index[inner], node
+
+    def _whole(self, value: str, ready: Ready) -> Ready:
+        """The value as a whole: its nodes, or where they are many a MARKER behind them."""
+        if value not in self.wholes:
+            rank, node = ready.rank, ready.node
+            ranks, counts = np.unique(rank, return_counts=True)
+            if counts.max(initial=0) > _MOST_ENDS:
+                made = self.nodes.add(
+                    ranks, len(self.parts), np.zeros_like(ranks),
+                    kind=NodeKind.MARKER, name=self._name([self.program.by_name[value]]),
+                )  # fmt: skip
+                self.parts.append(Junction(value))
+                self.nodes.data.append((node, made[np.searchsorted(ranks, rank)]))
+                rank, node = ranks, made
+            self.wholes[value] = Ready(ready.region, None, rank, np.zeros_like(rank), node)
+        return self.wholes[value]
+
+    # --- the result ---
+
+    def finished(self) -> FlatProgram:
+        """The flat program; rows are grouped by rank, in the order in which they were made."""
+        ranks = self._groups * self.binding.num_ranks
+        table = NodeColumns.from_columns(
+            ranks,
+            self.nodes.columns(),
+            self.nodes.edges("data"),
+            self.nodes.edges("control"),
+            file=self.program.name,
+        )
+        order = np.argsort(self.nodes.column("rank"), kind="stable")
+        groups = tuple(
+            ProcessGroup(str(1 + group), tuple(self._ranks(group).tolist()))
+            for group in range(self._groups)
+        )
+        version = installed_version("collhub-coconet") or ""
+        workload = Workload(
+            table, tuple(self.names), groups, provenance=Provenance("coconet", version)
+        )
+        return FlatProgram(
+            self.program, self.binding, workload, tuple(self.parts),
+            self.nodes.column("part")[order], self.nodes.column("item")[order], self.pass_through,
+        )  # fmt: skip
+
+
+def _listed(lists: Lists) -> list[Int64Array]:
+    """Lists of numbers as arrays."""
+    pointer, numbers = lists
+    return np.split(numbers, pointer[1:-1])
+
+
+def _part_of(operation: Operation) -> str:
+    """Key of a rank's part of a scalar, which is no name of a value."""
+    return f"part of {operation.name}"

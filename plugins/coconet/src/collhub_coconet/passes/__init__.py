@@ -1,0 +1,1 @@
+"""Passes over workloads that state their program: one transformation a file."""

@@ -1,0 +1,32 @@
+"""Options of the search."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from collhub_coconet.passes.options import StatedOptions
+from hub_core.plugin_api import OptionType, option, optional
+
+
+@dataclass(frozen=True, slots=True)
+class SearchOptions(StatedOptions):
+    """The network and the machine, and how far to look."""
+
+    topology: str | None = optional("network, as ring:8 or a file; rank r on NPU r")
+    sizes: str = option(
+        OptionType.TEXT, "", "sizes of symbols, as B=8,S=1024 or N=1024..1048576 (default: own)"
+    )
+    points: int = option(OptionType.INT, 7, "sizes to time of a range", minimum=2, maximum=64)
+    states: int = option(OptionType.INT, 300, "programs to look at", minimum=1, maximum=100000)
+    simulate: int = option(
+        OptionType.INT,
+        3,
+        "most promising programs of each size, and of each front, to simulate; 0: formulas alone",
+        minimum=0,
+        maximum=100,
+    )
+    compute_tflops: float = option(
+        OptionType.FLOAT, 90.0, "rate of matrix products, in 1e12 operations/s", minimum=1e-6
+    )
+    memory_bandwidth: float = option(OptionType.BANDWIDTH, 765e9, "rate of the memory of a rank")
+    launch_time: float = option(OptionType.TIME, 5e-6, "time to launch a kernel")

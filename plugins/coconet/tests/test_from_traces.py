@@ -1,0 +1,151 @@
+"""Programs of workloads that others made: with attributes, without, and with wrong ones."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from collhub_coconet import LOCAL as LOCAL_LAYOUT
+from collhub_coconet import Binding, Kind, ProgramBuilder, all_reduce, sliced
+from collhub_coconet.documents.from_workload import program_of, stated
+from collhub_coconet.documents.node_statements import ATTRIBUTE
+from collhub_coconet.documents.operator_names import with_inferred
+from collhub_coconet.lowering.workload import lower
+from collhub_coconet.passes.options import ScatterOptions
+from collhub_coconet.passes.split import run as split
+from collhub_job_traces import attributes_extra
+
+from hub_core.model import InputError, JobCollective, NodeColumns, NodeKind, UsageError, Workload
+
+RANKS = 2
+
+
+def trace(names: tuple[str, ...], size: int = 64) -> Workload:
+    """An all-reduce of 64 bytes, and computations behind it, each reading the one before."""
+    count = 1 + len(names)
+    rank = np.repeat(np.arange(RANKS), count)
+    position = np.tile(np.arange(count), RANKS)
+    columns = {
+        "rank": rank,
+        "kind": np.where(position, NodeKind.COMPUTE, NodeKind.COLLECTIVE),
+        "collective": np.where(position, -1, JobCollective.ALL_REDUCE),
+        "bytes": np.where(position, -1, size),
+        "name": position,
+    }
+    rows = np.arange(RANKS * count)
+    edges = rows[position > 0] - 1, rows[position > 0]
+    nodes = NodeColumns.from_columns(RANKS, columns, edges)
+    return Workload(nodes, ("all-reduce", *names))
+
+
+def test_a_node_without_attributes_is_named_with_what_it_lacks() -> None:
+    with pytest.raises(InputError, match=r"node 0 \(collective 'all-reduce'\) lacks") as caught:
+        program_of(trace(("aten::mul",)))
+    (found,) = caught.value.diagnostics
+    assert "operation, operands, element type, shape and layout" in found.message
+    assert "infer=true" in found.cure
+    assert (found.location.rank, found.location.step) == (0, 0)
+
+
+def test_operator_names_fill_in_what_is_missing_and_say_so() -> None:
+    workload = trace(("aten::mul_", "aten::sqrt", "aten::norm"))
+    found = with_inferred(workload, "float32")
+    kinds = [one.kind for one in found.bound.program.operations]
+    assert kinds == [Kind.ALL_REDUCE, Kind.MULTIPLY, Kind.SQRT, Kind.NORM]
+    assert found.bound.program.types["n0"].shape == (16,)
+    assert len(found.filled_in) == 4
+    assert "filled in: node 1 is Multiply(n0, n1_0), with n1_0" in found.filled_in
+
+
+def test_an_inferred_trace_is_transformed() -> None:
+    options = ScatterOptions(infer=True, element="float16")
+    after, report = split(trace(("aten::tanh",)), options)
+    program = program_of(after).program
+    assert [one.kind for one in program.operations][:2] == [Kind.REDUCE_SCATTER, Kind.ALL_GATHER]
+    assert program.types["n1"].shape == (32,)
+    assert any(line.startswith("filled in") for line in report.changes)
+
+
+@pytest.mark.parametrize(
+    ("names", "element", "error", "message"),
+    [
+        (("aten::mm",), "float32", InputError, "its name is not in the table of operators"),
+        (("aten::mul",), None, UsageError, "element type of what is filled in is not stated"),
+        (("aten::norm", "aten::mul"), "float32", InputError, "lacks the shape of an operand"),
+    ],
+)
+def test_what_the_table_does_not_tell_is_refused(
+    names: tuple[str, ...], element: str | None, error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        with_inferred(trace(names), element)
+
+
+def test_ranks_that_do_different_things_are_not_one_program() -> None:
+    workload = trace(("aten::mul",))
+    sizes = np.array([64, -1, 32, -1])
+    columns = {name: getattr(workload.nodes, name) for name in ("rank", "kind", "collective")}
+    nodes = NodeColumns.from_columns(RANKS, {**columns, "bytes": sizes})
+    with pytest.raises(InputError, match="rank 1, which does not do the same as rank 0"):
+        with_inferred(replace(workload, nodes=nodes), "float32")
+
+
+def lowered() -> Workload:
+    build = ProgramBuilder("p", N=(1, 64))
+    x = build.argument("x", "float32", "N", layout=LOCAL_LAYOUT)
+    y = all_reduce(x).named("y")
+    return lower(build.program((y * 2).named("z")), Binding(2, {"N": 8}))
+
+
+def changed(workload: Workload, change: dict[str, Any]) -> Workload:
+    """The workload whose last node states something else of its operation."""
+    row = len(workload.nodes) - 1
+    statement = json.loads(stated(workload, row))
+    statement["operations"][0] |= change
+    extras = list(workload.extras)
+    extras[int(workload.nodes.extra[row])] = attributes_extra({ATTRIBUTE: json.dumps(statement)})
+    return replace(workload, extras=tuple(extras))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"kind": "Squeeze"}, "kind: 'Squeeze' is not one of"),
+        ({"operands": ["nobody", 2]}, "z = Multiply.nobody, 2.: nobody is not defined"),
+        ({"operands": ["z", 2]}, "z is not defined before it is used"),
+        ({"operands": "y"}, "states no list of named objects as 'operations'"),
+        (
+            {"result": {"element": "float32", "shape": ["N"], "layout": "local"}},
+            "states the result of z otherwise than as float32.N. R",
+        ),
+    ],
+)
+def test_wrong_attributes_are_refused(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        program_of(changed(lowered(), change))
+
+
+def test_attributes_of_numbers_alone_need_no_header() -> None:
+    workload = lowered()
+    texts = []
+    for row in (0, 1):
+        statement = json.loads(stated(workload, row))
+        statement.pop("program", None)
+        for part in (*statement["operations"], *statement["arguments"]):
+            part.pop("result", None)
+            part.pop("place", None)
+            if "shape" in part:
+                part["shape"] = [8]
+        texts.append(attributes_extra({ATTRIBUTE: json.dumps(statement)}))
+    found = program_of(replace(workload, extras=tuple(texts)))
+    assert found.program.outputs == ("z",)
+    assert found.binding.num_ranks == 2
+
+
+def test_a_slice_of_a_broadcast_bias_is_refused() -> None:
+    build = ProgramBuilder("p", N=(1, 64))
+    with pytest.raises(InputError, match="is broadcast along dimension 0, its size is 1"):
+        build.argument("b", "float32", 1, "N", layout=sliced(0))

@@ -1,0 +1,66 @@
+"""Programs in Python, executed when they are read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from adam import adam
+from collhub_coconet.documents.from_workload import program_of
+
+import hub_core
+from hub_core.model import InputError, UsageError
+
+EXAMPLES = Path(__file__).parents[3] / "examples" / "coconet"
+
+
+def test_a_file_with_one_function_is_its_program() -> None:
+    found = hub_core.read_workload(EXAMPLES / "adam.py", options={"sizes": "N=64"})
+    assert program_of(found).program == adam()
+
+
+def test_one_of_several_programs_is_chosen_by_name() -> None:
+    path = EXAMPLES / "transformer_blocks.py"
+    options = {"sizes": "B=2,S=2,K=8,H=4", "program": "attention"}
+    assert program_of(hub_core.read_workload(path, options=options)).program.name == "attention"
+    with pytest.raises(UsageError, match="defines 3 programs: 1 'attention', 2 'mlp'"):
+        hub_core.read_workload(path, options={"sizes": "B=2,S=2,K=8,H=4"})
+
+
+def test_transform_takes_a_program_in_python(collhub: Callable[..., Any], tmp_path: Path) -> None:
+    out = tmp_path / "out.program.json"
+    source = EXAMPLES / "adam.py"
+    run = collhub("transform", source, "--size", "N=64", "--pass", "split", "-o", out)
+    assert run.code == 0
+    assert out.exists()
+
+
+HEAD = "from collhub_coconet import *\nbuild = ProgramBuilder('p', N=8)\n"
+ARGUMENTS = (
+    "x = build.argument('x', 'float32', 'N', layout=LOCAL)\n"
+    "s = build.argument('s', 'float32', 'N', layout=sliced(0))\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("print('hello')\n", "it does not import collhub_coconet; it was not executed"),
+        (HEAD, "defines no program"),
+        (HEAD + "def f(\n", "bad.py:3: is no Python program"),
+        (HEAD + ARGUMENTS + "x + s\n", "bad.py:5: .*a local operand meets a sliced one"),
+        (HEAD + "build.argument('x', 'float32', 'M')\n", "bad.py:3: .*symbol M is not defined"),
+        (HEAD + "build.argument('x', 'float32', 0)\n", "bad.py:3: .*a size is 0"),
+        (HEAD + "1 / 0\n", "bad.py:3: ZeroDivisionError"),
+        (HEAD + "def f() -> Program:\n    return 3\n", "returns int, not a Program"),
+    ],
+)
+def test_a_program_that_fails_is_refused_with_its_line(
+    tmp_path: Path, text: str, message: str
+) -> None:
+    path = tmp_path / "bad.py"
+    path.write_text(text)
+    with pytest.raises(InputError, match=message):
+        hub_core.read_workload(path, format="tensor-program-python")

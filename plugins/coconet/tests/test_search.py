@@ -1,0 +1,157 @@
+"""The search: canonical states, bounds, and the paper's best schedules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from attention_parallel import ring_attention
+from collhub_coconet import (
+    LOCAL,
+    Binding,
+    Program,
+    ProgramBuilder,
+    all_reduce,
+    compare,
+    legal_moves,
+    program_from_json,
+    program_to_json,
+    tanh,
+    update,
+)
+from collhub_coconet.program.operations import Kind
+from collhub_coconet.search.canonical import canonical_hash
+from collhub_coconet.search.collective_times import best_choice
+from collhub_coconet.search.cost_models import FormulaModel
+from collhub_coconet.search.explore import Exploration, explore
+from collhub_coconet.search.rates import Rates
+from transformer_blocks import attention, pipeline_boundary
+
+# The V100s of CoCoNet's measurements.
+RATES = Rates(90e12, 765e9, 130.5e9, 0.0, 5e-6)
+LARGE = Binding(16, {"B": 8, "S": 1024, "K": 3072, "H": 3072})
+
+
+def searched(program: Program, binding: Binding, states: int = 200) -> Exploration:
+    return explore(program, [binding], FormulaModel(RATES), states)
+
+
+def named(first: str, second: str) -> Program:
+    build = ProgramBuilder("p", N=(1, 64))
+    x = build.argument("x", "float32", "N")
+    one = tanh(x).named(first)
+    return build.program((one * x).named(second))
+
+
+def test_names_of_operations_do_not_make_a_state() -> None:
+    assert canonical_hash(named("a", "b")) == canonical_hash(named("c", "d"))
+    assert canonical_hash(attention()) != canonical_hash(pipeline_boundary())
+
+
+def test_stages_and_chains_make_a_state() -> None:
+    moves = legal_moves(attention(), LARGE)
+    hashes = {canonical_hash(move.rewrite.program) for move in moves}
+    assert len(hashes) == len(moves)
+    assert canonical_hash(attention()) not in hashes
+
+
+def test_unfused_schedule_has_the_time_of_the_ladder() -> None:
+    # 0.1074 + 0.7232 ms of product and all-reduce: specification 8.1, B = 8, attention.
+    timing = FormulaModel(RATES).timing(attention(), LARGE)
+    all_reduce, _ = best_choice(Kind.ALL_REDUCE, 2 * 8 * 1024 * 3072, 16, RATES)
+    # Every step of the protocol has a latency.
+    assert 0.7232e-3 < all_reduce < 0.7232e-3 + 60e-6
+    assert timing.seconds > all_reduce + 0.1074e-3
+
+
+def test_attention_is_fastest_overlapped_with_a_fused_all_reduce() -> None:
+    found = searched(attention(), LARGE)
+    best = found.winner(0)
+    kinds = [step.record.transformation for step in best.steps]
+    assert kinds == ["split", "reorder", "fuse", "overlap"]
+    (stage,) = best.program.stages
+    assert stage.family == "RS-C-AG"
+    assert best.program.chains[0].members == ("y", stage.name)
+    assert compare(attention(), best.program, Binding(4, {"B": 3, "S": 2, "K": 8, "H": 6})).ok
+    assert found.is_complete
+
+
+def test_pipeline_overlaps_reduction_message_and_gathering() -> None:
+    binding = Binding(16, {"B": 1, "S": 2048, "H": 12288})
+    best = searched(pipeline_boundary(), binding).winner(0)
+    (stage,) = best.program.stages
+    assert stage.family == "Send"
+    assert best.program.chains[0].members == ("z_S_2", stage.name, "q")
+
+
+def momentum() -> Program:
+    build = ProgramBuilder("momentum", N=(1, 2**30))
+    g = build.argument("g", "float32", "N", layout=LOCAL)
+    m = build.state("m", "float32", "N")
+    w = build.state("w", "float32", "N", whole_after=True)
+    m1 = update(m, 0.9 * m + all_reduce(g).named("g1")).named("m1")
+    return build.program(m1, update(w, w - 0.01 * m1).named("w1"))
+
+
+def test_optimizer_is_fastest_fused_with_a_sliced_state() -> None:
+    front = searched(momentum(), Binding(16, {"N": 2**28}), 100).front(0)
+    peaks = [one.peaks[0] for one in front]
+    assert peaks == sorted(peaks, reverse=True)
+    fastest = front[0].program
+    assert [stage.family for stage in fastest.stages] == ["RS-C-AG"]
+    assert [one.name for one in fastest.arguments if one.type.layout.is_sliced] == ["m"]
+
+
+def test_no_program_is_faster_than_the_bound_of_one_before_it() -> None:
+    model = FormulaModel(RATES)
+    bound = model.bound(attention(), LARGE)
+    found = searched(attention(), LARGE)
+    assert all(one.timings[0].seconds >= bound for one in found.candidates)
+
+
+def test_search_is_the_same_each_time_and_stops_where_it_is_told() -> None:
+    runs = [searched(momentum(), Binding(4, {"N": 4096}), 12) for _ in range(2)]
+    assert len(runs[0].candidates) == 12
+    assert not runs[0].is_complete
+    texts = [[program_to_json(one.program) for one in run.candidates] for run in runs]
+    assert texts[0] == texts[1]
+
+
+def test_every_program_of_a_search_is_equal_to_the_first() -> None:
+    small = Binding(3, {"A": 2, "S": 7, "D": 3})
+    for one in searched(ring_attention(), small, 30).candidates:
+        assert compare(ring_attention(), one.program, small).ok
+
+
+def test_script_of_the_winner_makes_it_again(collhub: Callable[..., Any], tmp_path: Path) -> None:
+    path, out = tmp_path / "p.program.json", tmp_path / "out.program.json"
+    path.write_text(program_to_json(attention()))
+    sizes = ("-O", "num_ranks=4", "--size", "B=4,S=64,K=64,H=64")
+    network = ("--search", "--topology", "ring:4", "-O", "search.simulate=1", "-o", out)
+    report = collhub("transform", path, *sizes, *network, "--json").report()
+    lines = [one["change"] for one in report["changes"]]
+    assert any(line.startswith("times are simulated") for line in lines)
+    script = lines[1].split()
+    again = tmp_path / "again.program.json"
+    assert collhub("transform", path, *sizes, *script, "-o", again).code == 0
+    assert program_from_json(again.read_bytes()) == program_from_json(out.read_bytes())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--search",), "Missing option '--topology'"),
+        (("--search", "--topology", "ring:2"), "the program has 4 ranks, ring:2 has 2 NPUs"),
+        (("--pass", "search", "--list"), "the network to search for is not stated"),
+    ],
+)
+def test_search_without_a_network_is_refused(
+    collhub: Callable[..., Any], tmp_path: Path, arguments: tuple[str, ...], message: str
+) -> None:
+    path = tmp_path / "p.program.json"
+    path.write_text(program_to_json(attention()))
+    run = collhub("transform", path, "--size", "B=4,S=64,K=64,H=64", *arguments)
+    assert run.code == (1 if "NPUs" in message else 2)
+    assert message in run.err
