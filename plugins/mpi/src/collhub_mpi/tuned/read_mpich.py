@@ -14,7 +14,8 @@ from collhub_mpi.tuned.mpich_names import (
     message_parts,
     opposite,
 )
-from hub_core.model import CollectiveKind, Diagnostic, InputError, Location
+from collhub_mpi.tuned.served_files import read_files
+from hub_core.model import CollectiveKind, InputError
 from hub_core.plugin_api import ServedCalls, Source, SourcePart
 
 _OWN_CHOICE = "MPICH's own choice"
@@ -23,16 +24,7 @@ _ALGORITHM = re.compile(r"algorithm=MPIR_[A-Z][a-z_]*?_intra_(\w+)")
 
 def read(source: Source) -> Sequence[ServedCalls]:
     """A row a size test, for built-in operators; a file with an error serves nothing."""
-    found: list[ServedCalls] = []
-    for part in source.parts:
-        try:
-            if part.name != FILE:
-                raise InputError("no file of this format", code="unknown-file")
-            found += _served(part)
-        except InputError as error:
-            first = error.diagnostics[0]
-            source.report(Diagnostic(first.code, first.message, location=Location(part.name)))
-    return found
+    return read_files(source, {FILE: _served})
 
 
 def _served(part: SourcePart) -> list[ServedCalls]:

@@ -13,7 +13,8 @@ from collhub_mpi.tuned.open_mpi_names import (
     JSON_VERSION,
     algorithm_name,
 )
-from hub_core.model import CollectiveKind, Diagnostic, InputError, Location
+from collhub_mpi.tuned.served_files import read_files
+from hub_core.model import CollectiveKind, InputError
 from hub_core.plugin_api import ServedCalls, Source, SourcePart
 
 _VERSION_2 = "rule-file-version-2"
@@ -23,18 +24,7 @@ _KIND_OF_NAME = {name: kind for kind, (_, name) in COLLECTIVES.items()}
 
 def read(source: Source) -> Sequence[ServedCalls]:
     """A row a rule; a file with an error serves nothing, as Open MPI then takes none of it."""
-    found: list[ServedCalls] = []
-    readers = {CLASSIC_FILE: _classic, JSON_FILE: _json}
-    for part in source.parts:
-        reader = readers.get(part.name)
-        try:
-            if reader is None:
-                raise InputError("no file of this format", code="unknown-file")
-            found += reader(part)
-        except InputError as error:
-            first = error.diagnostics[0]
-            source.report(Diagnostic(first.code, first.message, location=Location(part.name)))
-    return found
+    return read_files(source, {CLASSIC_FILE: _classic, JSON_FILE: _json})
 
 
 class _Numbers:

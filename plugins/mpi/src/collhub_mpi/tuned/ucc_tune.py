@@ -13,7 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from collhub_selections import first_of_kinds, own_windows
 
-from hub_core.model import CollectiveKind, Diagnostic, InputError, Location
+from collhub_mpi.tuned.served_files import read_files
+from hub_core.model import CollectiveKind, InputError
 from hub_core.plugin_api import (
     Artifact,
     NoOptions,
@@ -77,16 +78,7 @@ def write(selection: Selection, options: NoOptions) -> WriteResult:
 
 def read(source: Source) -> Sequence[ServedCalls]:
     """A row a choice; what UCC does not parse is an error, and serves nothing."""
-    found: list[ServedCalls] = []
-    for part in source.parts:
-        try:
-            if part.name != FILE:
-                raise InputError("no file of this format", code="unknown-file")
-            found += _served(part)
-        except InputError as error:
-            first = error.diagnostics[0]
-            source.report(Diagnostic(first.code, first.message, location=Location(part.name)))
-    return found
+    return read_files(source, {FILE: _served})
 
 
 def _tokens(

@@ -1,0 +1,28 @@
+"""Read the files of a folder, each by the reader of its name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from hub_core.model import Diagnostic, InputError, Location
+from hub_core.plugin_api import ServedCalls, Source, SourcePart
+
+PartReader = Callable[[SourcePart], Sequence[ServedCalls]]
+
+
+def read_files(source: Source, readers: Mapping[str, PartReader]) -> list[ServedCalls]:
+    """The calls that all files serve; one with an error, or of another name, serves nothing.
+
+    Libraries of MPI take all of a file or none of it. Errors are reported with the file's name.
+    """
+    found: list[ServedCalls] = []
+    for part in source.parts:
+        reader = readers.get(part.name)
+        try:
+            if reader is None:
+                raise InputError("no file of this format", code="unknown-file")
+            found += reader(part)
+        except InputError as error:
+            first = error.diagnostics[0]
+            source.report(Diagnostic(first.code, first.message, location=Location(part.name)))
+    return found
