@@ -51,7 +51,8 @@ def size_points(bound: BoundProgram, sizes: str, count: int) -> list[Binding]:
 
     Symbols that are not named keep their number. Of sizes that are no range there is one.
     """
-    ranges = {name: (one, one) for name, one in bound.binding.sizes.items()} | parsed_ranges(sizes)
+    ranges = {name: (one, one) for name, one in bound.binding.sizes.items()}
+    ranges.update(parsed_ranges(sizes))
     is_one = all(low == high for low, high in ranges.values())
     last = 0 if is_one else count - 1
     found = []
