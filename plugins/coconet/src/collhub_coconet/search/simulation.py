@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from collhub_coconet.lowering.algorithms import Choice
+from collhub_coconet.lowering.algorithms import KINDS, Choice
 from collhub_coconet.lowering.timing import Machine, makespan
+from collhub_coconet.program.operations import Kind
 from collhub_coconet.program.program import Program
 from collhub_coconet.program.tensors import Binding
 from collhub_coconet.search.collective_times import PROTOCOLS, Means, Protocol
@@ -53,6 +54,12 @@ class Simulation:
 
     def _seconds(self, program: Program, binding: Binding, means: Means) -> float | None:
         """Simulated seconds by one means; None where it does not fit."""
+        # Flat graphs have no algorithms for some communications.
+        strange = [one for one in program.operations if one.is_communication]
+        strange = [one for one in strange if one.kind not in (*KINDS, Kind.SEND)]
+        if strange:
+            self.failed = f"{strange[0].name} is {strange[0].kind}, which has no flat graph"
+            return None
         choice = Choice(means.algorithm, means.chunks, tiles=max(means.chunks, 1))
         machine = Machine(
             self.rates.operations_per_s,
