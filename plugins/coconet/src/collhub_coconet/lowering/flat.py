@@ -8,7 +8,7 @@ alone. After CoCoNet (ASPLOS 2022), sections 3.3 and 5.3, for algorithms of any 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -82,6 +82,7 @@ class _Flattening:
     contents: dict[str, Contents] = field(default_factory=dict)
     stage_of: dict[str, Stage] = field(init=False)
     stream: Int64Array = field(init=False)
+    orders: dict[Hashable, Int64Array] = field(default_factory=dict)
     tags: int = 0
     kernels: int = 0
 
@@ -238,7 +239,13 @@ class _Flattening:
         if contents is None:
             return np.arange(cut.grid.chunks)
         pieces = choice_of(self.choices, cut.lead).chunks
-        return ordered_chunks(cut.grid, contents, pieces, position, is_needed=cut.is_needed)
+        # Layers of a model have the same algorithms, and the same orders.
+        key = id(contents), cut.grid, pieces, position, cut.is_needed
+        if key not in self.orders:
+            self.orders[key] = ordered_chunks(
+                cut.grid, contents, pieces, position, is_needed=cut.is_needed
+            )
+        return self.orders[key]
 
     def _in_stream(self, made: Int64Array, rank: Int64Array, stage: Stage | None) -> None:
         """Order computations of a rank: those of kernels one by one, of fused ones on their own.

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
-from collhub_columns import Int64Array, expanded_ranges
+from collhub_columns import Int64Array, distinct, expanded_ranges
 
 from collhub_coconet.lowering.grids import Grid
 from hub_core.model import NODE_DEFAULTS
@@ -84,6 +84,6 @@ class NodeList:
         if not pairs:
             return np.zeros(0, np.int64), np.zeros(0, np.int64)
         parents, children = (np.concatenate(side) for side in zip(*pairs, strict=True))
-        keys = np.unique(children * (self.count + 1) + parents)
+        keys = distinct(children * (self.count + 1) + parents)
         children, parents = np.divmod(keys, self.count + 1)
         return parents, children
