@@ -86,6 +86,9 @@ def random_program(seed: int, most: int = 20, is_rearranging: bool = False) -> P
     values += [build.argument("b", element, "M"), build.argument("c", element, "M", "M")]
     values.append(all_reduce(gradient).named("reduced"))
     made = [values[-1]]
+    if is_rearranging:
+        made.append(all_to_all(reduce_scatter(gradient, 0), 1).named("exchanged"))
+        values.append(made[-1])
     for _ in range(4 * most):
         if len(build.program(*made).operations) >= most - 2:
             break
