@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "examples" / "coconet"), str(ROOT / "benchmarks" / "coconet")]
 
 from adam import adam  # noqa: E402
-from collhub_coconet import Binding, Program, as_slice, fuse, movable, overlap, reorder, split  # noqa: E402  # noqa: E402
+from collhub_coconet import Binding, Program, as_slice, fuse, movable, overlap, reorder, split  # noqa: E402
 from collhub_coconet.lowering.algorithms import Choice  # noqa: E402
 from collhub_coconet.lowering.timing import Machine, makespan  # noqa: E402
 from ladders import model_parallel, pipeline  # noqa: E402
@@ -116,22 +116,24 @@ def pipeline_ladder(registry: hub_core.Registry) -> None:
 
 def sent_in_slices() -> Program:
     """AR-C-P2P-AG: all is computed by all, a slice is sent and gathered behind."""
-    from collhub_coconet import ProgramBuilder, all_gather, all_reduce, dropout, send, slice_of
+    from collhub_coconet import (
+        LOCAL,
+        ProgramBuilder,
+        all_gather,
+        all_reduce,
+        dropout,
+        send,
+        slice_of,
+    )
 
     build = ProgramBuilder("slices", B=(1, 64), S=(1, 4096), H=(1, 16384))
-    y = build.argument("y", "float16", "B", "S", "H", layout=_local())
+    y = build.argument("y", "float16", "B", "S", "H", layout=LOCAL)
     b = build.argument("b", "float16", "H")
     r = build.argument("r", "float16", "B", "S", "H")
     z = all_reduce(y).named("z")
     o = (dropout(z + b, 0.1, 7) + r).named("o")
     q = all_gather(send(slice_of(o, 1), 1)).named("q")
     return build.program(q)
-
-
-def _local():  # type: ignore[no-untyped-def]
-    from collhub_coconet import LOCAL
-
-    return LOCAL
 
 
 def two_nodes() -> hub_core.Topology:

@@ -66,6 +66,7 @@ def _taken_aside(args: Sequence[str]) -> tuple[list[str], list[PassStep]]:
     rest: list[str] = []
     steps: list[PassStep] = []
     place = 0
+    # What stands behind `--` is for the program that IN may be.
     while place < len(args) and args[place] != "--":
         word, value, width = _split(args, place)
         key, equals, text = value.partition("=")
@@ -100,6 +101,7 @@ def shared_pairs(
     Raises `click.UsageError` for one that is given twice.
     """
     shared = dict(given)
+    # Readers and writers get what stands behind a pass that does not know it.
     for step, taken in zip(steps, own, strict=True):
         for key, value in step.pairs.items():
             if key in taken:

@@ -21,6 +21,7 @@ def show_moves(session: Session, model: Algorithm | Workload, source: str, as_js
         ]
         session.print_json({"schema": "collhub/report-moves-1", "source": source, "moves": moves})
         return
+    # Columns in the order in which passes name them.
     effects = list(dict.fromkeys(key for _, move in found for key in move.effect))
     rows = [
         (name, *(f"{move.effect.get(key, 0):+d}" for key in effects), _options(move))

@@ -159,6 +159,7 @@ def _planned(
     shared = assign(shared_pairs(output.assignments, steps, own), sides)
     if size is not None and any(option.name == "sizes" for option in opened.options):
         shared["reader"].setdefault("sizes", size)
+    # A bare key of the command line is for all passes that declare it.
     given = []
     for step, options, taken in zip(steps, declared, own, strict=True):
         bare = assign(taken, {step.side: options})[step.side]
@@ -176,6 +177,7 @@ def _search_step(
     subject = Subject.WORKLOAD if opened.holds_workload else Subject.ALGORITHM
     offers = [provided.offer for provided in session.registry().all(AlgorithmPass)]
     found = [one for one in offers if one.searches and one.subject is subject]
+    # Which network to take nothing here can guess.
     if topology is None:
         raise click.UsageError("Missing option '--topology' of --search.")
     if len(found) != 1:

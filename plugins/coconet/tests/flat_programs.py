@@ -22,7 +22,7 @@ from collhub_coconet.lowering.parts import FlatProgram
 from lamb import lamb
 from transformer_blocks import attention, mlp, pipeline_boundary
 
-from hub_core import Registry, discover
+from hub_core import Registry, Topology, discover, parse_topology
 
 SIZES = {"B": 2, "S": 7, "K": 8, "H": 16, "F": 8, "N": 37}
 
@@ -97,7 +97,5 @@ def flat_of(
 
 
 @cache
-def _network(num_npus: int):  # type: ignore[no-untyped-def]
-    from hub_core import parse_topology
-
+def _network(num_npus: int) -> Topology:
     return parse_topology(f"fully-connected:{num_npus}", registry=registry())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable, Sequence
 
 from collhub_coconet import (
     LOCAL,
@@ -14,6 +15,7 @@ from collhub_coconet import (
     Value,
     all_gather,
     all_reduce,
+    all_to_all,
     as_slice,
     cast,
     dropout,
@@ -35,6 +37,7 @@ from collhub_coconet import (
     sqrt,
     tanh,
     total,
+    transpose,
     update,
 )
 
@@ -67,11 +70,14 @@ SINGLES = (
     lambda x: reduce_scatter(x, 0),
     lambda x: dropout(x, 0.3, 11),
 )
+# Not in flat graphs.
+REARRANGING = (lambda x: all_to_all(x, 1), lambda x: all_to_all(x, 0), transpose)
 
 
-def random_program(seed: int, most: int = 20) -> Program:
+def random_program(seed: int, most: int = 20, is_rearranging: bool = False) -> Program:
     """A program of at most so many operations; ill-typed attempts are dropped."""
     choice = random.Random(seed)
+    singles = (*SINGLES, *REARRANGING) if is_rearranging else SINGLES
     element = choice.choice(["float16", "float32", "float32", "float64", "int32"])
     build = ProgramBuilder("random", **SIZES)
     gradient = build.argument("g", element, "N", "M", layout=LOCAL)
@@ -80,10 +86,13 @@ def random_program(seed: int, most: int = 20) -> Program:
     values += [build.argument("b", element, "M"), build.argument("c", element, "M", "M")]
     values.append(all_reduce(gradient).named("reduced"))
     made = [values[-1]]
+    if is_rearranging:
+        made.append(all_to_all(reduce_scatter(gradient, 0), 1).named("exchanged"))
+        values.append(made[-1])
     for _ in range(4 * most):
         if len(build.program(*made).operations) >= most - 2:
             break
-        found = _attempt(choice, values)
+        found = _attempt(choice, values, singles)
         if found is not None:
             made.append(found)
             values.append(found)
@@ -94,12 +103,14 @@ def random_program(seed: int, most: int = 20) -> Program:
     return remove_dead(build.program(*unique.values())).program
 
 
-def _attempt(choice: random.Random, values: list[Value]) -> Value | None:
+def _attempt(
+    choice: random.Random, values: list[Value], singles: Sequence[Callable[[Value], Value]]
+) -> Value | None:
     # Late values are preferred, so that long paths arise.
     recent = values[-choice.choice([2, 4, len(values)]) :]
     try:
         if choice.random() < 0.5:
-            return choice.choice(SINGLES)(choice.choice(recent))
+            return choice.choice(singles)(choice.choice(recent))
         return choice.choice(PAIRS)(choice.choice(recent), choice.choice(values))
     except InputError:
         return None

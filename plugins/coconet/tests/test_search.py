@@ -27,6 +27,7 @@ from collhub_coconet.search.collective_times import best_choice
 from collhub_coconet.search.cost_models import FormulaModel
 from collhub_coconet.search.explore import Exploration, explore
 from collhub_coconet.search.rates import Rates
+from moe import moe
 from transformer_blocks import attention, pipeline_boundary
 
 # The V100s of CoCoNet's measurements.
@@ -123,6 +124,18 @@ def test_every_program_of_a_search_is_equal_to_the_first() -> None:
     small = Binding(3, {"A": 2, "S": 7, "D": 3})
     for one in searched(ring_attention(), small, 30).candidates:
         assert compare(ring_attention(), one.program, small).ok
+
+
+def test_what_cannot_be_simulated_is_timed_by_formula_and_said(
+    collhub: Callable[..., Any], tmp_path: Path
+) -> None:
+    path = tmp_path / "p.program.json"
+    path.write_text(program_to_json(moe()))
+    sizes = ("--size", "E=8,C=8,H=4,F=4")
+    report = collhub("transform", path, *sizes, "--search", "--topology", "ring:4", "--json")
+    last = report.report()["changes"][-1]["change"]
+    assert "by formula" in last
+    assert "dispatched is AllToAll, which has no flat graph" in last
 
 
 def test_script_of_the_winner_makes_it_again(collhub: Callable[..., Any], tmp_path: Path) -> None:

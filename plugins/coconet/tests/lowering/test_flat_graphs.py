@@ -149,7 +149,7 @@ def test_flat_jobs_are_written_verified_and_read_back(tmp_path: Path) -> None:
     hub_core.write(flat.workload, tmp_path / "job")
     again = hub_core.read_workload(tmp_path / "job")
     assert again.nodes.kind.tolist() == flat.workload.nodes.kind.tolist()
-    written = hub_core.write(flat.workload, tmp_path / "astra", to="astra-sim")
+    written = hub_core.write(flat.workload, tmp_path / "astra", format="astra-sim")
     assert len(written.paths) > 4
 
 
@@ -183,7 +183,7 @@ def test_overlap_hides_the_product() -> None:
     product = 2 * 8 * 64 * 64 * 64 / 60e9
     sent = 2 * 8 * 64 * 64 * 2 * 3 / 4 / 1e9
     assert product + sent / 2 < whole.time_s < 1.1 * (product + sent)
-    assert hidden.time_s < whole.time_s - 0.8 * product
+    assert hidden.time_s < whole.time_s - 0.7 * product
     assert hidden.peak_bytes_per_rank == whole.peak_bytes_per_rank
 
 

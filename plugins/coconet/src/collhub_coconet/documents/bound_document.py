@@ -31,6 +31,7 @@ def bound_from_json(
     A symbol of one size only needs no number. Raises `InputError` for a program that is ill typed,
     and for a size out of its bounds.
     """
+    # Options go before the document, the document before what a program allows.
     document = parse_json_object(content, file)
     program = program_of_fields(document, file)
     stated = {name: low for name, (low, high) in program.sizes.items() if low == high}

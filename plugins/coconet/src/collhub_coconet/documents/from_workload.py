@@ -77,6 +77,7 @@ def refuse(workload: Workload, row: int, message: str, cure: str = _CURE) -> Inp
 def _statements(workload: Workload) -> dict[int, Fields]:
     """Different statements by the first row that makes them, in the order of rows."""
     nodes = workload.nodes
+    # Most nodes share their record with those of other ranks.
     _, first = np.unique(nodes.extra, return_index=True)
     found: dict[int, Fields] = {}
     seen: set[str] = set()
@@ -94,6 +95,7 @@ def statement(workload: Workload, row: int, text: str) -> Fields:
         lacks = "operation, operands, element type, shape and layout"
         raise refuse(workload, row, f"lacks {ATTRIBUTE}: {lacks}")
     place = workload.nodes.location(row, workload.provenance.source_name or "workload")
+    # Whoever made the trace: a key that stands twice is refused.
     found = parse_json_object(text.encode(), f"{place}: {node_text(workload, row)}: {ATTRIBUTE}")
     for name, kind in _PARTS.items():
         part = found.get(name, kind())
@@ -123,6 +125,7 @@ def _arguments(workload: Workload, statements: Iterable[Fields], header: Fields)
     found: dict[str, Fields] = {}
     for fields in statements:
         for one in fields.get("arguments", ()):
+            # Ranks repeat what others state.
             if found.setdefault(one["name"], one) != one:
                 place = Location(workload.provenance.source_name or None)
                 message = f"argument {one['name']} is declared in two ways"
@@ -142,6 +145,7 @@ def _operations(workload: Workload, statements: Mapping[int, Fields]) -> list[Fi
             for key in ("kind", "operands"):
                 if key not in one:
                     raise refuse(workload, row, f"lacks {key!r} of operation {one['name']}")
+            # The place and the result say where and what, not which operation it is.
             plain = {key: value for key, value in one.items() if key not in ("place", "result")}
             if found.setdefault(one["name"], plain) != plain:
                 message = f"states operation {one['name']} otherwise than another node"
@@ -166,6 +170,7 @@ def _sorted(workload: Workload, operations: Sequence[Fields]) -> list[Fields]:
 
 def _outputs(header: Fields, operations: Sequence[Fields]) -> list[str]:
     """The outputs as stated, or all values that nobody reads."""
+    # A value that is read is no output unless it is stated.
     read = {name for one in operations for name in one["operands"]}
     last = [one["name"] for one in operations if one["name"] not in read]
     outputs: list[str] = header.get("outputs", last)

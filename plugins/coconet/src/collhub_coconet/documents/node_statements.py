@@ -63,6 +63,7 @@ class Statements:
         stated = [*self._views, *operations]
         self._views = []
         # A node may state an operation that another one began.
+        # Types stand beside operations, for tools that know no typing rules.
         self._made.append({"operations": [self._operation(one) for one in stated]})
         self._declare(self._made[-1], (name for one in stated for name in one.reads))
         group = self._group_of(stated)
@@ -109,6 +110,7 @@ class Statements:
 
     def _program(self) -> dict[str, object]:
         """What is said of the program as a whole."""
+        # Arguments by name alone: the nodes that read them declare them.
         program, binding = self.bound.program, self.bound.binding
         return {
             "name": program.name,

@@ -82,6 +82,7 @@ def with_inferred(workload: Workload, element: str | None) -> Inference:
 def _check_alike(workload: Workload) -> None:
     """Refuse ranks that do something else than rank 0: one program is run by all."""
     nodes = workload.nodes
+    # Equal columns mean equal programs, since names and sizes are among them.
     sizes = np.diff(nodes.rank_indptr)
     count = int(sizes[0]) if len(sizes) else 0
     for rank in range(workload.num_ranks):
@@ -98,10 +99,10 @@ def _check_alike(workload: Workload) -> None:
 
 def _in_order(workload: Workload, first: int, stop: int) -> list[int]:
     """Rows of one rank, each behind those that it waits for."""
-    nodes = workload.nodes
     order: list[int] = []
     done: set[int] = set()
     waiting = list(range(first, stop))
+    # A round a level; traces of one rank are short enough.
     while waiting:
         ready = [row for row in waiting if done.issuperset(_parents(workload, row))]
         if not ready:
@@ -109,7 +110,6 @@ def _in_order(workload: Workload, first: int, stop: int) -> list[int]:
         order += ready
         done.update(ready)
         waiting = [row for row in waiting if row not in done]
-    del nodes
     return order
 
 
@@ -133,6 +133,7 @@ class _Filler:
 
     def add(self, row: int) -> None:
         """Take or make the statement of a row."""
+        # The table adds to what is stated, and replaces nothing.
         text = stated(self.workload, row)
         if text:
             self.found[row] = statement(self.workload, row, text)
@@ -154,6 +155,7 @@ class _Filler:
     def _kind(self, row: int) -> tuple[Kind, Layout]:
         """The operation of a node, and the layout of an operand that no other node makes."""
         nodes = self.workload.nodes
+        # Collectives say themselves what they are.
         if nodes.kind[row] == NodeKind.COLLECTIVE:
             known = _COLLECTIVES.get(JobCollective(int(nodes.collective[row])))
             if known is None:
@@ -178,6 +180,7 @@ class _Filler:
             message = "element type of what is filled in is not stated"
             raise UsageError(message, cure="-O element=float16, float32 or float64")
         width = ElementType(self.element).element_bytes
+        # Bytes of a collective are those that a rank puts in.
         length, rest = divmod(int(nodes.bytes[row]), width)
         if length < 1 or rest:
             raise refuse(self.workload, row, f"has no whole number of {self.element}")
@@ -187,6 +190,7 @@ class _Filler:
         self, row: int, kind: Kind, layout: Layout, length: int
     ) -> tuple[list[str], list[Fields]]:
         """Values that other nodes make, and arguments for those that none makes."""
+        # Operands that no node makes come behind those that one makes.
         operands = [self.value[one][0] for one in _parents(self.workload, row)]
         missing = TRAITS[kind].operands - len(operands)
         if missing < 0:

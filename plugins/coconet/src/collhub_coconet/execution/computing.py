@@ -44,7 +44,7 @@ def partial(values: Values, operation: Operation, rank: int) -> Array:
     part = values.on_rank(name, rank % values.binding.num_ranks)
     wide = part.astype(np.float64) if part.dtype.kind == "f" else part
     if operation.kind is Kind.MAX:
-        lowest = -np.inf if wide.dtype.kind == "f" else np.iinfo(wide.dtype).min
+        lowest = -np.inf if wide.dtype.kind == "f" else np.iinfo(str(wide.dtype)).min
         return np.asarray(wide.max(initial=lowest)).reshape(1)
     terms = wide * wide if operation.kind is Kind.NORM else wide
     return np.asarray(np.sum(terms, dtype=wide.dtype)).reshape(1)

@@ -76,8 +76,9 @@ def execute(
     """Execute the nodes one by one in a random order that dependencies and messages allow.
 
     `arguments`: arrays by name, one a rank, as layouts say. `expected`: a run of the same program,
-    against which every value is held. `order`: rows, in the place of a random order. Raises `InputError` for reads of data that are not there, or
-    that are overwritten: some dependency is missing.
+    against which every value is held. `order`: rows, in the place of a random order. Raises
+    `InputError` for reads of data that are not there, or that are overwritten: some dependency is
+    missing.
     """
     job = _Job(flat, expected)
     job.values.load(arguments)

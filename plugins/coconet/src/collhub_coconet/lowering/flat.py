@@ -8,18 +8,17 @@ alone. After CoCoNet (ASPLOS 2022), sections 3.3 and 5.3, for algorithms of any 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 from collhub_columns import Int64Array
-from collhub_templates import Lists, Template
 
 from collhub_coconet.documents.text import reduces_scalar
 from collhub_coconet.lowering.algorithms import Algorithms, Choices, choice_of
 from collhub_coconet.lowering.contents import Contents
 from collhub_coconet.lowering.grids import Grid
-from collhub_coconet.lowering.nodes import NodeList, Ready
+from collhub_coconet.lowering.nodes import NodeList
 from collhub_coconet.lowering.order_of_use import chunk_numbers, ordered_chunks
 from collhub_coconet.lowering.parts import (
     Collected,
@@ -29,17 +28,16 @@ from collhub_coconet.lowering.parts import (
     Part,
     Segment,
 )
+from collhub_coconet.lowering.producers import Producers, Ready
 from collhub_coconet.lowering.regions import Cut, cuts_of, regions_of
 from collhub_coconet.lowering.tiles import Tiles, tile_costs, tiles_of
+from collhub_coconet.lowering.turns import take_turns
 from collhub_coconet.lowering.views import viewed
 from collhub_coconet.program.operations import Kind, Operation
 from collhub_coconet.program.program import Program, Stage
 from collhub_coconet.program.tensors import Binding
 from hub_core import Registry, Topology, discover, installed_version
 from hub_core.model import NodeColumns, NodeKind, ProcessGroup, Provenance, Workload
-
-# Up to so many nodes, whoever needs all of a value waits for them without a MARKER.
-_MOST_ENDS = 4
 
 
 def flatten(
@@ -50,9 +48,9 @@ def flatten(
     *,
     registry: Registry | None = None,
 ) -> FlatProgram:
-    """The flat graph of a program; rank i of group k is rank k * p + i of the job, on NPU k * p + i.
+    """The flat graph of a program, as one workload and a record of what its nodes do.
 
-    `choices`: algorithm and chunks by the name of a communication (`algorithms.Choices`). Names of
+    Rank i of group k is rank k * p + i of the job, on the NPU of this number. `choices`: algorithm and chunks by the name of a communication (`algorithms.Choices`). Names of
     nodes state `origin`, the operations that a node comes from, and `fused_group`, their stage.
     Raises `HubError` for algorithms that do not fit, or whose contents are wrong.
     """
@@ -76,16 +74,17 @@ class _Flattening:
     nodes: NodeList = field(default_factory=NodeList)
     parts: list[Part] = field(default_factory=list)
     names: list[str] = field(default_factory=list)
-    ready: dict[str, Ready] = field(default_factory=dict)
-    wholes: dict[str, Ready] = field(default_factory=dict)
+    producers: Producers = field(init=False)
     pass_through: dict[str, frozenset[tuple[int, int]]] = field(default_factory=dict)
     contents: dict[str, Contents] = field(default_factory=dict)
     stage_of: dict[str, Stage] = field(init=False)
     stream: Int64Array = field(init=False)
+    orders: dict[Hashable, Int64Array] = field(default_factory=dict)
     tags: int = 0
     kernels: int = 0
 
     def __post_init__(self) -> None:
+        self.producers = Producers(self.nodes, self._junction)
         self.stage_of = {name: stage for stage in self.program.stages for name in stage.members}
         self.regions = regions_of(self.program)
         self.cuts = cuts_of(self.program, self.binding, self.regions, self._grid)
@@ -189,8 +188,8 @@ class _Flattening:
         """One COMPUTE node a tile and rank, in order on each rank."""
         for operation in operations:
             source = viewed(self.program, operation)
-            if source in self.ready:
-                self.ready[operation.name] = self.ready[source]
+            if source in self.producers.ready:
+                self.producers.ready[operation.name] = self.producers.ready[source]
         working = [one for one in operations if viewed(self.program, one) is None]
         if not working:
             return
@@ -209,13 +208,13 @@ class _Flattening:
         self.parts.append(Segment(members, grid, tiles.chunks, self.kernels, is_partial))
         node = made[tiles.tile]
         for read in dict.fromkeys(read for one in operations for read in one.reads):
-            self._wait(read, region, grid, tiles.owner, tiles.chunk, node)
+            self.producers.wait(read, region, grid, tiles.owner, tiles.chunk, node)
         self._in_stream(made, tiles.rank, stage)
         found = Ready(region, grid, tiles.owner, tiles.chunk, node)
-        self.ready |= dict.fromkeys((one.name for one in working), found)
+        self.producers.ready |= dict.fromkeys((one.name for one in working), found)
         if is_partial:
             # The value itself is ready behind its all-reduce.
-            self.ready[_part_of(last)] = self.ready.pop(last.name)
+            self.producers.ready[_part_of(last)] = self.producers.ready.pop(last.name)
 
     def _tiles(self, operation: Operation, cut: Cut | None) -> Tiles:
         """The tiles of a computation on all ranks of its group."""
@@ -238,7 +237,13 @@ class _Flattening:
         if contents is None:
             return np.arange(cut.grid.chunks)
         pieces = choice_of(self.choices, cut.lead).chunks
-        return ordered_chunks(cut.grid, contents, pieces, position, is_needed=cut.is_needed)
+        # Layers of a model have the same algorithms, and the same orders.
+        key = id(contents), cut.grid, pieces, position, cut.is_needed
+        if key not in self.orders:
+            self.orders[key] = ordered_chunks(
+                cut.grid, contents, pieces, position, is_needed=cut.is_needed
+            )
+        return self.orders[key]
 
     def _in_stream(self, made: Int64Array, rank: Int64Array, stage: Stage | None) -> None:
         """Order computations of a rank: those of kernels one by one, of fused ones on their own.
@@ -286,9 +291,9 @@ class _Flattening:
         )  # fmt: skip
         self.tags += grid.chunks
         self.parts.append(Message(operation, grid, int(ours[0]), int(theirs[0])))
-        self._wait(operation.reads[0], region, grid, tiles.owner, tiles.chunk, sends)
+        self.producers.wait(operation.reads[0], region, grid, tiles.owner, tiles.chunk, sends)
         ready = Ready(region, grid, tiles.owner + shift, tiles.chunk, receives)
-        self.ready[operation.name] = ready
+        self.producers.ready[operation.name] = ready
 
     def _collective(self, operation: Operation, operand: str) -> None:
         """The nodes of an algorithm, piece by piece, on the ranks of a group."""
@@ -317,21 +322,9 @@ class _Flattening:
         ):
             for number in range(pieces):
                 kept.append((edges[0] + made[number * count], edges[1] + made[number * count]))
-        self._take_turns(template, made, pieces, choice_of(self.choices, operation.name).at_once)
+        most = choice_of(self.choices, operation.name).at_once
+        take_turns(self.nodes, template, made, pieces, most)
         self._join(operation, operand, contents, grid, pieces, made, first)
-
-    def _take_turns(self, template: Template, made: Int64Array, pieces: int, most: int) -> None:
-        """Let a piece begin on a rank when the one `most` before it is over there."""
-        position = np.arange(len(template.first) - 1)
-        is_receive = template.kind == NodeKind.RECV
-        starts = [one[~is_receive[one]] for one in _listed(template.starts)]
-        ends = _listed(template.ends)
-        for rank in position:
-            before = np.repeat(ends[rank], len(starts[rank]))
-            behind = np.tile(starts[rank], len(ends[rank]))
-            for piece in range(most, pieces):
-                first = made[(piece - most) * len(template)], made[piece * len(template)]
-                self.nodes.control.append((before + first[0], behind + first[1]))
 
     def _join(
         self,
@@ -354,7 +347,7 @@ class _Flattening:
             base = made[piece * count]
             chunk = chunk_numbers(grid, contents, contents.need_unit, piece)
             rank = first + position[contents.need_node]
-            self._wait(operand, region, grid, rank, chunk, contents.need_node + base)
+            self.producers.wait(operand, region, grid, rank, chunk, contents.need_node + base)
             chunk = chunk_numbers(grid, contents, contents.give_unit, piece)
             rank, is_made = first + contents.give_rank, contents.give_node >= 0
             given.append((rank[is_made], chunk[is_made], contents.give_node[is_made] + base))
@@ -363,56 +356,19 @@ class _Flattening:
         self.pass_through[operation.name] = frozenset(
             zip(rank.tolist(), chunk.tolist(), strict=True)
         )
-        index, node = self._nodes_behind(operand, region, grid, rank, chunk)
+        index, node = self.producers.nodes_behind(operand, region, grid, rank, chunk)
         given.append((rank[index], chunk[index], node))
         columns = (np.concatenate(side) for side in zip(*given, strict=True))
-        self.ready[operation.name] = Ready(region, grid, *columns)
+        self.producers.ready[operation.name] = Ready(region, grid, *columns)
 
-    # --- dependencies ---
-
-    def _wait(
-        self,
-        value: str,
-        region: int,
-        grid: Grid | None,
-        rank: Int64Array,
-        chunk: Int64Array,
-        node: Int64Array,
-    ) -> None:
-        """Let node i wait for chunk i of a value on rank i."""
-        index, parents = self._nodes_behind(value, region, grid, rank, chunk)
-        self.nodes.data.append((parents, node[index]))
-
-    def _nodes_behind(
-        self, value: str, region: int, grid: Grid | None, rank: Int64Array, chunk: Int64Array
-    ) -> tuple[Int64Array, Int64Array]:
-        """(index into the asked, node that makes a part of it); arguments are there."""
-        ready = self.ready.get(value)
-        if ready is None:
-            return np.zeros(0, np.int64), np.zeros(0, np.int64)
-        is_near = ready.region == region
-        if not is_near or grid is None or ready.grid is None or not grid.is_comparable(ready.grid):
-            whole = self._whole(value, ready)
-            return whole.nodes_of(rank, np.zeros_like(rank))
-        index, wanted = grid.overlaps(chunk, ready.grid)
-        inner, node = ready.nodes_of(rank[index], wanted)
-        return index[inner], node
-
-    def _whole(self, value: str, ready: Ready) -> Ready:
-        """The value as a whole: its nodes, or where they are many a MARKER behind them."""
-        if value not in self.wholes:
-            rank, node = ready.rank, ready.node
-            ranks, counts = np.unique(rank, return_counts=True)
-            if counts.max(initial=0) > _MOST_ENDS:
-                made = self.nodes.add(
-                    ranks, len(self.parts), np.zeros_like(ranks),
-                    kind=NodeKind.MARKER, name=self._name([self.program.by_name[value]]),
-                )  # fmt: skip
-                self.parts.append(Junction(value))
-                self.nodes.data.append((node, made[np.searchsorted(ranks, rank)]))
-                rank, node = ranks, made
-            self.wholes[value] = Ready(ready.region, None, rank, np.zeros_like(rank), node)
-        return self.wholes[value]
+    def _junction(self, value: str, ranks: Int64Array) -> Int64Array:
+        """MARKERs behind all that makes a value."""
+        made = self.nodes.add(
+            ranks, len(self.parts), np.zeros_like(ranks),
+            kind=NodeKind.MARKER, name=self._name([self.program.by_name[value]]),
+        )  # fmt: skip
+        self.parts.append(Junction(value))
+        return made
 
     # --- the result ---
 
@@ -439,12 +395,6 @@ class _Flattening:
             self.program, self.binding, workload, tuple(self.parts),
             self.nodes.column("part")[order], self.nodes.column("item")[order], self.pass_through,
         )  # fmt: skip
-
-
-def _listed(lists: Lists) -> list[Int64Array]:
-    """Lists of numbers as arrays."""
-    pointer, numbers = lists
-    return np.split(numbers, pointer[1:-1])
 
 
 def _part_of(operation: Operation) -> str:

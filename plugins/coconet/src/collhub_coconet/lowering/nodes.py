@@ -1,4 +1,4 @@
-"""Nodes of a flat job under construction: columns, dependencies, and who makes which chunk."""
+"""Nodes of a flat job under construction: columns, and dependencies between them."""
 
 from __future__ import annotations
 
@@ -6,37 +6,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
-from collhub_columns import Int64Array, expanded_ranges
+from collhub_columns import Int64Array, distinct
 
-from collhub_coconet.lowering.grids import Grid
 from hub_core.model import NODE_DEFAULTS
 
 _STATED = ("rank", "kind", "name", "operations", "bytes", "peer", "tag", "duration_ns", "group")
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Ready:
-    """Who makes a value: node `node[i]` makes chunk `chunk[i]` of it on rank `rank[i]` of the job.
-
-    `grid`: None for a whole value, whose chunk is 0. A chunk may have several nodes, and is there
-    from the start where it has none.
-    """
-
-    region: int
-    grid: Grid | None
-    rank: Int64Array
-    chunk: Int64Array
-    node: Int64Array
-
-    def nodes_of(self, rank: Int64Array, chunk: Int64Array) -> tuple[Int64Array, Int64Array]:
-        """(index into the asked, node) of all nodes that make these chunks."""
-        width = 1 + max(int(self.chunk.max(initial=0)), int(chunk.max(initial=0)))
-        key, asked = self.rank * width + self.chunk, rank * width + chunk
-        order = np.argsort(key, kind="stable")
-        first = np.searchsorted(key[order], asked, side="left")
-        counts = np.searchsorted(key[order], asked, side="right") - first
-        index = np.repeat(np.arange(len(asked)), counts)
-        return index, self.node[order][expanded_ranges(first, counts)]
 
 
 @dataclass(slots=True)
@@ -84,6 +58,6 @@ class NodeList:
         if not pairs:
             return np.zeros(0, np.int64), np.zeros(0, np.int64)
         parents, children = (np.concatenate(side) for side in zip(*pairs, strict=True))
-        keys = np.unique(children * (self.count + 1) + parents)
+        keys = distinct(children * (self.count + 1) + parents)
         children, parents = np.divmod(keys, self.count + 1)
         return parents, children

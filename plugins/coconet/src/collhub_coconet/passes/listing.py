@@ -16,6 +16,7 @@ def moves(workload: Workload, name: str) -> list[PassMove]:
     """
     bound = program_of(workload)
     found = []
+    # All are made to list those of one pass: there are few.
     for move in legal_moves(bound.program, bound.binding):
         record = move.rewrite.record
         if record.transformation != name:

@@ -32,6 +32,7 @@ def rewritten_workload(
     found = read_program(workload, options)
     before = found.bound
     rewrite = transformation(before.program)
+    # Effects are those at the sizes of the workload.
     effect = costs(rewrite.program, before.binding) - costs(before.program, before.binding)
     record = record_fields(rewrite.record, before.program, effect)
     after = lower(rewrite.program, before.binding, (*before.history, record))
@@ -66,6 +67,7 @@ def told(record: LegalityRecord, effect: Costs) -> tuple[str, ...]:
     """A legality record in lines: the step, the conditions that hold, the effect."""
     stated = [f"{name}={parameter_text(value)}" for name, value in record.parameters.items()]
     lines = [f"{record.transformation}({', '.join(stated)})"]
+    # One line a condition, not one an operation.
     by_condition: dict[str, list[str]] = {}
     for met in record.conditions:
         condition, _, operation = met.partition(": ")

@@ -30,6 +30,7 @@ def run(workload: Workload, options: SearchOptions) -> tuple[Workload, PassRepor
     """
     found = read_program(workload, options)
     bound = found.bound
+    # The workload has one of these sizes, or none.
     bindings = size_points(bound, options.sizes, options.points)
     topology = _topology(bound, options)
     rates = _rates(topology, options)
@@ -51,7 +52,9 @@ def size_points(bound: BoundProgram, sizes: str, count: int) -> list[Binding]:
 
     Symbols that are not named keep their number. Of sizes that are no range there is one.
     """
-    ranges = {name: (one, one) for name, one in bound.binding.sizes.items()} | parsed_ranges(sizes)
+    ranges = {name: (one, one) for name, one in bound.binding.sizes.items()}
+    # What is searched for goes before what was read.
+    ranges.update(parsed_ranges(sizes))
     is_one = all(low == high for low, high in ranges.values())
     last = 0 if is_one else count - 1
     found = []
@@ -107,6 +110,7 @@ def _rates(topology: Topology, options: SearchOptions) -> Rates:
 def _lowered(bound: BoundProgram, best: Candidate) -> Workload:
     """The workload of the winner, with the record of every move."""
     history = list(bound.history)
+    # Effects are told step by step, as those of single passes.
     before = bound.program
     for step in best.steps:
         effect = costs(step.program, bound.binding) - costs(before, bound.binding)
@@ -120,6 +124,7 @@ def told(explored: Exploration, bindings: Sequence[Binding]) -> Iterator[str]:
     first = explored.candidates[0]
     winners = [explored.winner(place) for place in range(len(bindings))]
     start = 0
+    # Neighbouring sizes with one winner are one range.
     while start < len(winners):
         stop = start
         while stop + 1 < len(winners) and winners[stop + 1] is winners[start]:

@@ -18,6 +18,7 @@ def canonical_hash(program: Program) -> str:
     but for collisions of SHA-256. Cost: linear in operations.
     """
     names = {one.name: _hash([str(argument_fields(one))]) for one in program.arguments}
+    # Operands stand before their readers, so that their hashes are known.
     for operation in program.operations:
         names[operation.name] = _name_of(operation, names)
     stages = {
@@ -25,6 +26,7 @@ def canonical_hash(program: Program) -> str:
     }
     labels = names | stages
     chains = [_hash([labels[one] for one in chain.members]) for chain in program.chains]
+    # Equal operations stand twice, so that doing work twice is another state.
     operations = sorted(names[one.name] for one in program.operations)
     outputs = [names[name] for name in program.outputs]
     parts = (operations, sorted(stages.values()), sorted(chains), outputs)

@@ -62,6 +62,7 @@ class FormulaModel:
         an all-reduce the reduce-scatter stays, of a message a p-th.
         """
         rates, ranks = self.rates, binding.num_ranks
+        # Admissible: each term is a p-th of what the program has now, or less.
         sent = sum(_least_sent(program, one, binding) for one in program.operations)
         work = sum(operations_of(program, one, binding) for one in program.operations)
         read = sum(binding.bytes_of_rank(one.type) for one in program.arguments) / ranks
@@ -92,6 +93,7 @@ class _Run:
 
     def seconds(self) -> float:
         """All chains, and all kernels that are in none."""
+        # Stages are launched as one, chains are timed when all their kernels are known.
         total = 0.0
         labels = {one: stage.name for stage in self.program.stages for one in stage.members}
         chain_of = {one: chain for chain in self.program.chains for one in chain.members}
@@ -101,6 +103,7 @@ class _Run:
             label = labels.get(kernel[0].name, kernel[0].name)
             took = self._kernel(kernel, label)
             chain = chain_of.get(label)
+            # Views take no time and break no chain.
             if chain is None or not took:
                 total += took
             else:
@@ -157,6 +160,7 @@ class _Run:
 
     def _computation(self, kernel: list[Operation], computing: list[Operation]) -> float:
         """The longer of arithmetic and memory; pointwise operations are bound by memory alone."""
+        # A kernel is bound by one of both; tensor units are fast enough for all else.
         products = [one for one in computing if one.kind in CONTRACTIONS]
         work = sum(operations_of(self.program, one, self.binding) for one in products)
         touched = memory_bytes(self.program, kernel, self.binding)
@@ -165,6 +169,7 @@ class _Run:
 
     def _collective(self, operation: Operation) -> float:
         """The best time of a collective or message."""
+        # What an all-gather gives, and what the others begin with, has this size.
         kind = self.program.types[operation.name]
         size = self.binding.elements(kind.shape) * kind.element.element_bytes
         if operation.kind is Kind.SEND:

@@ -71,6 +71,7 @@ def explore(
     the best time at every size, and that cannot need less memory than the smallest, is not
     expanded. Deterministic: ties go to the state that was found first.
     """
+    # The heap holds (mean share of time, order of discovery, kind of the last move, state).
     found = Exploration()
     seen = {canonical_hash(program)}
     first = _candidate(program, (), bindings, costs)
@@ -87,6 +88,7 @@ def explore(
             key = canonical_hash(rewrite.program)
             if key in seen:
                 continue
+            # What was found first promises most of this state.
             if len(seen) >= most_states:
                 found.is_complete = False
                 break
@@ -122,6 +124,7 @@ def _is_hopeless(
     state: Candidate, found: Exploration, bindings: Sequence[Binding], costs: CostModel
 ) -> bool:
     """Whether nothing behind a state can be faster or smaller than what is known, at any size."""
+    # One size at which it may win is enough to go on.
     for place, binding in enumerate(bindings):
         fastest = min(one.timings[place].seconds for one in found.candidates)
         smallest = min(one.peaks[place] for one in found.candidates)
@@ -147,11 +150,13 @@ def _may_gain(program: Program, record: LegalityRecord) -> bool:
     A prefix that ends within a statement splits it for nothing; members of a chain that keep one
     resource busy wait for one another anyway.
     """
+    # The move would tear a statement apart.
     if record.transformation == "reorder":
         members = record.parameters["members"]
         assert isinstance(members, tuple)
         last = members[-1]
         return last in program.outputs or not program.by_name[last].is_inner
+    # The note of an overlap names what each member keeps busy.
     if record.transformation == "overlap":
         resources = record.notes[0].partition(": ")[2].split(", ")
         return len(set(resources)) > 1

@@ -38,7 +38,9 @@ def link_of(topology: Topology) -> tuple[float, float]:
     Behind a switch a message takes two links. Raises `InputError` for a network without links.
     """
     best: dict[int, tuple[float, float]] = {}
+    # A ring keeps one link of each rank busy in either direction.
     for link in topology.links():
+        # Messages pass a switch on their way.
         hops = 2 if link.destination >= topology.num_npus else 1
         found = link.bandwidth_bytes_per_s, hops * link.latency_s
         if link.source < topology.num_npus and found > best.get(link.source, (0.0, 0.0)):

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from collhub_coconet.lowering.algorithms import Choice
+from collhub_coconet.lowering.algorithms import KINDS, Choice
 from collhub_coconet.lowering.timing import Machine, makespan
+from collhub_coconet.program.operations import Kind
 from collhub_coconet.program.program import Program
 from collhub_coconet.program.tensors import Binding
 from collhub_coconet.search.collective_times import PROTOCOLS, Means, Protocol
@@ -39,6 +40,7 @@ class Simulation:
         All collectives of the program are carried out by the same means. None where it cannot be
         simulated.
         """
+        # Coordinate descent: all combinations would be three times as many.
         best: tuple[float, Means] | None = None
         means = Means(ALGORITHMS[0], PROTOCOLS[0].name, CHUNKS[0])
         for stage in ("protocol", "algorithm", "chunks"):
@@ -53,7 +55,14 @@ class Simulation:
 
     def _seconds(self, program: Program, binding: Binding, means: Means) -> float | None:
         """Simulated seconds by one means; None where it does not fit."""
+        # Flat graphs have no algorithms for some communications.
+        strange = [one for one in program.operations if one.is_communication]
+        strange = [one for one in strange if one.kind not in (*KINDS, Kind.SEND)]
+        if strange:
+            self.failed = f"{strange[0].name} is {strange[0].kind}, which has no flat graph"
+            return None
         choice = Choice(means.algorithm, means.chunks, tiles=max(means.chunks, 1))
+        # Tiles of computations are as many as chunks of collectives.
         machine = Machine(
             self.rates.operations_per_s,
             self.rates.memory_bytes_per_s,
@@ -87,6 +96,7 @@ def _others(means: Means, stage: str) -> Iterator[Means]:
 
 
 def _seen_by(topology: Topology, protocol: Protocol) -> Topology:
+    # Regular networks state their rates twice: by link, and by dimension.
     dimensions = tuple(
         replace(
             one,
@@ -111,12 +121,14 @@ def simulated_exploration(
     `count`: how many of the fastest, and of the front, at every size. None where one of them cannot
     be simulated, so that times of two models are never compared.
     """
+    # Formulas choose, the simulator judges.
     chosen = _promising(explored, len(bindings), count)
     judged = []
     for one in chosen:
         timings = []
         for binding in bindings:
             timing = simulation.timing(one.program, binding)
+            # All or none.
             if timing is None:
                 return None
             timings.append(timing)
