@@ -229,3 +229,16 @@ def test_network_that_is_too_small_is_refused() -> None:
     machine = Machine(1e9, 1e9, topology="ring:2")
     with pytest.raises(InputError, match="2 NPUs for 4 ranks"):
         makespan(attention(), Binding(4, SIZES), machine, registry=registry())
+
+
+def test_each_kernel_is_launched_once_and_measured_times_hold() -> None:
+    binding = Binding(4, {**SIZES, "S": 64})
+    plain = Machine(1e12, 1e12, topology="ring:4?bandwidth=1GB/s&latency=0ns")
+    before = makespan(attention(), binding, plain, registry=registry()).time_s
+    # The product and three pointwise kernels, one after the other.
+    launched = replace(plain, launch_s=1e-5)
+    after = makespan(attention(), binding, launched, registry=registry()).time_s
+    assert after - before == pytest.approx(4e-5, abs=2e-9)
+    measured = replace(plain, measured_s={"y": 1e-3})
+    found = makespan(attention(), binding, measured, registry=registry()).time_s
+    assert found - before == pytest.approx(1e-3, rel=1e-2)
