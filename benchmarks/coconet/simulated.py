@@ -18,8 +18,28 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "examples" / "coconet"), str(ROOT / "benchmarks" / "coconet")]
 
 from adam import adam  # noqa: E402
-from collhub_coconet import Binding, Program, as_slice, fuse, movable, overlap, reorder, split  # noqa: E402
+from collhub_coconet import (  # noqa: E402
+    LOCAL,
+    Binding,
+    Program,
+    ProgramBuilder,
+    all_gather,
+    all_reduce,
+    as_slice,
+    dropout,
+    fuse,
+    matmul,
+    movable,
+    overlap,
+    reorder,
+    send,
+    slice_of,
+    sliced,
+    split,
+    tanh,
+)
 from collhub_coconet.lowering.algorithms import Choice  # noqa: E402
+from collhub_coconet.lowering.flat import flatten  # noqa: E402
 from collhub_coconet.lowering.timing import Machine, makespan  # noqa: E402
 from ladders import model_parallel, pipeline  # noqa: E402
 from transformer_blocks import attention, pipeline_boundary  # noqa: E402
@@ -93,7 +113,7 @@ def pipeline_ladder(registry: hub_core.Registry) -> None:
     whole = pipeline_boundary()
     unfused = {"_2": 2, "_3": 3, "o": 3}
     all_of = {name: share * size / _MEMORY for name, share in unfused.items()}
-    sliced = {name: share / _RANKS for name, share in all_of.items()}
+    of_slices = {name: share / _RANKS for name, share in all_of.items()}
     moved = scattered(whole, "z", 1)
     inside = [one.name for one in moved.operations if one.name not in ("z_S_1", "q")]
     stage = fuse(moved, inside, "stage").program
@@ -101,7 +121,7 @@ def pipeline_ladder(registry: hub_core.Registry) -> None:
     schedules = [
         (whole, all_of),
         (sent_in_slices(), all_of),
-        (moved, sliced),
+        (moved, of_slices),
         (chained, {}),
     ]
     found = []
@@ -116,16 +136,6 @@ def pipeline_ladder(registry: hub_core.Registry) -> None:
 
 def sent_in_slices() -> Program:
     """AR-C-P2P-AG: all is computed by all, a slice is sent and gathered behind."""
-    from collhub_coconet import (
-        LOCAL,
-        ProgramBuilder,
-        all_gather,
-        all_reduce,
-        dropout,
-        send,
-        slice_of,
-    )
-
     build = ProgramBuilder("slices", B=(1, 64), S=(1, 4096), H=(1, 16384))
     y = build.argument("y", "float16", "B", "S", "H", layout=LOCAL)
     b = build.argument("b", "float16", "H")
@@ -182,6 +192,32 @@ def adam_ladder(registry: hub_core.Registry) -> None:
         )
 
 
+def deep_ladder(registry: hub_core.Registry) -> None:
+    """CPU time of lowering a transformer of 96 layers on 64 ranks, rings included."""
+    ranks = 64
+    binding = Binding(ranks, {"B": 1, "S": 1024, "H": 4096, "F": 16384})
+    network = hub_core.parse_topology(f"ring:{ranks}", registry=registry)
+    begin = time.process_time()
+    flat = flatten(transformer(96), binding, network, registry=registry)
+    seconds = time.process_time() - begin
+    print(f"\n96 layers, 64 ranks: {len(flat.workload.nodes)} nodes in {seconds:.1f} s CPU")
+
+
+def transformer(layers: int) -> Program:
+    """Two products, an all-reduce, Dropout and a residual twice a layer."""
+    build = ProgramBuilder("transformer", B=(1, 64), S=(1, 4096), H=(1, 16384), F=(1, 65536))
+    x = build.argument("x", "float16", "B", "S", "H")
+    for layer in range(layers):
+        for inner in ("H", "F"):
+            label = f"{layer}{inner}"
+            first = build.argument(f"v{label}", "float16", "H", inner, layout=sliced(1))
+            second = build.argument(f"w{label}", "float16", inner, "H", layout=sliced(0))
+            bias = build.argument(f"b{label}", "float16", "H")
+            total = all_reduce(matmul(tanh(matmul(x, first)), second))
+            x = dropout(total + bias, 0.1, 7) + x
+    return build.program(x)
+
+
 def _seconds(
     program: Program,
     binding: Binding,
@@ -201,7 +237,7 @@ def main(arguments: Sequence[str] = ()) -> None:
     """Print all ladders."""
     registry = hub_core.discover()
     begin = time.process_time()
-    ladders = [model_parallel_ladder, pipeline_ladder, adam_ladder]
+    ladders = [model_parallel_ladder, pipeline_ladder, adam_ladder, deep_ladder]
     for ladder in ladders:
         if not arguments or ladder.__name__.removesuffix("_ladder") in arguments:
             ladder(registry)

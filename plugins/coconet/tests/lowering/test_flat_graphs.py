@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from collhub_coconet import Binding
 from collhub_coconet.lowering.algorithms import Choice
+from collhub_coconet.lowering.extraction import extracted
 from collhub_coconet.lowering.grids import Grid
 from collhub_coconet.lowering.parts import Collected, FlatProgram, Segment
 from collhub_coconet.lowering.timing import Machine, makespan, peak_bytes
@@ -229,3 +230,40 @@ def test_network_that_is_too_small_is_refused() -> None:
     machine = Machine(1e9, 1e9, topology="ring:2")
     with pytest.raises(InputError, match="2 NPUs for 4 ranks"):
         makespan(attention(), Binding(4, SIZES), machine, registry=registry())
+
+
+def test_each_kernel_is_launched_once_and_measured_times_hold() -> None:
+    binding = Binding(4, {**SIZES, "S": 64})
+    plain = Machine(1e12, 1e12, topology="ring:4?bandwidth=1GB/s&latency=0ns")
+    before = makespan(attention(), binding, plain, registry=registry()).time_s
+    # The product and three pointwise kernels, one after the other.
+    launched = replace(plain, launch_s=1e-5)
+    after = makespan(attention(), binding, launched, registry=registry()).time_s
+    assert after - before == pytest.approx(4e-5, abs=2e-9)
+    measured = replace(plain, measured_s={"y": 1e-3})
+    found = makespan(attention(), binding, measured, registry=registry()).time_s
+    assert found - before == pytest.approx(1e-3, rel=1e-2)
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_collectives_of_the_graph_have_every_contribution_once(algorithm: str) -> None:
+    _, after = overlapped_boundary()
+    flat = flat_of(after, 4, Choice(algorithm, 2), {**SIZES, "S": 64})
+    for name in ("z_S_1", "q"):
+        for piece in range(2):
+            assert hub_core.verify(extracted(flat, name, piece)).ok
+    with pytest.raises(InputError, match="o is no collective"):
+        extracted(flat, "o")
+
+
+def test_contents_show_a_message_that_goes_astray() -> None:
+    flat = flat_of(attention(), 4, Choice("direct"), {**SIZES, "S": 64})
+    nodes = flat.workload.nodes
+    _, rows = part_rows(flat, "z")
+    first = rows[(nodes.kind[rows] == NodeKind.SEND) & (nodes.rank[rows] == 0)][:2]
+    # Two sends of rank 0 change their tags and peers.
+    peer, tag = nodes.peer.copy(), nodes.tag.copy()
+    peer[first], tag[first] = peer[first[::-1]], tag[first[::-1]]
+    wrong = replace(flat.workload, nodes=replace(nodes, peer=peer, tag=tag))
+    assert hub_core.verify(extracted(flat, "z")).ok
+    assert not hub_core.verify(extracted(replace(flat, workload=wrong), "z")).ok

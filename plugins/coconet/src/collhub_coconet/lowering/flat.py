@@ -50,9 +50,10 @@ def flatten(
 ) -> FlatProgram:
     """The flat graph of a program, as one workload and a record of what its nodes do.
 
-    Rank i of group k is rank k * p + i of the job, on the NPU of this number. `choices`: algorithm and chunks by the name of a communication (`algorithms.Choices`). Names of
-    nodes state `origin`, the operations that a node comes from, and `fused_group`, their stage.
-    Raises `HubError` for algorithms that do not fit, or whose contents are wrong.
+    Rank i of group k is rank k * p + i of the job, on the NPU of this number. `choices`: algorithm
+    and chunks by the name of a communication. Names of nodes state `origin`, the operations that a
+    node comes from, and `fused_group`, their stage. Raises `HubError` for algorithms that do not
+    fit, or whose contents are wrong.
     """
     algorithms = Algorithms(topology, registry or discover())
     job = _Flattening(program, binding, choices or {}, algorithms)
@@ -89,8 +90,6 @@ class _Flattening:
         self.regions = regions_of(self.program)
         self.cuts = cuts_of(self.program, self.binding, self.regions, self._grid)
         self.stream = np.full(self._groups * self.binding.num_ranks, -1, np.int64)
-
-    # --- what is there ---
 
     @property
     def _groups(self) -> int:
@@ -154,8 +153,6 @@ class _Flattening:
         suffix = f" fused_group={stage.name}" if stage else ""
         self.names.append(f"origin={origin}{suffix}")
         return len(self.names) - 1
-
-    # --- kernels ---
 
     def add_kernel(self, kernel: list[Operation]) -> None:
         """Add the nodes of a kernel: computations between communications, cut by cut."""
@@ -259,8 +256,6 @@ class _Flattening:
         is_behind = before >= 0
         self.nodes.control.append((before[is_behind], made[order][first][is_behind]))
         self.stream[ranks] = made[order][first + counts - 1]
-
-    # --- communications ---
 
     def _message(self, operation: Operation) -> None:
         """SEND on the ranks of one group and RECV on those of the other, one a chunk."""
@@ -369,8 +364,6 @@ class _Flattening:
         )  # fmt: skip
         self.parts.append(Junction(value))
         return made
-
-    # --- the result ---
 
     def finished(self) -> FlatProgram:
         """The flat program; rows are grouped by rank, in the order in which they were made."""
