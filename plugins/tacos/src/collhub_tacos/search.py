@@ -6,16 +6,25 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 
+import numpy as np
+
+from collhub_tacos.bounds.lower_bounds import lower_bounds_ps
 from collhub_tacos.judging import candidate_time_ns, compared_ps, is_judged
+from collhub_tacos.networks.link_network import LinkNetwork
+from collhub_tacos.networks.window_rules import WindowRule
 from collhub_tacos.phases.candidate import SynthesisCandidate
 from collhub_tacos.phases.forms import FORMS, ladder_of
 from collhub_tacos.progress import Progress, part_of
 from collhub_tacos.setting import MOST_COMPARED, Setting
 from hub_core.model import CollectiveKind, InputError, UsageError
+from hub_core.network import lower_bound_ns
 from hub_core.plugin_api import SynthesisRequest
 
 # More messages must save so much: all who work on the algorithm pay for them.
 _WORTH = 1e-3
+# What was so far behind the fastest of as many chunks was not seen to gain more by finer ones.
+_FAR_BEHIND = 1.15
+Way = tuple[int, WindowRule] | None
 _FormSearch = Callable[[Progress], Iterator[SynthesisCandidate]]
 
 
@@ -57,6 +66,7 @@ class _BestCandidate:
         self._is_judged = is_judged(setting, request)
         self._compared: tuple[int, SynthesisCandidate] | None = None
         self._by_form: dict[str, SynthesisCandidate] = {}
+        self._rungs: dict[int, dict[Way, int]] = {}
 
     @property
     def is_empty(self) -> bool:
@@ -70,6 +80,10 @@ class _BestCandidate:
             times.append(self._compared[0])
         return min(times, default=None)
 
+    def is_within(self, enough_ps: int) -> bool:
+        """Whether what was compared by the simulator takes at most so many picoseconds."""
+        return self._compared is not None and self._compared[0] <= enough_ps
+
     def keep(self, candidate: SynthesisCandidate) -> None:
         """Keep a candidate if it is the fastest of its kind so far; of equal ones the first."""
         is_small = candidate.num_transfers <= MOST_COMPARED
@@ -81,18 +95,28 @@ class _BestCandidate:
             self._by_form[candidate.form] = candidate
 
     def _compare(self, candidate: SynthesisCandidate) -> None:
-        if self._compared is None:
-            time_ps = compared_ps(self._setting, self._request, candidate, None)
-            self._compared = None if time_ps is None else (time_ps, candidate)
+        if self._is_far_behind(candidate):
             return
-        limit, best = self._compared
+        limit = None if self._compared is None else self._compared[0]
         time_ps = compared_ps(self._setting, self._request, candidate, limit)
         if time_ps is None:
             return
+        if candidate.way is not None:
+            self._rungs.setdefault(candidate.pieces, {})[candidate.way] = time_ps
+        if self._compared is None:
+            self._compared = time_ps, candidate
+            return
+        limit, best = self._compared
         saved = limit - time_ps
         has_more = candidate.num_transfers > best.num_transfers
         if saved > (_WORTH * limit if has_more else 0):
             self._compared = time_ps, candidate
+
+    def _is_far_behind(self, candidate: SynthesisCandidate) -> bool:
+        """Whether the same way with fewer chunks was far behind others of as many."""
+        found = [times for times in self._rungs.values() if candidate.way in times]
+        # The last of them has most chunks.
+        return bool(found) and found[-1][candidate.way] > _FAR_BEHIND * min(found[-1].values())
 
     def fastest(self) -> SynthesisCandidate:
         """Fastest of all; forms are compared by the simulator where its word counts more."""
@@ -111,7 +135,7 @@ class _BestCandidate:
 def _searches(setting: Setting, best: _BestCandidate) -> list[_FormSearch]:
     """Forms to try. Raises `UsageError` for a method that belongs to another collective."""
     kind, method = setting.collective.kind, setting.method
-    climb = partial(_climb, setting)
+    climb = partial(_climb, setting, best)
     if kind is not CollectiveKind.ALL_REDUCE:
         if method != "auto":
             raise UsageError(
@@ -171,17 +195,45 @@ def _in_one_phase(
         )
 
 
-def _climb(setting: Setting, progress: Progress) -> Iterator[SynthesisCandidate]:
-    """Candidates by growing number of chunks; of large ones until two in a row do not help."""
+def _climb(
+    setting: Setting, best: _BestCandidate, progress: Progress
+) -> Iterator[SynthesisCandidate]:
+    """Candidates by growing number of chunks; of large ones until two in a row do not help.
+
+    None that has more messages than the fastest so far where this is so near to the bound that they
+    could not be worth it.
+    """
     kind = setting.collective.kind
     ladder = ladder_of(setting)
+    enough_ps = int((1 + _WORTH) * _bound_ps(setting))
     times: list[int] = []
     for place, pieces in enumerate(ladder):
         candidates = FORMS[kind](setting, pieces, part_of(progress, place, len(ladder)))
         yield from candidates
         times.append(candidates[0].time_ps)
+        is_compared = setting.is_compared(candidates[0].collective.unit_count)
+        if is_compared and best.is_within(enough_ps):
+            return
         # One step may be worse by chance, two in a row say that more chunks cost more. That is not
         # so where few windows and many are compared, which takes little time.
-        is_costly = not setting.is_compared(candidates[0].collective.unit_count)
-        if is_costly and len(times) > 2 and min(times[-2:]) >= min(times[:-2]):
+        if not is_compared and len(times) > 2 and min(times[-2:]) >= min(times[:-2]):
             return
+
+
+def _bound_ps(setting: Setting) -> int:
+    """Picoseconds that no algorithm can beat, whatever its messages; 0 where none is known.
+
+    Simulators that drop fractions of nanoseconds may: candidates are compared with what they drop.
+    """
+    topology, collective = setting.network.topology, setting.collective
+    everyone = np.arange(topology.num_npus)
+    if not np.array_equal(setting.members, everyone):
+        return 0
+    ports_ns = lower_bound_ns(collective, topology, setting.collective_bytes)
+    unit = setting.chunk_bytes(collective.unit_count)
+    # Switches are nodes like others: what groups exchange must cross the links between them.
+    network = LinkNetwork.of(topology)
+    bounds = lower_bounds_ps(collective, network, setting.members, unit, setting.occupancy)
+    # Whole messages are larger than the bytes that they must carry.
+    is_even = setting.collective_bytes % collective.unit_count == 0
+    return max(int(1000 * (ports_ns or 0)), bounds["fluid"] if is_even else 0)

@@ -1,11 +1,11 @@
 """Compiled order of transfers in time: links send what is most urgent, switches forward.
 
 Algorithm: a discrete-event loop by (time, sequence number), that of the hub's simulator in
-picoseconds, over a binary heap of instants, since many messages arrive in the same one: a link that is free sends, a message that arrives goes on over its path
-or releases what waits for it, messages wait in line at a switch in order of arrival. What a sender
-sends next is either fixed, or chosen: the chunk that has farthest to go (Andrews et al., JACM 48,
-2001), at switches first the one that waits least on its way. All of one arc wait alike, so that the
-first one of every arc of the sender is looked at.
+picoseconds, over a binary heap of instants, since many messages arrive in one: a link that is free
+sends, a message that arrives goes on over its path or releases what waits for it, messages wait in
+line at a switch in order of arrival. What a sender sends next is either fixed, or chosen: the chunk
+that has farthest to go (Andrews et al., JACM 48, 2001), at switches first the one that waits least
+on its way. All of one arc wait alike, so that the first of every arc of the sender is looked at.
 
 Invariant: at every instant all arrivals of that instant are processed before a sender chooses, so
 that the choice does not depend on their order. Cost: O(log n) per event, one event per link of a
