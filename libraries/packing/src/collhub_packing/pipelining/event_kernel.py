@@ -11,9 +11,8 @@ ended, or has unmet needs; a link that is free has an empty line between two ins
 schedule is deterministic, and whatever waits makes progress as long as the needs have no cycle.
 Cost: two heap operations a message and link for the line, four for the two events: O(log n) each.
 
-Functions are longer than elsewhere, because numba counts references at every call that takes
-many arrays; and all stand in one file, because numba's cache notices changes only in the file of
-the function that it compiles. Import it late: importing numba takes a second.
+All stand in one file, because numba's cache notices changes only in the file of the function that
+it compiles. Import it late: importing numba takes a second.
 """
 
 from __future__ import annotations

@@ -12,9 +12,8 @@ causal; a chunk gets an infinite supply where it is held, so nothing is sent twi
 Cost: per delivery one look at what the source had and the destination lacks, at most links x
 chunks^2 in all, and O(log links) in the heap of links by the time at which they deliver.
 
-`advance` stays long: numba counts references at every call that takes many arrays, and the loop
-over out-links as a function of its own costs a quarter of the time. Import it late: importing numba
-takes a second.
+`advance` makes no array, so that no references are counted. Import it late: importing numba takes a
+second.
 """
 
 from __future__ import annotations
