@@ -16,9 +16,8 @@ from hub_core.plugin_api import SynthesisRequest
 MOST_JUDGED = 1_000_000
 """Transfers up to which the whole is put in time even where the steps of some ranks are wanted
 alone, and up to which the simulator is asked."""
-# The own clock is not that wrong: what takes so much longer by it is not simulated. On machines of
-# 64 NPUs behind switches the simulator's time was 0.98 of the own one at least.
-_HOPELESS = 1.05
+# The own clock is not that wrong: what takes so much longer by it is not simulated.
+_HOPELESS = 1.3
 
 
 def algorithm_for(

@@ -11,7 +11,6 @@ import numpy as np
 from collhub_tacos.bounds.lower_bounds import lower_bounds_ps
 from collhub_tacos.judging import candidate_time_ns, compared_ps, is_judged
 from collhub_tacos.networks.link_network import LinkNetwork
-from collhub_tacos.networks.window_rules import WindowRule
 from collhub_tacos.phases.candidate import SynthesisCandidate
 from collhub_tacos.phases.forms import FORMS, ladder_of
 from collhub_tacos.progress import Progress, part_of
@@ -22,9 +21,6 @@ from hub_core.plugin_api import SynthesisRequest
 
 # More messages must save so much: all who work on the algorithm pay for them.
 _WORTH = 1e-3
-# What was so far behind the fastest of as many chunks was not seen to gain more by finer ones.
-_FAR_BEHIND = 1.15
-Way = tuple[int, WindowRule] | None
 _FormSearch = Callable[[Progress], Iterator[SynthesisCandidate]]
 
 
@@ -66,7 +62,6 @@ class _BestCandidate:
         self._is_judged = is_judged(setting, request)
         self._compared: tuple[int, SynthesisCandidate] | None = None
         self._by_form: dict[str, SynthesisCandidate] = {}
-        self._rungs: dict[int, dict[Way, int]] = {}
 
     @property
     def is_empty(self) -> bool:
@@ -95,28 +90,18 @@ class _BestCandidate:
             self._by_form[candidate.form] = candidate
 
     def _compare(self, candidate: SynthesisCandidate) -> None:
-        if self._is_far_behind(candidate):
+        if self._compared is None:
+            time_ps = compared_ps(self._setting, self._request, candidate, None)
+            self._compared = None if time_ps is None else (time_ps, candidate)
             return
-        limit = None if self._compared is None else self._compared[0]
+        limit, best = self._compared
         time_ps = compared_ps(self._setting, self._request, candidate, limit)
         if time_ps is None:
             return
-        if candidate.way is not None:
-            self._rungs.setdefault(candidate.pieces, {})[candidate.way] = time_ps
-        if self._compared is None:
-            self._compared = time_ps, candidate
-            return
-        limit, best = self._compared
         saved = limit - time_ps
         has_more = candidate.num_transfers > best.num_transfers
         if saved > (_WORTH * limit if has_more else 0):
             self._compared = time_ps, candidate
-
-    def _is_far_behind(self, candidate: SynthesisCandidate) -> bool:
-        """Whether the same way with fewer chunks was far behind others of as many."""
-        found = [times for times in self._rungs.values() if candidate.way in times]
-        # The last of them has most chunks.
-        return bool(found) and found[-1][candidate.way] > _FAR_BEHIND * min(found[-1].values())
 
     def fastest(self) -> SynthesisCandidate:
         """Fastest of all; forms are compared by the simulator where its word counts more."""
@@ -205,13 +190,16 @@ def _climb(
     """
     kind = setting.collective.kind
     ladder = ladder_of(setting)
-    enough_ps = int((1 + _WORTH) * _bound_ps(setting))
     times: list[int] = []
+    enough_ps = 0
     for place, pieces in enumerate(ladder):
         candidates = FORMS[kind](setting, pieces, part_of(progress, place, len(ladder)))
         yield from candidates
         times.append(candidates[0].time_ps)
         is_compared = setting.is_compared(candidates[0].collective.unit_count)
+        if is_compared and not place:
+            # After the first candidates: they say what is wrong with a network.
+            enough_ps = int((1 + _WORTH) * _bound_ps(setting))
         if is_compared and best.is_within(enough_ps):
             return
         # One step may be worse by chance, two in a row say that more chunks cost more. That is not

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 
 from collhub_schedules import Chunks, Transfers
 
-from collhub_tacos.networks.window_rules import WindowRule
 from collhub_tacos.progress import Progress
 from hub_core.model import Algorithm, Collective, JsonValue
 
@@ -22,8 +21,7 @@ class SynthesisCandidate:
     `transfers(nodes)`: all of them, or those that touch some nodes. `replay(progress)`: check the
     whole on the synthesizer's own arrays, where not all steps are made; False where it cannot.
     `whole`: the algorithm itself, where it does not follow from transfers. `is_timed`: whether the
-    times take it into account that messages meet; else a simulator has to tell. `way`: number of
-    the spreading, and its windows, by which candidates of other numbers of chunks are alike.
+    times take it into account that messages meet; else a simulator has to tell.
     """
 
     form: str
@@ -38,4 +36,3 @@ class SynthesisCandidate:
     is_interrupted: bool = False
     whole: Algorithm | None = None
     is_timed: bool = True
-    way: tuple[int, WindowRule] | None = None

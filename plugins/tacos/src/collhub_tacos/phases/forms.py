@@ -108,17 +108,13 @@ class _Phases:
         return all(spread.replay(progress) for spread in each_once)
 
     def candidates(
-        self, form: str, pieces: int, parts: tuple[Collective, Chunks], number: int
+        self, form: str, pieces: int, parts: tuple[Collective, Chunks]
     ) -> list[SynthesisCandidate]:
-        """What is offered for synthesis: with the window of the plan, and with the others.
-
-        `number`: of the way among those with so many chunks.
-        """
+        """What is offered for synthesis: with the window of the plan, and with the others."""
         found = []
         for rule in self._rules():
             phases = replace(self, times=replace(self.times, rule=rule))
-            candidate = phases._candidate(form, pieces, parts)
-            found.append(replace(candidate, way=(number, rule)))
+            found.append(phases._candidate(form, pieces, parts))
         return found
 
     def _rules(self) -> tuple[WindowRule, ...]:
@@ -161,9 +157,9 @@ def _spread(setting: Setting, pieces: int, progress: Progress) -> list[Synthesis
     ways = [spread_out(task, progress), *spread_freely(task)]
     return [
         candidate
-        for number, way in enumerate(ways)
+        for way in ways
         for candidate in _Phases(setting.network, way.times, (way,)).candidates(
-            "spread", pieces, parts, number
+            "spread", pieces, parts
         )
     ]
 
@@ -177,10 +173,10 @@ def _collect(setting: Setting, pieces: int, progress: Progress) -> list[Synthesi
     ways = [_collecting(task, times, progress), *spread_freely(task)]
     return [
         candidate
-        for number, way in enumerate(ways)
+        for way in ways
         for candidate in _Phases(
             setting.network, replace(times, rule=way.times.rule), (way,), is_first_reversed=True
-        ).candidates("reversed", pieces, parts, number)
+        ).candidates("reversed", pieces, parts)
     ]
 
 
@@ -202,10 +198,10 @@ def _two_phase(setting: Setting, pieces: int, progress: Progress) -> list[Synthe
         scattered = [_collecting(back, times, progress), *spread_freely(back)]
     return [
         candidate
-        for number, pair in enumerate(zip(scattered, gathered, strict=True))
+        for pair in zip(scattered, gathered, strict=True)
         for candidate in _Phases(
             setting.network, pair[1].times, pair, is_first_reversed=True
-        ).candidates("two-phase", pieces, parts, number)
+        ).candidates("two-phase", pieces, parts)
     ]
 
 
@@ -223,9 +219,9 @@ def _route(setting: Setting, pieces: int, progress: Progress) -> list[SynthesisC
     ways = [made, *_straight(setting, times, origin, target)]
     return [
         candidate
-        for number, way in enumerate(ways)
+        for way in ways
         for candidate in _Phases(setting.network, way.times, (way,)).candidates(
-            "routed", pieces, (collective, chunks), number
+            "routed", pieces, (collective, chunks)
         )
     ]
 
