@@ -176,6 +176,14 @@ def test_what_was_measured_is_not_measured_again(tmp_path: Path) -> None:
     assert found == FOUND
 
 
+def test_sizes_that_were_measured_one_by_one_are_known_together(tmp_path: Path) -> None:
+    cache = ResultCache(tmp_path, b"network", {})
+    for found in FOUND:
+        assert cache.find(RING, QUESTION) is None
+        cache.keep(RING, replace(QUESTION, sizes=(found.size,)), [found])
+    assert cache.find(RING, QUESTION) == FOUND
+
+
 @pytest.mark.parametrize(
     ("network", "versions"), [(b"other", {"one": "1"}), (b"network", {"one": "2"})]
 )
@@ -210,7 +218,17 @@ def test_a_folder_is_known_by_the_content_of_its_files(tmp_path: Path) -> None:
     assert cache.find(one, QUESTION) is None
 
 
-@pytest.mark.parametrize("content", ["", "[]", '{"time_ns": "x", "failure": ""}', '{"time_ns": 1}'])
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "[]",
+        '{"results": []}',
+        '{"results": {"1024": 1}}',
+        '{"results": {"1024": ["x", ""], "2048": [1, ""]}}',
+        '{"results": {"1024": [1, null], "2048": [1, ""]}}',
+    ],
+)
 def test_a_broken_cache_file_is_measured_again(tmp_path: Path, content: str) -> None:
     cache = ResultCache(tmp_path, b"network", {})
     cache.keep(RING, QUESTION, FOUND)

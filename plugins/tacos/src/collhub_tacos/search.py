@@ -6,12 +6,17 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 
+import numpy as np
+
+from collhub_tacos.bounds.lower_bounds import lower_bounds_ps
 from collhub_tacos.judging import candidate_time_ns, compared_ps, is_judged
+from collhub_tacos.networks.link_network import LinkNetwork
 from collhub_tacos.phases.candidate import SynthesisCandidate
 from collhub_tacos.phases.forms import FORMS, ladder_of
 from collhub_tacos.progress import Progress, part_of
 from collhub_tacos.setting import MOST_COMPARED, Setting
 from hub_core.model import CollectiveKind, InputError, UsageError
+from hub_core.network import lower_bound_ns
 from hub_core.plugin_api import SynthesisRequest
 
 # More messages must save so much: all who work on the algorithm pay for them.
@@ -70,6 +75,10 @@ class _BestCandidate:
             times.append(self._compared[0])
         return min(times, default=None)
 
+    def is_within(self, enough_ps: int) -> bool:
+        """Whether what was compared by the simulator takes at most so many picoseconds."""
+        return self._compared is not None and self._compared[0] <= enough_ps
+
     def keep(self, candidate: SynthesisCandidate) -> None:
         """Keep a candidate if it is the fastest of its kind so far; of equal ones the first."""
         is_small = candidate.num_transfers <= MOST_COMPARED
@@ -111,7 +120,7 @@ class _BestCandidate:
 def _searches(setting: Setting, best: _BestCandidate) -> list[_FormSearch]:
     """Forms to try. Raises `UsageError` for a method that belongs to another collective."""
     kind, method = setting.collective.kind, setting.method
-    climb = partial(_climb, setting)
+    climb = partial(_climb, setting, best)
     if kind is not CollectiveKind.ALL_REDUCE:
         if method != "auto":
             raise UsageError(
@@ -171,17 +180,48 @@ def _in_one_phase(
         )
 
 
-def _climb(setting: Setting, progress: Progress) -> Iterator[SynthesisCandidate]:
-    """Candidates by growing number of chunks; of large ones until two in a row do not help."""
+def _climb(
+    setting: Setting, best: _BestCandidate, progress: Progress
+) -> Iterator[SynthesisCandidate]:
+    """Candidates by growing number of chunks; of large ones until two in a row do not help.
+
+    None that has more messages than the fastest so far where this is so near to the bound that they
+    could not be worth it.
+    """
     kind = setting.collective.kind
     ladder = ladder_of(setting)
     times: list[int] = []
+    enough_ps = 0
     for place, pieces in enumerate(ladder):
         candidates = FORMS[kind](setting, pieces, part_of(progress, place, len(ladder)))
         yield from candidates
         times.append(candidates[0].time_ps)
+        is_compared = setting.is_compared(candidates[0].collective.unit_count)
+        if is_compared and not place:
+            # After the first candidates: they say what is wrong with a network.
+            enough_ps = int((1 + _WORTH) * _bound_ps(setting))
+        if is_compared and best.is_within(enough_ps):
+            return
         # One step may be worse by chance, two in a row say that more chunks cost more. That is not
         # so where few windows and many are compared, which takes little time.
-        is_costly = not setting.is_compared(candidates[0].collective.unit_count)
-        if is_costly and len(times) > 2 and min(times[-2:]) >= min(times[:-2]):
+        if not is_compared and len(times) > 2 and min(times[-2:]) >= min(times[:-2]):
             return
+
+
+def _bound_ps(setting: Setting) -> int:
+    """Picoseconds that no algorithm can beat, whatever its messages; 0 where none is known.
+
+    Simulators that drop fractions of nanoseconds may: candidates are compared with what they drop.
+    """
+    topology, collective = setting.network.topology, setting.collective
+    everyone = np.arange(topology.num_npus)
+    if not np.array_equal(setting.members, everyone):
+        return 0
+    ports_ns = lower_bound_ns(collective, topology, setting.collective_bytes)
+    unit = setting.chunk_bytes(collective.unit_count)
+    # Switches are nodes like others: what groups exchange must cross the links between them.
+    network = LinkNetwork.of(topology)
+    bounds = lower_bounds_ps(collective, network, setting.members, unit, setting.occupancy)
+    # Whole messages are larger than the bytes that they must carry.
+    is_even = setting.collective_bytes % collective.unit_count == 0
+    return max(int(1000 * (ports_ns or 0)), bounds["fluid"] if is_even else 0)

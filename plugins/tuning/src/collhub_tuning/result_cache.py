@@ -1,7 +1,7 @@
 """Results kept by content: the same question of the same versions is not measured twice.
 
-A file a question, written as a whole or not at all, in the user's cache folder. What cannot be
-read is measured again; what cannot be written is not kept.
+A file an algorithm and question, with all sizes, written as a whole or not at all, in the user's
+cache folder. What cannot be read is measured again; what cannot be written is not kept.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ from pathlib import Path
 
 from collhub_tuning.questions import ComparedAlgorithm, ComparisonQuestion, Measurement
 
-_SCHEMA = "collhub/compared-1"
+_SCHEMA = "collhub/compared-2"
+# Time in nanoseconds, or None and why there is none; by size in bytes.
+_Kept = dict[int, tuple[int | None, str]]
 
 
 def cache_folder(environment: Mapping[str, str]) -> Path:
@@ -44,14 +46,10 @@ class ResultCache:
         """What is known of an algorithm, one measurement a size; None unless all sizes are."""
         if self._folder is None:
             return None
-        known_by = _content(compared)
-        found = []
-        for size in question.sizes:
-            content = _read(self._path(self._folder, known_by, question, size))
-            if content is None:
-                return None
-            found.append(Measurement(compared.name, size, *content))
-        return found
+        known = _read(self._path(self._folder, compared, question))
+        if not all(size in known for size in question.sizes):
+            return None
+        return [Measurement(compared.name, size, *known[size]) for size in question.sizes]
 
     def keep(
         self,
@@ -62,18 +60,18 @@ class ResultCache:
         """Keep what was measured, where the folder can be written."""
         if self._folder is None:
             return
-        known_by = _content(compared)
-        for found in measurements:
-            path = self._path(self._folder, known_by, question, found.size)
-            content = {"time_ns": found.time_ns, "failure": found.failure}
-            self.defect = self.defect or _write(path, {"schema": _SCHEMA, **content})
+        path = self._path(self._folder, compared, question)
+        # Of two that write at once the last one wins: what the other had is measured again.
+        known = _read(path)
+        known |= {found.size: (found.time_ns, found.failure) for found in measurements}
+        self.defect = self.defect or _write(path, known)
 
     def _path(
-        self, folder: Path, known_by: Sequence[str], question: ComparisonQuestion, size: int
+        self, folder: Path, compared: ComparedAlgorithm, question: ComparisonQuestion
     ) -> Path:
-        asked = asdict(replace(question, topology=self._network, sizes=(size,)))
-        key = json.dumps([_SCHEMA, asked, known_by, self._versions], sort_keys=True)
-        name = hashlib.sha256(key.encode()).hexdigest()
+        asked = asdict(replace(question, topology=self._network, sizes=()))
+        parts = [_SCHEMA, asked, _content(compared), self._versions]
+        name = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
         return folder / name[:2] / f"{name}.json"
 
 
@@ -91,19 +89,25 @@ def _content(compared: ComparedAlgorithm) -> list[str]:
     return [hashlib.sha256(file.read_bytes()).hexdigest() for file in files if file.is_file()]
 
 
-def _read(path: Path) -> tuple[int | None, str] | None:
-    """(time, failure) that a file holds; None where there is none of this form."""
+def _read(path: Path) -> _Kept:
+    """What a file holds; nothing where there is none of this form."""
     try:
-        found = json.loads(path.read_bytes())
-        time_ns, failure = found["time_ns"], found["failure"]
-    except (OSError, ValueError, TypeError, KeyError):
-        return None
-    is_time = time_ns is None or type(time_ns) is int
-    return (time_ns, failure) if is_time and isinstance(failure, str) else None
+        found = json.loads(path.read_bytes())["results"]
+        kept = {int(size): (time_ns, failure) for size, (time_ns, failure) in found.items()}
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return {}
+    is_right = all(_is_result(*result) for result in kept.values())
+    return kept if is_right else {}
 
 
-def _write(path: Path, content: Mapping[str, object]) -> str:
+def _is_result(time_ns: object, failure: object) -> bool:
+    """Whether these are a time, or none, and a reason."""
+    return (time_ns is None or type(time_ns) is int) and isinstance(failure, str)
+
+
+def _write(path: Path, kept: _Kept) -> str:
     """Why it could not be written; empty where it was."""
+    content = {"schema": _SCHEMA, "results": {str(size): kept[size] for size in sorted(kept)}}
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:

@@ -11,9 +11,8 @@ ended, or has unmet needs; a link that is free has an empty line between two ins
 schedule is deterministic, and whatever waits makes progress as long as the needs have no cycle.
 Cost: two heap operations a message and link for the line, four for the two events: O(log n) each.
 
-Functions are longer than elsewhere, because numba counts references at every call that takes
-many arrays; and all stand in one file, because numba's cache notices changes only in the file of
-the function that it compiles. Import it late: importing numba takes a second.
+All stand in one file, because numba's cache notices changes only in the file of the function that
+it compiles. Import it late: importing numba takes a second.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from typing import NamedTuple
 import numpy as np
 from collhub_columns import BoolArray, Int64Array, first_positions, group_of_entry
 
-from collhub_packing.compiling import kernel, part
+from collhub_packing.compiling import lean_kernel, lean_part
 
 # Places in `PipelineState.counter`.
 _EVENTS, _SEQUENCE = 0, 1
@@ -129,7 +128,7 @@ def _line_lengths(plan: PipelinePlan, repeats: Int64Array, num_links: int) -> In
     return np.bincount(plan.route_link, passes, num_links).astype(np.int64)
 
 
-@kernel
+@lean_kernel
 def begin(plan: PipelinePlan, state: PipelineState) -> None:
     """Line up what needs nothing, and start the first message on every link."""
     touched = 0
@@ -141,7 +140,7 @@ def begin(plan: PipelinePlan, state: PipelineState) -> None:
     _dispatch(0, touched, plan, state)
 
 
-@kernel
+@lean_kernel
 def advance(budget: int, plan: PipelinePlan, state: PipelineState) -> bool:
     """Let about `budget` events happen; False at the end.
 
@@ -160,7 +159,7 @@ def advance(budget: int, plan: PipelinePlan, state: PipelineState) -> bool:
     return bool(state.counter[_EVENTS] > 0)
 
 
-@part
+@lean_part
 def _operation(message: int, stream: int, plan: PipelinePlan) -> int:
     """The operation that a message of a stream repeats."""
     first = plan.stream_operation[stream]
@@ -169,7 +168,7 @@ def _operation(message: int, stream: int, plan: PipelinePlan) -> int:
     return int(first + place % width)
 
 
-@part
+@lean_part
 def _happen(item: int, now: int, touched: int, plan: PipelinePlan, state: PipelineState) -> int:
     """A link becomes free, or a message arrives at the end of a link; count touched links."""
     num_links = len(state.is_free)
@@ -192,7 +191,7 @@ def _happen(item: int, now: int, touched: int, plan: PipelinePlan, state: Pipeli
     return touched
 
 
-@part
+@lean_part
 def _line_up(message: int, touched: int, plan: PipelinePlan, state: PipelineState) -> int:
     """Put a message in the line of its next link; count touched links.
 
@@ -218,7 +217,7 @@ def _line_up(message: int, touched: int, plan: PipelinePlan, state: PipelineStat
     return _touch(link, touched, state)
 
 
-@part
+@lean_part
 def _touch(link: int, touched: int, state: PipelineState) -> int:
     """Note a link at which something has changed, once; count touched links."""
     if state.is_touched[link]:
@@ -228,7 +227,7 @@ def _touch(link: int, touched: int, state: PipelineState) -> int:
     return touched + 1
 
 
-@part
+@lean_part
 def _dispatch(now: int, touched: int, plan: PipelinePlan, state: PipelineState) -> None:
     """Every touched link that is free takes the first message of its line."""
     num_links = len(state.is_free)
@@ -264,13 +263,13 @@ def _dispatch(now: int, touched: int, plan: PipelinePlan, state: PipelineState) 
 # The lines of all links share two arrays; each has its part, as long as what can ever wait there.
 
 
-@part
+@lean_part
 def _precedes(key: int, item: int, other_key: int, other_item: int) -> bool:
     """By key; items are distinct, so that no two entries are equal and every order is one."""
     return key < other_key or (key == other_key and item < other_item)
 
 
-@part
+@lean_part
 def _push(keys: Int64Array, items: Int64Array, first: int, size: int, key: int, item: int) -> None:
     """Add an entry to a heap of `size`: parents move down until one goes before it."""
     hole = size
@@ -285,7 +284,7 @@ def _push(keys: Int64Array, items: Int64Array, first: int, size: int, key: int, 
     items[first + hole] = item
 
 
-@part
+@lean_part
 def _pop(keys: Int64Array, items: Int64Array, first: int, size: int) -> int:
     """Take the first entry off a heap of `size`: children move up until the last entry fits."""
     top = items[first]

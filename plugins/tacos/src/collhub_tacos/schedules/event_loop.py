@@ -1,11 +1,11 @@
 """Compiled order of transfers in time: links send what is most urgent, switches forward.
 
-Algorithm: a discrete-event loop over a binary heap by (time, sequence number), that of the hub's
-simulator in picoseconds: a link that is free sends, a message that arrives goes on over its path
-or releases what waits for it, messages wait in line at a switch in order of arrival. What a sender
-sends next is either fixed, or chosen: the chunk that has farthest to go (Andrews et al., JACM 48,
-2001), at switches first the one that waits least on its way. All of one arc wait alike, so that the
-first one of every arc of the sender is looked at.
+Algorithm: a discrete-event loop by (time, sequence number), that of the hub's simulator in
+picoseconds, over a binary heap of instants, since many messages arrive in one: a link that is free
+sends, a message that arrives goes on over its path or releases what waits for it, messages wait in
+line at a switch in order of arrival. What a sender sends next is either fixed, or chosen: the chunk
+that has farthest to go (Andrews et al., JACM 48, 2001), at switches first the one that waits least
+on its way. All of one arc wait alike, so that the first of every arc of the sender is looked at.
 
 Invariant: at every instant all arrivals of that instant are processed before a sender chooses, so
 that the choice does not depend on their order. Cost: O(log n) per event, one event per link of a
@@ -19,94 +19,83 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from collhub_columns import BoolArray, Int64Array
-from collhub_packing.compiling import inlined, kernel, part
+from collhub_columns import Int64Array
+from collhub_packing.compiling import inlined, lean_kernel, lean_part
+
+from collhub_tacos.schedules.event_records import Jobs, SenderQueues
 
 Integer = int | np.int64
 
 
-class Jobs(NamedTuple):
-    """What is to be sent, int64 per transfer unless said otherwise.
+class EventQueue(NamedTuple):
+    """Events to come, int64: those of one instant in a line, the lines in a binary heap.
 
-    `arc`: its arc. `unmet`: transfers that must have arrived before. `child_indptr`, `child`: who
-    waits for it, as CSR. `rank`: smaller goes first. `start`, `finish`: results in picoseconds, -1
-    before. `hop`: where on its path it is. `following`: the next one in a line at a switch, -1 for
-    none. `path_indptr`, `path`: the links of every arc.
-    """
-
-    arc: Int64Array
-    unmet: Int64Array
-    child_indptr: Int64Array
-    child: Int64Array
-    rank: Int64Array
-    start: Int64Array
-    finish: Int64Array
-    hop: Int64Array
-    following: Int64Array
-    path_indptr: Int64Array
-    path: Int64Array
-
-
-class SenderQueues(NamedTuple):
-    """Links and what waits for them, int64 per link unless said otherwise.
-
-    `busy`, `arrival`: times of one message in picoseconds. `is_busy`: bool. `first`, `last`: the
-    line at a switch. `expected`: when the messages that were sent so far will have left it.
-    `number`: how many its sender could send; where the order is fixed, how many it will send, those
-    of `waiting[begin[l]:]` in order. `gone[begin[l]:begin[l] + sent[l]]`: what it has sent, of
-    which the first `arrived[l]` have arrived. `window`: how many may be on their way, `at_once`:
-    how many may wait for the same one, 0 for any number. `is_touched`: bool, `touched`: links that
-    may begin to send.
-
-    Where the order is not fixed, those of arc a are `waiting[arc_begin[a]:arc_begin[a + 1]]` by
-    rank, none at hand before `head[a]`; `place`: of every transfer there. Arcs that begin with a
-    link: `arcs[arcs_indptr[l]:arcs_indptr[l + 1]]`.
-    """
-
-    busy: Int64Array
-    arrival: Int64Array
-    is_busy: BoolArray
-    first: Int64Array
-    last: Int64Array
-    expected: Int64Array
-    begin: Int64Array
-    number: Int64Array
-    waiting: Int64Array
-    gone: Int64Array
-    sent: Int64Array
-    arrived: Int64Array
-    window: Int64Array
-    at_once: Int64Array
-    is_touched: BoolArray
-    touched: Int64Array
-    arc_begin: Int64Array
-    head: Int64Array
-    place: Int64Array
-    arcs_indptr: Int64Array
-    arcs: Int64Array
-
-
-class EventHeap(NamedTuple):
-    """Binary heap by (time, sequence), int64.
-
-    `item`: 2 * transfer for an arrival, 2 * link + 1 for a link that gets free. `counter`: size of
-    the heap, next sequence number, the present time, number of touched links, transfers done.
+    The heap goes by (`time`, `sequence`), `line`: that of an entry. `line_at`: a table by hash of
+    the instant, the line that was begun last of those that fall on a place. `line_time`: instant of
+    a line, -1 for none; `first`, `last`: its ends; `following`: the next event behind each.
+    `free`: lines without events. An event is 2 * transfer for an arrival, 2 * link + 1 for a link
+    that gets free; each is at most once in the queue. `counter`: size of the heap, next sequence
+    number, the present time, number of touched links, transfers done, number of free lines.
     """
 
     time: Int64Array
     sequence: Int64Array
-    item: Int64Array
+    line: Int64Array
+    line_at: Int64Array
+    line_time: Int64Array
+    first: Int64Array
+    last: Int64Array
+    following: Int64Array
+    free: Int64Array
     counter: Int64Array
 
 
-# Places in `EventHeap.counter`.
-_SIZE, _NEXT, _NOW, _TOUCHED, _DONE = 0, 1, 2, 3, 4
+# Places in `EventQueue.counter`.
+_SIZE, _NEXT, _NOW, _TOUCHED, _DONE, _FREE = 0, 1, 2, 3, 4, 5
+# Multiplicative hashing (Knuth, volume 3, section 6.4): an odd number near 2**32 / golden ratio.
+_SPREAD, _SHIFT = 0x9E3779B1, 20
 
 
-@part
-def _push(events: EventHeap, time: Integer, item: Integer) -> None:
-    """Put an event on the heap."""
-    times, sequences, items, counter = events
+@lean_part
+def _plan(events: EventQueue, time: Integer, item: Integer) -> None:
+    """Put an event behind all others of its instant.
+
+    A line that the table has lost to another instant is older than the one that is begun in its
+    place, and has the smaller sequence number: order of arrival is kept all the same.
+    """
+    place = ((time * _SPREAD) >> _SHIFT) & (len(events.line_at) - 1)
+    line = events.line_at[place]
+    if events.line_time[line] == time:
+        events.following[events.last[line]] = item
+    else:
+        events.counter[_FREE] -= 1
+        line = events.free[events.counter[_FREE]]
+        events.line_at[place] = line
+        events.line_time[line] = time
+        events.first[line] = item
+        _push(events, time, line)
+    events.last[line] = item
+    events.following[item] = -1
+
+
+@lean_part
+def _next_event(events: EventQueue) -> Integer:
+    """Take the earliest event out."""
+    line = events.line[0]
+    item: Integer = events.first[line]
+    events.first[line] = events.following[item]
+    if events.first[line] < 0:
+        _pop(events)
+        events.line_time[line] = -1
+        events.free[events.counter[_FREE]] = line
+        events.counter[_FREE] += 1
+    return item
+
+
+@inlined
+def _push(events: EventQueue, time: Integer, line: Integer) -> None:
+    """Put a line on the heap."""
+    times, sequences, lines, counter = events.time, events.sequence, events.line, events.counter
     hole = counter[_SIZE]
     sequence = counter[_NEXT]  # of one instant, what was planned first happens first
     counter[_SIZE] += 1
@@ -116,22 +105,21 @@ def _push(events: EventHeap, time: Integer, item: Integer) -> None:
         parent = (hole - 1) >> 1
         times[hole] = times[parent]
         sequences[hole] = sequences[parent]
-        items[hole] = items[parent]
+        lines[hole] = lines[parent]
         hole = parent
     times[hole] = time
     sequences[hole] = sequence
-    items[hole] = item
+    lines[hole] = line
 
 
-@part
-def _pop(events: EventHeap) -> Integer:
-    """Take the item of the earliest event off the heap."""
-    times, sequences, items, counter = events
-    top: Integer = items[0]
+@inlined
+def _pop(events: EventQueue) -> None:
+    """Take the line of the earliest instant off the heap."""
+    times, sequences, lines, counter = events.time, events.sequence, events.line, events.counter
     counter[_SIZE] -= 1
     size = counter[_SIZE]
-    # The last event looks for a new place, from the top down.
-    time, sequence, item = times[size], sequences[size], items[size]
+    # The last line looks for a new place, from the top down.
+    time, sequence, line = times[size], sequences[size], lines[size]
     hole, child = 0, 1
     while child < size:
         other = child + 1
@@ -142,34 +130,33 @@ def _pop(events: EventHeap) -> Integer:
             break
         times[hole] = times[child]
         sequences[hole] = sequences[child]
-        items[hole] = items[child]
+        lines[hole] = lines[child]
         hole, child = child, 2 * child + 1
     times[hole] = time
     sequences[hole] = sequence
-    items[hole] = item
-    return top
+    lines[hole] = line
 
 
 @inlined
 def _is_before(times: Int64Array, sequences: Int64Array, one: Integer, other: Integer) -> bool:
-    """Whether the event at one place of the heap comes before that at another."""
+    """Whether the line at one place of the heap comes before that at another."""
     if times[one] != times[other]:
         return bool(times[one] < times[other])
     return bool(sequences[one] < sequences[other])
 
 
-@part
-def _transmit(link: Integer, transfer: Integer, queues: SenderQueues, events: EventHeap) -> None:
+@lean_part
+def _transmit(link: Integer, transfer: Integer, queues: SenderQueues, events: EventQueue) -> None:
     """Put a message on a free link."""
     now = events.counter[_NOW]
     queues.is_busy[link] = True
-    _push(events, now + queues.arrival[link], 2 * transfer)
-    _push(events, now + queues.busy[link], 2 * link + 1)
+    _plan(events, now + queues.arrival[link], 2 * transfer)
+    _plan(events, now + queues.busy[link], 2 * link + 1)
 
 
 @inlined
 def _arrive(
-    transfer: Integer, jobs: Jobs, queues: SenderQueues, events: EventHeap, is_fixed: bool
+    transfer: Integer, jobs: Jobs, queues: SenderQueues, events: EventQueue, is_fixed: bool
 ) -> None:
     """Pass a message on to the next link of its path, or release what waits for it."""
     arc = jobs.arc[transfer]
@@ -220,7 +207,7 @@ def _make_ready(transfer: Integer, jobs: Jobs, queues: SenderQueues, is_fixed: b
 
 @inlined
 def _forward(
-    link: Integer, transfer: Integer, jobs: Jobs, queues: SenderQueues, events: EventHeap
+    link: Integer, transfer: Integer, jobs: Jobs, queues: SenderQueues, events: EventQueue
 ) -> None:
     """Let a switch send a message on, or put it in line."""
     if not queues.is_busy[link]:
@@ -235,7 +222,7 @@ def _forward(
 
 @inlined
 def _release(
-    link: Integer, jobs: Jobs, queues: SenderQueues, events: EventHeap, is_fixed: bool
+    link: Integer, jobs: Jobs, queues: SenderQueues, events: EventQueue, is_fixed: bool
 ) -> None:
     """Let the next message in line, or else the sender, use a link that got free."""
     queues.is_busy[link] = False
@@ -251,7 +238,7 @@ def _release(
 
 @inlined
 def _attend(
-    link: Integer, jobs: Jobs, queues: SenderQueues, events: EventHeap, is_fixed: bool
+    link: Integer, jobs: Jobs, queues: SenderQueues, events: EventQueue, is_fixed: bool
 ) -> None:
     """Let a sender send: at once in a fixed order, as simulators do, else at the end of now."""
     if is_fixed or queues.window[link] > 1:
@@ -265,7 +252,7 @@ def _attend(
 
 @inlined
 def _send(
-    link: Integer, jobs: Jobs, queues: SenderQueues, events: EventHeap, is_fixed: bool
+    link: Integer, jobs: Jobs, queues: SenderQueues, events: EventQueue, is_fixed: bool
 ) -> None:
     """Start the next message of a link, if the link is free, its window open and there is one."""
     if queues.is_busy[link] or not _is_open(link, queues):
@@ -293,7 +280,7 @@ def _is_open(link: Integer, queues: SenderQueues) -> bool:
     return bool(queues.arrived[link] >= min(turn, earlier + 1))
 
 
-@part
+@lean_part
 def _delay(arc: Integer, jobs: Jobs, queues: SenderQueues, now: Integer) -> Integer:
     """How long a message that is sent now is expected to wait at switches."""
     first = jobs.path_indptr[arc]
@@ -322,7 +309,7 @@ def _book(transfer: Integer, jobs: Jobs, queues: SenderQueues, now: Integer) -> 
         queues.expected[link] = time + queues.busy[link]
 
 
-@part
+@lean_part
 def _choice(link: Integer, jobs: Jobs, queues: SenderQueues, now: Integer) -> Integer:
     """Take out what waits least on its way, of these the smallest rank; -1 for nothing."""
     best: Integer = -1
@@ -370,9 +357,9 @@ def _next_in_order(link: Integer, jobs: Jobs, queues: SenderQueues) -> Integer:
     return transfer if jobs.unmet[transfer] == 0 else -1
 
 
-@kernel
+@lean_kernel
 def run(
-    jobs: Jobs, queues: SenderQueues, events: EventHeap, is_fixed: bool, budget: Integer
+    jobs: Jobs, queues: SenderQueues, events: EventQueue, is_fixed: bool, budget: Integer
 ) -> Integer:
     """Send until nothing is left or `budget` events have happened; return the transfers done.
 
@@ -390,7 +377,7 @@ def run(
         counter[_NOW] = events.time[0]
         # All that happens in one instant, before anybody chooses what to send.
         while counter[_SIZE] > 0 and events.time[0] == counter[_NOW]:
-            item = _pop(events)
+            item = _next_event(events)
             budget -= 1
             if item & 1:
                 _release(item >> 1, jobs, queues, events, is_fixed)

@@ -21,10 +21,13 @@ from collhub_tacos.schedules.windows import released_at_once, windows_of_links
 from hub_core.model import InputError
 
 if TYPE_CHECKING:
-    from collhub_tacos.schedules.event_loop import EventHeap, Jobs, SenderQueues
+    from collhub_tacos.schedules.event_loop import EventQueue
+    from collhub_tacos.schedules.event_records import Jobs, SenderQueues
 
 # Events between two looks at Ctrl-C: about half a second.
 _SLICE = 2_000_000
+# Instants that are found at once; others get a line of their own, which is slower and as right.
+_MOST_PLACES = 1 << 14
 
 
 def settled(schedule: LinkSchedule, times: LinkTimes) -> LinkSchedule:
@@ -88,7 +91,7 @@ def in_time(
     unmet = np.bincount(waits[1], minlength=count).astype(np.int64)
     queues, ready = _queues(network, times, link, unmet, rank, is_fixed)
     jobs = _jobs(network, times, link, waits, unmet, rank)
-    events = _no_events(count + len(queues.busy) + 1, ready)
+    events = _no_events(count, len(queues.busy), ready)
     while run(jobs, queues, events, is_fixed, _SLICE) < count:
         # Neither an event nor a link that may send, and yet not all done.
         is_stuck = not (events.counter[0] or events.counter[3])
@@ -108,7 +111,7 @@ def _jobs(
     rank: Int64Array,
 ) -> Jobs:
     """Transfers before the first event."""
-    from collhub_tacos.schedules.event_loop import Jobs
+    from collhub_tacos.schedules.event_records import Jobs
 
     count = len(link)
     paths, _ = links_of_arcs(network, times)
@@ -137,7 +140,7 @@ def _queues(
     is_fixed: bool,
 ) -> tuple[SenderQueues, int]:
     """Links before the first event, and how many of them may begin to send."""
-    from collhub_tacos.schedules.event_loop import SenderQueues
+    from collhub_tacos.schedules.event_records import SenderQueues
 
     paths, single = links_of_arcs(network, times)
     links = len(single.busy)
@@ -188,13 +191,18 @@ def _windows_of_first_links(network: LinkNetwork, times: LinkTimes, links: int) 
     return window
 
 
-def _no_events(size: int, ready: int) -> EventHeap:
-    """Heap with room for `size` events, at time 0, and `ready` links that may begin to send."""
-    from collhub_tacos.schedules.event_loop import EventHeap
+def _no_events(transfers: int, links: int, ready: int) -> EventQueue:
+    """Queue at time 0 without events, and `ready` links that may begin to send."""
+    from collhub_tacos.schedules.event_loop import EventQueue
 
     # An arrival per transfer and a release per link may be planned at once.
-    counter = np.asarray([0, 0, 0, ready, 0], np.int64)
-    return EventHeap(_filled(size, 0), _filled(size, 0), _filled(size, 0), counter)
+    size = transfers + links + 1
+    heap = (_filled(size, 0), _filled(size, 0), _filled(size, 0))
+    table = _filled(min(_MOST_PLACES, 1 << size.bit_length()), 0)
+    lines = (_filled(size, -1), _filled(size, 0), _filled(size, 0))
+    following = _filled(2 * max(transfers, links), -1)
+    counter = np.asarray([0, 0, 0, ready, 0, size], np.int64)
+    return EventQueue(*heap, table, *lines, following, np.arange(size), counter)
 
 
 def _filled(count: int, value: int) -> Int64Array:

@@ -12,9 +12,8 @@ causal; a chunk gets an infinite supply where it is held, so nothing is sent twi
 Cost: per delivery one look at what the source had and the destination lacks, at most links x
 chunks^2 in all, and O(log links) in the heap of links by the time at which they deliver.
 
-`advance` stays long: numba counts references at every call that takes many arrays, and the loop
-over out-links as a function of its own costs a quarter of the time. Import it late: importing numba
-takes a second.
+`advance` makes no array, so that no references are counted. Import it late: importing numba takes a
+second.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 from collhub_columns import BoolArray, Int64Array
-from collhub_packing.compiling import inlined, kernel, part
+from collhub_packing.compiling import inlined, lean_kernel, lean_part
 
 Int32Array = npt.NDArray[np.int32]
 Float32Array = npt.NDArray[np.float32]
@@ -79,7 +78,7 @@ class DeliveryState(NamedTuple):
     heap: Int64Array
 
 
-@kernel
+@lean_kernel
 def advance(
     links: DeliveryLinks,
     state: DeliveryState,
@@ -194,7 +193,7 @@ def _later_start(
     return leaves
 
 
-@part
+@lean_part
 def _skip_held(supply: Float32Array, log: Int32Array, entry: int, end: int) -> int:
     """The first entry of a log from `entry` on whose chunk is not held, `end` for none."""
     # What is held stays so: no cursor ever goes back.
@@ -203,7 +202,7 @@ def _skip_held(supply: Float32Array, log: Int32Array, entry: int, end: int) -> i
     return entry
 
 
-@part
+@lean_part
 def _skip_until(when: Int64Array, entry: int, end: int, time: int) -> int:
     """The first entry of a log from `entry` on that arrived after `time`, `end` for none."""
     # Entries of a log stand in order of arrival.
@@ -212,7 +211,7 @@ def _skip_until(when: Int64Array, entry: int, end: int, time: int) -> int:
     return entry
 
 
-@part
+@lean_part
 def _rarest(supply: Float32Array, log: Int32Array, first: int, end: int) -> int:
     """The entry of a part of a log whose chunk has the least supply, the first of several.
 
@@ -226,13 +225,13 @@ def _rarest(supply: Float32Array, log: Int32Array, first: int, end: int) -> int:
     return best
 
 
-@part
+@lean_part
 def _is_rarer(supply: Float32Array, log: Int32Array, one: int, other: int) -> bool:
     """Whether the chunk of one entry has less supply than that of another, -1 for none."""
     return bool(other < 0 or supply[log[one]] < supply[log[other]])
 
 
-@part
+@lean_part
 def _push(heap: Int64Array, size: int, finish: Int64Array, turn: Int64Array, link: int) -> int:
     """Put a link into a heap by finish and turn; returns the new size."""
     # The hole moves up until what is above it is sooner.
@@ -247,7 +246,7 @@ def _push(heap: Int64Array, size: int, finish: Int64Array, turn: Int64Array, lin
     return size + 1
 
 
-@part
+@lean_part
 def _pop(heap: Int64Array, size: int, finish: Int64Array, turn: Int64Array) -> int:
     """Take the first link out of a heap of `size` links."""
     end = size - 1
@@ -264,7 +263,7 @@ def _pop(heap: Int64Array, size: int, finish: Int64Array, turn: Int64Array) -> i
     return int(top)
 
 
-@part
+@lean_part
 def _is_sooner(finish: Int64Array, turn: Int64Array, one: int, other: int) -> bool:
     """Whether a link comes before another in the heap."""
     if finish[one] != finish[other]:
