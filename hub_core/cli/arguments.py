@@ -120,6 +120,7 @@ def format_option(
     flag: str, name: str, kind: type[Offer], help_text: str
 ) -> Callable[[Function], Function]:
     """An option that names a format of such offers; the command gets it as `name`."""
+    # Shells ask for the names, not for their meaning.
     names = complete_offers(kind)
     return click.option(flag, name, metavar="FORMAT", shell_complete=names, help=help_text)
 
@@ -128,6 +129,7 @@ def number_option(
     flag: str, metavar: str, help_text: str, least: int = 1
 ) -> Callable[[Function], Function]:
     """An option that is a whole number, such as a count from 1 or a rank from 0."""
+    # No default: what is not given is None.
     return click.option(flag, type=click.IntRange(least), metavar=metavar, help=help_text)
 
 
@@ -271,6 +273,7 @@ def _kept_for_inputs(context: click.Context, parameter: click.Parameter, policy:
 
 def _names(options: Sequence[Option]) -> list[str]:
     """The names that -O knows them by."""
+    # Without the dashes of other options.
     return [option.name for option in options]
 
 

@@ -79,6 +79,7 @@ class Comparison:
     @property
     def equal(self) -> bool:
         """Whether nothing that is compared differs."""
+        # Provenance may differ: it is no part of what runs.
         return not self.facts and not self.traffic and self.first_step is None
 
 

@@ -19,6 +19,7 @@ def say_losses(written: Written, out: str, work: str) -> None:
     """Say what an output has lost, and what its writer notes."""
     for loss in written.losses:
         message = f"the {work} loses: {loss}"
+        # A warning: whoever wants an error asks for --strict.
         found = Diagnostic("lossy", message, Severity.WARNING, Location(out))
         output.print_diagnostic(found)
     for note in written.notes:
@@ -35,4 +36,5 @@ def with_path(found: Iterable[Diagnostic], algorithm: Algorithm, source: str) ->
 
 def _at(found: Diagnostic, file: str) -> Diagnostic:
     """The finding with the path that the user gave."""
+    # Readers know the name alone.
     return replace(found, location=replace(found.location, file=file))

@@ -289,6 +289,7 @@ def _discard_stdout_where_it_fails() -> None:
 def _discard_stdout() -> None:
     """Keep the interpreter from complaining of a closed pipe or a full disk at its exit."""
     with contextlib.suppress(OSError, ValueError):
+        # What is buffered still goes somewhere.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

@@ -197,6 +197,7 @@ SCAFFOLDS = {
 
 def kinds_of(nouns: Sequence[str]) -> list[OfferKind]:
     """The kinds of these nouns, in the order of `OFFER_KINDS`."""
+    # However often one was named.
     return [kind for kind in OFFER_KINDS if noun_of(kind) in nouns]
 
 

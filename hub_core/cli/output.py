@@ -178,6 +178,7 @@ def _show_over(line: str, width: int) -> int:
     A line wider than the terminal is cut, since the next could not be written over it.
     """
     most = (_terminal_columns(sys.stderr) or len(line) + 1) - 1
+    # Names from files may hold line breaks.
     shown = one_line(line)[:most]
     print(f"\r{shown.ljust(min(width, most))}", end="", file=sys.stderr, flush=True)
     return len(shown)

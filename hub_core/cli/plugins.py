@@ -118,6 +118,7 @@ def enable(session: Session, name: str) -> int:
     """Let the plugin NAME in again, which a start of the program did not survive."""
     from hub_core.cli.start_record import read_record
 
+    # Not imported now: that is what failed.
     registry, _ = session.unloaded_registry()
     plugin = registry.plugin(name)
     was_kept_out = read_record(print_diagnostic, {}).enable(plugin)

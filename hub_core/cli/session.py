@@ -142,6 +142,7 @@ class Session:
     def read_input(self, opened: OpenedInput, options: Mapping[str, str]) -> Algorithm:
         """Read what was opened, and verify it as `--verify` says."""
         algorithm = self.read_unverified(opened, options)
+        # Ends the command where it is wrong and the policy refuses.
         self.admit(algorithm, opened.name)
         return algorithm
 
@@ -394,4 +395,5 @@ class Session:
 
 def written_paths(paths: Sequence[Path]) -> list[str]:
     """Paths as the reports carry them."""
+    # JSON knows no paths.
     return [str(path) for path in paths]

@@ -93,6 +93,7 @@ class StartRecord:
 
     def _note(self, key: str) -> None:
         """Keep the name on disk, where the next start finds it."""
+        # Padded, so that a longer name before leaves no rest.
         if self.mark is not None:
             with contextlib.suppress(OSError):
                 os.pwrite(self.mark, key.encode().ljust(_LONGEST_KEY), 0)

@@ -78,6 +78,7 @@ def kind_counts(steps: StepTable) -> dict[str, int]:
 
 def channel_count(steps: StepTable) -> int:
     """Number of channels that messages use."""
+    # Local steps have no channel.
     return len(np.unique(steps.channel[steps.sends | steps.receives]))
 
 
@@ -156,5 +157,6 @@ def _pair(source: npt.NDArray[np.int32], destination: npt.NDArray[np.int32]) -> 
 def _sums(entry: Int64Array, values: Int64Array, length: int) -> Int64Array:
     """Totals of the values by entry: int64[length]."""
     sums = np.zeros(length, np.int64)
+    # Exact: weights of a bincount would be floats.
     np.add.at(sums, entry, values)
     return sums

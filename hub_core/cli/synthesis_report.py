@@ -104,6 +104,7 @@ def _verdict(result: SynthesisResult, report: VerifyReport | None) -> str:
 
 def _text(value: JsonValue) -> str:
     """A figure as people read it."""
+    # JSON has all digits.
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 

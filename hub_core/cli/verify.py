@@ -69,6 +69,7 @@ class _Verdict:
     @property
     def ok(self) -> bool:
         """Whether the input is correct as claimed and passes every check."""
+        # Warnings do not count.
         return self.report.ok and all(other.ok for other in self.checked.values())
 
     def document(self) -> dict[str, JsonValue]:

@@ -48,6 +48,7 @@ class WorkloadVerdict:
     @property
     def ok(self) -> bool:
         """Whether it passes every check."""
+        # Without checks nothing speaks against it.
         return all(report.ok for report in self.reports.values())
 
     @property
@@ -188,6 +189,7 @@ def _collectives(workload: Workload) -> list[_Collectives]:
 
 def collective_name(code: int) -> str:
     """The name of a `JobCollective` by its number, -1 for one that is not stated."""
+    # As the commands spell it.
     return JobCollective(code).name.lower().replace("_", "-") if code >= 0 else "unknown"
 
 

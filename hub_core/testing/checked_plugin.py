@@ -49,6 +49,7 @@ class CheckedPlugin:
 
     def readers(self) -> list[Reader]:
         """The plugin's readers of algorithms and of topologies."""
+        # Both read files of strangers.
         return [*self.offers(FormatReader), *self.offers(TopologyReader)]
 
     def writer_of(self, format: Format) -> FormatWriter | None:

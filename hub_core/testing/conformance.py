@@ -201,6 +201,7 @@ def _found(rule: Rule, subject: CheckedPlugin) -> tuple[list[str], list[str]]:
 
 def _shortened(problems: Sequence[str]) -> tuple[str, ...]:
     """The first problems, and how many more there are."""
+    # One mistake may show in every sample.
     hidden = len(problems) - _MOST_PROBLEMS
     if hidden <= 0:
         return tuple(problems)

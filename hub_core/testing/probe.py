@@ -49,6 +49,7 @@ class _ProbeError(RuntimeError):
 def trial(plugin: str, others: Sequence[str] = (), limit_s: float = TRIAL_LIMIT_S) -> Trial:
     """Import a plugin in a process of its own, behind `others`, as a start of the program does."""
     try:
+        # It may hang, or end the process.
         answer = _probe("seconds", plugin, others, limit_s)
     except _ProbeError as error:
         return Trial(f"a process that imports it {error}")
@@ -67,6 +68,7 @@ def replaced_names(plugin: str) -> list[str]:
 
 def digests(plugin: str, hash_seed: str) -> dict[str, str]:
     """SHA-256 of what the plugin's writers make of the samples, under this hash seed."""
+    # The seed of a process cannot be changed from within.
     return dict(_probe("digests", plugin, hash_seed=hash_seed))
 
 
@@ -137,6 +139,7 @@ def _environment(hash_seed: str) -> dict[str, str]:
 def _failure(status: int | None, limit_s: float, message: str) -> str:
     """What became of a process without an answer, as the end of a sentence."""
     said = f": {message[:_LONGEST_MESSAGE]}" if message else ""
+    # It was killed for its time.
     if status is None:
         return f"was not done after {limit_s:g} s"
     if status < 0:

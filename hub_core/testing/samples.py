@@ -232,6 +232,7 @@ def binomial_reduce(num_ranks: int, root: int = 0) -> Algorithm:
 
 def _doubling_distances(num_ranks: int) -> list[int]:
     """1, 2, 4, ... below the number of ranks."""
+    # As many as digits of the highest rank.
     rounds = (num_ranks - 1).bit_length()
     return [1 << number for number in range(rounds)]
 

@@ -55,6 +55,7 @@ def synthesizers_synthesize(subject: CheckedPlugin) -> Iterator[str]:
 
 def _named(request: SynthesisRequest) -> str:
     """The request as problems name it."""
+    # Ranges instead of long lists.
     npus = format_ranks(request.npus)
     return f"{request.collective.kind} among NPUs {npus} of {request.topology.name}"
 

@@ -86,6 +86,7 @@ def passes_keep_the_promise(subject: CheckedPlugin) -> Iterator[str | Skip]:
     """What a pass makes of a correct algorithm is correct, and it leaves its input as it is."""
     for algorithm_pass in _algorithm_passes(subject):
         results, refusals = results_on_samples(algorithm_pass, call)
+        # A pass may refuse what it is not for.
         yield from refusals
         for sample, (_, result) in results.items():
             problem = _pass_problem(result)
@@ -300,6 +301,7 @@ def _pass_problem(result: object) -> str | None:
 
 def _check_request(check: Check) -> CheckRequest | None:
     """A subject for a check, None where the kit has none: certificates, and files for runtimes."""
+    # Any sample will do: a check answers, right or wrong.
     if check.subject is Subject.ALGORITHM:
         algorithm = next(iter(all_samples(RANKS).values()))
         return CheckRequest("sample", algorithm=algorithm)

@@ -63,5 +63,6 @@ class _Draft:
 
     def workload(self, *groups: ProcessGroup) -> Workload:
         """The job of all nodes."""
+        # Grouped by rank, whatever the order of the draft.
         nodes = NodeColumns.from_columns(self._num_ranks, self._columns, self._edges)
         return Workload(nodes, groups=groups)

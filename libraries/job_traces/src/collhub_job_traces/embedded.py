@@ -29,6 +29,7 @@ Traces = Sequence[Sequence[Artifact]]
 
 def algorithm_texts(algorithm: Algorithm) -> list[str]:
     """An algorithm as its canonical traces, a base64 text a rank."""
+    # Texts hold bytes: traces are no text.
     return [_text(trace) for trace in _traces(algorithm)]
 
 
@@ -38,6 +39,7 @@ def algorithm_of_texts(texts: Sequence[str], file: str, what: str) -> Algorithm:
     Raises `InputError` for texts that are no trace in base64.
     """
     contents = [_decoded(text, file, rank, what) for rank, text in enumerate(texts)]
+    # As if they were files, so that errors name the rank.
     parts = [
         SourcePart(f"{file} {what}", content.__bytes__, rank, len(content))
         for rank, content in enumerate(contents)
@@ -91,6 +93,7 @@ def algorithms_of(files: Sequence[Metadata], name: str) -> tuple[Algorithm, ...]
 
 def _decoded(text: str, file: str, rank: int, what: str) -> bytes:
     try:
+        # Without validation letters of no alphabet would be passed over.
         return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
         place = Location(file, rank=rank)

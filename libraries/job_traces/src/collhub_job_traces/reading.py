@@ -46,6 +46,7 @@ class _Reader:
     def __init__(self, source: Source, options: JobReadOptions) -> None:
         self._source = source
         self._options = options
+        # Records of equal bytes have one entry.
         self._records: dict[bytes, int] = {}
         self._decoded: list[DecodedNode] = []
         self._dropped = 0

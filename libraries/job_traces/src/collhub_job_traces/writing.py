@@ -48,6 +48,7 @@ def write(workload: Workload, options: NoOptions) -> WriteResult:
     """One trace a rank, named `.<rank>.et`, encoded when its content is asked for."""
     # Jobs from elsewhere get records of the writer's making, which the reader keeps.
     kept = () if EXTENSION in workload.extensions else ("extra", "extras", "extensions")
+    # Contents are made when they are asked for: a job may be larger than memory.
     return WriteResult(trace_files(workload), _losses(workload), kept)
 
 

@@ -116,6 +116,7 @@ def _packing(
 
 def _shuffled(count: int, seed: int) -> list[int]:
     """The numbers below `count` in a random order."""
+    # The same for a seed on every machine.
     order: list[int] = np.random.default_rng(seed).permutation(count).tolist()
     return order
 

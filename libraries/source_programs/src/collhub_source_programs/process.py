@@ -140,6 +140,7 @@ def _places() -> list[str]:
 
     `python -m` puts that first, and anything may lie in it.
     """
+    # A checkout may be the working folder itself.
     working = os.getcwd()
     own = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     return [place for place in sys.path if place and (place != working or place == own)]

@@ -194,6 +194,7 @@ class _Run:
 
     def _execute(self, source: bytes, arguments: list[str]) -> None:
         """Execute the program as Python executes a script."""
+        # The program sees its own words, not those of this process.
         sys.argv = [self._name, *arguments]
         # Programs may import modules that lie beside them; nothing of the system is hidden by
         # these.

@@ -94,6 +94,7 @@ def _children() -> Iterator[int]:
 
 def _end_like(status: int) -> None:
     """End with the exit status or the signal of the program's process."""
+    # A shell tells a signal from an exit status.
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
         with contextlib.suppress(OSError):

@@ -87,6 +87,7 @@ class Blocks:
     @property
     def shift(self) -> Int64Array:
         """New number of a block's node less its number in the catalogue, int64[blocks]."""
+        # Added to dependencies within a block.
         return self.first - self.catalogue.first[self.entry]
 
     def rows(self) -> tuple[Int64Array, Int64Array]:

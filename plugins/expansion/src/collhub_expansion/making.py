@@ -39,6 +39,7 @@ class Wanted:
     @property
     def full_bytes(self) -> int:
         """Bytes of the full buffer of its algorithm."""
+        # Jobs count what a rank puts in, algorithms the whole.
         parts = len(self.members) if self.kind.traits.input_is_part else 1
         return self.size * parts
 
@@ -181,6 +182,7 @@ class Maker:
         return choice.synthesizer, {**choice.options, "root": tree}
 
     def _synthesizers(self) -> set[str]:
+        # All other names are files.
         return {provided.name for provided in self._registry.all(Synthesizer)}
 
     def _file(self, name: str) -> Algorithm:
@@ -205,6 +207,7 @@ class Maker:
     def _given(self, name: str, algorithm: Algorithm, wanted: Wanted, size: int) -> int:
         """The template of an algorithm that is at hand, which has to fit, for so many bytes."""
         _check_fit(algorithm, wanted, size)
+        # Its ranks are the positions in the group.
         ranks = range(algorithm.num_ranks)
         return self._numbered(
             (name, wanted.kind, size, wanted.root),
@@ -215,6 +218,7 @@ class Maker:
         """Where a group stands; equal networks are one, whichever ranks they join."""
         if members not in self._places:
             self._places[members] = _place(self._topology, members)
+        # Subsets of a large network are slow to make.
         return self._places[members]
 
     def _synthesized(
@@ -250,6 +254,7 @@ class Maker:
 
 
 def _nothing(wanted: Wanted) -> Made:
+    # A group of one has nobody to send to.
     return Made("nothing", wanted.kind, 1, wanted.size, 0)
 
 

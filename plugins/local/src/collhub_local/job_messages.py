@@ -81,6 +81,7 @@ def _check(nodes: NodeColumns) -> None:
         node = nodes.identity[np.argmax(is_collective)]
         message = f"node {node} is a collective without steps, which cannot be run"
         raise UsageError(message, cure="run 'collhub expand' first", code="collective")
+    # A buffer of no units cannot be.
     if not nodes.is_kind(NodeKind.SEND).any():
         raise UsageError("the job has no messages, so there is nothing to run", code="no-messages")
 
@@ -103,6 +104,7 @@ def _places(nodes: NodeColumns, counts: Int64Array) -> tuple[Int64Array, Int64Ar
     int64 by row, and by rank.
     """
     ends = np.concatenate([[0], np.cumsum(counts)])
+    # Rows are grouped by rank: one running sum serves all ranks.
     before = ends[nodes.rank_indptr]
     return ends[:-1] - before[nodes.rank], np.diff(before)
 
@@ -117,6 +119,7 @@ def _channels(nodes: NodeColumns) -> Int64Array:
 
 def _kinds(nodes: NodeColumns) -> npt.NDArray[np.uint8]:
     """What becomes of every node."""
+    # What is no message is work of some kind.
     by_kind = [_STEP_KINDS.get(kind, StepKind.COMPUTE) for kind in NodeKind]
     return np.asarray(by_kind, np.uint8)[nodes.kind]
 
@@ -142,6 +145,7 @@ def _expected(
     """Every unit that is received is the one that was sent."""
     send, receive = messages.send, messages.receive
     sizes = counts[send]
+    # One row a unit.
     place = counted_positions(sizes)
     return Contributions(
         np.repeat(nodes.rank[receive].astype(np.int64), sizes),

@@ -18,6 +18,7 @@ def bound_to_json(bound: BoundProgram) -> str:
     """The document `collhub/tensor-program-1` with all that the workload says."""
     # Equal workloads give equal texts: symbols in the order of the program.
     more: dict[str, object] = {"bound": dict(bound.binding.sizes)}
+    # What was done to it goes along.
     more["num_ranks"] = bound.binding.num_ranks
     more["transformations"] = list(bound.history)
     return program_to_json(bound.program, more)

@@ -110,6 +110,7 @@ def statement(workload: Workload, row: int, text: str) -> Fields:
 
 def _is_named(fields: Fields) -> bool:
     """Whether an object has a name, and a list of operands where it has some."""
+    # Types check all else, and say where.
     return isinstance(fields.get("name"), str) and isinstance(fields.get("operands", []), list)
 
 

@@ -110,6 +110,7 @@ def type_fields(kind: TensorType) -> dict[str, object]:
 def argument_fields(argument: Argument) -> dict[str, object]:
     """An argument as a row of the document."""
     fields: dict[str, object] = {"name": argument.name, **type_fields(argument.type)}
+    # Others have no such members: equal programs give equal bytes.
     if argument.is_state:
         fields |= {"state": True, "whole_after": argument.whole_after}
     return fields

@@ -21,5 +21,6 @@ def write(workload: Workload, options: NoOptions) -> WriteResult:
 def write_text(workload: Workload, options: NoOptions) -> WriteResult:
     """One statement a line, layouts in brackets. Raises `InputError` as `write`."""
     content = text(program_of(workload).program).encode()
+    # Nothing reads it back.
     losses = [Loss("sizes", "all symbols", "the text has symbols, and is for people")]
     return WriteResult((Artifact("", content),), losses)

@@ -178,6 +178,7 @@ class _Job:
         """The state of a piece of a collective."""
         key = number, piece
         if key not in self.runs:
+            # Made when its first step is ready: until then its operands may be missing.
             template = part.contents
             self.runs[key] = CollectiveRun(
                 part, piece, versions_of(template), gives_of(template),
@@ -242,6 +243,7 @@ class _Job:
     def results(self) -> dict[str, OnRanks]:
         """All values on the ranks of their groups."""
         ranks = range(self.flat.binding.num_ranks)
+        # Values that nothing has made are an error there.
         return {
             one.name: [self.values.on_rank(one.name, rank) for rank in ranks]
             for one in self.flat.program.operations

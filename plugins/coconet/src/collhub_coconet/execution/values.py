@@ -69,6 +69,7 @@ class Values:
         """Put elements where they belong."""
         array, is_there = self._cells(name, rank)
         array[chosen] = values
+        # Whoever reads them from now on finds them.
         is_there[chosen] = True
 
     def on_rank(self, name: str, position: int) -> Array:

@@ -94,10 +94,12 @@ class _Flattening:
     @property
     def _groups(self) -> int:
         """Number of groups of the program."""
+        # Groups count from 0, those that nothing uses included.
         return 1 + max((kind.group for kind in self.program.types.values()), default=0)
 
     def _ranks(self, group: int) -> Int64Array:
         """Ranks of the job in one group."""
+        # Groups stand one behind the other.
         first = group * self.binding.num_ranks
         return np.arange(first, first + self.binding.num_ranks)
 

@@ -43,6 +43,7 @@ class NodeList:
 
     def columns(self) -> dict[str, npt.ArrayLike]:
         """The columns of the model that are stated."""
+        # What is not stated has its default.
         return {name: self.column(name) for name in _STATED}
 
     def chain(self, nodes: Int64Array, rank: Int64Array) -> None:

@@ -175,6 +175,7 @@ def peak_bytes(program: Program, binding: Binding) -> int:
 
 def _groups(program: Program) -> int:
     """Groups of ranks of a program."""
+    # Groups count from 0.
     return 1 + max((kind.group for kind in program.types.values()), default=0)
 
 

@@ -11,4 +11,5 @@ from hub_core.plugin_api import PassReport
 
 def run(workload: Workload, options: StatedOptions) -> tuple[Workload, PassReport]:
     """The workload of what an output or an Update needs."""
+    # Every other pass ends with it, too.
     return rewritten_workload(workload, options, remove_dead)

@@ -80,6 +80,7 @@ def told(record: LegalityRecord, effect: Costs) -> tuple[str, ...]:
 
 def parameter_text(value: Parameter) -> str:
     """A parameter as `-O` takes it."""
+    # Names have no plus sign.
     return "+".join(value) if isinstance(value, tuple) else str(value)
 
 

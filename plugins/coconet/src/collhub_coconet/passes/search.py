@@ -149,6 +149,7 @@ def told(explored: Exploration, bindings: Sequence[Binding]) -> Iterator[str]:
 def script(candidate: Candidate) -> str:
     """The passes that make a program, as `collhub transform` takes them."""
     words = []
+    # A step is a pass with its options, in the order in which they were taken.
     for step in candidate.steps:
         record = step.record
         words.append(f"--pass {record.transformation}")
@@ -161,4 +162,5 @@ def _sizes(binding: Binding) -> str:
 
 
 def _time(seconds: float) -> str:
+    # The hub prints whole nanoseconds.
     return format_time(round(seconds * 1e9))

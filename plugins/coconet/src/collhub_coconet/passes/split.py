@@ -18,6 +18,7 @@ def run(workload: Workload, options: ScatterOptions) -> tuple[Workload, PassRepo
     def transformation(program: Program) -> Rewrite:
         """The split program."""
         target = target_of(program, options.target, Kind.ALL_REDUCE)
+        # The refusal names the condition.
         return split(program, target, options.dimension)
 
     return rewritten_workload(workload, options, transformation)

@@ -18,6 +18,7 @@ def run(workload: Workload, options: RootOptions) -> tuple[Workload, PassReport]
     def transformation(program: Program) -> Rewrite:
         """The split program."""
         target = target_of(program, options.target, Kind.ALL_REDUCE)
+        # The refusal names the condition.
         return split_at_root(program, target, options.root)
 
     return rewritten_workload(workload, options, transformation)

@@ -131,6 +131,7 @@ class Binding:
         if self.num_ranks < 2:
             message = f"a group of {self.num_ranks} has nobody to communicate with"
             raise InputError(message, cure="state at least 2 ranks", code="ranks")
+        # A size of zero would make blocks of nothing.
         for symbol, size in self.sizes.items():
             if size < 1:
                 message = f"size {symbol} is {size}, a size is at least 1"

@@ -61,6 +61,7 @@ class _Call:
     @property
     def share(self) -> float:
         """Seconds to send all blocks but one's own."""
+        # No algorithm sends less of a whole buffer.
         return (self.ranks - 1) / self.ranks * self.size * self.beta
 
     @property

@@ -53,6 +53,7 @@ class FormulaModel:
     def timing(self, program: Program, binding: Binding) -> Timing:
         """The time with the best algorithm, protocol and chunk count for each part."""
         run = _Run(self.rates, program, binding)
+        # Choices are made while the parts are timed.
         return Timing(run.seconds(), run.choices)
 
     def bound(self, program: Program, binding: Binding) -> float:

@@ -139,6 +139,7 @@ def _moves(program: Program, binding: Binding, phase: int) -> Iterator[Rewrite]:
     """Legal moves of this kind and later ones that can gain something."""
     for move in legal_moves(program, binding):
         record = move.rewrite.record
+        # The order of use of the specification, so that each program is met once.
         is_late = _ORDER.index(record.transformation) >= phase
         if is_late and _may_gain(program, record):
             yield move.rewrite

@@ -28,6 +28,7 @@ class Rates:
 
 def is_any_to_any(topology: Topology) -> bool:
     """Whether the network is one dimension of a switch, or of links between all."""
+    # No other network has one bandwidth and latency between any two.
     kinds = [dimension.kind for dimension in topology.dimensions]
     return kinds in ([DimensionKind.SWITCH], [DimensionKind.FULLY_CONNECTED])
 

@@ -133,5 +133,6 @@ def _use(program: Program, name: str, reader: Operation, conditions: Conditions)
 def _check_no_output(program: Program, cut: Operation, conditions: Conditions) -> None:
     """A slice goes, so that it can be no output."""
     is_output = cut.name in program.outputs
+    # The Update gives it whole.
     cure = "make the new value of the state the output"
     conditions.require(not is_output, "sliced-use", cut.name, "it is an output", cure)

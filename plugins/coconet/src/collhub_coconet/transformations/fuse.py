@@ -50,6 +50,7 @@ def _check_other_stages(
     program: Program, stages: tuple[Stage, ...], conditions: Conditions
 ) -> None:
     """Two stages, each without a cycle, may wait for one another."""
+    # Each stage as one node: an order exists where they make no cycle.
     order = contracted_order(program.operations, [stage.members for stage in stages])
     message = "it and another stage would wait for one another"
     cure = "fuse both stages into one"

@@ -41,6 +41,7 @@ class RefusedMoveError(InputError):
 
     def __init__(self, diagnostic: Diagnostic, condition: str = "", operation: str = "") -> None:
         super().__init__(diagnostic)
+        # Tests and callers ask for these, people read the diagnostic.
         self.condition = condition
         self.operation = operation
 

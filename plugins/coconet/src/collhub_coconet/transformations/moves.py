@@ -178,4 +178,5 @@ def _follower(program: Program, chain: list[str], labels: list[str]) -> str | No
 
 def _text(value: object) -> str:
     """A parameter as a word."""
+    # As the options of passes have them.
     return "+".join(value) if isinstance(value, tuple) else str(value)

@@ -66,6 +66,7 @@ def _part(program: Program, member: str, conditions: Conditions) -> Part:
 def _check_no_whole(member: str, part: Part, conditions: Conditions) -> None:
     """No member needs all chunks before it emits one."""
     for operation in part:
+        # A norm is known when the last element is.
         is_chunkable = operation.kind not in REDUCTIONS_TO_SCALARS
         message = f"{operation.kind} in {member} needs all chunks before it gives one"
         cure = "end the chain before it"

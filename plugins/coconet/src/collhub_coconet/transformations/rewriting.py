@@ -68,6 +68,7 @@ def with_operands(operation: Operation, names: Mapping[str, str]) -> Operation:
     """The operation with other values where `names` has one for an operand."""
     if names.keys().isdisjoint(operation.reads):
         return operation
+    # Numbers stay as they are.
     operands: list[Operand] = [
         names.get(operand, operand) if isinstance(operand, str) else operand
         for operand in operation.operands

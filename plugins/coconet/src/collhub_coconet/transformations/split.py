@@ -45,6 +45,7 @@ def _splittable(program: Program, target: str, conditions: Conditions) -> Operat
     operation = operation_of(program, target, Kind.ALL_REDUCE, conditions)
     reduction = operation.reduction or Reduction.SUM
     message = f"{reduction} depends on the order of the ranks"
+    # No rewriting makes another order right.
     cure = "keep the AllReduce"
     conditions.require(reduction.is_commutative, "commutative", target, message, cure)
     return operation
@@ -56,5 +57,6 @@ def _replaced(
     """The program with two operations instead of one."""
     operations: list[Operation] = []
     for operation in program.operations:
+        # In its place, so that readers stay behind it.
         operations.extend(new if operation is old else (operation,))
     return Rewrite(rewritten(program, operations, conditions), conditions.record())

@@ -74,6 +74,7 @@ class Checker:
     def outputs(self, names: Iterable[str]) -> None:
         """Check that every output is a value of the program."""
         for name in names:
+            # An ill-typed value has been reported.
             if name not in self.types and name not in self._ill_typed:
                 message = f"output {name} is not defined"
                 self._add("undefined", message, "name a value of the program", 0)
@@ -110,6 +111,7 @@ class Checker:
         """Refuse a name that is taken, or read before it is defined."""
         if operation.name in self.types or operation.name in self._ill_typed:
             raise TypingMistakeError("name", "the name is taken", "give every value its own name")
+        # Single assignment: what is read stands above.
         for name in operation.reads:
             if name not in self.types:
                 message = f"{name} is not defined before it is used"
@@ -128,6 +130,7 @@ class Checker:
 
     def _type(self, operand: Operand) -> TensorType | None:
         """The type of an operand; None for a number."""
+        # Numbers fit any type.
         return self.types[operand] if isinstance(operand, str) else None
 
     def _add(self, code: str, message: str, cure: str, line: int) -> None:

@@ -33,6 +33,7 @@ def reduce_scatter(operands: Operands) -> TensorType:
     """L -> S_d; the shape stays the global one."""
     found = _reduced(operands)
     dimension = operands.operation.dimension or 0
+    # A scalar has no dimension to slice.
     check_sliceable(found, dimension, operands.name(0))
     return replace(found, layout=sliced(dimension))
 
@@ -63,6 +64,7 @@ def send(operands: Operands) -> TensorType:
     found = operands.tensor(0)
     offset = operands.operation.offset or 0
     group = found.group + offset
+    # Rank i of one group talks to rank i of the other.
     if offset == 0 or group < 0:
         message = f"group {found.group} with offset {offset} is no other group of the row"
         raise TypingMistakeError("group", message, "an offset leads to another group, from 0 on")

@@ -45,6 +45,7 @@ class Operands:
 
     def check_same_group(self) -> None:
         """Refuse operands that lie on different groups."""
+        # Numbers lie on all groups.
         groups = {found.group for found in self.tensors}
         if len(groups) > 1:
             message = f"operands lie on groups {', '.join(map(str, sorted(groups)))}"
