@@ -6,20 +6,22 @@ import numpy as np
 import numpy.typing as npt
 from collhub_columns import Int64Array, counted_positions
 
-from hub_core.model import (
+from hub_core import (
     Algorithm,
     Buffer,
     Collective,
     CollectiveKind,
+    StepKind,
+    StepTable,
+    UsageError,
+    Workload,
+)
+from hub_core.model import (
     Contributions,
     CustomContract,
     Messages,
     NodeColumns,
     NodeKind,
-    StepKind,
-    StepTable,
-    UsageError,
-    Workload,
     connection_keys,
     pair_in_order,
 )
@@ -76,10 +78,10 @@ def algorithm_of_job(workload: Workload) -> Algorithm:
 
 def _check(nodes: NodeColumns) -> None:
     """Refuse what is no flat job with messages."""
-    is_collective = nodes.is_kind(NodeKind.COLLECTIVE)
-    if is_collective.any():
-        node = nodes.identity[np.argmax(is_collective)]
-        message = f"node {node} is a collective without steps, which cannot be run"
+    calls = np.flatnonzero(nodes.is_kind(NodeKind.COLLECTIVE))
+    if len(calls):
+        first = f"node {nodes.identity[calls[0]]}"
+        message = f"{first} is a collective without steps, which cannot be run"
         raise UsageError(message, cure="run 'collhub expand' first", code="collective")
     # A buffer of no units cannot be.
     if not nodes.is_kind(NodeKind.SEND).any():

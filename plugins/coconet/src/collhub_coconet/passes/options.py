@@ -13,14 +13,14 @@ _MEMBERS = "names of operations or stages, as a+b+c"
 class StatedOptions:
     """How a workload that does not state its program is understood."""
 
+    element: str | None = choice(
+        (None, "float16", "float32", "float64"),
+        "element type of what is filled in, which no trace of names tells",
+    )
     infer: bool = option(
         OptionType.BOOL,
         False,
         "fill in what nodes do not state from the table of operator names, and say what",
-    )
-    element: str | None = choice(
-        (None, "float16", "float32", "float64"),
-        "element type of what is filled in, which no trace of names tells",
     )
 
 

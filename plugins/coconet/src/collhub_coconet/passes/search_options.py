@@ -12,11 +12,11 @@ from hub_core.plugin_api import OptionType, option, optional
 class SearchOptions(StatedOptions):
     """The network and the machine, and how far to look."""
 
-    topology: str | None = optional("network, as ring:8 or a file; rank r on NPU r")
     sizes: str = option(
         OptionType.TEXT, "", "sizes of symbols, as B=8,S=1024 or N=1024..1048576 (default: own)"
     )
     points: int = option(OptionType.INT, 7, "sizes to time of a range", minimum=2, maximum=64)
+    topology: str | None = optional("network, as ring:8 or a file; rank r on NPU r")
     states: int = option(OptionType.INT, 300, "programs to look at", minimum=1, maximum=100000)
     simulate: int = option(
         OptionType.INT,

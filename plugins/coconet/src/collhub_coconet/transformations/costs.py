@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from math import prod
 
 from collhub_coconet.program.operations import (
@@ -35,13 +35,7 @@ class Costs:
 
     def as_fields(self) -> dict[str, int]:
         """All of them by name, in words."""
-        return {
-            "sent bytes": self.sent_bytes,
-            "memory bytes": self.memory_bytes,
-            "operations": self.operations,
-            "state bytes": self.state_bytes,
-            "kernels": self.kernels,
-        }
+        return {name.replace("_", " "): value for name, value in asdict(self).items()}
 
     def __sub__(self, other: Costs) -> Costs:
         return Costs(
