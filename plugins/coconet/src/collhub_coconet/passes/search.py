@@ -29,10 +29,10 @@ def run(workload: Workload, options: SearchOptions) -> tuple[Workload, PassRepor
     and memory at the largest. Raises `InputError` for a network with too few NPUs.
     """
     found = read_program(workload, options)
-    bound = found.bound
+    topology = _topology(options)
+    bound = _on_network(found.bound, topology)
     # The workload has one of these sizes, or none.
     bindings = size_points(bound, options.sizes, options.points)
-    topology = _topology(bound, options)
     rates = _rates(topology, options)
     explored = explore(bound.program, bindings, FormulaModel(rates), options.states)
     how = "by formula"
@@ -43,7 +43,8 @@ def run(workload: Workload, options: SearchOptions) -> tuple[Workload, PassRepor
         explored = judged or explored
     best = explored.winner(_own_place(bound, bindings))
     after = _lowered(bound, best)
-    changes = (*found.filled_in, *told(explored, bindings), f"times are {how}")
+    ranks = f"{bound.binding.num_ranks} ranks a group, one an NPU of {topology.name}"
+    changes = (*found.filled_in, *told(explored, bindings), ranks, f"times are {how}")
     return replace(after, provenance=workload.provenance), PassReport(changes)
 
 
@@ -80,18 +81,24 @@ def _unlike(simulation: Simulation) -> str:
     return f"by formula, since a program cannot be simulated: {simulation.failed}"
 
 
-def _topology(bound: BoundProgram, options: SearchOptions) -> Topology:
-    """The network that the options name, with an NPU for every rank."""
+def _topology(options: SearchOptions) -> Topology:
+    """The network that the options name."""
     if options.topology is None:
         message = "the network to search for is not stated"
         raise UsageError(message, cure="--search --topology ring:8, or -O topology=ring:8")
-    topology = read_topology(options.topology)
+    return read_topology(options.topology)
+
+
+def _on_network(bound: BoundProgram, topology: Topology) -> BoundProgram:
+    """The program with as many ranks in each group as give every NPU one."""
     groups = 1 + max(kind.group for kind in bound.program.types.values())
-    needed = groups * bound.binding.num_ranks
-    if topology.num_npus < needed:
-        message = f"the program has {needed} ranks, {topology.name} has {topology.num_npus} NPUs"
-        raise InputError(message, cure="change --topology, or num_ranks", code="ranks")
-    return topology
+    ranks, rest = divmod(topology.num_npus, groups)
+    if rest or ranks < 2:
+        message = f"{topology.name} has {topology.num_npus} NPUs for {groups} groups of ranks"
+        cure = "state a topology with as many NPUs for every group, at least 2"
+        raise InputError(message, cure=cure, code="ranks")
+    binding = bound_to(bound.program, ranks, bound.binding.sizes)
+    return replace(bound, binding=binding)
 
 
 def _rates(topology: Topology, options: SearchOptions) -> Rates:
