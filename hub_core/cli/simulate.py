@@ -20,7 +20,7 @@ from hub_core.cli.arguments import (
 )
 from hub_core.cli.output import print_fields, print_json, print_line, print_table, progress
 from hub_core.cli.session import Session
-from hub_core.cli.simulate_job import refuse_overlap, simulate_workload
+from hub_core.cli.simulate_job import JobOutputs, refuse_overlap, simulate_workload
 from hub_core.cli.step_times import write_step_times
 from hub_core.cli.workloads import read_workload, warn_of_workload
 from hub_core.model import (
@@ -118,18 +118,8 @@ def simulate(
         options = given["simulator"]
         if has_overlap:
             refuse_overlap([option.name for option in simulator_options], options, backend)
-        return simulate_workload(
-            session,
-            workload,
-            stated,
-            backend,
-            options,
-            name=opened.name,
-            as_json=as_json,
-            has_overlap=has_overlap,
-            steps_out=steps_out,
-            timeline_out=timeline_out,
-        )
+        wanted = JobOutputs(opened.name, as_json, has_overlap, steps_out, timeline_out)
+        return simulate_workload(session, workload, stated, backend, options, wanted)
     if has_overlap:
         raise UsageError("--overlap is for workloads", cure="leave it out for an algorithm")
     topology = stated or _own_topology(session, opened)

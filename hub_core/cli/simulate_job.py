@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hub_core.cli.output import print_fields, print_json, print_line, print_note, print_table
@@ -23,35 +24,41 @@ _LISTED_SORTS = 8
 _NOT_STATED = "not stated"
 
 
+@dataclass(frozen=True, slots=True)
+class JobOutputs:
+    """What is wanted of a simulation of the workload `name`.
+
+    `has_overlap`: also without limits of what a rank may have in flight. `steps_out`,
+    `timeline_out`: files of the times of nodes.
+    """
+
+    name: str
+    as_json: bool
+    has_overlap: bool
+    steps_out: str | None
+    timeline_out: str | None
+
+
 def simulate_workload(
     session: Session,
     workload: Workload,
     topology: Topology | None,
     backend: str,
     options: Mapping[str, str],
-    *,
-    name: str,
-    as_json: bool,
-    has_overlap: bool,
-    steps_out: str | None,
-    timeline_out: str | None,
+    wanted: JobOutputs,
 ) -> int:
-    """Simulate a workload and say when each rank finishes; exit 1 where one never does.
-
-    `has_overlap`: also without limits of what a rank may have in flight. `steps_out`,
-    `timeline_out`: files of the times of nodes.
-    """
-    request = WorkloadRequest(workload, topology)
+    """Simulate a workload and say when each rank finishes; exit 1 where one never does."""
+    request, name = WorkloadRequest(workload, topology), wanted.name
     times = _times(session, request, backend, options, name)
     unlimited = None
-    if has_overlap:
+    if wanted.has_overlap:
         unlimited = _times(session, request, backend, {**options, **UNLIMITED}, name)
     report = _report(workload, times)
-    if steps_out is not None:
-        write_step_times(workload.nodes, times, steps_out)
-    if timeline_out is not None:
-        _write_timeline(session, workload, times, timeline_out)
-    if as_json:
+    if wanted.steps_out is not None:
+        write_step_times(workload.nodes, times, wanted.steps_out)
+    if wanted.timeline_out is not None:
+        _write_timeline(session, workload, times, wanted.timeline_out)
+    if wanted.as_json:
         print_json(_document(name, backend, request, times, unlimited, report))
     else:
         _print_times(request, times, unlimited, report)
