@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from collhub_columns import Int64Array, counted_positions, run_lengths, run_starts
+from collhub_columns import Int64Array, counted_positions, labels, run_lengths, run_starts
 
 from hub_core.model import NodeColumns, NodeKind, Workload, connection_keys, pair_in_order
 
@@ -150,9 +150,7 @@ def _messages(nodes: NodeColumns, start: Int64Array) -> tuple[Int64Array, Int64A
     destination = np.concatenate([peer[sends], rank[receipts]])
     both = np.concatenate([sends, receipts])
     # What tells messages between two ranks apart, as one number.
-    told = np.stack([nodes.tag[both], nodes.bytes[both]])
-    _, label = np.unique(told, axis=1, return_inverse=True)
-    keys = connection_keys(source, destination, label)
+    keys = connection_keys(source, destination, labels(nodes.tag[both], nodes.bytes[both]))
     found = pair_in_order(sends, receipts, keys[: len(sends)], keys[len(sends) :])
     return found.receive, found.send
 

@@ -17,6 +17,7 @@ from collhub_columns import (
     group_pointer,
     inverse,
     is_sorted,
+    labels,
     ordinals,
     positions_in,
     row_pointer,
@@ -130,3 +131,10 @@ def test_distinct_values_are_ascending_and_stand_once(values):
 def test_values_are_found_among_sorted_keys(wanted, keys):
     plain = [keys.index(value) if value in keys else -1 for value in wanted]
     assert rows_of(_column(wanted), _column(keys)).tolist() == plain
+
+
+@given(PAIRS)
+def test_labels_are_equal_where_rows_are_and_ascend_with_them(rows):
+    table = np.array(rows, np.int64).reshape(-1, 2)
+    ordered = sorted(set(rows))
+    assert labels(*table.T).tolist() == [ordered.index(row) for row in rows]

@@ -96,6 +96,14 @@ def distinct(values: npt.NDArray[AnyNumber]) -> npt.NDArray[AnyNumber]:
     return found
 
 
+def labels(*columns: IntArray) -> Int64Array:
+    """A number for every row, int64[rows]: equal where all columns are, ascending with them."""
+    table = np.stack([column.astype(np.int64) for column in columns])
+    # Some versions of numpy return it as a row of a matrix.
+    found: Int64Array = np.unique(table, axis=1, return_inverse=True)[1].reshape(-1)
+    return found
+
+
 def sorted_ordinals(keys: IntArray) -> Int64Array:
     """For every row of sorted keys, how many rows of the same key stand before it."""
     return counted_positions(run_lengths(run_starts(keys), len(keys)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 import numpy as np
-from collhub_columns import Int64Array
+from collhub_columns import labels
 
 from collhub_goal.schedule import GoalOperation, GoalSchedule
 from collhub_goal.text import goal_text
@@ -42,7 +42,8 @@ def schedule_of(workload: Workload) -> GoalSchedule:
         operation=operation,
         amount=np.where(is_message, nodes.bytes, nodes.duration_ns.clip(0)),
         peer=np.where(is_message, nodes.peer, -1).astype(np.int64),
-        tag=np.where(is_message, _tags(nodes), 0),
+        # Messages of one pair match in order, and those of jobs tell sizes apart, too.
+        tag=np.where(is_message, labels(nodes.tag, nodes.bytes), 0),
         # One computation at a time on the device, and one on the host, as in ASTRA-sim.
         cpu=np.where(is_message, -1, np.where(nodes.on_host, 1, 0)).astype(np.int64),
         nic=unstated,
@@ -52,14 +53,6 @@ def schedule_of(workload: Workload) -> GoalSchedule:
         early_parent=none,
         early_child=none,
     )
-
-
-def _tags(nodes: NodeColumns) -> Int64Array:
-    """Tags by which messages of one pair match in order: those of jobs tell sizes apart, too."""
-    keys = np.stack([nodes.tag.astype(np.int64), nodes.bytes])
-    _, number = np.unique(keys, axis=1, return_inverse=True)
-    found: Int64Array = number.reshape(-1).astype(np.int64)
-    return found
 
 
 def _check(nodes: NodeColumns) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from collhub_columns import Int64Array, topological_levels
+from collhub_columns import Int64Array, labels, topological_levels
 from collhub_job_traces import collectives_in_order
 
 from hub_core import Diagnostic, Location, UsageError
@@ -79,15 +79,8 @@ def _messages(workload: Workload) -> list[Diagnostic]:
     rows = rows[~is_wrong]
     is_send = nodes.kind[rows] == NodeKind.SEND
     ends = [nodes.rank[rows], nodes.peer[rows]]
-    columns = (
-        np.where(is_send, *ends),
-        np.where(is_send, *ends[::-1]),
-        nodes.tag[rows],
-        nodes.bytes[rows],
-    )
-    _, key = np.unique(
-        np.stack([column.astype(np.int64) for column in columns]), axis=1, return_inverse=True
-    )
+    pair = np.where(is_send, *ends), np.where(is_send, *ends[::-1])
+    key = labels(*pair, nodes.tag[rows], nodes.bytes[rows])
     surplus = np.bincount(key, np.where(is_send, 1, -1)).astype(np.int64)
     lonely = []
     # Of the surplus of one key, the last ones are those without partner.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
-from collhub_columns import Int64Array, counted_positions
+from collhub_columns import Int64Array, counted_positions, labels
 
 from hub_core import (
     Algorithm,
@@ -113,10 +113,8 @@ def _places(nodes: NodeColumns, counts: Int64Array) -> tuple[Int64Array, Int64Ar
 
 def _channels(nodes: NodeColumns) -> Int64Array:
     """Messages of one pair match in order where tag and bytes are equal: a channel for both."""
-    told = np.stack([nodes.tag.astype(np.int64), nodes.bytes])
-    _, found = np.unique(told, axis=1, return_inverse=True)
     is_message = nodes.is_kind(NodeKind.SEND, NodeKind.RECV)
-    return np.where(is_message, found.reshape(-1), 0)
+    return np.where(is_message, labels(nodes.tag, nodes.bytes), 0)
 
 
 def _kinds(nodes: NodeColumns) -> npt.NDArray[np.uint8]:

@@ -41,10 +41,10 @@ class Values:
     def load(self, arguments: Mapping[str, OnRanks]) -> None:
         """Put the arguments on the ranks of their groups, as `equivalence.run` takes them."""
         for argument in self.program.arguments:
-            first = argument.type.group * self.binding.num_ranks
+            ranks = self.binding.ranks_of(argument.type.group)
             for position, part in enumerate(arguments[argument.name]):
                 chosen = elements_on(argument.type, self.binding, position)
-                self.write(argument.name, first + position, chosen, part.reshape(-1))
+                self.write(argument.name, ranks[position], chosen, part.reshape(-1))
 
     def read(self, name: str, rank: int, chosen: Int64Array) -> Array:
         """Elements of a value. Raises `InputError` for one that is not there yet."""
@@ -76,7 +76,7 @@ class Values:
         """What a rank of its group has of a value, as `equivalence.run` gives it."""
         kind = self.program.types[name]
         chosen = elements_on(kind, self.binding, position)
-        rank = kind.group * self.binding.num_ranks + position
+        rank = self.binding.ranks_of(kind.group)[position]
         shape = list(self.binding.shape(kind.shape))
         if kind.layout.is_sliced:
             rest = int(np.prod(shape, dtype=np.int64)) // shape[kind.layout.dimension]

@@ -59,6 +59,25 @@ def choice_of(choices: Choices, name: str, *, is_scalar: bool = False) -> Choice
     return choices.get(name, choices.get("", Choice()))
 
 
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A collective of the ranks `members`, the full buffer of which has `size_bytes` bytes.
+
+    `root`: one of the members, counted from 0 among them.
+    """
+
+    kind: Kind
+    members: range
+    root: int | None
+    size_bytes: int
+
+    @property
+    def collective(self) -> Collective:
+        """The collective, of one unit for each rank's part, in place."""
+        kind, ranks = KINDS[self.kind], len(self.members)
+        return Collective(kind, ranks, kind.traits.parts(ranks), root=self.root, in_place=True)
+
+
 class Algorithms:
     """Makes the algorithms of collectives on the ranks of one group; each one once."""
 
@@ -66,61 +85,45 @@ class Algorithms:
         self._topology, self._registry = topology, registry
         self._made: dict[Hashable, Contents] = {}
 
-    def contents(
-        self, kind: Kind, choice: Choice, members: range, root: int | None, size: int
-    ) -> Contents:
-        """The algorithm of a piece whose full buffer has `size` bytes, as nodes.
+    def contents(self, call: Call, choice: Choice) -> Contents:
+        """The algorithm of a piece as nodes.
 
         Raises `HubError` where it does not fit, or is wrong.
         """
         named = choice.algorithm if isinstance(choice.algorithm, str) else id(choice.algorithm)
         options = tuple(sorted(choice.options.items()))
-        key = kind, named, options, members, root, size
+        key = call, named, options
         if key not in self._made:
-            algorithm = self._algorithm(KINDS[kind], choice, members, root, size)
-            self._made[key] = contents_of(algorithm, size)
+            algorithm = self._algorithm(call, choice)
+            self._made[key] = contents_of(algorithm, call.size_bytes)
         return self._made[key]
 
-    def _algorithm(
-        self,
-        kind: CollectiveKind,
-        choice: Choice,
-        members: range,
-        root: int | None,
-        size: int,
-    ) -> Algorithm:
+    def _algorithm(self, call: Call, choice: Choice) -> Algorithm:
         """The algorithm by name, or the one that is given; verified."""
         given = choice.algorithm
         if isinstance(given, str):
             is_file = not given.isidentifier() and bool({"/", "."} & set(given))
             if not is_file:
-                return self._verified(self._synthesized(kind, choice, members, root, size))
+                return self._verified(self._synthesized(call, choice))
             given = read(given, registry=self._registry)
-        stated = given.collective
-        if (stated.kind, stated.num_ranks, stated.root) != (kind, len(members), root):
-            message = f"{given!r} is no {kind} of {len(members)} ranks"
+        stated, wanted = given.collective, call.collective
+        fits = (stated.kind, stated.num_ranks, stated.root) == (
+            wanted.kind, wanted.num_ranks, wanted.root,
+        )  # fmt: skip
+        if not fits:
+            message = f"{given!r} is no {wanted.kind} of {wanted.num_ranks} ranks"
             raise InputError(message, cure="name another algorithm", code="algorithm-does-not-fit")
         return self._verified(given)
 
-    def _synthesized(
-        self,
-        kind: CollectiveKind,
-        choice: Choice,
-        members: range,
-        root: int | None,
-        size: int,
-    ) -> Algorithm:
+    def _synthesized(self, call: Call, choice: Choice) -> Algorithm:
         """What a synthesizer makes on the network of the group alone."""
-        ranks = len(members)
-        parts = kind.traits.parts(ranks)
-        collective = Collective(kind, ranks, parts, root=root, in_place=True)
         network = self._topology
-        if ranks < network.num_npus:
-            network = network.subset(members)
+        if len(call.members) < network.num_npus:
+            network = network.subset(call.members)
         return synthesize(
-            collective,
+            call.collective,
             network,
-            size,
+            call.size_bytes,
             name=str(choice.algorithm),
             options=choice.options,
             registry=self._registry,

@@ -15,7 +15,7 @@ import numpy as np
 from collhub_columns import Int64Array
 
 from collhub_coconet.documents.text import reduces_scalar
-from collhub_coconet.lowering.algorithms import Algorithms, Choices, choice_of
+from collhub_coconet.lowering.algorithms import Algorithms, Call, Choices, choice_of
 from collhub_coconet.lowering.contents import Contents
 from collhub_coconet.lowering.grids import Grid
 from collhub_coconet.lowering.nodes import NodeList
@@ -89,19 +89,11 @@ class _Flattening:
         self.stage_of = {name: stage for stage in self.program.stages for name in stage.members}
         self.regions = regions_of(self.program)
         self.cuts = cuts_of(self.program, self.binding, self.regions, self._grid)
-        self.stream = np.full(self._groups * self.binding.num_ranks, -1, np.int64)
-
-    @property
-    def _groups(self) -> int:
-        """Number of groups of the program."""
-        # Groups count from 0, those that nothing uses included.
-        return 1 + max((kind.group for kind in self.program.types.values()), default=0)
+        self.stream = np.full(self.program.num_groups * self.binding.num_ranks, -1, np.int64)
 
     def _ranks(self, group: int) -> Int64Array:
-        """Ranks of the job in one group."""
-        # Groups stand one behind the other.
-        first = group * self.binding.num_ranks
-        return np.arange(first, first + self.binding.num_ranks)
+        """Ranks of the job in one group, as a column."""
+        return np.asarray(self.binding.ranks_of(group), np.int64)
 
     def _grid(self, operation: Operation, before: Grid | None) -> Grid:
         """The chunks of a communication, which its algorithm decides."""
@@ -128,15 +120,13 @@ class _Flattening:
             is_scalar = not operation.is_communication
             kind = self.program.types[operation.name if is_scalar else operation.reads[0]]
             choice = choice_of(self.choices, operation.name, is_scalar=is_scalar)
-            ranks = self._ranks(kind.group)
-            members = range(int(ranks[0]), int(ranks[-1]) + 1)
+            members = self.binding.ranks_of(kind.group)
             size = self._full_bytes(operation, is_scalar)
             piece = max(1, -(-size // choice.chunks))
             found = Kind.ALL_REDUCE if is_scalar else operation.kind
             root = operation.root if found in (Kind.BROADCAST, Kind.REDUCE) else None
-            self.contents[operation.name] = self.algorithms.contents(
-                found, choice, members, root, piece
-            )
+            call = Call(found, members, root, piece)
+            self.contents[operation.name] = self.algorithms.contents(call, choice)
         return self.contents[operation.name]
 
     def _full_bytes(self, operation: Operation, is_scalar: bool) -> int:
@@ -369,7 +359,7 @@ class _Flattening:
 
     def finished(self) -> FlatProgram:
         """The flat program; rows are grouped by rank, in the order in which they were made."""
-        ranks = self._groups * self.binding.num_ranks
+        ranks = self.program.num_groups * self.binding.num_ranks
         table = NodeColumns.from_columns(
             ranks,
             self.nodes.columns(),
@@ -380,7 +370,7 @@ class _Flattening:
         order = np.argsort(self.nodes.column("rank"), kind="stable")
         groups = tuple(
             ProcessGroup(str(1 + group), tuple(self._ranks(group).tolist()))
-            for group in range(self._groups)
+            for group in range(self.program.num_groups)
         )
         version = installed_version("collhub-coconet") or ""
         workload = Workload(

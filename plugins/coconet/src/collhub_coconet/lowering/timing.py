@@ -81,7 +81,7 @@ def makespan(
     `HubError`.
     """
     registry = registry or discover()
-    ranks = binding.num_ranks * _groups(program)
+    ranks = binding.num_ranks * program.num_groups
     network = machine.network(ranks, registry)
     flat = flatten(program, binding, network, choices, registry=registry)
     times = simulated(flat, machine, network, registry)
@@ -157,7 +157,7 @@ def peak_bytes(program: Program, binding: Binding) -> int:
             last[read] = max(last.get(read, 0), reach)
     last |= dict.fromkeys(program.outputs, len(kernels) - 1)
     peak = 0
-    for group in range(_groups(program)):
+    for group in range(program.num_groups):
         fixed = sum(
             binding.bytes_of_rank(one.type) for one in program.arguments if one.type.group == group
         )
@@ -171,12 +171,6 @@ def peak_bytes(program: Program, binding: Binding) -> int:
                 change[last[name] + 1] -= binding.bytes_of_rank(kind)
         peak = max(peak, fixed + int(np.cumsum(change).max(initial=0)))
     return peak
-
-
-def _groups(program: Program) -> int:
-    """Groups of ranks of a program."""
-    # Groups count from 0.
-    return 1 + max((kind.group for kind in program.types.values()), default=0)
 
 
 __all__ = ["Choice", "Machine", "Makespan", "makespan", "peak_bytes", "simulated", "timed"]

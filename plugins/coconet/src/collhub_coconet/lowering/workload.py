@@ -80,24 +80,25 @@ class _Job:
 
     def workload(self) -> Workload:
         """The finished workload."""
-        # Groups are of the same size, one behind the other.
-        ranks = self.binding.num_ranks
         if not self.rows:
             # A program of views alone: nothing runs, and its nodes say so.
             stated = self.statements.add(())
-            for rank in self._ranks(0):
+            for rank in self.binding.ranks_of(0):
                 self._row({"rank": rank, "kind": NodeKind.MARKER, "extra": stated})
-        count = 1 + max((kind.group for kind in self.program.types.values()), default=0)
+        count = self.program.num_groups
         columns = {
             name: [row.get(name, 0 if name == "tag" else -1) for row in self.rows]
             for name in (*_COLUMNS, *_OF_MESSAGES)
         }
         parents, children = zip(*sorted(self.edges), strict=True) if self.edges else ((), ())
         nodes = NodeColumns.from_columns(
-            ranks * count, columns, (list(parents), list(children)), file=self.program.name
+            self.binding.num_ranks * count,
+            columns,
+            (list(parents), list(children)),
+            file=self.program.name,
         )
         groups = tuple(
-            ProcessGroup(str(1 + group), tuple(range(group * ranks, (group + 1) * ranks)))
+            ProcessGroup(str(1 + group), tuple(self.binding.ranks_of(group)))
             for group in range(count)
         )
         return Workload(nodes, tuple(self.names), groups, extras=self.statements.extras())
@@ -120,7 +121,7 @@ class _Job:
         count = sum(operations_of(self.program, one, self.binding) for one in working)
         touched = memory_bytes(self.program, operations, self.binding)
         made = []
-        for rank in self._ranks(group):
+        for rank in self.binding.ranks_of(group):
             row = {"rank": rank, "kind": NodeKind.COMPUTE, "name": name, "extra": stated}
             made.append(self._row(row | {"operations": count, "bytes": touched}))
         self._depend(made, (read for one in operations for read in one.reads))
@@ -144,7 +145,7 @@ class _Job:
         row |= {"name": self._name(operation.name), "group": operand.group}
         row["bytes"] = self.binding.bytes_of_rank(operand)
         row["extra"] = self.statements.add([operation])
-        made = [self._row(row | {"rank": rank}) for rank in self._ranks(operand.group)]
+        made = [self._row(row | {"rank": rank}) for rank in self.binding.ranks_of(operand.group)]
         self._depend(made, [operation.name] if is_scalar else operation.reads)
         self.producer[operation.name] = made
 
@@ -156,7 +157,7 @@ class _Job:
         row = {"name": self._name(operation.name), "tag": len(self.names)}
         row["bytes"] = self.binding.bytes_of_rank(kind)
         row["extra"] = self.statements.add([operation])
-        pairs = list(zip(self._ranks(sender), self._ranks(kind.group), strict=True))
+        pairs = list(zip(self.binding.ranks_of(sender), self.binding.ranks_of(kind.group), strict=True))
         sends = [
             self._row(row | {"rank": one, "peer": other, "kind": NodeKind.SEND})
             for one, other in pairs
@@ -175,14 +176,6 @@ class _Job:
             place = Location(self.program.name)
             raise InputError(message, location=place, cure="count ranks from 0", code="root")
         return self.program.types[operation.name].group * ranks + root
-
-    def _ranks(self, group: int) -> range:
-        """Ranks of the job in one group.
-
-        Group k begins at rank k * p.
-        """
-        first = group * self.binding.num_ranks
-        return range(first, first + self.binding.num_ranks)
 
     def _row(self, row: dict[str, int]) -> int:
         """Enter a row.

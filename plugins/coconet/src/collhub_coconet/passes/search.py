@@ -91,7 +91,7 @@ def _topology(options: SearchOptions) -> Topology:
 
 def _on_network(bound: BoundProgram, topology: Topology) -> BoundProgram:
     """The program with as many ranks in each group as give every NPU one."""
-    groups = 1 + max(kind.group for kind in bound.program.types.values())
+    groups = bound.program.num_groups
     ranks, rest = divmod(topology.num_npus, groups)
     if rest or ranks < 2:
         message = f"{topology.name} has {topology.num_npus} NPUs for {groups} groups of ranks"

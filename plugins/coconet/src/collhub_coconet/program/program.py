@@ -82,6 +82,12 @@ class Program:
         return readers_of(self.operations)
 
     @cached_property
+    def num_groups(self) -> int:
+        """Number of groups of ranks, counted up to the last one that a value names."""
+        # Groups count from 0, those that nothing uses included.
+        return 1 + max((kind.group for kind in self.types.values()), default=0)
+
+    @cached_property
     def declared(self) -> Mapping[str, Argument]:
         """Arguments by name, states among them."""
         # In the order of declaration.

@@ -144,6 +144,11 @@ class Binding:
         """
         return tuple(self._size(size) for size in shape)
 
+    def ranks_of(self, group: int) -> range:
+        """Ranks of the job in one group: group k begins at rank k * p."""
+        first = group * self.num_ranks
+        return range(first, first + self.num_ranks)
+
     def elements(self, shape: Shape) -> int:
         """Number of elements of the whole tensor."""
         count = 1
