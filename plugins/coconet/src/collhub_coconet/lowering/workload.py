@@ -157,7 +157,8 @@ class _Job:
         row = {"name": self._name(operation.name), "tag": len(self.names)}
         row["bytes"] = self.binding.bytes_of_rank(kind)
         row["extra"] = self.statements.add([operation])
-        pairs = list(zip(self.binding.ranks_of(sender), self.binding.ranks_of(kind.group), strict=True))
+        ends = self.binding.ranks_of(sender), self.binding.ranks_of(kind.group)
+        pairs = list(zip(*ends, strict=True))
         sends = [
             self._row(row | {"rank": one, "peer": other, "kind": NodeKind.SEND})
             for one, other in pairs
