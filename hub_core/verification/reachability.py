@@ -2,8 +2,8 @@
 
 Cheap sufficient tests come first: a direct edge; both on one chain of program order; both on one
 chain that follows messages. What is left is contracted (the only way out of a node, or into it,
-must be taken), and decided within the rank by marks that spread from the starts; at last, exactly,
-by marks over the whole graph. Invariant: a pair leaves the open ones only with a proof of its path,
+must be taken), and decided by marks that spread from the starts: within what data and messages
+connect where these flows are small, within the rank, at last, exactly, over the whole graph. Invariant: a pair leaves the open ones only with a proof of its path,
 so that what stays open at the end is unordered. Cost: linear in steps, edges and pairs, but for the
 marks: (steps + edges) times the smaller of the number of chains that hold the start of an open pair
 and a thirty-second of the number of these starts.
@@ -11,12 +11,13 @@ and a thirty-second of the number of these starts.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from collhub_columns import BoolArray, Int64Array, ordinals
+from collhub_columns import BoolArray, Int64Array, distinct, ordinals
 
 from hub_core.verification.order_graph import OrderGraph
 
@@ -24,6 +25,8 @@ _PROBED_PARENTS = 8
 _CONTRACTIONS = 16
 _CLOCK_BYTES = 1 << 28
 _PARENTS_AT_ONCE = 16
+# As many need at most four columns of bits.
+_PAIRS_OF_SMALL_FLOW = 256
 
 _Array = npt.NDArray[Any]
 
@@ -33,9 +36,8 @@ def unordered_in(graph: OrderGraph, earlier: Int64Array, later: Int64Array) -> I
     open_pairs = np.arange(len(earlier))
     earlier, later = graph.position[earlier], graph.position[later]
     open_pairs = open_pairs[~_are_linked(graph, earlier, later)]
-    if not len(open_pairs):
-        return open_pairs
-    return open_pairs[_search(graph, earlier[open_pairs], later[open_pairs])]
+    is_open = ~_are_joined(graph, earlier[open_pairs], later[open_pairs])
+    return open_pairs[is_open]
 
 
 def _are_linked(graph: OrderGraph, earlier: Int64Array, later: Int64Array) -> BoolArray:
@@ -50,25 +52,32 @@ def _are_linked(graph: OrderGraph, earlier: Int64Array, later: Int64Array) -> Bo
     return linked
 
 
-def _search(graph: OrderGraph, earlier: Int64Array, later: Int64Array) -> Int64Array:
-    """Indices of the pairs of nodes that stay unordered after all tests, ascending."""
+def _are_joined(graph: OrderGraph, earlier: Int64Array, later: Int64Array) -> BoolArray:
+    """Whether there is a path: exactly."""
     earlier, later = _contract(graph, earlier, later)
-    undecided = np.flatnonzero(~_are_ordered_cheaply(graph, earlier, later))
-    # Contraction can cross the two; a path to an earlier position does not exist.
-    is_backward = earlier[undecided] >= later[undecided]
-    hopeless, undecided = undecided[is_backward], undecided[~is_backward]
+    ordered = _are_on_a_chain(graph, earlier, later)
+    for part, start, stop in _searches(graph, earlier, later):
+        asked = np.flatnonzero(~ordered)
+        if not len(asked):
+            break
+        ordered[asked] = _reach(graph, start[asked], stop[asked], part)
+    return ordered
+
+
+def _searches(
+    graph: OrderGraph, earlier: Int64Array, later: Int64Array
+) -> Iterator[tuple[Int64Array, Int64Array, Int64Array]]:
+    """Where to search, by rising cost, as (part of every node, starts, ends); the last is exact."""
+    if np.bincount(graph.flow[earlier]).max(initial=0) <= _PAIRS_OF_SMALL_FLOW:
+        yield graph.flow, earlier, later
     receive_of, send_of = graph.partners
     # Within a rank, also from the receive of the first step to the send of the second.
-    for start, stop in ((receive_of[earlier], send_of[later]), (earlier, later)):
-        same_rank = graph.rank[start] == graph.rank[stop]
-        local = undecided[(same_rank & (start < stop))[undecided]]
-        found = local[_reach(graph, start[local], stop[local], within_rank=True)]
-        undecided = np.setdiff1d(undecided, found, assume_unique=True)
-    is_reached = _reach(graph, earlier[undecided], later[undecided], within_rank=False)
-    return np.sort(np.concatenate([hopeless, undecided[~is_reached]]))
+    yield graph.rank, receive_of[earlier], send_of[later]
+    yield graph.rank, earlier, later
+    yield np.zeros_like(graph.rank), earlier, later
 
 
-def _are_ordered_cheaply(graph: OrderGraph, earlier: Int64Array, later: Int64Array) -> BoolArray:
+def _are_on_a_chain(graph: OrderGraph, earlier: Int64Array, later: Int64Array) -> BoolArray:
     """Whether a pair is one node, or in order on one chain: bool[pairs]."""
     same_program = graph.program_chain[earlier] == graph.program_chain[later]
     # Within a chain a later node is reached from an earlier one; that of one chain suffices.
@@ -84,7 +93,7 @@ def _contract(
     """Move `earlier` along only successors, `later` along only predecessors: the answer stays."""
     earlier, later = earlier.copy(), later.copy()
     for _ in range(_CONTRACTIONS):
-        undecided = ~_are_ordered_cheaply(graph, earlier, later) & (earlier < later)
+        undecided = ~_are_on_a_chain(graph, earlier, later) & (earlier < later)
         forward = undecided & (graph.only_child[earlier] >= 0)
         earlier[forward] = graph.only_child[earlier[forward]]
         # Judged again: the move forward may have met the other end.
@@ -123,20 +132,26 @@ class _Marks:
 
 
 def _reach(
-    graph: OrderGraph, earlier: Int64Array, later: Int64Array, within_rank: bool
+    graph: OrderGraph, earlier: Int64Array, later: Int64Array, part: Int64Array
 ) -> BoolArray:
-    """Whether there is a path, along dependencies only where `within_rank`, by marks.
+    """Whether a path stays in one part, by marks; `part`: int64, the part of every node.
 
     Columns are done in blocks that fit memory, each over the levels between its starts and their
-    ends. Where only paths within a rank count, the ranks share the columns.
+    ends. Parts share the columns.
     """
     reached = np.zeros(len(earlier), np.bool_)
-    if not len(earlier):
+    # A path leads to later nodes.
+    local = np.flatnonzero((part[earlier] == part[later]) & (earlier < later))
+    if not len(local):
         return reached
-    clocks, bits = _clocks(graph, earlier, within_rank), _bits(graph, earlier, within_rank)
-    # Bytes a node: clocks are int32, bits uint64.
-    marks = clocks if 4 * clocks.width <= 8 * bits.width else bits
-    edges = graph.edges(within_rank=within_rank)
+    earlier, later = earlier[local], later[local]
+    marks = _bits(graph, earlier, part)
+    # Of a chain in several parts, the clock would be in the column of another one.
+    if np.array_equal(part, part[graph.program_chain]):
+        clocks = _clocks(graph, earlier, part)
+        # Bytes a node: clocks are int32, bits uint64.
+        marks = clocks if 4 * clocks.width <= 8 * marks.width else marks
+    edges = graph.edges(part)
     # As many columns as fit the memory set aside for them.
     width = max(1, _CLOCK_BYTES // (marks.value.itemsize * (len(graph) + 1)))
     column = marks.column[earlier]
@@ -146,35 +161,30 @@ def _reach(
             continue
         starts, ends = earlier[asked], later[asked]
         block, base = _spread(graph, edges, marks, (first, width), (starts, ends))
-        reached[asked] = marks.has(block[ends - base, column[asked] - first], starts)
+        reached[local[asked]] = marks.has(block[ends - base, column[asked] - first], starts)
     return reached
 
 
-def _clocks(graph: OrderGraph, starts: Int64Array, within_rank: bool) -> _Marks:
+def _clocks(graph: OrderGraph, starts: Int64Array, part: Int64Array) -> _Marks:
     """Marks of all nodes of the chains that hold a start."""
-    chains = np.unique(graph.program_chain[starts])
+    chains = distinct(graph.program_chain[starts])
     column_of_chain = np.full(len(graph), -1, np.int64)
-    column_of_chain[chains] = _columns(graph, chains, within_rank)
+    column_of_chain[chains] = ordinals(part[chains])
     # The clock of a node on its own chain is the node itself.
     clock = np.arange(len(graph), dtype=np.int32)
     return _Marks(column_of_chain[graph.program_chain], clock, np.maximum, -1)
 
 
-def _bits(graph: OrderGraph, starts: Int64Array, within_rank: bool) -> _Marks:
+def _bits(graph: OrderGraph, starts: Int64Array, part: Int64Array) -> _Marks:
     """Marks of the starts alone."""
-    starts = np.unique(starts)
+    starts = distinct(starts)
     # Numbers of starts, 64 to a column.
-    number = _columns(graph, starts, within_rank)
+    number = ordinals(part[starts])
     column = np.full(len(graph), -1, np.int64)
     value = np.zeros(len(graph), np.uint64)
     column[starts] = number // 64
     value[starts] = np.uint64(1) << (number % 64).astype(np.uint64)
     return _Marks(column, value, np.bitwise_or, 0)
-
-
-def _columns(graph: OrderGraph, nodes: Int64Array, within_rank: bool) -> Int64Array:
-    """A number for every node: its own or, where ranks share the numbers, its own in its rank."""
-    return ordinals(graph.rank[nodes]) if within_rank else np.arange(len(nodes))
 
 
 def _spread(

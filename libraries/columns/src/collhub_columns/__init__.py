@@ -30,6 +30,7 @@ from collhub_columns.groups import (
 )
 from collhub_columns.levels import Order, topological_levels
 from collhub_columns.pairs import NodePairs
+from collhub_columns.parts import chain_cover, connected_parts, values_of_single_keys
 from collhub_columns.paths import ArcGroups, Arcs
 from collhub_columns.tables import ColumnTable, RankTable
 
@@ -47,6 +48,8 @@ __all__ = [
     "RankTable",
     "UInt8Array",
     "UInt64Array",
+    "chain_cover",
+    "connected_parts",
     "counted_positions",
     "csr",
     "distinct",
@@ -67,4 +70,5 @@ __all__ = [
     "run_starts",
     "sorted_ordinals",
     "topological_levels",
+    "values_of_single_keys",
 ]  # fmt: skip
