@@ -51,9 +51,10 @@ class OrderGraph:
     @cached_property
     def flow(self) -> Int64Array:
         """What every node is connected with by data and messages, named by its first node."""
+        data = self._data[:, self._data[1] >= 0]
         messages = np.stack([self.parents, self.children])[:, self.num_dependencies :]
-        ends = np.concatenate([self._data[:, self._data[1] >= 0], messages], axis=1)
-        return connected_parts(*ends, len(self))
+        parents, children = np.concatenate([data, messages], axis=1)
+        return connected_parts(parents, children, len(self))
 
     @cached_property
     def program_chain(self) -> Int64Array:

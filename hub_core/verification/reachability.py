@@ -3,10 +3,11 @@
 Cheap sufficient tests come first: a direct edge; both on one chain of program order; both on one
 chain that follows messages. What is left is contracted (the only way out of a node, or into it,
 must be taken), and decided by marks that spread from the starts: within what data and messages
-connect where these flows are small, within the rank, at last, exactly, over the whole graph. Invariant: a pair leaves the open ones only with a proof of its path,
-so that what stays open at the end is unordered. Cost: linear in steps, edges and pairs, but for the
-marks: (steps + edges) times the smaller of the number of chains that hold the start of an open pair
-and a thirty-second of the number of these starts.
+connect where these flows are small, within the rank, at last, exactly, over the whole graph.
+Invariant: a pair leaves the open ones only with a proof of its path, so that what stays open at the
+end is unordered. Cost: linear in steps, edges and pairs, but for the marks: (steps + edges) times
+the smaller of the number of chains that hold the start of an open pair and a thirty-second of the
+number of these starts.
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ from collhub_tacos.networks.link_network import LinkNetwork
 from collhub_tacos.phases.candidate import SynthesisCandidate
 from collhub_tacos.phases.forms import FORMS, ladder_of
 from collhub_tacos.progress import Progress, part_of
+from collhub_tacos.prospects import Prospects
 from collhub_tacos.setting import MOST_COMPARED, Setting
 from hub_core.model import CollectiveKind, InputError, UsageError
 from hub_core.network import lower_bound_ns
@@ -62,6 +63,7 @@ class _BestCandidate:
         self._is_judged = is_judged(setting, request)
         self._compared: tuple[int, SynthesisCandidate] | None = None
         self._by_form: dict[str, SynthesisCandidate] = {}
+        self.prospects = Prospects()
 
     @property
     def is_empty(self) -> bool:
@@ -90,18 +92,23 @@ class _BestCandidate:
             self._by_form[candidate.form] = candidate
 
     def _compare(self, candidate: SynthesisCandidate) -> None:
-        if self._compared is None:
-            time_ps = compared_ps(self._setting, self._request, candidate, None)
-            self._compared = None if time_ps is None else (time_ps, candidate)
+        limit = None if self._compared is None else self._compared[0]
+        way, pieces = candidate.way, candidate.pieces
+        if way is not None and not self.prospects.are_good(way, pieces):
             return
-        limit, best = self._compared
         time_ps = compared_ps(self._setting, self._request, candidate, limit)
-        if time_ps is None:
-            return
-        saved = limit - time_ps
-        has_more = candidate.num_transfers > best.num_transfers
-        if saved > (_WORTH * limit if has_more else 0):
+        if way is not None:
+            self.prospects.note(way, pieces, time_ps)
+        if time_ps is not None and self._is_worth(candidate, time_ps):
             self._compared = time_ps, candidate
+
+    def _is_worth(self, candidate: SynthesisCandidate, time_ps: int) -> bool:
+        """Whether a candidate saves something, and enough for its messages if they are more."""
+        if self._compared is None:
+            return True
+        limit, best = self._compared
+        has_more = candidate.num_transfers > best.num_transfers
+        return limit - time_ps > (_WORTH * limit if has_more else 0)
 
     def fastest(self) -> SynthesisCandidate:
         """Fastest of all; forms are compared by the simulator where its word counts more."""
@@ -193,8 +200,11 @@ def _climb(
     times: list[int] = []
     enough_ps = 0
     for place, pieces in enumerate(ladder):
-        candidates = FORMS[kind](setting, pieces, part_of(progress, place, len(ladder)))
+        part = part_of(progress, place, len(ladder))
+        candidates = FORMS[kind](setting, pieces, part, best.prospects)
         yield from candidates
+        if not candidates:
+            return
         times.append(candidates[0].time_ps)
         is_compared = setting.is_compared(candidates[0].collective.unit_count)
         if is_compared and not place:

@@ -54,6 +54,14 @@ def connected_networks(draw: st.DrawFn) -> Topology:
     return Links(ends[:, 0], ends[:, 1], np.asarray(rates), latencies).topology("random", n, n)
 
 
+def test_a_result_waits_until_nothing_reads_the_input():
+    # Found by the test below: rank 4 got its result while a sum was still to begin with INPUT.
+    ends = np.array([[0, 1], [0, 4], [1, 2], [2, 3], [3, 4], [4, 5], [5, 0], [5, 3]]).T
+    rates, latencies = np.full(8, 10e9), np.full(8, 1e-6)
+    report = verify(all_reduce(Links(*ends, rates, latencies).topology("ring", 6, 6), 1))
+    assert report.ok, report.diagnostics[:1]
+
+
 @settings(max_examples=60, deadline=None)
 @given(connected_networks(), st.integers(1, 3))
 def test_every_rank_gets_every_contribution_once(topology: Topology, pieces: int) -> None:

@@ -117,7 +117,8 @@ class _StepWriter:
         total = vectors[number].adder
         # A message is part of a result at least.
         other = vectors[total].left + vectors[total].right - number
-        if vectors[number].uses == 1 and self._is_made(there, other):
+        is_free = vectors[number].uses == 1 and self._may_be_written(there, total, other)
+        if is_free and self._is_made(there, other):
             kind, read, written = StepKind.RECV_REDUCE, other, total
             self._put(there, total, other)
         else:
@@ -134,6 +135,12 @@ class _StepWriter:
     def built(self) -> tuple[StepTable, Int64Array]:
         """All steps, and the units of SCRATCH by NPU."""
         return self._steps.build(), np.asarray(self._slots, np.int64) * self._pieces
+
+    def _may_be_written(self, npu: int, number: int, part: int) -> bool:
+        """Whether nothing but this addition to `part` reads INPUT any more, for a result."""
+        reads = len(self._readers[npu][0]) + (part == OWN)
+        is_last = reads == self._plan.vectors[npu][OWN].uses
+        return is_last or number != self._plan.result[npu]
 
     def _is_made(self, npu: int, number: int) -> bool:
         return number == OWN or bool(self._plan.vectors[npu][number].steps)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from collhub_schedules import Chunks, Transfers
 
 from collhub_tacos.progress import Progress
+from collhub_tacos.prospects import Way
 from hub_core.model import Algorithm, Collective, JsonValue
 
 Nodes = Sequence[int] | None
@@ -21,7 +22,8 @@ class SynthesisCandidate:
     `transfers(nodes)`: all of them, or those that touch some nodes. `replay(progress)`: check the
     whole on the synthesizer's own arrays, where not all steps are made; False where it cannot.
     `whole`: the algorithm itself, where it does not follow from transfers. `is_timed`: whether the
-    times take it into account that messages meet; else a simulator has to tell.
+    times take it into account that messages meet; else a simulator has to tell. `way`: where
+    several numbers of pieces are tried.
     """
 
     form: str
@@ -36,3 +38,4 @@ class SynthesisCandidate:
     is_interrupted: bool = False
     whole: Algorithm | None = None
     is_timed: bool = True
+    way: Way | None = None

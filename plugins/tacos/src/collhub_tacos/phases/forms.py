@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
+from typing import TypeVar
 
 import numpy as np
 from collhub_columns import Int64Array
@@ -16,6 +18,7 @@ from collhub_tacos.networks.window_rules import CAPPED, FREE, SLOW_START, UNCAPP
 from collhub_tacos.phases.candidate import Nodes, SynthesisCandidate
 from collhub_tacos.phases.reversal import reversed_schedule
 from collhub_tacos.progress import Progress
+from collhub_tacos.prospects import Prospects, Way
 from collhub_tacos.routing.plan import RoutePlan
 from collhub_tacos.schedules.link_schedule import LinkSchedule
 from collhub_tacos.schedules.windows import windows_of_links
@@ -60,6 +63,9 @@ def ladder_of(setting: Setting) -> list[int]:
     rounds = (ladder[-1] // others).bit_length()
     multiples = [others << power for power in range(rounds)]
     return setting.candidates(sorted({*ladder, *multiples}))
+
+
+_Way = TypeVar("_Way")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -108,13 +114,17 @@ class _Phases:
         return all(spread.replay(progress) for spread in each_once)
 
     def candidates(
-        self, form: str, pieces: int, parts: tuple[Collective, Chunks]
+        self, form: str, pieces: int, parts: tuple[Collective, Chunks], place: int
     ) -> list[SynthesisCandidate]:
-        """What is offered for synthesis: with the window of the plan, and with the others."""
+        """What is offered for synthesis: with the window of the plan, and with the others.
+
+        `place`: of these spreadings among those that are made alike.
+        """
         found = []
         for rule in self._rules():
             phases = replace(self, times=replace(self.times, rule=rule))
-            found.append(phases._candidate(form, pieces, parts))
+            candidate = phases._candidate(form, pieces, parts)
+            found.append(replace(candidate, way=Way(form, place, rule)))
         return found
 
     def _rules(self) -> tuple[WindowRule, ...]:
@@ -146,41 +156,57 @@ class _Phases:
         )
 
 
-Form = Callable[[Setting, int, Progress], list[SynthesisCandidate]]
-"""`form(setting, pieces, progress)`: the algorithms with so many chunks of a share."""
+Form = Callable[[Setting, int, Progress, Prospects], list[SynthesisCandidate]]
+"""`form(setting, pieces, progress, prospects)`: the algorithms with so many chunks of a share.
+
+Those that have good prospects with so many; what is planned comes first.
+"""
 
 
-def _spread(setting: Setting, pieces: int, progress: Progress) -> list[SynthesisCandidate]:
+def _numbered(planned: Sequence[_Way], free: Sequence[_Way]) -> Iterator[tuple[int, _Way]]:
+    """Ways with their places: 0 for what is planned, if it is made, and 1 and more for others."""
+    return chain(enumerate(planned), enumerate(free, 1))
+
+
+def _spread(
+    setting: Setting, pieces: int, progress: Progress, prospects: Prospects
+) -> list[SynthesisCandidate]:
     """All-gather and broadcast."""
     parts = setting.cut(pieces)
     task = _gathering(setting, parts[0].unit_count, setting.members[parts[1].origin])
-    ways = [spread_out(task, progress), *spread_freely(task)]
+    is_planned = prospects.has_place("spread", 0, pieces)
+    planned = [spread_out(task, progress)] if is_planned else []
     return [
         candidate
-        for way in ways
+        for place, way in _numbered(planned, spread_freely(task))
         for candidate in _Phases(setting.network, way.times, (way,)).candidates(
-            "spread", pieces, parts
+            "spread", pieces, parts, place
         )
     ]
 
 
-def _collect(setting: Setting, pieces: int, progress: Progress) -> list[SynthesisCandidate]:
+def _collect(
+    setting: Setting, pieces: int, progress: Progress, prospects: Prospects
+) -> list[SynthesisCandidate]:
     """Reduce-scatter and reduce: the opposite collective on the transposed network, reversed."""
     parts = setting.cut(pieces)
     unit_count, target = parts[0].unit_count, setting.members[parts[1].target]
     task = _on_transpose(setting, unit_count, target)
     times = setting.link_times(unit_count)
-    ways = [_collecting(task, times, progress), *spread_freely(task)]
+    is_planned = prospects.has_place("reversed", 0, pieces)
+    planned = [_collecting(task, times, progress)] if is_planned else []
     return [
         candidate
-        for way in ways
+        for place, way in _numbered(planned, spread_freely(task))
         for candidate in _Phases(
             setting.network, replace(times, rule=way.times.rule), (way,), is_first_reversed=True
-        ).candidates("reversed", pieces, parts)
+        ).candidates("reversed", pieces, parts, place)
     ]
 
 
-def _two_phase(setting: Setting, pieces: int, progress: Progress) -> list[SynthesisCandidate]:
+def _two_phase(
+    setting: Setting, pieces: int, progress: Progress, prospects: Prospects
+) -> list[SynthesisCandidate]:
     """All-reduce as a reduce-scatter and then an all-gather, without a barrier.
 
     One synthesis where all links are duplex.
@@ -190,22 +216,30 @@ def _two_phase(setting: Setting, pieces: int, progress: Progress) -> list[Synthe
     unit_count, origin = parts[0].unit_count, setting.members[np.repeat(np.arange(n), pieces)]
     task = _gathering(setting, unit_count, origin)
     times = task.times
-    gathered = [spread_out(task, progress), *spread_freely(task)]
+    is_planned = prospects.has_place("two-phase", 0, pieces)
+    gathered = [spread_out(task, progress)] if is_planned else []
+    freely = spread_freely(task)
     # Reversed, the same spreading collects.
-    scattered = gathered
+    pairs = [(one, one) for one in gathered], [(one, one) for one in freely]
     if not is_duplex(setting.network, times):
         back = _on_transpose(setting, unit_count, origin)
-        scattered = [_collecting(back, times, progress), *spread_freely(back)]
+        scattered = [_collecting(back, times, progress)] if is_planned else []
+        pairs = (
+            list(zip(scattered, gathered, strict=True)),
+            list(zip(spread_freely(back), freely, strict=True)),
+        )
     return [
         candidate
-        for pair in zip(scattered, gathered, strict=True)
+        for place, pair in _numbered(*pairs)
         for candidate in _Phases(
             setting.network, pair[1].times, pair, is_first_reversed=True
-        ).candidates("two-phase", pieces, parts)
+        ).candidates("two-phase", pieces, parts, place)
     ]
 
 
-def _route(setting: Setting, pieces: int, progress: Progress) -> list[SynthesisCandidate]:
+def _route(
+    setting: Setting, pieces: int, progress: Progress, prospects: Prospects
+) -> list[SynthesisCandidate]:
     """All-to-all, scatter and gather: every chunk has one origin and one target."""
     # Imported here: numba takes a second.
     from collhub_tacos.routing.routes import route_all
@@ -213,15 +247,16 @@ def _route(setting: Setting, pieces: int, progress: Progress) -> list[SynthesisC
     collective, chunks = setting.cut(pieces)
     times = setting.link_times(collective.unit_count)
     origin, target = setting.members[chunks.origin], setting.members[chunks.target]
-    schedule = route_all(setting.network, times, origin, target, setting.seed)
+    routed = []
+    if prospects.has_place("routed", 0, pieces):
+        schedule = route_all(setting.network, times, origin, target, setting.seed)
+        routed = [SpreadResult(schedule, times, origin, None, "routing", setting.seed)]
     progress(1.0, "routing")
-    made = SpreadResult(schedule, times, origin, None, "routing", setting.seed)
-    ways = [made, *_straight(setting, times, origin, target)]
     return [
         candidate
-        for way in ways
+        for place, way in _numbered(routed, _straight(setting, times, origin, target))
         for candidate in _Phases(setting.network, way.times, (way,)).candidates(
-            "routed", pieces, (collective, chunks)
+            "routed", pieces, (collective, chunks), place
         )
     ]
 

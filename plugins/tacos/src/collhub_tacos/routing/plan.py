@@ -34,6 +34,15 @@ class RoutePlan(ColumnTable):
         load = np.bincount(links, minlength=len(single.busy)) * single.busy
         return int(load.max(initial=0))
 
+    def least_ps(self, times: LinkTimes) -> int:
+        """What no schedule of the plan goes below, in picoseconds.
+
+        Its fullest link is busy so long, and its longest way takes so long without waits.
+        """
+        arrival = times.arrival[self.link]
+        last = _earliest(self.parent, arrival) + arrival
+        return max(self.fullest_ps(times), int(last.max(initial=0)))
+
     def sorted_by(self, key: Int64Array) -> RoutePlan:
         """The same, small keys first, of equal ones as they stand; no parent has a larger key."""
         order = np.argsort(key, kind="stable")

@@ -195,11 +195,12 @@ def staged_broadcasts(
 def _hopeful(
     plans: Sequence[RoutePlan], times: LinkTimes, scheduled: Callable[[RoutePlan], LinkSchedule]
 ) -> Iterator[LinkSchedule]:
-    """Schedules of the plans, but for those whose fullest link takes longer than another's all."""
+    """Schedules of the plans, but for those that cannot be as fast as another one is."""
     best: int | None = None
-    for plan in sorted(plans, key=lambda plan: plan.fullest_ps(times)):
-        if best is not None and plan.fullest_ps(times) > best:
+    for least, place in sorted((plan.least_ps(times), at) for at, plan in enumerate(plans)):
+        if best is not None and least > best:
             return
+        plan = plans[place]
         schedule = scheduled(plan)
         best = schedule.time_ps if best is None else min(best, schedule.time_ps)
         yield schedule
