@@ -72,6 +72,18 @@ def test_the_order_of_a_ring_follows_the_links_of_the_topology() -> None:
     assert set(zip(steps.rank[sends].tolist(), steps.peer[sends].tolist(), strict=True)) <= links
 
 
+@pytest.mark.parametrize("name", ["halving-doubling", "bruck", "pat"])
+def test_members_of_groups_take_turns_where_that_is_faster(name: str) -> None:
+    kind, size = CollectiveKind.ALL_GATHER, 1 << 14
+    if name == "halving-doubling":
+        kind = CollectiveKind.REDUCE_SCATTER
+    given = make(name, kind, "leaf-spine:4,4,4", size=size, order="given")
+    auto = make(name, kind, "leaf-spine:4,4,4", size=size)
+    assert auto.time_ns < given.time_ns
+    assert auto.statistics["order"] == "0,4,8,12,1,5,9,13,2,6,10,14,3,7,11,15"
+    assert verify(auto.algorithm).ok
+
+
 def test_rings_of_a_dgx1v_use_every_link_of_every_gpu() -> None:
     result = make("rings", CollectiveKind.ALL_REDUCE, "dgx1v", size=1 << 26)
     # Six NVLinks a GPU.

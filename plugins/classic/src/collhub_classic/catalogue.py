@@ -23,7 +23,7 @@ from collhub_classic.grids import hierarchical, torus_rings
 from collhub_classic.message_plan import MessagePlan
 from collhub_classic.options import ChunkedOptions, PatOptions, RadixOptions
 from collhub_classic.ring_sets import bidirectional_ring, several_rings
-from collhub_classic.task import ClassicAlgorithm, ClassicTask, PlannedAlgorithm, Planner
+from collhub_classic.task import ClassicAlgorithm, ClassicTask, PlannedAlgorithm, Planner, RankOrder
 from hub_core.model import CollectiveKind, UsageError
 
 PlanOf = Callable[[int], MessagePlan]
@@ -235,27 +235,29 @@ _SWING = {
 _RING = {**_gathering(ring.ring_all_gather, ring.ring_cost), **_rooted(_chain)}
 
 ALGORITHMS: Mapping[str, ClassicAlgorithm] = {
-    "ring": ClassicAlgorithm(_RING, takes_order=True),
+    "ring": ClassicAlgorithm(_RING, order=RankOrder.RING),
     "bidirectional-ring": ClassicAlgorithm(
-        gathering_planners(bidirectional_ring), has_many_ports=True, takes_order=True
+        gathering_planners(bidirectional_ring), has_many_ports=True, order=RankOrder.RING
     ),
     "rings": ClassicAlgorithm(gathering_planners(several_rings), has_many_ports=True),
-    "recursive-doubling": ClassicAlgorithm(_DOUBLING),
-    "halving-doubling": ClassicAlgorithm(_HALVING),
-    "bruck": ClassicAlgorithm(_BRUCK),
-    "binomial": ClassicAlgorithm(_BINOMIAL),
-    "k-nomial": ClassicAlgorithm(_rooted(_knomial, _tree_reduce_cost)),
+    "recursive-doubling": ClassicAlgorithm(_DOUBLING, order=RankOrder.GROUPS),
+    "halving-doubling": ClassicAlgorithm(_HALVING, order=RankOrder.GROUPS),
+    "bruck": ClassicAlgorithm(_BRUCK, order=RankOrder.GROUPS),
+    "binomial": ClassicAlgorithm(_BINOMIAL, order=RankOrder.GROUPS),
+    "k-nomial": ClassicAlgorithm(_rooted(_knomial, _tree_reduce_cost), order=RankOrder.GROUPS),
     "double-binary-tree": ClassicAlgorithm(
-        {CollectiveKind.ALL_REDUCE: _double_tree}, has_many_ports=True, takes_order=True
+        {CollectiveKind.ALL_REDUCE: _double_tree}, has_many_ports=True, order=RankOrder.RING
     ),
     "direct": ClassicAlgorithm(_DIRECT),
     "pairwise": ClassicAlgorithm(
         {CollectiveKind.ALL_TO_ALL: _plain(direct.pairwise_all_to_all, direct.pairwise_cost)}
     ),
-    "neighbour-exchange": ClassicAlgorithm(gathering_planners(_neighbours), takes_order=True),
-    "pat": ClassicAlgorithm(gathering_planners(_pat)),
-    "sparbit": ClassicAlgorithm(_gathering(pat.sparbit_all_gather, bruck.bruck_all_gather_cost)),
-    "swing": ClassicAlgorithm(_SWING, takes_order=True),
+    "neighbour-exchange": ClassicAlgorithm(gathering_planners(_neighbours), order=RankOrder.RING),
+    "pat": ClassicAlgorithm(gathering_planners(_pat), order=RankOrder.GROUPS),
+    "sparbit": ClassicAlgorithm(
+        _gathering(pat.sparbit_all_gather, bruck.bruck_all_gather_cost), order=RankOrder.GROUPS
+    ),
+    "swing": ClassicAlgorithm(_SWING, order=RankOrder.RING),
     "torus-rings": ClassicAlgorithm(gathering_planners(torus_rings), has_many_ports=True),
     "hierarchical": ClassicAlgorithm(gathering_planners(hierarchical)),
 }

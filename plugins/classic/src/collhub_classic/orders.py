@@ -70,6 +70,14 @@ def _most_rings(free: bytes, ranks: int, most: int) -> tuple[Int64Array, ...]:
     return tuple(best)
 
 
+def group_orders(topology: Topology, npus: Sequence[int]) -> list[Int64Array]:
+    """Orders in which groups of one size stay together, and in which their members take turns."""
+    groups = alike_groups(topology, npus)
+    orders = [groups.ravel(), groups.T.ravel()]
+    given = np.arange(len(npus))
+    return [order for order in orders if not np.array_equal(order, given)]
+
+
 def alike_groups(topology: Topology, npus: Sequence[int]) -> Int64Array:
     """The ranks of each group, int64[groups, ranks], where groups of one size hold all ranks.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from enum import Enum
 
 from collhub_classic.costs import AlphaBetaCost
 from collhub_classic.message_plan import MessagePlan
@@ -39,6 +40,19 @@ class PlannedAlgorithm:
     details: Mapping[str, int | str]
 
 
+class RankOrder(Enum):
+    """How ranks are put on the places of a plan.
+
+    `RING`: neighbours in the numbering talk to each other, and should be near. `GROUPS`: so should
+    those at certain distances: groups stay together, or their members take turns. `GIVEN`: as
+    numbered, since the plan looks at the topology itself, or since all talk to all.
+    """
+
+    GIVEN = "given"
+    RING = "ring"
+    GROUPS = "groups"
+
+
 Planner = Callable[[ClassicTask], PlannedAlgorithm]
 
 
@@ -47,10 +61,9 @@ class ClassicAlgorithm:
     """An algorithm by name: how each collective that it defines is planned.
 
     `has_many_ports`: the cost holds for ranks with a link to every partner, else for ranks with one
-    port. `takes_order`: neighbours in the numbering talk to each other, so that a good order of the
-    ranks on the topology is worth looking for.
+    port. `order`: of the ranks on the topology, unless one is stated.
     """
 
     planners: Mapping[CollectiveKind, Planner]
     has_many_ports: bool = False
-    takes_order: bool = False
+    order: RankOrder = RankOrder.GIVEN
