@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from math import prod
 
 import numpy as np
 from collhub_templates import Template, marker, template_of
 
 from collhub_expansion.native import (
+    NATIVE_KINDS,
     NativePhase,
     NativeSystem,
     native_choice,
     native_phases,
+    tree_root,
 )
 from collhub_expansion.rules import NATIVE, Rule
 from collhub_expansion.spread import spread
+from collhub_expansion.streams import Phase
 from hub_core import HubError, InputError, Registry, synthesize
-from hub_core.model import Algorithm, Collective, CollectiveKind, format_bytes
+from hub_core.model import Algorithm, Collective, CollectiveKind, NodeKind, format_bytes
 from hub_core.network import Topology
 from hub_core.plugin_api import Synthesizer
 
@@ -89,6 +95,7 @@ class Maker:
         self._numbers: dict[Hashable, int] = {}
         self._places: dict[tuple[int, ...], _Place] = {}
         self._files: dict[str, Algorithm] = {}
+        self._turns: Counter[tuple[CollectiveKind, int]] = Counter()
 
     def template(self, rule: Rule, wanted: Wanted) -> int:
         """The number of the template of a collective. Raises `HubError`, naming the rule."""
@@ -106,42 +113,64 @@ class Maker:
         # Alone, a rank has nothing to exchange.
         if len(wanted.members) == 1:
             return self._numbered(("nothing",), lambda: (_nothing(wanted), marker(1)))
-        try:
+        with _named(chosen, wanted):
             return make()
-        except HubError as error:
-            place = f"{wanted.kind} of {format_bytes(wanted.size)} on {len(wanted.members)} ranks"
-            found = [
-                replace(one, message=f"{chosen}: {place}: {one.message}")
-                for one in error.diagnostics
-            ]
-            raise type(error)(found) from None
 
-    def phases(self, rule: Rule, wanted: Wanted, mask: int) -> list[int]:
-        """Templates of the phases of a native collective of all ranks on several dimensions.
+    def streams(
+        self, rule: Rule, whole: Wanted, sizes: Sequence[int], mask: int
+    ) -> list[list[Phase]]:
+        """The phases of native streams of these bytes; none where the rule wants no such.
 
-        None where it has no such phases. `mask`: the dimensions that take part.
+        `mask`: the dimensions that take part. Raises `HubError`, naming the rule.
         """
-        is_native = rule.algorithm == NATIVE and not rule.options
-        sizes = [dimension.size for dimension in self._topology.dimensions] or [1]
-        if not is_native or wanted.kind in self._system.custom:
+        is_native = rule.algorithm == NATIVE and not rule.options and self._system.is_stated
+        is_of_all = 1 < len(whole.members) == self._num_ranks
+        if not (is_native and is_of_all) or whole.kind in self._system.custom:
             return []
-        if len(wanted.members) < self._num_ranks:
+        if whole.kind not in NATIVE_KINDS:
             return []
-        found = native_phases(self._system, wanted.kind, wanted.size, sizes, mask)
-        return [self._phase(phase) for phase in found]
+        with _named(f"--collective {rule.text}", whole):
+            return [self._stream(replace(whole, size=size), mask) for size in sizes]
 
-    def _phase(self, phase: NativePhase) -> int:
-        """The number of the template of a phase, of all ranks."""
+    def _stream(self, wanted: Wanted, mask: int) -> list[Phase]:
+        sizes = [dimension.size for dimension in self._topology.dimensions]
+        if prod(sizes) != self._num_ranks:
+            # ASTRA-sim knows no other networks than regular ones.
+            sizes = [self._num_ranks]
+        found = native_phases(self._system, wanted.kind, wanted.size, sizes, mask)
+        return [self._phase(phase, wanted) for phase in found]
+
+    def _phase(self, phase: NativePhase, whole: Wanted) -> Phase:
+        """A phase with the number of its template, of all ranks."""
         members = tuple(rank * phase.stride for rank in range(phase.ranks))
         wanted = Wanted(phase.kind, phase.size, members, -1, 0)
         name, options = phase.choice.synthesizer, phase.choice.options
+        if phase.choice.alternates:
+            # ASTRA-sim makes its two trees in turn, by collective and dimension.
+            turn = self._turns[whole.kind, phase.level]
+            self._turns[whole.kind, phase.level] += 1
+            options = {**options, "root": tree_root(turn)}
 
         def make() -> tuple[Made, Template]:
             made, template = self._synthesized(name, options, wanted, self._place(members))
-            return made, spread(template, self._num_ranks, phase.stride)
+            return made, spread(template, whole.members, phase.stride)
 
         asked = name, *sorted(options.items())
-        return self._numbered(("phase", asked, phase.kind, phase.size, members), make)
+        key = "phase", asked, phase.kind, phase.size, members, whole.members
+        number = self._numbered(key, make)
+        time_ns = self._rough_ns(self.templates[number], phase.level)
+        return Phase(number, phase.level, time_ns)
+
+    def _rough_ns(self, template: Template, level: int) -> int:
+        """The time of a phase as if a rank sent one message after the other."""
+        if not self._topology.dimensions:
+            return 1
+        dimension = self._topology.dimensions[level]
+        own = slice(int(template.first[0]), int(template.first[1]))
+        sent = template.bytes[own][template.kind[own] == NodeKind.SEND]
+        waited_ns = int(np.maximum(template.duration_ns[own], 0).sum())
+        seconds = sent.sum() / dimension.bandwidth_bytes_per_s + len(sent) * dimension.latency_s
+        return waited_ns + int(seconds * 1e9)
 
     def _template(self, rule: Rule, wanted: Wanted) -> int:
         maker, options = rule.algorithm, rule.options
@@ -171,15 +200,10 @@ class Maker:
     def _native(self, wanted: Wanted, name: str | None) -> tuple[str, Mapping[str, str]]:
         # ASTRA-sim treats groups smaller than the job in a way of their own.
         is_small = len(wanted.members) < self._num_ranks
-        levels = sum(dimension.size > 1 for dimension in self._topology.dimensions)
-        choice = native_choice(
-            self._system, wanted.kind, name, is_small=is_small, levels=max(levels, 1)
-        )
+        choice = native_choice(self._system, wanted.kind, name, is_small=is_small)
         if not choice.alternates:
             return choice.synthesizer, choice.options
-        # ASTRA-sim makes its two trees in turn, the one with the highest rank as root first.
-        tree = "lowest" if wanted.turn % 2 else "highest"
-        return choice.synthesizer, {**choice.options, "root": tree}
+        return choice.synthesizer, {**choice.options, "root": tree_root(wanted.turn)}
 
     def _synthesizers(self) -> set[str]:
         # All other names are files.
@@ -251,6 +275,19 @@ class Maker:
             npus=place.npus,
             registry=self._registry,
         ).algorithm
+
+
+@contextmanager
+def _named(chosen: str, wanted: Wanted) -> Iterator[None]:
+    """Errors inside say for which collective, and what was chosen."""
+    try:
+        yield
+    except HubError as error:
+        place = f"{wanted.kind} of {format_bytes(wanted.size)} on {len(wanted.members)} ranks"
+        found = [
+            replace(one, message=f"{chosen}: {place}: {one.message}") for one in error.diagnostics
+        ]
+        raise type(error)(found) from None
 
 
 def _nothing(wanted: Wanted) -> Made:
