@@ -11,6 +11,7 @@ from math import prod
 import numpy as np
 from collhub_templates import Template, marker, template_of
 
+from collhub_expansion.composed import PhaseSteps, composed
 from collhub_expansion.native import (
     NATIVE_KINDS,
     NativePhase,
@@ -26,6 +27,9 @@ from hub_core import HubError, InputError, Registry, synthesize
 from hub_core.model import Algorithm, Collective, CollectiveKind, NodeKind, format_bytes
 from hub_core.network import Topology
 from hub_core.plugin_api import Synthesizer
+
+# A step a unit, and a unit a rank: more would take longer than all else.
+_MOST_JUDGED = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +100,9 @@ class Maker:
         self._places: dict[tuple[int, ...], _Place] = {}
         self._files: dict[str, Algorithm] = {}
         self._turns: Counter[tuple[CollectiveKind, int]] = Counter()
+        # By template of a phase: its identity apart from bytes, its algorithm and its NPUs.
+        self._judged: dict[int, tuple[Hashable, tuple[Algorithm, tuple[int, ...]]]] = {}
+        self._series: set[Hashable] = set()
 
     def template(self, rule: Rule, wanted: Wanted) -> int:
         """The number of the template of a collective. Raises `HubError`, naming the rule."""
@@ -138,7 +145,28 @@ class Maker:
             # ASTRA-sim knows no other networks than regular ones.
             sizes = [self._num_ranks]
         found = native_phases(self._system, wanted.kind, wanted.size, sizes, mask)
-        return [self._phase(phase, wanted) for phase in found]
+        phases = [self._phase(phase, wanted) for phase in found]
+        self._judge(wanted.kind, found, phases)
+        return phases
+
+    def _judge(
+        self, kind: CollectiveKind, found: Sequence[NativePhase], phases: Sequence[Phase]
+    ) -> None:
+        """Have the phases judged as one algorithm, once for every series of algorithms.
+
+        Of more than 256 ranks only the phases themselves are, each for its own.
+        """
+        named = tuple((one.kind, one.level, self._judged[phase.template][0])
+                      for one, phase in zip(found, phases, strict=True))  # fmt: skip
+        ranks = prod({one.level: one.ranks for one in found}.values())
+        if len(phases) == 1 or ranks > _MOST_JUDGED or (kind, named) in self._series:
+            return
+        self._series.add((kind, named))
+        steps = [
+            PhaseSteps(one.kind, one.level, *self._judged[phase.template][1])
+            for one, phase in zip(found, phases, strict=True)
+        ]
+        self._admit(composed(kind, steps), f"native phases ({kind}, {ranks} ranks)")
 
     def _phase(self, phase: NativePhase, whole: Wanted) -> Phase:
         """A phase with the number of its template, of all ranks."""
@@ -152,11 +180,14 @@ class Maker:
             options = {**options, "root": tree_root(turn)}
 
         def make() -> tuple[Made, Template]:
-            made, template = self._synthesized(name, options, wanted, self._place(members))
-            return made, spread(template, whole.members, phase.stride)
+            place = self._place(members)
+            algorithm = self._admitted(name, options, wanted, place)
+            self._judged[len(self.templates)] = (asked, phase.ranks), (algorithm, place.npus)
+            template = template_of(algorithm, place.npus, wanted.full_bytes)
+            return _made(name, wanted, algorithm), spread(template, whole.members, phase.stride)
 
         asked = name, *sorted(options.items())
-        key = "phase", asked, phase.kind, phase.size, members, whole.members
+        key: Hashable = "phase", asked, phase.kind, phase.size, members, whole.members
         number = self._numbered(key, make)
         time_ns = self._rough_ns(self.templates[number], phase.level)
         return Phase(number, phase.level, time_ns)
@@ -248,10 +279,17 @@ class Maker:
     def _synthesized(
         self, maker: str, options: Mapping[str, str], wanted: Wanted, place: _Place
     ) -> tuple[Made, Template]:
-        algorithm = self._called(maker, options, wanted, place)
-        self._admit(algorithm, f"{maker} ({wanted.kind}, {len(wanted.members)} ranks)")
+        algorithm = self._admitted(maker, options, wanted, place)
         nodes = template_of(algorithm, place.npus, wanted.full_bytes)
         return _made(maker, wanted, algorithm), nodes
+
+    def _admitted(
+        self, maker: str, options: Mapping[str, str], wanted: Wanted, place: _Place
+    ) -> Algorithm:
+        """What a synthesizer makes, judged."""
+        algorithm = self._called(maker, options, wanted, place)
+        self._admit(algorithm, f"{maker} ({wanted.kind}, {len(wanted.members)} ranks)")
+        return algorithm
 
     def _called(
         self, name: str, options: Mapping[str, str], wanted: Wanted, place: _Place
