@@ -14,7 +14,8 @@ from hub_core.model import NodeColumns, NodeKind, Workload
 @pytest.mark.parametrize(("roofline", "count"), [(0, 0), (1, 1)])
 def test_computations_of_no_bytes_are_said_with_a_roofline(roofline: int, count: int) -> None:
     stated = {"roofline-enabled": roofline, "peak-perf": 1, "local-mem-bw": 1}
-    system = System.of_json(json.dumps({**stated, "preferred-dataset-splits": 1}))
+    policy = {"scheduling-policy": "FIFO", "preferred-dataset-splits": 1}
+    system = System.of_json(json.dumps({**stated, **policy}))
     kind = [int(NodeKind.COMPUTE)] * 3
     columns = {"rank": [0, 0, 0], "kind": kind, "bytes": [8, 0, 0], "operations": [5, 5, 5]}
     found = empty_work(Workload(NodeColumns.from_columns(1, columns)), system)

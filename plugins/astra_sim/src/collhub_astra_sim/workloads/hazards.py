@@ -108,7 +108,11 @@ def is_empty_work(workload: Workload, system: System) -> BoolArray:
     """Computations of no bytes by roofline: bool by node."""
     nodes = workload.nodes
     is_device = nodes.is_kind(NodeKind.COMPUTE) & ~nodes.on_host
-    return is_device & (nodes.bytes == 0) & system.has_roofline
+    if not system.has_roofline:
+        # Stated durations need no bytes.
+        return np.zeros(len(nodes), np.bool_)
+    found: BoolArray = is_device & (nodes.bytes == 0)
+    return found
 
 
 def empty_work(workload: Workload, system: System) -> tuple[Diagnostic, ...]:
