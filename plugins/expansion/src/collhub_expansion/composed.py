@@ -104,7 +104,10 @@ def _column(columns: Columns, name: str) -> npt.NDArray[np.generic]:
     """A column of some steps, with its default where they have none."""
     if name in columns:
         return columns[name]
-    return np.full(len(columns["rank"]), COLUMN_DEFAULTS[name])
+    steps = len(columns["rank"])
+    # The rank and the kind are always there.
+    default = COLUMN_DEFAULTS[name]
+    return np.full(steps, default)
 
 
 def composed(kind: CollectiveKind, phases: Sequence[PhaseSteps]) -> Algorithm:

@@ -235,7 +235,8 @@ def _losses(workload: Workload) -> list[Loss]:
         consequence = "attributes of nodes that only their format knows are left out"
         losses.append(Loss("extras", f"{kept} shapes of nodes", consequence))
     # The metadata of traces are those of files that are not written again.
-    if named := sorted(set(workload.extensions) - {EXTENSION}):
+    named = sorted(set(workload.extensions) - {EXTENSION})
+    if named:
         consequence = "what they say of native collectives and computations is in the nodes"
         losses.append(Loss("extensions", ", ".join(named), consequence))
     return losses

@@ -131,10 +131,13 @@ class Maker:
         `mask`: the dimensions that take part. Raises `HubError`, naming the rule.
         """
         is_native = rule.algorithm == NATIVE and not rule.options and self._system.is_stated
+        # Smaller groups know no dimensions.
         is_of_all = 1 < len(whole.members) == self._num_ranks
-        if not (is_native and is_of_all) or whole.kind in self._system.custom:
+        is_custom = whole.kind in self._system.custom
+        is_known = whole.kind in NATIVE_KINDS
+        if not is_known or is_custom:
             return []
-        if whole.kind not in NATIVE_KINDS:
+        if not (is_native and is_of_all):
             return []
         with _named(f"--collective {rule.text}", whole):
             return [self._stream(replace(whole, size=size), mask) for size in sizes]
@@ -288,7 +291,10 @@ class Maker:
     ) -> Algorithm:
         """What a synthesizer makes, judged."""
         algorithm = self._called(maker, options, wanted, place)
-        self._admit(algorithm, f"{maker} ({wanted.kind}, {len(wanted.members)} ranks)")
+        ranks = len(wanted.members)
+        # A plugin's word is not enough.
+        name = f"{maker} ({wanted.kind}, {ranks} ranks)"
+        self._admit(algorithm, name)
         return algorithm
 
     def _called(
@@ -321,7 +327,9 @@ def _named(chosen: str, wanted: Wanted) -> Iterator[None]:
     try:
         yield
     except HubError as error:
-        place = f"{wanted.kind} of {format_bytes(wanted.size)} on {len(wanted.members)} ranks"
+        size = format_bytes(wanted.size)
+        # A rule may be for many collectives, of which one alone is wrong.
+        place = f"{wanted.kind} of {size} on {len(wanted.members)} ranks"
         found = [
             replace(one, message=f"{chosen}: {place}: {one.message}") for one in error.diagnostics
         ]
