@@ -260,3 +260,11 @@ def test_an_algorithm_that_does_not_fit_is_refused_by_its_number(
     run = collhub("expand", tmp_path / "job", "--topology", RING, "-o", tmp_path / "flat")
     assert run.code == 1
     assert "algorithm 0 of the job: all-reduce of 64 KiB on 4 ranks" in run.err
+
+
+def test_several_queues_are_refused(collhub: Collhub, job: Path, tmp_path: Path) -> None:
+    pytest.importorskip("collhub_astra_sim")
+    options = ("--topology", RING, "--slots", "frozen", "-O", "queues=2")
+    run = collhub("expand", job, *options, "-o", tmp_path / "flat")
+    assert run.code == 2
+    assert "with several queues a dimension" in run.err

@@ -13,7 +13,7 @@ import pytest
 
 import hub_core
 from hub_core import Algorithm, InputError
-from hub_core.model import NodeColumns, NodeKind, Workload
+from hub_core.model import NodeColumns, NodeKind, ProcessGroup, Workload
 from hub_core.plugin_api import WorkloadTimes
 
 Collhub = Callable[..., Any]
@@ -163,16 +163,17 @@ def test_custom_algorithms_of_a_folder_have_their_own_sizes(
     assert found["rank_finish_ns"] == case["cycles"]
 
 
-def test_phases_go_through_dimensions_one_after_another(corpus: Path) -> None:
+_SEVERAL = ["md_AR_2x4_1", "md_AG_2x2x2_10", "md_A2A_4x2_8", "dp4x2_2d_lbw", "dag_n16_v3"]
+
+
+@pytest.mark.parametrize("name", _SEVERAL)
+def test_streams_go_through_dimensions_in_turn(corpus: Path, name: str) -> None:
     from golden_cases import golden
 
-    several = [case for case in golden(corpus) if len(case["net"]["topology"]) > 1]
-    plain = [case for case in several if case["sys"]["preferred-dataset-splits"] == 1]
-    expandable = [case for case in plain if _is_expandable(case)]
-    assert len(expandable) == 4
-    for case in expandable:
-        published, ours = _flat_times(case)
-        assert max(ours) == max(published), case["name"]
+    (case,) = (case for case in golden(corpus) if case["name"] == name)
+    assert case["sys"]["preferred-dataset-splits"] > 1
+    published, ours = _flat_times(case)
+    assert max(ours) == max(published)
 
 
 # Direct with fewer messages at once than peers sends in the order of arrivals.
@@ -183,19 +184,51 @@ _BY_ARRIVAL = {"dag_n12_v2"}
 def test_all_golden_cases_have_equal_times(corpus: Path) -> None:
     from golden_cases import golden
 
-    differing, refused, count, equal = set(), set(), 0, 0
+    differing, count, equal = set(), 0, 0
     for case in golden(corpus):
         if not _is_expandable(case):
             continue
-        try:
-            published, ours = _flat_times(case)
-        except InputError as error:
-            refused.add(error.diagnostics[0].code)
-            continue
+        published, ours = _flat_times(case)
         count += 1
         equal += published == ours
         if max(published) != max(ours):
             differing.add(case["name"])
     assert differing == _BY_ARRIVAL
-    assert (count, equal) == (92, 72)
-    assert refused == {"several-dimensions"}
+    assert (count, equal) == (108, 86)
+
+
+@pytest.mark.parametrize("group", [-1, 0])
+@pytest.mark.parametrize("splits", [1, 4])
+def test_trees_alternate_in_every_dimension(splits: int, group: int) -> None:
+    from collhub_astra_sim.workloads.simulate import UNLIMITED_SLOTS, simulate_workload
+    from collhub_astra_sim.workloads.system import System
+    from collhub_expansion.expand import expand_workload
+    from collhub_expansion.making import Maker
+    from collhub_expansion.native import native_system
+
+    text = json.dumps({
+        "scheduling-policy": "FIFO", "endpoint-delay": 10, "active-chunks-per-dimension": 1,
+        "preferred-dataset-splits": splits, "collective-optimization": "localBWAware",
+        "all-reduce-implementation": ["ring", "doubleBinaryTree"],
+    })  # fmt: skip
+    columns = {
+        "rank": np.arange(8),
+        "kind": np.full(8, int(NodeKind.COLLECTIVE)),
+        "collective": np.zeros(8),
+        "bytes": np.full(8, 1 << 20),
+        "group": np.full(8, group),
+    }
+    # A group of all ranks has the dimensions of the network, whatever the order of its list.
+    groups = (ProcessGroup("1", (3, 0, 2, 1, 4, 5, 7, 6)),)
+    extensions = {"astra-sim": {"system": text}}
+    job = Workload(NodeColumns.from_columns(8, columns), groups=groups, extensions=extensions)
+    network = hub_core.parse_topology("torus:2x4?bandwidth=50GiB/s&latency=500ns")
+    system = System.of_json(text)
+    native = simulate_workload(job, network, system, backend="congestion-unaware")
+    found = native_system(job)
+    maker = Maker(network, found, 8, hub_core.discover(), read=hub_core.read, admit=_admit)
+    flat = expand_workload(job, [], maker, found).workload
+    ours = simulate_workload(
+        flat, network, system, backend="congestion-unaware", slots=UNLIMITED_SLOTS
+    )
+    assert max(ours.rank_finish_ns) == max(native.rank_finish_ns)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 from collhub_jobs.check import run
 
+import hub_core
 from hub_core.model import NODE_DTYPES, NodeColumns, ProcessGroup, Workload
 from hub_core.plugin_api import CheckRequest, NoOptions
 from hub_core.testing import pipeline, sample_workloads, training_step
@@ -51,6 +53,14 @@ def test_a_collective_of_another_size_is_named_on_both_ranks() -> None:
         "node 1 (all-reduce): collective 1 of the job has 7 bytes,"
         " on rank 0 it is node 1 (all-reduce) of 65536 bytes"
     )
+
+
+def test_both_files_of_a_difference_are_named(tmp_path: Path) -> None:
+    hub_core.write(_changed(training_step(), 5, bytes=7), tmp_path / "job")
+    request = CheckRequest(workload=hub_core.read_workload(tmp_path / "job"))
+    (found,) = run(request, NoOptions()).diagnostics
+    assert found.location.file == "job.1.et"
+    assert "on rank 0 (job.0.et) it is node 1" in found.message
 
 
 def test_a_missing_collective_is_named() -> None:

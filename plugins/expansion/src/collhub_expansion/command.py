@@ -128,6 +128,7 @@ def _expanded(
     from collhub_expansion.native import native_system
 
     times = None
+    _check_queues(options)
     if choices["slots"] == "frozen":
         request = WorkloadRequest(workload, topology)
         times = context.simulate_workload(request, choices["backend"], options)
@@ -142,6 +143,16 @@ def _expanded(
     )
     with context.progress("expanding"):
         return expand_workload(workload, rules, maker, system, splits=choices["split"], times=times)
+
+
+def _check_queues(options: Mapping[str, str]) -> None:
+    """Raise `UsageError` for several queues a dimension."""
+    if options.get("queues", "1") == "1":
+        return
+    # Half of them run anticlockwise, and which stream gets which one depends on all before it.
+    message = "with several queues a dimension, the streams of a collective are no fixed graph"
+    cure = "expand with one queue, or simulate the job itself with -O queues=N"
+    raise UsageError(message, cure=cure, code="queues")
 
 
 def _rules(context: CommandContext, texts: tuple[str, ...]) -> list[Rule]:

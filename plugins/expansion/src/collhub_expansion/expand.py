@@ -20,6 +20,7 @@ from collhub_expansion.own import own_algorithms
 from collhub_expansion.plan import Pieces
 from collhub_expansion.rules import DEFAULT, NATIVE, Rule, choose
 from collhub_expansion.slots import in_order_of_start, occupants_in_order, taken_ns
+from collhub_expansion.streams import Waits, in_turn, waits_of
 from hub_core import InputError, Provenance, installed_version
 from hub_core.model import JobCollective, Loss, NodeColumns, NodeKind, Workload
 from hub_core.plugin_api import WorkloadTimes
@@ -56,15 +57,23 @@ class _Chosen:
 
     instance: list[int] = field(default_factory=list)
     template: list[int] = field(default_factory=list)
-    at_once: list[int] = field(default_factory=list)
+    waits: list[tuple[int, int]] = field(default_factory=list)
     rule: list[int] = field(default_factory=list)
 
-    def add(self, number: int, templates: Sequence[int], at_once: int, rule: int) -> None:
+    def add(self, templates: Sequence[int], waits: Waits, rule: int) -> None:
         """Note the pieces of the next collective."""
-        self.instance += [number] * len(templates)
+        first = len(self.template)
+        self.instance += [len(self.rule)] * len(templates)
         self.template += templates
-        self.at_once.append(at_once)
+        self.waits += [(first + earlier, first + later) for earlier, later in waits]
         self.rule.append(rule)
+
+    @property
+    def pieces(self) -> Pieces:
+        """The pieces as columns."""
+        instance, template = np.array(self.instance, np.int64), np.array(self.template, np.int64)
+        waits = np.array(self.waits, np.int64).reshape(-1, 2).T
+        return Pieces(instance, template, (waits[0], waits[1]))
 
 
 def expand_workload(
@@ -94,10 +103,7 @@ def expand_workload(
         calls = calls_of(workload, in_order_of_start(nodes, times))
         turns, duration_ns = occupants_in_order(nodes, times), taken_ns(nodes, times)
     chosen = _chosen(workload, calls, rules, maker, system, splits)
-    pieces = Pieces(*(np.array(part, np.int64) for part in (
-        chosen.instance, chosen.template, chosen.at_once
-    )))  # fmt: skip
-    found = expanded(workload, calls, pieces, maker.templates, turns, duration_ns)
+    found = expanded(workload, calls, chosen.pieces, maker.templates, turns, duration_ns)
     made = workload.provenance
     flat = Workload(
         found.nodes,
@@ -148,13 +154,13 @@ def _chosen(
         whole = Wanted(kind, size, members, root, 0)
         if which < 0 and own[number] >= 0:
             algorithm = workload.algorithms[own[number]]
-            found.add(number, [maker.own(own[number], algorithm, whole)], 1, which)
-            continue
-        phases = [] if splits else maker.phases(rule, whole, mask)
-        if phases:
-            found.add(number, phases, 1, which)
+            found.add([maker.own(own[number], algorithm, whole)], (), which)
             continue
         sizes, at_once = _parts(rule, system, splits, whole, workload.num_ranks)
+        if streams := maker.streams(rule, whole, sizes, mask):
+            phases = [phase.template for stream in streams for phase in stream]
+            found.add(phases, waits_of(streams, at_once), which)
+            continue
         templates = []
         for part in sizes:
             turn = turns[code] % 2
@@ -163,7 +169,7 @@ def _chosen(
                 known[key] = maker.template(rule, replace(whole, size=part, turn=turn))
             templates.append(known[key])
             turns[code] += len(members) == workload.num_ranks
-        found.add(number, templates, at_once, which)
+        found.add(templates, in_turn(len(templates), at_once), which)
     return found
 
 
@@ -229,7 +235,8 @@ def _losses(workload: Workload) -> list[Loss]:
         consequence = "attributes of nodes that only their format knows are left out"
         losses.append(Loss("extras", f"{kept} shapes of nodes", consequence))
     # The metadata of traces are those of files that are not written again.
-    if named := sorted(set(workload.extensions) - {EXTENSION}):
+    named = sorted(set(workload.extensions) - {EXTENSION})
+    if named:
         consequence = "what they say of native collectives and computations is in the nodes"
         losses.append(Loss("extensions", ", ".join(named), consequence))
     return losses

@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from math import prod
 
 import numpy as np
 from collhub_templates import Template, marker, template_of
 
+from collhub_expansion.composed import PhaseSteps, composed
 from collhub_expansion.native import (
+    NATIVE_KINDS,
     NativePhase,
     NativeSystem,
     native_choice,
     native_phases,
+    tree_root,
 )
 from collhub_expansion.rules import NATIVE, Rule
 from collhub_expansion.spread import spread
+from collhub_expansion.streams import Phase
 from hub_core import HubError, InputError, Registry, synthesize
-from hub_core.model import Algorithm, Collective, CollectiveKind, format_bytes
+from hub_core.model import Algorithm, Collective, CollectiveKind, NodeKind, format_bytes
 from hub_core.network import Topology
 from hub_core.plugin_api import Synthesizer
+
+# A step a unit, and a unit a rank: more would take longer than all else.
+_MOST_JUDGED = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +99,10 @@ class Maker:
         self._numbers: dict[Hashable, int] = {}
         self._places: dict[tuple[int, ...], _Place] = {}
         self._files: dict[str, Algorithm] = {}
+        self._turns: Counter[tuple[CollectiveKind, int]] = Counter()
+        # By template of a phase: its identity apart from bytes, its algorithm and its NPUs.
+        self._judged: dict[int, tuple[Hashable, tuple[Algorithm, tuple[int, ...]]]] = {}
+        self._series: set[Hashable] = set()
 
     def template(self, rule: Rule, wanted: Wanted) -> int:
         """The number of the template of a collective. Raises `HubError`, naming the rule."""
@@ -106,42 +120,91 @@ class Maker:
         # Alone, a rank has nothing to exchange.
         if len(wanted.members) == 1:
             return self._numbered(("nothing",), lambda: (_nothing(wanted), marker(1)))
-        try:
+        with _named(chosen, wanted):
             return make()
-        except HubError as error:
-            place = f"{wanted.kind} of {format_bytes(wanted.size)} on {len(wanted.members)} ranks"
-            found = [
-                replace(one, message=f"{chosen}: {place}: {one.message}")
-                for one in error.diagnostics
-            ]
-            raise type(error)(found) from None
 
-    def phases(self, rule: Rule, wanted: Wanted, mask: int) -> list[int]:
-        """Templates of the phases of a native collective of all ranks on several dimensions.
+    def streams(
+        self, rule: Rule, whole: Wanted, sizes: Sequence[int], mask: int
+    ) -> list[list[Phase]]:
+        """The phases of native streams of these bytes; none where the rule wants no such.
 
-        None where it has no such phases. `mask`: the dimensions that take part.
+        `mask`: the dimensions that take part. Raises `HubError`, naming the rule.
         """
-        is_native = rule.algorithm == NATIVE and not rule.options
-        sizes = [dimension.size for dimension in self._topology.dimensions] or [1]
-        if not is_native or wanted.kind in self._system.custom:
+        is_native = rule.algorithm == NATIVE and not rule.options and self._system.is_stated
+        # Smaller groups know no dimensions.
+        is_of_all = 1 < len(whole.members) == self._num_ranks
+        is_custom = whole.kind in self._system.custom
+        is_known = whole.kind in NATIVE_KINDS
+        if not is_known or is_custom:
             return []
-        if len(wanted.members) < self._num_ranks:
+        if not (is_native and is_of_all):
             return []
-        found = native_phases(self._system, wanted.kind, wanted.size, sizes, mask)
-        return [self._phase(phase) for phase in found]
+        with _named(f"--collective {rule.text}", whole):
+            return [self._stream(replace(whole, size=size), mask) for size in sizes]
 
-    def _phase(self, phase: NativePhase) -> int:
-        """The number of the template of a phase, of all ranks."""
+    def _stream(self, wanted: Wanted, mask: int) -> list[Phase]:
+        sizes = [dimension.size for dimension in self._topology.dimensions]
+        if prod(sizes) != self._num_ranks:
+            # ASTRA-sim knows no other networks than regular ones.
+            sizes = [self._num_ranks]
+        found = native_phases(self._system, wanted.kind, wanted.size, sizes, mask)
+        phases = [self._phase(phase, wanted) for phase in found]
+        self._judge(wanted.kind, found, phases)
+        return phases
+
+    def _judge(
+        self, kind: CollectiveKind, found: Sequence[NativePhase], phases: Sequence[Phase]
+    ) -> None:
+        """Have the phases judged as one algorithm, once for every series of algorithms.
+
+        Of more than 256 ranks only the phases themselves are, each for its own.
+        """
+        named = tuple((one.kind, one.level, self._judged[phase.template][0])
+                      for one, phase in zip(found, phases, strict=True))  # fmt: skip
+        ranks = prod({one.level: one.ranks for one in found}.values())
+        if len(phases) == 1 or ranks > _MOST_JUDGED or (kind, named) in self._series:
+            return
+        self._series.add((kind, named))
+        steps = [
+            PhaseSteps(one.kind, one.level, *self._judged[phase.template][1])
+            for one, phase in zip(found, phases, strict=True)
+        ]
+        self._admit(composed(kind, steps), f"native phases ({kind}, {ranks} ranks)")
+
+    def _phase(self, phase: NativePhase, whole: Wanted) -> Phase:
+        """A phase with the number of its template, of all ranks."""
         members = tuple(rank * phase.stride for rank in range(phase.ranks))
         wanted = Wanted(phase.kind, phase.size, members, -1, 0)
         name, options = phase.choice.synthesizer, phase.choice.options
+        if phase.choice.alternates:
+            # ASTRA-sim makes its two trees in turn, by collective and dimension.
+            turn = self._turns[whole.kind, phase.level]
+            self._turns[whole.kind, phase.level] += 1
+            options = {**options, "root": tree_root(turn)}
 
         def make() -> tuple[Made, Template]:
-            made, template = self._synthesized(name, options, wanted, self._place(members))
-            return made, spread(template, self._num_ranks, phase.stride)
+            place = self._place(members)
+            algorithm = self._admitted(name, options, wanted, place)
+            self._judged[len(self.templates)] = (asked, phase.ranks), (algorithm, place.npus)
+            template = template_of(algorithm, place.npus, wanted.full_bytes)
+            return _made(name, wanted, algorithm), spread(template, whole.members, phase.stride)
 
         asked = name, *sorted(options.items())
-        return self._numbered(("phase", asked, phase.kind, phase.size, members), make)
+        key: Hashable = "phase", asked, phase.kind, phase.size, members, whole.members
+        number = self._numbered(key, make)
+        time_ns = self._rough_ns(self.templates[number], phase.level)
+        return Phase(number, phase.level, time_ns)
+
+    def _rough_ns(self, template: Template, level: int) -> int:
+        """The time of a phase as if a rank sent one message after the other."""
+        if not self._topology.dimensions:
+            return 1
+        dimension = self._topology.dimensions[level]
+        own = slice(int(template.first[0]), int(template.first[1]))
+        sent = template.bytes[own][template.kind[own] == NodeKind.SEND]
+        waited_ns = int(np.maximum(template.duration_ns[own], 0).sum())
+        seconds = sent.sum() / dimension.bandwidth_bytes_per_s + len(sent) * dimension.latency_s
+        return waited_ns + int(seconds * 1e9)
 
     def _template(self, rule: Rule, wanted: Wanted) -> int:
         maker, options = rule.algorithm, rule.options
@@ -171,15 +234,10 @@ class Maker:
     def _native(self, wanted: Wanted, name: str | None) -> tuple[str, Mapping[str, str]]:
         # ASTRA-sim treats groups smaller than the job in a way of their own.
         is_small = len(wanted.members) < self._num_ranks
-        levels = sum(dimension.size > 1 for dimension in self._topology.dimensions)
-        choice = native_choice(
-            self._system, wanted.kind, name, is_small=is_small, levels=max(levels, 1)
-        )
+        choice = native_choice(self._system, wanted.kind, name, is_small=is_small)
         if not choice.alternates:
             return choice.synthesizer, choice.options
-        # ASTRA-sim makes its two trees in turn, the one with the highest rank as root first.
-        tree = "lowest" if wanted.turn % 2 else "highest"
-        return choice.synthesizer, {**choice.options, "root": tree}
+        return choice.synthesizer, {**choice.options, "root": tree_root(wanted.turn)}
 
     def _synthesizers(self) -> set[str]:
         # All other names are files.
@@ -224,10 +282,20 @@ class Maker:
     def _synthesized(
         self, maker: str, options: Mapping[str, str], wanted: Wanted, place: _Place
     ) -> tuple[Made, Template]:
-        algorithm = self._called(maker, options, wanted, place)
-        self._admit(algorithm, f"{maker} ({wanted.kind}, {len(wanted.members)} ranks)")
+        algorithm = self._admitted(maker, options, wanted, place)
         nodes = template_of(algorithm, place.npus, wanted.full_bytes)
         return _made(maker, wanted, algorithm), nodes
+
+    def _admitted(
+        self, maker: str, options: Mapping[str, str], wanted: Wanted, place: _Place
+    ) -> Algorithm:
+        """What a synthesizer makes, judged."""
+        algorithm = self._called(maker, options, wanted, place)
+        ranks = len(wanted.members)
+        # A plugin's word is not enough.
+        name = f"{maker} ({wanted.kind}, {ranks} ranks)"
+        self._admit(algorithm, name)
+        return algorithm
 
     def _called(
         self, name: str, options: Mapping[str, str], wanted: Wanted, place: _Place
@@ -251,6 +319,21 @@ class Maker:
             npus=place.npus,
             registry=self._registry,
         ).algorithm
+
+
+@contextmanager
+def _named(chosen: str, wanted: Wanted) -> Iterator[None]:
+    """Errors inside say for which collective, and what was chosen."""
+    try:
+        yield
+    except HubError as error:
+        size = format_bytes(wanted.size)
+        # A rule may be for many collectives, of which one alone is wrong.
+        place = f"{wanted.kind} of {size} on {len(wanted.members)} ranks"
+        found = [
+            replace(one, message=f"{chosen}: {place}: {one.message}") for one in error.diagnostics
+        ]
+        raise type(error)(found) from None
 
 
 def _nothing(wanted: Wanted) -> Made:

@@ -120,11 +120,13 @@ class NativeChoice:
 class NativePhase:
     """A part of a native collective: `kind` among the ranks that differ in one dimension alone.
 
-    `stride`: between the numbers of these `ranks`. `size`: bytes that each of them puts in.
+    `level`: the dimension. `stride`: between the numbers of these `ranks`. `size`: bytes that each
+    of them puts in.
     """
 
     kind: CollectiveKind
     choice: NativeChoice
+    level: int
     stride: int
     ranks: int
     size: int
@@ -133,23 +135,23 @@ class NativePhase:
 def native_phases(
     system: NativeSystem, kind: CollectiveKind, size: int, sizes: Sequence[int], mask: int
 ) -> list[NativePhase]:
-    """The phases of a collective of all ranks, one after the other (`generate_collective`).
+    """The phases of a stream of all ranks, one after the other (`generate_collective`).
 
-    `sizes`: of the dimensions. `mask`: bit d says that dimension d takes part. None where the
-    collective is no sequence of phases: of one dimension, in several streams, by trees, or where
-    the configuration leaves the order open.
+    `sizes`: of the dimensions. `mask`: bit d says that dimension d takes part. Raises `InputError`
+    where ASTRA-sim aborts, never ends, or leaves the order to chance.
     """
-    names = system.names.get(kind, ())
-    is_open = kind is CollectiveKind.ALL_REDUCE and not system.optimization
-    is_plain = system.is_stated and system.splits == 1 and len(names) <= len(sizes)
-    if len(sizes) == 1 or is_open or not is_plain or any(_is_whole(name) for name in names):
-        return []
-    levels = [level for level in range(len(names)) if sizes[level] > 1 and mask >> level & 1]
+    names = _stated_names(system, kind)
+    if names[0].startswith("one"):
+        # One dimension of all ranks; what else is named counts for nothing.
+        names, sizes = names[:1], (prod(sizes),)
+    levels = [level for level in range(len(names)) if sizes[level:] and mask >> level & 1]
+    levels = [level for level in levels if sizes[level] > 1]
+    _check_levels(system, kind, len(names), len(sizes), len(levels))
     found = []
     for one, level in _in_order(system, kind, levels):
         name, width = _spelt(names[level])
         choice = _choice(system, name, width, is_small=False)
-        found.append(NativePhase(one, choice, prod(sizes[:level]), sizes[level], size))
+        found.append(NativePhase(one, choice, level, prod(sizes[:level]), sizes[level], size))
         if one is CollectiveKind.REDUCE_SCATTER:
             size //= sizes[level]
         elif one is CollectiveKind.ALL_GATHER:
@@ -157,9 +159,21 @@ def native_phases(
     return found
 
 
-def _is_whole(name: str) -> bool:
-    """Whether an algorithm is for all ranks at once, or one whose trees alternate."""
-    return name.startswith("one") or name.lower() == "doublebinarytree"
+def _check_levels(
+    system: NativeSystem, kind: CollectiveKind, names: int, dimensions: int, levels: int
+) -> None:
+    """Raise `InputError` for what has no phases, or none that are certain."""
+    cure = f"name an algorithm, for example --collective {kind}=torus-rings"
+    if names > dimensions:
+        wrong = f"the job's system names {names} algorithms of {kind} for {dimensions} dimensions"
+    elif not levels:
+        # ASTRA-sim waits for ever for a stream without phases.
+        wrong = f"no dimension with an algorithm takes part in this {kind}"
+    elif kind is CollectiveKind.ALL_REDUCE and levels > 1 and not system.optimization:
+        wrong = "collective-optimization is not stated, and ASTRA-sim guesses"
+    else:
+        return
+    raise InputError(wrong, cure=cure, code="several-dimensions")
 
 
 def _in_order(
@@ -179,18 +193,18 @@ def _in_order(
 
 
 def native_choice(
-    system: NativeSystem, kind: CollectiveKind, wanted: str | None, *, is_small: bool, levels: int
+    system: NativeSystem, kind: CollectiveKind, wanted: str | None, *, is_small: bool
 ) -> NativeChoice:
     """The native algorithm of a kind.
 
     `wanted`: by name, None for the configured one. `is_small`: of a group smaller than the job.
-    `levels`: dimensions of the network. Raises `InputError` and `UsageError` where there is none.
+    Raises `InputError` and `UsageError` where there is none.
     """
     if kind not in NATIVE_KINDS:
         message = f"ASTRA-sim has no native algorithm of {kind}"
         cure = f"name one, for example --collective {kind}=direct"
         raise InputError(message, cure=cure, code="no-native")
-    name, width = (wanted, 0) if wanted else _configured(system, kind, is_small, levels)
+    name, width = (wanted, 0) if wanted else _configured(system, kind, is_small)
     if name not in _SYNTHESIZERS:
         known = ", ".join(_SYNTHESIZERS)
         raise UsageError(f"there is no native algorithm {name!r}", cure=f"use one of {known}")
@@ -210,24 +224,21 @@ def _choice(system: NativeSystem, name: str, width: int, *, is_small: bool) -> N
     return NativeChoice(_SYNTHESIZERS[name], options)
 
 
-def _configured(
-    system: NativeSystem, kind: CollectiveKind, is_small: bool, levels: int
-) -> tuple[str, int]:
+def _configured(system: NativeSystem, kind: CollectiveKind, is_small: bool) -> tuple[str, int]:
     """(name, messages at once) of the algorithm that the configuration names, or ring."""
     if not system.is_stated:
         return "ring", 0
+    names = _stated_names(system, kind)
+    return ("ring", 0) if is_small and len(names) > 1 else _spelt(names[0])
+
+
+def _stated_names(system: NativeSystem, kind: CollectiveKind) -> tuple[str, ...]:
+    """The algorithms that the configuration names, one a dimension."""
     names = system.names.get(kind, ())
     if not names:
         message = f"the job's system names no algorithm of {kind}"
         raise InputError(message, cure=f"name one, for example --collective {kind}=ring")
-    if is_small and len(names) > 1:
-        return "ring", 0
-    is_whole = names[0].startswith("one")
-    if levels > 1 and not is_small and not is_whole:
-        message = f"a native {kind} in streams or trees through {levels} dimensions is not expanded"
-        cure = f"name an algorithm, for example --collective {kind}=torus-rings"
-        raise InputError(message, cure=cure, code="several-dimensions")
-    return _spelt(names[0])
+    return names
 
 
 def _spelt(name: str) -> tuple[str, int]:
@@ -236,6 +247,12 @@ def _spelt(name: str) -> tuple[str, int]:
     if direct := re.fullmatch(r"direct(\d*)", spelling):
         return "direct", int(direct[1] or 0)
     return _SPELLINGS.get(spelling, spelling), 0
+
+
+def tree_root(turn: int) -> str:
+    """The root of the double binary trees' next tree."""
+    # The one with the highest rank as root comes first.
+    return "lowest" if turn % 2 else "highest"
 
 
 def native_pieces(system: NativeSystem, kind: CollectiveKind, size: int, ranks: int) -> list[int]:

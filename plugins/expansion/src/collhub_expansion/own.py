@@ -25,7 +25,8 @@ def own_algorithms(workload: Workload, calls: Calls) -> Int64Array:
     differs = np.flatnonzero(found[calls.instance] != named)
     if len(differs):
         row = int(calls.row[differs[0]])
-        place = workload.nodes.location(row, workload.provenance.source_name or None)
+        file = workload.provenance.source_name or None
+        place = workload.nodes.location(row, file)
         message = f"node {workload.nodes.identity[row]} names another algorithm than its group"
         cure = "name one algorithm for a collective on all its ranks"
         raise InputError(message, location=place, cure=cure, code="algorithm")

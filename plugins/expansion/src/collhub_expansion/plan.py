@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from collhub_columns import BoolArray, Int64Array, counted_positions, csr, inverse, row_pointer
+from collhub_columns import BoolArray, Int64Array, csr, expanded_ranges, inverse, row_pointer
 from collhub_templates import Edges, Lists
 
 from collhub_expansion.blocks import Catalogue
@@ -21,12 +21,13 @@ _FRONT, _PIECE, _BACK = range(3)
 class Pieces:
     """Parts in which collectives run: int64 by piece, ascending in `instance`, then in order.
 
-    `template`: number of its nodes. `at_once`: int64 by collective, pieces of it under way at once.
+    `template`: number of its nodes. `waits`: (earlier, later) pieces of one collective, ascending
+    in collectives.
     """
 
     instance: Int64Array
     template: Int64Array
-    at_once: Int64Array
+    waits: Edges
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -50,26 +51,16 @@ class Plan:
 class _Parts:
     """Pieces of all calls, one call after the other: int64 by part.
 
-    `call`, `turn`: which one, and the number of the part in it; `count`, `at_once`: parts of the
-    call, and those under way at once.
+    `call`: which one. `is_first`: whether a part waits for no other one of its call; `is_last`:
+    whether no other one waits for it. `waits`: (earlier, later) parts.
     """
 
     call: Int64Array
-    turn: Int64Array
-    count: Int64Array
-    at_once: Int64Array
     piece: Int64Array
     entry: Int64Array
-
-    @property
-    def is_first(self) -> BoolArray:
-        """Whether a part waits for no other one of its call."""
-        return self.turn < self.at_once
-
-    @property
-    def is_last(self) -> BoolArray:
-        """Whether no other part waits for it."""
-        return self.turn >= self.count - self.at_once
+    is_first: BoolArray
+    is_last: BoolArray
+    waits: Edges
 
 
 def plan_of(nodes: NodeColumns, calls: Calls, pieces: Pieces, entries: Catalogue) -> Plan:
@@ -101,7 +92,7 @@ def plan_of(nodes: NodeColumns, calls: Calls, pieces: Pieces, entries: Catalogue
         doors.lists(parts.is_last, backs, back),
         doors.lists(parts.is_first, fronts, front),
         _joined(
-            _chains(parts, inner),
+            (inner[parts.waits[0]], inner[parts.waits[1]]),
             doors.between(parts.is_first, fronts, front),
             doors.between(parts.is_last, backs, back)[::-1],
         ),
@@ -111,23 +102,26 @@ def plan_of(nodes: NodeColumns, calls: Calls, pieces: Pieces, entries: Catalogue
 def _parts(calls: Calls, pieces: Pieces, entries: Catalogue) -> _Parts:
     pointer = row_pointer(np.bincount(pieces.instance, minlength=len(calls.group)))
     counts = np.diff(pointer)[calls.instance]
-    call, turn = np.repeat(np.arange(len(calls.row)), counts), counted_positions(counts)
-    piece = pointer[calls.instance][call] + turn
-    at_once = np.minimum(pieces.at_once[calls.instance], counts)
+    call = np.repeat(np.arange(len(calls.row)), counts)
+    piece = expanded_ranges(pointer[calls.instance], counts)
     entry = entries.entry[pieces.template[piece]] + calls.position[call]
-    return _Parts(call, turn, counts[call], at_once[call], piece, entry)
+    earlier, later = pieces.waits
+    size = len(pieces.instance)
+    is_first = np.bincount(later, minlength=size) == 0
+    is_last = np.bincount(earlier, minlength=size) == 0
+    # Every call of a collective has the waits of its pieces.
+    edges = np.bincount(pieces.instance[earlier], minlength=len(calls.group))
+    times = edges[calls.instance]
+    edge = expanded_ranges(row_pointer(edges)[calls.instance], times)
+    shift = np.repeat(row_pointer(counts)[:-1] - pointer[calls.instance], times)
+    waits = earlier[edge] + shift, later[edge] + shift
+    return _Parts(call, piece, entry, is_first[piece], is_last[piece], waits)
 
 
 def _crowded(parts: _Parts, is_outer: BoolArray, listed: Lists, calls: int) -> Int64Array:
     """Calls with too many starts, or ends, for dependencies of each on each."""
     counts = np.diff(listed[0])[parts.entry[is_outer]]
     return np.flatnonzero(np.bincount(parts.call[is_outer], counts, calls) > _MOST_ENDS)
-
-
-def _chains(parts: _Parts, inner: Int64Array) -> Edges:
-    """Each part before the one that takes its place: so many are under way at once."""
-    parent = np.flatnonzero(~parts.is_last)
-    return inner[parent], inner[parent + parts.at_once[parent]]
 
 
 def _joined(*edges: Edges) -> Edges:

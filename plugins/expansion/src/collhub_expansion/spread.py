@@ -2,28 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
+from collhub_columns import inverse
 from collhub_templates import Template, built
 
 from collhub_expansion.blocks import Blocks, catalogue
 
 
-def spread(template: Template, num_ranks: int, stride: int) -> Template:
-    """The template among ranks `stride` apart, for all of `num_ranks` in groups of its positions.
+def spread(template: Template, members: Sequence[int], stride: int) -> Template:
+    """The template among ranks `stride` apart, for all ranks in groups of its positions.
 
-    Rank r stands at position r // stride modulo the positions.
+    Rank r stands at position r // stride modulo the positions. The result is by place in
+    `members`, which lists all ranks.
     """
     positions = len(template.first) - 1
-    rank = np.arange(num_ranks)
+    rank = np.asarray(members, np.int64)
+    place = inverse(rank)
     position = rank // stride % positions
     entries = catalogue(0, [template])
     blocks = Blocks.of(entries, position)
     number, block = blocks.rows()
     peer = template.peer[number]
     lowest = (rank - position * stride)[block]
+    # Local work has no peer.
+    met = np.where(peer < 0, 0, lowest + peer * stride)
     return built(
         template.kind[number],
-        np.where(peer < 0, -1, lowest + peer * stride),
+        np.where(peer < 0, -1, place[met]),
         template.bytes[number],
         template.duration_ns[number],
         template.message[number],

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from collhub_columns import Int64Array, labels, topological_levels
-from collhub_job_traces import collectives_in_order
+from collhub_job_traces import EXTENSION, collectives_in_order
 
 from hub_core import Diagnostic, Location, UsageError
 from hub_core.model import JobCollective, NodeKind, Workload
@@ -147,6 +149,21 @@ def _difference(
     bytes_here, bytes_there = int(nodes.bytes[row]), int(nodes.bytes[there])
     message = (
         f"collective {at + 1} of {name} has {bytes_here} bytes, "
-        f"on rank {ranks[0]} it is {said(workload, there)} of {bytes_there} bytes"
+        f"on rank {ranks[0]}{_in_file(workload, ranks[0])} "
+        f"it is {said(workload, there)} of {bytes_there} bytes"
     )
-    return _finding(workload, row, "collectives-differ", message, cure)
+    found = _finding(workload, row, "collectives-differ", message, cure)
+    stated = _file(workload, ranks[1]) or found.location.file
+    return replace(found, location=replace(found.location, file=stated))
+
+
+def _file(workload: Workload, rank: int) -> str:
+    """The trace of a rank, empty where the job is of no set of traces."""
+    name = workload.provenance.source_name
+    # Only readers of traces keep the records that stand before the nodes.
+    return f"{name}.{rank}.et" if name and EXTENSION in workload.extensions else ""
+
+
+def _in_file(workload: Workload, rank: int) -> str:
+    name = _file(workload, rank)
+    return f" ({name})" if name else ""

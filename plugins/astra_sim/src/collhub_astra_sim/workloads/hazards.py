@@ -20,6 +20,8 @@ from hub_core.plugin_api import CheckReport, CheckRequest, NoOptions
 EXTENSION = "astra-sim"
 """Key of `Workload.extensions`: the texts of `system`, `network` and `memory`; `custom`: the prefix
 of each of `Workload.algorithms`; `per_node`: prefixes by node."""
+NO_TIME = "takes no time: what it frees waits for another node to end"
+NO_TIME_CURE = "state a tensor size, or leave the node out"
 # Tags of streams wrap above this group.
 _LAST_GROUP = 499
 
@@ -73,12 +75,8 @@ def _checks(workload: Workload, system: System) -> Iterator[_Check]:
         "h2", is_marker, "is a marker: written as METADATA it aborts ASTRA-sim",
         Severity.WARNING, "leave it out",
     )  # fmt: skip
-    is_device = nodes.is_kind(NodeKind.COMPUTE) & ~nodes.on_host
-    is_empty = is_device & (nodes.bytes == 0) & system.has_roofline
-    yield (
-        "h3", is_empty | is_marker, "takes no time: what it frees waits for another node to end",
-        Severity.WARNING, "state a tensor size, or leave the node out",
-    )  # fmt: skip
+    is_empty = is_empty_work(workload, system)
+    yield ("h3", is_empty | is_marker, NO_TIME, Severity.WARNING, NO_TIME_CURE)
     known = [*NATIVE_TYPES, JobCollective.BROADCAST]
     is_unknown = is_collective & ~np.isin(nodes.collective, known)
     yield (
@@ -104,6 +102,29 @@ def _checks(workload: Workload, system: System) -> Iterator[_Check]:
         f"is of a group above {_LAST_GROUP}, whose tags wrap",
         Severity.WARNING, "number the groups from 1",
     )  # fmt: skip
+
+
+def is_empty_work(workload: Workload, system: System) -> BoolArray:
+    """Computations of no bytes by roofline: bool by node."""
+    nodes = workload.nodes
+    is_device = nodes.is_kind(NodeKind.COMPUTE) & ~nodes.on_host
+    if not system.has_roofline:
+        # Stated durations need no bytes.
+        return np.zeros(len(nodes), np.bool_)
+    found: BoolArray = is_device & (nodes.bytes == 0)
+    return found
+
+
+def empty_work(workload: Workload, system: System) -> tuple[Diagnostic, ...]:
+    """The first computation of no bytes by roofline, with how many there are."""
+    rows = np.flatnonzero(is_empty_work(workload, system))
+    if not len(rows):
+        return ()
+    row = int(rows[0])
+    more = f" ({len(rows)} nodes)" if len(rows) > 1 else ""
+    message = f"node {int(workload.nodes.identity[row])} has no bytes and {NO_TIME}{more}"
+    place = workload.nodes.location(row, workload.provenance.source_name or None)
+    return (Diagnostic("h3", message, Severity.WARNING, place, NO_TIME_CURE),)
 
 
 def _has_other_group(workload: Workload, system: System) -> BoolArray:

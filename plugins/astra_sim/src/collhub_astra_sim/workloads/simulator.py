@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from collhub_astra_sim.networks import network_yaml
 from collhub_astra_sim.options import JobOptions
-from collhub_astra_sim.workloads.hazards import EXTENSION
+from collhub_astra_sim.workloads.hazards import EXTENSION, empty_work
 from collhub_astra_sim.workloads.simulate import simulate_workload
 from collhub_astra_sim.workloads.stated_system import refuse_given, stated_system
 from collhub_astra_sim.workloads.system import RemoteMemory, System
@@ -40,7 +40,8 @@ def simulate(request: WorkloadRequest, options: JobOptions) -> WorkloadTimes:
         found.start_ns,
         found.end_ns,
         found.link_loads,
-        found.diagnostics,
+        # The checks of a folder say so before.
+        found.diagnostics if folder else (*found.diagnostics, *empty_work(workload, system)),
         rank_exposed_ns=found.rank_exposed_ns,
         slots=options.slots,
         details={"events": found.events, "network": options.network},
