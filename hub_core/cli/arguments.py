@@ -22,6 +22,8 @@ from hub_core.plugin_api.writer import FormatWriter
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
+    from hub_core.registry.plugins import Registry
+
 Function = TypeVar("Function", bound=Callable[..., object])
 Assignments = Mapping[str, str]
 """The `-O` options of one command line: `key` or `side.key` to the value's text."""
@@ -134,7 +136,10 @@ def number_option(
 
 
 def source_argument(function: Function) -> Function:
-    """The file, trace-set prefix or `-` that a command reads, and arguments for a program."""
+    """The file, trace-set prefix or `-` that a command reads, and arguments for a program.
+
+    All files of one set of ranks, as a shell lists them, are that set.
+    """
     arguments = click.argument(
         "source_arguments",
         metavar="[-- ARGUMENT...]",
@@ -257,13 +262,24 @@ def assign(
 def _kept_for_reader(
     context: click.Context, parameter: click.Parameter, arguments: tuple[str, ...]
 ) -> None:
-    if arguments and not context.obj.separated_arguments:
+    session = context.obj
+    more = arguments[: len(arguments) - session.separated_arguments]
+    if more and not are_ranks_of_one([context.params["source"], *more], session.registry()):
         raise click.UsageError(
-            f"Got unexpected extra argument ({arguments[0]});"
-            " arguments for a program stand after --",
+            f"Got unexpected extra argument ({more[0]}); several files are all ranks of one job,"
+            " and arguments for a program stand after --",
             context,
         )
-    context.obj.source_arguments = arguments
+    session.source_arguments = arguments[len(more) :]
+
+
+def are_ranks_of_one(files: Sequence[str], registry: Registry) -> bool:
+    """Whether the files are all those of one set of ranks."""
+    # Imported here: one file alone asks for no reader.
+    from hub_core.pipeline.sources import are_one_set
+
+    formats = [provided.offer.format for provided in registry.all(FormatReader)]
+    return are_one_set(files, formats)
 
 
 def _kept_for_inputs(context: click.Context, parameter: click.Parameter, policy: str) -> None:

@@ -14,6 +14,7 @@ import click
 from hub_core.cli.arguments import (
     FILE,
     Assignments,
+    are_ranks_of_one,
     assign,
     from_option,
     json_flag,
@@ -109,7 +110,9 @@ def _with_arguments(
     behind = min(session.separated_arguments, max(len(given) - 1, 0))
     inputs = len(given) - behind
     session.source_arguments = given[inputs:]
-    return given[:inputs]
+    inputs_alone = given[:inputs]
+    is_one = inputs > 1 and are_ranks_of_one(inputs_alone, session.registry())
+    return inputs_alone[:1] if is_one else inputs_alone
 
 
 @click.command()

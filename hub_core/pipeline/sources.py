@@ -47,7 +47,7 @@ class Input:
 
 
 class _Member(NamedTuple):
-    """One file of a set `PREFIX.<rank><suffix>`."""
+    """One file of a set: `PREFIX.<rank><suffix>`, or `PREFIX<rank><suffix>` as in `rank0.et`."""
 
     rank: int
     file: Path
@@ -58,12 +58,12 @@ class _Member(NamedTuple):
 def open_input(path: str | os.PathLike[str], formats: Sequence[Format], report: Report) -> Input:
     """Open a file, standard input (`-`), or a set of files; `formats`: which suffixes make sets.
 
-    A set `PREFIX.<rank><suffix>` is named by its prefix, by one member, or by a folder that holds
-    no other set. Other folders are opened only for formats that are folders. A set in a folder that
-    such a format tells, or in a folder of it, is opened as that folder under its own name: what
-    stands beside it may say what the set means. Reads the head of the first part; the rest is
-    bounded and read on demand. Raises `InputError` for what is missing, empty, unreadable or too
-    large.
+    A set `PREFIX.<rank><suffix>`, or of files such as `rank0<suffix>`, is named by its prefix, by
+    one member, or by a folder that holds no other set. Other folders are opened only for formats
+    that are folders. A set in a folder that such a format tells, or in a folder of it, is opened as
+    that folder under its own name: what stands beside it may say what the set means. Reads the head
+    of the first part; the rest is bounded and read on demand. Raises `InputError` for what is
+    missing, empty, unreadable or too large.
     """
     text = os.fspath(path)
     if text == STANDARD_STREAM:
@@ -88,6 +88,11 @@ def open_input(path: str | os.PathLike[str], formats: Sequence[Format], report: 
 def may_read(opened: Input, format: Format) -> bool:
     """Whether a reader of the format can take an input that lies on disk as this one does."""
     return format.layout in _READABLE_LAYOUTS[opened.layout]
+
+
+def are_one_set(paths: Sequence[str], formats: Sequence[Format]) -> bool:
+    """Whether these are all the rank files of one set, which any of them names."""
+    return {member.file for member in _find_set(Path(paths[0]), formats)} == set(map(Path, paths))
 
 
 def set_prefix(path: Path, suffixes: Sequence[str]) -> Path:
@@ -119,7 +124,8 @@ def _find_set(place: Path, formats: Sequence[Format]) -> list[_Member]:
 def _members(folder: Path, suffixes: Sequence[str]) -> list[_Member]:
     """Every file of a folder that has a rank in its name, by rank."""
     pattern = re.compile(
-        rf"(?P<prefix>.+)\.(?P<rank>0|[1-9][0-9]{{0,6}})(?P<suffix>{_any_of(suffixes)})\Z",
+        rf"(?P<prefix>.+(?=\.)|(?:.*[^a-z])?rank[-_]?)\.?(?P<rank>0|[1-9][0-9]{{0,6}})"
+        rf"(?P<suffix>{_any_of(suffixes)})\Z",
         re.DOTALL,
     )
     try:

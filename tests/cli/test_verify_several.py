@@ -51,6 +51,18 @@ def test_the_report_of_one_input_is_itself(collhub, ring: Path) -> None:
     assert "results" not in report
 
 
+def test_all_files_of_a_set_are_one_input(collhub, ring: Path, tmp_path: Path) -> None:
+    assert collhub("convert", ring, "-o", tmp_path / "set").code == 0
+    files = sorted(tmp_path.glob("set.*.et"))
+    for command in (["verify", *files], ["inspect", *files]):
+        run = collhub(*command)
+        assert run.code == 0, run.err
+        assert run.out.count(str(tmp_path / "set")) == 1
+    run = collhub("inspect", *files[1:])
+    assert run.code == 2
+    assert "several files are all ranks of one job" in run.err
+
+
 def test_a_check_that_is_not_there_is_said_once(collhub, ring: Path) -> None:
     run = collhub("verify", ring, ring, "--check", "nonsense")
     assert (run.code, run.out, len(run.error_lines)) == (2, "", 1)

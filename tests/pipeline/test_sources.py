@@ -48,6 +48,24 @@ def test_set_is_named_by_prefix_or_by_a_member(ring: Path, ending: str) -> None:
     assert (opened.source.name, opened.layout, opened.head) == (str(ring), Layout.PREFIX, b"rank 0")
 
 
+@pytest.mark.parametrize("prefix", ["rank", "rank_", "job-rank", "job.rank-"])
+def test_set_may_call_its_ranks_so(tmp_path: Path, prefix: str) -> None:
+    for rank in range(3):
+        (tmp_path / f"{prefix}{rank}.et").write_bytes(b"rank %d" % rank)
+    (tmp_path / "frank1.et").write_bytes(b"no rank")
+    assert len(_open(tmp_path / prefix).source.parts) == 3
+    assert len(_open(tmp_path / f"{prefix}1.et").source.parts) == 3
+    assert len(_open(tmp_path / "frank1.et").source.parts) == 1
+
+
+def test_all_files_of_a_set_are_one_and_some_are_not(ring: Path) -> None:
+    files = [f"{ring}.{rank}.et" for rank in range(11)]
+    assert sources.are_one_set(files, [SETS])
+    assert not sources.are_one_set(files[:5], [SETS])
+    assert not sources.are_one_set([*files, str(ring.parent / "string.1.et")], [SETS])
+    assert not sources.are_one_set([str(ring), str(ring)], [SETS])
+
+
 def test_set_is_named_by_the_folder_that_holds_no_other(ring: Path) -> None:
     with pytest.raises(
         InputError,
