@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -57,20 +57,26 @@ class HostTasks:
         return found
 
 
-def host_tasks(tasks: UnitTasks, moves: Sequence[Move], network: HostNetwork) -> HostTasks:
+def host_tasks(
+    tasks: UnitTasks,
+    moves: Sequence[Move],
+    network: HostNetwork,
+    work: Mapping[int, Fraction] | None = None,
+) -> HostTasks:
     """The tasks that cross between hosts.
 
     A receiver on a host that has the box needs no card: such hosts are left out, and tasks without
-    others too.
+    others too. `work`: how often a card carries the box of a unit task, by row, else once.
     """
-    needs = _needing_hosts(tasks)
+    work = {} if work is None else work
+    needs = needing_hosts(tasks)
     rows = [row for row in range(len(tasks)) if needs[row] and tasks.bytes[row]]
     senders = [tasks.hosts_of(tasks.senders_of(row)) for row in rows]
     receivers = [needs[row] for row in rows]
     sizes = [int(tasks.bytes[row]) for row in rows]
     exact = [
-        [Fraction(size) / network.rate(host, to) for host in hosts]
-        for size, hosts, to in zip(sizes, senders, receivers, strict=True)
+        [size * work.get(row, 1) / network.rate(host, to) for host in hosts]
+        for row, size, hosts, to in zip(rows, sizes, senders, receivers, strict=True)
     ]
     times = _move_times(tasks, moves, rows)
     tick = _common_measure([time for row in exact for time in row] + _stated(times))
@@ -87,7 +93,7 @@ def host_tasks(tasks: UnitTasks, moves: Sequence[Move], network: HostNetwork) ->
     )
 
 
-def _needing_hosts(tasks: UnitTasks) -> list[tuple[int, ...]]:
+def needing_hosts(tasks: UnitTasks) -> list[tuple[int, ...]]:
     """Per unit task, the hosts of its receivers that do not have the box."""
     task, receiver, _ = device_pairs(tasks)
     width = int(tasks.host_of.max()) + 1
