@@ -74,9 +74,7 @@ class ReshardPlan:
 
     def lower(self) -> Lowered:
         """The plan as an algorithm, which carries its proof."""
-        choices = LoweringChoices(
-            self.strategies, self.chunks, self.choices.layout, self.topology
-        )
+        choices = LoweringChoices(self.strategies, self.chunks, self.choices.layout, self.topology)
         document = schedule_document(self.moves, self.units, self.tasks, self.schedule)
         return lowered(self.units, self.moves, self.tasks, self.schedule, choices, document)
 
@@ -133,9 +131,7 @@ def plan_reshard(
     tasks = host_tasks(units, moves, network, work)
     schedule = best_schedule(tasks, units, choices.effort)
     shown = topology or ideal_topology(units, network)
-    return ReshardPlan(
-        tuple(moves), units, tasks, schedule, strategies, chunks, shown, choices
-    )
+    return ReshardPlan(tuple(moves), units, tasks, schedule, strategies, chunks, shown, choices)
 
 
 def _network(

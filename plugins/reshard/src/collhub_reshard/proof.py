@@ -76,6 +76,8 @@ def _move_object(move: Move) -> dict[str, JsonValue]:
         "tensor": str(move.tensor),
         "from": str(move.source),
         "to": str(move.destination),
+        "release_s": move.release_s,
+        "due_s": move.due_s,
     }
 
 
@@ -85,5 +87,5 @@ def _task_object(tasks: HostTasks, task: int) -> dict[str, JsonValue]:
         "bytes": tasks.bytes[task],
         "senders": list(tasks.senders[task]),
         "receivers": list(tasks.receivers[task]),
-        "release_s": str(tasks.release[task] * tasks.tick_s),
+        "work": str(tasks.work[task]),
     }

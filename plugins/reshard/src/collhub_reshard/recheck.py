@@ -8,11 +8,12 @@ against it. Nothing of the search is used.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import cast
 
 import numpy as np
+from collhub_columns import Int64Array
 
 from collhub_reshard.problem.moves import Move, parse_side, parse_tensor
 from collhub_reshard.problem.unit_tasks import UnitTasks, unit_tasks
@@ -91,7 +92,7 @@ def check_schedule(request: CheckRequest, options: NoOptions) -> CheckReport:
 
 def _claim(document: Mapping[str, JsonValue], topology: Topology | None) -> _Claim:
     """Tasks from the stated moves, which must be the tasks that are stated."""
-    moves = [_move(cast("Mapping[str, str]", entry)) for entry in _listed(document["moves"])]
+    moves = [_move(cast("Mapping[str, JsonValue]", entry)) for entry in _listed(document["moves"])]
     stated_hosts = np.asarray(document["host_of"], np.int64)
     units = unit_tasks([_on_hosts(move, stated_hosts) for move in moves])
     network = _network(document)
@@ -99,8 +100,10 @@ def _claim(document: Mapping[str, JsonValue], topology: Topology | None) -> _Cla
         real = network_of(topology, units.host_of)
         if (real.out_rate, real.in_rate) != (network.out_rate, network.in_rate):
             raise _FlawError("topology", f"it is for other cards than those of {topology.name}")
-    tasks = host_tasks(units, moves, network)
-    _check_tasks(document, tasks)
+    stated = [cast("Mapping[str, JsonValue]", entry) for entry in _listed(document["tasks"])]
+    work = {cast("int", one["unit_task"]): Fraction(str(one["work"])) for one in stated}
+    tasks = host_tasks(units, moves, network, work)
+    _check_tasks(stated, tasks)
     return _Claim(document, units, tasks, list(_pieces(document)))
 
 
@@ -110,17 +113,23 @@ def _listed(value: JsonValue) -> list[JsonValue]:
     return value
 
 
-def _move(entry: Mapping[str, str]) -> Move:
-    tensor = parse_tensor(entry["tensor"])
+def _move(entry: Mapping[str, JsonValue]) -> Move:
+    tensor = parse_tensor(str(entry["tensor"]))
     rank = len(tensor.shape)
-    sides = [parse_side(entry[end], rank) for end in ("from", "to")]
-    return Move(tensor, sides[0], sides[1], entry["name"])
+    sides = [parse_side(str(entry[end]), rank) for end in ("from", "to")]
+    due = entry["due_s"]
+    return Move(
+        tensor,
+        sides[0],
+        sides[1],
+        str(entry["name"]),
+        float(str(entry["release_s"])),
+        None if due is None else float(str(due)),
+    )
 
 
-def _on_hosts(move: Move, host_of: np.ndarray[tuple[int], np.dtype[np.int64]]) -> Move:
+def _on_hosts(move: Move, host_of: Int64Array) -> Move:
     """The move with its devices on the stated hosts."""
-    from dataclasses import replace
-
     sides = []
     for side in (move.source, move.destination):
         hosts = tuple(host_of[list(side.mesh.devices)].tolist())
@@ -136,12 +145,13 @@ def _network(document: Mapping[str, JsonValue]) -> HostNetwork:
     return HostNetwork(rates[0], rates[1], int(cast("int", document["cards"])))
 
 
-def _check_tasks(document: Mapping[str, JsonValue], tasks: HostTasks) -> None:
-    stated = [cast("Mapping[str, JsonValue]", entry) for entry in _listed(document["tasks"])]
+def _check_tasks(stated: Sequence[Mapping[str, JsonValue]], tasks: HostTasks) -> None:
     if len(stated) != len(tasks):
         raise _FlawError("tasks", f"{len(stated)} tasks are stated, the specs give {len(tasks)}")
     for task, entry in enumerate(stated):
         given = entry["bytes"], entry["senders"], entry["receivers"]
+        if tasks.work[task] < 1:
+            raise _FlawError("tasks", f"task {task} is said to be less work than its bytes")
         real = tasks.bytes[task], list(tasks.senders[task]), list(tasks.receivers[task])
         if given != real:
             raise _FlawError("tasks", f"task {task} is not the one that the specs give")
@@ -168,7 +178,9 @@ def _check_schedule(claim: _Claim) -> None:
             message = f"host {piece.sender} sends task {piece.task}, which it does not have"
             raise _FlawError("sender", message)
         receivers = tasks.receivers[piece.task]
-        share = (piece.last - piece.first) * tasks.bytes[piece.task]
+        share = (piece.last - piece.first) * tasks.bytes[piece.task] * tasks.work[piece.task]
+        if piece.start < tasks.release[piece.task] * tasks.tick_s:
+            raise _FlawError("release", f"task {piece.task} starts before it is released")
         if piece.duration < share / tasks.network.rate(piece.sender, receivers):
             raise _FlawError("duration", f"task {piece.task} is faster than the cards")
         parts[piece.task].append((piece.first, piece.last))
@@ -225,14 +237,15 @@ def _proved(claim: _Claim, kind: str, hosts: set[int], task: int) -> Fraction:
     if kind == "nothing":
         return Fraction(0)
     if kind == "task":
-        rates = [network.rate(host, tasks.receivers[task]) for host in tasks.senders[task]]
-        # Strategies that send a box more than once take longer: their time is stated, not proved.
-        longest = max(piece.duration for piece in claim.pieces if piece.task == task)
-        return max(Fraction(tasks.bytes[task]) / max(rates), min(longest, _makespan(claim)))
+        fastest = max(network.rate(host, tasks.receivers[task]) for host in tasks.senders[task])
+        release = tasks.release[task] * tasks.tick_s
+        return tasks.bytes[task] * tasks.work[task] / fastest + release
     if kind == "receiver":
         (host,) = hosts
-        load = sum(tasks.bytes[one] for one in numbers if host in tasks.receivers[one])
-        return load / (network.in_rate[host] * tasks.cards) + _first_release(claim, host)
+        mine = [one for one in numbers if host in tasks.receivers[one]]
+        load = Fraction(sum(tasks.bytes[one] for one in mine))
+        first = min(tasks.release[one] for one in mine) * tasks.tick_s
+        return load / (network.in_rate[host] * tasks.cards) + first
     everyone = {host for one in numbers for host in tasks.receivers[one]}
     whole = [one for one in numbers if set(tasks.receivers[one]) == everyone]
     skipped = set(whole) if kind == "exclusive" else set()
@@ -241,18 +254,6 @@ def _proved(claim: _Claim, kind: str, hosts: set[int], task: int) -> Fraction:
     time = Fraction(sum(tasks.bytes[one] for one in forced)) / rate
     slowest = min(network.in_rate[host] for host in everyone)
     return time + Fraction(sum(tasks.bytes[one] for one in skipped)) / slowest
-
-
-def _first_release(claim: _Claim, host: int) -> Fraction:
-    """When the first task that a host receives is released, as stated."""
-    stated = [cast("Mapping[str, str]", entry) for entry in _listed(claim.document["tasks"])]
-    receivers = claim.tasks.receivers
-    times = [
-        Fraction(entry["release_s"])
-        for task, entry in enumerate(stated)
-        if host in receivers[task]
-    ]
-    return min(times, default=Fraction(0))
 
 
 def _check_status(claim: _Claim, bound: Fraction) -> None:

@@ -79,7 +79,9 @@ class StepWriter:
                 self._finish_row(row)
         return self._builder.build(), self._scratch
 
-    def send(self, row: int, transfers: Sequence[Transfer], bounds: tuple[Fraction, Fraction]) -> None:
+    def send(
+        self, row: int, transfers: Sequence[Transfer], bounds: tuple[Fraction, Fraction]
+    ) -> None:
         """Send a piece of a box, from `bounds[0]` to `bounds[1]` of it."""
         received: list[int] = []
         roots: list[int] = []

@@ -111,8 +111,6 @@ def _chain(audience: Audience, chunks: int) -> list[Transfer]:
     return found
 
 
-def _within(
-    devices: Sequence[int], part: tuple[Fraction, Fraction], parent: int
-) -> list[Transfer]:
+def _within(devices: Sequence[int], part: tuple[Fraction, Fraction], parent: int) -> list[Transfer]:
     """From the entry of a host to its other receivers."""
     return [Transfer(devices[0], other, *part, parent) for other in devices[1:]]

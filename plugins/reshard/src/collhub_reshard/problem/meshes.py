@@ -88,9 +88,7 @@ def parse_mesh(text: str, first_device: int = 0, host_size: int | None = None) -
     names = tuple(axis["name"] or str(at) for at, axis in enumerate(axes) if axis)
     count = math.prod(shape)
     if count > _MOST_DEVICES:
-        raise InputError(
-            f"{text!r:.80} has more than {_MOST_DEVICES} devices", code="invalid-mesh"
-        )
+        raise InputError(f"{text!r:.80} has more than {_MOST_DEVICES} devices", code="invalid-mesh")
     devices = _devices(match["devices"], count, first_device)
     size = host_size or shape[-1]
     hosts = tuple(device // size for device in devices)

@@ -104,9 +104,7 @@ def parse_tensor(text: str) -> TensorType:
     return TensorType(shape, match[2])
 
 
-def parse_side(
-    text: str, rank: int, first_device: int = 0, host_size: int | None = None
-) -> Side:
+def parse_side(text: str, rank: int, first_device: int = 0, host_size: int | None = None) -> Side:
     """`mesh(2,4): S0 R R` for a tensor of `rank` dimensions. Raises `InputError`."""
     # Neither meshes nor specs hold a colon.
     mesh_text, colon, spec = text.partition(":")

@@ -74,7 +74,7 @@ class Placement:
 
 def parse_placement(text: str, rank: int, mesh: Mesh) -> Placement:
     """A spec for a tensor of `rank` dimensions on a mesh. Raises `InputError`, one clear line."""
-    stripped = text.strip()
+    text = stripped = text.strip()
     if _DTENSOR.search(stripped):
         placement = _dtensor(stripped, rank, mesh)
     elif stripped.startswith(("(", "P(", "PartitionSpec(")):

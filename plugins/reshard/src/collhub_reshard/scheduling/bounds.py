@@ -42,9 +42,7 @@ def fluid_bound(tasks: HostTasks) -> Bound:
     sharing = sender_sharing(tasks, range(len(tasks)))
     out = Bound("senders", sharing.time_s / tasks.tick_s, sharing.hosts)
     # The first of equals, the simplest proof.
-    return max(
-        (receiver_bound(tasks), out, exclusive_bound(tasks)), key=lambda bound: bound.ticks
-    )
+    return max((receiver_bound(tasks), out, exclusive_bound(tasks)), key=lambda bound: bound.ticks)
 
 
 def unsplit_bound(tasks: HostTasks) -> Bound:
@@ -82,9 +80,7 @@ def sender_sharing(tasks: HostTasks, chosen: Iterable[int]) -> Sharing:
     for task in chosen:
         senders = tasks.senders[task]
         demand[senders] = demand.get(senders, 0) + tasks.bytes[task]
-    rate = {
-        host: tasks.network.out_rate[host] * tasks.cards for group in demand for host in group
-    }
+    rate = {host: tasks.network.out_rate[host] * tasks.cards for group in demand for host in group}
     return least_sharing(demand, rate)
 
 

@@ -20,6 +20,7 @@ class HostTasks:
 
     Per task: `rows` (its unit task), `bytes`, `senders` and `receivers` (ascending hosts),
     `durations` (in ticks, one a sender), `release` and `due` (in ticks, due None for any time).
+    `work`: how often the busiest card carries the task's bytes, 1 but for some strategies.
     `tick_s`: seconds of one tick; all durations are whole ticks, so that schedules are exact.
     """
 
@@ -30,6 +31,7 @@ class HostTasks:
     durations: tuple[tuple[int, ...], ...]
     release: tuple[int, ...]
     due: tuple[int | None, ...]
+    work: tuple[Fraction, ...]
     tick_s: Fraction
     network: HostNetwork
 
@@ -88,6 +90,7 @@ def host_tasks(
         tuple(tuple(int(time / tick) for time in row) for row in exact),
         tuple(int(release / tick) for release, _ in times),
         tuple(None if due is None else int(due / tick) for _, due in times),
+        tuple(Fraction(work.get(row, 1)) for row in rows),
         tick,
         network,
     )

@@ -136,9 +136,7 @@ def _prefixes(tasks: HostTasks) -> Iterator[list[tuple[int, int]]]:
         stack += [[*prefix, choice] for choice in reversed(choices)]
 
 
-def _choices(
-    tasks: HostTasks, prefix: Order, placed: set[int]
-) -> list[tuple[int, int]]:
+def _choices(tasks: HostTasks, prefix: Order, placed: set[int]) -> list[tuple[int, int]]:
     """The next tasks with their senders, those that can start first in front; few of them."""
     sending, receiving = Cards(tasks.cards), Cards(tasks.cards)
     for piece in in_order(tasks, prefix):
