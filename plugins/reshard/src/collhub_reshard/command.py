@@ -126,7 +126,7 @@ def _moves(problem: _Problem, host_size: int | None) -> list[Move]:
     from collhub_reshard.problem.state_dict import Sides, parse_state_dict
 
     source, destination = problem["source"], problem["destination"]
-    moves = []
+    moves: list[Move] = []
     for text in problem["tensors"]:
         if source is None or destination is None:
             raise UsageError("--tensor needs --from and --to", cure="give both sides")

@@ -58,8 +58,8 @@ def reshard_fields(plan: ReshardPlan, made: Lowered) -> dict[str, str]:
     schedule, algorithm = plan.schedule, made.algorithm
     moved = sum(move.tensor.num_bytes for move in plan.moves)
     fields = {
-        "resharding": f"{len(plan.moves)} tensors of {format_bytes(moved)}, "
-        f"{len(plan.units)} unit tasks, {len(plan.tasks)} between hosts",
+        "resharding": f"{_counted(len(plan.moves), 'tensor')} of {format_bytes(moved)}, "
+        f"{_counted(len(plan.units), 'unit task')}, {len(plan.tasks)} between hosts",
         "strategies": ", ".join(
             f"{count} {name}" for name, count in sorted(_strategies(plan).items())
         )
@@ -77,6 +77,10 @@ def reshard_fields(plan: ReshardPlan, made: Lowered) -> dict[str, str]:
     if late:
         fields["late"] = f"{len(late)} tasks end after they are due"
     return fields
+
+
+def _counted(count: int, name: str) -> str:
+    return f"{count} {name}" if count == 1 else f"{count} {name}s"
 
 
 def _strategies(plan: ReshardPlan) -> Counter[str]:

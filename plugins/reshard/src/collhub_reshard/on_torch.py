@@ -7,7 +7,7 @@ whatever their strides.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     import torch
 
 _DEFAULT_BANDWIDTH = 12.5e9
-_Slices = tuple[slice, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,53 +152,70 @@ def _run(
     output: torch.Tensor | None,
 ) -> None:
     """Send and receive round by round; a rank forwards what it received in an earlier round."""
-    import torch
-    import torch.distributed as dist
-
     shape = move.tensor.shape
-    start, end = (_tile(side, shape, rank) for side in (move.source, move.destination))
+    held = _Tiled(shard, _tile(move.source, shape, rank))
+    wanted = _Tiled(output, _tile(move.destination, shape, rank))
     rounds: dict[int, list[_Message]] = {}
     for message in _messages(plan):
         rounds.setdefault(message.round, []).append(message)
     for _, messages in sorted(rounds.items()):
-        operations = []
-        landings: list[tuple[torch.Tensor, torch.Tensor]] = []
-        for message in messages:
-            holds = _holds(plan, message.row, message.source)
-            if message.source == message.destination == rank:
-                assert shard is not None and output is not None
-                _box(output, plan, message.row, end).copy_(_box(shard, plan, message.row, start))
-            elif message.source == rank:
-                origin = (shard, start) if holds else (output, end)
-                assert origin[0] is not None
-                box = _box(origin[0], plan, message.row, origin[1]).contiguous()
-                operations.append(dist.P2POp(dist.isend, box, message.destination))
-            elif message.destination == rank:
-                assert output is not None
-                place = _box(output, plan, message.row, end)
-                landing = torch.empty_like(place, memory_format=torch.contiguous_format)
-                landings.append((place, landing))
-                operations.append(dist.P2POp(dist.irecv, landing, message.source))
-        if operations:
-            for request in dist.batch_isend_irecv(operations):
-                request.wait()
-        for place, landing in landings:
-            place.copy_(landing)
+        _run_round(plan, messages, rank, held, wanted)
+
+
+@dataclass(frozen=True, slots=True)
+class _Tiled:
+    """A shard and where it lies in the whole tensor; both None on a rank without one."""
+
+    tensor: torch.Tensor | None
+    bounds: list[tuple[int, int]] | None
+
+    def box(self, plan: ReshardPlan, row: int) -> torch.Tensor:
+        """The view of the box of a unit task."""
+        assert self.tensor is not None
+        assert self.bounds is not None
+        first, last = plan.units.start[row].tolist(), plan.units.stop[row].tolist()
+        found: list[slice] = []
+        for low, high, (base, _) in zip(first, last, self.bounds, strict=True):
+            found.append(slice(low - base, high - base))
+        return self.tensor[tuple(found)]
+
+
+def _run_round(
+    plan: ReshardPlan,
+    messages: Sequence[_Message],
+    rank: int,
+    held: _Tiled,
+    wanted: _Tiled,
+) -> None:
+    """Post all messages of a round at once, then put what came in its place."""
+    import torch
+    import torch.distributed as dist
+
+    operations = []
+    landings: list[tuple[torch.Tensor, torch.Tensor]] = []
+    for message in messages:
+        row = message.row
+        if message.source == message.destination == rank:
+            wanted.box(plan, row).copy_(held.box(plan, row))
+        elif message.source == rank:
+            origin = held if _holds(plan, row, rank) else wanted
+            box = origin.box(plan, row).contiguous()
+            operations.append(dist.P2POp(dist.isend, box, message.destination))
+        elif message.destination == rank:
+            place = wanted.box(plan, row)
+            # A box is seldom contiguous in its tile, a message always is.
+            landing = torch.empty_like(place, memory_format=torch.contiguous_format)
+            landings.append((place, landing))
+            operations.append(dist.P2POp(dist.irecv, landing, message.source))
+    if operations:
+        for request in dist.batch_isend_irecv(operations):
+            request.wait()
+    for place, landing in landings:
+        place.copy_(landing)
 
 
 def _holds(plan: ReshardPlan, row: int, rank: int) -> bool:
     return bool(np.any(plan.units.senders_of(row) == rank))
-
-
-def _box(
-    tensor: torch.Tensor, plan: ReshardPlan, row: int, tile: list[tuple[int, int]] | None
-) -> torch.Tensor:
-    """The view of a box in the tile of a rank."""
-    assert tile is not None
-    low = [first for first, _ in tile]
-    bounds = zip(plan.units.start[row].tolist(), plan.units.stop[row].tolist(), low, strict=True)
-    found: _Slices = tuple(slice(first - base, last - base) for first, last, base in bounds)
-    return tensor[found]
 
 
 def _messages(plan: ReshardPlan) -> list[_Message]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 
 from collhub_reshard.lowering.algorithm import Lowered, LoweringChoices, lowered
@@ -38,7 +38,7 @@ class ReshardChoices:
     strategy: Strategy | None = None
     chunks: int | None = None
     layout: str = "packed"
-    effort: Effort = Effort()
+    effort: Effort = field(default_factory=Effort)
 
 
 @dataclass(frozen=True, slots=True)

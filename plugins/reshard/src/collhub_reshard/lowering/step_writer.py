@@ -193,7 +193,7 @@ class StepWriter:
         return self._packed[key]
 
     def _landing_of(self, row: int, device: int) -> Place:
-        """Where a box arrives at a device: in OUTPUT where it lies in one piece and is no summand."""
+        """Where a box arrives: in OUTPUT where it lies in one piece and is no summand."""
         key = row, device
         if key not in self._landing:
             region = self.layout.outputs[key]

@@ -105,7 +105,7 @@ def _letters(text: str, rank: int, mesh: Mesh) -> Placement:
     partial: tuple[int, ...] = ()
     if words and re.fullmatch(r"P[\d,]+", words[-1]):
         partial = _axes(words.pop()[1:], text, mesh)
-    axes = []
+    axes: list[tuple[int, ...]] = []
     for word in words:
         if word == "R":
             axes.append(())

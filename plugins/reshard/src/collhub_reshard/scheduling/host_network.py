@@ -37,7 +37,7 @@ def ideal_network(
 ) -> HostNetwork:
     """Equal cards at every host, and nothing but the cards in the way."""
     rate = exact_rate(bandwidth_bytes_per_s)
-    rates = {host: rate for host in hosts}
+    rates = dict.fromkeys(hosts, rate)
     return HostNetwork(rates, rates, cards, latency_s)
 
 
