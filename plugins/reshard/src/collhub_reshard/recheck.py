@@ -70,16 +70,19 @@ def check_schedule(request: CheckRequest, options: NoOptions) -> CheckReport:
         _check_status(claim, bound)
         _check_traffic(claim, request.algorithm)
     except _FlawError as flaw:
-        return CheckReport(False, "wrong", (flaw.diagnostic,))
+        return _wrong(flaw.diagnostic)
     except (HubError, KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
         found = Diagnostic("reshard-form", f"the proof has not its form: {error}")
-        return CheckReport(False, "wrong", (found,))
+        return _wrong(found)
     makespan = _makespan(claim)
     return CheckReport(
         True,
         _verdict(claim, makespan, bound),
         facts={
             "is_optimal": claim.document["status"] == "optimal",
+            # A resharding has times instead.
+            "rate": None,
+            "bound": None,
             "makespan_s": str(makespan),
             "bound_s": str(bound),
         },
@@ -88,6 +91,11 @@ def check_schedule(request: CheckRequest, options: NoOptions) -> CheckReport:
             "bound": f"{float(bound):.6g} s ({bound}), {_binding(claim)}",
         },
     )
+
+
+def _wrong(found: Diagnostic) -> CheckReport:
+    facts: dict[str, JsonValue] = {"is_optimal": False, "rate": None, "bound": None}
+    return CheckReport(False, "wrong", (found,), facts=facts)
 
 
 def _claim(document: Mapping[str, JsonValue], topology: Topology | None) -> _Claim:

@@ -43,7 +43,7 @@ def best_schedule(tasks: HostTasks, units: UnitTasks, effort: Effort) -> HostSch
     best, method = _heuristic(tasks, units, bound)
     least = bound.whole_ticks
     if not makespan_of(best) > least:
-        return HostSchedule(best, method, "optimal", "bound", bound, bound.ticks)
+        return HostSchedule(best, method, "optimal", "bound", bound, Fraction(least))
     if _solver_can(tasks, effort):
         found = exact.solve(tasks, least, best, effort.time_limit_s)
         if found is not None and found.is_optimal:
