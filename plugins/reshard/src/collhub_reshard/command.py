@@ -122,6 +122,7 @@ def reshard(
 
 
 def _moves(problem: _Problem, host_size: int | None) -> list[Move]:
+    """The tensors of the command line, then those of the file."""
     from collhub_reshard.problem.moves import parse_move
     from collhub_reshard.problem.state_dict import Sides, parse_state_dict
 
@@ -130,6 +131,7 @@ def _moves(problem: _Problem, host_size: int | None) -> list[Move]:
     for text in problem["tensors"]:
         if source is None or destination is None:
             raise UsageError("--tensor needs --from and --to", cure="give both sides")
+        # Numbers tell tensors without names apart.
         name = f"tensor {len(moves)}"
         moves.append(parse_move(text, source, destination, name=name, host_size=host_size))
     if problem["state_dict"] is not None:

@@ -38,6 +38,8 @@ class ReshardOptions:
 
 def choices_of(given: Assignments) -> tuple[ReshardChoices, int | None]:
     """(choices, devices of a host). Raises click's errors, which name the option."""
+    # Binding by hand: a command has no record that the program fills,
+    # and errors shall read like those of other options.
     strategy = _chosen(given, "strategy", _STRATEGIES)
     choices = ReshardChoices(
         None if strategy in (None, AUTO) else Strategy(strategy),
@@ -49,25 +51,32 @@ def choices_of(given: Assignments) -> tuple[ReshardChoices, int | None]:
 
 
 def _chosen(given: Assignments, name: str, known: tuple[str, ...]) -> str | None:
+    """One of some words, None where the option is not given."""
     text = given.get(name)
     if text is None:
         return None
+    # The list is the help.
     if text not in known:
         raise click.UsageError(f"-O {name}={text}: expected one of {', '.join(known)}")
     return text
 
 
 def _whole(given: Assignments, name: str, most: int) -> int | None:
+    """A whole number from 1 on, None where it is not given."""
     text = given.get(name)
     if text is None:
         return None
+    # `isdecimal` also refuses signs and underscores.
     if not text.isdecimal() or not 1 <= int(text) <= most:
         raise click.UsageError(f"-O {name}={text}: expected a whole number from 1 to {most}")
+    # What is left is a number in its range.
     return int(text)
 
 
 def _truth(given: Assignments, name: str) -> bool:
+    """Whether an option is `true`; by default it is not."""
     text = given.get(name, "false")
+    # Other words for yes and no are left to nobody's guess.
     if text not in ("true", "false"):
         raise click.UsageError(f"-O {name}={text}: expected true or false")
     return text == "true"

@@ -102,14 +102,18 @@ def _binding(plan: ReshardPlan) -> str:
 
 
 def _status(plan: ReshardPlan) -> str:
+    """Whether the schedule is the best, and who says so."""
     schedule = plan.schedule
+    # A gap is told only where one is left.
     if schedule.status == "optimal":
         return f"optimal, proved by the {schedule.proof}; found by {schedule.method}"
     return f"at most {100 * schedule.gap:.3g} % above the optimum; found by {schedule.method}"
 
 
 def _layout(made: Lowered) -> str:
+    """What the layout of the buffers costs."""
     layout = made.layout
+    # Copies are shown where there are any, padding where there is some.
     if made.copies:
         time = format_bytes(made.copied_bytes)
         return f"{layout.kind}, {made.copies} copies of {time} at the ends"

@@ -107,6 +107,8 @@ def _move(
 
 
 def _check_group(move: Move, world: int) -> None:
+    """Refuse meshes that are larger than the job."""
+    # Ranks are numbers of the default group.
     last = max(*move.source.mesh.devices, *move.destination.mesh.devices)
     if last >= world:
         message = f"the meshes name rank {last}, the group has {world} ranks"
@@ -155,6 +157,7 @@ def _run(
     shape = move.tensor.shape
     held = _Tiled(shard, _tile(move.source, shape, rank))
     wanted = _Tiled(output, _tile(move.destination, shape, rank))
+    # Messages of one round do not wait for one another.
     rounds: dict[int, list[_Message]] = {}
     for message in _messages(plan):
         rounds.setdefault(message.round, []).append(message)
@@ -215,6 +218,8 @@ def _run_round(
 
 
 def _holds(plan: ReshardPlan, row: int, rank: int) -> bool:
+    """Whether a rank has the box in its source shard."""
+    # Else it forwards what it has received.
     return bool(np.any(plan.units.senders_of(row) == rank))
 
 

@@ -70,12 +70,17 @@ class ReshardPlan:
     @property
     def predicted_s(self) -> float:
         """Time with latency and chunks that are stored and forwarded at every card."""
+        # The last piece to start need not be the last to arrive.
         return max(map(self._end_s, self.schedule.pieces), default=0.0)
 
     def lower(self) -> Lowered:
         """The plan as an algorithm, which carries its proof."""
+        # The document is made of the schedule, not of the steps:
+        # whoever checks it needs no steps for that.
         choices = LoweringChoices(self.strategies, self.chunks, self.choices.layout, self.topology)
+        # Exact times go into it.
         document = schedule_document(self.moves, self.units, self.tasks, self.schedule)
+        # Steps follow from the schedule alone.
         return lowered(self.units, self.moves, self.tasks, self.schedule, choices, document)
 
     def _end_s(self, piece: Piece) -> float:
@@ -158,6 +163,8 @@ def _reach(units: UnitTasks, row: int, hosts: Sequence[int]) -> Reach:
 def _chunks(
     strategy: Strategy, wanted: int | None, reach: Reach, t_s: float, alpha_s: float
 ) -> int:
+    """As many as the user wants, else by the closed form."""
+    # Only a chain passes several cards one after another.
     links = LINKS_A_HOP * (reach.hosts if strategy is Strategy.BROADCAST else 1)
     return wanted or best_chunks(links, t_s, alpha_s)
 

@@ -18,6 +18,7 @@ _KEY = "reshard"
 def find_proof(algorithm: Algorithm) -> dict[str, JsonValue] | None:
     """The proof that an algorithm carries, None where it was made by somebody else."""
     found = algorithm.extensions.get(_KEY)
+    # Extensions of one name may be anybody's.
     if isinstance(found, dict) and found.get("schema") == PROOF_SCHEMA:
         return found
     return None
@@ -82,6 +83,7 @@ def _move_object(move: Move) -> dict[str, JsonValue]:
 
 
 def _task_object(tasks: HostTasks, task: int) -> dict[str, JsonValue]:
+    """A task, and of which unit task it is."""
     return {
         "unit_task": tasks.rows[task],
         "bytes": tasks.bytes[task],

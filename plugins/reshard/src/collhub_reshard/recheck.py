@@ -122,6 +122,7 @@ def _listed(value: JsonValue) -> list[JsonValue]:
 
 
 def _move(entry: Mapping[str, JsonValue]) -> Move:
+    """A move as it is stated, on hosts of its own choice."""
     tensor = parse_tensor(str(entry["tensor"]))
     rank = len(tensor.shape)
     sides = [parse_side(str(entry[end]), rank) for end in ("from", "to")]
@@ -173,6 +174,8 @@ def _pieces(document: Mapping[str, JsonValue]) -> Iterator[_StatedPiece]:
 
 
 def _makespan(claim: _Claim) -> Fraction:
+    """When the last piece ends, in seconds."""
+    # Stated times are checked against this one.
     return max((piece.start + piece.duration for piece in claim.pieces), default=Fraction(0))
 
 
@@ -219,7 +222,9 @@ def _covers(parts: Sequence[_Interval]) -> bool:
 
 def _most_at_once(spans: Sequence[_Interval]) -> int:
     # What ends makes room for what starts at the same time.
+    """The largest number of spans that share a time."""
     events = sorted([(start, 1) for start, _ in spans] + [(end, -1) for _, end in spans])
+    # Sorted, -1 stands before 1 at one time.
     running = most = 0
     for _, change in events:
         running += change
@@ -267,12 +272,14 @@ def _proved(claim: _Claim, kind: str, hosts: set[int], task: int) -> Fraction:
 def _check_status(claim: _Claim, bound: Fraction) -> None:
     """What is called optimal by its bound must meet it; nothing is below it."""
     makespan = _makespan(claim)
+    # Both were recomputed: one of the two computations would be wrong.
     if makespan < bound:
         raise _FlawError("bound", "the schedule is faster than its bound: one of them is wrong")
     is_by_bound = claim.document["proof"] == "bound"
     # Whole tasks end at whole ticks only, of which a bound may fall short.
     tick = claim.tasks.tick_s
     slack = tick if len({piece.task for piece in claim.pieces}) == len(claim.pieces) else 0
+    # Solvers and heuristics claim no more than they say.
     if is_by_bound and makespan - bound >= slack and makespan != bound:
         raise _FlawError("optimal", "called optimal by its bound, but it is longer")
 

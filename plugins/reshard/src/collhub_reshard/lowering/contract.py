@@ -18,10 +18,13 @@ def reshard_collective(layout: BoxLayout, origins: Sequence[Origin]) -> Collecti
     The inputs of replicas are equal, which a contract cannot say: it names those that are sent.
     """
     parts = [_contributions(layout, origin) for origin in origins if origin.high > origin.low]
+    # One table for all ranks, as contracts are.
     columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
     if not parts:
         columns = [np.zeros(0, np.int64)] * 4
+    # Bytes of the collective follow from this count and a unit's bytes.
     total = int(max(layout.input_units.max(), layout.output_units.max(), 1))
+    # Ranks of the destination alone have no INPUT to read.
     contract = CustomContract(
         layout.input_units, layout.output_units, layout.input_units > 0, Contributions(*columns)
     )
@@ -40,5 +43,6 @@ def _contributions(layout: BoxLayout, origin: Origin) -> tuple[Int64Array, ...]:
 def _units_of(region: Region) -> Int64Array:
     """All units of a region, in order."""
     inside = np.arange(region.run_units, dtype=np.int64)
+    # Runs follow one another as they do in the box.
     units: Int64Array = (region.starts[:, None] + inside).reshape(-1)
     return units

@@ -86,8 +86,11 @@ def packed_layout(units: UnitTasks, moves: Sequence[Move], least_units: int) -> 
 
 def _stored_bytes(units: UnitTasks) -> int:
     """Bytes of all boxes on all devices, without padding."""
+    # Replicas hold a box once each.
     sent = np.diff(units.sender_indptr)
+    # Summands arrive at one place, which counts once.
     received = np.where(units.summand == 0, np.diff(units.receiver_indptr), 0)
+    # All the rest of the buffers is padding.
     return int((units.bytes * (sent + received)).sum())
 
 

@@ -75,6 +75,7 @@ class StepWriter:
     def finish(self) -> tuple[StepTable, Int64Array]:
         """(steps, scratch units), once everything is sent: boxes at hand, unpacking, sums."""
         for row in range(len(self.units)):
+            # An empty box has no steps.
             if self.units.bytes[row]:
                 self._finish_row(row)
         return self._builder.build(), self._scratch
@@ -169,13 +170,18 @@ class StepWriter:
 
     def _any_unit(self, device: int) -> Place:
         """A unit that a device holds and nobody writes: of its INPUT, or of what it received."""
+        # INPUT is never written, so that it can be read at any time.
         if self.layout.input_units[device]:
             return Place(Buffer.INPUT, 0)
+        # A relay of a chain may have no INPUT.
         key = next(key for key in self._arrivals if key[1] == device)
+        # What has arrived stays as it is until the end.
         landing = self._landing[key]
         return Place(landing.buffer, landing.offset, (self._arrivals[key][0],))
 
     def _note_turn(self, source: int, destination: int, sent: int) -> None:
+        """Remember a message that takes a turn on the card of its host."""
+        # Messages within a host take none.
         host = int(self.units.host_of[source])
         if host != int(self.units.host_of[destination]):
             self._on_card.setdefault(host, []).append((source, sent))

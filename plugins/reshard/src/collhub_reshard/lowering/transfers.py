@@ -55,7 +55,9 @@ def _within_chunk(transfer: Transfer, chunk: int, chunks: int, begun: int) -> Tr
 
 
 def _to_every_device(audience: Audience, chunks: int) -> list[Transfer]:
+    """Whole copies, one receiver after another."""
     receivers = [device for devices in audience.hosts.values() for device in devices]
+    # A receiver has all before the next one gets anything.
     return [
         Transfer(audience.sender, receiver, *_part(chunk, chunks))
         for receiver in receivers
@@ -71,10 +73,12 @@ def _gathered_locally(audience: Audience) -> list[Transfer]:
     """A part to each device of a host; they exchange the parts within the host."""
     found: list[Transfer] = []
     for devices in audience.hosts.values():
+        # A card carries the box once to each host, whatever its devices.
         for index, device in enumerate(devices):
             part = _part(index, len(devices))
             found.append(Transfer(audience.sender, device, *part))
             parent = len(found) - 1
+            # Inside a host nothing is in short supply.
             found += [
                 Transfer(device, other, *part, parent) for other in devices if other != device
             ]

@@ -32,10 +32,14 @@ class Mesh:
     axis_names: tuple[str, ...]
 
     def __post_init__(self) -> None:
+        """Refuse what contradicts itself."""
+        # One place says what is wrong, whoever made the mesh.
         if reason := self._defect():
             raise InputError(f"{self}: {reason}", cure=f"write {_EXAMPLE}", code="invalid-mesh")
 
     def __str__(self) -> str:
+        """As it would be written, devices named."""
+        # Names of axes are left out: specs are shown by number.
         sizes = ",".join(map(str, self.shape))
         return f"mesh({sizes})@{format_ranks(self.devices)}"
 
@@ -58,6 +62,8 @@ class Mesh:
 
     def coordinates(self) -> Int64Array:
         """Place of every device along every axis: int64[devices, axes]."""
+        # Row major, as the devices are listed:
+        # the last axis runs fastest.
         grid = np.indices(self.shape).reshape(len(self.shape), -1)
         return np.ascontiguousarray(grid.T, np.int64)
 

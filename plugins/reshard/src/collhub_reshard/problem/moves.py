@@ -100,6 +100,7 @@ def parse_tensor(text: str) -> TensorType:
     if match is None:
         cure = "write for example 1024x1024x512:float32"
         raise InputError(f"{text!r:.80} is no tensor", cure=cure, code="invalid-tensor")
+    # Zero is a length too.
     shape = tuple(map(int, match[1].split("x")))
     return TensorType(shape, match[2])
 
@@ -111,6 +112,7 @@ def parse_side(text: str, rank: int, first_device: int = 0, host_size: int | Non
     if not colon:
         cure = "write for example 'mesh(2,4): S0 R R'"
         raise InputError(f"{text!r:.80} has no spec behind its mesh", cure=cure)
+    # The axes of the mesh say what the spec may name.
     mesh = parse_mesh(mesh_text, first_device, host_size)
     return Side(mesh, parse_placement(spec, rank, mesh))
 

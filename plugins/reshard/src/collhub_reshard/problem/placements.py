@@ -37,6 +37,7 @@ class Placement:
     def text(self) -> str:
         """The spec as `S0 R S1`, with `P` and the axes of summands behind."""
         words = ["S" + _joined(axes) if axes else "R" for axes in self.axes]
+        # Summands are no dimension of the tensor.
         if self.partial:
             words.append("P" + _joined(self.partial))
         return " ".join(words)
@@ -87,6 +88,7 @@ def parse_placement(text: str, rank: int, mesh: Mesh) -> Placement:
 
 def _joined(axes: Sequence[int]) -> str:
     """Axes as digits; with commas where one has two."""
+    # Digits alone stand for axes below ten.
     return ("" if max(axes) < 10 else ",").join(map(str, axes))
 
 
@@ -124,8 +126,10 @@ def _axes(digits: str, text: str, mesh: Mesh) -> tuple[int, ...]:
 
 
 def _axis(name: str, text: str, mesh: Mesh) -> int:
+    """The number of an axis that a spec names."""
     found = mesh.axis(name)
     if found is None:
+        # A mesh has few axes: all of them fit in the message.
         known = ", ".join(mesh.axis_names)
         raise _wrong(f"spec {text!r:.80}: the mesh has no axis {name!r}, only {known}")
     return found
@@ -181,19 +185,26 @@ def _dimension(argument: str, rank: int, text: str) -> int:
 
 
 def _summed_axis(axis: int, argument: str, text: str) -> int:
+    """An axis of summands; other reductions are refused."""
+    # `Partial()` means a sum in PyTorch as well.
     if argument.strip("'\"") not in ("", "sum"):
         raise _wrong(f"spec {text!r:.80}: only sums can be moved, not Partial({argument})")
     return axis
 
 
 def _check_rank(words: int, rank: int, text: str) -> None:
+    """Refuse a spec for a tensor of other dimensions."""
+    # Trailing dimensions are never guessed in this notation.
     if words != rank:
         raise _wrong(f"spec {text!r:.80} places {words} dimensions, the tensor has {rank}")
 
 
 def _check_once(placement: Placement, text: str, mesh: Mesh) -> None:
     """Refuse an axis that splits twice."""
+    # Splitting and summing along one axis
+    # contradict each other as well.
     named = [axis for axes in placement.axes for axis in axes] + list(placement.partial)
+    # The first axis that comes twice is the one to name.
     for axis in named:
         if named.count(axis) > 1:
             name = mesh.axis_names[axis]

@@ -54,14 +54,19 @@ class UnitTasks:
 
     def senders_of(self, task: int) -> Int64Array:
         """Devices that hold the box of a task."""
+        # In the order of the mesh, so that choices
+        # are the same everywhere.
         return self.senders[self.sender_indptr[task] : self.sender_indptr[task + 1]]
 
     def receivers_of(self, task: int) -> Int64Array:
         """Devices that need the box of a task."""
+        # In the order of the mesh: the first of a host
+        # is its entry.
         return self.receivers[self.receiver_indptr[task] : self.receiver_indptr[task + 1]]
 
     def hosts_of(self, devices: Int64Array) -> tuple[int, ...]:
         """The hosts of devices, ascending."""
+        # Python integers: they are compared and written down.
         return tuple(distinct(self.host_of[devices]).tolist())
 
 
@@ -80,8 +85,11 @@ class _Tiles:
 
     def members(self) -> tuple[Int64Array, Int64Array]:
         """(indptr, devices) of every group, in the order of the mesh."""
+        # Summands of one tile are groups of their own.
         groups = int(np.prod(self.counts)) * self.num_summands
+        # Stable: within a group the order of the mesh stays.
         order = np.argsort(self.group_of_device, kind="stable")
+        # Some tiles may have nobody where a mesh is a part.
         sizes = np.bincount(self.group_of_device, minlength=groups)
         return row_pointer(sizes), self.devices[order]
 
@@ -197,7 +205,10 @@ def _cells(
 
 def _expanded(tiles: _Tiles, groups: Int64Array) -> tuple[Int64Array, Int64Array]:
     """(count, devices) of the groups that tasks name, one behind the other."""
+    # Replicas of a tile are found once,
+    # whatever the number of its boxes.
     indptr, members = tiles.members()
+    # Then every box gets its own list of them.
     counts = np.diff(indptr)[groups]
     return counts, members[expanded_ranges(indptr[groups], counts)]
 

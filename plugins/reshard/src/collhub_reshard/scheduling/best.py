@@ -57,16 +57,23 @@ def best_schedule(tasks: HostTasks, units: UnitTasks, effort: Effort) -> HostSch
 
 def wants_solver(schedule: HostSchedule, effort: Effort) -> bool:
     """Whether a solver that is not installed might have found a better schedule or a proof."""
+    # A solver that is not wanted is not missed.
     is_open = schedule.status != "optimal" and effort.time_limit_s > 0
     return is_open and not exact.is_installed()
 
 
 def _solver_can(tasks: HostTasks, effort: Effort) -> bool:
+    """Whether the solver is there, wanted, and fit for these tasks."""
+    # Building a model of thousands of intervals takes longer than
+    # a good schedule by priorities.
     is_small = len(tasks) <= MOST_TASKS_OF_SOLVER
     return is_small and effort.time_limit_s > 0 and exact.is_installed() and exact.fits(tasks)
 
 
 def _split(tasks: HostTasks) -> HostSchedule:
+    """The schedule of tasks that may be split; it proves itself."""
+    # No task has to fit into one piece:
+    # the longest one binds nothing.
     bound = fluid_bound(tasks)
     pieces = splitting.split_schedule(tasks)
     is_reached = makespan_of(pieces) == bound.ticks
@@ -101,6 +108,8 @@ def _shorter(
     best: Sequence[Piece], method: str, other: Sequence[Piece], other_method: str
 ) -> tuple[tuple[Piece, ...], str]:
     """The shorter of two schedules, the first of equals."""
+    # The first of equals: methods come in order of simplicity,
+    # and the same input must give the same schedule.
     if best and makespan_of(best) <= makespan_of(other):
         return tuple(best), method
     return tuple(other), other_method

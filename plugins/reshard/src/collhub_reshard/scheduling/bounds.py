@@ -39,6 +39,8 @@ def fluid_bound(tasks: HostTasks) -> Bound:
     """The largest bound that holds for split tasks too."""
     if not len(tasks):
         return Bound("nothing", Fraction(0))
+    # Senders may share a task here, which no schedule of whole tasks does:
+    # the bound holds for both.
     sharing = sender_sharing(tasks, range(len(tasks)))
     out = Bound("senders", sharing.time_s / tasks.tick_s, sharing.hosts)
     # The first of equals, the simplest proof.
@@ -54,9 +56,11 @@ def unsplit_bound(tasks: HostTasks) -> Bound:
 
 def receiver_bound(tasks: HostTasks) -> Bound:
     """The host that takes longest to receive what it must."""
+    # What a host must receive comes through its own cards.
     load = receiver_loads(tasks, range(len(tasks)))
     if not load:
         return Bound("nothing", Fraction(0))
+    # Sorted, so that equal loads give the same proof everywhere.
     busiest = max(sorted(load), key=lambda host: load[host])
     return Bound("receiver", load[busiest], (busiest,))
 

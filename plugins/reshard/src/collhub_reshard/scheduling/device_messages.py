@@ -40,5 +40,7 @@ def send_receive_s(units: UnitTasks, network: HostNetwork, gathers: bool = False
 
 def _replicas_share_hosts(units: UnitTasks) -> bool:
     """Whether the receivers of every task stand in one host."""
+    # One tile whose replicas stand apart spoils it for all,
+    # as in the public code.
     rows = range(len(units))
     return all(len(units.hosts_of(units.receivers_of(row))) == 1 for row in rows)

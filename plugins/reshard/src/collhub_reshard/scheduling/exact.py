@@ -49,6 +49,8 @@ def missing() -> Diagnostic:
 
 def fits(tasks: HostTasks) -> bool:
     """Whether the times of all tasks are small enough for the solver."""
+    # One after another is the longest that any schedule takes,
+    # but for waiting for the last release.
     times = sum(max(row) for row in tasks.durations) + max(tasks.release, default=0)
     return times < _LONGEST
 
@@ -81,6 +83,7 @@ def solve(
         built.model.add_hint(built.starts[piece.task], int(piece.start))
         for at, sender in enumerate(tasks.senders[piece.task]):
             built.model.add_hint(built.presences[piece.task][at], sender == piece.sender)
+    # Several workers would end at other schedules from run to run.
     solver = cp_model.CpSolver()
     solver.parameters.max_time_in_seconds = time_limit_s
     solver.parameters.num_workers = 1
@@ -146,6 +149,7 @@ def _order_equals(built: _Model, tasks: HostTasks) -> None:
             tasks.release[task],
             tasks.due[task],
         )
+        # One of all orders of equal tasks is enough.
         if key in before:
             built.model.add(built.starts[before[key]] <= built.starts[task])
         before[key] = task

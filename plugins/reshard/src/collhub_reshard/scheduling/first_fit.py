@@ -16,6 +16,7 @@ from collhub_reshard.scheduling.host_network import HostNetwork
 def first_fit_s(units: UnitTasks, network: HostNetwork) -> Fraction:
     """Seconds of all rounds, a round as long as the busiest card of any host in it."""
     rounds = _rounds(units)
+    # The barrier makes the times add up.
     return sum((_round_s(units, network, found) for found in rounds), Fraction(0))
 
 

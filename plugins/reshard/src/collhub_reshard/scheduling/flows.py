@@ -54,8 +54,10 @@ def _ratio(
     rate: Mapping[int, Fraction],
 ) -> Fraction:
     """Time in which these hosts together send what only they can."""
+    # A set of hosts must do what nobody else can.
     known = set(hosts)
     total = sum(demand[group] for group in groups if set(group) <= known)
+    # All of its cards together do it at their rates.
     return Fraction(total) / sum((rate[host] for host in hosts), Fraction(0))
 
 
@@ -83,6 +85,8 @@ class _BipartiteFlow:
 
     def shares(self) -> dict[tuple[Group, int], Fraction]:
         """Bytes by group and host."""
+        # Groups leave out most of their hosts
+        # where one has room for all.
         return {key: share for key, share in self._shares.items() if share}
 
     def short_hosts(self) -> tuple[int, ...]:

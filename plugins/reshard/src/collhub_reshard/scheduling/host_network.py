@@ -28,6 +28,8 @@ class HostNetwork:
 
     def rate(self, sender: int, receivers: Iterable[int]) -> Fraction:
         """Rate of a transfer through one card at either end."""
+        # All receivers take the box at one pace,
+        # that of the slowest.
         slowest = min(self.in_rate[host] for host in receivers)
         return min(self.out_rate[sender], slowest)
 
@@ -59,6 +61,7 @@ def network_of(topology: Topology, host_of: Int64Array) -> HostNetwork:
             cure="choose a larger topology or smaller meshes",
             code="mesh-too-large",
         )
+    # Devices of one host talk without its cards.
     owner = _owners(topology, host_of)
     start, end = owner[topology.source], owner[topology.destination]
     crosses = start != end
@@ -67,6 +70,7 @@ def network_of(topology: Topology, host_of: Int64Array) -> HostNetwork:
     for host in hosts:
         out_rate[host] = _total(topology, crosses & (start == host), host)
         in_rate[host] = _total(topology, crosses & (end == host), host)
+    # The slowest hop: a prediction shall not promise too much.
     latency = float(topology.latency_s[crosses].max()) if crosses.any() else 0.0
     return HostNetwork(out_rate, in_rate, 1, latency)
 
@@ -86,8 +90,11 @@ def _owners(topology: Topology, host_of: Int64Array) -> Int64Array:
 
 
 def _total(topology: Topology, rows: Int64Array, host: int) -> Fraction:
+    """Bytes per second of some links together."""
     rates = topology.bandwidth_bytes_per_s[rows].tolist()
+    # Nothing could be sent to or from such a host.
     if not rates:
         message = f"topology {topology.name}: host {host} has no link to other hosts"
         raise InputError(message, cure="choose a connected topology", code="disconnected")
+    # Exact sums: equal hosts shall have equal rates.
     return sum(map(exact_rate, rates), Fraction(0))

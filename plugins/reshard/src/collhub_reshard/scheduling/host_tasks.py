@@ -45,6 +45,8 @@ class HostTasks:
 
     def duration(self, task: int, sender: int) -> int:
         """Ticks of a task from one of its senders."""
+        # Senders differ in time only where
+        # their cards do.
         return self.durations[task][self.senders[task].index(sender)]
 
     def seconds(self, ticks: int | Fraction) -> float:
@@ -132,10 +134,13 @@ def _stated(times: Sequence[tuple[Fraction, Fraction | None]]) -> list[Fraction]
 
 def _common_measure(times: Sequence[Fraction]) -> Fraction:
     """The largest time of which all are whole multiples."""
+    # A model has thousands of boxes of a few sizes.
     distinct = set(times)
     if not distinct:
+        # Where all is zero any tick will do.
         return Fraction(1)
     top = math.gcd(*(time.numerator for time in distinct))
+    # Denominators come from rates and stated times.
     bottom = math.lcm(*(time.denominator for time in distinct))
     # Of reduced fractions, gcd = gcd of the numerators over a common denominator.
     whole = math.gcd(*(int(time * bottom) for time in distinct))

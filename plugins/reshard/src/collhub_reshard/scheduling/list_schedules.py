@@ -35,6 +35,8 @@ def balanced_senders(tasks: HostTasks) -> list[int]:
 
 def list_orders(tasks: HostTasks, rounds: int) -> Iterator[Order]:
     """Orders by priority: the first without chance, later ones with some, from fixed seeds."""
+    # The choice of senders is the same for all rounds:
+    # the flow has found the evenest one.
     senders = balanced_senders(tasks)
     for seed in range(rounds):
         yield _Lists(tasks, senders, random.Random(seed), noise=0.1 * min(seed, 5)).order()
@@ -89,8 +91,10 @@ class _Lists:
 
     def _take(self, key: _Class, ticks: int) -> None:
         """Take ticks off the load that is left on the cards of a class."""
+        # Negative ticks put load on them, at the start.
         sender, receivers = key
         self.left_out[sender] = self.left_out.get(sender, 0.0) - ticks
+        # A task with many receivers counts at each of them.
         for host in receivers:
             self.left_in[host] = self.left_in.get(host, 0.0) - ticks
 

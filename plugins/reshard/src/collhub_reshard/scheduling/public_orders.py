@@ -22,6 +22,7 @@ _SEARCH_NODES = 5_000
 
 def naive(tasks: HostTasks) -> Order:
     """The first replica sends; destination tiles in order (`no_loadbalance`)."""
+    # Whatever the others could do.
     return [(task, senders[0]) for task, senders in enumerate(tasks.senders)]
 
 
@@ -30,7 +31,9 @@ def size_balanced(tasks: HostTasks) -> Order:
     load: dict[int, int] = {}
     order = []
     for task, senders in enumerate(tasks.senders):
+        # Of equals the first host, as in the public code.
         sender = min(senders, key=lambda host: load.get(host, 0))
+        # The box counts; the public code counted the whole source tile.
         load[sender] = load.get(sender, 0) + tasks.bytes[task]
         order.append((task, sender))
     return order
@@ -164,6 +167,7 @@ def all_orders(
         "size-balanced": lambda: size_balanced(tasks),
         "search": lambda: searched(tasks),
     }
+    # The public code draws without a seed; ours are fixed.
     for seed in range(seeds):
         found[f"greedy-{seed}"] = lambda seed=seed: greedy(tasks, seed)  # type: ignore[misc]
     return found

@@ -49,6 +49,7 @@ class HostSchedule:
     @property
     def makespan(self) -> Fraction:
         """When the last piece is done, in ticks."""
+        # Pieces are in order of their start, not of their end.
         return max((piece.end for piece in self.pieces), default=Fraction(0))
 
     @property
@@ -60,11 +61,14 @@ class HostSchedule:
     def late_tasks(self, tasks: HostTasks) -> tuple[int, ...]:
         """Tasks that end after they are due."""
         ends: dict[int, Fraction] = {}
+        # Pieces come in any order of tasks.
         for piece in self.pieces:
+            # A split task is over with its last piece.
             ends[piece.task] = max(piece.end, ends.get(piece.task, piece.end))
         late = []
         for task, end in sorted(ends.items()):
             due = tasks.due[task]
+            # Times are exact, so that on time is on time.
             if due is not None and end > due:
                 late.append(task)
         return tuple(late)
@@ -83,12 +87,15 @@ class Cards:
 
     def free_at(self, hosts: Iterable[int]) -> int:
         """When every one of these hosts has a free card."""
+        # The first entry of a heap is the card
+        # that is free first.
         return max((self._free[host][0] for host in hosts if host in self._free), default=0)
 
     def occupy(self, hosts: Iterable[int], until: int) -> None:
         """Take the card of every host that is free first."""
         for host in hosts:
             free = self._free.setdefault(host, [0] * self._cards)
+            # The first entry of a heap is the least.
             heapq.heapreplace(free, until)
 
 
@@ -109,4 +116,5 @@ def in_order(tasks: HostTasks, order: Order) -> tuple[Piece, ...]:
 
 def makespan_of(pieces: Sequence[Piece]) -> Fraction:
     """When the last piece is done, in ticks."""
+    # No piece takes no time.
     return max((piece.end for piece in pieces), default=Fraction(0))

@@ -62,9 +62,11 @@ def _broadcasts(tasks: HostTasks, shared: Sequence[int]) -> tuple[list[Piece], F
     clock = Fraction(0)
     pieces = []
     for task in shared:
+        # Every card in is busy, so that one sender is enough.
         senders = tasks.senders[task]
         ticks = Fraction(tasks.durations[task][0])
         pieces.append(Piece(task, senders[0], clock, ticks))
+        # The next one can only follow.
         clock += ticks
     return pieces, clock
 
@@ -111,6 +113,7 @@ def _run(queue: list[_Part], start: Fraction, length: Fraction) -> list[Piece]:
         part.ticks -= ticks
         start += ticks
         length -= ticks
+        # What is left goes on in a later matching.
         if not part.ticks:
             queue.pop()
     return pieces
