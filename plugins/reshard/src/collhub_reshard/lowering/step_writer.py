@@ -138,13 +138,15 @@ class StepWriter:
         queue = self._on_card.get(host, [])
         if host == int(self.units.host_of[destination]) or not queue:
             return []
-        goes_on = queue[-1][0] == source
-        if len(queue) >= _WINDOW and queue[-_WINDOW][0] == source:
-            return [queue[-_WINDOW][1]]
-        if not goes_on:
+        if queue[-1][0] != source:
+            # A token holds for one stretch of messages of one device.
             self._told.pop(host, None)
-            if len(queue) >= _WINDOW:
-                self._told[host] = self._token(*queue[-_WINDOW], source)
+        if len(queue) >= _WINDOW:
+            before, sent = queue[-_WINDOW]
+            if before == source:
+                return [sent]
+            if host not in self._told:
+                self._told[host] = self._token(before, sent, source)
         # All messages of a device wait for the token that gave it the card.
         return [self._told[host]] if host in self._told else []
 
