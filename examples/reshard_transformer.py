@@ -1,8 +1,9 @@
 """Move the weights of a small transformer from a (2,2) training mesh to inference meshes.
 
 Four processes on this machine talk by torch.distributed (gloo). Every rank trains with a tile of
-every weight; afterwards rank r of the inference mesh holds its own tile, equal bit by bit to that
-of the whole model. Run it with `python examples/reshard_transformer.py`; it needs torch.
+every weight, matrices as DTensors and vectors as plain tensors; afterwards rank r of the inference
+mesh holds its own tile, equal bit by bit to that of the whole model. Run it with `python
+examples/reshard_transformer.py`; it needs torch.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ import torch.distributed as dist
 import torch.multiprocessing as processes
 from collhub_reshard import move_state
 from collhub_reshard.problem.moves import parse_side
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Shard, distribute_tensor
 
 TRAINING = "mesh(2,2)"
 INFERENCE = ("mesh(1,4)", "mesh(4,1)")
@@ -50,11 +53,15 @@ def tile(weight: torch.Tensor, side_text: str, rank: int) -> torch.Tensor:
 def run_rank(rank: int, meeting: str) -> None:
     """Reshard on one rank, and compare every tile with the whole model."""
     dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=RANKS)
+    mesh = init_device_mesh("cpu", (2, 2))
     weights = {name: weight.detach() for name, weight in model().state_dict().items()}
     shapes = {name: (tuple(weight.shape), weight.dtype) for name, weight in weights.items()}
     for inference in INFERENCE:
         ends = {name: sides(name, shape, inference) for name, (shape, _) in shapes.items()}
         shards = {name: tile(weight, ends[name][0], rank) for name, weight in weights.items()}
+        for name, weight in weights.items():
+            if weight.dim() == 2:
+                shards[name] = distribute_tensor(weight, mesh, [Shard(0), Shard(1)])
         moved = move_state(shards, shapes, ends, host_size=2)
         for name, weight in weights.items():
             expected = tile(weight, ends[name][1], rank)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from collhub_reshard import Move, parse_move, plan_reshard
@@ -15,7 +17,7 @@ from reshard_tasks import moves
 
 import hub_core
 from hub_core.model import InputError, StepKind
-from hub_core.plugin_api import Executor, Simulator
+from hub_core.plugin_api import Executor, FormatWriter, Simulator
 
 FAST = Effort(time_limit_s=0)
 # The suite, scaled down; case 8 is case 7.
@@ -145,3 +147,14 @@ def test_chunks_are_those_of_the_closed_form() -> None:
     assert best_chunks(4, 3e-3, 1e-5) == 30
     assert best_chunks(4, 1e-9, 1e-5) == 1
     assert best_chunks(4, 1.0, 0.0) == 64
+
+
+@pytest.mark.parametrize("format_name", ["astra-sim", "goal", "msccl-xml", "nccl"])
+def test_other_formats_take_it(format_name: str, tmp_path: Path) -> None:
+    need(FormatWriter, format_name)
+    move = parse_move("16x16:float32", "mesh(2,2): S0 R", "mesh(2,2): R S0")
+    made = planned(move, chunks=2).lower()
+    written = hub_core.write(made.algorithm, tmp_path / "out", format=format_name)
+    assert written.paths
+    # The proof is ours: no other format has a place for it.
+    assert "contents" not in {loss.feature for loss in written.losses}

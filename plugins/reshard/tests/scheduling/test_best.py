@@ -13,7 +13,7 @@ from collhub_reshard.scheduling.best import Effort, best_schedule, wants_solver
 from collhub_reshard.scheduling.bounds import fluid_bound
 from collhub_reshard.scheduling.first_fit import first_fit_s
 from collhub_reshard.scheduling.flows import least_sharing
-from collhub_reshard.scheduling.schedule import in_order
+from collhub_reshard.scheduling.schedule import in_order, lateness
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from reshard_tasks import between_hosts, check_pieces, moves
@@ -137,3 +137,31 @@ def test_an_order_starts_tasks_when_their_cards_are_free() -> None:
     _, tasks = between_hosts([move])
     pieces = in_order(tasks, [(0, 0), (1, 1)])
     assert [(piece.start, piece.duration) for piece in pieces] == [(0, 1), (1, 1)]
+
+
+@needs_solver
+def test_what_is_due_first_goes_first_even_where_that_takes_longer() -> None:
+    # Host 0 has both boxes; that of host 2 is due as soon as it can be there.
+    sides = ("mesh(1,1)@0: R", "mesh(1,1)@1: R"), ("mesh(1,1)@0: R", "mesh(1,1)@2: R")
+    long = parse_move("100:int8", *sides[0], name="long")
+    due = parse_move("10:int8", *sides[1], name="due", due_s=1e-8)
+    units, tasks = between_hosts([long, due])
+    for effort in (HEURISTICS, Effort()):
+        found = best_schedule(tasks, units, effort)
+        assert found.late_tasks(tasks) == ()
+        assert [piece.task for piece in found.pieces] == [1, 0]
+
+
+@needs_solver
+def test_the_solver_finds_an_order_that_keeps_all_dates() -> None:
+    dates = [4e-8, 1e-8, 3e-8, 2e-8]
+    found = [
+        parse_move("10:int8", "mesh(1,1)@0: R", f"mesh(1,1)@{1 + at}: R", due_s=due)
+        for at, due in enumerate(dates)
+    ]
+    _, tasks = between_hosts(found)
+    naive = in_order(tasks, public_orders.naive(tasks))
+    solved = exact.solve(tasks, 0, naive, 5.0)
+    assert solved is not None
+    assert solved.is_optimal
+    assert lateness(tasks, naive) > 0 == lateness(tasks, solved.pieces)

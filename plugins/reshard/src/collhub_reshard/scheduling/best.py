@@ -12,7 +12,13 @@ from collhub_reshard.scheduling.bounds import Bound, fluid_bound, unsplit_bound
 from collhub_reshard.scheduling.host_tasks import HostTasks
 from collhub_reshard.scheduling.list_schedules import list_orders
 from collhub_reshard.scheduling.public_orders import all_orders
-from collhub_reshard.scheduling.schedule import HostSchedule, Piece, in_order, makespan_of
+from collhub_reshard.scheduling.schedule import (
+    HostSchedule,
+    Piece,
+    in_order,
+    lateness,
+    makespan_of,
+)
 
 # Above, the model of the solver takes longer to build than it is worth.
 MOST_TASKS_OF_SOLVER = 500
@@ -35,22 +41,24 @@ def best_schedule(tasks: HostTasks, units: UnitTasks, effort: Effort) -> HostSch
     """A schedule with the largest bound that is known.
 
     Never longer than any of the public orders. The first method that meets the bound ends the
-    search: priorities, colours, public orders, splitting where asked for, the solver.
+    search: priorities, colours, public orders, splitting where asked for, the solver. Where tasks
+    are due, the one that is latest counts before the makespan.
     """
     if effort.split and splitting.can_split(tasks) and len(tasks):
         return _split(tasks)
     bound = unsplit_bound(tasks)
     best, method = _heuristic(tasks, units, bound)
     least = bound.whole_ticks
-    if not makespan_of(best) > least:
+    if _is_done(tasks, best, least):
         return HostSchedule(best, method, "optimal", "bound", bound, Fraction(least))
     if _solver_can(tasks, effort):
         found = exact.solve(tasks, least, best, effort.time_limit_s)
         if found is not None and found.is_optimal:
-            lower = Fraction(found.lower_bound)
+            # Of both numbers, lateness and makespan, where tasks are due.
+            lower = makespan_of(found.pieces)
             return HostSchedule(found.pieces, "cp-sat", "optimal", "solver", bound, lower)
         if found is not None:
-            best, method = _shorter(best, method, found.pieces, "cp-sat")
+            best, method = _better(tasks, best, method, found.pieces, "cp-sat")
             least = max(least, found.lower_bound)
     return HostSchedule(best, method, "feasible", "none", bound, Fraction(least))
 
@@ -92,24 +100,36 @@ def _heuristic(tasks: HostTasks, units: UnitTasks, bound: Bound) -> tuple[tuple[
         best, method = colouring.coloured(tasks), "colours"
     rounds = _ROUNDS if len(tasks) <= _MOST_TASKS_OF_ORDERS else 2
     for order in list_orders(tasks, rounds):
-        if best and makespan_of(best) <= least:
+        if best and _is_done(tasks, best, least):
             return best, method
-        best, method = _shorter(best, method, in_order(tasks, order), "priorities")
+        best, method = _better(tasks, best, method, in_order(tasks, order), "priorities")
     if len(tasks) > _MOST_TASKS_OF_ORDERS:
         return best, method
     for name, make in all_orders(tasks, units).items():
-        if makespan_of(best) <= least:
+        if _is_done(tasks, best, least):
             break
-        best, method = _shorter(best, method, in_order(tasks, make()), name)
+        best, method = _better(tasks, best, method, in_order(tasks, make()), name)
     return best, method
 
 
-def _shorter(
-    best: Sequence[Piece], method: str, other: Sequence[Piece], other_method: str
+def _is_done(tasks: HostTasks, pieces: Sequence[Piece], least: int) -> bool:
+    """Whether nothing can be better: the bound is met, and all are on time."""
+    if makespan_of(pieces) > least:
+        return False
+    return not lateness(tasks, pieces)
+
+
+def _better(
+    tasks: HostTasks,
+    best: Sequence[Piece],
+    method: str,
+    other: Sequence[Piece],
+    other_method: str,
 ) -> tuple[tuple[Piece, ...], str]:
-    """The shorter of two schedules, the first of equals."""
-    # The first of equals: methods come in order of simplicity,
-    # and the same input must give the same schedule.
-    if best and makespan_of(best) <= makespan_of(other):
+    """The less late, then the shorter of two schedules, the first of equals."""
+    # Methods come in order of simplicity, and the same input must give the same schedule.
+    mine = lateness(tasks, best), makespan_of(best)
+    others = lateness(tasks, other), makespan_of(other)
+    if best and mine <= others:
         return tuple(best), method
     return tuple(other), other_method

@@ -19,6 +19,7 @@ from hub_core.model import Diagnostic, Severity
 
 # The solver counts in int64, and sums of times must fit too.
 _LONGEST = 1 << 48
+_LONGEST_WITH_DUE = 1 << 28
 _SEED = 1
 
 
@@ -48,11 +49,15 @@ def missing() -> Diagnostic:
 
 
 def fits(tasks: HostTasks) -> bool:
-    """Whether the times of all tasks are small enough for the solver."""
+    """Whether the times of all tasks are small enough for the solver.
+
+    Lateness comes before the makespan in one number, which is the square of a time.
+    """
+    longest = _LONGEST if all(due is None for due in tasks.due) else _LONGEST_WITH_DUE
     # One after another is the longest that any schedule takes,
     # but for waiting for the last release.
     times = sum(max(row) for row in tasks.durations) + max(tasks.release, default=0)
-    return times < _LONGEST
+    return times < longest
 
 
 @dataclass(slots=True)
@@ -78,7 +83,7 @@ def solve(
     # Imported here: it takes a second, and is an extra.
     from ortools.sat.python import cp_model
 
-    built = _built(cp_model, tasks, least, int(max(piece.end for piece in hint)))
+    built = _built(cp_model, tasks, least, _horizon(tasks, hint))
     for piece in hint:
         built.model.add_hint(built.starts[piece.task], int(piece.start))
         for at, sender in enumerate(tasks.senders[piece.task]):
@@ -92,7 +97,19 @@ def solve(
     if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
         return None
     pieces = _pieces(tasks, solver, built)
-    return Solved(pieces, int(solver.best_objective_bound), status == cp_model.OPTIMAL)
+    is_optimal = status == cp_model.OPTIMAL
+    if any(due is not None for due in tasks.due):
+        # The bound is of both numbers together.
+        return Solved(pieces, least, is_optimal)
+    return Solved(pieces, int(solver.best_objective_bound), is_optimal)
+
+
+def _horizon(tasks: HostTasks, hint: Sequence[Piece]) -> int:
+    """A time after which nothing needs to run."""
+    if all(due is None for due in tasks.due):
+        return int(max(piece.end for piece in hint))
+    # To be on time may take longer in all than the hint.
+    return sum(max(row) for row in tasks.durations) + max(tasks.release)
 
 
 def _built(cp_model: Any, tasks: HostTasks, least: int, most: int) -> _Model:
@@ -109,8 +126,23 @@ def _built(cp_model: Any, tasks: HostTasks, least: int, most: int) -> _Model:
     for terms in built.loads.values():
         model.add(sum(terms) <= built.makespan * tasks.cards)
     _order_equals(built, tasks)
-    model.minimize(built.makespan)
+    late = _lateness(built, tasks, most)
+    model.minimize(late * (max(least, most) + 1) + built.makespan)
     return built
+
+
+def _lateness(built: _Model, tasks: HostTasks, most: int) -> Any:
+    """How late the latest task is; 0 where nothing is due."""
+    dues = [(task, due) for task, due in enumerate(tasks.due) if due is not None]
+    if not dues:
+        return 0
+    late = built.model.new_int_var(0, most, "lateness")
+    for task, due in dues:
+        lengths = zip(built.presences[task], tasks.durations[task], strict=True)
+        # One presence is 1: the sum is the length from the chosen sender.
+        length = sum(presence * ticks for presence, ticks in lengths)
+        built.model.add(built.starts[task] + length - due <= late)
+    return late
 
 
 def _add_task(built: _Model, tasks: HostTasks, task: int, most: int) -> None:

@@ -60,11 +60,7 @@ class HostSchedule:
 
     def late_tasks(self, tasks: HostTasks) -> tuple[int, ...]:
         """Tasks that end after they are due."""
-        ends: dict[int, Fraction] = {}
-        # Pieces come in any order of tasks.
-        for piece in self.pieces:
-            # A split task is over with its last piece.
-            ends[piece.task] = max(piece.end, ends.get(piece.task, piece.end))
+        ends = _ends(self.pieces)
         late = []
         for task, end in sorted(ends.items()):
             due = tasks.due[task]
@@ -118,3 +114,23 @@ def makespan_of(pieces: Sequence[Piece]) -> Fraction:
     """When the last piece is done, in ticks."""
     # No piece takes no time.
     return max((piece.end for piece in pieces), default=Fraction(0))
+
+
+def lateness(tasks: HostTasks, pieces: Sequence[Piece]) -> Fraction:
+    """How long after it was due the latest task ends, in ticks; 0 where all are on time."""
+    worst = Fraction(0)
+    for task, end in _ends(pieces).items():
+        due = tasks.due[task]
+        # Most tasks may end at any time.
+        if due is not None:
+            worst = max(worst, end - due)
+    return worst
+
+
+def _ends(pieces: Sequence[Piece]) -> dict[int, Fraction]:
+    """When every task is done: a split one with its last piece."""
+    ends: dict[int, Fraction] = {}
+    for piece in pieces:
+        before = ends.get(piece.task, piece.end)
+        ends[piece.task] = max(piece.end, before)
+    return ends
