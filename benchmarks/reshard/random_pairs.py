@@ -1,7 +1,7 @@
 """Random pairs of specs: proved optima, public orders, splitting, simulation, and many tasks.
 
 `python benchmarks/reshard/random_pairs.py [PAIRS]` draws 200 pairs of specs on 2 to 16 hosts, then
-1000 unit tasks of several tensors.
+1000 unit tasks of several tensors; a quarter of the pairs is simulated.
 """
 
 from __future__ import annotations
@@ -12,12 +12,15 @@ import time
 from collections import Counter
 
 import numpy as np
-from collhub_reshard import Move, parse_move, unit_tasks
+from collhub_reshard import Move, parse_move, plan_reshard, unit_tasks
+from collhub_reshard.planning import ReshardChoices
 from collhub_reshard.problem.unit_tasks import UnitTasks
 from collhub_reshard.scheduling import public_orders
 from collhub_reshard.scheduling.best import Effort, best_schedule
 from collhub_reshard.scheduling.host_network import ideal_network
 from collhub_reshard.scheduling.host_tasks import HostTasks, host_tasks
+
+import hub_core
 
 SEED = 15
 TIME_LIMIT_S = 10.0
@@ -79,6 +82,28 @@ def pairs(count: int) -> bool:
     return not worse and not unsplit
 
 
+def simulated(count: int) -> bool:
+    """Random pairs in 64 chunks on the simulator; whether all are within 5 % of the prediction."""
+    rng = random.Random(SEED)
+    ratios = []
+    for _ in range(count):
+        choices = ReshardChoices(chunks=64, effort=Effort(time_limit_s=0))
+        plan = plan_reshard([random_move(rng)], host_bandwidth=1e9, choices=choices)
+        made = plan.lower()
+        size = made.algorithm.collective_bytes
+        assert size is not None
+        result = hub_core.simulate(made.algorithm, plan.topology, size)
+        assert result.time_ns is not None
+        if plan.predicted_s:
+            ratios.append(result.time_ns / 1e9 / plan.predicted_s)
+    close = sum(ratio <= 1.02 for ratio in ratios)
+    print(
+        f"{count} pairs simulated: {close} of {len(ratios)} within 2 % of the prediction, ", end=""
+    )
+    print(f"all between {min(ratios):.3f} and {max(ratios):.3f} of it")
+    return max(ratios) <= 1.05
+
+
 def many() -> bool:
     """At least 1000 unit tasks of several tensors between the same meshes."""
     rng = random.Random(SEED)
@@ -97,9 +122,9 @@ def many() -> bool:
 
 
 def main() -> int:
-    """Print both."""
+    """Print all three."""
     count = int(sys.argv[1]) if len(sys.argv) > 1 else 200
-    right = [pairs(count), many()]
+    right = [pairs(count), simulated(count // 4), many()]
     return 0 if all(right) else 1
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from collhub_reshard.lowering.audiences import audience
 from collhub_reshard.lowering.contract import reshard_collective
 from collhub_reshard.lowering.layout import BoxLayout, packed_layout, row_layout
+from collhub_reshard.lowering.receiver_turns import ReceiverTurns
 from collhub_reshard.lowering.step_writer import StepWriter
 from collhub_reshard.lowering.transfers import transfers_of
 from collhub_reshard.lowering.trees import tree_transfers
@@ -66,6 +67,7 @@ def lowered(
     else:
         layout = packed_layout(units, moves, most * _UNITS_A_CHUNK)
     writer = StepWriter(units, layout)
+    turns = ReceiverTurns()
     for piece in schedule.pieces:
         row = tasks.rows[piece.task]
         heard = audience(units, row, piece.sender, tasks.receivers[piece.task])
@@ -74,7 +76,13 @@ def lowered(
             transfers = tree_transfers(choices.topology, heard, choices.chunks[row])
         else:
             transfers = transfers_of(strategy, heard, choices.chunks[row])
-        writer.send(row, transfers, (piece.first, piece.last))
+        # Several cards of a host need no turns: a piece takes any that is free.
+        passed = turns.awaited(piece, heard) if tasks.cards == 1 else None
+        told: list[int] = []
+        if passed is not None:
+            told = writer.token_after(passed.row, passed.entry, heard.sender)
+        writer.send(row, transfers, (piece.first, piece.last), told)
+        turns.pass_on(piece, row, heard)
     steps, scratch = writer.finish()
     collective = reshard_collective(layout, writer.origins)
     algorithm = Algorithm(

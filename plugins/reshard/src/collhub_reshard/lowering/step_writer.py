@@ -66,6 +66,7 @@ class StepWriter:
     _arrivals: dict[tuple[int, int], list[int]] = field(default_factory=dict)
     # Per card out, the messages in their order: (device, SEND).
     _on_card: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
+    _awaited: tuple[int, ...] = ()
     _told: dict[int, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -81,9 +82,17 @@ class StepWriter:
         return self._builder.build(), self._scratch
 
     def send(
-        self, row: int, transfers: Sequence[Transfer], bounds: tuple[Fraction, Fraction]
+        self,
+        row: int,
+        transfers: Sequence[Transfer],
+        bounds: tuple[Fraction, Fraction],
+        awaited: Sequence[int] = (),
     ) -> None:
-        """Send a piece of a box, from `bounds[0]` to `bounds[1]` of it."""
+        """Send a piece of a box, from `bounds[0]` to `bounds[1]` of it.
+
+        `awaited`: steps of the sender that tell that it is its turn.
+        """
+        self._awaited = tuple(awaited)
         received: list[int] = []
         roots: list[int] = []
         first, last = bounds
@@ -109,6 +118,8 @@ class StepWriter:
             place = self._held(row, source)
             data = list(place.steps[-1:])
         control = self._turn(source, destination)
+        if transfer.parent < 0:
+            control += self._awaited
         sent = self._builder.add(
             source,
             StepKind.SEND,
@@ -149,6 +160,15 @@ class StepWriter:
                 self._told[host] = self._token(before, sent, source)
         # All messages of a device wait for the token that gave it the card.
         return [self._told[host]] if host in self._told else []
+
+    def token_after(self, row: int, device: int, sender: int) -> list[int]:
+        """Tell a sender that a box has arrived at a device, but for the messages under way."""
+        arrived = self._arrivals.get((row, device), [])
+        if not arrived:
+            return []
+        step = arrived[max(0, len(arrived) - _WINDOW)]
+        # Where meshes share devices nobody needs to be told.
+        return [step] if device == sender else [self._token(device, step, sender)]
 
     def _token(self, device: int, sent: int, source: int) -> int:
         """Tell another device that a message is out; the RECV of the token."""
