@@ -181,3 +181,24 @@ def test_without_solver_the_program_says_how_to_get_it(collhub, monkeypatch) -> 
     run = collhub("reshard", "--tensor", "7x11:float32", *sides, *IDEAL)
     assert run.code == 0
     assert ("pip install" in run.err) == ("optimal" not in run.out)
+
+
+HARD = (
+    "--tensor", "112x489x391:float32", "--from", "mesh(3,1): R S1 R", "--to", "mesh(4,4): R R S01",
+    "--host-bandwidth", "1GB/s", "-O", "chunks=2",
+)  # fmt: skip
+
+
+def test_what_is_not_proved_states_its_gap(collhub, tmp_path: Path) -> None:
+    out = tmp_path / "r.json"
+    report = collhub("reshard", *HARD, "-O", "time_limit=0", "--json", "-o", out).report()
+    assert (report["status"], report["proof"], report["optimum_s"]) == ("feasible", "none", None)
+    assert 0 < report["gap"] < 0.1
+    assert "longer than any schedule" in collhub("verify", out, "--certificate").out
+
+
+def test_split_tasks_carry_a_proof_that_holds(collhub, tmp_path: Path) -> None:
+    out = tmp_path / "r.json"
+    report = collhub("reshard", *HARD, "-O", "split=true", "--json", "-o", out).report()
+    assert report["makespan_s"] == report["bound_s"]
+    assert "holds: no schedule is faster" in collhub("verify", out, "--certificate").out
