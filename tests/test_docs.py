@@ -54,6 +54,7 @@ PLUGINS = (
     "collhub_nccl",
     "collhub_pictures",
     "collhub_pytorch",
+    "collhub_reshard",
     "collhub_tacos",
     "collhub_topologies",
     "collhub_torch",

@@ -70,7 +70,7 @@ def check_contents(
     wanted = values.expected(index, rows, len(cell_address), cell)
     wrong = np.flatnonzero(np.any(memory[cell_address] != wanted, axis=1))
     # Naming what a cell holds can take a column of all memory.
-    named = wrong[: max(1, min(CAP, _EXPLAINED_CELLS // program.cells))]
+    named = wrong[: max(1, min(CAP, _EXPLAINED_CELLS // max(1, program.cells)))]
     if len(wrong):
         explanation = _Explanation(stage, index, program, findings)
         held = explanation.held(values, memory, cell_address[named])

@@ -10,7 +10,7 @@ import pytest
 from collhub_columns import topological_levels
 
 from hub_core.model.algorithm import Algorithm, Provenance
-from hub_core.model.collectives import Collective, Contributions
+from hub_core.model.collectives import Collective, Contributions, CustomContract
 from hub_core.model.diagnostics import Severity, UsageError
 from hub_core.model.findings import CAP, Findings
 from hub_core.model.kinds import Buffer, CollectiveKind, StepKind
@@ -562,6 +562,17 @@ def test_claimed_modes_are_told_apart_in_messages() -> None:
     report = verify(replace(sample, collective=replace(sample.collective, in_place=True)))
     assert report.diagnostics
     assert all(found.message.startswith("in place: ") for found in report.diagnostics)
+
+
+def test_buffers_without_units_hold_what_they_promise() -> None:
+    none = np.zeros(0, np.int64)
+    nothing = Contributions(none, none, none, none)
+    contract = CustomContract(
+        np.zeros(2, np.int64), np.zeros(2, np.int64), np.zeros(2, np.bool_), nothing
+    )
+    collective = Collective(CollectiveKind.CUSTOM, 2, 1, contract=contract)
+    empty = Algorithm(collective, StepTableBuilder(2).build(), np.zeros(2, np.int64))
+    assert verify(empty).ok
 
 
 def test_report_is_the_same_every_time() -> None:

@@ -1,0 +1,32 @@
+"""Move sharded tensors between device meshes in provably least time."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hub_core import names_from
+
+if TYPE_CHECKING:
+    from collhub_reshard.on_torch import move_state, reshard
+    from collhub_reshard.planning import ReshardPlan, plan_reshard
+    from collhub_reshard.problem.meshes import Mesh, parse_mesh
+    from collhub_reshard.problem.moves import Move, parse_move
+    from collhub_reshard.problem.unit_tasks import UnitTasks, unit_tasks
+
+__all__ = [
+    "Mesh", "Move", "ReshardPlan", "UnitTasks", "move_state", "parse_mesh", "parse_move",
+    "plan_reshard",
+    "reshard", "unit_tasks",
+]  # fmt: skip
+
+# Importing the package is cheap: the hub does so to list what it offers.
+__getattr__ = names_from(
+    __name__,
+    {
+        "collhub_reshard.on_torch": "move_state reshard",
+        "collhub_reshard.planning": "ReshardPlan plan_reshard",
+        "collhub_reshard.problem.meshes": "Mesh parse_mesh",
+        "collhub_reshard.problem.moves": "Move parse_move",
+        "collhub_reshard.problem.unit_tasks": "UnitTasks unit_tasks",
+    },
+)

@@ -1,0 +1,210 @@
+"""`collhub reshard`: tensors from mesh to mesh in least time, as an algorithm with its proof."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, TypedDict, Unpack
+
+import click
+
+from hub_core import (
+    FILE,
+    Assignments,
+    CommandContext,
+    OutputRequest,
+    OutputTarget,
+    UsageError,
+    WrittenFiles,
+    assign,
+    check_stdout,
+    force_flag,
+    format_option,
+    json_flag,
+    number_option,
+    option_pairs,
+    strict_flag,
+    verify_option,
+)
+from hub_core.model import InputError, parse_bandwidth, parse_time
+from hub_core.plugin_api import FormatWriter, declared_options
+
+# What needs numpy is imported where it is used: the help of a command comes at once.
+if TYPE_CHECKING:
+    from collhub_reshard.lowering.algorithm import Lowered
+    from collhub_reshard.planning import ReshardPlan
+    from collhub_reshard.problem.moves import Move
+
+
+class _Problem(TypedDict):
+    """What is to move over which network."""
+
+    tensors: tuple[str, ...]
+    state_dict: str | None
+    source: str | None
+    destination: str | None
+    topology: str | None
+    host_bandwidth: str | None
+    latency: str
+    cards: int | None
+
+
+@click.command()
+@click.option(
+    "--tensor",
+    "tensors",
+    metavar="SHAPE:DTYPE",
+    multiple=True,
+    help="For example 1024x1024x512:float32; repeatable.",
+)
+@click.option("--tensors", "state_dict", metavar="FILE", type=FILE, help="JSON list of tensors.")
+@click.option("--from", "source", metavar="SIDE", help="For example 'mesh(2,4): S0 R R'.")
+@click.option("--to", "destination", metavar="SIDE", help="For example 'mesh(3,4): S0 R R'.")
+@click.option("--topology", metavar="T", help="Network; device r of the meshes is its NPU r.")
+@click.option("--host-bandwidth", metavar="B", help="Or: every host has a card of B, as 1.25GiB/s.")
+@click.option(
+    "--latency", metavar="TIME", default="0ns", show_default=True, help="Of --host-bandwidth."
+)
+@number_option("--cards", "N", "Cards of every host of --host-bandwidth (default: 1).")
+@click.option("-o", "--output", "out", metavar="OUT", type=FILE, help="Where to write it.")
+@click.option(
+    "--network", "network_out", metavar="FILE", type=FILE, help="Also write the network as JSON."
+)
+@format_option("--format", "target_format", FormatWriter, "Format of OUT (default: by suffix).")
+@option_pairs
+@verify_option
+@strict_flag
+@force_flag
+@json_flag
+@click.pass_obj
+def reshard(
+    context: CommandContext,
+    out: str | None,
+    network_out: str | None,
+    target_format: str | None,
+    assignments: Assignments,
+    strict: bool,
+    force: bool,
+    as_json: bool,
+    **problem: Unpack[_Problem],
+) -> None:
+    """Move sharded tensors between device meshes in least time.
+
+    A side is a mesh and a spec: `mesh(2,4): S0 R S1`, `mesh(x=2,y=4): ('x', None, 'y')` or
+    `mesh(2,4): Shard(0), Replicate()`. Devices of the destination follow those of the source;
+    `mesh(2,4)@0-7` names them, so that meshes share devices. The algorithm is verified, carries its
+    proof (`verify --certificate`), and is written to OUT where that is given.
+    """
+    from collhub_reshard.command_options import ReshardOptions, choices_of
+
+    output = OutputRequest(target_format, assignments, strict, force, as_json)
+    target = None
+    if out is not None:
+        check_stdout(out, as_json)
+        target = context.output_target(out, output)
+    elif target_format is not None:
+        raise UsageError("--format has no meaning without -o", cure="say where to write: -o OUT")
+    sides = {"reshard": declared_options(ReshardOptions)}
+    if target is not None:
+        sides["writer"] = target.options
+    given = assign(assignments, sides)
+    choices, host_size = choices_of(given["reshard"])
+    moves = _moves(problem, host_size)
+    with context.progress("scheduling"):
+        plan = _planned(context, moves, problem, choices)
+    _say_missing_solver(context, plan)
+    made = plan.lower()
+    context.admit(made.algorithm, "the resharding")
+    written = _write(context, made, target, given.get("writer", {}), output)
+    if network_out is not None:
+        context.say_written(context.write_topology(plan.topology, network_out), "network: ")
+    _show(context, plan, made, written, as_json, out)
+
+
+def _moves(problem: _Problem, host_size: int | None) -> list[Move]:
+    """The tensors of the command line, then those of the file."""
+    from collhub_reshard.problem.moves import parse_move
+    from collhub_reshard.problem.state_dict import Sides, parse_state_dict
+
+    source, destination = problem["source"], problem["destination"]
+    moves: list[Move] = []
+    for text in problem["tensors"]:
+        if source is None or destination is None:
+            raise UsageError("--tensor needs --from and --to", cure="give both sides")
+        # Numbers tell tensors without names apart.
+        name = f"tensor {len(moves)}"
+        moves.append(parse_move(text, source, destination, name=name, host_size=host_size))
+    if problem["state_dict"] is not None:
+        file = problem["state_dict"]
+        sides = Sides(source, destination)
+        moves += parse_state_dict(_content(file), file, sides, host_size)
+    if not moves:
+        raise UsageError("nothing to move", cure="give --tensor or --tensors")
+    return moves
+
+
+def _content(file: str) -> bytes:
+    try:
+        return Path(file).read_bytes()
+    except OSError as error:
+        raise InputError(f"{file}: {error.strerror}", code="not-readable") from None
+
+
+def _planned(
+    context: CommandContext, moves: Sequence[Move], problem: _Problem, choices: object
+) -> ReshardPlan:
+    from collhub_reshard.planning import ReshardChoices, plan_reshard
+
+    assert isinstance(choices, ReshardChoices)
+    topology, bandwidth = problem["topology"], problem["host_bandwidth"]
+    if (topology is None) == (bandwidth is None):
+        message = "one of --topology and --host-bandwidth is needed"
+        raise UsageError(message, cure="for example --host-bandwidth 1.25GiB/s")
+    return plan_reshard(
+        moves,
+        topology=None if topology is None else context.read_topology(topology),
+        host_bandwidth=None if bandwidth is None else parse_bandwidth(bandwidth),
+        latency_s=parse_time(problem["latency"]),
+        cards=problem["cards"] or 1,
+        choices=choices,
+    )
+
+
+def _say_missing_solver(context: CommandContext, plan: ReshardPlan) -> None:
+    from collhub_reshard.scheduling.best import wants_solver
+    from collhub_reshard.scheduling.exact import missing
+
+    if wants_solver(plan.schedule, plan.choices.effort):
+        context.report([missing()])
+
+
+def _write(
+    context: CommandContext,
+    made: Lowered,
+    target: OutputTarget | None,
+    options: Assignments,
+    output: OutputRequest,
+) -> WrittenFiles | None:
+    if target is None:
+        return None
+    return context.write_output(made.algorithm, target, options, output, work="resharding")
+
+
+def _show(
+    context: CommandContext,
+    plan: ReshardPlan,
+    made: Lowered,
+    written: WrittenFiles | None,
+    as_json: bool,
+    out: str | None,
+) -> None:
+    from collhub_reshard.command_report import reshard_document, reshard_fields
+
+    if as_json:
+        paths = [] if written is None else [str(path) for path in written.paths]
+        context.print_json(reshard_document(plan, made, paths))
+        return
+    if out != "-":
+        context.print_fields(reshard_fields(plan, made))
+    if written is not None:
+        context.say_written(written)

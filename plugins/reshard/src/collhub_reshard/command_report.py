@@ -1,0 +1,121 @@
+"""A planned resharding as JSON and as lines for people."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from collhub_reshard.lowering.algorithm import Lowered
+from collhub_reshard.planning import ReshardPlan
+from hub_core.model import JsonValue, format_bytes
+
+REPORT_SCHEMA = "collhub/report-reshard-1"
+
+
+def reshard_document(
+    plan: ReshardPlan, made: Lowered, paths: Sequence[str]
+) -> dict[str, JsonValue]:
+    """The report of `collhub reshard --json`; `optimum_s` is null where none is proved."""
+    schedule, tasks = plan.schedule, plan.tasks
+    is_optimal = schedule.status == "optimal"
+    return {
+        "schema": REPORT_SCHEMA,
+        "tensors": len(plan.moves),
+        "unit_tasks": len(plan.units),
+        "tasks_between_hosts": len(tasks),
+        "bytes": sum(move.tensor.num_bytes for move in plan.moves),
+        "makespan_s": plan.makespan_s,
+        "optimum_s": plan.makespan_s if is_optimal else None,
+        "bound_s": plan.bound_s,
+        "binding": {
+            "kind": schedule.bound.kind,
+            "hosts": list(schedule.bound.hosts),
+            "task": schedule.bound.task,
+        },
+        "predicted_s": plan.predicted_s,
+        "gap": schedule.gap,
+        "status": schedule.status,
+        "proof": schedule.proof,
+        "method": schedule.method,
+        "strategies": dict(sorted(_strategies(plan).items())),
+        "chunks": max(plan.chunks.values(), default=0),
+        "late_tasks": list(schedule.late_tasks(tasks)),
+        "layout": {
+            "kind": made.layout.kind,
+            "unit_bytes": made.layout.unit_bytes,
+            "copies": made.copies,
+            "copied_bytes": made.copied_bytes,
+            "padding_bytes": made.layout.padding_bytes,
+        },
+        "tokens": made.tokens,
+        "collective_bytes": made.algorithm.collective_bytes,
+        "artifacts": list(paths),
+    }
+
+
+def reshard_fields(plan: ReshardPlan, made: Lowered) -> dict[str, str]:
+    """The same for people."""
+    schedule, algorithm = plan.schedule, made.algorithm
+    moved = sum(move.tensor.num_bytes for move in plan.moves)
+    fields = {
+        "resharding": f"{_counted(len(plan.moves), 'tensor')} of {format_bytes(moved)}, "
+        f"{_counted(len(plan.units), 'unit task')}, {len(plan.tasks)} between hosts",
+        "strategies": ", ".join(
+            f"{count} {name}" for name, count in sorted(_strategies(plan).items())
+        )
+        or "none: no bytes cross between hosts",
+        "time": f"{plan.makespan_s:.6g} s",
+        "bound": f"{plan.bound_s:.6g} s, {_binding(plan)}",
+        "status": _status(plan),
+        "predicted": f"{plan.predicted_s:.6g} s with latency and "
+        f"{max(plan.chunks.values(), default=0)} chunks",
+        "layout": _layout(made),
+        "algorithm": f"{algorithm.num_ranks} ranks, {len(algorithm.steps)} steps, "
+        f"size {algorithm.collective_bytes}B",
+    }
+    late = schedule.late_tasks(plan.tasks)
+    if late:
+        fields["late"] = f"{len(late)} tasks end after they are due"
+    return fields
+
+
+def _counted(count: int, name: str) -> str:
+    return f"{count} {name}" if count == 1 else f"{count} {name}s"
+
+
+def _strategies(plan: ReshardPlan) -> Counter[str]:
+    return Counter(strategy.value for strategy in plan.strategies.values())
+
+
+def _binding(plan: ReshardPlan) -> str:
+    """Why nothing is faster."""
+    bound = plan.schedule.bound
+    hosts = ", ".join(map(str, bound.hosts))
+    texts = {
+        "receiver": f"what host {hosts} must receive",
+        "senders": f"what hosts {hosts} alone can send",
+        "exclusive": f"what all receive, then what hosts {hosts} alone can send",
+        "task": f"unit task {bound.task} as a whole",
+        "nothing": "nothing crosses between hosts",
+    }
+    return texts[bound.kind]
+
+
+def _status(plan: ReshardPlan) -> str:
+    """Whether the schedule is the best, and who says so."""
+    schedule = plan.schedule
+    # A gap is told only where one is left.
+    if schedule.status == "optimal":
+        return f"optimal, proved by the {schedule.proof}; found by {schedule.method}"
+    return f"at most {100 * schedule.gap:.3g} % above the optimum; found by {schedule.method}"
+
+
+def _layout(made: Lowered) -> str:
+    """What the layout of the buffers costs."""
+    layout = made.layout
+    # Copies are shown where there are any, padding where there is some.
+    if made.copies:
+        time = format_bytes(made.copied_bytes)
+        return f"{layout.kind}, {made.copies} copies of {time} at the ends"
+    padding = f", {format_bytes(layout.padding_bytes)} of padding" if layout.padding_bytes else ""
+    return f"{layout.kind}, no copies{padding}"

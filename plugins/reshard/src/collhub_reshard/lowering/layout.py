@@ -1,0 +1,217 @@
+"""Where boxes lie in the buffers of devices, in units of equal bytes.
+
+`packed`: INPUT and OUTPUT hold the boxes of a device one behind the other, in the order of the unit
+tasks, so that every box is in one piece. `rows`: INPUT and OUTPUT are the tiles themselves in
+row-major order; boxes that are not contiguous there are packed and unpacked by COPY steps.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from collhub_columns import Int64Array
+
+from collhub_reshard.problem.moves import Move, Side
+from collhub_reshard.problem.unit_tasks import UnitTasks
+from hub_core.model import InputError
+
+_MOST_UNITS = 1 << 20
+_MOST_RUNS = 1 << 18
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """Where a box lies in a buffer: first units of its runs, int64, and the units of each run."""
+
+    starts: Int64Array
+    run_units: int
+
+    @property
+    def is_contiguous(self) -> bool:
+        """Whether it is in one piece."""
+        return len(self.starts) == 1
+
+
+@dataclass(frozen=True, slots=True)
+class BoxLayout:
+    """Regions of all boxes.
+
+    `unit_bytes`: bytes of a unit. `box_units`: int64[unit tasks]. `inputs`, `outputs`: regions by
+    (unit task, device). `input_units`, `output_units`: int64[devices]. `padding_bytes`: what fills
+    up boxes that are no whole number of units, on all devices.
+    """
+
+    kind: str
+    unit_bytes: int
+    box_units: Int64Array
+    inputs: dict[tuple[int, int], Region]
+    outputs: dict[tuple[int, int], Region]
+    input_units: Int64Array
+    output_units: Int64Array
+    padding_bytes: int = 0
+
+
+def packed_layout(units: UnitTasks, moves: Sequence[Move], least_units: int) -> BoxLayout:
+    """Boxes one behind the other; a box has at least `least_units` units where elements allow."""
+    unit_bytes = _unit_bytes(units, moves, least_units)
+    box_units = -(-units.bytes // unit_bytes)
+    num_devices = len(units.host_of)
+    sides = []
+    for pointer, members, shares in (
+        (units.sender_indptr, units.senders, False),
+        (units.receiver_indptr, units.receivers, True),
+    ):
+        sizes = np.zeros(num_devices, np.int64)
+        regions: dict[tuple[int, int], Region] = {}
+        for row in range(len(units)):
+            for device in members[pointer[row] : pointer[row + 1]].tolist():
+                # Summands of one box are added up in one place.
+                if shares and units.summand[row]:
+                    regions[row, device] = regions[row - 1, device]
+                    continue
+                first = np.asarray([sizes[device]], np.int64)
+                regions[row, device] = Region(first, int(box_units[row]))
+                sizes[device] += box_units[row]
+        sides.append((regions, sizes))
+    (inputs, input_units), (outputs, output_units) = sides
+    stored = int(input_units.sum() + output_units.sum()) * unit_bytes
+    padding = stored - _stored_bytes(units)
+    return BoxLayout(
+        "packed", unit_bytes, box_units, inputs, outputs, input_units, output_units, padding
+    )
+
+
+def _stored_bytes(units: UnitTasks) -> int:
+    """Bytes of all boxes on all devices, without padding."""
+    # Replicas hold a box once each.
+    sent = np.diff(units.sender_indptr)
+    # Summands arrive at one place, which counts once.
+    received = np.where(units.summand == 0, np.diff(units.receiver_indptr), 0)
+    # All the rest of the buffers is padding.
+    return int((units.bytes * (sent + received)).sum())
+
+
+def _unit_bytes(units: UnitTasks, moves: Sequence[Move], least_units: int) -> int:
+    """Bytes of a unit: the largest that cuts every box in whole units, and in enough of them.
+
+    Where boxes have no such measure, a small one, and the last unit of a box is filled up.
+    """
+    sizes = units.bytes[units.bytes > 0]
+    if not len(sizes):
+        return 1
+    element = math.lcm(*(move.tensor.element_bytes for move in moves))
+    common = int(np.gcd.reduce(sizes))
+    smallest = int(sizes.min())
+    measure = common // element if common % element == 0 else 1
+    element = element if common % element == 0 else common
+    wanted = max(1, smallest // element // max(1, least_units))
+    held = int(units.bytes @ (np.diff(units.sender_indptr) + np.diff(units.receiver_indptr)))
+    floor = -(-held // _MOST_UNITS)
+    fitting = [part for part in _divisors(measure) if part <= wanted and part * element >= floor]
+    if fitting:
+        return max(fitting) * element
+    # Coarser units than wanted are as exact; only then are boxes filled up.
+    exact = [part for part in _divisors(measure) if part * element >= floor]
+    if exact:
+        return min(exact) * element
+    return -(-floor // element) * element
+
+
+def _divisors(number: int) -> list[int]:
+    small = [part for part in range(1, math.isqrt(number) + 1) if number % part == 0]
+    return sorted({*small, *(number // part for part in small)})
+
+
+def row_layout(units: UnitTasks, moves: Sequence[Move]) -> BoxLayout:
+    """Tiles in row-major order. Raises `InputError` for boxes of too many short runs."""
+    runs: dict[tuple[int, int, bool], tuple[Int64Array, int]] = {}
+    bases = [np.zeros((len(units.host_of), 2), np.int64)]
+    for move in moves:
+        bases.append(bases[-1] + _tile_bytes(move, len(units.host_of)))
+    tiles = [(_TileGrid(move.source, move), _TileGrid(move.destination, move)) for move in moves]
+    measures = {0}
+    count = 0
+    for row in range(len(units)):
+        if not units.bytes[row]:
+            continue
+        number = int(units.move[row])
+        for is_output, tile in enumerate(tiles[number]):
+            members = units.receivers_of(row) if is_output else units.senders_of(row)
+            starts, length = tile.runs(units, row, bool(is_output))
+            for device in members.tolist():
+                first = starts + bases[number][device, is_output]
+                runs[row, device, bool(is_output)] = first, length
+                measures |= {length, int(np.gcd.reduce(first))}
+                count += len(first)
+        if count > _MOST_RUNS:
+            raise InputError(
+                f"the boxes have more than {_MOST_RUNS} contiguous runs in row-major tiles",
+                cure="use -O layout=packed",
+                code="too-many-runs",
+            )
+    sizes = bases[-1]
+    unit_bytes = math.gcd(*measures, *(int(size) for size in np.unique(sizes))) or 1
+    regions: tuple[dict[tuple[int, int], Region], dict[tuple[int, int], Region]] = ({}, {})
+    for (row, device, is_output), (starts, length) in runs.items():
+        regions[is_output][row, device] = Region(starts // unit_bytes, length // unit_bytes)
+    return BoxLayout(
+        "rows",
+        unit_bytes,
+        units.bytes // unit_bytes,
+        regions[0],
+        regions[1],
+        sizes[:, 0] // unit_bytes,
+        sizes[:, 1] // unit_bytes,
+    )
+
+
+def _tile_bytes(move: Move, num_devices: int) -> Int64Array:
+    """Bytes of a move's tile in INPUT and in OUTPUT: int64[devices, 2]."""
+    found = np.zeros((num_devices, 2), np.int64)
+    for column, side in enumerate((move.source, move.destination)):
+        grid = _TileGrid(side, move)
+        sizes = np.prod(grid.stop - grid.start, axis=1) * move.tensor.element_bytes
+        found[np.asarray(side.mesh.devices), column] = sizes
+    return found
+
+
+class _TileGrid:
+    """The tiles of the devices of one side: `start`, `stop` int64[devices, dimensions]."""
+
+    def __init__(self, side: Side, move: Move) -> None:
+        cuts = side.placement.boundaries(move.tensor.shape, side.mesh)
+        at = side.placement.tile_coordinates(side.mesh)
+        self.counts = side.placement.parts(side.mesh)
+        self.cuts = cuts
+        self.start = np.stack([cut[at[:, d]] for d, cut in enumerate(cuts)], 1)
+        self.stop = np.stack([cut[at[:, d] + 1] for d, cut in enumerate(cuts)], 1)
+        self.element_bytes = move.tensor.element_bytes
+
+    def runs(self, units: UnitTasks, row: int, is_output: bool) -> tuple[Int64Array, int]:
+        """(first bytes, length in bytes) of the runs of a box in its tile."""
+        tile = int(units.destination_tile[row] if is_output else units.source_tile[row])
+        at = np.unravel_index(tile, self.counts)
+        low = np.asarray([cut[place] for cut, place in zip(self.cuts, at, strict=True)])
+        high = np.asarray([cut[place + 1] for cut, place in zip(self.cuts, at, strict=True)])
+        width = len(low)
+        start, stop = units.start[row, :width] - low, units.stop[row, :width] - low
+        return self._runs(start, stop, high - low)
+
+    def _runs(
+        self, start: Int64Array, stop: Int64Array, shape: Int64Array
+    ) -> tuple[Int64Array, int]:
+        """Runs of a box in a row-major array: dimensions that are whole belong to the run."""
+        strides = np.append(np.cumprod(shape[::-1])[::-1][1:], 1)
+        extent = stop - start
+        inner = len(shape) - 1
+        while inner > 0 and extent[inner] == shape[inner]:
+            inner -= 1
+        firsts = np.asarray([int(start @ strides)], np.int64)
+        for dimension in range(inner):
+            steps = np.arange(extent[dimension]) * strides[dimension]
+            firsts = (firsts[:, None] + steps).reshape(-1)
+        length = int(extent[inner] * strides[inner]) * self.element_bytes
+        return firsts * self.element_bytes, length

@@ -1,0 +1,306 @@
+"""Steps of a resharding: packing, messages, turns on network cards, unpacking and sums.
+
+A SEND waits for its box to be packed or received, and, so that a card carries the tasks in the
+order of the schedule, for the message some turns before it on the same card. Where that was sent by
+another device, a token of one unit tells that it is out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+import numpy as np
+from collhub_columns import Int64Array
+
+from collhub_reshard.lowering.audiences import nearby
+from collhub_reshard.lowering.layout import BoxLayout, Region
+from collhub_reshard.lowering.transfers import Transfer
+from collhub_reshard.problem.unit_tasks import UnitTasks
+from hub_core.model import Buffer, StepKind, StepTable, StepTableBuilder
+
+# Messages of a card that are on their way at once: one on either link, one that waits, one spare.
+_WINDOW = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a box is in one piece: a buffer, an offset, and the steps that brought it there."""
+
+    buffer: Buffer
+    offset: int
+    steps: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Units `low` to `high` of a box come to `receiver` from the INPUT of `device`."""
+
+    row: int
+    receiver: int
+    low: int
+    high: int
+    device: int
+
+
+@dataclass(slots=True)
+class StepWriter:
+    """Collects the steps of all devices.
+
+    `copies`, `copied_units`: COPY steps and what they move. `tokens`: messages that only tell that
+    it is somebody's turn. `origins`: whose INPUT every part of every box comes from.
+    """
+
+    units: UnitTasks
+    layout: BoxLayout
+    copies: int = 0
+    copied_units: int = 0
+    tokens: int = 0
+    origins: list[Origin] = field(default_factory=list)
+    _builder: StepTableBuilder = field(init=False)
+    _scratch: Int64Array = field(init=False)
+    _packed: dict[tuple[int, int], Place] = field(default_factory=dict)
+    # Where a box arrives, and the steps that have written it so far.
+    _landing: dict[tuple[int, int], Place] = field(default_factory=dict)
+    _arrivals: dict[tuple[int, int], list[int]] = field(default_factory=dict)
+    # Per card out, the messages in their order: (device, SEND).
+    _on_card: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
+    _awaited: tuple[int, ...] = ()
+    _told: dict[int, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._builder = StepTableBuilder(len(self.units.host_of))
+        self._scratch = np.zeros(len(self.units.host_of), np.int64)
+
+    def finish(self) -> tuple[StepTable, Int64Array]:
+        """(steps, scratch units), once everything is sent: boxes at hand, unpacking, sums."""
+        for row in range(len(self.units)):
+            # An empty box has no steps.
+            if self.units.bytes[row]:
+                self._finish_row(row)
+        return self._builder.build(), self._scratch
+
+    def send(
+        self,
+        row: int,
+        transfers: Sequence[Transfer],
+        bounds: tuple[Fraction, Fraction],
+        awaited: Sequence[int] = (),
+    ) -> None:
+        """Send a piece of a box, from `bounds[0]` to `bounds[1]` of it.
+
+        `awaited`: steps of the sender that tell that it is its turn.
+        """
+        self._awaited = tuple(awaited)
+        received: list[int] = []
+        roots: list[int] = []
+        first, last = bounds
+        total = int(self.layout.box_units[row])
+        for transfer in transfers:
+            low = _cut(total, first + (last - first) * transfer.first)
+            high = _cut(total, first + (last - first) * transfer.last)
+            is_forwarded = transfer.parent >= 0
+            parent = received[transfer.parent] if is_forwarded else -1
+            roots.append(roots[transfer.parent] if is_forwarded else transfer.source)
+            self.origins.append(Origin(row, transfer.destination, low, high, roots[-1]))
+            received.append(self._send_part(row, transfer, low, high - low, parent))
+
+    def _send_part(self, row: int, transfer: Transfer, low: int, count: int, parent: int) -> int:
+        """The RECV of one message; -1 for an empty one, which is not sent."""
+        if count <= 0:
+            return -1
+        source, destination = transfer.source, transfer.destination
+        if transfer.parent >= 0:
+            place = self._landing_of(row, source)
+            data = [parent] if parent >= 0 else []
+        else:
+            place = self._held(row, source)
+            data = list(place.steps[-1:])
+        control = self._turn(source, destination)
+        if transfer.parent < 0:
+            control += self._awaited
+        sent = self._builder.add(
+            source,
+            StepKind.SEND,
+            peer=destination,
+            src_buffer=place.buffer,
+            src_offset=place.offset + low,
+            count=count,
+            data=data,
+            control=control,
+        )
+        self._note_turn(source, destination, sent)
+        landing = self._landing_of(row, destination)
+        arrived = self._builder.add(
+            destination,
+            StepKind.RECV,
+            peer=source,
+            dst_buffer=landing.buffer,
+            dst_offset=landing.offset + low,
+            count=count,
+        )
+        self._arrivals.setdefault((row, destination), []).append(arrived)
+        return arrived
+
+    def _turn(self, source: int, destination: int) -> list[int]:
+        """Steps after which it is the turn of the next message on the card of the source."""
+        host = int(self.units.host_of[source])
+        queue = self._on_card.get(host, [])
+        if host == int(self.units.host_of[destination]) or not queue:
+            return []
+        if queue[-1][0] != source:
+            # A token holds for one stretch of messages of one device.
+            self._told.pop(host, None)
+        if len(queue) >= _WINDOW:
+            before, sent = queue[-_WINDOW]
+            if before == source:
+                return [sent]
+            if host not in self._told:
+                self._told[host] = self._token(before, sent, source)
+        # All messages of a device wait for the token that gave it the card.
+        return [self._told[host]] if host in self._told else []
+
+    def token_after(self, row: int, device: int, sender: int) -> list[int]:
+        """Tell a sender that a box has arrived at a device, but for the messages under way."""
+        arrived = self._arrivals.get((row, device), [])
+        if not arrived:
+            return []
+        step = arrived[max(0, len(arrived) - _WINDOW)]
+        # Where meshes share devices nobody needs to be told.
+        return [step] if device == sender else [self._token(device, step, sender)]
+
+    def _token(self, device: int, sent: int, source: int) -> int:
+        """Tell another device that a message is out; the RECV of the token."""
+        place = self._any_unit(device)
+        self._builder.add(
+            device,
+            StepKind.SEND,
+            peer=source,
+            src_buffer=place.buffer,
+            src_offset=place.offset,
+            count=1,
+            data=list(place.steps[:1]),
+            control=[sent],
+        )
+        slot = self._room(source, 1)
+        told = self._builder.add(
+            source, StepKind.RECV, peer=device, dst_buffer=Buffer.SCRATCH, dst_offset=slot, count=1
+        )
+        self.tokens += 1
+        return told
+
+    def _any_unit(self, device: int) -> Place:
+        """A unit that a device holds and nobody writes: of its INPUT, or of what it received."""
+        # INPUT is never written, so that it can be read at any time.
+        if self.layout.input_units[device]:
+            return Place(Buffer.INPUT, 0)
+        # A relay of a chain may have no INPUT.
+        key = next(key for key in self._arrivals if key[1] == device)
+        # What has arrived stays as it is until the end.
+        landing = self._landing[key]
+        return Place(landing.buffer, landing.offset, (self._arrivals[key][0],))
+
+    def _note_turn(self, source: int, destination: int, sent: int) -> None:
+        """Remember a message that takes a turn on the card of its host."""
+        # Messages within a host take none.
+        host = int(self.units.host_of[source])
+        if host != int(self.units.host_of[destination]):
+            self._on_card.setdefault(host, []).append((source, sent))
+
+    def _held(self, row: int, device: int) -> Place:
+        """Where a device holds a box in one piece; packs it where its INPUT does not."""
+        key = row, device
+        region = self.layout.inputs[key]
+        if region.is_contiguous:
+            return Place(Buffer.INPUT, int(region.starts[0]))
+        if key not in self._packed:
+            first = self._room(device, int(self.layout.box_units[row]))
+            steps = self._copy_runs(device, region, Place(Buffer.SCRATCH, first), packs=True)
+            self._packed[key] = Place(Buffer.SCRATCH, first, steps)
+        return self._packed[key]
+
+    def _landing_of(self, row: int, device: int) -> Place:
+        """Where a box arrives: in OUTPUT where it lies in one piece and is no summand."""
+        key = row, device
+        if key not in self._landing:
+            region = self.layout.outputs[key]
+            if region.is_contiguous and not self.units.summand[row]:
+                self._landing[key] = Place(Buffer.OUTPUT, int(region.starts[0]))
+            else:
+                first = self._room(device, int(self.layout.box_units[row]))
+                self._landing[key] = Place(Buffer.SCRATCH, first)
+        return self._landing[key]
+
+    def _room(self, device: int, units: int) -> int:
+        """Room in SCRATCH that nothing else uses."""
+        first = int(self._scratch[device])
+        self._scratch[device] += units
+        return first
+
+    def _copy_runs(
+        self,
+        device: int,
+        region: Region,
+        packed: Place,
+        *,
+        packs: bool,
+        kind: StepKind = StepKind.COPY,
+    ) -> tuple[int, ...]:
+        """Copy between a region of a tile and a box in one piece, run by run, one after another."""
+        steps: list[int] = []
+        before = list(packed.steps)
+        for index, start in enumerate(region.starts.tolist()):
+            inside = packed.offset + index * region.run_units
+            ends = (Buffer.INPUT, start, packed.buffer, inside)
+            if not packs:
+                ends = (packed.buffer, inside, Buffer.OUTPUT, start)
+            step = self._builder.add(
+                device,
+                kind,
+                src_buffer=ends[0],
+                src_offset=ends[1],
+                dst_buffer=ends[2],
+                dst_offset=ends[3],
+                count=region.run_units,
+                data=before,
+            )
+            steps.append(step)
+            before = [step]
+        self.copies += len(steps)
+        self.copied_units += len(steps) * region.run_units
+        return tuple(steps)
+
+    def _finish_row(self, row: int) -> None:
+        """What stays on hosts, then what arrived outside of its place in OUTPUT."""
+        near = nearby(self.units, row)
+        whole = (Fraction(0), Fraction(1))
+        for sender, receiver in near.served:
+            self.send(row, [Transfer(sender, receiver, *whole)], whole)
+        for device in near.own:
+            held = self._held(row, device)
+            self.origins.append(Origin(row, device, 0, int(self.layout.box_units[row]), device))
+            self._settle(row, device, held)
+        for device in self.units.receivers_of(row).tolist():
+            landing = self._landing.get((row, device))
+            if landing is None or device in near.own:
+                continue
+            if landing.buffer is Buffer.SCRATCH:
+                arrived = tuple(self._arrivals[row, device])
+                self._settle(row, device, Place(landing.buffer, landing.offset, arrived))
+
+    def _settle(self, row: int, device: int, held: Place) -> None:
+        """Copy a box to its place in OUTPUT, or add it to the summands before it."""
+        region = self.layout.outputs[row, device]
+        is_sum = bool(self.units.summand[row])
+        before = self._arrivals.get((row - 1, device), []) if is_sum else []
+        kind = StepKind.REDUCE if is_sum else StepKind.COPY
+        place = Place(held.buffer, held.offset, (*held.steps, *before))
+        steps = self._copy_runs(device, region, place, packs=False, kind=kind)
+        # The next summand waits for this one.
+        self._arrivals[row, device] = list(steps)
+
+
+def _cut(units: int, at: Fraction) -> int:
+    """A place in a box as a whole number of units."""
+    return int(at * units)

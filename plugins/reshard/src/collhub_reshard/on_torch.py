@@ -1,0 +1,264 @@
+"""Reshard tensors of a running torch.distributed job: gloo on CPUs, NCCL on GPUs.
+
+Every rank plans alike, so that nothing but the data is sent. The messages are those of the
+schedule, box by box as point-to-point operations of one batch; boxes are sliced out of real shards,
+whatever their strides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from collhub_reshard.lowering.audiences import audience, nearby
+from collhub_reshard.planning import ReshardPlan, plan_reshard
+from collhub_reshard.problem.moves import Move, Side, TensorType, parse_side
+from hub_core.model import InputError
+
+if TYPE_CHECKING:
+    import torch
+
+_DEFAULT_BANDWIDTH = 12.5e9
+
+
+@dataclass(frozen=True, slots=True)
+class _Message:
+    """A box from one rank to another; `round`: all before it are over when it starts."""
+
+    row: int
+    source: int
+    destination: int
+    round: int
+
+
+def reshard(
+    tensor: torch.Tensor | None,
+    source: str,
+    destination: str,
+    *,
+    shape: tuple[int, ...] | None = None,
+    dtype: torch.dtype | None = None,
+    host_size: int | None = None,
+    host_bandwidth: float = _DEFAULT_BANDWIDTH,
+) -> torch.Tensor | None:
+    """The shard of this rank on the destination mesh, None where it is not part of it.
+
+    `tensor`: this rank's shard on the source mesh, a DTensor or a plain one, None on other ranks.
+    `source`, `destination`: as `mesh(2,2)@0-3: S0 S1`; meshes may share ranks, and all ranks of the
+    group call this. `shape`, `dtype`: of the whole tensor, needed on ranks without a shard, and the
+    same everywhere. `host_size`: ranks of a machine. Raises `InputError` for what does not fit.
+    """
+    import torch
+    import torch.distributed as dist
+
+    shard = _plain(tensor)
+    whole, element = _whole(tensor, shape, dtype)
+    move = _move(whole, element, source, destination, host_size)
+    rank = dist.get_rank()
+    _check_group(move, dist.get_world_size())
+    _check_shard(shard, move, rank, element)
+    plan = plan_reshard([move], host_bandwidth=host_bandwidth)
+    output = _empty(move, rank, element, torch.device("cpu") if shard is None else shard.device)
+    _run(plan, move, rank, shard, output)
+    return output
+
+
+def _plain(tensor: torch.Tensor | None) -> torch.Tensor | None:
+    """The local shard of a DTensor; a plain tensor is one."""
+    if tensor is not None and hasattr(tensor, "to_local"):
+        local: torch.Tensor = tensor.to_local()
+        return local
+    return tensor
+
+
+def _whole(
+    tensor: torch.Tensor | None, shape: tuple[int, ...] | None, dtype: torch.dtype | None
+) -> tuple[tuple[int, ...], torch.dtype]:
+    """Shape and element type of the whole tensor; a DTensor knows both."""
+    if shape is None and tensor is not None and hasattr(tensor, "to_local"):
+        shape = tuple(tensor.shape)
+    dtype = dtype or (None if tensor is None else tensor.dtype)
+    if shape is None or dtype is None:
+        message = "the shape and dtype of the whole tensor are not known on this rank"
+        raise InputError(message, cure="give shape= and dtype= on all ranks")
+    return tuple(shape), dtype
+
+
+def _move(
+    shape: tuple[int, ...],
+    dtype: torch.dtype,
+    source: str,
+    destination: str,
+    host_size: int | None,
+) -> Move:
+    name = str(dtype).removeprefix("torch.")
+    tensor = TensorType(shape, name)
+    start = parse_side(source, len(shape), 0, host_size)
+    size = host_size or start.mesh.shape[-1]
+    # Ranks are those of the group: without @ both meshes begin at rank 0.
+    end = parse_side(destination, len(shape), 0, size)
+    if start.placement.partial:
+        message = "torch reshards Shard and Replicate; summands are reduced before"
+        raise InputError(message, cure="redistribute Partial() first", code="invalid-spec")
+    return Move(tensor, start, end)
+
+
+def _check_group(move: Move, world: int) -> None:
+    """Refuse meshes that are larger than the job."""
+    # Ranks are numbers of the default group.
+    last = max(*move.source.mesh.devices, *move.destination.mesh.devices)
+    if last >= world:
+        message = f"the meshes name rank {last}, the group has {world} ranks"
+        raise InputError(message, cure="start more ranks or use smaller meshes")
+
+
+def _check_shard(shard: torch.Tensor | None, move: Move, rank: int, dtype: torch.dtype) -> None:
+    """The shard must be the tile that the source spec gives this rank."""
+    bounds = _tile(move.source, move.tensor.shape, rank)
+    if bounds is None:
+        return
+    expected = tuple(stop - start for start, stop in bounds)
+    if shard is None or tuple(shard.shape) != expected or shard.dtype != dtype:
+        given = "none" if shard is None else f"{tuple(shard.shape)} of {shard.dtype}"
+        message = f"rank {rank}: the shard is {given}, {move.source} gives {expected} of {dtype}"
+        raise InputError(message, code="shard-mismatch")
+
+
+def _tile(side: Side, shape: tuple[int, ...], rank: int) -> list[tuple[int, int]] | None:
+    """(start, stop) of the tile of a rank along every dimension; None outside of the mesh."""
+    if rank not in side.mesh.devices:
+        return None
+    cuts = side.placement.boundaries(shape, side.mesh)
+    place = side.mesh.devices.index(rank)
+    at = side.placement.tile_coordinates(side.mesh)[place].tolist()
+    return [(int(cut[i]), int(cut[i + 1])) for cut, i in zip(cuts, at, strict=True)]
+
+
+def _empty(move: Move, rank: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor | None:
+    import torch
+
+    bounds = _tile(move.destination, move.tensor.shape, rank)
+    if bounds is None:
+        return None
+    return torch.empty([stop - start for start, stop in bounds], dtype=dtype, device=device)
+
+
+def _run(
+    plan: ReshardPlan,
+    move: Move,
+    rank: int,
+    shard: torch.Tensor | None,
+    output: torch.Tensor | None,
+) -> None:
+    """Send and receive round by round; a rank forwards what it received in an earlier round."""
+    shape = move.tensor.shape
+    held = _Tiled(shard, _tile(move.source, shape, rank))
+    wanted = _Tiled(output, _tile(move.destination, shape, rank))
+    # Messages of one round do not wait for one another.
+    rounds: dict[int, list[_Message]] = {}
+    for message in _messages(plan):
+        rounds.setdefault(message.round, []).append(message)
+    for _, messages in sorted(rounds.items()):
+        _run_round(plan, messages, rank, held, wanted)
+
+
+@dataclass(frozen=True, slots=True)
+class _Tiled:
+    """A shard and where it lies in the whole tensor; both None on a rank without one."""
+
+    tensor: torch.Tensor | None
+    bounds: list[tuple[int, int]] | None
+
+    def box(self, plan: ReshardPlan, row: int) -> torch.Tensor:
+        """The view of the box of a unit task."""
+        assert self.tensor is not None
+        assert self.bounds is not None
+        first, last = plan.units.start[row].tolist(), plan.units.stop[row].tolist()
+        found: list[slice] = []
+        for low, high, (base, _) in zip(first, last, self.bounds, strict=True):
+            found.append(slice(low - base, high - base))
+        return self.tensor[tuple(found)]
+
+
+def _run_round(
+    plan: ReshardPlan,
+    messages: Sequence[_Message],
+    rank: int,
+    held: _Tiled,
+    wanted: _Tiled,
+) -> None:
+    """Post all messages of a round at once, then put what came in its place."""
+    import torch
+    import torch.distributed as dist
+
+    operations = []
+    landings: list[tuple[torch.Tensor, torch.Tensor]] = []
+    for message in messages:
+        row = message.row
+        if message.source == message.destination == rank:
+            wanted.box(plan, row).copy_(held.box(plan, row))
+        elif message.source == rank:
+            origin = held if _holds(plan, row, rank) else wanted
+            box = origin.box(plan, row).contiguous()
+            operations.append(dist.P2POp(dist.isend, box, message.destination))
+        elif message.destination == rank:
+            place = wanted.box(plan, row)
+            # A box is seldom contiguous in its tile, a message always is.
+            landing = torch.empty_like(place, memory_format=torch.contiguous_format)
+            landings.append((place, landing))
+            operations.append(dist.P2POp(dist.irecv, landing, message.source))
+    if operations:
+        for request in dist.batch_isend_irecv(operations):
+            request.wait()
+    for place, landing in landings:
+        place.copy_(landing)
+
+
+def _holds(plan: ReshardPlan, row: int, rank: int) -> bool:
+    """Whether a rank has the box in its source shard."""
+    # Else it forwards what it has received.
+    return bool(np.any(plan.units.senders_of(row) == rank))
+
+
+def _messages(plan: ReshardPlan) -> list[_Message]:
+    """All messages, in an order that every rank shares: chains of hosts, then devices within."""
+    found = []
+    for row in range(len(plan.units)):
+        if not plan.units.bytes[row]:
+            continue
+        near = nearby(plan.units, row)
+        found += [_Message(row, device, device, 0) for device in near.own]
+        found += [_Message(row, source, target, 0) for source, target in near.served]
+    for piece in plan.schedule.pieces:
+        row = plan.tasks.rows[piece.task]
+        heard = audience(plan.units, row, piece.sender, plan.tasks.receivers[piece.task])
+        source = heard.sender
+        for depth, devices in enumerate(heard.hosts.values()):
+            found.append(_Message(row, source, devices[0], depth))
+            source = devices[0]
+            found += [_Message(row, source, other, depth + 1) for other in devices[1:]]
+    return found
+
+
+def move_state(
+    state: Mapping[str, torch.Tensor | None],
+    shapes: Mapping[str, tuple[tuple[int, ...], torch.dtype]],
+    sides: Mapping[str, tuple[str, str]],
+    host_size: int | None = None,
+) -> dict[str, torch.Tensor]:
+    """Reshard the tensors of a state dict by name, in the order of `shapes` on every rank.
+
+    `shapes`: whole shape and dtype. `sides`: source and destination. Only what this rank holds
+    afterwards is returned.
+    """
+    found = {}
+    for name, (shape, dtype) in shapes.items():
+        source, destination = sides[name]
+        shard = state.get(name)
+        moved = reshard(shard, source, destination, shape=shape, dtype=dtype, host_size=host_size)
+        if moved is not None:
+            found[name] = moved
+    return found

@@ -1,0 +1,179 @@
+"""From moves and a network to a plan: unit tasks, strategies, schedule, prediction, proof."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+from collhub_reshard.lowering.algorithm import Lowered, LoweringChoices, lowered
+from collhub_reshard.lowering.ideal_topology import ideal_topology
+from collhub_reshard.problem.moves import Move
+from collhub_reshard.problem.unit_tasks import UnitTasks, unit_tasks
+from collhub_reshard.proof import schedule_document
+from collhub_reshard.scheduling.best import Effort, best_schedule
+from collhub_reshard.scheduling.host_network import HostNetwork, ideal_network, network_of
+from collhub_reshard.scheduling.host_tasks import HostTasks, host_tasks, needing_hosts
+from collhub_reshard.scheduling.schedule import HostSchedule, Piece
+from collhub_reshard.scheduling.strategies import (
+    LINKS_A_HOP,
+    Reach,
+    Strategy,
+    best_chunks,
+    card_work,
+    cheapest,
+)
+from hub_core.model import InputError
+from hub_core.network import Topology
+
+
+@dataclass(frozen=True, slots=True)
+class ReshardChoices:
+    """What a user may choose of a resharding.
+
+    `strategy`: one for all tasks, None for the cheapest of each. `chunks`: None for the closed
+    form. `layout`: `packed` or `rows`. `effort`: of the schedule.
+    """
+
+    strategy: Strategy | None = None
+    chunks: int | None = None
+    layout: str = "packed"
+    effort: Effort = field(default_factory=Effort)
+
+
+@dataclass(frozen=True, slots=True)
+class ReshardPlan:
+    """How tensors move: `strategies` and `chunks` by unit task, the schedule, and the network.
+
+    `topology`: the one that was named, else the ideal one.
+    """
+
+    moves: tuple[Move, ...]
+    units: UnitTasks
+    tasks: HostTasks
+    schedule: HostSchedule
+    strategies: Mapping[int, Strategy]
+    chunks: Mapping[int, int]
+    topology: Topology
+    choices: ReshardChoices
+
+    @property
+    def makespan_s(self) -> float:
+        """Time of the schedule without latency and store-and-forward."""
+        return self.tasks.seconds(self.schedule.makespan)
+
+    @property
+    def bound_s(self) -> float:
+        """Time that nothing beats on this network, in the same model."""
+        return self.tasks.seconds(self.schedule.bound.ticks)
+
+    @property
+    def predicted_s(self) -> float:
+        """Time with latency and chunks that are stored and forwarded at every card."""
+        # The last piece to start need not be the last to arrive.
+        return max(map(self._end_s, self.schedule.pieces), default=0.0)
+
+    def lower(self) -> Lowered:
+        """The plan as an algorithm, which carries its proof."""
+        # The document is made of the schedule, not of the steps:
+        # whoever checks it needs no steps for that.
+        choices = LoweringChoices(self.strategies, self.chunks, self.choices.layout, self.topology)
+        # Exact times go into it.
+        document = schedule_document(self.moves, self.units, self.tasks, self.schedule)
+        # Steps follow from the schedule alone.
+        return lowered(self.units, self.moves, self.tasks, self.schedule, choices, document)
+
+    def _end_s(self, piece: Piece) -> float:
+        """When the last chunk of a piece has arrived."""
+        row = self.tasks.rows[piece.task]
+        links = LINKS_A_HOP * len(self.tasks.receivers[piece.task])
+        strategy = self.strategies[row]
+        parts = self.chunks[row] * _parts(strategy, self._reach(row))
+        if strategy in (Strategy.SEND_RECV, Strategy.LOCAL_ALL_GATHER):
+            # They go straight to the last receiver.
+            links = LINKS_A_HOP
+        fill = piece.duration * (links - 1) / parts
+        latency = links / LINKS_A_HOP * self.tasks.network.latency_s
+        return self.tasks.seconds(piece.end + fill) + latency
+
+    def _reach(self, row: int) -> Reach:
+        return _reach(self.units, row, needing_hosts(self.units)[row])
+
+
+def plan_reshard(
+    moves: Sequence[Move],
+    *,
+    topology: Topology | None = None,
+    host_bandwidth: float | None = None,
+    latency_s: float = 0.0,
+    cards: int = 1,
+    choices: ReshardChoices | None = None,
+) -> ReshardPlan:
+    """Plan moves on a topology, or between hosts with cards of a bandwidth (bytes per second).
+
+    Raises `InputError` for moves that do not fit the network.
+    """
+    choices = choices or ReshardChoices()
+    units = unit_tasks(moves)
+    network = _network(units, topology, host_bandwidth, latency_s, cards)
+    needs = needing_hosts(units)
+    strategies: dict[int, Strategy] = {}
+    chunks: dict[int, int] = {}
+    work: dict[int, Fraction] = {}
+    for row, hosts in enumerate(needs):
+        if not hosts or not units.bytes[row]:
+            continue
+        reach = _reach(units, row, hosts)
+        sender = units.hosts_of(units.senders_of(row))[0]
+        t_s = float(int(units.bytes[row]) / network.rate(sender, hosts))
+        strategy = choices.strategy or cheapest(reach, t_s, network.latency_s)
+        if strategy is Strategy.TREE and topology is None:
+            message = "trees are packed on a topology, and none is named"
+            raise InputError(message, cure="give --topology, or another strategy")
+        strategies[row] = strategy
+        chunks[row] = _chunks(strategy, choices.chunks, reach, t_s, network.latency_s)
+        work[row] = card_work(strategy, reach)
+    tasks = host_tasks(units, moves, network, work)
+    schedule = best_schedule(tasks, units, choices.effort)
+    shown = topology or ideal_topology(units, network)
+    return ReshardPlan(tuple(moves), units, tasks, schedule, strategies, chunks, shown, choices)
+
+
+def _network(
+    units: UnitTasks,
+    topology: Topology | None,
+    host_bandwidth: float | None,
+    latency_s: float,
+    cards: int,
+) -> HostNetwork:
+    if topology is not None:
+        return network_of(topology, units.host_of)
+    if host_bandwidth is None:
+        raise InputError("no network", cure="give --topology or --host-bandwidth")
+    hosts = set(units.host_of.tolist()) - {-1}
+    return ideal_network(sorted(hosts), host_bandwidth, latency_s, cards)
+
+
+def _reach(units: UnitTasks, row: int, hosts: Sequence[int]) -> Reach:
+    """The receiving hosts of a task, and the most receivers on one of them."""
+    on_host = units.host_of[units.receivers_of(row)].tolist()
+    return Reach(len(hosts), max((on_host.count(host) for host in hosts), default=1))
+
+
+def _chunks(
+    strategy: Strategy, wanted: int | None, reach: Reach, t_s: float, alpha_s: float
+) -> int:
+    """As many as the user wants, else by the closed form."""
+    # Only a chain passes several cards one after another.
+    links = LINKS_A_HOP * (reach.hosts if strategy is Strategy.BROADCAST else 1)
+    return wanted or best_chunks(links, t_s, alpha_s)
+
+
+def _parts(strategy: Strategy, reach: Reach) -> int:
+    """Messages that a chunk becomes on the busiest card."""
+    parts = {
+        Strategy.SEND_RECV: reach.hosts * reach.devices,
+        Strategy.LOCAL_ALL_GATHER: reach.hosts * reach.devices,
+        Strategy.SCATTER_ALL_GATHER: reach.hosts,
+    }
+    return parts.get(strategy, 1)

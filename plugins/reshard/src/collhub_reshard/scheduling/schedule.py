@@ -1,0 +1,136 @@
+"""A schedule of tasks on cards: who sends which piece when."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+from collhub_reshard.scheduling.bounds import Bound
+from collhub_reshard.scheduling.host_tasks import HostTasks
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A task, or a part of one, from one sender; `start` and `duration` in ticks.
+
+    `first` and `last`: the part of the task's bytes, from 0 to 1.
+    """
+
+    task: int
+    sender: int
+    start: Fraction
+    duration: Fraction
+    first: Fraction = Fraction(0)
+    last: Fraction = Fraction(1)
+
+    @property
+    def end(self) -> Fraction:
+        """When it is done, in ticks."""
+        return self.start + self.duration
+
+
+@dataclass(frozen=True, slots=True)
+class HostSchedule:
+    """Pieces in order of their start, and how they were found.
+
+    `status`: `optimal` (proved by the bound or the solver) or `feasible`. `proof`: `bound`,
+    `solver` or `none`. `lower_bound_ticks`: the best bound known, the solver's included.
+    """
+
+    pieces: tuple[Piece, ...]
+    method: str
+    status: str
+    proof: str
+    bound: Bound
+    lower_bound_ticks: Fraction
+
+    @property
+    def makespan(self) -> Fraction:
+        """When the last piece is done, in ticks."""
+        # Pieces are in order of their start, not of their end.
+        return max((piece.end for piece in self.pieces), default=Fraction(0))
+
+    @property
+    def gap(self) -> float:
+        """How much longer it takes than the lower bound, as a part of the bound."""
+        least = self.lower_bound_ticks
+        return float(self.makespan / least - 1) if least else 0.0
+
+    def late_tasks(self, tasks: HostTasks) -> tuple[int, ...]:
+        """Tasks that end after they are due."""
+        ends = _ends(self.pieces)
+        late = []
+        for task, end in sorted(ends.items()):
+            due = tasks.due[task]
+            # Times are exact, so that on time is on time.
+            if due is not None and end > due:
+                late.append(task)
+        return tuple(late)
+
+
+Order = Sequence[tuple[int, int]]
+"""Tasks with their senders, in the order in which they are to start."""
+
+
+class Cards:
+    """When the cards of all hosts are free, in one direction."""
+
+    def __init__(self, cards: int) -> None:
+        self._cards = cards
+        self._free: dict[int, list[int]] = {}
+
+    def free_at(self, hosts: Iterable[int]) -> int:
+        """When every one of these hosts has a free card."""
+        # The first entry of a heap is the card
+        # that is free first.
+        return max((self._free[host][0] for host in hosts if host in self._free), default=0)
+
+    def occupy(self, hosts: Iterable[int], until: int) -> None:
+        """Take the card of every host that is free first."""
+        for host in hosts:
+            free = self._free.setdefault(host, [0] * self._cards)
+            # The first entry of a heap is the least.
+            heapq.heapreplace(free, until)
+
+
+def in_order(tasks: HostTasks, order: Order) -> tuple[Piece, ...]:
+    """Start every task as soon as its cards are free, never before an earlier one on its cards."""
+    sending, receiving = Cards(tasks.cards), Cards(tasks.cards)
+    pieces = []
+    for task, sender in order:
+        receivers = tasks.receivers[task]
+        free = max(sending.free_at([sender]), receiving.free_at(receivers))
+        start = max(free, tasks.release[task])
+        ticks = tasks.duration(task, sender)
+        sending.occupy([sender], start + ticks)
+        receiving.occupy(receivers, start + ticks)
+        pieces.append(Piece(task, sender, Fraction(start), Fraction(ticks)))
+    return tuple(sorted(pieces, key=lambda piece: (piece.start, piece.task)))
+
+
+def makespan_of(pieces: Sequence[Piece]) -> Fraction:
+    """When the last piece is done, in ticks."""
+    # No piece takes no time.
+    return max((piece.end for piece in pieces), default=Fraction(0))
+
+
+def lateness(tasks: HostTasks, pieces: Sequence[Piece]) -> Fraction:
+    """How long after it was due the latest task ends, in ticks; 0 where all are on time."""
+    worst = Fraction(0)
+    for task, end in _ends(pieces).items():
+        due = tasks.due[task]
+        # Most tasks may end at any time.
+        if due is not None:
+            worst = max(worst, end - due)
+    return worst
+
+
+def _ends(pieces: Sequence[Piece]) -> dict[int, Fraction]:
+    """When every task is done: a split one with its last piece."""
+    ends: dict[int, Fraction] = {}
+    for piece in pieces:
+        before = ends.get(piece.task, piece.end)
+        ends[piece.task] = max(piece.end, before)
+    return ends
