@@ -42,6 +42,16 @@ def test_a_rank_of_a_stage_without_files_is_refused() -> None:
         read(source_of(pipeline(), (1, 3), []), ASSUME)
 
 
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [((0, 2), "rank 2 is there, that of rank 1 not"), ((0, 1), "a group names rank 3")],
+)
+def test_missing_ranks_are_refused_unless_they_are_assumed(given, message: str) -> None:
+    with pytest.raises(InputError, match=message) as caught:
+        read(source_of(pipeline(), given, []), JobReadOptions())
+    assert "ranks_missing=assume-same" in caught.value.diagnostics[0].cure
+
+
 @pytest.mark.parametrize("given", [(0, 2), (1, 2)])
 def test_stages_of_which_one_rank_is_there_are_whole_again(given: tuple[int, ...]) -> None:
     said: list[Diagnostic] = []

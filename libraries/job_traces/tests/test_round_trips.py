@@ -133,7 +133,7 @@ def test_groups_are_taken_from_the_option_in_their_order() -> None:
         ('{"1": 3}', "no object of lists of ranks"),
         ('{"1": [0, 1]}', "process group '2', which is not stated"),
         ('{"1": [0, 0], "2": [2, 3]}', "names a rank twice"),
-        ('{"1": [0, 9], "2": [2, 3]}', "has a rank outside 0..3"),
+        ('{"1": [0, 9], "2": [2, 3]}', "a group names rank 9, the last file is that of rank 3"),
     ],
 )
 def test_wrong_groups_are_refused(text: str, message: str) -> None:

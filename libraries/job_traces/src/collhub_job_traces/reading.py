@@ -93,10 +93,13 @@ class _Reader:
 
     def _num_ranks(self, given: Sequence[int], groups: str) -> int:
         """Ranks of the job: as stated, or those of the groups where some have no file."""
-        if not self._assumes:
-            return len(given)
         members = parsed_groups(groups.encode(), self._source.name).values() if groups else ()
         named = max((max(ranks, default=0) for ranks in members), default=0)
+        if not self._assumes:
+            if named > given[-1]:
+                lacking = f"a group names rank {named}, the last file is that of rank {given[-1]}"
+                raise _lacking(lacking, self._source.name)
+            return len(given)
         needed = 1 + max(given[-1], named)
         ranks = self._options.ranks or needed
         if ranks < needed:
@@ -184,9 +187,13 @@ def _check_ranks(ranks: Sequence[int], name: str, *, is_whole: bool) -> None:
             message = f"the file of rank {rank} stands twice"
             raise InputError(message, location=Location(name), code="rank-files")
         if is_whole and rank != before + 1:
-            message = f"the file of rank {rank} is there, that of rank {before + 1} not"
-            cure = "-O ranks_missing=assume-same takes such ranks to do the same as others"
-            raise InputError(message, location=Location(name), code="rank-files", cure=cure)
+            raise _lacking(f"the file of rank {rank} is there, that of rank {before + 1} not", name)
+
+
+def _lacking(message: str, name: str) -> InputError:
+    """The error for files of ranks that are not there."""
+    cure = "-O ranks_missing=assume-same takes such ranks to do the same as others"
+    return InputError(message, location=Location(name), code="rank-files", cure=cure)
 
 
 def _second(values: Sequence[int]) -> int:
