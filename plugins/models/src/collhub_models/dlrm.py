@@ -12,9 +12,9 @@ from __future__ import annotations
 from itertools import pairwise
 
 import numpy as np
+from collhub_templates import RankProgram, RankPrograms, job_of
 
-from collhub_models.options import DlrmOptions
-from collhub_models.program import Program, Stage, job_of
+from collhub_models.options import DlrmOptions, work_of
 from hub_core import UsageError
 from hub_core.model import JobCollective, Workload
 
@@ -30,7 +30,7 @@ class DlrmSizes:
             if value % options.ranks:
                 message = f"{name} {value} is no multiple of ranks {options.ranks}"
                 raise UsageError(message, cure=f"change -O {name}", code="degrees")
-        self._options = options
+        self.options = options
         self.samples = options.batch // options.ranks
         # The dense features are one vector beside the embeddings.
         vectors = options.tables + 1
@@ -45,7 +45,7 @@ class DlrmSizes:
     @property
     def exchanged_bytes(self) -> int:
         """Of the embeddings of all samples from the tables of one rank."""
-        options = self._options
+        options = self.options
         # Each rank has its tables whole, and looks up for all samples.
         embeddings = options.batch * options.tables // options.ranks
         elements = embeddings * options.dimension
@@ -62,38 +62,39 @@ class DlrmSizes:
     def bytes(self, widths: list[int]) -> int:
         """Of the weights and the activations of an MLP."""
         elements = self.parameters(widths) + self.samples * sum(widths)
-        return elements * self._options.element_bytes
+        return elements * self.options.element_bytes
 
 
 def generate(options: DlrmOptions) -> Workload:
     """One step. Raises `UsageError` for options that fit no job."""
     sizes = DlrmSizes(options)
-    program = Program(options, ("all",))
+    program = RankProgram(("all",))
     rows = _forward(program, options, sizes)
     _backward(program, options, sizes, rows)
     ranks = np.arange(options.ranks, dtype=np.int64)
-    return job_of([Stage(program, ranks)], {"all": ranks[None]}, "dlrm")
+    return job_of([RankPrograms(program, ranks)], {"all": ranks[None]}, "dlrm")
 
 
-def _forward(program: Program, options: DlrmOptions, sizes: DlrmSizes) -> int:
+def _forward(program: RankProgram, options: DlrmOptions, sizes: DlrmSizes) -> int:
     """Look-ups whose exchange overlaps with the bottom MLP; returns the last row."""
     looked_up = options.pooling * sizes.exchanged_bytes
     additions = looked_up // options.element_bytes
-    embeddings = program.compute("look-up", additions, looked_up, (), ())
+    embeddings = program.compute("look-up", (), (), **work_of(options, additions, looked_up))
     kind = JobCollective.ALL_TO_ALL
     exchanged = program.collective("embeddings", kind, sizes.exchanged_bytes, "all", [embeddings])
     bottom = _mlp(program, "forward bottom", sizes, sizes.bottom, (), [embeddings])
-    work = sizes.interaction_operations, sizes.interaction_bytes
-    interacted = program.compute("forward interaction", *work, [exchanged, bottom], ())
+    work = work_of(options, sizes.interaction_operations, sizes.interaction_bytes)
+    interacted = program.compute("forward interaction", [exchanged, bottom], (), **work)
     return _mlp(program, "forward top", sizes, sizes.top, [interacted], ())
 
 
-def _backward(program: Program, options: DlrmOptions, sizes: DlrmSizes, last: int) -> None:
+def _backward(program: RankProgram, options: DlrmOptions, sizes: DlrmSizes, last: int) -> None:
     """Gradients; each reduction overlaps with what is computed behind it."""
     top = _mlp(program, "backward top", sizes, sizes.top, [last], ())
     _reduce(program, "gradients top", options, sizes.parameters(sizes.top), top)
-    work = _BACKWARD * sizes.interaction_operations, _BACKWARD * sizes.interaction_bytes
-    interacted = program.compute("backward interaction", *work, [top], ())
+    touched = _BACKWARD * sizes.interaction_bytes
+    work = work_of(options, _BACKWARD * sizes.interaction_operations, touched)
+    interacted = program.compute("backward interaction", [top], (), **work)
     kind = JobCollective.ALL_TO_ALL
     exchanged = program.collective(
         "gradients of embeddings", kind, sizes.exchanged_bytes, "all", [interacted]
@@ -103,11 +104,12 @@ def _backward(program: Program, options: DlrmOptions, sizes: DlrmSizes, last: in
     # A row that is looked up is read, and written with its gradient taken away.
     updated = options.pooling * sizes.exchanged_bytes
     operations = updated // options.element_bytes
-    program.compute("update", operations, 2 * updated, [exchanged], [bottom])
+    work = work_of(options, operations, 2 * updated)
+    program.compute("update", [exchanged], [bottom], **work)
 
 
 def _mlp(
-    program: Program,
+    program: RankProgram,
     name: str,
     sizes: DlrmSizes,
     widths: list[int],
@@ -117,10 +119,10 @@ def _mlp(
     times = _BACKWARD if name.startswith("backward") else 1
     operations = times * sizes.operations(widths)
     touched = times * sizes.bytes(widths)
-    return program.compute(name, operations, touched, after, before)
+    return program.compute(name, after, before, **work_of(sizes.options, operations, touched))
 
 
-def _reduce(program: Program, name: str, options: DlrmOptions, count: int, after: int) -> None:
+def _reduce(program: RankProgram, name: str, options: DlrmOptions, count: int, after: int) -> None:
     size = count * options.element_bytes
     program.collective(name, JobCollective.ALL_REDUCE, size, "all", [after])
 

@@ -19,6 +19,17 @@ class MachineOptions:
     )
 
 
+def work_of(machine: MachineOptions, operations: int, touched: int) -> dict[str, int]:
+    """Columns of a computation of so many floating-point operations and bytes of memory."""
+    work = {"operations": operations, "bytes": touched}
+    if machine.tflops:
+        # Whichever takes longer hides the other.
+        flops_ns = operations / machine.tflops / 1e3
+        memory_ns = touched / machine.memory_bandwidth * 1e9
+        work["duration_ns"] = max(1, round(max(flops_ns, memory_ns)))
+    return work
+
+
 @dataclass(frozen=True, slots=True)
 class TransformerOptions(MachineOptions):
     """A decoder-only transformer, its batch, and how both are cut.

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from collhub_templates import RankProgram
+
 from collhub_models.costs import Costs, Part
-from collhub_models.options import TransformerOptions
-from collhub_models.program import Program
+from collhub_models.options import TransformerOptions, work_of
 from hub_core.model import JobCollective, NodeKind
 
 # Backward, the gradients of inputs and those of weights are computed.
@@ -29,7 +30,7 @@ class StageProgram:
         roles: Sequence[str],
     ) -> None:
         """An empty program of stage `stage`."""
-        self.program = Program(options, roles)
+        self.program = RankProgram(roles)
         self._options, self._costs = options, costs
         self._stage, self._last_microbatch = stage, microbatches - 1
         # Stages hold consecutive layers, as many each.
@@ -120,8 +121,8 @@ class StageProgram:
     def _compute(self, name: str, part: Part, times: int) -> None:
         # What the flow waits for already needs no second dependency.
         behind = [row for row in self._computes[-1:] if row not in self._flow]
-        work = part.operations * times, part.bytes * times
-        row = self.program.compute(name, *work, self._flow, behind)
+        work = work_of(self._options, part.operations * times, part.bytes * times)
+        row = self.program.compute(name, self._flow, behind, **work)
         self._computes.append(row)
         self._flow = [row]
 

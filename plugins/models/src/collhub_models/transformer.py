@@ -14,10 +14,11 @@ sequence-parallel ranks; FSDP leaves embeddings whole.
 
 from __future__ import annotations
 
+from collhub_templates import RankPrograms, job_of
+
 from collhub_models.costs import Costs
 from collhub_models.layout import ROLES, role_groups, stage_ranks
 from collhub_models.options import TransformerOptions
-from collhub_models.program import Stage, job_of
 from collhub_models.stage import StageProgram
 from hub_core import UsageError
 from hub_core.model import Workload
@@ -40,7 +41,7 @@ def generate(options: TransformerOptions) -> Workload:
             else:
                 program.backward(microbatch)
         program.finish()
-        stages.append(Stage(program.program, stage_ranks(options, index)))
+        stages.append(RankPrograms(program.program, stage_ranks(options, index)))
     return job_of(stages, role_groups(options), "transformer")
 
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from collhub_models.options import MachineOptions
 from hub_core import Provenance
 from hub_core.model import JobCollective, NodeColumns, NodeKind, ProcessGroup, Workload
 
@@ -26,16 +25,15 @@ _COLUMNS = (
 )
 
 
-class Program:
+class RankProgram:
     """Nodes of a rank in the order in which they take a slot.
 
     Groups are named by roles (`tensor`, `data`), and peers by how much higher their rank is, so
     that all ranks of a stage share one program.
     """
 
-    def __init__(self, machine: MachineOptions, roles: Sequence[str]) -> None:
-        """An empty program for NPUs of a kind."""
-        self._machine = machine
+    def __init__(self, roles: Sequence[str]) -> None:
+        """An empty program; `roles`: of the groups that its collectives name."""
         self._roles = {role: index for index, role in enumerate(roles)}
         self.names: dict[str, int] = {}
         self.columns: dict[str, list[int]] = {name: [] for name in _COLUMNS}
@@ -45,19 +43,11 @@ class Program:
     def __len__(self) -> int:
         return len(self.columns["kind"])
 
-    def compute(
-        self, name: str, operations: int, touched: int, after: Sequence[int], before: Sequence[int]
-    ) -> int:
+    def compute(self, name: str, after: Sequence[int], before: Sequence[int], **values: int) -> int:
         """A computation that takes the data of `after`, and starts behind `before`.
 
-        `operations`, `touched`: floating-point operations, and bytes of memory. Returns its row.
+        `values`: of the columns `duration_ns`, `operations` and `bytes`. Returns its row.
         """
-        values = {"operations": operations, "bytes": touched}
-        if self._machine.tflops:
-            # Whichever takes longer hides the other.
-            flops_ns = operations / self._machine.tflops / 1e3
-            memory_ns = touched / self._machine.memory_bandwidth * 1e9
-            values["duration_ns"] = max(1, round(max(flops_ns, memory_ns)))
         return self._add(NodeKind.COMPUTE, name, after, before, values)
 
     def collective(
@@ -106,15 +96,15 @@ class Program:
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class RankPrograms:
     """A program and the ranks, ascending, that run it."""
 
-    program: Program
+    program: RankProgram
     ranks: Ints
 
 
 def job_of(
-    stages: Sequence[Stage],
+    stages: Sequence[RankPrograms],
     roles: Mapping[str, npt.NDArray[np.int64]],
     producer: str,
 ) -> Workload:
@@ -136,7 +126,7 @@ def job_of(
 
 
 def _groups(
-    stages: Sequence[Stage], roles: Mapping[str, Ints]
+    stages: Sequence[RankPrograms], roles: Mapping[str, Ints]
 ) -> tuple[tuple[ProcessGroup, ...], Ints]:
     """The groups that nodes name, and the index of each by role and rank."""
     ranks = sum(len(stage.ranks) for stage in stages)
@@ -148,13 +138,15 @@ def _groups(
     groups: list[ProcessGroup] = []
     for role, table in enumerate(roles.values()):
         for row in table:
-            if used[role][row].all():
-                group_of[role, row] = len(groups)
-                groups.append(ProcessGroup(str(len(groups) + 1), tuple(row.tolist())))
+            # Groups of a role may differ in size.
+            members = row[row >= 0]
+            if used[role][members].all():
+                group_of[role, members] = len(groups)
+                groups.append(ProcessGroup(str(len(groups) + 1), tuple(members.tolist())))
     return tuple(groups), group_of
 
 
-def _columns(stage: Stage, group_of: Ints, names: dict[str, int]) -> dict[str, Ints]:
+def _columns(stage: RankPrograms, group_of: Ints, names: dict[str, int]) -> dict[str, Ints]:
     """The columns of the nodes of a stage, rank by rank."""
     program, count = stage.program, len(stage.ranks)
     index = [names.setdefault(name, len(names)) for name in program.names]
@@ -169,7 +161,7 @@ def _columns(stage: Stage, group_of: Ints, names: dict[str, int]) -> dict[str, I
     return columns
 
 
-def _edges_of_all(stages: Sequence[Stage], first: Ints, kind: str) -> tuple[Ints, Ints]:
+def _edges_of_all(stages: Sequence[RankPrograms], first: Ints, kind: str) -> tuple[Ints, Ints]:
     """(parents, children) of all stages, whose nodes begin at rows `first`."""
     parents, children = [], []
     for stage, row in zip(stages, first.tolist(), strict=True):
@@ -179,7 +171,7 @@ def _edges_of_all(stages: Sequence[Stage], first: Ints, kind: str) -> tuple[Ints
     return np.concatenate(parents), np.concatenate(children)
 
 
-def _edges(stage: Stage, kind: str, first: int) -> tuple[Ints, Ints]:
+def _edges(stage: RankPrograms, kind: str, first: int) -> tuple[Ints, Ints]:
     """(parents, children) of all ranks of a stage, whose nodes begin at row `first`."""
     starts = first + len(stage.program) * np.arange(len(stage.ranks))[:, None]
     sides = [np.asarray(side, np.int64) for side in getattr(stage.program, kind)]

@@ -1,0 +1,1 @@
+"""Pipeline-parallel schedules: orders of passes, exact times, bounds, and jobs."""

@@ -1,0 +1,134 @@
+"""Schedules by name, and the search for the fastest one within a memory limit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from collhub_pipeline.bounds import least
+from collhub_pipeline.schedules.interleaved import interleaved
+from collhub_pipeline.schedules.schedule import Operation, Pass, Schedule
+from collhub_pipeline.schedules.turns import (
+    eager_warmups,
+    gpipe_warmups,
+    in_turns,
+    one_forward_one_backward_warmups,
+)
+from collhub_pipeline.schedules.two_directions import two_directions
+from collhub_pipeline.schedules.zero_bubble import with_delays, zb_h1, zb_h2
+from collhub_pipeline.timing import PassTimes, Time, greedy, timed
+from hub_core import UsageError
+
+SEARCHED = "search"
+NAMES = ("1f1b", "eager-1f1b", "gpipe", "interleaved", "zb-h1", "zb-h2", "two-directions", SEARCHED)
+_TURNS = {
+    "gpipe": gpipe_warmups,
+    "1f1b": one_forward_one_backward_warmups,
+    "eager-1f1b": eager_warmups,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A pipeline: its devices, the micro-batches, the chunks of a device, and the times.
+
+    `times`: of the passes of one chunk. `delayed`: of `gpipe`, `1f1b` and `eager-1f1b`, gradients
+    leave before those of weights. `memory`: activations that a device may hold, of whole stages;
+    None for any number.
+    """
+
+    devices: int
+    micros: int
+    times: PassTimes
+    chunks: int = 1
+    delayed: bool = False
+    memory: int | None = None
+
+    def fits(self, schedule: Schedule) -> bool:
+        """Whether a schedule keeps to the memory."""
+        stages = len(schedule.device_of[0]) // self.devices
+        return self.memory is None or max(schedule.peaks()) <= self.memory * stages
+
+
+def schedule_of(name: str, shape: Shape) -> Schedule:
+    """The schedule of a name. Raises `UsageError` for a shape or a memory that it does not fit."""
+    if name == SEARCHED:
+        return fastest(shape)
+    found = _named(name, shape)
+    if not shape.fits(found):
+        most = -(-max(found.peaks()) // shape.chunks)
+        message = f"{name} holds {most} micro-batches, the memory is for {shape.memory}"
+        raise UsageError(message, cure="choose search, or a larger -O memory", code="memory")
+    return found
+
+
+def fastest(shape: Shape) -> Schedule:
+    """The schedule of least makespan within the memory, of equals the one that holds least.
+
+    Tried: every schedule by name, warm-ups between those of 1F1B and of eager 1F1B with and without
+    delayed weights, delays of the zero-bubble orders, and what is most urgent first. Raises
+    `UsageError` where nothing fits.
+    """
+    fitting = [found for found in _tried(shape) if shape.fits(found)]
+    if not fitting:
+        message = f"no schedule holds at most {shape.memory} micro-batches on each device"
+        raise UsageError(message, cure="allow at least 1, or as many as -O stages", code="memory")
+    return min(fitting, key=lambda found: (timed(found, shape.times).makespan, max(found.peaks())))
+
+
+def bound(shape: Shape, name: str) -> Time:
+    """What no schedule of this kind can beat, of one chunk a device and one way."""
+    floating = name in ("zb-h1", "zb-h2", SEARCHED)
+    return least(shape.devices, shape.micros, shape.times, floating=floating, delayed=shape.delayed)
+
+
+def _named(name: str, shape: Shape) -> Schedule:
+    devices, micros = shape.devices, shape.micros
+    if name == "interleaved":
+        return interleaved(devices, micros, shape.chunks)
+    if shape.chunks > 1:
+        message = f"{name} has one chunk a stage, not {shape.chunks}"
+        raise UsageError(message, cure="choose interleaved, or -O chunks=1", code="chunks")
+    if name == "two-directions":
+        return two_directions(devices, micros, shape.times)
+    if name in _TURNS:
+        return in_turns(name, _TURNS[name](devices, micros), micros, delayed=shape.delayed)
+    return {"zb-h1": zb_h1, "zb-h2": zb_h2}[name](devices, micros)
+
+
+def _tried(shape: Shape) -> Iterator[Schedule]:
+    """What the search compares; chunks are as they are stated."""
+    if shape.chunks > 1:
+        yield _named("interleaved", shape)
+        return
+    devices, micros = shape.devices, shape.micros
+    for name in ("gpipe", "zb-h1", "zb-h2"):
+        yield _named(name, shape)
+    # From 1F1B to eager 1F1B and on, by as many forward passes more on every stage but the last.
+    for more in range(micros + 1):
+        warmups = [
+            min(micros, devices - stage + min(more, devices - stage - 1))
+            for stage in range(devices)
+        ]
+        for delayed in (False, True):
+            yield in_turns(SEARCHED, warmups, micros, delayed=delayed)
+        for tenths in range(0, 31, 5):
+            delays = [tenths * stage // 10 for stage in range(devices)]
+            yield with_delays(SEARCHED, warmups, delays, micros)
+        if more >= devices:
+            break
+    yield from _urgent(shape)
+
+
+def _urgent(shape: Shape) -> Iterator[Schedule]:
+    """Most urgent first, with the memory of ZB-H1, of ZB-H2, and as much as there is."""
+    devices = shape.devices
+    passes = [
+        Operation(kind, 0, stage, micro)
+        for stage in range(devices)
+        for micro in range(shape.micros)
+        for kind in (Pass.FORWARD, Pass.INPUT_GRADIENT, Pass.WEIGHT_GRADIENT)
+    ]
+    for most in sorted({devices, 2 * devices - 1, shape.memory or shape.micros}):
+        row = (tuple(range(devices)),)
+        yield greedy(SEARCHED, row, passes, shape.times, most_held=most)

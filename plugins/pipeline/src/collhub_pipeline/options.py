@@ -1,0 +1,43 @@
+"""Options of the generator."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from collhub_pipeline.catalogue import NAMES
+from hub_core.plugin_api import OptionType, choice, option, optional
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineOptions:
+    """A pipeline, its passes and its messages. Times are those of one micro-batch on one stage."""
+
+    schedule: str = choice(NAMES, "order of the passes; search: the fastest within the memory")
+    stages: int = option(OptionType.INT, 4, "stages, each on devices of its own", minimum=1)
+    micro_batches: int = option(OptionType.INT, 8, "micro-batches of a step", minimum=1)
+    chunks: int = option(OptionType.INT, 1, "chunks of each stage (interleaved)", minimum=1)
+    forward: float = option(OptionType.TIME, 1e-3, "a forward pass", minimum=1e-9)
+    input_gradient: float = option(OptionType.TIME, 1e-3, "gradient of the input", minimum=1e-9)
+    weight_gradient: float = option(OptionType.TIME, 1e-3, "gradient of the weights", minimum=1e-9)
+    delay_weights: bool = option(
+        OptionType.BOOL, False, "gradients leave before those of the weights are computed"
+    )
+    activation: int = option(OptionType.SIZE, 1 << 20, "of a micro-batch between stages", minimum=1)
+    transfer: float = option(
+        OptionType.TIME, 0.0, "what one transfer takes, by which a search judges", minimum=0
+    )
+    transport: str = choice(
+        ("async", "blocking"), "whether the sender computes while it sends, or waits"
+    )
+    memory: int | None = optional(
+        "micro-batches whose activations a device may hold (default: any)",
+        OptionType.INT,
+        minimum=1,
+    )
+    tensor: str = option(
+        OptionType.TEXT, "1", "ranks that share a stage, of all stages or one number a stage: 4,2"
+    )
+    data: int = option(OptionType.INT, 1, "replicas of the pipeline", minimum=1)
+    gradients: int = option(
+        OptionType.SIZE, 1 << 20, "of the gradients of a stage, reduced among replicas", minimum=1
+    )

@@ -1,0 +1,1 @@
+"""One schedule a file: in which order a stage runs its passes."""

@@ -1,0 +1,195 @@
+"""Exact times of a schedule: every pass as early as its order, its data and the transfers allow.
+
+Model: section 2 of Narayanan et al. (SC 2021) with transfers. Between two devices there is one
+channel a direction, on which transfers go one after another in the order in which they are sent.
+Cost: linear in the passes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from operator import itemgetter
+
+from collhub_pipeline.schedules.schedule import Operation, Pass, Schedule
+from hub_core import UsageError
+
+Time = int | Fraction
+_Key = tuple[bool, int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class PassTimes:
+    """What the passes of one stage take, in any one unit; exact numbers.
+
+    `transfer`: of one activation, or its gradient, between two devices. `is_blocking`: the sender
+    computes nothing meanwhile.
+    """
+
+    forward: Time
+    input_gradient: Time
+    weight_gradient: Time
+    transfer: Time = 0
+    is_blocking: bool = False
+
+    def of(self, kind: Pass) -> Time:
+        """What a pass takes."""
+        if kind is Pass.BACKWARD:
+            return self.input_gradient + self.weight_gradient
+        return {
+            Pass.FORWARD: self.forward,
+            Pass.INPUT_GRADIENT: self.input_gradient,
+            Pass.WEIGHT_GRADIENT: self.weight_gradient,
+        }[kind]
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """When passes start and end, by device in the order of the schedule."""
+
+    schedule: Schedule
+    starts: list[list[Time]]
+    ends: list[list[Time]]
+
+    @property
+    def makespan(self) -> Time:
+        """From 0 to the end of the last pass."""
+        return max((ends[-1] for ends in self.ends if ends), default=0)
+
+    def bubble(self) -> Time:
+        """The longest span of a device, from its first start to its last end, less its work."""
+        idle: list[Time] = [0]
+        for starts, ends in zip(self.starts, self.ends, strict=True):
+            if starts:
+                work = sum(end - start for start, end in zip(starts, ends, strict=True))
+                idle.append(ends[-1] - starts[0] - work)
+        return max(idle)
+
+
+@dataclass(slots=True)
+class _Run:
+    """State of a run: what is there, and when devices and channels are free.
+
+    `made`: passes that are over, by (whether backward, way, stage, micro-batch). `arrived`: when
+    the input of a pass, under the same key, is on its device.
+    """
+
+    schedule: Schedule
+    times: PassTimes
+    made: set[_Key] = field(default_factory=set)
+    arrived: dict[_Key, Time] = field(default_factory=dict)
+    channel: dict[tuple[int, int], Time] = field(default_factory=dict)
+
+    def ready(self, operation: Operation) -> Time | None:
+        """From when on a pass has its input; None where somebody must make it first."""
+        kind, way, stage, micro = operation
+        if kind is Pass.WEIGHT_GRADIENT:
+            return 0 if (True, way, stage, micro) in self.made else None
+        if kind.is_backward and (False, way, stage, micro) not in self.made:
+            return None
+        last = len(self.schedule.device_of[way]) - 1
+        if stage == (last if kind.is_backward else 0):
+            return 0
+        return self.arrived.get((kind.is_backward, way, stage, micro))
+
+    def pass_on(self, operation: Operation, end: Time) -> Time:
+        """Send what a pass has made; returns when its device is free again."""
+        kind, way, stage, micro = operation
+        if kind is Pass.WEIGHT_GRADIENT:
+            return end
+        self.made.add((kind.is_backward, way, stage, micro))
+        devices = self.schedule.device_of[way]
+        onward = stage - 1 if kind.is_backward else stage + 1
+        if not 0 <= onward < len(devices):
+            return end
+        ends = devices[stage], devices[onward]
+        arrival = end
+        if ends[0] != ends[1]:
+            # On a channel one transfer follows another.
+            arrival = max(end, self.channel.get(ends, 0)) + self.times.transfer
+            self.channel[ends] = arrival
+        self.arrived[kind.is_backward, way, onward, micro] = arrival
+        return arrival if self.times.is_blocking else end
+
+
+def timed(schedule: Schedule, times: PassTimes) -> Timing:
+    """Run a schedule. Raises `UsageError` for orders that wait for one another."""
+    run = _Run(schedule, times)
+    starts: list[list[Time]] = [[] for _ in schedule.orders]
+    ends: list[list[Time]] = [[] for _ in schedule.orders]
+    free: list[Time] = [0] * schedule.num_devices
+    is_moving = True
+    while is_moving:
+        is_moving = False
+        for device, order in enumerate(schedule.orders):
+            # As far as the device gets with what is there.
+            while len(ends[device]) < len(order):
+                operation = order[len(ends[device])]
+                ready = run.ready(operation)
+                if ready is None:
+                    break
+                start = max(ready, free[device])
+                end = start + times.of(operation.kind)
+                starts[device].append(start)
+                ends[device].append(end)
+                free[device] = run.pass_on(operation, end)
+                is_moving = True
+    if any(len(found) < len(order) for found, order in zip(ends, schedule.orders, strict=True)):
+        message = f"the passes of {schedule.name} wait for one another"
+        raise UsageError(message, cure="put every pass behind those that it needs", code="deadlock")
+    return Timing(schedule, starts, ends)
+
+
+_EAGER = {
+    Pass.INPUT_GRADIENT: 0,
+    Pass.BACKWARD: 0,
+    Pass.FORWARD: 1,
+    Pass.WEIGHT_GRADIENT: 2,
+}
+
+
+def greedy(
+    name: str,
+    device_of: tuple[tuple[int, ...], ...],
+    passes: Sequence[Operation],
+    times: PassTimes,
+    *,
+    most_held: int,
+) -> Schedule:
+    """The schedule in which every device always runs the most urgent pass that is there.
+
+    Backward passes first, then forward ones while fewer than `most_held` activations are held, then
+    gradients of weights; of equals the lowest micro-batch. Raises `UsageError` where the memory
+    lets nothing go on. Cost: passes squared over devices.
+    """
+    run = _Run(Schedule(name, device_of, ()), times)
+    devices = 1 + max(max(row) for row in device_of)
+    left: list[list[Operation]] = [[] for _ in range(devices)]
+    for one in passes:
+        left[device_of[one.way][one.stage]].append(one)
+    orders: list[list[Operation]] = [[] for _ in range(devices)]
+    free: list[Time] = [0] * devices
+    held = [0] * devices
+    while any(left):
+        choices = []
+        for device in range(devices):
+            for operation in left[device]:
+                ready = run.ready(operation)
+                is_full = operation.kind is Pass.FORWARD and held[device] >= most_held
+                if ready is not None and not is_full:
+                    urgency = _EAGER[operation.kind], operation.micro, operation.way
+                    start = max(ready, free[device])
+                    choices.append((start, urgency, device, operation.stage, operation))
+        if not choices:
+            message = f"{most_held} activations a device are too few for {name}"
+            raise UsageError(message, cure="allow more", code="memory")
+        start, _, device, _, operation = min(choices, key=itemgetter(0, 1, 2, 3))
+        free[device] = run.pass_on(operation, start + times.of(operation.kind))
+        if operation.kind is Pass.FORWARD:
+            held[device] += 1
+        elif operation.kind is not Pass.INPUT_GRADIENT:
+            held[device] -= 1
+        left[device].remove(operation)
+        orders[device].append(operation)
+    return Schedule(name, device_of, tuple(tuple(order) for order in orders))

@@ -1,0 +1,79 @@
+"""Schedules by name, and the search within a memory limit."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from collhub_pipeline.catalogue import NAMES, Shape, bound, fastest, schedule_of
+from collhub_pipeline.schedules.schedule import Pass, Schedule
+from collhub_pipeline.timing import PassTimes, timed
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hub_core import UsageError
+
+SHAPE = Shape(4, 8, PassTimes(2, 2, 1, 1))
+
+
+def passes(schedule: Schedule) -> dict[tuple[int, int, int], set[Pass]]:
+    """The passes of every (way, stage, micro-batch)."""
+    found: dict[tuple[int, int, int], set[Pass]] = {}
+    for order in schedule.orders:
+        for kind, *place in order:
+            kinds = found.setdefault(tuple(place), set())  # type: ignore[arg-type]
+            assert kind not in kinds
+            kinds.add(kind)
+    return found
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_micro_batch_goes_through_every_stage_once_each_way(name: str) -> None:
+    schedule = schedule_of(name, SHAPE)
+    found = passes(schedule)
+    ways = len(schedule.device_of)
+    assert len(found) == len(schedule.device_of[0]) * SHAPE.micros
+    whole = ({Pass.FORWARD, Pass.BACKWARD}, set(Pass) - {Pass.BACKWARD})
+    assert all(kinds in whole for kinds in found.values())
+    assert {way for way, _, _ in found} == set(range(ways))
+    assert timed(schedule, SHAPE.times).makespan > 0
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    st.integers(1, 5),
+    st.integers(1, 8),
+    st.tuples(*[st.integers(1, 4)] * 3, st.integers(0, 3)),
+    st.integers(1, 9),
+)
+def test_the_search_is_never_behind_what_fits_nor_ahead_of_the_bound(
+    devices, micros, times, memory
+) -> None:
+    shape = Shape(devices, micros, PassTimes(*times), memory=memory)
+    found = fastest(shape)
+    taken = timed(found, shape.times).makespan
+    assert shape.fits(found)
+    assert taken >= bound(shape, "search")
+    for name in ("gpipe", "1f1b", "eager-1f1b", "zb-h1", "zb-h2"):
+        for delayed in (False, True):
+            named = schedule_of(name, replace(shape, memory=None, delayed=delayed))
+            assert not shape.fits(named) or taken <= timed(named, shape.times).makespan
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("interleaved", {"micros": 6}, "6 micro-batches are no multiple of 4 stages"),
+        ("1f1b", {"chunks": 2}, "1f1b has one chunk a stage, not 2"),
+        ("two-directions", {"micros": 5}, "5 micro-batches cannot be split in two directions"),
+        ("gpipe", {"memory": 4}, "gpipe holds 8 micro-batches, the memory is for 4"),
+    ],
+)
+def test_shapes_that_do_not_fit_are_refused(name, change, message) -> None:
+    with pytest.raises(UsageError, match=message):
+        schedule_of(name, replace(SHAPE, **change))
+
+
+def test_a_memory_that_interleaving_exceeds_is_refused() -> None:
+    with pytest.raises(UsageError, match="no schedule holds at most 1 micro-batches"):
+        fastest(replace(SHAPE, chunks=2, memory=1))
