@@ -33,7 +33,8 @@ class AlgorithmPass:
     What cannot be transformed is refused with an `InputError` or `UsageError` that names the cause.
     The result of the last pass is verified like every input. `moves(model, name) ->
     Sequence[PassMove]`: what the pass of this name can do, for `--list`. `searches`: it looks for
-    the best sequence of passes; its options `topology` and `sizes` are those of `--search`.
+    the best sequence of passes; its options `topology` and `sizes` are those of `--search`, and
+    `run` may be given `workers: Executor | None` and `progress(fraction, what)` behind its options.
     """
 
     name: str

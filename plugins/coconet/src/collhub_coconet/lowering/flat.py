@@ -15,7 +15,8 @@ import numpy as np
 from collhub_columns import Int64Array
 
 from collhub_coconet.documents.text import reduces_scalar
-from collhub_coconet.lowering.algorithms import Algorithms, Choices, choice_of
+from collhub_coconet.lowering.algorithms import Algorithms, Choices, choice_of, fallbacks
+from collhub_coconet.lowering.buffers import full_bytes
 from collhub_coconet.lowering.contents import Contents
 from collhub_coconet.lowering.grids import Grid
 from collhub_coconet.lowering.nodes import NodeList
@@ -51,12 +52,14 @@ def flatten(
     """The flat graph of a program, as one workload and a record of what its nodes do.
 
     Rank i of group k is rank k * p + i of the job, on the NPU of this number. `choices`: algorithm
-    and chunks by the name of a communication. Names of nodes state `origin`, the operations that a
+    and chunks by the name of a communication (rings in one piece; trees where there is a root,
+    direct messages for an AllToAll). Names of nodes state `origin`, the operations that a
     node comes from, and `fused_group`, their stage. Raises `HubError` for algorithms that do not
     fit, or whose contents are wrong.
     """
     algorithms = Algorithms(topology, registry or discover())
-    job = _Flattening(program, binding, choices or {}, algorithms)
+    chosen = choices if choices is not None else fallbacks(program)
+    job = _Flattening(program, binding, chosen, algorithms)
     for kernel in program.kernels():
         job.add_kernel(kernel)
     return job.finished()
@@ -116,11 +119,12 @@ class _Flattening:
         contents = self._contents(operation)
         if operation.kind is Kind.REDUCE_SCATTER:
             dimension, blocks = operation.dimension or 0, ranks
-        elif operation.kind is Kind.ALL_GATHER:
+        elif operation.kind in (Kind.ALL_GATHER, Kind.ALL_TO_ALL):
             dimension, blocks = operand.layout.dimension, ranks
         else:
             dimension, blocks = 0, 1
-        return Grid(shape, dimension, blocks, choice.chunks * contents.units // blocks)
+        across = kind.layout.dimension if operation.kind is Kind.ALL_TO_ALL else None
+        return Grid(shape, dimension, blocks, choice.chunks * contents.units // blocks, across)
 
     def _contents(self, operation: Operation) -> Contents:
         """The algorithm of a collective for one of its pieces."""
@@ -130,7 +134,7 @@ class _Flattening:
             choice = choice_of(self.choices, operation.name, is_scalar=is_scalar)
             ranks = self._ranks(kind.group)
             members = range(int(ranks[0]), int(ranks[-1]) + 1)
-            size = self._full_bytes(operation, is_scalar)
+            size = full_bytes(self.program, self.binding, operation)
             piece = max(1, -(-size // choice.chunks))
             found = Kind.ALL_REDUCE if is_scalar else operation.kind
             root = operation.root if found in (Kind.BROADCAST, Kind.REDUCE) else None
@@ -138,15 +142,6 @@ class _Flattening:
                 found, choice, members, root, piece
             )
         return self.contents[operation.name]
-
-    def _full_bytes(self, operation: Operation, is_scalar: bool) -> int:
-        """Bytes of the full buffer, all blocks as long as the longest."""
-        kind = self.program.types[operation.name]
-        if is_scalar or operation.kind is not Kind.REDUCE_SCATTER:
-            operand = kind if is_scalar else self.program.types[operation.reads[0]]
-            size = self.binding.bytes_of_rank(operand)
-            return size * self.binding.num_ranks if operation.kind is Kind.ALL_GATHER else size
-        return self.binding.bytes_of_rank(kind) * self.binding.num_ranks
 
     def _name(self, operations: Sequence[Operation]) -> int:
         """Enter the name of nodes that come from these operations."""
@@ -226,7 +221,8 @@ class _Flattening:
         for position in range(len(ranks)):
             order = self._order(cut, position)
             if kind.layout.is_sliced:
-                order = order[order // cut.grid.parts == position]
+                owners = cut.grid.owners(order, kind.layout.dimension)
+                order = order[owners == position]
             orders.append(order)
         return tiles_of(ranks, orders, choice.tiles)
 
@@ -268,7 +264,8 @@ class _Flattening:
         grid, region = cut.grid, self.regions[operation.name]
         orders = [self._order(cut, position) for position in range(len(ours))]
         if kind.layout.is_sliced:
-            orders = [one[one // grid.parts == place] for place, one in enumerate(orders)]
+            owners = [grid.owners(one, kind.layout.dimension) for one in orders]
+            orders = [one[owners[place] == place] for place, one in enumerate(orders)]
         tiles = tiles_of(ours, orders, None)
         shift = theirs[0] - ours[0]
         size = self.binding.bytes_of_rank(kind)
@@ -342,10 +339,15 @@ class _Flattening:
         )
         for piece in range(pieces):
             base = made[piece * count]
-            chunk = chunk_numbers(grid, contents, contents.need_unit, piece)
-            rank = first + position[contents.need_node]
+            needed_by = position[contents.need_node]
+            chunk = chunk_numbers(
+                grid, contents, contents.need_unit, piece, needed_by, is_given=False
+            )
+            rank = first + needed_by
             self.producers.wait(operand, region, grid, rank, chunk, contents.need_node + base)
-            chunk = chunk_numbers(grid, contents, contents.give_unit, piece)
+            chunk = chunk_numbers(
+                grid, contents, contents.give_unit, piece, contents.give_rank, is_given=True
+            )
             rank, is_made = first + contents.give_rank, contents.give_node >= 0
             given.append((rank[is_made], chunk[is_made], contents.give_node[is_made] + base))
             kept.append((rank[~is_made], chunk[~is_made]))

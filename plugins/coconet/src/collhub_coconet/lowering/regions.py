@@ -111,4 +111,4 @@ def _fits(program: Program, binding: Binding, operation: Operation, grid: Grid) 
         return False
     if not kind.layout.is_sliced:
         return True
-    return grid.blocks > 1 and grid.dimension == kind.layout.dimension
+    return grid.blocks > 1 and kind.layout.dimension in (grid.dimension, grid.across)
