@@ -18,6 +18,7 @@ from collhub_coconet.documents.text import reduces_scalar
 from collhub_coconet.lowering.algorithms import Algorithms, Choices, choice_of, fallbacks
 from collhub_coconet.lowering.buffers import full_bytes
 from collhub_coconet.lowering.contents import Contents
+from collhub_coconet.lowering.contracted import needed_chunks, own_chunks
 from collhub_coconet.lowering.grids import Grid
 from collhub_coconet.lowering.nodes import NodeList
 from collhub_coconet.lowering.order_of_use import chunk_numbers, ordered_chunks
@@ -32,9 +33,9 @@ from collhub_coconet.lowering.parts import (
 from collhub_coconet.lowering.producers import Producers, Ready
 from collhub_coconet.lowering.regions import Cut, cuts_of, regions_of
 from collhub_coconet.lowering.tiles import Tiles, tile_costs, tiles_of
-from collhub_coconet.lowering.turns import take_turns
+from collhub_coconet.lowering.turns import Streams, take_turns
 from collhub_coconet.lowering.views import viewed
-from collhub_coconet.program.operations import Kind, Operation
+from collhub_coconet.program.operations import CONTRACTIONS, Kind, Operation
 from collhub_coconet.program.program import Program, Stage
 from collhub_coconet.program.tensors import Binding
 from hub_core import Registry, Topology, discover, installed_version
@@ -67,7 +68,7 @@ def flatten(
 
 @dataclass(slots=True)
 class _Flattening:
-    """A flat graph under construction; `stream`: last computation of every rank in its stream."""
+    """A flat graph under construction."""
 
     program: Program
     binding: Binding
@@ -82,7 +83,7 @@ class _Flattening:
     pass_through: dict[str, frozenset[tuple[int, int]]] = field(default_factory=dict)
     contents: dict[str, Contents] = field(default_factory=dict)
     stage_of: dict[str, Stage] = field(init=False)
-    stream: Int64Array = field(init=False)
+    streams: Streams = field(init=False)
     orders: dict[Hashable, Int64Array] = field(default_factory=dict)
     tags: int = 0
     kernels: int = 0
@@ -92,12 +93,11 @@ class _Flattening:
         self.stage_of = {name: stage for stage in self.program.stages for name in stage.members}
         self.regions = regions_of(self.program)
         self.cuts = cuts_of(self.program, self.binding, self.regions, self._grid)
-        self.stream = np.full(self._groups * self.binding.num_ranks, -1, np.int64)
+        self.streams = Streams(self._groups * self.binding.num_ranks)
 
     @property
     def _groups(self) -> int:
-        """Number of groups of the program."""
-        # Groups count from 0, those that nothing uses included.
+        """Number of groups of the program, those that nothing uses included."""
         return 1 + max((kind.group for kind in self.program.types.values()), default=0)
 
     def _ranks(self, group: int) -> Int64Array:
@@ -202,8 +202,12 @@ class _Flattening:
         self.parts.append(Segment(members, grid, tiles.chunks, self.kernels, is_partial))
         node = made[tiles.tile]
         for read in dict.fromkeys(read for one in operations for read in one.reads):
-            self.producers.wait(read, region, grid, tiles.owner, tiles.chunk, node)
-        self._in_stream(made, tiles.rank, stage)
+            asked, near = (tiles.owner, tiles.chunk, node), grid
+            if cut is not None and read == cut.source and last.kind in CONTRACTIONS:
+                index, chunk = self._needed(last, cut, tiles.chunk)
+                asked, near = (tiles.owner[index], chunk, node[index]), self.cuts[read].grid
+            self.producers.wait(read, region, near, *asked)
+        self.streams.put(self.nodes, made, tiles.rank, stage)
         found = Ready(region, grid, tiles.owner, tiles.chunk, node)
         self.producers.ready |= dict.fromkeys((one.name for one in working), found)
         if is_partial:
@@ -228,6 +232,8 @@ class _Flattening:
 
     def _order(self, cut: Cut, position: int) -> Int64Array:
         """All chunks in the order in which a rank works on them."""
+        if cut.behind is not None:
+            return own_chunks(cut.grid, self._order(cut.behind, position), position)
         contents = self.contents.get(cut.lead)
         if contents is None:
             return np.arange(cut.grid.chunks)
@@ -240,20 +246,14 @@ class _Flattening:
             )
         return self.orders[key]
 
-    def _in_stream(self, made: Int64Array, rank: Int64Array, stage: Stage | None) -> None:
-        """Order computations of a rank: those of kernels one by one, of fused ones on their own.
-
-        A kernel that communicates runs beside the others, as overlapping needs it.
-        """
-        self.nodes.chain(made, rank)
-        if stage is not None and stage.family != "pointwise":
-            return
-        order = np.argsort(rank, kind="stable")
-        ranks, first, counts = np.unique(rank[order], return_index=True, return_counts=True)
-        before = self.stream[ranks]
-        is_behind = before >= 0
-        self.nodes.control.append((before[is_behind], made[order][first][is_behind]))
-        self.stream[ranks] = made[order][first + counts - 1]
+    def _needed(
+        self, operation: Operation, cut: Cut, chunk: Int64Array
+    ) -> tuple[Int64Array, Int64Array]:
+        """(index into chunks of a product, chunk of the operand) of all that is needed."""
+        assert cut.behind is not None
+        kind = self.program.types[cut.source]
+        leading = len(kind.shape) - (1 if cut.source == operation.reads[0] else 2)
+        return needed_chunks(cut.grid, cut.behind.grid, leading, chunk)
 
     def _message(self, operation: Operation) -> None:
         """SEND on the ranks of one group and RECV on those of the other, one a chunk."""

@@ -7,6 +7,7 @@ from collhub_columns import Int64Array
 
 from collhub_coconet.lowering.contents import Contents
 from collhub_coconet.lowering.grids import Grid
+from hub_core.model import NodeKind
 
 
 def chunk_numbers(
@@ -50,7 +51,9 @@ def ordered_chunks(
     node, unit = node[is_mine], unit[is_mine]
     # What is there from the start has no node.
     level = np.where(node >= 0, contents.level[np.maximum(node, 0)], -1)
-    order = np.lexsort((node, level))
+    # Of one level, what a rank has itself is there before what travels.
+    is_received = contents.template.kind[node] == NodeKind.RECV
+    order = np.lexsort((node, is_received & ~np.bool_(is_needed), level))
     ranked = unit[order]
     _, first_seen = np.unique(ranked, return_index=True)
     ranked = ranked[np.sort(first_seen)]
