@@ -99,6 +99,8 @@ def transform(
         steps.append(_search_step(session, opened, topology, size))
     target = _target(session, opened, out, output)
     workers = SearchWorkers(engine, jobs)
+    if (engine or jobs) and not any(is_search(session, step.name) for step in steps):
+        raise click.UsageError("--jobs and --engine are for --search.", context)
     plan = _planned(session, opened, target, steps, output, size, workers)
     model = _read(session, opened, plan.reader)
     changes: list[tuple[str, str]] = []

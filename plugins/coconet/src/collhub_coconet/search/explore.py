@@ -19,19 +19,29 @@ from collhub_coconet.transformations.moves import TRANSFORMATIONS, legal_rewrite
 Kinds = tuple[str, ...]
 """Kinds of moves that are still allowed: in the order of use, the last one and those behind."""
 
-Price = tuple[tuple[Timing, ...], tuple[int, ...]]
+Price = tuple[tuple[Timing, ...], tuple[int, ...], tuple[int, ...]]
+"""Times, peaks and uneven values of a program, one entry a size."""
+
 # States that are gone on from together: a constant, so that the result is that of any machine.
 _ROUND = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A program that was reached, by which moves, and what it costs at every size."""
+    """A program that was reached, by which moves, and what it costs at every size.
+
+    `uneven`: values in slices of unequal lengths, by size.
+    """
 
     program: Program
     steps: tuple[Rewrite, ...]
     timings: tuple[Timing, ...]
     peaks: tuple[int, ...]
+    uneven: tuple[int, ...]
+
+    def merit(self, size: int) -> tuple[float, int, int, int]:
+        """What is compared: time, then memory, then dimensions that ranks divide, then moves."""
+        return self.timings[size].seconds, self.peaks[size], self.uneven[size], len(self.steps)
 
 
 @dataclass(slots=True)
@@ -48,18 +58,12 @@ class Exploration:
     is_complete: bool = True
 
     def winner(self, size: int) -> Candidate:
-        """The fastest candidate at a size by its index; of equal ones that with fewest moves."""
-        return min(
-            self.candidates,
-            key=lambda one: (one.timings[size].seconds, one.peaks[size], len(one.steps)),
-        )
+        """The fastest candidate at a size by its index; of equal ones that of best `merit`."""
+        return min(self.candidates, key=lambda one: one.merit(size))
 
     def front(self, size: int) -> list[Candidate]:
         """Candidates of which no other is both faster and smaller, the fastest first."""
-        ordered = sorted(
-            self.candidates,
-            key=lambda one: (one.timings[size].seconds, one.peaks[size], len(one.steps)),
-        )
+        ordered = sorted(self.candidates, key=lambda one: one.merit(size))
         found: list[Candidate] = []
         for one in ordered:
             if not found or one.peaks[size] < found[-1].peaks[size]:
@@ -183,10 +187,21 @@ def moves_from(task: tuple[Program, Kinds]) -> list[tuple[Rewrite, str]]:
 
 
 def priced(task: tuple[Program, Sequence[Binding], CostModel]) -> Price:
-    """Times and peaks of a program at all sizes."""
+    """Times, peaks and uneven values of a program at all sizes."""
     program, bindings, costs = task
     timings = tuple(costs.timing(program, binding) for binding in bindings)
-    return timings, tuple(peak_bytes(program, binding) for binding in bindings)
+    peaks = tuple(peak_bytes(program, binding) for binding in bindings)
+    return timings, peaks, tuple(_uneven(program, binding) for binding in bindings)
+
+
+def _uneven(program: Program, binding: Binding) -> int:
+    """Values that are sliced along a dimension which the ranks do not divide."""
+    found = 0
+    for kind in program.types.values():
+        if kind.layout.is_sliced:
+            length = binding.shape(kind.shape)[kind.layout.dimension]
+            found += length % binding.num_ranks > 0
+    return found
 
 
 def _rank(candidate: Candidate, first: Candidate) -> float:
