@@ -115,10 +115,13 @@ def _lines(opened: OpenedAlgorithm, workload: Workload) -> list[str]:
     if not isinstance(offer, WorkloadReader) or not offer.lines:
         return []
     # Imported here: the help of the command needs no plugins.
-    from hub_core.pipeline.calls import blame
+    from hub_core.pipeline.calls import blame, misfit
 
     with blame(opened.reader):
-        return [str(line) for line in resolve(offer.lines)(workload)]
+        found = resolve(offer.lines)(workload)
+    if not isinstance(found, list | tuple):
+        raise misfit(opened.reader, f"adds {type(found).__name__} to inspect, not a list of lines")
+    return [str(line) for line in found]
 
 
 def _network(session: Session, opened: OpenedAlgorithm) -> str | None:

@@ -33,9 +33,11 @@ class SearchWorkers:
 
     def sides(self, session: Session) -> Mapping[str, tuple[Option, ...]]:
         """The options of the engine, by the side that `-O` calls it."""
+        # Without an engine there is nobody to have options.
         if not self._is_there(session):
             return {}
-        return {self.name.replace("-", "_"): session.options_of(Engine, self.name)}
+        declared = session.options_of(Engine, self.name)
+        return {self.name.replace("-", "_"): declared}
 
     @contextmanager
     def started(
@@ -66,11 +68,16 @@ class SearchWorkers:
 
     def _is_there(self, session: Session) -> bool:
         """Whether the engine is installed; one that was named has to be."""
+        # One that is named and not installed is an error of whoever looks for it.
+        if self.engine is not None:
+            return True
         names = [found.name for found in session.registry().all(Engine)]
-        return self.engine is not None or OWN_ENGINE in names
+        return OWN_ENGINE in names
 
 
 def is_search(session: Session, name: str) -> bool:
     """Whether the pass of a name searches, so that it is given workers."""
+    # A pass that is not there is refused elsewhere, with the closest name.
     found = session.registry().all(AlgorithmPass)
-    return any(one.offer.searches for one in found if one.name == name)
+    named = [one.offer for one in found if one.name == name]
+    return any(offer.searches for offer in named)

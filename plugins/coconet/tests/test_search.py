@@ -173,6 +173,7 @@ def test_what_a_search_predicts_is_kept_with_its_machine(
     path, out = tmp_path / "p.program.json", tmp_path / "out.program.json"
     path.write_text(program_to_json(momentum()))
     network = ("--search", "--topology", "ring:4?bandwidth=50GB/s", "-O", "search.simulate=0")
+    told = []
     for jobs in ("1", "2"):
         done = collhub("transform", path, "--size", "N=4096", *network, "--jobs", jobs, "-o", out)
         assert done.code == 0, done.err
@@ -182,8 +183,11 @@ def test_what_a_search_predicts_is_kept_with_its_machine(
         assert record["predicted_ns"] <= record["predicted_before_ns"]
         first, *_ = [line for line in done.err.splitlines() if "winner for" in line]
         assert f"{record['predicted_ns'] / 1000:.4g}" in first
+        told.append((done.err.splitlines()[:-1], out.read_bytes()))
         # Other passes go on from it, and keep it.
         assert collhub("transform", out, "--pass", "dead", "-o", tmp_path / jobs).code == 0
+    # Processes of the engine find what one finds, byte by byte.
+    assert told[0] == told[1]
 
 
 def test_script_of_the_winner_makes_it_again(collhub: Callable[..., Any], tmp_path: Path) -> None:
@@ -248,6 +252,25 @@ def test_every_npu_of_the_network_has_a_rank(collhub: Callable[..., Any], tmp_pa
     assert ranks == "6 ranks a group, one an NPU of ring:6"
     assert times.startswith("times are simulated")
     assert program_from_json(out.read_bytes()) != attention()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--pass", "dead", "--jobs", "2"), "--jobs and --engine are for --search"),
+        (("--search", "--topology", "ring:4", "--engine", "prosesses"), "no engine 'prosesses'"),
+        (("--search", "--topology", "ring:4", "-O", "memory=1GiB"), "no option 'memory' here"),
+    ],
+)
+def test_engines_are_for_searches_and_known(
+    collhub: Callable[..., Any], tmp_path: Path, words: tuple[str, ...], message: str
+) -> None:
+    path = tmp_path / "p.program.json"
+    path.write_text(program_to_json(momentum()))
+    run = collhub("transform", path, "--size", "N=64", *words, "-o", tmp_path / "o.program.json")
+    assert run.code == 2
+    assert message in run.err
+    assert len(run.err.splitlines()) == 1
 
 
 def test_groups_have_as_many_npus_each(collhub: Callable[..., Any], tmp_path: Path) -> None:

@@ -265,7 +265,7 @@ class _Filler:
         missing = TRAITS[kind].operands - len(operands)
         if missing < 0:
             raise refuse(self.workload, row, f"reads {len(operands)} nodes, {kind} fewer")
-        arguments = []
+        arguments: list[Fields] = []
         for _ in range(missing):
             if not shape:
                 raise refuse(self.workload, row, "lacks the shape of an operand, which none makes")
@@ -309,6 +309,7 @@ class _Filler:
         if element is None:
             message = "element type of what is filled in is not stated"
             raise UsageError(message, cure="-O element=float16, float32 or float64")
+        # Named after the node that reads it first.
         name = f"n{int(self.workload.nodes.identity[row])}_{place}"
         kind = TensorType(ElementType(element), shape, layout)
         return {"name": name, **_lists(type_fields(kind))}

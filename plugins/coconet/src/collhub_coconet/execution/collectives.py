@@ -116,6 +116,7 @@ class Run:
 
     def _chunk(self, unit: int, rank: int, *, is_given: bool) -> int:
         """The chunk of a unit of the full buffer, as a rank needs it or is given it."""
+        # Numbers are columns there: one row of each.
         part, units = self.part, np.array([unit])
         position = np.array([rank - part.first_rank])
         found = chunk_numbers(

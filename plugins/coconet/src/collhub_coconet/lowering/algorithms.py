@@ -68,7 +68,10 @@ def choice_of(choices: Choices, name: str, *, is_scalar: bool = False) -> Choice
 
 
 def fallbacks(program: Program, chunks: int = 1) -> dict[str, Choice]:
-    """Choices for the collectives that not every algorithm performs, by name."""
+    """Choices for the collectives that not every algorithm performs, by name.
+
+    `chunks`: pieces of each, and tiles of what they are overlapped with; one piece: no limit.
+    """
     return {
         one.name: Choice(_FALLBACKS[one.kind], chunks, tiles=chunks if chunks > 1 else None)
         for one in program.operations

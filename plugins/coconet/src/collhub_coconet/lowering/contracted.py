@@ -48,6 +48,7 @@ def own_chunks(product: Grid, chunks: Int64Array, position: int) -> Int64Array:
     """The chunks of a product on a rank, in the order of those of the operand."""
     if product.across is None:
         return chunks
+    # Of each block of the operand, what the rank makes of it.
     block, part = np.divmod(chunks, product.parts)
     return (block * product.blocks + position) * product.parts + part
 
@@ -91,13 +92,19 @@ def needed_chunks(
 
 
 def _part_of(element: Int64Array, size: Int64Array, parts: int) -> Int64Array:
-    """The part of a block with an element: the last s with s * size // parts <= element."""
+    """The part of a block with an element: the last s with s * size // parts <= element.
+
+    This holds where s * size < (element + 1) * parts.
+    """
     found: Int64Array = ((element + 1) * parts - 1) // size
     return found
 
 
 def _lengths(grid: Grid, dimension: int, block: Int64Array) -> Int64Array:
-    """Lengths of blocks along a dimension."""
+    """Lengths of blocks along a dimension.
+
+    The last ones are shorter, or empty.
+    """
     size = grid.shape[dimension]
     longest = -(-size // grid.blocks)
     found: Int64Array = np.clip(size - block * longest, 0, longest)

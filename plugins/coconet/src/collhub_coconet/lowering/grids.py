@@ -33,7 +33,9 @@ class Grid:
     @property
     def chunks(self) -> int:
         """Number of chunks."""
-        return self.blocks ** (1 if self.across is None else 2) * self.parts
+        # Of an exchange there is a block for every pair of ranks.
+        pairs = 1 if self.across is None else self.blocks
+        return self.blocks * pairs * self.parts
 
     def owners(self, chunks: Int64Array, dimension: int) -> Int64Array:
         """The rank that has each chunk of a tensor that is sliced along `dimension`."""
@@ -84,4 +86,6 @@ class Grid:
 
     def _bounds(self, dimension: int, block: int) -> slice:
         """A block of one dimension."""
-        return slice(*block_bounds(self.shape[dimension], self.blocks, block))
+        # As layouts cut it, the last block may be shorter.
+        first, behind = block_bounds(self.shape[dimension], self.blocks, block)
+        return slice(first, behind)

@@ -131,6 +131,7 @@ def _contract(
     is_near = regions[operation.name] == regions[source.name]
     if operation.name in cuts or cut is None or not is_near:
         return
+    # The operand decides: its chunks come in the order of the communication.
     grid = product_grid(program, binding, operation, source.name, cut.grid)
     if grid is not None:
         cuts[operation.name] = Cut(grid, cut.lead, cut.is_needed, source.name, cut)

@@ -23,6 +23,7 @@ class Outlook:
 
         Times are ns of the slowest rank, peaks bytes of tensors on a rank.
         """
+        # Means by the name of a collective or chain, as the search tells them.
         choices = {name: str(one) for name, one in after.timings[place].choices.items()}
         return {
             "transformation": "search",
@@ -37,4 +38,5 @@ class Outlook:
 
 
 def _whole_ns(candidate: Candidate, place: int) -> int:
+    """Predicted time in ns."""
     return round(candidate.timings[place].seconds * 1e9)

@@ -341,8 +341,10 @@ def _tensor_type(
     if not isinstance(layout, Layout):
         message = f"argument {name}: layout {layout!r} is none"
         raise InputError(message, cure="state LOCAL, REPLICATED or sliced(0)", code="layout")
+    # A program in Python may state anything.
     known = [str(one) for one in ElementType]
     if element not in known:
         message = f"argument {name}: element type {element!r} is none"
         raise InputError(message, cure=f"state one of {', '.join(known)}", code="element")
-    return TensorType(ElementType(element), shape, layout, group)
+    found = ElementType(element)
+    return TensorType(found, shape, layout, group)

@@ -158,6 +158,7 @@ class _Least:
             return {}
         found: dict[int, int] = {}
         width: dict[str, int] = {}
+        # In program order, so that operands have their width.
         for operation in self.program.operations:
             kind = self.program.types[operation.name]
             if operation.kind is Kind.ALL_GATHER:
@@ -167,6 +168,7 @@ class _Least:
             is_end = operation.is_communication or not kind.shape
             behind = max((width.get(name, 0) for name in operation.reads), default=0)
             width[operation.name] = 0 if is_end else min(behind, self._bytes(kind))
+        # States that may become slices need no gathering.
         for name in self.program.outputs:
             if self._stays_whole(name):
                 group = self.program.types[name].group

@@ -59,6 +59,7 @@ class Exploration:
 
     def winner(self, size: int) -> Candidate:
         """The fastest candidate at a size by its index; of equal ones that of best `merit`."""
+        # Of equal ones the first that was found.
         return min(self.candidates, key=lambda one: one.merit(size))
 
     def front(self, size: int) -> list[Candidate]:
@@ -120,7 +121,7 @@ class _Walk:
 
     def go_on(self, workers: Executor | None) -> None:
         """Take the most promising states, and find what moves lead to from them."""
-        taken = []
+        taken: list[tuple[Candidate, Kinds]] = []
         while self.queue and len(taken) < _ROUND:
             _, _, state, kinds = heapq.heappop(self.queue)
             # Time passes between discovery and now: better states may be known.
@@ -154,12 +155,16 @@ class _Walk:
     def _add(self, candidate: Candidate, kinds: Kinds) -> None:
         """Keep a state, and put it in the queue."""
         self.found.candidates.append(candidate)
-        rank = _rank(candidate, self.found.candidates[0])
+        first = self.found.candidates[0]
+        rank = _rank(candidate, first)
+        # The order of discovery decides between equal ranks: candidates themselves have none.
         entry = (rank, len(self.found.candidates), candidate, kinds)
         heapq.heappush(self.queue, entry)
 
     def _priced(self, program: Program) -> Price:
-        return priced((program, self.bindings, self.costs))
+        """What one program costs, found here."""
+        task = (program, self.bindings, self.costs)
+        return priced(task)
 
     def _is_hopeless(self, state: Candidate, kinds: Kinds) -> bool:
         """Whether at every size something known is as good as all that a state leads to."""
@@ -181,6 +186,7 @@ def moves_from(task: tuple[Program, Kinds]) -> list[tuple[Rewrite, str]]:
     program, kinds = task
     found = []
     for rewrite in legal_rewrites(program, kinds):
+        # Two moves may lead to one program: the hash tells.
         if _may_gain(program, rewrite.record):
             found.append((rewrite, canonical_hash(rewrite.program)))
     return found

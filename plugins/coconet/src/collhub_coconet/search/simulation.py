@@ -50,8 +50,11 @@ class Simulation:
                     best = seconds, other
         if best is None:
             return failed
+        # Collectives that have no choice go by the name of their own algorithm.
         others = fallbacks(program, best[1].chunks)
-        named = {name: replace(best[1], algorithm=one.algorithm) for name, one in others.items()}
+        named = {
+            name: replace(best[1], algorithm=str(one.algorithm)) for name, one in others.items()
+        }
         is_all = all(one.name in named for one in program.operations if one.is_communication)
         common = {} if is_all else {_EVERYTHING: best[1]}
         return Timing(best[0], common | named)
@@ -143,6 +146,7 @@ def simulated_exploration(
 
 
 def _simulated(task: tuple[Simulation, Program, Binding]) -> Timing | str:
+    """One program at one size, in this process or another."""
     simulation, program, binding = task
     # A method and its object travel to other processes as one task.
     return simulation.timing(program, binding)
