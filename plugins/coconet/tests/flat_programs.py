@@ -20,7 +20,7 @@ from collhub_coconet import (
     split,
     update,
 )
-from collhub_coconet.lowering.algorithms import Choice, Choices
+from collhub_coconet.lowering.algorithms import Choice, Choices, fallbacks
 from collhub_coconet.lowering.flat import flatten
 from collhub_coconet.lowering.parts import FlatProgram
 from lamb import lamb
@@ -100,10 +100,12 @@ def flat_of(
 ) -> FlatProgram:
     """The flat program on links between all pairs of ranks; rooted collectives by trees."""
     groups = 1 + max(kind.group for kind in program.types.values())
+    exchanges = {one.name for one in program.operations if one.kind is Kind.ALL_TO_ALL}
+    # Of all algorithms of the tests, only rings exchange nothing.
     choices: Choices = {
-        one.name: Choice("binomial")
-        for one in program.operations
-        if one.kind in (Kind.BROADCAST, Kind.REDUCE)
+        name: one
+        for name, one in fallbacks(program).items()
+        if name not in exchanges or choice.algorithm == "ring"
     }
     binding = Binding(num_ranks, sizes or SIZES)
     network = _network(num_ranks * groups)
