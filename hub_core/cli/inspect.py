@@ -42,8 +42,10 @@ from hub_core.model.placement import placement_of
 from hub_core.model.quantities import format_bytes, parse_size
 from hub_core.model.rank_lists import format_ranks
 from hub_core.pipeline.detection import CANONICAL_FORMAT, is_trace
+from hub_core.plugin_api import WorkloadReader, resolve
 
 if TYPE_CHECKING:
+    from hub_core.model import Workload
     from hub_core.model.algorithm import Algorithm, JsonValue
     from hub_core.pipeline.inputs import OpenedAlgorithm
 
@@ -83,7 +85,8 @@ def inspect(
     try:
         if opened.holds_workload:
             workload = read_workload(session, opened, options)
-            print_workload(opened.name, opened.format_name, workload, as_json)
+            lines = _lines(opened, workload)
+            print_workload(opened.name, opened.format_name, workload, lines, as_json)
             return
         algorithm = session.read_unverified(opened, options)
     except InputError as error:
@@ -104,6 +107,21 @@ def inspect(
         print_json(_object(opened.name, opened.format_name, algorithm, network, sent, longest))
     else:
         _print(opened.name, opened.format_name, algorithm, network, sent, longest)
+
+
+def _lines(opened: OpenedAlgorithm, workload: Workload) -> list[str]:
+    """What the reader of a workload adds to what is said of it."""
+    offer = opened.reader.offer
+    if not isinstance(offer, WorkloadReader) or not offer.lines:
+        return []
+    # Imported here: the help of the command needs no plugins.
+    from hub_core.pipeline.calls import blame, misfit
+
+    with blame(opened.reader):
+        found = resolve(offer.lines)(workload)
+    if not isinstance(found, list | tuple):
+        raise misfit(opened.reader, f"adds {type(found).__name__} to inspect, not a list of lines")
+    return [str(line) for line in found]
 
 
 def _network(session: Session, opened: OpenedAlgorithm) -> str | None:

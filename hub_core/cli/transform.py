@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -15,16 +15,19 @@ from hub_core.cli.arguments import (
     assign,
     complete_offers,
     from_option,
+    number_option,
+    offer_option,
     output_options,
     source_argument,
 )
 from hub_core.cli.pass_arguments import PassCommand, PassStep, pass_steps, shared_pairs
 from hub_core.cli.pass_moves import show_moves
 from hub_core.cli.placed_output import placed
+from hub_core.cli.search_workers import SearchWorkers, is_search
 from hub_core.cli.session import ChosenOutput, Session, written_paths
 from hub_core.cli.workloads import admit_workload, read_workload
 from hub_core.model import loss_object
-from hub_core.plugin_api import AlgorithmPass
+from hub_core.plugin_api import AlgorithmPass, Engine
 
 if TYPE_CHECKING:
     from hub_core.model import Algorithm, JsonValue, Workload
@@ -51,6 +54,8 @@ if TYPE_CHECKING:
 )
 @click.option("--topology", metavar="TOPOLOGY", help="Network of --search, as ring:8 or a file.")
 @click.option("--size", metavar="SIZES", help="Sizes of symbols of IN, as B=8,S=1024.")
+@number_option("--jobs", "N", "Tasks of --search at once (default: one a core); same result.")
+@offer_option("--engine", Engine, "What runs them at once (default: processes, if there).")
 @click.option(
     "-o",
     "--output",
@@ -70,6 +75,8 @@ def transform(
     is_searching: bool,
     topology: str | None,
     size: str | None,
+    jobs: int | None,
+    engine: str | None,
     out: str | None,
     source_format: str | None,
     output: OutputRequest,
@@ -91,11 +98,17 @@ def transform(
     if is_searching:
         steps.append(_search_step(session, opened, topology, size))
     target = _target(session, opened, out, output)
-    plan = _planned(session, opened, target, steps, output, size)
+    workers = SearchWorkers(engine, jobs)
+    if (engine or jobs) and not any(is_search(session, step.name) for step in steps):
+        raise click.UsageError("--jobs and --engine are for --search.", context)
+    plan = _planned(session, opened, target, steps, output, size, workers)
     model = _read(session, opened, plan.reader)
     changes: list[tuple[str, str]] = []
     for step, given in zip(steps, plan.passes, strict=True):
-        model, changed = _applied(session, model, step.name, given)
+        if is_search(session, step.name):
+            model, changed = _searched(session, model, step.name, given, workers, plan.shared)
+        else:
+            model, changed = _applied(session, model, step.name, given)
         changes += [(step.name, change) for change in changed]
     if is_listing:
         show_moves(session, model, opened.name, output.as_json)
@@ -136,11 +149,20 @@ def _report(
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """The options of all that takes part, those of passes in their order."""
+    """The options of all that takes part, those of passes in their order; `shared`: by side."""
 
-    reader: Assignments
     passes: Sequence[Assignments]
-    writer: Assignments
+    shared: Mapping[str, Assignments]
+
+    @property
+    def reader(self) -> Assignments:
+        """Those of the reader."""
+        return self.shared["reader"]
+
+    @property
+    def writer(self) -> Assignments:
+        """Those of the writer."""
+        return self.shared["writer"]
 
 
 def _planned(
@@ -150,12 +172,15 @@ def _planned(
     steps: Sequence[PassStep],
     output: OutputRequest,
     size: str | None,
+    workers: SearchWorkers,
 ) -> _Plan:
     """Every `-O` where it belongs."""
     declared = [session.options_of(AlgorithmPass, step.name) for step in steps]
     own = [step.own(options) for step, options in zip(steps, declared, strict=True)]
     sides = {"reader": opened.options, "writer": target.options if target else ()}
     sides |= {step.side: options for step, options in zip(steps, declared, strict=True)}
+    if any(is_search(session, step.name) for step in steps):
+        sides |= workers.sides(session)
     shared = assign(shared_pairs(output.assignments, steps, own), sides)
     if size is not None and any(option.name == "sizes" for option in opened.options):
         shared["reader"].setdefault("sizes", size)
@@ -164,7 +189,7 @@ def _planned(
     for step, options, taken in zip(steps, declared, own, strict=True):
         bare = assign(taken, {step.side: options})[step.side]
         given.append({**shared[step.side], **bare})
-    return _Plan(shared["reader"], given, shared["writer"])
+    return _Plan(given, shared)
 
 
 def _search_step(
@@ -226,4 +251,22 @@ def _applied(
 
     with session.progress(f"running the pass {name}"):
         result, report = run_pass(model, name, options=options, registry=session.registry())
+    return result, report.changes
+
+
+def _searched(
+    session: Session,
+    model: Algorithm | Workload,
+    name: str,
+    options: Assignments,
+    workers: SearchWorkers,
+    shared: Mapping[str, Assignments],
+) -> tuple[Algorithm | Workload, Sequence[str]]:
+    """Run a pass that searches: with workers, and telling how far it is."""
+    from hub_core.pipeline.passes import transform as run_pass
+
+    registry = session.registry()
+    bar = session.progress_bar(f"running the pass {name}")
+    with workers.started(session, shared) as executor, bar as show:
+        result, report = run_pass(model, name, executor, show, options=options, registry=registry)
     return result, report.changes

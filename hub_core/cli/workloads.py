@@ -120,11 +120,13 @@ def warn_of_workload(session: Session, workload: Workload, source: str) -> None:
         print_diagnostic(replace(found, severity=Severity.WARNING))
 
 
-def print_workload(name: str, format_name: str, workload: Workload, as_json: bool) -> None:
-    """What `collhub inspect` says of a workload."""
+def print_workload(
+    name: str, format_name: str, workload: Workload, lines: Sequence[str], as_json: bool
+) -> None:
+    """What `collhub inspect` says of a workload; `lines`: what its reader adds."""
     rows = _collectives(workload)
     if as_json:
-        print_json(_inspected(name, format_name, workload, rows))
+        print_json({**_inspected(name, format_name, workload, rows), "lines": list(lines)})
         return
     nodes = workload.nodes
     kinds = ", ".join(f"{count} {kind}" for kind, count in _kinds(workload).items() if count)
@@ -154,6 +156,8 @@ def print_workload(name: str, format_name: str, workload: Workload, as_json: boo
         ]
         head = ("collective", "ranks", "size", "groups", "calls")
         print_table(head, table, right=head[1:])
+    for line in lines:
+        print_line(line)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,17 +17,17 @@ Model = TypeVar("Model", bound=Algorithm | Workload)
 def transform(
     model: Model,
     name: str,
-    *,
+    *beside: object,
     options: OptionText | None = None,
     registry: Registry | None = None,
 ) -> tuple[Model, PassReport]:
-    """Run the pass `name` on an algorithm or a workload. Raises `HubError`."""
+    """Run the pass `name`; `beside`: workers, progress of a search. Raises `HubError`."""
     found = (registry or discover()).find(AlgorithmPass, name)
     subject = Subject(type(model).__name__.lower())
     if found.offer.subject is not subject:
         message = f"the pass {name} takes one {found.offer.subject}, not one {subject}"
         raise UsageError(message, cure="'collhub formats' lists the passes", code="subject")
-    result = call(found, tuple, model, bound_options(found, options))
+    result = call(found, tuple, model, bound_options(found, options), *beside)
     kinds = tuple(type(part) for part in result)
     if kinds != (type(model), PassReport):
         names = ", ".join(kind.__name__ for kind in kinds)

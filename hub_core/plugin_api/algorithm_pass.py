@@ -29,11 +29,11 @@ class PassMove:
 class AlgorithmPass:
     """`run(algorithm: Algorithm, options) -> tuple[Algorithm, PassReport]`.
 
-    With the subject WORKLOAD, `run(workload: Workload, options) -> tuple[Workload, PassReport]`.
-    What cannot be transformed is refused with an `InputError` or `UsageError` that names the cause.
-    The result of the last pass is verified like every input. `moves(model, name) ->
-    Sequence[PassMove]`: what the pass of this name can do, for `--list`. `searches`: it looks for
-    the best sequence of passes; its options `topology` and `sizes` are those of `--search`.
+    With the subject WORKLOAD, it takes and returns a `Workload`. What cannot be transformed is
+    refused with an `InputError` or `UsageError`; the last result is verified. `moves(model, name)
+    -> Sequence[PassMove]`: what the pass of this name can do, for `--list`. `searches`: for the
+    best sequence of passes, with options `topology` and `sizes`; `run` may be given `workers:
+    Executor | None` and `progress(fraction, what)` behind its options.
     """
 
     name: str

@@ -12,8 +12,9 @@ from hub_core.plugin_api.references import Reference
 class WorkloadReader(FormatReader):
     """Producer: `read(source: Source, options) -> Workload`, otherwise as `FormatReader`.
 
-    `claims(source: Source) -> bool`: whether a source that a reader of algorithms would take, too,
-    is a workload; it never raises. Without it, such sources are taken for algorithms.
+    `claims(source: Source) -> bool`: whether what a reader of algorithms would take is a workload;
+    never raises; default: no. `lines(workload: Workload) -> Sequence[str]`: shown by `inspect`.
     """
 
     claims: Reference = ""
+    lines: Reference = ""

@@ -75,9 +75,9 @@ def replaces_nothing(subject: CheckedPlugin) -> Iterator[str]:
 def references_resolve(subject: CheckedPlugin) -> Iterator[str]:
     """Every `module:function` can be imported and called."""
     for offer in subject.plugin.offers:
-        others = (getattr(offer, field, "") for field in ("samples", "moves"))
+        others = (getattr(offer, field, "") for field in ("samples", "moves", "lines"))
         stated = (reference_of(offer), *others)
-        # Samples and lists of moves may be left out.
+        # Samples, lists of moves and lines may be left out.
         for reference in filter(None, stated):
             problem = _reference_problem(reference)
             if problem:

@@ -6,17 +6,21 @@ from functools import cache
 
 from adam import adam
 from collhub_coconet import (
+    LOCAL,
     Binding,
     Kind,
     Program,
+    ProgramBuilder,
+    all_reduce,
     as_slice,
     fuse,
     movable,
     overlap,
     reorder,
     split,
+    update,
 )
-from collhub_coconet.lowering.algorithms import Choice, Choices
+from collhub_coconet.lowering.algorithms import Choice, Choices, fallbacks
 from collhub_coconet.lowering.flat import flatten
 from collhub_coconet.lowering.parts import FlatProgram
 from lamb import lamb
@@ -35,6 +39,16 @@ def registry() -> Registry:
 def scattered(program: Program, target: str, dimension: int = 0) -> Program:
     after = split(program, target, dimension).program
     return reorder(after, target, movable(after, target)).program
+
+
+def momentum() -> Program:
+    """A step of momentum, data parallel."""
+    build = ProgramBuilder("momentum", N=(1, 2**30))
+    g = build.argument("g", "float32", "N", layout=LOCAL)
+    m = build.state("m", "float32", "N")
+    w = build.state("w", "float32", "N", whole_after=True)
+    m1 = update(m, 0.9 * m + all_reduce(g).named("g1")).named("m1")
+    return build.program(m1, update(w, w - 0.01 * m1).named("w1"))
 
 
 def fused_adam() -> tuple[Program, Program]:
@@ -86,10 +100,12 @@ def flat_of(
 ) -> FlatProgram:
     """The flat program on links between all pairs of ranks; rooted collectives by trees."""
     groups = 1 + max(kind.group for kind in program.types.values())
+    exchanges = {one.name for one in program.operations if one.kind is Kind.ALL_TO_ALL}
+    # Of all algorithms of the tests, only rings exchange nothing.
     choices: Choices = {
-        one.name: Choice("binomial")
-        for one in program.operations
-        if one.kind in (Kind.BROADCAST, Kind.REDUCE)
+        name: one
+        for name, one in fallbacks(program).items()
+        if name not in exchanges or choice.algorithm == "ring"
     }
     binding = Binding(num_ranks, sizes or SIZES)
     network = _network(num_ranks * groups)

@@ -70,7 +70,7 @@ SINGLES = (
     lambda x: reduce_scatter(x, 0),
     lambda x: dropout(x, 0.3, 11),
 )
-# Not in flat graphs.
+# What moves elements between dimensions.
 REARRANGING = (lambda x: all_to_all(x, 1), lambda x: all_to_all(x, 0), transpose)
 
 

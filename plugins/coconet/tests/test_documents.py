@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,6 +27,15 @@ from lamb import lamb
 from transformer_blocks import attention, mlp, pipeline_boundary
 
 from hub_core.model import InputError
+
+
+def test_inspect_shows_the_text_of_a_program(collhub: Callable[..., Any], tmp_path: Path) -> None:
+    path = tmp_path / "p.program.json"
+    path.write_text(program_to_json(attention()))
+    words = ("inspect", path, "-O", "sizes=B=4,S=8,K=8,H=4")
+    lines = collhub(*words).out.splitlines()
+    assert lines[lines.index("program attention") :] == text(attention()).splitlines()
+    assert collhub(*words, "--json").report()["lines"] == text(attention()).splitlines()
 
 
 @pytest.mark.parametrize(

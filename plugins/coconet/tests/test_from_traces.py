@@ -9,7 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 from collhub_coconet import LOCAL as LOCAL_LAYOUT
-from collhub_coconet import Binding, Kind, ProgramBuilder, all_reduce, sliced
+from collhub_coconet import (
+    Binding,
+    Kind,
+    ProgramBuilder,
+    all_reduce,
+    compare,
+    movable,
+    reorder,
+    sliced,
+)
 from collhub_coconet.documents.from_workload import program_of, stated
 from collhub_coconet.documents.node_statements import ATTRIBUTE
 from collhub_coconet.documents.operator_names import with_inferred
@@ -60,6 +69,82 @@ def test_operator_names_fill_in_what_is_missing_and_say_so() -> None:
     assert "filled in: node 1 is Multiply(n0, n1_0), with n1_0" in found.filled_in
 
 
+def io_extra(inputs: list[tuple[tuple[int, ...] | float, str]]) -> str:
+    """The extra of a node that states its inputs, as Chakra's converter writes them."""
+    values = [0 if isinstance(one, tuple) else one for one, _ in inputs]
+    shapes = [list(one) if isinstance(one, tuple) else [] for one, _ in inputs]
+    texts = (str(values), str(shapes), str([kind for _, kind in inputs]))
+    info = b"".join(
+        bytes([place << 3 | 2, len(text)]) + text.encode() for place, text in enumerate(texts, 1)
+    )
+    return f"+ ={(bytes([8 << 3 | 2, len(info)]) + info).hex()}"
+
+
+def stating(names: tuple[str, ...], size: int, *extras: str) -> Workload:
+    """A trace whose computations state their inputs."""
+    workload = trace(names, size)
+    count = 1 + len(names)
+    extra = np.tile(np.arange(-1, count - 1), RANKS)
+    columns = {
+        name: getattr(workload.nodes, name)
+        for name in ("rank", "kind", "collective", "bytes", "name")
+    }
+    nodes = NodeColumns.from_columns(RANKS, columns | {"extra": extra}, workload.nodes.data_edges)
+    return replace(workload, nodes=nodes, extras=extras)
+
+
+FLOATS = "Tensor(float)"
+
+
+def test_stated_shapes_make_matrices() -> None:
+    # An all-reduce of 4 x 8 floats, a bias, a product with a weight of 8 x 3, half of it.
+    workload = stating(
+        ("aten::add", "aten::mm", "aten::mul"),
+        4 * 8 * 4,
+        io_extra([((4, 8), FLOATS), ((8,), FLOATS), (1.0, "Scalar")]),
+        io_extra([((4, 8), FLOATS), ((8, 3), FLOATS)]),
+        io_extra([((4, 3), FLOATS), (0.5, "Scalar")]),
+    )
+    program = with_inferred(workload, None).bound.program
+    assert [one.kind for one in program.operations] == [
+        Kind.ALL_REDUCE, Kind.ADD, Kind.MATMUL, Kind.MULTIPLY,
+    ]  # fmt: skip
+    shapes = {name: kind.shape for name, kind in program.types.items()}
+    assert shapes["n0"] == shapes["n1"] == (4, 8)
+    assert shapes["n1_0"] == (8,)
+    assert shapes["n2_0"] == (8, 3)
+    assert shapes["n3"] == (4, 3)
+    assert program.by_name["n3"].operands == ("n2", 0.5)
+    # Rows of a product commute with slicing: a move that vectors have not.
+    options = ScatterOptions(infer=True, dimension=0)
+    after, _ = split(workload, options)
+    moved = program_of(after).program
+    assert "n2" in movable(moved, "n0")
+    assert compare(program, reorder(moved, "n0", ["n1", "n2"]).program, Binding(RANKS, {})).ok
+
+
+def test_the_left_operand_of_a_product_is_the_one_of_its_shape() -> None:
+    # The gradient of a weight: what the all-reduce gives stands on the right.
+    workload = stating(("aten::mm",), 4 * 8 * 4, io_extra([((3, 4), FLOATS), ((4, 8), FLOATS)]))
+    program = with_inferred(workload, None).bound.program
+    assert program.by_name["n1"].operands == ("n1_0", "n0")
+
+
+@pytest.mark.parametrize(
+    ("name", "inputs", "message"),
+    [
+        ("aten::add", [((4, 8), FLOATS), ((8,), FLOATS), (2.0, "Scalar")], "more than the 2 oper"),
+        ("aten::mul", [((3, 3), FLOATS), ((3, 3), FLOATS)], r"reads n0 \(32,\), which its stated"),
+        ("aten::mm", [((4, 8), FLOATS)], "lacks the shapes of its operands"),
+    ],
+)
+def test_inputs_that_do_not_fit_are_refused(
+    name: str, inputs: list[tuple[tuple[int, ...] | float, str]], message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        with_inferred(stating((name,), 4 * 8 * 4, io_extra(inputs)), "float32")
+
+
 def test_an_inferred_trace_is_transformed() -> None:
     options = ScatterOptions(infer=True, element="float16")
     after, report = split(trace(("aten::tanh",)), options)
@@ -72,7 +157,8 @@ def test_an_inferred_trace_is_transformed() -> None:
 @pytest.mark.parametrize(
     ("names", "element", "error", "message"),
     [
-        (("aten::mm",), "float32", InputError, "its name is not in the table of operators"),
+        (("aten::gelu",), "float32", InputError, "its name is not in the table of operators"),
+        (("aten::mm",), "float32", InputError, "lacks the shapes of its operands"),
         (("aten::mul",), None, UsageError, "element type of what is filled in is not stated"),
         (("aten::norm", "aten::mul"), "float32", InputError, "lacks the shape of an operand"),
     ],

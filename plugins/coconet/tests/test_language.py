@@ -53,6 +53,14 @@ ARGUMENTS = (
         (HEAD + ARGUMENTS + "x + s\n", "bad.py:5: .*a local operand meets a sliced one"),
         (HEAD + "build.argument('x', 'float32', 'M')\n", "bad.py:3: .*symbol M is not defined"),
         (HEAD + "build.argument('x', 'float32', 0)\n", "bad.py:3: .*a size is 0"),
+        (
+            HEAD + "build.argument('x', 'float8', 'N')\n",
+            "bad.py:3: .*element type 'float8' is none",
+        ),
+        (
+            HEAD + "build.argument('x', 'int32', 'N', layout='S')\n",
+            "bad.py:3: .*layout 'S' is none",
+        ),
         (HEAD + "1 / 0\n", "bad.py:3: ZeroDivisionError"),
         (HEAD + "def f() -> Program:\n    return 3\n", "returns int, not a Program"),
     ],

@@ -133,7 +133,8 @@ def test_overlap_across_a_norm_is_refused(collhub: Run, tmp_path: Path) -> None:
     ("options", "message"),
     [
         ("sizes=N=0", "size N is 0, the program has 1..1073741824"),
-        ("sizes=M=8", "symbol N is not bound"),
+        ("num_ranks=4", "symbol N is not bound"),
+        ("sizes=M=8", "the program has no symbol M"),
         ("sizes=N=8,M=8", "the program has no symbol M"),
         ("num_ranks=1", "'1' is not at least 2"),
     ],

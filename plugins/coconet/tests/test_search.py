@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
+import json
+import pickle
 from collections.abc import Callable
+from concurrent.futures import BrokenExecutor, Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 from attention_parallel import ring_attention
 from collhub_coconet import (
-    LOCAL,
     Binding,
     Program,
     ProgramBuilder,
-    all_reduce,
     compare,
     legal_moves,
     program_from_json,
     program_to_json,
     tanh,
-    update,
 )
 from collhub_coconet.program.operations import Kind
 from collhub_coconet.search.canonical import canonical_hash
@@ -27,8 +27,13 @@ from collhub_coconet.search.collective_times import best_choice
 from collhub_coconet.search.cost_models import FormulaModel
 from collhub_coconet.search.explore import Exploration, explore
 from collhub_coconet.search.rates import Rates
+from collhub_coconet.search.simulation import Simulation, simulated_exploration
+from collhub_coconet.search.workers import done_by
+from flat_programs import momentum
 from moe import moe
 from transformer_blocks import attention, pipeline_boundary
+
+from hub_core import InputError, parse_topology
 
 # The V100s of CoCoNet's measurements.
 RATES = Rates(90e12, 765e9, 130.5e9, 0.0, 5e-6)
@@ -87,15 +92,6 @@ def test_pipeline_overlaps_reduction_message_and_gathering() -> None:
     assert best.program.chains[0].members == ("z_S_2", stage.name, "q")
 
 
-def momentum() -> Program:
-    build = ProgramBuilder("momentum", N=(1, 2**30))
-    g = build.argument("g", "float32", "N", layout=LOCAL)
-    m = build.state("m", "float32", "N")
-    w = build.state("w", "float32", "N", whole_after=True)
-    m1 = update(m, 0.9 * m + all_reduce(g).named("g1")).named("m1")
-    return build.program(m1, update(w, w - 0.01 * m1).named("w1"))
-
-
 def test_optimizer_is_fastest_fused_with_a_sliced_state() -> None:
     front = searched(momentum(), Binding(16, {"N": 2**28}), 100).front(0)
     peaks = [one.peaks[0] for one in front]
@@ -105,11 +101,37 @@ def test_optimizer_is_fastest_fused_with_a_sliced_state() -> None:
     assert [one.name for one in fastest.arguments if one.type.layout.is_sliced] == ["m"]
 
 
-def test_no_program_is_faster_than_the_bound_of_one_before_it() -> None:
-    model = FormulaModel(RATES)
-    bound = model.bound(attention(), LARGE)
-    found = searched(attention(), LARGE)
-    assert all(one.timings[0].seconds >= bound for one in found.candidates)
+def test_workers_change_nothing() -> None:
+    bindings = [Binding(4, {"N": 4096})]
+    with ThreadPoolExecutor(3) as workers:
+        runs = [
+            explore(momentum(), bindings, FormulaModel(RATES), 40, workers=one)
+            for one in (None, workers)
+        ]
+    assert [one.steps for one in runs[0].candidates] == [one.steps for one in runs[1].candidates]
+    assert runs[0].visited == runs[1].visited
+
+
+def test_dead_worker_is_one_line() -> None:
+    with pytest.raises(InputError, match="a worker of the search died: it is gone"):
+        done_by(Gone(), len, ["a", "b"])
+
+
+class Gone(ThreadPoolExecutor):
+    """Workers that die."""
+
+    def submit(self, *task: Any) -> Any:
+        future: Future[int] = Future()
+        future.set_exception(BrokenExecutor("it is gone"))
+        return future
+
+
+def test_programs_travel_to_other_processes() -> None:
+    program = attention()
+    copied = pickle.loads(pickle.dumps(program))
+    assert copied == program
+    assert dict(copied.types) == dict(program.types)
+    assert canonical_hash(copied) == canonical_hash(program)
 
 
 def test_search_is_the_same_each_time_and_stops_where_it_is_told() -> None:
@@ -126,23 +148,63 @@ def test_every_program_of_a_search_is_equal_to_the_first() -> None:
         assert compare(ring_attention(), one.program, small).ok
 
 
-def test_what_cannot_be_simulated_is_timed_by_formula_and_said(
-    collhub: Callable[..., Any], tmp_path: Path
-) -> None:
+def test_exchanges_are_simulated_too(collhub: Callable[..., Any], tmp_path: Path) -> None:
     path = tmp_path / "p.program.json"
     path.write_text(program_to_json(moe()))
-    sizes = ("--size", "E=8,C=8,H=4,F=4")
+    sizes = ("--size", "E=8,C=8,H=4,F=4", "--jobs", "1")
     report = collhub("transform", path, *sizes, "--search", "--topology", "ring:4", "--json")
-    last = report.report()["changes"][-1]["change"]
-    assert "by formula" in last
-    assert "dispatched is AllToAll, which has no flat graph" in last
+    lines = [one["change"] for one in report.report()["changes"]]
+    assert lines[-1].startswith("times are simulated")
+    assert "dispatched: direct" in lines[2]
+
+
+def test_what_cannot_be_simulated_is_timed_by_formula_and_said() -> None:
+    binding = Binding(4, {"N": 4096})
+    found = searched(momentum(), binding, 10)
+    simulation = Simulation(RATES, parse_topology("ring:2"))
+    reason = simulated_exploration(found, [binding], simulation, 1)
+    assert isinstance(reason, str)
+    assert "ring:2 has 2 NPUs for 4 ranks" in reason
+
+
+def test_what_a_search_predicts_is_kept_with_its_machine(
+    collhub: Callable[..., Any], tmp_path: Path
+) -> None:
+    path, out = tmp_path / "p.program.json", tmp_path / "out.program.json"
+    path.write_text(program_to_json(momentum()))
+    network = ("--search", "--topology", "ring:4?bandwidth=50GB/s", "-O", "search.simulate=0")
+    told = []
+    for jobs in ("1", "2"):
+        done = collhub("transform", path, "--size", "N=4096", *network, "--jobs", jobs, "-o", out)
+        assert done.code == 0, done.err
+        *_, record = json.loads(out.read_text())["transformations"]
+        assert record["transformation"] == "search"
+        assert record["machine"]["link_bytes_per_s"] == 50e9
+        assert record["predicted_ns"] <= record["predicted_before_ns"]
+        first, *_ = [line for line in done.err.splitlines() if "winner for" in line]
+        assert f"{record['predicted_ns'] / 1000:.4g}" in first
+        told.append((done.err.splitlines()[:-1], out.read_bytes()))
+        # Other passes go on from it, and keep it.
+        assert collhub("transform", out, "--pass", "dead", "-o", tmp_path / jobs).code == 0
+    # Processes of the engine find what one finds, byte by byte.
+    assert told[0] == told[1]
 
 
 def test_script_of_the_winner_makes_it_again(collhub: Callable[..., Any], tmp_path: Path) -> None:
     path, out = tmp_path / "p.program.json", tmp_path / "out.program.json"
     path.write_text(program_to_json(attention()))
     sizes = ("-O", "num_ranks=4", "--size", "B=4,S=64,K=64,H=64")
-    network = ("--search", "--topology", "ring:4", "-O", "search.simulate=1", "-o", out)
+    network = (
+        "--search",
+        "--topology",
+        "ring:4",
+        "-O",
+        "search.simulate=1",
+        "-o",
+        out,
+        "--jobs",
+        "1",
+    )
     report = collhub("transform", path, *sizes, *network, "--json").report()
     lines = [one["change"] for one in report["changes"]]
     assert any(line.startswith("times are simulated") for line in lines)
@@ -172,7 +234,17 @@ def test_search_without_a_network_is_refused(
 def test_every_npu_of_the_network_has_a_rank(collhub: Callable[..., Any], tmp_path: Path) -> None:
     path, out = tmp_path / "p.program.json", tmp_path / "out.program.json"
     path.write_text(program_to_json(attention()))
-    network = ("--search", "--topology", "ring:6", "-O", "search.simulate=1", "-o", out)
+    network = (
+        "--search",
+        "--topology",
+        "ring:6",
+        "-O",
+        "search.simulate=1",
+        "-o",
+        out,
+        "--jobs",
+        "1",
+    )
     sizes = ("--size", "B=6,S=24,K=12,H=24")
     # The reader alone would take 4 ranks.
     report = collhub("transform", path, *sizes, *network, "--json").report()
@@ -180,6 +252,25 @@ def test_every_npu_of_the_network_has_a_rank(collhub: Callable[..., Any], tmp_pa
     assert ranks == "6 ranks a group, one an NPU of ring:6"
     assert times.startswith("times are simulated")
     assert program_from_json(out.read_bytes()) != attention()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--pass", "dead", "--jobs", "2"), "--jobs and --engine are for --search"),
+        (("--search", "--topology", "ring:4", "--engine", "prosesses"), "no engine 'prosesses'"),
+        (("--search", "--topology", "ring:4", "-O", "memory=1GiB"), "no option 'memory' here"),
+    ],
+)
+def test_engines_are_for_searches_and_known(
+    collhub: Callable[..., Any], tmp_path: Path, words: tuple[str, ...], message: str
+) -> None:
+    path = tmp_path / "p.program.json"
+    path.write_text(program_to_json(momentum()))
+    run = collhub("transform", path, "--size", "N=64", *words, "-o", tmp_path / "o.program.json")
+    assert run.code == 2
+    assert message in run.err
+    assert len(run.err.splitlines()) == 1
 
 
 def test_groups_have_as_many_npus_each(collhub: Callable[..., Any], tmp_path: Path) -> None:

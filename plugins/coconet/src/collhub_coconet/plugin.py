@@ -54,6 +54,7 @@ _PASSES = {
     "fuse": ("one kernel: pointwise, with at most one communication", FuseOptions),
     "overlap": ("a chain of producers and consumers works chunk by chunk", OverlapOptions),
 }
+_LINES = "collhub_coconet.documents.writing:lines"
 _LISTED = "collhub_coconet.passes.listing:moves"
 
 
@@ -66,6 +67,7 @@ def collhub_producers() -> Sequence[WorkloadReader]:
             "collhub_coconet.lowering.reading:read",
             ProgramOptions,
             samples="collhub_coconet.lowering.reading:samples",
+            lines=_LINES,
         ),
         WorkloadReader(
             _PYTHON,
@@ -73,6 +75,7 @@ def collhub_producers() -> Sequence[WorkloadReader]:
             PythonOptions,
             samples="collhub_coconet.language.reading:samples",
             executes_source=True,
+            lines=_LINES,
         ),
     ]
 

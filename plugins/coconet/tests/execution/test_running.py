@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from collhub_coconet import LOCAL, Binding, ProgramBuilder, all_reduce
+from collhub_coconet import LOCAL, Binding, Kind, ProgramBuilder, all_reduce
 from collhub_coconet.equivalence.blocks import spread
 from collhub_coconet.equivalence.comparison import random_arguments
+from collhub_coconet.equivalence.pointwise import pointwise
 from collhub_coconet.execution.order import random_order, waiting_edges
 from collhub_coconet.execution.running import execute, execute_and_compare
 from collhub_coconet.lowering.algorithms import Choice
@@ -46,11 +47,12 @@ def test_execution_equals_the_untransformed_program(label: str, choice: Choice) 
     st.sampled_from([5, 8, 11]),
     st.sampled_from([3, 8]),
     st.sampled_from([Choice("ring", 2), Choice("direct"), Choice("ring", 3, at_once=1)]),
+    st.booleans(),
 )
 def test_random_programs_are_executed_alike(
-    seed: int, num_ranks: int, rows: int, columns: int, choice: Choice
+    seed: int, num_ranks: int, rows: int, columns: int, choice: Choice, is_rearranging: bool
 ) -> None:
-    before = random_program(seed)
+    before = random_program(seed, is_rearranging=is_rearranging)
     after, moves = random_moves(before, seed + 1)
     flat = flat_of(after, num_ranks, choice, {"N": rows, "M": columns})
     found = execute_and_compare(before, flat, seed)
@@ -117,6 +119,15 @@ def test_an_order_of_a_seed_is_one_order() -> None:
     first, again, other = (list(random_order(flat.workload, seed)) for seed in (1, 1, 2))
     assert first == again != other
     assert sorted(first) == list(range(len(flat.workload.nodes)))
+
+
+def test_power_of_one_element_rounds_as_that_of_many() -> None:
+    # A stride of 0 makes numpy square instead: found by random programs.
+    value = np.array(0.55660945, np.float32)
+    two = np.asarray(2.0, np.float32)
+    alone = pointwise(Kind.POWER, [value, two])
+    among = pointwise(Kind.POWER, [value.reshape(1), two])
+    assert alone.tobytes() == among.tobytes()
 
 
 def test_sums_of_whole_numbers_are_equal_bit_by_bit() -> None:

@@ -45,15 +45,17 @@ def bound_from_json(
 def bound_to(program: Program, num_ranks: int, sizes: Mapping[str, int]) -> Binding:
     """Numbers for a program. Raises `InputError` for a size that is missing or not allowed."""
     place = Location(program.name)
+    # A foreign symbol is a slip that would make another one look forgotten.
+    foreign = sorted(sizes.keys() - program.sizes.keys())
+    if foreign:
+        message = f"the program has no symbol {foreign[0]}"
+        cure = f"its symbols: {', '.join(program.sizes) or 'none'}"
+        raise InputError(message, location=place, cure=cure, code="symbol")
     for symbol in sorted(program.sizes.keys() - sizes.keys()):
         message = f"symbol {symbol} is not bound"
         cure = f"state a number for it: -O sizes={symbol}=8"
         raise InputError(message, location=place, cure=cure, code="symbol")
     for symbol, size in sizes.items():
-        if symbol not in program.sizes:
-            message = f"the program has no symbol {symbol}"
-            cure = f"its symbols: {', '.join(program.sizes) or 'none'}"
-            raise InputError(message, location=place, cure=cure, code="symbol")
         low, high = program.sizes[symbol]
         if not low <= size <= high:
             message = f"size {symbol} is {size}, the program has {low}..{high}"

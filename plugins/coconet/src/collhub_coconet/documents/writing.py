@@ -18,6 +18,11 @@ def write(workload: Workload, options: NoOptions) -> WriteResult:
     return WriteResult((Artifact("", content),))
 
 
+def lines(workload: Workload) -> list[str]:
+    """The text of the program, for `collhub inspect`."""
+    return text(program_of(workload).program).splitlines()
+
+
 def write_text(workload: Workload, options: NoOptions) -> WriteResult:
     """One statement a line, layouts in brackets. Raises `InputError` as `write`."""
     content = text(program_of(workload).program).encode()

@@ -28,8 +28,9 @@ _UFUNCS: dict[Kind, Callable[..., Any]] = {
 
 def pointwise(kind: Kind, operands: list[Array]) -> Array:
     """The result of arrays of one element type that broadcast to one shape."""
-    # Stretched first: loops of numpy may round otherwise where a stride is 0.
-    full = [np.ascontiguousarray(one) for one in np.broadcast_arrays(*operands)]
+    # Stretched first: loops of numpy may round otherwise where a stride is 0. Copied always, since
+    # an array of one element passes for contiguous whatever its stride is.
+    full = [np.array(one, order="C", ndmin=1) for one in np.broadcast_arrays(*operands)]
     # Scalars of numpy become arrays again.
     result: Array = np.asarray(_UFUNCS[kind](*full))
     return result

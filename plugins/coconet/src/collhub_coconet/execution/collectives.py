@@ -42,6 +42,9 @@ class Run:
         contents = self.part.contents
         row = int(np.searchsorted(contents.last, node))
         kind = StepKind(int(contents.algorithm.steps.kind[row]))
+        # A delay of an endpoint, which touches no unit: the verifier judges the same steps.
+        if kind is StepKind.COMPUTE:
+            return
         if kind is StepKind.SEND:
             self.mail[rank, peer, tag] = self._read(row, int(contents.source[row]))
             return
@@ -97,8 +100,8 @@ class Run:
         if values is not None:
             return values
         unit = int(contents.input_of[address])
-        rank = int(contents.algorithm.steps.rank[row])
-        return self.initial(rank + self.part.first_rank, self._chunk(unit))
+        rank = int(contents.algorithm.steps.rank[row]) + self.part.first_rank
+        return self.initial(rank, self._chunk(unit, rank, is_given=False))
 
     def _write(self, row: int, payload: Payload) -> None:
         first = int(self.part.contents.destination[row])
@@ -108,11 +111,18 @@ class Run:
     def _give(self, node: int, rank: int) -> None:
         """Deliver what is ready behind a node."""
         for unit, address in self.gives.get(node, ()):
-            self.deliver(rank, self._chunk(unit), self.cells[address][1])
+            chunk = self._chunk(unit, rank, is_given=True)
+            self.deliver(rank, chunk, self.cells[address][1])
 
-    def _chunk(self, unit: int) -> int:
-        units = np.array([unit])
-        return int(chunk_numbers(self.part.grid, self.part.contents, units, self.piece)[0])
+    def _chunk(self, unit: int, rank: int, *, is_given: bool) -> int:
+        """The chunk of a unit of the full buffer, as a rank needs it or is given it."""
+        # Numbers are columns there: one row of each.
+        part, units = self.part, np.array([unit])
+        position = np.array([rank - part.first_rank])
+        found = chunk_numbers(
+            part.grid, part.contents, units, self.piece, position, is_given=is_given
+        )
+        return int(found[0])
 
 
 def versions_of(contents: Contents) -> dict[tuple[int, int], int]:

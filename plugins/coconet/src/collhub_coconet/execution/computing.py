@@ -26,8 +26,9 @@ def computed(values: Values, operation: Operation, rank: int, chosen: Int64Array
     if operation.kind in REDUCTIONS_TO_SCALARS:
         return _scalar(values, operation, rank).reshape(1)
     if operation.kind in CONTRACTIONS:
-        is_product = operation.kind is Kind.MATMUL
-        return (_product if is_product else _convolution)(values, operation, rank, chosen)
+        return _CONTRACTIONS[operation.kind](values, operation, rank, chosen)
+    if operation.kind is Kind.TRANSPOSE:
+        return values.read(operation.reads[0], rank, _mirrored(values, operation, chosen))
     if operation.kind is Kind.UPDATE:
         return values.read(operation.reads[1], rank, chosen)
     if operation.kind is Kind.DROPOUT:
@@ -112,6 +113,31 @@ def _product(values: Values, operation: Operation, rank: int, chosen: Int64Array
     return np.asarray(result[row_at, column_at])
 
 
+def _batch_product(values: Values, operation: Operation, rank: int, chosen: Int64Array) -> Array:
+    """Elements of the products of a batch, terms added in the order of the contracted dimension."""
+    x, w = (values.program.types[name] for name in operation.reads)
+    rows, size = values.binding.shape(x.shape)[-2:]
+    width = values.binding.shape(w.shape)[-1]
+    # Rows of all members of the batch stand one behind the other.
+    row, column = np.divmod(chosen, width)
+    member = row // rows
+    result = np.zeros(len(chosen), str(x.element))
+    for term in _terms(values, operation, rank, size, len(x.shape) - 1):
+        left = values.read(operation.reads[0], rank, row * size + term)
+        right = values.read(operation.reads[1], rank, (member * size + term) * width + column)
+        result += left * right
+    return result
+
+
+def _mirrored(values: Values, operation: Operation, chosen: Int64Array) -> Int64Array:
+    """Where elements of a transposed tensor stand in the operand."""
+    rows, columns = values.binding.shape(values.program.types[operation.name].shape)[-2:]
+    row, column = np.divmod(chosen, columns)
+    member, row = np.divmod(row, rows)
+    found: Int64Array = (member * columns + column) * rows + row
+    return found
+
+
 def _convolution(values: Values, operation: Operation, rank: int, chosen: Int64Array) -> Array:
     """Images and channels of a convolution that have the elements."""
     x, w = (values.program.types[name] for name in operation.reads)
@@ -136,5 +162,11 @@ def _convolution(values: Values, operation: Operation, rank: int, chosen: Int64A
     flat = result.reshape(len(images), len(channels), pixels)
     return np.asarray(flat[image_at, channel_at, pixel])
 
+
+_CONTRACTIONS = {
+    Kind.MATMUL: _product,
+    Kind.BATCH_MATMUL: _batch_product,
+    Kind.CONV: _convolution,
+}
 
 __all__ = ["computed", "elements_on", "finished", "partial"]

@@ -201,8 +201,8 @@ class _Job:
         if part.is_scalar:
             kind = self.flat.program.types[operation.name]
             values = finished(operation, values, np.dtype(str(kind.element)))
-        is_reduced = part.is_scalar or operation.kind is not Kind.ALL_GATHER
-        is_reduced &= operation.kind is not Kind.BROADCAST
+        is_moved = operation.kind in (Kind.ALL_GATHER, Kind.ALL_TO_ALL, Kind.BROADCAST)
+        is_reduced = part.is_scalar or not is_moved
         if self.wanted is not None and is_reduced and values.dtype.kind == "f":
             values = self._judged(part, rank, chosen, values)
         self.values.write(operation.name, rank, chosen, values)

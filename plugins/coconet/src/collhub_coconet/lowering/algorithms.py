@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from collhub_coconet.lowering.contents import Contents, contents_of
 from collhub_coconet.program.operations import Kind
+from collhub_coconet.program.program import Program
 from hub_core import HubError, InputError, Registry, Topology, read, synthesize, verify
 from hub_core.model import Algorithm, Collective, CollectiveKind
 
@@ -16,6 +17,13 @@ KINDS = {
     Kind.ALL_GATHER: CollectiveKind.ALL_GATHER,
     Kind.BROADCAST: CollectiveKind.BROADCAST,
     Kind.REDUCE: CollectiveKind.REDUCE,
+    Kind.ALL_TO_ALL: CollectiveKind.ALL_TO_ALL,
+}
+# Rings and halving define no other collectives than reductions and gatherings.
+_FALLBACKS = {
+    Kind.ALL_TO_ALL: "direct",
+    Kind.BROADCAST: "binomial",
+    Kind.REDUCE: "binomial",
 }
 # One scalar has no room for the units of other algorithms.
 OF_SCALARS = "binomial"
@@ -57,6 +65,18 @@ def choice_of(choices: Choices, name: str, *, is_scalar: bool = False) -> Choice
     if is_scalar:
         return choices.get(name, Choice(OF_SCALARS))
     return choices.get(name, choices.get("", Choice()))
+
+
+def fallbacks(program: Program, chunks: int = 1) -> dict[str, Choice]:
+    """Choices for the collectives that not every algorithm performs, by name.
+
+    `chunks`: pieces of each, and tiles of what they are overlapped with; one piece: no limit.
+    """
+    return {
+        one.name: Choice(_FALLBACKS[one.kind], chunks, tiles=chunks if chunks > 1 else None)
+        for one in program.operations
+        if one.kind in _FALLBACKS
+    }
 
 
 @dataclass(frozen=True, slots=True)

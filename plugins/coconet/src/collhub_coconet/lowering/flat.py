@@ -15,8 +15,10 @@ import numpy as np
 from collhub_columns import Int64Array
 
 from collhub_coconet.documents.text import reduces_scalar
-from collhub_coconet.lowering.algorithms import Algorithms, Call, Choices, choice_of
+from collhub_coconet.lowering.algorithms import Algorithms, Call, Choices, choice_of, fallbacks
+from collhub_coconet.lowering.buffers import full_bytes
 from collhub_coconet.lowering.contents import Contents
+from collhub_coconet.lowering.contracted import needed_chunks, own_chunks
 from collhub_coconet.lowering.grids import Grid
 from collhub_coconet.lowering.nodes import NodeList
 from collhub_coconet.lowering.order_of_use import chunk_numbers, ordered_chunks
@@ -31,9 +33,9 @@ from collhub_coconet.lowering.parts import (
 from collhub_coconet.lowering.producers import Producers, Ready
 from collhub_coconet.lowering.regions import Cut, cuts_of, regions_of
 from collhub_coconet.lowering.tiles import Tiles, tile_costs, tiles_of
-from collhub_coconet.lowering.turns import take_turns
+from collhub_coconet.lowering.turns import Streams, take_turns
 from collhub_coconet.lowering.views import viewed
-from collhub_coconet.program.operations import Kind, Operation
+from collhub_coconet.program.operations import CONTRACTIONS, Kind, Operation
 from collhub_coconet.program.program import Program, Stage
 from collhub_coconet.program.tensors import Binding
 from hub_core import Registry, Topology, discover, installed_version
@@ -51,12 +53,14 @@ def flatten(
     """The flat graph of a program, as one workload and a record of what its nodes do.
 
     Rank i of group k is rank k * p + i of the job, on the NPU of this number. `choices`: algorithm
-    and chunks by the name of a communication. Names of nodes state `origin`, the operations that a
+    and chunks by the name of a communication (rings in one piece; trees where there is a root,
+    direct messages for an AllToAll). Names of nodes state `origin`, the operations that a
     node comes from, and `fused_group`, their stage. Raises `HubError` for algorithms that do not
     fit, or whose contents are wrong.
     """
     algorithms = Algorithms(topology, registry or discover())
-    job = _Flattening(program, binding, choices or {}, algorithms)
+    chosen = choices if choices is not None else fallbacks(program)
+    job = _Flattening(program, binding, chosen, algorithms)
     for kernel in program.kernels():
         job.add_kernel(kernel)
     return job.finished()
@@ -64,7 +68,7 @@ def flatten(
 
 @dataclass(slots=True)
 class _Flattening:
-    """A flat graph under construction; `stream`: last computation of every rank in its stream."""
+    """A flat graph under construction."""
 
     program: Program
     binding: Binding
@@ -79,7 +83,7 @@ class _Flattening:
     pass_through: dict[str, frozenset[tuple[int, int]]] = field(default_factory=dict)
     contents: dict[str, Contents] = field(default_factory=dict)
     stage_of: dict[str, Stage] = field(init=False)
-    stream: Int64Array = field(init=False)
+    streams: Streams = field(init=False)
     orders: dict[Hashable, Int64Array] = field(default_factory=dict)
     tags: int = 0
     kernels: int = 0
@@ -89,7 +93,7 @@ class _Flattening:
         self.stage_of = {name: stage for stage in self.program.stages for name in stage.members}
         self.regions = regions_of(self.program)
         self.cuts = cuts_of(self.program, self.binding, self.regions, self._grid)
-        self.stream = np.full(self.program.num_groups * self.binding.num_ranks, -1, np.int64)
+        self.streams = Streams(self.program.num_groups * self.binding.num_ranks)
 
     def _ranks(self, group: int) -> Int64Array:
         """Ranks of the job in one group, as a column."""
@@ -108,11 +112,12 @@ class _Flattening:
         contents = self._contents(operation)
         if operation.kind is Kind.REDUCE_SCATTER:
             dimension, blocks = operation.dimension or 0, ranks
-        elif operation.kind is Kind.ALL_GATHER:
+        elif operation.kind in (Kind.ALL_GATHER, Kind.ALL_TO_ALL):
             dimension, blocks = operand.layout.dimension, ranks
         else:
             dimension, blocks = 0, 1
-        return Grid(shape, dimension, blocks, choice.chunks * contents.units // blocks)
+        across = kind.layout.dimension if operation.kind is Kind.ALL_TO_ALL else None
+        return Grid(shape, dimension, blocks, choice.chunks * contents.units // blocks, across)
 
     def _contents(self, operation: Operation) -> Contents:
         """The algorithm of a collective for one of its pieces."""
@@ -121,22 +126,13 @@ class _Flattening:
             kind = self.program.types[operation.name if is_scalar else operation.reads[0]]
             choice = choice_of(self.choices, operation.name, is_scalar=is_scalar)
             members = self.binding.ranks_of(kind.group)
-            size = self._full_bytes(operation, is_scalar)
+            size = full_bytes(self.program, self.binding, operation)
             piece = max(1, -(-size // choice.chunks))
             found = Kind.ALL_REDUCE if is_scalar else operation.kind
             root = operation.root if found in (Kind.BROADCAST, Kind.REDUCE) else None
             call = Call(found, members, root, piece)
             self.contents[operation.name] = self.algorithms.contents(call, choice)
         return self.contents[operation.name]
-
-    def _full_bytes(self, operation: Operation, is_scalar: bool) -> int:
-        """Bytes of the full buffer, all blocks as long as the longest."""
-        kind = self.program.types[operation.name]
-        if is_scalar or operation.kind is not Kind.REDUCE_SCATTER:
-            operand = kind if is_scalar else self.program.types[operation.reads[0]]
-            size = self.binding.bytes_of_rank(operand)
-            return size * self.binding.num_ranks if operation.kind is Kind.ALL_GATHER else size
-        return self.binding.bytes_of_rank(kind) * self.binding.num_ranks
 
     def _name(self, operations: Sequence[Operation]) -> int:
         """Enter the name of nodes that come from these operations."""
@@ -197,8 +193,12 @@ class _Flattening:
         self.parts.append(Segment(members, grid, tiles.chunks, self.kernels, is_partial))
         node = made[tiles.tile]
         for read in dict.fromkeys(read for one in operations for read in one.reads):
-            self.producers.wait(read, region, grid, tiles.owner, tiles.chunk, node)
-        self._in_stream(made, tiles.rank, stage)
+            asked, near = (tiles.owner, tiles.chunk, node), grid
+            if cut is not None and read == cut.source and last.kind in CONTRACTIONS:
+                index, chunk = self._needed(last, cut, tiles.chunk)
+                asked, near = (tiles.owner[index], chunk, node[index]), self.cuts[read].grid
+            self.producers.wait(read, region, near, *asked)
+        self.streams.put(self.nodes, made, tiles.rank, stage)
         found = Ready(region, grid, tiles.owner, tiles.chunk, node)
         self.producers.ready |= dict.fromkeys((one.name for one in working), found)
         if is_partial:
@@ -216,12 +216,15 @@ class _Flattening:
         for position in range(len(ranks)):
             order = self._order(cut, position)
             if kind.layout.is_sliced:
-                order = order[order // cut.grid.parts == position]
+                owners = cut.grid.owners(order, kind.layout.dimension)
+                order = order[owners == position]
             orders.append(order)
         return tiles_of(ranks, orders, choice.tiles)
 
     def _order(self, cut: Cut, position: int) -> Int64Array:
         """All chunks in the order in which a rank works on them."""
+        if cut.behind is not None:
+            return own_chunks(cut.grid, self._order(cut.behind, position), position)
         contents = self.contents.get(cut.lead)
         if contents is None:
             return np.arange(cut.grid.chunks)
@@ -234,20 +237,14 @@ class _Flattening:
             )
         return self.orders[key]
 
-    def _in_stream(self, made: Int64Array, rank: Int64Array, stage: Stage | None) -> None:
-        """Order computations of a rank: those of kernels one by one, of fused ones on their own.
-
-        A kernel that communicates runs beside the others, as overlapping needs it.
-        """
-        self.nodes.chain(made, rank)
-        if stage is not None and stage.family != "pointwise":
-            return
-        order = np.argsort(rank, kind="stable")
-        ranks, first, counts = np.unique(rank[order], return_index=True, return_counts=True)
-        before = self.stream[ranks]
-        is_behind = before >= 0
-        self.nodes.control.append((before[is_behind], made[order][first][is_behind]))
-        self.stream[ranks] = made[order][first + counts - 1]
+    def _needed(
+        self, operation: Operation, cut: Cut, chunk: Int64Array
+    ) -> tuple[Int64Array, Int64Array]:
+        """(index into chunks of a product, chunk of the operand) of all that is needed."""
+        assert cut.behind is not None
+        kind = self.program.types[cut.source]
+        leading = len(kind.shape) - (1 if cut.source == operation.reads[0] else 2)
+        return needed_chunks(cut.grid, cut.behind.grid, leading, chunk)
 
     def _message(self, operation: Operation) -> None:
         """SEND on the ranks of one group and RECV on those of the other, one a chunk."""
@@ -258,7 +255,8 @@ class _Flattening:
         grid, region = cut.grid, self.regions[operation.name]
         orders = [self._order(cut, position) for position in range(len(ours))]
         if kind.layout.is_sliced:
-            orders = [one[one // grid.parts == place] for place, one in enumerate(orders)]
+            owners = [grid.owners(one, kind.layout.dimension) for one in orders]
+            orders = [one[owners[place] == place] for place, one in enumerate(orders)]
         tiles = tiles_of(ours, orders, None)
         shift = theirs[0] - ours[0]
         size = self.binding.bytes_of_rank(kind)
@@ -332,10 +330,15 @@ class _Flattening:
         )
         for piece in range(pieces):
             base = made[piece * count]
-            chunk = chunk_numbers(grid, contents, contents.need_unit, piece)
-            rank = first + position[contents.need_node]
+            needed_by = position[contents.need_node]
+            chunk = chunk_numbers(
+                grid, contents, contents.need_unit, piece, needed_by, is_given=False
+            )
+            rank = first + needed_by
             self.producers.wait(operand, region, grid, rank, chunk, contents.need_node + base)
-            chunk = chunk_numbers(grid, contents, contents.give_unit, piece)
+            chunk = chunk_numbers(
+                grid, contents, contents.give_unit, piece, contents.give_rank, is_given=True
+            )
             rank, is_made = first + contents.give_rank, contents.give_node >= 0
             given.append((rank[is_made], chunk[is_made], contents.give_node[is_made] + base))
             kept.append((rank[~is_made], chunk[~is_made]))

@@ -18,22 +18,38 @@ class Grid:
     belongs to rank b of the group; one block: the whole tensor. Part s of a block of n elements, in
     their order, has elements s * n // parts to (s + 1) * n // parts, so that nothing is dropped
     where the sizes do not divide.
+
+    `across`: of an AllToAll from slices of `dimension` to slices of another one, that other one.
+    Block i * blocks + j is then what goes from rank i to rank j: block i along `dimension`, j along
+    `across`.
     """
 
     shape: tuple[int, ...]
     dimension: int
     blocks: int
     parts: int
+    across: int | None = None
 
     @property
     def chunks(self) -> int:
         """Number of chunks."""
-        return self.blocks * self.parts
+        # Of an exchange there is a block for every pair of ranks.
+        pairs = 1 if self.across is None else self.blocks
+        return self.blocks * pairs * self.parts
+
+    def owners(self, chunks: Int64Array, dimension: int) -> Int64Array:
+        """The rank that has each chunk of a tensor that is sliced along `dimension`."""
+        block: Int64Array = chunks // self.parts
+        # Of an exchange, those who send have one dimension, those who receive the other.
+        if self.across is None:
+            return block
+        source, target = np.divmod(block, self.blocks)
+        return target if dimension == self.across else source
 
     def is_comparable(self, other: Grid) -> bool:
         """Whether both cut one tensor in the same blocks, so that chunks overlap in order."""
-        mine = self.shape, self.dimension, self.blocks
-        return mine == (other.shape, other.dimension, other.blocks)
+        mine = self.shape, self.dimension, self.blocks, self.across
+        return mine == (other.shape, other.dimension, other.blocks, other.across)
 
     def overlaps(self, chunks: Int64Array, other: Grid) -> tuple[Int64Array, Int64Array]:
         """(index into `chunks`, chunk of `other`) of all that share an element.
@@ -61,6 +77,15 @@ class Grid:
         whole = np.arange(int(np.prod(self.shape, dtype=np.int64))).reshape(self.shape)
         if self.blocks == 1:
             return whole.reshape(-1)
-        first, behind = block_bounds(self.shape[self.dimension], self.blocks, block)
-        place = (slice(None),) * self.dimension + (slice(first, behind),)
-        return whole[place].reshape(-1)
+        place = [slice(None)] * len(self.shape)
+        source, target = (block, 0) if self.across is None else divmod(block, self.blocks)
+        place[self.dimension] = self._bounds(self.dimension, source)
+        if self.across is not None:
+            place[self.across] = self._bounds(self.across, target)
+        return whole[tuple(place)].reshape(-1)
+
+    def _bounds(self, dimension: int, block: int) -> slice:
+        """A block of one dimension."""
+        # As layouts cut it, the last block may be shorter.
+        first, behind = block_bounds(self.shape[dimension], self.blocks, block)
+        return slice(first, behind)

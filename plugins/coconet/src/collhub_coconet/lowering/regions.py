@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from collhub_coconet.lowering.contracted import product_grid
 from collhub_coconet.lowering.grids import Grid
-from collhub_coconet.program.operations import REDUCTIONS_TO_SCALARS, Kind, Operation
+from collhub_coconet.program.operations import (
+    CONTRACTIONS,
+    REDUCTIONS_TO_SCALARS,
+    Kind,
+    Operation,
+)
 from collhub_coconet.program.program import Program
 from collhub_coconet.program.tensors import Binding
 
@@ -16,11 +22,15 @@ class Cut:
     """Chunks of a value, and the collective that says in which order they are made.
 
     `is_needed`: the collective reads them, in the order of its first use; else it gives them.
+    Of a product, and of what reads it: `source`, the operand whose chunks it follows, and
+    `behind`, their cut.
     """
 
     grid: Grid
     lead: str
     is_needed: bool
+    source: str = ""
+    behind: Cut | None = None
 
 
 GridOf = Callable[[Operation, Grid | None], Grid]
@@ -50,7 +60,8 @@ def cuts_of(
     """The cut of every operation that works chunk by chunk.
 
     A computation is cut as the communication that reads it, through other computations too; else as
-    the one whose result it reads. What has another shape than the communicated tensor is whole.
+    the one whose result it reads. A product is cut as an operand that arrives by rows. What else
+    has another shape than the communicated tensor is whole.
     """
     cuts: dict[str, Cut] = {}
     _cut_communications(program, regions, grid_of, cuts)
@@ -61,6 +72,9 @@ def cuts_of(
         for name in operation.reads:
             if name in program.by_name:
                 source = program.by_name[name]
+                if operation.kind in CONTRACTIONS:
+                    _contract(program, binding, regions, cuts, operation, source)
+                    continue
                 _follow(program, binding, regions, cuts, operation, source, is_needed=False)
     # A Send takes the cut of what it sends, if there is one.
     for operation in program.operations:
@@ -101,7 +115,26 @@ def _follow(
         return
     if _fits(program, binding, operation, cut.grid):
         lead_is_needed = is_needed and (neighbour.is_communication or cut.is_needed)
-        cuts[operation.name] = Cut(cut.grid, cut.lead, lead_is_needed)
+        cuts[operation.name] = replace(cut, is_needed=lead_is_needed)
+
+
+def _contract(
+    program: Program,
+    binding: Binding,
+    regions: dict[str, int],
+    cuts: dict[str, Cut],
+    operation: Operation,
+    source: Operation,
+) -> None:
+    """Cut a product as the operand that arrives chunk by chunk, where rows of it are enough."""
+    cut = cuts.get(source.name)
+    is_near = regions[operation.name] == regions[source.name]
+    if operation.name in cuts or cut is None or not is_near:
+        return
+    # The operand decides: its chunks come in the order of the communication.
+    grid = product_grid(program, binding, operation, source.name, cut.grid)
+    if grid is not None:
+        cuts[operation.name] = Cut(grid, cut.lead, cut.is_needed, source.name, cut)
 
 
 def _fits(program: Program, binding: Binding, operation: Operation, grid: Grid) -> bool:
@@ -111,4 +144,4 @@ def _fits(program: Program, binding: Binding, operation: Operation, grid: Grid) 
         return False
     if not kind.layout.is_sliced:
         return True
-    return grid.blocks > 1 and grid.dimension == kind.layout.dimension
+    return grid.blocks > 1 and kind.layout.dimension in (grid.dimension, grid.across)

@@ -1,4 +1,4 @@
-"""Pieces of a collective take turns, so that the first one is over early."""
+"""Who waits for its turn on a rank: pieces of a collective, and kernels."""
 
 from __future__ import annotations
 
@@ -7,7 +7,30 @@ from collhub_columns import Int64Array
 from collhub_templates import Lists, Template
 
 from collhub_coconet.lowering.nodes import NodeList
+from collhub_coconet.program.program import Stage
 from hub_core.model import NodeKind
+
+
+class Streams:
+    """The last computation of every rank, behind which the next kernel runs."""
+
+    def __init__(self, ranks: int) -> None:
+        self._last = np.full(ranks, -1, np.int64)
+
+    def put(self, nodes: NodeList, made: Int64Array, rank: Int64Array, stage: Stage | None) -> None:
+        """Order computations of a rank: those of kernels one by one, of fused ones on their own.
+
+        A kernel that communicates runs beside the others, as overlapping needs it.
+        """
+        nodes.chain(made, rank)
+        if stage is not None and stage.family != "pointwise":
+            return
+        order = np.argsort(rank, kind="stable")
+        ranks, first, counts = np.unique(rank[order], return_index=True, return_counts=True)
+        before = self._last[ranks]
+        is_behind = before >= 0
+        nodes.control.append((before[is_behind], made[order][first][is_behind]))
+        self._last[ranks] = made[order][first + counts - 1]
 
 
 def take_turns(

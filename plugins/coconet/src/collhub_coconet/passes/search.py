@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Executor
 from dataclasses import replace
 
 from collhub_coconet.documents.bound_document import bound_to
 from collhub_coconet.documents.node_statements import BoundProgram
 from collhub_coconet.lowering.workload import lower
+from collhub_coconet.passes.outlook import Outlook
 from collhub_coconet.passes.rewritten_workload import parameter_text, read_program, record_fields
 from collhub_coconet.passes.search_options import SearchOptions
 from collhub_coconet.program.size_ranges import parsed_ranges
@@ -16,17 +18,24 @@ from collhub_coconet.search.cost_models import FormulaModel
 from collhub_coconet.search.explore import Candidate, Exploration, explore
 from collhub_coconet.search.rates import Rates, is_any_to_any, link_of
 from collhub_coconet.search.simulation import Simulation, simulated_exploration
+from collhub_coconet.search.workers import Progress, silent
 from collhub_coconet.transformations.costs import costs
-from hub_core import Topology, discover, read_topology
+from hub_core import Topology, read_topology
 from hub_core.model import InputError, UsageError, Workload, format_bytes, format_time
 from hub_core.plugin_api import PassReport
 
 
-def run(workload: Workload, options: SearchOptions) -> tuple[Workload, PassReport]:
+def run(
+    workload: Workload,
+    options: SearchOptions,
+    workers: Executor | None = None,
+    progress: Progress = silent,
+) -> tuple[Workload, PassReport]:
     """The fastest program at the sizes of the workload, and what was found at all sizes.
 
     Told are the winner of every range of sizes with the passes that make it, and the front of time
-    and memory at the largest. Raises `InputError` for a network with too few NPUs.
+    and memory at the largest. The result is that of any number of `workers`. Raises `InputError`
+    for a network with too few NPUs.
     """
     found = read_program(workload, options)
     topology = _topology(options)
@@ -34,15 +43,33 @@ def run(workload: Workload, options: SearchOptions) -> tuple[Workload, PassRepor
     # The workload has one of these sizes, or none.
     bindings = size_points(bound, options.sizes, options.points)
     rates = _rates(topology, options)
-    explored = explore(bound.program, bindings, FormulaModel(rates), options.states)
+    # Of a search that is simulated too, the formulas are the first half.
+    share = 0.5 if options.simulate else 1.0
+    explored = explore(
+        bound.program,
+        bindings,
+        FormulaModel(rates),
+        options.states,
+        workers=workers,
+        progress=lambda done, what: progress(share * done, what),
+    )
     how = "by formula"
     if options.simulate:
-        simulation = Simulation(rates, topology, discover())
-        judged = simulated_exploration(explored, bindings, simulation, options.simulate)
-        how = f"simulated: {len(judged.candidates)} programs" if judged else _unlike(simulation)
-        explored = judged or explored
-    best = explored.winner(_own_place(bound, bindings))
-    after = _lowered(bound, best)
+        judged = simulated_exploration(
+            explored,
+            bindings,
+            Simulation(rates, topology),
+            options.simulate,
+            workers=workers,
+            progress=lambda done, what: progress(share + share * done, what),
+        )
+        if isinstance(judged, str):
+            how = f"by formula, since a program cannot be simulated: {judged}"
+        else:
+            how, explored = f"simulated: {len(judged.candidates)} programs", judged
+    place = _own_place(bound, bindings)
+    outlook = Outlook(topology, rates, how)
+    after = _lowered(bound, explored, place, outlook)
     ranks = f"{bound.binding.num_ranks} ranks a group, one an NPU of {topology.name}"
     changes = (*found.filled_in, *told(explored, bindings), ranks, f"times are {how}")
     return replace(after, provenance=workload.provenance), PassReport(changes)
@@ -74,11 +101,6 @@ def _own_place(bound: BoundProgram, bindings: Sequence[Binding]) -> int:
     sizes = [dict(one.sizes) for one in bindings]
     own = dict(bound.binding.sizes)
     return sizes.index(own) if own in sizes else 0
-
-
-def _unlike(simulation: Simulation) -> str:
-    """Why times are by formula though they were to be simulated."""
-    return f"by formula, since a program cannot be simulated: {simulation.failed}"
 
 
 def _topology(options: SearchOptions) -> Topology:
@@ -114,8 +136,9 @@ def _rates(topology: Topology, options: SearchOptions) -> Rates:
     )
 
 
-def _lowered(bound: BoundProgram, best: Candidate) -> Workload:
-    """The workload of the winner, with the record of every move."""
+def _lowered(bound: BoundProgram, explored: Exploration, place: int, outlook: Outlook) -> Workload:
+    """The workload of the winner, with the record of every move, and what was predicted."""
+    best = explored.winner(place)
     history = list(bound.history)
     # Effects are told step by step, as those of single passes.
     before = bound.program
@@ -123,6 +146,7 @@ def _lowered(bound: BoundProgram, best: Candidate) -> Workload:
         effect = costs(step.program, bound.binding) - costs(before, bound.binding)
         history.append(record_fields(step.record, before, effect))
         before = step.program
+    history.append(outlook.record(explored.candidates[0], best, place))
     return lower(best.program, bound.binding, tuple(history))
 
 
@@ -149,8 +173,15 @@ def told(explored: Exploration, bindings: Sequence[Binding]) -> Iterator[str]:
     for one in explored.front(last):
         memory = format_bytes(one.peaks[last])
         yield f"  {_time(one.timings[last].seconds)}, {memory}: {script(one) or 'no pass'}"
-    end = "all were looked at" if explored.is_complete else "more are there: raise -O states"
-    yield f"{explored.visited} programs gone on from, {explored.pruned} not for their bound; {end}"
+    yield f"{explored.visited} programs gone on from, {explored.pruned} not for their bound"
+    yield completeness(explored)
+
+
+def completeness(explored: Exploration) -> str:
+    """Whether the search saw everything, in words."""
+    if explored.is_complete:
+        return "search is complete: every program that legal moves reach was looked at, or bounded"
+    return "search is NOT complete: it stopped at -O states programs, and more are there"
 
 
 def script(candidate: Candidate) -> str:

@@ -17,7 +17,7 @@ class SearchOptions(StatedOptions):
     )
     points: int = option(OptionType.INT, 7, "sizes to time of a range", minimum=2, maximum=64)
     topology: str | None = optional("network, as ring:8 or a file; rank r on NPU r")
-    states: int = option(OptionType.INT, 300, "programs to look at", minimum=1, maximum=100000)
+    states: int = option(OptionType.INT, 5000, "programs to look at", minimum=1, maximum=100000)
     simulate: int = option(
         OptionType.INT,
         3,

@@ -42,7 +42,7 @@ class ProgramBuilder:
         group: int = 0,
     ) -> Value:
         """Declare a tensor that the program is given."""
-        kind = TensorType(ElementType(element), shape, layout, group)
+        kind = _tensor_type(name, element, shape, layout, group)
         return self._declare(Argument(name, kind))
 
     def state(
@@ -55,7 +55,7 @@ class ProgramBuilder:
         whole_after: bool = False,
     ) -> Value:
         """Declare a state; `whole_after`: every rank reads all of it after the program."""
-        kind = TensorType(ElementType(element), shape, layout, group)
+        kind = _tensor_type(name, element, shape, layout, group)
         return self._declare(Argument(name, kind, is_state=True, whole_after=whole_after))
 
     def apply(self, kind: Kind, operands: Sequence[Value | float], **attributes: object) -> Value:
@@ -332,3 +332,19 @@ def update(state: Value, value: Value) -> Value:
     Both have one type and layout; the name of the state goes on to mean what it was before.
     """
     return state.builder.apply(Kind.UPDATE, (state, value))
+
+
+def _tensor_type(
+    name: str, element: str, shape: tuple[Size, ...], layout: Layout, group: int
+) -> TensorType:
+    """The type of an argument. Raises `InputError` for an element type or layout that is none."""
+    if not isinstance(layout, Layout):
+        message = f"argument {name}: layout {layout!r} is none"
+        raise InputError(message, cure="state LOCAL, REPLICATED or sliced(0)", code="layout")
+    # A program in Python may state anything.
+    known = [str(one) for one in ElementType]
+    if element not in known:
+        message = f"argument {name}: element type {element!r} is none"
+        raise InputError(message, cure=f"state one of {', '.join(known)}", code="element")
+    found = ElementType(element)
+    return TensorType(found, shape, layout, group)

@@ -6,8 +6,7 @@ A `Program` that exists is well typed; everything else is refused where it is bu
 from __future__ import annotations
 
 from collections.abc import Mapping
-from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from types import MappingProxyType
 
@@ -62,6 +61,12 @@ class Program:
         object.__setattr__(self, "types", MappingProxyType(types))
         self._check_stages()
 
+    def __getstate__(self) -> dict[str, object]:
+        """What is sent to other processes: all but what is made when it is asked for."""
+        # A read-only view of a mapping cannot be pickled.
+        kept = {one.name: getattr(self, one.name) for one in fields(self)}
+        return kept | {"sizes": dict(self.sizes), "types": dict(self.types)}
+
     @cached_property
     def by_name(self) -> Mapping[str, Operation]:
         """Operations by the name of their value.
@@ -113,7 +118,9 @@ class Program:
 
         Nothing is typed again. Raises `InputError` for stages with a cycle.
         """
-        result = copy(self)
+        # As a copy, with what was made already: operations and types are the same.
+        result = object.__new__(Program)
+        vars(result).update(vars(self))
         object.__setattr__(result, "stages", stages)
         object.__setattr__(result, "chains", chains)
         result._check_stages()

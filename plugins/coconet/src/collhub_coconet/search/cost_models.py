@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol as TypingProtocol
 
 from collhub_coconet.documents.text import reduces_scalar
+from collhub_coconet.lowering.timing import peak_bytes
 from collhub_coconet.program.operations import (
     CONTRACTIONS,
     REDUCTIONS_TO_SCALARS,
@@ -15,6 +16,7 @@ from collhub_coconet.program.operations import (
 )
 from collhub_coconet.program.program import Program
 from collhub_coconet.program.tensors import Binding
+from collhub_coconet.search.bounds import Least, least
 from collhub_coconet.search.collective_times import CHUNK_COUNTS, PROTOCOLS, Means, best_choice
 from collhub_coconet.search.rates import Rates
 from collhub_coconet.transformations.costs import memory_bytes, operations_of
@@ -35,8 +37,8 @@ class CostModel(TypingProtocol):
         """The time with the best choices."""
         ...
 
-    def bound(self, program: Program, binding: Binding) -> float:
-        """Seconds that no program reachable from this one by transformations falls below."""
+    def bound(self, program: Program, binding: Binding, kinds: Sequence[str]) -> Least:
+        """Time and memory that no program falls below that moves of these kinds lead to."""
         ...
 
 
@@ -56,31 +58,13 @@ class FormulaModel:
         # Choices are made while the parts are timed.
         return Timing(run.seconds(), run.choices)
 
-    def bound(self, program: Program, binding: Binding) -> float:
-        """The busiest resource: what has to be sent, computed and read in any case.
-
-        A transformation moves work onto slices at best: a p-th of operations and bytes is left. Of
-        an all-reduce the reduce-scatter stays, of a message a p-th.
-        """
-        rates, ranks = self.rates, binding.num_ranks
-        # Admissible: each term is a p-th of what the program has now, or less.
-        sent = sum(_least_sent(program, one, binding) for one in program.operations)
-        work = sum(operations_of(program, one, binding) for one in program.operations)
-        read = sum(binding.bytes_of_rank(one.type) for one in program.arguments) / ranks
-        return max(
-            sent / rates.link_bytes_per_s,
-            work / ranks / rates.operations_per_s,
-            read / rates.memory_bytes_per_s,
-        )
-
-
-def _least_sent(program: Program, operation: Operation, binding: Binding) -> float:
-    """Bytes that a rank sends for an operation whatever is transformed."""
-    kind = program.types[operation.name]
-    size = binding.elements(kind.shape) * kind.element.element_bytes
-    if operation.kind in (Kind.ALL_REDUCE, Kind.REDUCE_SCATTER):
-        return size * (binding.num_ranks - 1) / binding.num_ranks
-    return size / binding.num_ranks if operation.kind is Kind.SEND else 0.0
+    def bound(self, program: Program, binding: Binding, kinds: Sequence[str]) -> Least:
+        """The bound of `least`; where chains alone can change, by the kernels as they are."""
+        found = least(program, binding, self.rates, kinds)
+        if "fuse" in kinds:
+            return found
+        run = _Run(self.rates, program, binding)
+        return Least(max(found.seconds, run.least_seconds()), peak_bytes(program, binding))
 
 
 @dataclass(slots=True)
@@ -117,6 +101,22 @@ class _Run:
             overhead = launches[name] * self.rates.launch_s
             total += self._overlapped(name, list(busy.values()), overhead)
         return total
+
+    def least_seconds(self) -> float:
+        """Seconds that no chains of these kernels fall below.
+
+        Kernels of one resource wait for one another in a chain too, and one that reduces to a
+        scalar is in none.
+        """
+        alone, busy = 0.0, dict[str, float]()
+        for kernel in self.program.kernels():
+            took = self._kernel(kernel, "")
+            if any(one.kind in REDUCTIONS_TO_SCALARS for one in kernel):
+                alone += took
+                continue
+            resource = self._resource(kernel)
+            busy[resource] = busy.get(resource, 0.0) + took
+        return alone + max(busy.values(), default=0.0)
 
     def _resource(self, kernel: list[Operation]) -> str:
         """What a kernel keeps busy: a group's processors or links, or the network between groups.

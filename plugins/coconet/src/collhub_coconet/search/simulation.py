@@ -3,86 +3,85 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from concurrent.futures import Executor
+from dataclasses import dataclass, replace
+from functools import cache
 
-from collhub_coconet.lowering.algorithms import KINDS, Choice
+from collhub_coconet.lowering.algorithms import Choice, fallbacks
 from collhub_coconet.lowering.timing import Machine, makespan
-from collhub_coconet.program.operations import Kind
 from collhub_coconet.program.program import Program
 from collhub_coconet.program.tensors import Binding
 from collhub_coconet.search.collective_times import PROTOCOLS, Means, Protocol
 from collhub_coconet.search.cost_models import Timing
 from collhub_coconet.search.explore import Candidate, Exploration
 from collhub_coconet.search.rates import Rates
-from hub_core import HubError, Registry, Topology
+from collhub_coconet.search.workers import Progress, done_by, silent
+from hub_core import HubError, Registry, Topology, discover
 
 ALGORITHMS = ("ring", "halving-doubling", "double-binary-tree")
 CHUNKS = (1, 4, 16)
 _EVERYTHING = "all collectives"
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Simulation:
-    """Times programs on the simulator of workloads.
-
-    `failed`: why a program could not be simulated, in one line; empty so far.
-    """
+    """The machine on which programs are simulated: rates of a rank, and the network."""
 
     rates: Rates
     topology: Topology
-    registry: Registry
-    failed: str = ""
-    _networks: dict[str, Topology] = field(default_factory=dict)
 
-    def timing(self, program: Program, binding: Binding) -> Timing | None:
+    def timing(self, program: Program, binding: Binding) -> Timing | str:
         """The best time found: protocols, then algorithms, then chunk counts, one after another.
 
-        All collectives of the program are carried out by the same means. None where it cannot be
-        simulated.
+        All collectives of the program are carried out by the same means. Where it cannot be
+        simulated, the reason in one line.
         """
         # Coordinate descent: all combinations would be three times as many.
         best: tuple[float, Means] | None = None
+        failed = ""
         means = Means(ALGORITHMS[0], PROTOCOLS[0].name, CHUNKS[0])
         for stage in ("protocol", "algorithm", "chunks"):
             start = best[1] if best else means
             for other in _others(start, stage):
                 seconds = self._seconds(program, binding, other)
-                if seconds is not None and (best is None or seconds < best[0]):
+                if isinstance(seconds, str):
+                    failed = failed or seconds
+                elif best is None or seconds < best[0]:
                     best = seconds, other
         if best is None:
-            return None
-        return Timing(best[0], {_EVERYTHING: best[1]})
+            return failed
+        # Collectives that have no choice go by the name of their own algorithm.
+        others = fallbacks(program, best[1].chunks)
+        named = {
+            name: replace(best[1], algorithm=str(one.algorithm)) for name, one in others.items()
+        }
+        is_all = all(one.name in named for one in program.operations if one.is_communication)
+        common = {} if is_all else {_EVERYTHING: best[1]}
+        return Timing(best[0], common | named)
 
-    def _seconds(self, program: Program, binding: Binding, means: Means) -> float | None:
-        """Simulated seconds by one means; None where it does not fit."""
-        # Flat graphs have no algorithms for some communications.
-        strange = [one for one in program.operations if one.is_communication]
-        strange = [one for one in strange if one.kind not in (*KINDS, Kind.SEND)]
-        if strange:
-            self.failed = f"{strange[0].name} is {strange[0].kind}, which has no flat graph"
-            return None
-        choice = Choice(means.algorithm, means.chunks, tiles=max(means.chunks, 1))
+    def _seconds(self, program: Program, binding: Binding, means: Means) -> float | str:
+        """Simulated seconds by one means; the reason where it does not fit."""
         # Tiles of computations are as many as chunks of collectives.
+        choice = Choice(means.algorithm, means.chunks, tiles=means.chunks)
+        protocol = next(one for one in PROTOCOLS if one.name == means.protocol)
         machine = Machine(
             self.rates.operations_per_s,
             self.rates.memory_bytes_per_s,
             self.rates.launch_s,
-            topology=self._network(means.protocol),
+            topology=_seen_by(self.topology, protocol),
         )
+        choices = {"": choice} | fallbacks(program, means.chunks)
         try:
-            found = makespan(program, binding, machine, {"": choice}, registry=self.registry)
+            return makespan(program, binding, machine, choices, registry=_registry()).time_s
         # Halving needs a power of two, for one.
         except HubError as error:
-            self.failed = self.failed or str(error)
-            return None
-        return found.time_s
+            return str(error)
 
-    def _network(self, name: str) -> Topology:
-        """The network as a protocol sees it: less data, and a latency for every step."""
-        if name not in self._networks:
-            protocol = next(one for one in PROTOCOLS if one.name == name)
-            self._networks[name] = _seen_by(self.topology, protocol)
-        return self._networks[name]
+
+@cache
+def _registry() -> Registry:
+    """The plugins, found once in a process."""
+    return discover()
 
 
 def _others(means: Means, stage: str) -> Iterator[Means]:
@@ -114,26 +113,43 @@ def _seen_by(topology: Topology, protocol: Protocol) -> Topology:
 
 
 def simulated_exploration(
-    explored: Exploration, bindings: Sequence[Binding], simulation: Simulation, count: int
-) -> Exploration | None:
+    explored: Exploration,
+    bindings: Sequence[Binding],
+    simulation: Simulation,
+    count: int,
+    *,
+    workers: Executor | None = None,
+    progress: Progress = silent,
+) -> Exploration | str:
     """The most promising candidates with simulated times: the first, the fastest, the front.
 
-    `count`: how many of the fastest, and of the front, at every size. None where one of them cannot
-    be simulated, so that times of two models are never compared.
+    `count`: how many of the fastest, and of the front, at every size. Where one of them cannot be
+    simulated, the reason, since times of two models are never compared. `workers`: simulate one
+    program at one size each.
     """
     # Formulas choose, the simulator judges.
     chosen = _promising(explored, len(bindings), count)
-    judged = []
-    for one in chosen:
-        timings = []
-        for binding in bindings:
-            timing = simulation.timing(one.program, binding)
-            # All or none.
-            if timing is None:
-                return None
-            timings.append(timing)
-        judged.append(replace(one, timings=tuple(timings)))
-    return replace(explored, candidates=judged)
+    tasks = [(simulation, one.program, size) for one in chosen for size in bindings]
+    told = f"simulating {len(chosen)} programs"
+    timings = done_by(workers, _simulated, tasks, lambda done: progress(done / len(tasks), told))
+    judged: list[Timing] = []
+    for timing in timings:
+        if isinstance(timing, str):
+            return timing
+        judged.append(timing)
+    sizes = len(bindings)
+    found = [
+        replace(one, timings=tuple(judged[place * sizes : (place + 1) * sizes]))
+        for place, one in enumerate(chosen)
+    ]
+    return replace(explored, candidates=found)
+
+
+def _simulated(task: tuple[Simulation, Program, Binding]) -> Timing | str:
+    """One program at one size, in this process or another."""
+    simulation, program, binding = task
+    # A method and its object travel to other processes as one task.
+    return simulation.timing(program, binding)
 
 
 def _promising(explored: Exploration, sizes: int, count: int) -> list[Candidate]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from collhub_coconet.program.operations import POINTWISE, Kind, Operation
@@ -41,27 +41,24 @@ def legal_moves(program: Program, binding: Binding) -> list[Move]:
     """
     # Effects are differences to this.
     before = costs(program, binding)
-    found = []
-    for attempt in _attempts(program):
-        try:
-            rewrite = attempt()
-        # Most attempts are none: the conditions decide, not this list.
-        except RefusedMoveError:
-            continue
-        if rewrite.program == program:
-            continue
-        effect = costs(rewrite.program, binding) - before
-        found.append(Move(rewrite, effect))
-    return found
+    return [
+        Move(rewrite, costs(rewrite.program, binding) - before)
+        for rewrite in legal_rewrites(program, TRANSFORMATIONS)
+    ]
 
 
-def _attempts(program: Program) -> Iterator[Attempt]:
-    yield from _splits(program)
-    yield from _reorders(program)
-    for state in program.states:
-        yield lambda state=state: as_slice(program, [state])  # type: ignore[misc]
-    yield from _fusions(program)
-    yield from _overlaps(program)
+def legal_rewrites(program: Program, kinds: Sequence[str]) -> Iterator[Rewrite]:
+    """The legal moves of some of `TRANSFORMATIONS`, without their effects."""
+    for kind in TRANSFORMATIONS:
+        attempts = _ATTEMPTS[kind](program) if kind in kinds else ()
+        for attempt in attempts:
+            try:
+                rewrite = attempt()
+            # Most attempts are none: the conditions decide, not this list.
+            except RefusedMoveError:
+                continue
+            if rewrite.program != program:
+                yield rewrite
 
 
 def _splits(program: Program) -> Iterator[Attempt]:
@@ -87,6 +84,12 @@ def _reorders(program: Program) -> Iterator[Attempt]:
             yield lambda name=name, chosen=chosen: reorder(  # type: ignore[misc]
                 program, name, chosen
             )
+
+
+def _states(program: Program) -> Iterator[Attempt]:
+    """States one by one: what holds for several holds for each."""
+    for state in program.states:
+        yield lambda state=state: as_slice(program, [state])  # type: ignore[misc]
 
 
 def _fusions(program: Program) -> Iterator[Attempt]:
@@ -165,8 +168,11 @@ def _overlaps(program: Program) -> Iterator[Attempt]:
 
 def _follower(program: Program, chain: list[str], labels: list[str]) -> str | None:
     """The first member that a chain can be continued by."""
+    last = _operations_in(program, chain[-1])
+    readers = {reader.name for name in last for reader in program.readers.get(name, ())}
     for label in labels:
-        if label in chain:
+        # Whoever reads nothing of the last member is refused anyway.
+        if label in chain or readers.isdisjoint(_operations_in(program, label)):
             continue
         try:
             overlap(program, [*chain, label])
@@ -176,7 +182,24 @@ def _follower(program: Program, chain: list[str], labels: list[str]) -> str | No
     return None
 
 
+def _operations_in(program: Program, label: str) -> tuple[str, ...]:
+    """Names of the operations of a stage, or of the operation itself."""
+    found = [stage.members for stage in program.stages if stage.name == label]
+    return found[0] if found else (label,)
+
+
 def _text(value: object) -> str:
     """A parameter as a word."""
     # As the options of passes have them.
     return "+".join(value) if isinstance(value, tuple) else str(value)
+
+
+_ATTEMPTS: dict[str, Callable[[Program], Iterator[Attempt]]] = {
+    "split": _splits,
+    "reorder": _reorders,
+    "as-slice": _states,
+    "fuse": _fusions,
+    "overlap": _overlaps,
+}
+TRANSFORMATIONS = tuple(_ATTEMPTS)
+"""Transformations in their order of use: one gains nothing from an earlier kind behind it."""
