@@ -53,6 +53,7 @@ PLUGINS = (
     "collhub_msccl",
     "collhub_nccl",
     "collhub_pictures",
+    "collhub_pipeline",
     "collhub_pytorch",
     "collhub_reshard",
     "collhub_tacos",

@@ -131,4 +131,4 @@ def _urgent(shape: Shape) -> Iterator[Schedule]:
     ]
     for most in sorted({devices, 2 * devices - 1, shape.memory or shape.micros}):
         row = (tuple(range(devices)),)
-        yield greedy(SEARCHED, row, passes, shape.times, most_held=most)
+        yield greedy(SEARCHED, row, passes, shape.times, most_held=([most] * devices,))

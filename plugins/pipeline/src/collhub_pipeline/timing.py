@@ -155,13 +155,13 @@ def greedy(
     passes: Sequence[Operation],
     times: PassTimes,
     *,
-    most_held: int,
+    most_held: Sequence[Sequence[int]],
 ) -> Schedule:
     """The schedule in which every device always runs the most urgent pass that is there.
 
-    Backward passes first, then forward ones while fewer than `most_held` activations are held, then
-    gradients of weights; of equals the lowest micro-batch. Raises `UsageError` where the memory
-    lets nothing go on. Cost: passes squared over devices.
+    Backward passes first, then forward ones while fewer than `most_held[way][stage]` activations of
+    the stage are held, then gradients of weights; of equals the lowest micro-batch. Raises
+    `UsageError` where the memory lets nothing go on. Cost: passes squared over devices.
     """
     run = _Run(Schedule(name, device_of, ()), times)
     devices = 1 + max(max(row) for row in device_of)
@@ -170,26 +170,27 @@ def greedy(
         left[device_of[one.way][one.stage]].append(one)
     orders: list[list[Operation]] = [[] for _ in range(devices)]
     free: list[Time] = [0] * devices
-    held = [0] * devices
+    held = [[0] * len(row) for row in device_of]
     while any(left):
         choices = []
         for device in range(devices):
             for operation in left[device]:
                 ready = run.ready(operation)
-                is_full = operation.kind is Pass.FORWARD and held[device] >= most_held
-                if ready is not None and not is_full:
+                way, stage = operation.way, operation.stage
+                is_full = held[way][stage] >= most_held[way][stage]
+                if ready is not None and not (operation.kind is Pass.FORWARD and is_full):
                     urgency = _EAGER[operation.kind], operation.micro, operation.way
                     start = max(ready, free[device])
                     choices.append((start, urgency, device, operation.stage, operation))
         if not choices:
-            message = f"{most_held} activations a device are too few for {name}"
+            message = f"the memory of a stage is too small for {name}"
             raise UsageError(message, cure="allow more", code="memory")
         start, _, device, _, operation = min(choices, key=itemgetter(0, 1, 2, 3))
         free[device] = run.pass_on(operation, start + times.of(operation.kind))
         if operation.kind is Pass.FORWARD:
-            held[device] += 1
+            held[operation.way][operation.stage] += 1
         elif operation.kind is not Pass.INPUT_GRADIENT:
-            held[device] -= 1
+            held[operation.way][operation.stage] -= 1
         left[device].remove(operation)
         orders[device].append(operation)
     return Schedule(name, device_of, tuple(tuple(order) for order in orders))

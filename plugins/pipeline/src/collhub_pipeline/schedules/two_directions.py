@@ -2,8 +2,8 @@
 
 After DualPipe (DeepSeek-V3, arXiv 2412.19437) and Chimera (Li and Hoefler, SC 2021): parameters are
 held twice. No order was published as a rule: each device takes, of what is there, a gradient of an
-input first, then a forward pass while it holds fewer than p + 1 activations, then a gradient of
-weights. The order follows from these choices in the exact times, so it fits one set of times.
+input first, then a forward pass while it holds fewer activations of that way than 1F1B, together
+p + 1, then a gradient of weights. The order follows from the exact times, and fits these alone.
 """
 
 from __future__ import annotations
@@ -27,4 +27,6 @@ def two_directions(devices: int, micros: int, times: PassTimes) -> Schedule:
         for micro in range(micros // 2)
         for kind in (Pass.FORWARD, Pass.INPUT_GRADIENT, Pass.WEIGHT_GRADIENT)
     ]
-    return greedy("two-directions", (up, up[::-1]), passes, times, most_held=devices + 1)
+    # As 1F1B each way, which together is one more than there are devices.
+    most = [devices - stage for stage in range(devices)]
+    return greedy("two-directions", (up, up[::-1]), passes, times, most_held=(most, most))
