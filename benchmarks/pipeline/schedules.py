@@ -17,6 +17,7 @@ from fractions import Fraction
 
 from collhub_pipeline.bounds import closed_form, least
 from collhub_pipeline.catalogue import Shape, bound, fastest, schedule_of
+from collhub_pipeline.schedules.schedule import Schedule
 from collhub_pipeline.schedules.turns import (
     eager_warmups,
     gpipe_warmups,
@@ -64,7 +65,7 @@ def _parts(times: PassTimes) -> tuple[object, ...]:
     return times.forward, times.input_gradient, times.weight_gradient, times.transfer
 
 
-def _print_row(said: str, name: str, shape: Shape, schedule) -> None:
+def _print_row(said: str, name: str, shape: Shape, schedule: Schedule) -> None:
     timing = timed(schedule, shape.times)
     kind = "search" if name.startswith("search") else name
     stated = "" if kind == "two-directions" else str(bound(shape, kind))

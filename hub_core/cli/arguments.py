@@ -262,6 +262,7 @@ def assign(
 def _kept_for_reader(
     context: click.Context, parameter: click.Parameter, arguments: tuple[str, ...]
 ) -> None:
+    # What stands behind -- is for a program.
     session = context.obj
     more = arguments[: len(arguments) - session.separated_arguments]
     if more and not are_ranks_of_one([context.params["source"], *more], session.registry()):

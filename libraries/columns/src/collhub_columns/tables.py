@@ -94,6 +94,7 @@ class RankTable(ColumnTable):
         Documents hold them like this; a kind that has none is left out.
         """
         for name in ("data", "control"):
+            # Lists are sliced faster than arrays of a few entries.
             flat = getattr(self, f"{name}_indices").tolist()
             ends = getattr(self, f"{name}_indptr").tolist()
             if flat:

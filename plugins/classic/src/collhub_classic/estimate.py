@@ -49,6 +49,7 @@ def estimated_ns(plan: MessagePlan, task: ClassicTask) -> int:
 
 def _units(plan: MessagePlan, task: ClassicTask) -> int:
     """Blocks that the full buffer has."""
+    # An all-to-all has blocks for every pair.
     is_square = task.kind is CollectiveKind.ALL_TO_ALL
     return plan.num_blocks // task.num_ranks if is_square else plan.num_blocks
 

@@ -58,6 +58,7 @@ class MessagePlan(ColumnTable):
 
     def then(self, other: MessagePlan) -> MessagePlan:
         """This plan, and after its last round the other one on the same blocks."""
+        # Rounds count on.
         later = replace(other, round=other.round + self.num_rounds)
         return _joined([self, later], self.num_blocks)
 

@@ -221,6 +221,7 @@ def _on_npus(steps: StepTable, npus: Sequence[int], total: int) -> StepTable:
 
 def _scattered(values: Int64Array, npus: Sequence[int], total: int) -> Int64Array:
     """Values of ranks as values of all NPUs, 0 for those that do nothing."""
+    # NPUs that do not take part need no scratch.
     found = np.zeros(total, np.int64)
     found[np.asarray(npus, np.int64)] = values
     return found

@@ -59,6 +59,7 @@ def _cycles(workload: Workload) -> list[Diagnostic]:
     if order.is_complete:
         return []
     stuck = np.flatnonzero(order.position < 0)
+    # One of each rank is enough to find the cycle.
     _, first = np.unique(nodes.rank[stuck], return_index=True)
     message = "it waits for itself, or for nodes that do"
     cure = "take away one of the dependencies"
@@ -164,5 +165,6 @@ def _file(workload: Workload, rank: int) -> str:
 
 
 def _in_file(workload: Workload, rank: int) -> str:
+    # Not every workload comes from files.
     name = _file(workload, rank)
     return f" ({name})" if name else ""

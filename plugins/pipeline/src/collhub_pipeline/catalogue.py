@@ -54,6 +54,7 @@ def schedule_of(name: str, shape: Shape) -> Schedule:
     """The schedule of a name. Raises `UsageError` for a shape or a memory that it does not fit."""
     if name == SEARCHED:
         return fastest(shape)
+    # Whoever names a schedule learns why it does not fit.
     found = _named(name, shape)
     if not shape.fits(found):
         most = -(-max(found.peaks()) // shape.chunks)

@@ -47,6 +47,7 @@ def shape_of(options: PipelineOptions) -> Shape:
     """The pipeline in nanoseconds; the passes of a chunk are as much shorter as there are more."""
 
     def time(seconds: float) -> Fraction:
+        # Exact, so that chunks add up to their stage.
         return Fraction(round(seconds * 1e9), options.chunks)
 
     times = PassTimes(
@@ -90,6 +91,7 @@ class _Layout:
 
     def rank(self, device: int, member: int) -> int:
         """The rank of a member of a device in the first replica."""
+        # Stages of fewer ranks take fewer numbers.
         return sum(self.widths[:device]) + member
 
     def ranks(self, device: int, member: int) -> np.typing.NDArray[np.int64]:
@@ -128,6 +130,7 @@ def _programs(
     writer = _Writer(schedule, layout, options, place)
     for operation in schedule.orders[place[0]]:
         writer.run(operation)
+    # Gradients come last.
     writer.finish()
     return RankPrograms(writer.program, layout.ranks(*place))
 

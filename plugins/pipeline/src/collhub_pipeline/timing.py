@@ -55,6 +55,7 @@ class Timing:
     @property
     def makespan(self) -> Time:
         """From 0 to the end of the last pass."""
+        # A device without passes has no end.
         return max((ends[-1] for ends in self.ends if ends), default=0)
 
     def bubble(self) -> Time:

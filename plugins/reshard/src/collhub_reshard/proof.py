@@ -68,6 +68,7 @@ def schedule_document(
 
 
 def _seconds(tasks: HostTasks, ticks: int | Fraction) -> str:
+    # A text keeps the fraction.
     return str(ticks * tasks.tick_s)
 
 

@@ -32,6 +32,7 @@ class _FlawError(Exception):
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
+        # Codes of the packing check are others.
         self.diagnostic = Diagnostic(f"reshard-{code}", message)
 
 

@@ -6,8 +6,9 @@ import math
 from collections.abc import Hashable
 from dataclasses import dataclass
 
-# So many times the fastest of as many pieces is far behind.
-_FAR = 1.1
+# So many times the fastest of as many pieces is far behind, and so often in a row.
+_FAR = 1.2
+_OFTEN = 3
 # A way that comes nearer by less than this is not seen to catch up.
 _NEARER = 0.95
 
@@ -27,7 +28,7 @@ class Way:
 class Prospects:
     """Times of ways by number of pieces.
 
-    A way has none left when it was far behind twice in a row, and came no nearer. The fastest way
+    A way has none left when it was far behind three times in a row, and came no nearer. The fastest way
     of a number of pieces always goes on.
     """
 
@@ -42,10 +43,10 @@ class Prospects:
         """Whether a way should be tried with so many pieces, after all that had fewer."""
         rungs = [self._times[fewer] for fewer in sorted(self._times) if fewer < pieces]
         behind = [times[way] / min(times.values()) for times in rungs if way in times]
-        if len(behind) < 2:
+        if len(behind) < _OFTEN:
             return True
-        before, last = behind[-2:]
-        return min(before, last) <= _FAR or last < _NEARER * before
+        *_, before, last = behind
+        return min(behind[-_OFTEN:]) <= _FAR or last < _NEARER * before
 
     def has_place(self, form: str, place: int, pieces: int) -> bool:
         """Whether a spreading should be made, for one of its rules; a new one should."""

@@ -42,6 +42,7 @@ def doubling_all_reduce(num_ranks: int) -> MessagePlan:
     """Distances 1, 2, 4, ...: whole vectors are exchanged and added."""
     fold = Fold(num_ranks)
     builder = PlanBuilder(fold.virtual, 1)
+    # Both partners send at once.
     rank = np.arange(fold.virtual)
     for distance in _distances(fold.virtual):
         builder.next_round()

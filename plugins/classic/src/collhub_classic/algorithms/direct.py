@@ -24,6 +24,7 @@ def direct_all_to_all(num_ranks: int) -> MessagePlan:
     """One round: every rank sends every other one its block."""
     source, destination = _pairs(num_ranks)
     builder = PlanBuilder(num_ranks, num_ranks * num_ranks)
+    # A network that is not full orders them by itself.
     builder.next_round()
     builder.send(source, destination, source * num_ranks + destination)
     return builder.build()

@@ -111,6 +111,7 @@ class Algorithms:
         Raises `HubError` where it does not fit, or is wrong.
         """
         named = choice.algorithm if isinstance(choice.algorithm, str) else id(choice.algorithm)
+        # The order in which options are given changes nothing.
         options = tuple(sorted(choice.options.items()))
         key = call, named, options
         if key not in self._made:

@@ -97,6 +97,7 @@ class _Flattening:
 
     def _ranks(self, group: int) -> Int64Array:
         """Ranks of the job in one group, as a column."""
+        # Nodes are added by columns of ranks.
         return np.asarray(self.binding.ranks_of(group), np.int64)
 
     def _grid(self, operation: Operation, before: Grid | None) -> Grid:

@@ -15,6 +15,7 @@ class Streams:
     """The last computation of every rank, behind which the next kernel runs."""
 
     def __init__(self, ranks: int) -> None:
+        # Nothing has run on any rank.
         self._last = np.full(ranks, -1, np.int64)
 
     def put(self, nodes: NodeList, made: Int64Array, rank: Int64Array, stage: Stage | None) -> None:
@@ -57,5 +58,6 @@ def take_turns(
 
 def _listed(lists: Lists) -> list[Int64Array]:
     """Lists of numbers as arrays."""
+    # The ends of the first and the last list are those of all numbers.
     pointer, numbers = lists
     return np.split(numbers, pointer[1:-1])

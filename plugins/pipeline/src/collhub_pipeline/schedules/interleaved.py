@@ -15,6 +15,7 @@ def interleaved(devices: int, micros: int, chunks: int) -> Schedule:
         message = f"{micros} micro-batches are no multiple of {devices} stages"
         cure = "interleaving needs one: change -O micro_batches"
         raise UsageError(message, cure=cure, code="micro-batches")
+    # Chunks go round the devices.
     device_of = tuple(stage % devices for stage in range(devices * chunks))
     orders = tuple(_order(device, devices, micros, chunks) for device in range(devices))
     return Schedule("interleaved", (device_of,), orders)

@@ -54,6 +54,7 @@ class Side:
     placement: Placement
 
     def __str__(self) -> str:
+        # As --from and --to take it.
         return f"{self.mesh}: {self.placement.text()}"
 
 

@@ -77,4 +77,5 @@ def _entry_moves(
 
 
 def _wrong(file: str, message: str) -> InputError:
+    # Every error of a file has the same cure.
     return InputError(message, location=Location(file), cure=_CURE, code="invalid-state-dict")

@@ -79,6 +79,7 @@ class Cards:
 
     def __init__(self, cards: int) -> None:
         self._cards = cards
+        # Hosts are met as tasks name them.
         self._free: dict[int, list[int]] = {}
 
     def free_at(self, hosts: Iterable[int]) -> int:

@@ -60,6 +60,7 @@ def in_trees(network: LinkNetwork, times: LinkTimes) -> InTrees:
 
 def _ties(network: LinkNetwork) -> Int64Array:
     """Arcs in the order in which they are taken, the best first."""
+    # Near numbers are near on rings and grids.
     step = network.destination - network.source
     return np.lexsort((step % network.num_nodes, np.abs(step)))
 

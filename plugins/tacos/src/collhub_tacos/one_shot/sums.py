@@ -43,6 +43,7 @@ class Vectors:
 
     def arriving(self, message: int, time_ps: int) -> int:
         """Number of the vector that a message brings."""
+        # Nobody reads it yet.
         self.vectors.append(Vector(time_ps, message))
         return len(self.vectors) - 1
 

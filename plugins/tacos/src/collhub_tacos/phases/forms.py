@@ -80,6 +80,7 @@ class _Phases:
     @property
     def is_free_early(self) -> bool:
         """Whether a link can take a message before the one before it has arrived."""
+        # Then windows matter.
         return bool(np.any(self.times.busy < self.times.arrival))
 
     def transfers(self, nodes: Nodes) -> Transfers:
