@@ -28,8 +28,8 @@ class Way:
 class Prospects:
     """Times of ways by number of pieces.
 
-    A way has none left when it was far behind three times in a row, and came no nearer. The fastest way
-    of a number of pieces always goes on.
+    A way has none left when it was far behind three times in a row, and came no nearer. The fastest
+    way of a number of pieces always goes on.
     """
 
     def __init__(self) -> None:
