@@ -84,3 +84,11 @@ def test_a_file_named_twice_and_one_that_is_not_there(collhub, files: list[Path]
     missing = collhub("profile", files[0].with_name("none.json"))
     assert missing.code == 1
     assert missing.error_lines[0].endswith("none.json: No such file or directory")
+
+
+def test_inspect_of_all_files_says_what_waits(collhub, files: list[Path]) -> None:
+    run = collhub("inspect", *files)
+    assert run.code == 0, run.err
+    assert "all-reduce  3.906 KiB      0      2      1      60.00 us  20.00 us  25.0 %" in run.out
+    assert "is waiting for the last rank" in run.out
+    assert len(collhub("inspect", *files, "--json").report()["lines"]) == 6

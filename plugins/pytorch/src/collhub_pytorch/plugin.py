@@ -33,6 +33,7 @@ def collhub_producers() -> Sequence[WorkloadReader]:
             _KINETO,
             "collhub_pytorch.kineto.read:read",
             ProfileOptions,
+            lines="collhub_pytorch.inspection:lines",
             samples="collhub_pytorch.samples:profiles",
         ),
         WorkloadReader(
