@@ -12,9 +12,11 @@ from typing import Any
 import pytest
 from attention_parallel import ring_attention
 from collhub_coconet import (
+    LOCAL,
     Binding,
     Program,
     ProgramBuilder,
+    all_reduce,
     compare,
     legal_moves,
     program_from_json,
@@ -156,6 +158,23 @@ def test_exchanges_are_simulated_too(collhub: Callable[..., Any], tmp_path: Path
     lines = [one["change"] for one in report.report()["changes"]]
     assert lines[-1].startswith("times are simulated")
     assert "dispatched: direct" in lines[2]
+
+
+def test_every_collective_gets_means_of_its_own_where_that_is_faster() -> None:
+    build = ProgramBuilder("two", N=(1, 2**20), M=(1, 2**24))
+    small = build.argument("s", "float32", "N", layout=LOCAL)
+    large = build.argument("l", "float32", "M", layout=LOCAL)
+    program = build.program(all_reduce(small).named("few"), all_reduce(large).named("many"))
+    size = Binding(8, {"N": 8, "M": 2**22})
+    simulation = Simulation(Rates(1e14, 1e12, 1e11, 1e-6, 1e-6), parse_topology("switch:8"))
+    alike = simulation.timing(program, size)
+    assert not isinstance(alike, str)
+    own = simulation.refined(program, size, alike)
+    assert own.seconds < alike.seconds
+    assert set(own.choices) == {"few", "many"}
+    assert own.choices["few"] != own.choices["many"]
+    # Nothing more is to be gained.
+    assert simulation.refined(program, size, own) == own
 
 
 def test_what_cannot_be_simulated_is_timed_by_formula_and_said() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from functools import cache
@@ -33,8 +33,8 @@ class Simulation:
     def timing(self, program: Program, binding: Binding) -> Timing | str:
         """The best time found: protocols, then algorithms, then chunk counts, one after another.
 
-        All collectives of the program are carried out by the same means. Where it cannot be
-        simulated, the reason in one line.
+        All collectives of the program are carried out by the same means, until `refined`. Where it
+        cannot be simulated, the reason in one line.
         """
         # Coordinate descent: all combinations would be three times as many.
         best: tuple[float, Means] | None = None
@@ -43,7 +43,7 @@ class Simulation:
         for stage in ("protocol", "algorithm", "chunks"):
             start = best[1] if best else means
             for other in _others(start, stage):
-                seconds = self._seconds(program, binding, other)
+                seconds = self._seconds(program, binding, {"": other})
                 if isinstance(seconds, str):
                     failed = failed or seconds
                 elif best is None or seconds < best[0]:
@@ -59,18 +59,49 @@ class Simulation:
         common = {} if is_all else {_EVERYTHING: best[1]}
         return Timing(best[0], common | named)
 
-    def _seconds(self, program: Program, binding: Binding, means: Means) -> float | str:
-        """Simulated seconds by one means; the reason where it does not fit."""
-        # Tiles of computations are as many as chunks of collectives.
-        choice = Choice(means.algorithm, means.chunks, tiles=means.chunks)
-        protocol = next(one for one in PROTOCOLS if one.name == means.protocol)
+    def refined(self, program: Program, binding: Binding, timing: Timing) -> Timing:
+        """The time with an algorithm and a chunk count of its own for every collective.
+
+        One collective after another, each value that saves time kept; the protocol is one for all.
+        """
+        common = timing.choices.get(_EVERYTHING)
+        if common is None:
+            return timing
+        names = [one.name for one in program.operations if one.is_communication]
+        own = {name: common for name in names if name not in timing.choices}
+        best, chosen = timing.seconds, dict(own)
+        # Of one collective, the means of all are its own.
+        for name in own if len(own) > 1 else ():
+            for stage in ("algorithm", "chunks"):
+                for other in _others(chosen[name], stage):
+                    means = {"": common, **chosen, name: other}
+                    seconds = self._seconds(program, binding, means)
+                    if not isinstance(seconds, str) and seconds < best:
+                        best, chosen[name] = seconds, other
+        if chosen == own:
+            return timing
+        others = {name: one for name, one in timing.choices.items() if name != _EVERYTHING}
+        return Timing(best, chosen | others)
+
+    def _seconds(
+        self, program: Program, binding: Binding, means: Mapping[str, Means]
+    ) -> float | str:
+        """Simulated seconds by means for each collective; the reason where they do not fit.
+
+        `means`: by name, that of the empty name for all others.
+        """
+        common = means[""]
+        protocol = next(one for one in PROTOCOLS if one.name == common.protocol)
         machine = Machine(
             self.rates.operations_per_s,
             self.rates.memory_bytes_per_s,
             self.rates.launch_s,
             topology=_seen_by(self.topology, protocol),
         )
-        choices = {"": choice} | fallbacks(program, means.chunks)
+        # Tiles of computations are as many as chunks of collectives.
+        choices = {
+            name: Choice(one.algorithm, one.chunks, tiles=one.chunks) for name, one in means.items()
+        } | fallbacks(program, common.chunks)
         try:
             return makespan(program, binding, machine, choices, registry=_registry()).time_s
         # Halving needs a power of two, for one.
@@ -142,7 +173,37 @@ def simulated_exploration(
         replace(one, timings=tuple(judged[place * sizes : (place + 1) * sizes]))
         for place, one in enumerate(chosen)
     ]
-    return replace(explored, candidates=found)
+    return replace(explored, candidates=_refined_winners(found, bindings, simulation, workers))
+
+
+def _refined_winners(
+    found: list[Candidate],
+    bindings: Sequence[Binding],
+    simulation: Simulation,
+    workers: Executor | None,
+) -> list[Candidate]:
+    """The same with the best means for each collective of the fastest candidate at every size."""
+    winners = [
+        min(range(len(found)), key=lambda one, place=place: found[one].timings[place].seconds)  # type: ignore[misc]
+        for place in range(len(bindings))
+    ]
+    tasks = [
+        (simulation, found[winner].program, size, found[winner].timings[place])
+        for place, (winner, size) in enumerate(zip(winners, bindings, strict=True))
+    ]
+    timings = done_by(workers, _refined, tasks, lambda done: None)
+    for place, (winner, timing) in enumerate(zip(winners, timings, strict=True)):
+        stated = list(found[winner].timings)
+        stated[place] = timing
+        found[winner] = replace(found[winner], timings=tuple(stated))
+    return found
+
+
+def _refined(task: tuple[Simulation, Program, Binding, Timing]) -> Timing:
+    """One winner, in this process or another."""
+    simulation, program, binding, timing = task
+    # As above, a method and its object travel as one task.
+    return simulation.refined(program, binding, timing)
 
 
 def _simulated(task: tuple[Simulation, Program, Binding]) -> Timing | str:
