@@ -66,7 +66,7 @@ def _parts(times: PassTimes) -> tuple[object, ...]:
 
 
 def _print_row(said: str, name: str, shape: Shape, schedule: Schedule) -> None:
-    timing = timed(schedule, shape.times)
+    timing = shape.timed(schedule)
     kind = "search" if name.startswith("search") else name
     stated = "" if kind == "two-directions" else str(bound(shape, kind))
     print(

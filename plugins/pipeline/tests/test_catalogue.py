@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from collhub_pipeline.catalogue import NAMES, Shape, bound, fastest, schedule_of
 from collhub_pipeline.schedules.schedule import Pass, Schedule
-from collhub_pipeline.timing import PassTimes, timed
+from collhub_pipeline.timing import PassTimes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -36,7 +36,7 @@ def test_every_micro_batch_goes_through_every_stage_once_each_way(name: str) -> 
     whole = ({Pass.FORWARD, Pass.BACKWARD}, set(Pass) - {Pass.BACKWARD})
     assert all(kinds in whole for kinds in found.values())
     assert {way for way, _, _ in found} == set(range(ways))
-    assert timed(schedule, SHAPE.times).makespan > 0
+    assert SHAPE.timed(schedule).makespan > 0
 
 
 @settings(max_examples=20, deadline=None)
@@ -51,13 +51,13 @@ def test_the_search_is_never_behind_what_fits_nor_ahead_of_the_bound(
 ) -> None:
     shape = Shape(devices, micros, PassTimes(*times), memory=memory)
     found = fastest(shape)
-    taken = timed(found, shape.times).makespan
+    taken = shape.timed(found).makespan
     assert shape.fits(found)
     assert taken >= bound(shape, "search")
     for name in ("gpipe", "1f1b", "eager-1f1b", "zb-h1", "zb-h2"):
         for delayed in (False, True):
             named = schedule_of(name, replace(shape, memory=None, delayed=delayed))
-            assert not shape.fits(named) or taken <= timed(named, shape.times).makespan
+            assert not shape.fits(named) or taken <= shape.timed(named).makespan
 
 
 @pytest.mark.parametrize(
@@ -74,6 +74,20 @@ def test_shapes_that_do_not_fit_are_refused(name, change, message) -> None:
         schedule_of(name, replace(SHAPE, **change))
 
 
-def test_a_memory_that_interleaving_exceeds_is_refused() -> None:
-    with pytest.raises(UsageError, match="no schedule holds at most 1 micro-batches"):
-        fastest(replace(SHAPE, chunks=2, memory=1))
+def test_a_search_interleaves_where_that_is_faster() -> None:
+    shape = Shape(4, 8, PassTimes(4, 4, 4), chunks=4, memory=8)
+    found = fastest(shape)
+    assert found.name == "interleaved"
+    assert len(found.device_of[0]) == 16
+    assert shape.timed(found).makespan < shape.timed(fastest(replace(shape, chunks=1))).makespan
+
+
+def test_stated_warmups_take_the_place_of_those_of_the_name() -> None:
+    assert schedule_of("1f1b", replace(SHAPE, warmups=(6, 4, 3, 1))).peaks() == [6, 4, 3, 1]
+    with pytest.raises(UsageError, match="2 warm-ups do not state one, 1 or more, for each stage"):
+        schedule_of("1f1b", replace(SHAPE, warmups=(2, 1)))
+
+
+def test_a_memory_that_nothing_keeps_to_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"the memory of a stage|no schedule holds at most 0"):
+        fastest(replace(SHAPE, memory=0))

@@ -12,7 +12,6 @@ import pytest
 from collhub_pipeline.catalogue import NAMES, schedule_of
 from collhub_pipeline.job import generate, shape_of
 from collhub_pipeline.options import PipelineOptions
-from collhub_pipeline.timing import timed
 
 from hub_core import UsageError
 from hub_core.model import JobCollective, NodeKind
@@ -46,7 +45,7 @@ def finish_ns(collhub: Callable[..., Any], tmp_path: Path) -> Callable[..., int]
 def test_a_simulator_times_a_job_as_the_schedule_says(name, delayed, transport, finish_ns) -> None:
     options = replace(SMALL, schedule=name, delay_weights=delayed, transport=transport)
     shape = shape_of(options)
-    expected = timed(schedule_of(name, shape), shape.times).makespan
+    expected = shape.timed(schedule_of(name, shape)).makespan
     stated = {"activation": "250000B", "transfer": "250us", "delay_weights": str(delayed).lower()}
     assert finish_ns(LINKS, schedule=name, transport=transport, **stated) == expected
 
@@ -54,7 +53,7 @@ def test_a_simulator_times_a_job_as_the_schedule_says(name, delayed, transport, 
 def test_interleaved_chunks_are_timed_alike(finish_ns) -> None:
     options = replace(SMALL, schedule="interleaved", chunks=2)
     shape = shape_of(options)
-    expected = timed(schedule_of("interleaved", shape), shape.times).makespan
+    expected = shape.timed(schedule_of("interleaved", shape)).makespan
     stated = {"activation": "250000B", "transfer": "250us"}
     assert finish_ns(LINKS, schedule="interleaved", chunks=2, **stated) == expected
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from collhub_pipeline.bounds import least
 from collhub_pipeline.schedules.interleaved import interleaved
@@ -16,7 +16,7 @@ from collhub_pipeline.schedules.turns import (
 )
 from collhub_pipeline.schedules.two_directions import two_directions
 from collhub_pipeline.schedules.zero_bubble import with_delays, zb_h1, zb_h2
-from collhub_pipeline.timing import PassTimes, Time, greedy, timed
+from collhub_pipeline.timing import PassTimes, Time, Timing, greedy, timed
 from hub_core import UsageError
 
 SEARCHED = "search"
@@ -32,9 +32,10 @@ _TURNS = {
 class Shape:
     """A pipeline: its devices, the micro-batches, the chunks of a device, and the times.
 
-    `times`: of the passes of one chunk. `delayed`: of `gpipe`, `1f1b` and `eager-1f1b`, gradients
-    leave before those of weights. `memory`: activations that a device may hold, of whole stages;
-    None for any number.
+    `times`: of the passes of a whole stage. `delayed`: of `gpipe`, `1f1b` and `eager-1f1b`,
+    gradients leave before those of weights. `memory`: activations that a device may hold, of whole
+    stages; None for any number. `warmups`: forward passes ahead on each stage, in place of those of
+    a schedule by name; of a search, chunks are the most.
     """
 
     devices: int
@@ -43,11 +44,24 @@ class Shape:
     chunks: int = 1
     delayed: bool = False
     memory: int | None = None
+    warmups: tuple[int, ...] = ()
+
+    def times_in(self, schedule: Schedule) -> PassTimes:
+        """Times of the passes of one chunk of a schedule."""
+        return self.times.shared(self._chunks_of(schedule))
+
+    def timed(self, schedule: Schedule) -> Timing:
+        """The schedule in the times of its chunks."""
+        # Each pass of a chunk takes its part of the stage's.
+        return timed(schedule, self.times_in(schedule))
 
     def fits(self, schedule: Schedule) -> bool:
         """Whether a schedule keeps to the memory."""
-        stages = len(schedule.device_of[0]) // self.devices
-        return self.memory is None or max(schedule.peaks()) <= self.memory * stages
+        most = max(schedule.peaks())
+        return self.memory is None or most <= self.memory * self._chunks_of(schedule)
+
+    def _chunks_of(self, schedule: Schedule) -> int:
+        return len(schedule.device_of[0]) // self.devices
 
 
 def schedule_of(name: str, shape: Shape) -> Schedule:
@@ -66,15 +80,16 @@ def schedule_of(name: str, shape: Shape) -> Schedule:
 def fastest(shape: Shape) -> Schedule:
     """The schedule of least makespan within the memory, of equals the one that holds least.
 
-    Tried: every schedule by name, warm-ups between those of 1F1B and of eager 1F1B with and without
-    delayed weights, delays of the zero-bubble orders, and what is most urgent first. Raises
-    `UsageError` where nothing fits.
+    Tried: every schedule of one way by name, interleaving with all numbers of chunks that divide
+    the stated one, warm-ups between those of 1F1B and of eager 1F1B with and without delayed
+    weights, delays of the zero-bubble orders, and what is most urgent first. Raises `UsageError`
+    where nothing fits.
     """
     fitting = [found for found in _tried(shape) if shape.fits(found)]
     if not fitting:
         message = f"no schedule holds at most {shape.memory} micro-batches on each device"
         raise UsageError(message, cure="allow at least 1, or as many as -O stages", code="memory")
-    return min(fitting, key=lambda found: (timed(found, shape.times).makespan, max(found.peaks())))
+    return min(fitting, key=lambda found: (shape.timed(found).makespan, max(found.peaks())))
 
 
 def bound(shape: Shape, name: str) -> Time:
@@ -93,18 +108,31 @@ def _named(name: str, shape: Shape) -> Schedule:
     if name == "two-directions":
         return two_directions(devices, micros, shape.times)
     if name in _TURNS:
-        return in_turns(name, _TURNS[name](devices, micros), micros, delayed=shape.delayed)
+        warmups = _warmups(shape) or _TURNS[name](devices, micros)
+        return in_turns(name, warmups, micros, delayed=shape.delayed)
     return {"zb-h1": zb_h1, "zb-h2": zb_h2}[name](devices, micros)
 
 
+def _warmups(shape: Shape) -> list[int]:
+    """The stated warm-ups, no more than micro-batches. Raises `UsageError` for wrong ones."""
+    # Without one, the backward pass of a stage would wait for its own forward pass.
+    if shape.warmups and (len(shape.warmups) != shape.devices or min(shape.warmups) < 1):
+        message = f"{len(shape.warmups)} warm-ups do not state one, 1 or more, for each stage"
+        cure = "write as many numbers as -O stages, such as 4,3,2,1"
+        raise UsageError(message, cure=cure, code="option-value")
+    return [min(shape.micros, one) for one in shape.warmups]
+
+
 def _tried(shape: Shape) -> Iterator[Schedule]:
-    """What the search compares; chunks are as they are stated."""
-    if shape.chunks > 1:
-        yield _named("interleaved", shape)
-        return
+    """What the search compares."""
     devices, micros = shape.devices, shape.micros
+    for chunks in range(2, shape.chunks + 1):
+        # Interleaving goes by groups of as many micro-batches as there are devices.
+        if shape.chunks % chunks == 0 and micros % devices == 0:
+            yield interleaved(devices, micros, chunks)
+    one_chunk = replace(shape, chunks=1, warmups=())
     for name in ("gpipe", "zb-h1", "zb-h2"):
-        yield _named(name, shape)
+        yield _named(name, one_chunk)
     # From 1F1B to eager 1F1B and on, by as many forward passes more on every stage but the last.
     for more in range(micros + 1):
         warmups = [

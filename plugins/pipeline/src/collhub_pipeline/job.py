@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 
 import numpy as np
 from collhub_templates import RankProgram, RankPrograms, job_of
@@ -44,19 +43,11 @@ def generate(options: PipelineOptions) -> Workload:
 
 
 def shape_of(options: PipelineOptions) -> Shape:
-    """The pipeline in nanoseconds; the passes of a chunk are as much shorter as there are more."""
-
-    def time(seconds: float) -> Fraction:
-        # Exact, so that chunks add up to their stage.
-        return Fraction(round(seconds * 1e9), options.chunks)
-
-    times = PassTimes(
-        time(options.forward),
-        time(options.input_gradient),
-        time(options.weight_gradient),
-        round(options.transfer * 1e9),
-        options.transport == "blocking",
-    )
+    """The pipeline in nanoseconds. Raises `UsageError` for warm-ups that are no numbers."""
+    seconds = options.forward, options.input_gradient, options.weight_gradient, options.transfer
+    forward, inputs, weights, transfer = (round(one * 1e9) for one in seconds)
+    times = PassTimes(forward, inputs, weights, transfer, options.transport == "blocking")
+    warmups = () if options.warmups is None else tuple(_numbers(options.warmups))
     return Shape(
         options.stages,
         options.micro_batches,
@@ -64,22 +55,28 @@ def shape_of(options: PipelineOptions) -> Shape:
         options.chunks,
         options.delay_weights,
         options.memory,
+        warmups,
     )
 
 
 def _widths(options: PipelineOptions) -> list[int]:
     """Ranks of every stage."""
     cure = "write one number, or one for every stage, such as 4,4,2,2"
-    try:
-        widths = [int(text) for text in options.tensor.split(",")]
-    except ValueError:
-        widths = []
+    widths = _numbers(options.tensor)
     if len(widths) == 1:
         widths *= options.stages
     if len(widths) != options.stages or min(widths) < 1:
         message = f"-O tensor={options.tensor} does not state the ranks of {options.stages} stages"
         raise UsageError(message, cure=cure, code="option-value")
     return widths
+
+
+def _numbers(text: str) -> list[int]:
+    """Numbers with commas between them; for what is none, a 0 that nothing allows."""
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        return [0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +141,7 @@ class _Writer:
         self.program = RankProgram(_ROLES)
         self._schedule, self._layout, self._options = schedule, layout, options
         self._place = place
-        self._times = shape_of(options).times
+        self._times = shape_of(options).times_in(schedule)
         self._before: list[int] = []
         self._made: dict[tuple[bool, int, int, int], int] = {}
 

@@ -15,7 +15,9 @@ class PipelineOptions:
     schedule: str = choice(NAMES, "order of the passes; search: the fastest within the memory")
     stages: int = option(OptionType.INT, 4, "stages, each on devices of its own", minimum=1)
     micro_batches: int = option(OptionType.INT, 8, "micro-batches of a step", minimum=1)
-    chunks: int = option(OptionType.INT, 1, "chunks of each stage (interleaved)", minimum=1)
+    chunks: int = option(
+        OptionType.INT, 1, "chunks of each stage (interleaved); of a search, the most", minimum=1
+    )
     forward: float = option(OptionType.TIME, 1e-3, "a forward pass", minimum=1e-9)
     input_gradient: float = option(OptionType.TIME, 1e-3, "gradient of the input", minimum=1e-9)
     weight_gradient: float = option(OptionType.TIME, 1e-3, "gradient of the weights", minimum=1e-9)
@@ -33,6 +35,9 @@ class PipelineOptions:
         "micro-batches whose activations a device may hold (default: any)",
         OptionType.INT,
         minimum=1,
+    )
+    warmups: str | None = optional(
+        "forward passes ahead on each stage, such as 5,4,2,1, of 1f1b, eager-1f1b and gpipe"
     )
     tensor: str = option(
         OptionType.TEXT, "1", "ranks that share a stage, of all stages or one number a stage: 4,2"

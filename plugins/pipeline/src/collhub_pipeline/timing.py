@@ -33,6 +33,12 @@ class PassTimes:
     transfer: Time = 0
     is_blocking: bool = False
 
+    def shared(self, chunks: int) -> PassTimes:
+        """Of one of several equal chunks of a stage; a transfer takes as long."""
+        passes = (self.forward, self.input_gradient, self.weight_gradient)
+        forward, inputs, weights = (Fraction(one) / chunks for one in passes)
+        return PassTimes(forward, inputs, weights, self.transfer, self.is_blocking)
+
     def of(self, kind: Pass) -> Time:
         """What a pass takes."""
         if kind is Pass.BACKWARD:
