@@ -183,10 +183,10 @@ def _refined_winners(
     workers: Executor | None,
 ) -> list[Candidate]:
     """The same with the best means for each collective of the fastest candidate at every size."""
-    winners = [
-        min(range(len(found)), key=lambda one, place=place: found[one].timings[place].seconds)  # type: ignore[misc]
-        for place in range(len(bindings))
-    ]
+    winners = []
+    for place in range(len(bindings)):
+        seconds = [one.timings[place].seconds for one in found]
+        winners.append(seconds.index(min(seconds)))
     tasks = [
         (simulation, found[winner].program, size, found[winner].timings[place])
         for place, (winner, size) in enumerate(zip(winners, bindings, strict=True))
