@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable
-from dataclasses import dataclass
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
 
 # So many times the fastest of as many pieces is far behind, and so often in a row.
 _FAR = 1.2
-_OFTEN = 3
-# A way that comes nearer by less than this is not seen to catch up.
-_NEARER = 0.95
+_OFTEN = 2
+# A way that gains less than this by twice the pieces has its pipeline full: it does not catch up.
+_FASTER = 0.9
+# Numbers of pieces that differ by less say nothing of that.
+_APART = 1.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,12 +30,17 @@ class Way:
 class Prospects:
     """Times of ways by number of pieces.
 
-    A way has none left when it was far behind three times in a row, and came no nearer. The fastest
-    way of a number of pieces always goes on.
+    A way has none left when it was far behind several times in a row, and gained little. The
+    fastest way of a number of pieces always goes on.
     """
 
     def __init__(self) -> None:
         self._times: dict[int, dict[Way, float]] = {}
+        self._parts: dict[str, Prospects] = {}
+
+    def of_part(self, name: str) -> Prospects:
+        """Those of the ways of a part of the work, whose times are an account of their own."""
+        return self._parts.setdefault(name, Prospects())
 
     def note(self, way: Way, pieces: int, time_ps: int | None) -> None:
         """What a way takes; None where that is more than anybody would compare."""
@@ -41,15 +48,44 @@ class Prospects:
 
     def are_good(self, way: Way, pieces: int) -> bool:
         """Whether a way should be tried with so many pieces, after all that had fewer."""
-        rungs = [self._times[fewer] for fewer in sorted(self._times) if fewer < pieces]
-        behind = [times[way] / min(times.values()) for times in rungs if way in times]
-        if len(behind) < _OFTEN:
+        tried = [rung for rung in sorted(self._times) if rung < pieces and way in self._times[rung]]
+        if len(tried) < _OFTEN:
             return True
-        *_, before, last = behind
-        return min(behind[-_OFTEN:]) <= _FAR or last < _NEARER * before
+        behind = [self._behind(way, rung) for rung in tried[-_OFTEN:]]
+        return min(behind) <= _FAR or self._gains(way, tried)
+
+    def _behind(self, way: Way, pieces: int) -> float:
+        """What a way takes by what the fastest takes with as many pieces."""
+        times = self._times[pieces]
+        return times[way] / min(times.values())
+
+    def _gains(self, way: Way, tried: Sequence[int]) -> bool:
+        """Whether a way was made much faster the last time that it had many more pieces."""
+        last = tried[-1]
+        fewer = [rung for rung in tried if rung <= last / _APART]
+        if not fewer:
+            return True
+        enough = _FASTER ** math.log2(last / fewer[-1])
+        return self._times[last][way] < enough * self._times[fewer[-1]][way]
 
     def has_place(self, form: str, place: int, pieces: int) -> bool:
         """Whether a spreading should be made, for one of its rules; a new one should."""
         ways = {way for times in self._times.values() for way in times}
         alike = [way for way in ways if (way.form, way.place) == (form, place)]
         return not alike or any(self.are_good(way, pieces) for way in alike)
+
+
+@dataclass(frozen=True, slots=True)
+class Trials:
+    """Plans of one kind with one number of pieces, by their places among all of the kind."""
+
+    prospects: Prospects = field(default_factory=Prospects)
+    pieces: int = 1
+
+    def is_worth(self, place: int) -> bool:
+        """Whether a plan should be put in time, after what it took with fewer pieces."""
+        return self.prospects.are_good(Way("plan", place, None), self.pieces)
+
+    def note(self, place: int, time_ps: int) -> None:
+        """What a plan takes, in picoseconds."""
+        self.prospects.note(Way("plan", place, None), self.pieces, time_ps)

@@ -10,6 +10,7 @@ from collhub_schedules import Chunks, algorithm_of
 from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
 from collhub_tacos.networks.path_network import contracted
 from collhub_tacos.networks.window_rules import FREE
+from collhub_tacos.prospects import Trials
 from collhub_tacos.schedules.link_schedule import LinkSchedule
 from collhub_tacos.spreading.staged import (
     free_all_gathers,
@@ -44,7 +45,7 @@ def test_all_gathers_are_right(text: str, pieces: int) -> None:
     n = network.num_npus
     collective = Collective(CollectiveKind.ALL_GATHER, n, n * pieces, in_place=True)
     origin = np.repeat(np.arange(n), pieces)
-    schedules = list(staged_all_gathers(network, times, origin))
+    schedules = list(staged_all_gathers(network, times, origin, Trials()))
     assert schedules
     for schedule in schedules:
         check(collective, schedule, times)
@@ -72,7 +73,7 @@ def test_broadcasts_are_right(text: str, root: int, pieces: int) -> None:
     collective = Collective(
         CollectiveKind.BROADCAST, network.num_npus, pieces, root=root, in_place=True
     )
-    schedules = list(staged_broadcasts(network, times, root, pieces))
+    schedules = list(staged_broadcasts(network, times, root, pieces, Trials()))
     assert len(schedules) >= 2
     for schedule in schedules:
         check(collective, schedule, times)
@@ -95,7 +96,7 @@ def test_groups_are_those_that_are_near(text: str, widths: list[int]) -> None:
 def test_network_without_the_arcs_has_no_stages() -> None:
     # Three boards in a line: the first and the last one have no arc to one another.
     network, times = network_of("line:3*switch:2")
-    assert not list(staged_all_gathers(network, times, np.arange(network.num_npus)))
+    assert not list(staged_all_gathers(network, times, np.arange(network.num_npus), Trials()))
 
 
 def test_chunks_cross_slow_links_once() -> None:
@@ -103,6 +104,6 @@ def test_chunks_cross_slow_links_once() -> None:
     n = network.num_npus
     fewest = min(
         np.count_nonzero(found.source // 8 != found.destination // 8)
-        for found in staged_all_gathers(network, times, np.arange(n))
+        for found in staged_all_gathers(network, times, np.arange(n), Trials())
     )
     assert fewest == n * 3

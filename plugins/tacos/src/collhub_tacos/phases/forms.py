@@ -18,7 +18,7 @@ from collhub_tacos.networks.window_rules import CAPPED, FREE, SLOW_START, UNCAPP
 from collhub_tacos.phases.candidate import Nodes, SynthesisCandidate
 from collhub_tacos.phases.reversal import reversed_schedule
 from collhub_tacos.progress import Progress
-from collhub_tacos.prospects import Prospects, Way
+from collhub_tacos.prospects import Prospects, Trials, Way
 from collhub_tacos.routing.plan import RoutePlan
 from collhub_tacos.schedules.link_schedule import LinkSchedule
 from collhub_tacos.schedules.windows import windows_of_links
@@ -174,7 +174,8 @@ def _spread(
 ) -> list[SynthesisCandidate]:
     """All-gather and broadcast."""
     parts = setting.cut(pieces)
-    task = _gathering(setting, parts[0].unit_count, setting.members[parts[1].origin])
+    trials = Trials(prospects.of_part("forwards"), pieces)
+    task = _gathering(setting, parts[0].unit_count, setting.members[parts[1].origin], trials)
     is_planned = prospects.has_place("spread", 0, pieces)
     planned = [spread_out(task, progress)] if is_planned else []
     return [
@@ -192,7 +193,8 @@ def _collect(
     """Reduce-scatter and reduce: the opposite collective on the transposed network, reversed."""
     parts = setting.cut(pieces)
     unit_count, target = parts[0].unit_count, setting.members[parts[1].target]
-    task = _on_transpose(setting, unit_count, target)
+    trials = Trials(prospects.of_part("backwards"), pieces)
+    task = _on_transpose(setting, unit_count, target, trials)
     times = setting.link_times(unit_count)
     is_planned = prospects.has_place("reversed", 0, pieces)
     planned = [_collecting(task, times, progress)] if is_planned else []
@@ -215,7 +217,8 @@ def _two_phase(
     n = setting.collective.num_ranks
     parts = setting.cut(pieces * n)
     unit_count, origin = parts[0].unit_count, setting.members[np.repeat(np.arange(n), pieces)]
-    task = _gathering(setting, unit_count, origin)
+    trials = Trials(prospects.of_part("forwards"), pieces)
+    task = _gathering(setting, unit_count, origin, trials)
     times = task.times
     is_planned = prospects.has_place("two-phase", 0, pieces)
     gathered = [spread_out(task, progress)] if is_planned else []
@@ -223,7 +226,8 @@ def _two_phase(
     # Reversed, the same spreading collects.
     pairs = [(one, one) for one in gathered], [(one, one) for one in freely]
     if not is_duplex(setting.network, times):
-        back = _on_transpose(setting, unit_count, origin)
+        trials = Trials(prospects.of_part("backwards"), pieces)
+        back = _on_transpose(setting, unit_count, origin, trials)
         scattered = [_collecting(back, times, progress)] if is_planned else []
         pairs = (
             list(zip(scattered, gathered, strict=True)),
@@ -295,19 +299,21 @@ FORMS: Mapping[CollectiveKind, Form] = {
 }
 
 
-def _gathering(setting: Setting, unit_count: int, origin: Int64Array) -> SpreadTask:
+def _gathering(setting: Setting, unit_count: int, origin: Int64Array, trials: Trials) -> SpreadTask:
     """Spreading on the network itself."""
-    return SpreadTask(setting, setting.network, setting.link_times(unit_count), origin)
+    return SpreadTask(setting, setting.network, setting.link_times(unit_count), origin, trials)
 
 
-def _on_transpose(setting: Setting, unit_count: int, origin: Int64Array) -> SpreadTask:
+def _on_transpose(
+    setting: Setting, unit_count: int, origin: Int64Array, trials: Trials
+) -> SpreadTask:
     """Spreading on the transposed network, to be reversed."""
     network, times = setting.network, setting.link_times(unit_count)
     # Of a network that is its own transpose the times hold as they are.
     if not is_duplex(network, times):
         network = transposed(network)
         times = setting.times_on(network, unit_count)
-    return SpreadTask(setting, network, times, origin)
+    return SpreadTask(setting, network, times, origin, trials)
 
 
 def _collecting(task: SpreadTask, times: LinkTimes, progress: Progress) -> SpreadResult:

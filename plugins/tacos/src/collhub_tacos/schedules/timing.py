@@ -9,7 +9,6 @@ import numpy as np
 from collhub_columns import (
     Int64Array,
     csr,
-    expanded_ranges,
     group_pointer,
     inverse,
 )
@@ -37,8 +36,10 @@ def settled(schedule: LinkSchedule, times: LinkTimes) -> LinkSchedule:
     its source, for its turn on the link, and for the message `windows.windows` turns before it to
     arrive. Messages that meet at a switch wait in line.
     """
-    rank = inverse(np.lexsort((schedule.finish, schedule.start)))
+    by_finish = np.argsort(schedule.finish, kind="stable")
+    by_start = by_finish[np.argsort(schedule.start[by_finish], kind="stable")]
     waits = _waits(schedule)
+    rank = inverse(by_start)
     start, finish = in_time(schedule.network, times, schedule.link, waits, rank, is_fixed=True)
     return replace(schedule, start=start, finish=finish)
 
@@ -46,27 +47,22 @@ def settled(schedule: LinkSchedule, times: LinkTimes) -> LinkSchedule:
 def _waits(schedule: LinkSchedule) -> tuple[Int64Array, Int64Array]:
     """Pairs of transfers of one chunk of which the first ends, and the second starts, at one NPU.
 
-    All ends and starts are sorted by cell (NPU, chunk) and time; every start waits for the ends
-    before it in its cell.
+    Every start waits for the ends before it, and in its instant: what arrives can go on at once.
     """
-    count = len(schedule)
+    # Imported here: numba takes a second.
+    from collhub_tacos.schedules.ordering import grouped, waits_within_chunks
+
     num_chunks = int(schedule.chunk.max(initial=0)) + 1
-    node = np.concatenate([schedule.destination, schedule.source])
-    time = np.concatenate([schedule.finish, schedule.start])
-    cell = node * num_chunks + np.tile(schedule.chunk, 2)
-    is_start = np.arange(2 * count) >= count
-    # In one instant ends stand before starts: what arrives can go on at once.
-    order = np.lexsort((is_start, time, cell))
-    is_end = ~is_start[order]
-    ends = order[is_end]
-    ends_so_far = np.cumsum(is_end)
-    first_of_cell = np.searchsorted(cell[order], cell[order])
-    ends_before_cell: Int64Array = (ends_so_far - is_end)[first_of_cell]
-    at_start = np.flatnonzero(~is_end)
-    number = ends_so_far[at_start] - ends_before_cell[at_start]
-    before = ends[expanded_ranges(ends_before_cell[at_start], number)]
-    after = np.repeat(order[at_start] - count, number)
-    return before, after
+    by_start = np.argsort(schedule.start, kind="stable")
+    return waits_within_chunks(
+        grouped(by_start, schedule.chunk, num_chunks),
+        schedule.chunk,
+        schedule.source,
+        schedule.destination,
+        schedule.start,
+        schedule.finish,
+        schedule.network.num_nodes,
+    )
 
 
 def in_time(
@@ -141,12 +137,13 @@ def _queues(
 ) -> tuple[SenderQueues, int]:
     """Links before the first event, and how many of them may begin to send."""
     from collhub_tacos.schedules.event_records import SenderQueues
+    from collhub_tacos.schedules.ordering import grouped
 
     paths, single = links_of_arcs(network, times)
     links = len(single.busy)
     first = paths.links[paths.indptr[link]]
     # In a fixed order the transfers of a link stand together, else those of an arc.
-    waiting = np.lexsort((rank, first if is_fixed else link))
+    waiting = grouped(inverse(rank), *((first, links) if is_fixed else (link, network.num_links)))
     at_hand = first if is_fixed else first[unmet == 0]
     number = np.bincount(at_hand, minlength=links).astype(np.int64)
     arc_begin = group_pointer(link, network.num_links)

@@ -15,6 +15,7 @@ from collhub_tacos.networks.path_network import PathNetwork
 from collhub_tacos.networks.translation import Translations
 from collhub_tacos.networks.window_rules import FREE
 from collhub_tacos.progress import Progress, named, unnamed
+from collhub_tacos.prospects import Trials
 from collhub_tacos.schedules.arrival_log import ArrivalLog
 from collhub_tacos.schedules.link_schedule import LinkSchedule
 from collhub_tacos.setting import Setting
@@ -42,12 +43,14 @@ class SpreadTask:
     """Chunk x is to come from NPU `origin[x]` to all members of the setting, over `network`.
 
     `network`: that of the setting, or its transpose; `times`: of a message of one chunk on it.
+    `trials`: of plans behind switches with this number of chunks.
     """
 
     setting: Setting
     network: LinkNetwork
     times: LinkTimes
     origin: Int64Array
+    trials: Trials
 
     @property
     def num_pairs(self) -> int:
@@ -212,9 +215,9 @@ def _kernels_at_switches(task: SpreadTask) -> Iterator[_SpreadKernel]:
 def _staged(task: SpreadTask) -> Iterator[LinkSchedule]:
     """Schedules in stages: of an all-gather, or of a broadcast."""
     if task.is_everywhere:
-        return staged_all_gathers(task.network, task.times, task.origin)
+        return staged_all_gathers(task.network, task.times, task.origin, task.trials)
     root, chunks = int(task.origin[0]), len(task.origin)
-    return staged_broadcasts(task.network, task.times, root, chunks)
+    return staged_broadcasts(task.network, task.times, root, chunks, task.trials)
 
 
 def _as_staged(schedule: LinkSchedule, task: SpreadTask, progress: Progress) -> SpreadResult:

@@ -9,7 +9,7 @@ barrier (Barnett et al., Supercomputing 1994).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -17,6 +17,7 @@ import numpy as np
 from collhub_columns import Int64Array, inverse, ordinals
 
 from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
+from collhub_tacos.prospects import Trials
 from collhub_tacos.routing.plan import RoutePlan
 from collhub_tacos.schedules.link_schedule import LinkSchedule
 
@@ -138,12 +139,19 @@ class _Growth:
         return RoutePlan(network, self.chunk, arc, self.parent)
 
 
+# How chunks cross from the root's group to the others.
+_WAYS_OF_LANES = (_Growth.straight, _Growth.around)
+
+
 def staged_all_gathers(
-    network: LinkNetwork, times: LinkTimes, origin: Int64Array
+    network: LinkNetwork, times: LinkTimes, origin: Int64Array, trials: Trials
 ) -> Iterator[LinkSchedule]:
-    """Schedules in which every chunk comes to all NPUs, those that the network has arcs for."""
-    plans = all_gather_plans(network, times, origin)
-    yield from _hopeful(plans, times, lambda plan: plan.farthest_first(times))
+    """Schedules in which every chunk comes to all NPUs, those that the network has arcs for.
+
+    And that are worth a trial with so many chunks; what they take is noted there.
+    """
+    plans = dict(enumerate(all_gather_plans(network, times, origin)))
+    yield from _hopeful(plans, times, lambda plan: plan.farthest_first(times), trials)
 
 
 def all_gather_plans(network: LinkNetwork, times: LinkTimes, origin: Int64Array) -> list[RoutePlan]:
@@ -172,36 +180,45 @@ def free_all_gathers(
 
 
 def staged_broadcasts(
-    network: LinkNetwork, times: LinkTimes, root: int, chunks: int
+    network: LinkNetwork, times: LinkTimes, root: int, chunks: int, trials: Trials
 ) -> Iterator[LinkSchedule]:
     """Schedules in which the chunks of a root come to all NPUs: straight, or through others.
 
     Through others, chunk after chunk goes to the next member of the root's group, which sends it to
-    one member of every other group, and each of these within its own.
+    one member of every other group, and each of these within its own. Those that are worth a trial
+    with so many chunks; what they take is noted there.
     """
     origin = np.full(chunks, root, np.int64)
     whole = _Grid(network.num_npus, 1)
     straight = _Growth.at(origin).straight(whole, 0).plan(network)
     if straight is not None:
-        yield from _hopeful([straight], times, lambda plan: plan.farthest_first(times))
-    for grid in (whole, *group_grids(network, times)):
+        yield from _hopeful({0: straight}, times, lambda plan: plan.farthest_first(times), trials)
+    for level, grid in enumerate((whole, *group_grids(network, times)), 1):
         # Without other groups one way is the other.
-        ways = (_Growth.straight, _Growth.around) if grid.groups > 1 else (_Growth.straight,)
-        found = [_on_lanes(grid, origin, way).plan(network) for way in ways]
+        ways = _WAYS_OF_LANES if grid.groups > 1 else _WAYS_OF_LANES[:1]
+        found = {
+            level * len(_WAYS_OF_LANES) + at: _on_lanes(grid, origin, way).plan(network)
+            for at, way in enumerate(ways)
+        }
+        plans = {place: plan for place, plan in found.items() if plan is not None}
         in_order = partial(_in_rounds, times=times, grid=grid, root=root)
-        yield from _hopeful([plan for plan in found if plan is not None], times, in_order)
+        yield from _hopeful(plans, times, in_order, trials)
 
 
 def _hopeful(
-    plans: Sequence[RoutePlan], times: LinkTimes, scheduled: Callable[[RoutePlan], LinkSchedule]
+    plans: Mapping[int, RoutePlan],
+    times: LinkTimes,
+    scheduled: Callable[[RoutePlan], LinkSchedule],
+    trials: Trials,
 ) -> Iterator[LinkSchedule]:
     """Schedules of the plans, but for those that cannot be as fast as another one is."""
     best: int | None = None
-    for least, place in sorted((plan.least_ps(times), at) for at, plan in enumerate(plans)):
+    worth = {place: plan for place, plan in plans.items() if trials.is_worth(place)}
+    for least, place in sorted((plan.least_ps(times), place) for place, plan in worth.items()):
         if best is not None and least > best:
             return
-        plan = plans[place]
-        schedule = scheduled(plan)
+        schedule = scheduled(worth[place])
+        trials.note(place, schedule.time_ps)
         best = schedule.time_ps if best is None else min(best, schedule.time_ps)
         yield schedule
 
