@@ -9,9 +9,10 @@ FAST, SLOW = Way("form", 0, "rule"), Way("form", 1, "rule")
 
 
 def _prospects(*slow_ps: int | None) -> Prospects:
-    """After 1, 2, ... pieces, with which the other way took 100 ps."""
+    """After 1, 2, 4, ... pieces, with which the other way took 100 ps."""
     prospects = Prospects()
-    for pieces, time_ps in enumerate(slow_ps, 1):
+    for rung, time_ps in enumerate(slow_ps):
+        pieces = 2**rung
         prospects.note(FAST, pieces, 100)
         prospects.note(SLOW, pieces, time_ps)
     return prospects
@@ -20,30 +21,41 @@ def _prospects(*slow_ps: int | None) -> Prospects:
 @pytest.mark.parametrize(
     ("slow_ps", "is_good"),
     [
-        pytest.param([300, 300], True, id="twice far behind"),
-        pytest.param([300, 300, 300], False, id="three times, and no nearer"),
-        pytest.param([300, 300, 200], True, id="nearer"),
-        pytest.param([300, 105, 300], True, id="near before"),
-        pytest.param([None, None, None], False, id="not compared"),
-        pytest.param([105, 300, 300, 310], False, id="the last three count"),
+        pytest.param([300], True, id="once far behind"),
+        pytest.param([300, 300], False, id="twice, and no faster"),
+        pytest.param([300, 250], True, id="much faster"),
+        pytest.param([300, 105], True, id="near at last"),
+        pytest.param([None, None], False, id="not compared"),
+        pytest.param([105, 300, 310], False, id="the last two count"),
     ],
 )
 def test_a_way_is_given_up_when_it_is_often_far_behind(slow_ps, is_good):
     prospects = _prospects(*slow_ps)
-    pieces = len(slow_ps) + 1
+    pieces = 2 ** len(slow_ps)
     assert prospects.are_good(SLOW, pieces) is is_good
     assert prospects.are_good(FAST, pieces)
 
 
 def test_a_way_that_is_given_up_stays_so_with_more_pieces():
     prospects = _prospects(300, 300, 300)
+    prospects.note(FAST, 8, 100)
+    assert not prospects.are_good(SLOW, 16)
+
+
+def test_numbers_of_pieces_near_each_other_do_not_tell_a_gain():
+    prospects = _prospects(300, 250)
+    prospects.note(FAST, 3, 100)
+    prospects.note(SLOW, 3, 200)
+    assert prospects.are_good(SLOW, 4)
     prospects.note(FAST, 4, 100)
-    assert not prospects.are_good(SLOW, 5)
+    # As many as with 3 pieces, but far fewer than with 2.
+    prospects.note(SLOW, 4, 200)
+    assert prospects.are_good(SLOW, 5)
 
 
 def test_a_spreading_is_made_for_any_of_its_rules():
     prospects = _prospects(300, 300, 300)
-    assert not prospects.has_place("form", 1, 4)
+    assert not prospects.has_place("form", 1, 8)
     prospects.note(Way("form", 1, "another rule"), 2, 100)
-    assert prospects.has_place("form", 1, 4)
-    assert prospects.has_place("form", 2, 4)
+    assert prospects.has_place("form", 1, 8)
+    assert prospects.has_place("form", 2, 8)

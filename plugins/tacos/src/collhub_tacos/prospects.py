@@ -65,7 +65,7 @@ class Prospects:
         fewer = [rung for rung in tried if rung <= last / _APART]
         if not fewer:
             return True
-        enough = _FASTER ** math.log2(last / fewer[-1])
+        enough: float = _FASTER ** math.log2(last / fewer[-1])
         return self._times[last][way] < enough * self._times[fewer[-1]][way]
 
     def has_place(self, form: str, place: int, pieces: int) -> bool:
