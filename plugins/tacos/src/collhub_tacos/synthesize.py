@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, replace
 
 from collhub_schedules import Transfers
 
+from collhub_tacos.bounds.evacuation import evacuation_of
 from collhub_tacos.bounds.lower_bounds import lower_bounds_ps
 from collhub_tacos.judging import (
     MOST_JUDGED,
@@ -52,7 +53,7 @@ def _synthesize(request: SynthesisRequest, options: TacosOptions) -> SynthesisRe
     best = fastest_candidate(setting, request)
     _check_memory(setting, best.num_transfers)
     made = _made(setting, request, best)
-    bounds = _bounds_ns(setting, best)
+    bounds = _bounds_ns(setting, best, made.time_ns)
     statistics = _statistics(setting, request, best)
     algorithm = replace(
         made.algorithm,
@@ -135,19 +136,21 @@ def _check_memory(setting: Setting, num_transfers: int) -> None:
     )
 
 
-def _bounds_ns(setting: Setting, best: SynthesisCandidate) -> dict[str, int]:
+def _bounds_ns(setting: Setting, best: SynthesisCandidate, time_ns: int) -> dict[str, int]:
     """Lower bounds for messages of the size that was chosen, rounded down.
 
-    `fluid` for those of any size.
+    `fluid` for those of any size; `evacuation` where no other one is attained.
     """
-    bounds = lower_bounds_ps(
-        best.collective,
-        # Switches are nodes like others: no NPU gets more than its links bring.
-        LinkNetwork.of(setting.network.topology),
-        setting.members,
-        setting.chunk_bytes(best.collective.unit_count),
-        setting.occupancy,
-    )
+    # Switches are nodes like others: no NPU gets more than its links bring.
+    network = LinkNetwork.of(setting.network.topology)
+    collective, size = best.collective, setting.chunk_bytes(best.collective.unit_count)
+    bounds = lower_bounds_ps(collective, network, setting.members, size, setting.occupancy)
+    largest = max((bound for name, bound in bounds.items() if name != "fluid"), default=0)
+    if time_ns > whole_ns(largest) and not setting.has_relays:
+        times = network.link_times(size, setting.occupancy)
+        evacuation = evacuation_of(collective, network, times, best.chunks, largest)
+        if evacuation is not None:
+            bounds["evacuation"] = evacuation.time_ps
     return {name: bound // 1000 for name, bound in bounds.items()}
 
 

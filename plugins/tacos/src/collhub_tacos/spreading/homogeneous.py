@@ -20,6 +20,7 @@ from collhub_tacos.networks.translation import Translations
 from collhub_tacos.progress import FractionReport, Progress, named, silent, unreported
 from collhub_tacos.schedules.arrival_log import ArrivalLog, ChunkBits, chunk_bits, identifier_type
 from collhub_tacos.spreading.seed_search import best_of_seeds
+from collhub_tacos.spreading.step_lengths import step_lengths
 from collhub_tacos.spreading.translated import symmetric_all_gather
 from hub_core.model import InputError
 
@@ -29,8 +30,6 @@ _PAIRS_FOR_SEEDS = 5_000_000
 _SLICE = 1 << 24
 # Steps on one way through the network; more of them touch more memory than the caches hold.
 _WINDOW = 16
-# Where the latency is many times what a message takes, shorter steps cost more than they bring.
-_MOST_LAG = 64
 # Arrays of a node and a log beside its chunks: counters, headers, what the allocator rounds up.
 _BYTES_A_NODE = 600
 
@@ -166,17 +165,8 @@ def _variants(
     if translations is None or is_quick:
         kernels.append(None)
     for kernel in kernels:
-        for step in _step_lengths(step_ps, arrival_ps):
+        for step in step_lengths(step_ps, arrival_ps):
             yield _LockstepVariant(network, origin, step, arrival_ps, kernel)
-
-
-def _step_lengths(busy_ps: int, arrival_ps: int) -> list[int]:
-    """Shortest steps, and the shortest with one less to the arrival; at most 64 to it."""
-    # What arrives between two steps waits for the next: longer steps may lose less by that.
-    most = min(-(-arrival_ps // busy_ps), _MOST_LAG)
-    fewest = max(1, min(arrival_ps // busy_ps, _MOST_LAG))
-    lags = sorted({most, fewest}, reverse=True)
-    return [max(busy_ps, -(-arrival_ps // lag)) for lag in lags]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

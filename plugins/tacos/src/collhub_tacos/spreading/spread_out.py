@@ -35,6 +35,9 @@ _PAIRS_FOR_TREE_SEEDS, _MOST_TREE_SEEDS = 40_000, 4
 _PAIRS_FOR_TREES_AS_WELL = 20_000
 _PAIRS_FOR_SYMMETRY = 20_000_000
 _TRANSFERS_TO_RETIME = 2_000_000
+# Pairs of a node and a chunk up to which a seed of a matching takes less than a second.
+_CELLS_FOR_MATCHING = 100_000
+_CELLS_FOR_MATCHING_SEEDS, _MOST_MATCHING_SEEDS = 200_000, 20
 _GIB = 2**30
 
 
@@ -58,6 +61,11 @@ class SpreadTask:
         return self.network.num_links * len(self.origin)
 
     @property
+    def num_cells(self) -> int:
+        """Pairs of a node and a chunk."""
+        return self.network.num_nodes * len(self.origin)
+
+    @property
     def is_everywhere(self) -> bool:
         """Whether all NPUs take part, each with chunks of its own: an all-gather."""
         # Kernels for all NPUs need a chunk from each.
@@ -73,6 +81,11 @@ class SpreadTask:
     def seeds(self, pairs: int, most: int) -> int:
         """Stated number of seeds, or how many are worth their time with `pairs` for all."""
         return self.setting.seeds or max(1, min(most, pairs // max(1, self.num_pairs)))
+
+    def seeds_of_matching(self) -> int:
+        """Stated number of seeds, or how many are worth their time."""
+        worth = _CELLS_FOR_MATCHING_SEEDS // max(1, self.num_cells)
+        return self.setting.seeds or max(1, min(_MOST_MATCHING_SEEDS, worth))
 
     def result(
         self, made: LinkSchedule | ArrivalLog, kernel: str, seed: int, is_interrupted: bool
@@ -188,8 +201,8 @@ def _kernels(task: SpreadTask) -> Iterator[_SpreadKernel]:
     fits_lockstep = is_everywhere and task.times.is_alike
     if fits_lockstep:
         # First, because its log stays small.
-        yield _in_lockstep
-        # Its steps then are exact, and no other kernel was seen to be faster.
+        yield _in_steps
+        # Steps then are exact, and no other kernel was seen to be faster.
         if task.times.is_uniform:
             return
     if is_everywhere and task.num_pairs <= _PAIRS_FOR_SYMMETRY:
@@ -259,6 +272,34 @@ def _by_events(task: SpreadTask, progress: Progress) -> SpreadResult:
         task.members(),
     )
     return task.result(found.result, "events", found.seed, found.is_interrupted)
+
+
+def _in_steps(task: SpreadTask, progress: Progress) -> SpreadResult:
+    """Equal steps in lockstep and, where that is not at the bound, by matchings."""
+    from collhub_tacos.spreading.homogeneous import fewest_steps
+    from collhub_tacos.spreading.matching import best_matched_all_gather
+
+    found = _in_lockstep(task, progress)
+    busy, arrival = int(task.times.busy[0]), int(task.times.arrival[0])
+    goal_ps = (fewest_steps(task.network, task.origin) - 1) * busy + arrival
+    # Where all nodes do alike, messages meet least: no simulator likes another order better.
+    is_regular = found.kernel == "symmetric" and not task.times.is_uniform
+    is_good = found.time_ps <= goal_ps or is_regular or found.is_interrupted
+    if is_good or task.num_cells > _CELLS_FOR_MATCHING:
+        return found
+    matched = best_matched_all_gather(
+        task.network,
+        task.times,
+        task.origin,
+        seeds=task.seeds_of_matching(),
+        first_seed=task.setting.seed,
+        goal_ps=goal_ps,
+        threads=task.setting.threads,
+        progress=progress,
+    )
+    if matched.result.time_ps >= found.time_ps:
+        return found
+    return task.result(matched.result, "matching", matched.seed, matched.is_interrupted)
 
 
 def _in_lockstep(task: SpreadTask, progress: Progress) -> SpreadResult:

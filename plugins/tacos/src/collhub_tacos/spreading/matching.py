@@ -1,0 +1,177 @@
+"""All-gather where all links are alike, by what brings chunks nearest to those who lack them."""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+from collhub_columns import BoolArray, Int64Array
+
+from collhub_tacos.networks.distances import ShortestPaths
+from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
+from collhub_tacos.networks.reach import unreachable
+from collhub_tacos.progress import FractionReport, Progress, named, silent, unreported
+from collhub_tacos.schedules.link_schedule import LinkSchedule
+from collhub_tacos.spreading.seed_search import Best, best_of_seeds
+from collhub_tacos.spreading.step_lengths import step_lengths
+
+# Looks at chunks per slice: a tenth of a second, so that Ctrl-C and progress get through.
+_SLICE = 1 << 20
+_FARTHEST = np.iinfo(np.int16).max
+
+
+def matched_all_gather(
+    network: LinkNetwork,
+    times: LinkTimes,
+    origin: Int64Array,
+    seed: int = 0,
+    *,
+    is_needed: BoolArray | None = None,
+    most_ps: int | None = None,
+    progress: FractionReport = unreported,
+) -> LinkSchedule | None:
+    """Bring every chunk to all NPUs; chunk x starts at NPU `origin[x]`; all links take one time.
+
+    Time goes in steps of a message: in each, nodes in random order take what brings chunks nearest
+    to those who lack them, no two over one link. `is_needed`: bool per node, who must get the
+    chunks, default all NPUs. None where it would take `most_ps` or more. `progress(fraction)` is
+    called often, and what it raises ends the work. Raises `InputError` for a network in which a
+    chunk cannot get everywhere. Cost: steps x nodes x chunks x nodes at most.
+    """
+    needed = np.arange(network.num_nodes) < network.num_npus if is_needed is None else is_needed
+    hops = _hops(network, origin, needed)
+    best: LinkSchedule | None = None
+    for step_ps in step_lengths(int(times.busy[0]), int(times.arrival[0])):
+        spread = _MatchedSpread(network, times, origin, hops, needed, step_ps)
+        limit = most_ps if best is None else best.time_ps
+        found = spread.schedule(seed, limit, progress)
+        if found is not None and (limit is None or found.time_ps < limit):
+            best = found
+    return best
+
+
+def best_matched_all_gather(
+    network: LinkNetwork,
+    times: LinkTimes,
+    origin: Int64Array,
+    *,
+    seeds: int,
+    first_seed: int = 0,
+    goal_ps: int = 0,
+    threads: int = 0,
+    is_needed: BoolArray | None = None,
+    progress: Progress = silent,
+) -> Best[LinkSchedule]:
+    """Fastest of `seeds` seeds from `first_seed` on, the first that takes at most `goal_ps`.
+
+    `threads`: seeds tried at once (0: a core each); the result does not depend on it. Ctrl-C ends
+    the search; without a result it is raised again. Raises like `matched_all_gather`.
+    """
+
+    def attempt(seed: int, report: FractionReport) -> LinkSchedule:
+        made = matched_all_gather(
+            network, times, origin, seed, is_needed=is_needed, progress=report
+        )
+        # Without a limit there is always a schedule.
+        assert made is not None
+        return made
+
+    return best_of_seeds(
+        attempt,
+        lambda schedule: schedule.time_ps,
+        range(first_seed, first_seed + seeds),
+        goal=goal_ps,
+        threads=threads or os.cpu_count() or 1,
+        progress=named(progress, "spreading to the nearest"),
+    )
+
+
+def _hops(network: LinkNetwork, origin: Int64Array, needed: BoolArray) -> Int64Array:
+    """Links from every node to every node, int16; raises `InputError` where a chunk cannot go."""
+    one = np.ones(network.num_links, np.int64)
+    paths = ShortestPaths(network.num_nodes, network.source, network.destination, one)
+    hops = paths.lengths(np.arange(network.num_nodes))
+    for start in np.unique(origin).tolist():
+        lost = np.flatnonzero(needed & (hops[start] >= _FARTHEST))
+        if len(lost):
+            raise unreachable(network, start, int(lost[0]))
+    return np.minimum(hops, _FARTHEST - 1).astype(np.int16)
+
+
+class _MatchedSpread:
+    """Spreading with steps of one length, seed after seed."""
+
+    def __init__(
+        self,
+        network: LinkNetwork,
+        times: LinkTimes,
+        origin: Int64Array,
+        hops: Int64Array,
+        needed: BoolArray,
+        step_ps: int,
+    ) -> None:
+        self._network = network
+        self._times = times
+        self._origin = origin
+        self._hops = hops
+        self._needed = needed
+        self._step_ps = step_ps
+        self._arrival_ps = int(times.arrival[0])
+
+    def schedule(
+        self, seed: int, most_ps: int | None, progress: FractionReport
+    ) -> LinkSchedule | None:
+        """What a seed gives, None where that takes `most_ps` or more."""
+        # Imported here: numba takes a second.
+        from collhub_tacos.spreading.matching_kernel import InLinks, SpreadState, advance
+
+        network, chunks = self._network, len(self._origin)
+        lag = -(-self._arrival_ps // self._step_ps)
+        links = InLinks(network.indptr, network.source, self._hops, lag)
+        most_sent = chunks * network.num_nodes
+        columns = (np.zeros(most_sent, np.int64) for _ in range(3))
+        held, missing = self._held(), self._missing()
+        state = SpreadState(
+            held,
+            held.copy(),
+            self._near(),
+            *columns,
+            np.asarray([0, 0, 0, missing, 0], np.int64),
+            np.asarray([seed], np.uint64),
+        )
+        while not advance(links, state, self._needed, self._last_step(most_ps), _SLICE):
+            progress(1 - state.counter[3] / missing)
+        if state.counter[3]:
+            return None
+        return self._made(*(column[: state.counter[0]] for column in state[3:6]))
+
+    def _held(self) -> BoolArray:
+        held = np.zeros((len(self._origin), self._network.num_nodes), np.bool_)
+        held[np.arange(len(self._origin)), self._origin] = True
+        return held
+
+    def _missing(self) -> int:
+        """Pairs of a chunk and who must still get it."""
+        return len(self._origin) * int(self._needed.sum()) - int(self._needed[self._origin].sum())
+
+    def _near(self) -> Int64Array:
+        near = self._hops[self._origin]
+        return np.where(self._needed, near, 0).astype(np.int16)
+
+    def _last_step(self, most_ps: int | None) -> int:
+        """Step in which nothing may be sent any more."""
+        if most_ps is None:
+            return np.iinfo(np.int64).max
+        return max(0, -(-(most_ps - self._arrival_ps) // self._step_ps))
+
+    def _made(self, chunk: Int64Array, link: Int64Array, step: Int64Array) -> LinkSchedule:
+        start = step * self._step_ps
+        schedule = LinkSchedule.spreading(
+            self._network, chunk, link, start, start + self._arrival_ps
+        )
+        if self._times.is_uniform:
+            return schedule
+        # Imported here: numba takes a second.
+        from collhub_tacos.schedules.retiming import retimed
+
+        return retimed(schedule, self._times)

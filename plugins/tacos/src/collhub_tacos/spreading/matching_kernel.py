@@ -1,0 +1,224 @@
+"""Compiled spreading by steps of equal length: in every step each node takes what brings most near.
+
+A node takes chunks over its in-links by a matching of most weight, which falling weights with
+augmenting paths give, since what can be matched is a transversal matroid (Edmonds and Fulkerson,
+1965). The weight of a chunk is by how many links it comes nearer to those who lack it. What a node
+takes counts at once for all that choose later in the step: else two heads of a cluster would fetch
+the same chunk over two scarce links.
+
+All in one file, because numba's cache looks at no other. Import it late: numba takes a second.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from collhub_columns import BoolArray, Int64Array
+from collhub_packing.compiling import kernel, part
+
+Int16Array = npt.NDArray[np.int16]
+Integer = int | np.int64
+
+
+class InLinks(NamedTuple):
+    """In-links of node d are `indptr[d]:indptr[d + 1]`, from `source`, int64 columns.
+
+    `hops`: int16[nodes, nodes], links from one node to another. `lag`: steps from the start of a
+    message until its destination can send it on.
+    """
+
+    indptr: Int64Array
+    source: Int64Array
+    hops: Int16Array
+    lag: int
+
+
+class SpreadState(NamedTuple):
+    """What has been sent so far; who has what is bool[chunks, nodes].
+
+    `can_send`: what has arrived; `is_held`: also what is on its way; `near`: int16[chunks, nodes],
+    links from the nearest holder, 0 for nodes that need no chunk. `chunk`, `link`, `step`: int64
+    columns of what was sent. `counter`: sent, arrived, steps, missing, looks. `random`: uint64[1].
+    """
+
+    can_send: BoolArray
+    is_held: BoolArray
+    near: Int16Array
+    chunk: Int64Array
+    link: Int64Array
+    step: Int64Array
+    counter: Int64Array
+    random: npt.NDArray[np.uint64]
+
+
+@kernel
+def advance(
+    links: InLinks, state: SpreadState, is_needed: BoolArray, last_step: Integer, looks: Integer
+) -> bool:
+    """Go on for about so many looks; return whether all is done, or `last_step` is reached.
+
+    Invariant at the end of a step: `is_held` and `near` count everything that was sent.
+    """
+    sent, arrived, steps, missing, looked = 0, 1, 2, 3, 4
+    counter = state.counter
+    most = np.max(np.diff(links.indptr))
+    nodes, chunks = len(links.indptr) - 1, len(state.can_send)
+    order = np.arange(nodes)
+    place = np.empty(chunks, np.int64)
+    weight = np.empty(chunks, np.float64)
+    matched = np.empty(most, np.int64)
+    stop = counter[looked] + looks
+    while counter[missing] > 0 and counter[looked] < stop:
+        now = counter[steps]
+        if now >= last_step:
+            return True
+        while counter[arrived] < counter[sent]:
+            transfer = counter[arrived]
+            if state.step[transfer] + links.lag > now:
+                break
+            end = _destination(links.indptr, state.link[transfer])
+            state.can_send[state.chunk[transfer], end] = True
+            counter[arrived] += 1
+        _shuffle(order, state.random)
+        for node in order:
+            found = _candidates(links, state, is_needed, node, place, weight)
+            counter[looked] += found + 1
+            if found:
+                by_weight = np.argsort(-weight[:found])
+                _match(links, state.can_send, node, place[by_weight], matched)
+                counter[missing] -= _send(links, state, is_needed, node, matched)
+        counter[steps] = now + 1
+    return bool(counter[missing] == 0)
+
+
+@part
+def _destination(indptr: Int64Array, link: Integer) -> Integer:
+    return np.searchsorted(indptr, link, side="right") - 1
+
+
+@part
+def _random(state: npt.NDArray[np.uint64]) -> float:
+    """Next number of [0, 1): splitmix64 (Steele, Lea and Flood, OOPSLA 2014)."""
+    state[0] += np.uint64(0x9E3779B97F4A7C15)
+    mixed = state[0]
+    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    mixed = mixed ^ (mixed >> np.uint64(31))
+    return float(mixed >> np.uint64(11)) / 9007199254740992.0
+
+
+@part
+def _shuffle(order: Int64Array, random: npt.NDArray[np.uint64]) -> None:
+    for last in range(len(order) - 1, 0, -1):
+        other = int(_random(random) * (last + 1))
+        order[last], order[other] = order[other], order[last]
+
+
+@part
+def _candidates(
+    links: InLinks,
+    state: SpreadState,
+    is_needed: BoolArray,
+    node: Integer,
+    place: Int64Array,
+    weight: npt.NDArray[np.float64],
+) -> int:
+    """Chunks that a node lacks and some in-neighbour can send, and what each brings near."""
+    begin, end = links.indptr[node], links.indptr[node + 1]
+    nodes = len(links.hops)
+    hops = links.hops[node]
+    found = 0
+    for chunk in range(len(state.can_send)):
+        if state.is_held[chunk, node]:
+            continue
+        is_there = False
+        for link in range(begin, end):
+            if state.can_send[chunk, links.source[link]]:
+                is_there = True
+                break
+        if not is_there:
+            continue
+        near = state.near[chunk]
+        nearer = 0
+        for other in range(nodes):
+            nearer += max(0, near[other] - hops[other])
+        # Who needs nothing takes only what helps others.
+        if nearer or is_needed[node]:
+            place[found] = chunk
+            # Noise of a hundredth decides between what is about equal.
+            weight[found] = nearer + _random(state.random) * nodes / 100
+            found += 1
+    return found
+
+
+@part
+def _match(
+    links: InLinks, can_send: BoolArray, node: Integer, chunks: Int64Array, matched: Int64Array
+) -> None:
+    """Give in-links to chunks in this order, each by an augmenting path: -1 for links left over."""
+    begin = links.indptr[node]
+    degree = links.indptr[node + 1] - begin
+    matched[:degree] = -1
+    reached_from = np.empty(degree, np.int64)
+    queue = np.empty(degree, np.int64)
+    free = degree
+    for chunk in chunks:
+        if not free:
+            return
+        reached_from[:] = -2
+        first, last = 0, 0
+        asking, from_link = chunk, -1
+        ending = -1
+        while ending < 0:
+            for link in range(degree):
+                if reached_from[link] == -2 and can_send[asking, links.source[begin + link]]:
+                    reached_from[link] = from_link
+                    if matched[link] < 0:
+                        ending = link
+                        break
+                    queue[last] = link
+                    last += 1
+            if ending >= 0 or first == last:
+                break
+            from_link = queue[first]
+            asking = matched[from_link]
+            first += 1
+        # Along the path every chunk moves on to the link behind it.
+        while ending >= 0:
+            before = reached_from[ending]
+            matched[ending] = matched[before] if before >= 0 else chunk
+            if before < 0:
+                free -= 1
+            ending = before
+
+
+@part
+def _send(
+    links: InLinks,
+    state: SpreadState,
+    is_needed: BoolArray,
+    node: Integer,
+    matched: Int64Array,
+) -> int:
+    """Send what is matched to a node; it counts as a holder at once. How many it needed."""
+    begin = links.indptr[node]
+    hops = links.hops[node]
+    brought = 0
+    for link in range(links.indptr[node + 1] - begin):
+        chunk = matched[link]
+        if chunk < 0:
+            continue
+        number = state.counter[0]
+        state.chunk[number] = chunk
+        state.link[number] = begin + link
+        state.step[number] = state.counter[2]
+        state.counter[0] = number + 1
+        state.is_held[chunk, node] = True
+        near = state.near[chunk]
+        for other in range(len(hops)):
+            near[other] = min(near[other], hops[other])
+        if is_needed[node]:
+            brought += 1
+    return brought
