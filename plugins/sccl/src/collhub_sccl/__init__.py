@@ -1,0 +1,1 @@
+"""Algorithms that SCCL, msccl-tools and TACCL write as JSON."""

@@ -1,0 +1,32 @@
+"""Offers of this distribution to the hub: step schedules of SCCL and its successors, as JSON.
+
+SCCL synthesizes them (Cai et al., PPoPP 2021), msccl-tools continues it, and TACCL (Shah et al.,
+NSDI 2023) writes the same objects with start times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hub_core.plugin_api import Format, FormatReader, hookimpl
+
+COLLHUB_PLUGIN_API = (1, 0)
+
+# The tag may stand anywhere in the first object: a name before it is all that is seen. Possessive
+# groups: no text makes the search backtrack.
+_SIGNATURE = (
+    rb'\A\s*+\{\s*+(?:"name"\s*+:\s*+"[^"]*+"\s*+,\s*+)?+'
+    rb'"(?:(?:ms|s)ccl_type"\s*+:\s*+"algorithm"|instance"\s*+:)'
+)
+_SCCL = Format(
+    "sccl",
+    "algorithms of SCCL, msccl-tools and TACCL (JSON): steps of sends",
+    (".json",),
+    _SIGNATURE,
+)
+
+
+@hookimpl
+def collhub_producers() -> Sequence[FormatReader]:
+    """Describe the reader."""
+    return [FormatReader(_SCCL, "collhub_sccl.read:read", samples="collhub_sccl.samples:samples")]

@@ -1,0 +1,45 @@
+"""Small correct algorithms for the conformance kit."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from hub_core.plugin_api import Source
+
+
+def samples() -> Sequence[Source]:
+    """An all-gather of three ranks in a ring, and a reduce-scatter of two with times."""
+    ring = [[[(rank - step) % 3, rank, (rank + 1) % 3] for rank in range(3)] for step in range(2)]
+    gather = [{"pre": [rank], "post": [0, 1, 2], "addr": rank} for rank in range(3)]
+    scatter = [
+        {"pre": [giver], "post": [taker], "addr": taker} for taker in range(2) for giver in range(2)
+    ]
+    swap = [[[1, 0, 1, 0.0, 1.0, "rrc"], [0, 1, 0, 0.0, 1.0, "rrc"]]]
+    return [
+        document("ring.json", "msccl_type", "Allgather(n=3)", 3, gather, ring),
+        document("swap.json", "sccl_type", "ReduceScatter(n=2)", 2, scatter, swap),
+    ]
+
+
+def document(
+    file: str,
+    tag: str,
+    name: str,
+    ranks: int,
+    chunks: Sequence[object],
+    steps: Sequence[Sequence[Sequence[object]]],
+    divisions: int = 1,
+) -> Source:
+    """A file with an algorithm of these chunks and sends by step."""
+    instance = {tag: "instance", "steps": len(steps), "chunks": divisions, "pipeline": None}
+    collective = {tag: "collective", "name": name, "nodes": ranks, "chunks": chunks}
+    content = {
+        tag: "algorithm",
+        "name": name,
+        "instance": instance,
+        "steps": [{tag: "step", "rounds": 1, "sends": sends} for sends in steps],
+        "collective": collective,
+        "topology": {tag: "topology", "name": "any"},
+    }
+    return Source.of_bytes(file, json.dumps(content).encode())

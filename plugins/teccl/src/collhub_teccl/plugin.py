@@ -1,0 +1,28 @@
+"""Offers of this distribution to the hub: schedules that TE-CCL's solver writes, read.
+
+TE-CCL formulates collectives as multi-commodity flows (Liu et al., SIGCOMM 2024).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hub_core.plugin_api import Format, FormatReader, hookimpl
+
+COLLHUB_PLUGIN_API = (1, 0)
+
+# Inputs of the solver are recognised too, so that they can be named. Possessive groups: no text
+# makes the search backtrack.
+_SIGNATURE = rb'\A\s*+\{\s*+"(?:1-Epoch_Duration|TopologyParams|GurobiParams|InstanceParams)"'
+_TECCL = Format(
+    "teccl",
+    "schedules of TE-CCL (JSON): all-gather and all-to-all, with fractions of chunks",
+    (".json",),
+    _SIGNATURE,
+)
+
+
+@hookimpl
+def collhub_producers() -> Sequence[FormatReader]:
+    """Describe the reader."""
+    return [FormatReader(_TECCL, "collhub_teccl.read:read", samples="collhub_teccl.read:samples")]
