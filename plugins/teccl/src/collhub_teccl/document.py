@@ -108,7 +108,7 @@ class _Parser:
             has_volumes |= self._add(number, key, value, f"{place}[{key!r}]")
         paths = self._paths(list(by_demand), has_volumes)
         flows = self._flows(found)
-        lost = _lost(flows, paths) if has_volumes else 0
+        lost = _lost(flows, paths) if has_volumes and flows else 0
         return ScheduleDocument(self._claims(found), paths, len(flows), lost)
 
     def _flows(self, found: Mapping[str, object]) -> list[_Flow]:
