@@ -15,7 +15,7 @@ import click
 from hub_core.model.diagnostics import UsageError, closest
 from hub_core.model.kinds import STANDARD_KINDS
 from hub_core.plugin_api.offers import Offer
-from hub_core.plugin_api.options import Option
+from hub_core.plugin_api.options import Option, OptionType
 from hub_core.plugin_api.reader import FormatReader
 from hub_core.plugin_api.writer import FormatWriter
 
@@ -240,10 +240,15 @@ def assign(
     """Give every option to the sides that declare it, of `reader`, `writer` and so on.
 
     A bare key goes to every side that declares it, `side.key` to that side alone and before a bare
-    one. Raises `UsageError` naming the closest option for a key that no side declares.
+    one; `name.key` of an option of pairs to every side that declares `name`. Raises `UsageError`
+    naming the closest option for a key that no side declares.
     """
     given: dict[str, dict[str, str]] = {side: {} for side in declared}
     for key, value in sorted(assignments.items(), key=lambda item: "." in item[0]):
+        if sides := _sides_of_pairs(key, declared):
+            for side in sides:
+                given[side][key] = value
+            continue
         wanted, _, name = key.replace("-", "_").rpartition(".")
         sides = [
             side for side in declared if wanted in ("", side) and name in _names(declared[side])
@@ -286,6 +291,17 @@ def are_ranks_of_one(files: Sequence[str], registry: Registry) -> bool:
 def _kept_for_inputs(context: click.Context, parameter: click.Parameter, policy: str) -> None:
     """Keep the value of `--verify` in the context, where the reading of inputs looks it up."""
     context.obj.verify_policy = policy
+
+
+def _sides_of_pairs(key: str, declared: Mapping[str, Sequence[Option]]) -> list[str]:
+    """The sides that declare an option of pairs whose name stands before the first point."""
+    name, point, _ = key.partition(".")
+    found = []
+    for side, options in declared.items():
+        pairs = [option.name for option in options if option.type is OptionType.PAIRS]
+        if point and name in pairs:
+            found.append(side)
+    return found
 
 
 def _names(options: Sequence[Option]) -> list[str]:

@@ -48,6 +48,9 @@ _FEATURE_WORDS = {
     "data_indptr": ("dependenc",),
     "duration_ns": ("duration",),
     "extensions": ("extension",),
+    "links": ("links", "bandwidth", "latency", "planes"),
+    "num_nodes": ("nodes", "switches"),
+    "num_npus": ("nodes", "number of npus"),
 }
 _OF_STEPS = frozenset(field.name for field in fields(StepTable))
 # What readers of each kind return.

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from collhub_astra_sim.networks.cables import cables_of
+from collhub_networks import cables_of
+
 from collhub_astra_sim.networks.fat_trees import FatTree, Tier
 from collhub_astra_sim.networks.ns3_write import name_losses
 from hub_core.model import UsageError

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import numpy as np
 from collhub_columns import BoolArray
+from collhub_networks import Cable, cables_of
 
-from collhub_astra_sim.networks.cables import Cable, cables_of
 from hub_core.model import Loss
 from hub_core.network import Topology
 from hub_core.plugin_api import Artifact, NoOptions, WriteResult
