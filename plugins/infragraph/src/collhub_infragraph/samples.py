@@ -24,7 +24,9 @@ devices:
   - {name: card, count: 2, choice: device}
   links:
   - name: nvlink
-    physical: {bandwidth: {choice: gigabytes_per_second, gigabytes_per_second: 450}}
+    physical:
+      bandwidth: {choice: gigabytes_per_second, gigabytes_per_second: 450}
+      latency: {choice: ns, ns: 250}
   - name: pcie
     physical: {bandwidth: {choice: gigabytes_per_second, gigabytes_per_second: 64}}
   edges:

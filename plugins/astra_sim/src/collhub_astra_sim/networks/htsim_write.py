@@ -28,7 +28,7 @@ def write(topology: Topology, options: NoOptions) -> WriteResult:
     content = "".join(_lines(tree)).encode("ascii")
     losses = tuple(name_losses(topology))
     # Switches may come back in another order.
-    return WriteResult([Artifact("", lambda: content)], losses, ("source", "destination"))
+    return WriteResult([Artifact("", lambda: content)], losses, ("links", "link order"))
 
 
 def _lines(tree: FatTree) -> Iterator[str]:

@@ -23,7 +23,7 @@ def write(topology: Topology, options: NoOptions) -> WriteResult:
     cables = cables_of(topology)
     content = "".join(_lines(topology, cables)).encode("ascii")
     losses = (*name_losses(topology), *_rounding_losses(cables), *_forwarding_losses(topology))
-    return WriteResult([Artifact("", lambda: content)], losses, ("dimensions",))
+    return WriteResult([Artifact("", lambda: content)], losses, ("dimensions", "link order"))
 
 
 def _lines(topology: Topology, cables: list[Cable]) -> Iterator[str]:

@@ -79,7 +79,7 @@ def _network(
     graph: VertexGraph, npus: Sequence[int], options: InfragraphReadOptions
 ) -> tuple[list[Hop], list[int]]:
     """The hops between NPUs and switches, and the switches: all vertices that remain."""
-    hops = _hops(graph)
+    hops = hops_of(graph)
     is_npu = [False] * len(graph.names)
     for vertex in npus:
         is_npu[vertex] = True
@@ -96,7 +96,7 @@ def _network(
     return left, [vertex for vertex in others if not contraction.is_gone[vertex]]
 
 
-def _hops(graph: VertexGraph) -> list[Hop]:
+def hops_of(graph: VertexGraph) -> list[Hop]:
     """Every edge as a hop."""
     marked = _marked_positions(graph)
     found = []

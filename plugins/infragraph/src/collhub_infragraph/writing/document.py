@@ -104,14 +104,16 @@ class _Drawing:
         """A device with as many ports as the node that needs most."""
         core = "xpu" if kind == "xpu" else "asic"
         components: list[JsonObject] = [{"name": core, "count": 1, "choice": kind, kind: {}}]
-        device: JsonObject = {"name": name, "components": components}
+        # InfraGraph's own classes ask for both lists, even for empty ones.
+        links: list[JsonObject] = []
+        edges: list[JsonObject] = []
         ports = max(self._ports_of[node] for node in nodes)
         if ports:
             components.append({"name": "port", "count": ports, "choice": "port", "port": {}})
             ends = {"ep1": {"component": core}, "ep2": {"component": "port"}}
-            device["links"] = [{"name": "ic"}]
-            device["edges"] = [{**ends, "scheme": "many2many", "link": "ic"}]
-        return device
+            links.append({"name": "ic"})
+            edges.append({**ends, "scheme": "many2many", "link": "ic"})
+        return {"name": name, "components": components, "links": links, "edges": edges}
 
     def _annotations(self) -> JsonObject:
         """What the infrastructure does not say: order and direction of links, names and groups."""
