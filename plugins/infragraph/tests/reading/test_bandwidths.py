@@ -95,7 +95,9 @@ def test_replaced_bandwidth_is_said() -> None:
 
 
 def test_option_for_a_link_that_does_not_exist_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"option bandwidth\.nv: net.yaml has no link of this name"):
+    with pytest.raises(
+        UsageError, match=r"option bandwidth\.nv: net.yaml has no link of this name"
+    ):
         network(document([edge("xpu", "sw")]), bandwidth="nv=1GB/s\n")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -25,6 +26,7 @@ JsonObject = dict[str, object]
 
 # How many digits a double always keeps.
 _SURE_DIGITS = 15
+_NO_NAME = re.compile(r"[^A-Za-z0-9 _()<>\[\]-]")
 
 
 @dataclass(slots=True)
@@ -68,7 +70,9 @@ class _Drawing:
             {"name": name, "device": name, "count": len(nodes)} for name, _, nodes in present
         ]
         links = [_link(name, *values) for values, name in self._links.items()]
-        infrastructure: JsonObject = {"name": self._topology.name, "devices": devices}
+        # InfraGraph's schema takes no other characters in a name.
+        title = _NO_NAME.sub("-", self._topology.name)
+        infrastructure: JsonObject = {"name": title, "devices": devices}
         infrastructure |= {"links": links, "instances": instances, "edges": self._edges}
         return InfragraphDocument(infrastructure, self._annotations())
 
