@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent import futures
 from functools import partial
 
@@ -30,8 +30,8 @@ from hub_core.plugin_api.sources import Source
 from hub_core.plugin_api.topology_builder import TopologyBuilder
 from hub_core.plugin_api.topology_reader import TopologyReader
 from hub_core.plugin_api.topology_writer import TopologyWriter
-from hub_core.testing.checked_plugin import CheckedPlugin, Skip, call, title
-from hub_core.testing.format_checks import is_declared
+from hub_core.testing.checked_plugin import CheckedPlugin, Rendering, Skip, call, title
+from hub_core.testing.declared import loss_problem
 from hub_core.testing.isolation import output_of
 from hub_core.testing.sampled_work import (
     ELEMENTS_PER_UNIT,
@@ -163,18 +163,8 @@ def _topology_problem(
         return None
     suffix = writer.format.suffixes[0] if writer.format.suffixes else ""
     back = call(reader, Source.of_bytes(f"sample{suffix}", artifacts[0].content()))
-    if not isinstance(back, Topology):
-        return f"read back it is {type(back).__name__}, expected Topology"
-    features = [*(loss.feature for loss in result.losses), *result.restated]
-    return topology_problem(topology.differences(back), features)
-
-
-def topology_problem(differences: Sequence[str], features: Sequence[str]) -> str | None:
-    """What losses and restatements do not say of a network that was read back, or None."""
-    silent = [name for name in differences if not is_declared(name, features)]
-    if silent:
-        return f"read back with another {', '.join(silent)}, and no loss names that as its feature"
-    return None
+    written = Rendering({}, tuple(result.losses), tuple(result.restated))
+    return loss_problem(topology, back, written)
 
 
 def commands_are_click_commands(subject: CheckedPlugin) -> Iterator[str]:

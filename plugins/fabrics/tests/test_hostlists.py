@@ -25,12 +25,12 @@ def test_lists_are_expanded_as_slurm_does(text, names) -> None:
     "text", ["", "a,", ",a", "n[", "n[1-", "n]1[", "n[a]", "n[3-1]", "n[]", "a b", "n[1]]"]
 )
 def test_what_is_no_list_is_refused(text) -> None:
-    with pytest.raises(ValueError, match="no list of|no range"):
+    with pytest.raises(ValueError, match=r"no list of|no range"):
         expanded_hosts(text)
 
 
 def test_list_of_more_hosts_than_any_cluster_has_is_refused_at_once() -> None:
-    with pytest.raises(ValueError, match="more than 1048576 hosts|no range"):
+    with pytest.raises(ValueError, match=r"more than 1048576 hosts|no range"):
         expanded_hosts("n[1-999999]m[1-999999]")
 
 

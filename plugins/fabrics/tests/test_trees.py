@@ -181,8 +181,8 @@ def test_older_form_of_lists_is_the_same_network() -> None:
         ),
         ({"blocks": [{"switch": "s1"}]}, "$.blocks[0]: 'nodes' is missing"),
         (
-            {"switches": {"core": {"switches": ["s1"]}}},
-            "switch core leads to 's1', which is not described",
+            {"switches": {"core": {"switches": ["s7"]}, "s1": {}, "s2": {}}},
+            "switch core leads to 's7', which is not described",
         ),
         ({"blocks": []}, "no host is described"),
     ],
