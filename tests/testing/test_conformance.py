@@ -417,11 +417,11 @@ def build(text):
     [
         (
             "return WriteResult([Artifact('', lambda: b'0 1')])",
-            "another num_npus, dimensions, links, and no loss names that",
+            "another num_npus, num_nodes, dimensions, links, and no loss names that",
         ),
         (
             "return WriteResult([Artifact('', lambda: b'0 1')], [Loss('links', 'w', 'c')])",
-            "another num_npus, dimensions, and no loss names that",
+            "another num_npus, num_nodes, dimensions, and no loss names that",
         ),
         (
             "names = ('number of NPUs, nodes', 'dimensions', 'links')\n"

@@ -14,11 +14,10 @@ class InfragraphReadOptions:
     npu_types: str = option(
         OptionType.TEXT, "xpu", "kinds of components that are NPUs, separated by commas: xpu,gpu"
     )
-    bandwidth: str = option(
-        OptionType.PAIRS,
-        "",
+    bandwidth: str | None = optional(
         "bandwidth by name of link, as bandwidth.nvlink=450GB/s, device/link where several "
         "devices have a link of the name, bandwidth.*= for all that are left",
+        OptionType.PAIRS,
     )
     latency: float | None = optional(
         "latency of every link for which the document states none (default: 0)",

@@ -24,10 +24,10 @@ UNLIMITED = 1e17
 _MOST_NAMED = 6
 
 
-def stated_bandwidths(text: str) -> dict[str, float]:
+def stated_bandwidths(text: str | None) -> dict[str, float]:
     """The lines `link=450GB/s` of the option `bandwidth`, in bytes per second."""
     found = {}
-    for line in text.splitlines():
+    for line in (text or "").splitlines():
         name, _, value = line.partition("=")
         found[name.strip()] = parse_bandwidth(value)
     return found

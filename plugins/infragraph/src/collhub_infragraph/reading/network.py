@@ -139,15 +139,11 @@ def _links(hops: Sequence[Hop], number: Mapping[int, int], planes: Sequence[int]
             rows.append((there, one, other, rate, delay, plane))
         if back is not None:
             rows.append((back, other, one, rate, delay, plane))
-    rows.sort(key=lambda row: row[0])
-    _, source, destination, rates, delays, plane_of = zip(*rows, strict=True) if rows else [()] * 6
-    return Links(
-        np.asarray(source, np.int64),
-        np.asarray(destination, np.int64),
-        np.asarray(rates, np.float64),
-        np.asarray(delays, np.float64),
-        np.asarray(plane_of, np.int64),
-    )
+    # Numbers of nodes and planes are exact in a double.
+    table = np.asarray(sorted(rows), np.float64).reshape(-1, 6).T.copy()
+    _, source, destination, rates, delays, plane_of = table
+    ends = source.astype(np.int64), destination.astype(np.int64)
+    return Links(*ends, rates, delays, plane_of.astype(np.int64))
 
 
 def _planes(graph: VertexGraph, hops: Sequence[Hop], options: InfragraphReadOptions) -> list[int]:
