@@ -161,11 +161,7 @@ def test_aggregation_nodes_are_no_npus() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        (
-            'Switch\t64 "S-c1"',
-            'Switch\t64 "S-x"',
-            "ib.txt:6: the cable leads to S-c1, which is not listed",
-        ),
+        ('64 "S-c1"', '64 "S-x"', "ib.txt:6: the cable leads to S-c1, which is not listed"),
         ("4xNDR", "4xZDR", "'4xZDR' is no rate; known are SDR, DDR"),
         ('Ca\t1 "H-2"', 'Ca\t1 "H-1"', "device H-1 stands twice, first on line"),
         ('Switch\t36 "S-a1"', "# ", "ib.txt:4: a port stands without a device"),
