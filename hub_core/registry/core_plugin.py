@@ -24,7 +24,7 @@ _TOPOLOGY_JSON = Format(
     "JSON document of a topology",
     (".json",),
     # The schema comes last in what the hub writes, behind all links: keys of its own tell as well.
-    rb'"(?:collhub/topology-\d+|bandwidth_bytes_per_s|from|npus)"|\A\s*\{\s*"(?:dimensions|groups)"',
+    rb'"(?:collhub/topology-\d+|bandwidth_bytes_per_s|from|npus)"|\A\s*\{\s*"(?:groups|dimensions)',
 )
 # By name: what it is, and an example.
 _REGULAR = {

@@ -102,7 +102,10 @@ def conversions_are_honest(subject: CheckedPlugin) -> Iterator[str]:
             yield str(found)
 
 
-def _readers(registry: Registry, family: _Family) -> dict[str, AnyReader]:
+def _readers(
+    registry: Registry,
+    family: _Family,
+) -> dict[str, AnyReader]:
     """The readers of one kind of model by format."""
     found = {}
     for provided in registry.all(family[1]):
@@ -126,11 +129,19 @@ def _from(
     for writer in wanted:
         for sample, model in models.items():
             outcome, detail = _outcome(model, writer, back.get(writer.name))
-            yield Conversion(sample, reader.name, writer.name, outcome, detail)
+            yield Conversion(
+                sample,
+                reader.name,
+                writer.name,
+                outcome,
+                detail,
+            )
 
 
 def _read_samples(
-    reader: AnyReader, writers: Sequence[AnyWriter], family: _Family
+    reader: AnyReader,
+    writers: Sequence[AnyWriter],
+    family: _Family,
 ) -> Iterator[tuple[str, Model]]:
     """The models that a reader makes of the samples, by name of sample."""
     sources = stated_samples(reader)
@@ -211,7 +222,10 @@ def validate_all(
     assert not problems, "\n".join(problems)
 
 
-def _first_difference(artifacts: Mapping[str, bytes], expected: Mapping[str, bytes]) -> str:
+def _first_difference(
+    artifacts: Mapping[str, bytes],
+    expected: Mapping[str, bytes],
+) -> str:
     """The first artifact that is another, and the first line of it that is."""
     if artifacts.keys() != expected.keys():
         return f"artifacts {sorted(artifacts)}, expected {sorted(expected)}"

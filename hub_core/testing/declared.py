@@ -53,7 +53,10 @@ def loss_problem(model: Model, back: object, written: Rendering) -> str | None:
     return None
 
 
-def differences_of(model: Model, back: object) -> list[str]:
+def differences_of(
+    model: Model,
+    back: object,
+) -> list[str]:
     """Parts in which two models differ. Raises `AssertionError` for what is no such model."""
     message = f"read back it is {type(back).__name__}, expected {type(model).__name__}"
     assert type(back) is type(model), message
@@ -67,13 +70,20 @@ def differences_of(model: Model, back: object) -> list[str]:
     return model.differences(replace(back, provenance=model.provenance))
 
 
-def is_declared(difference: str, features: Sequence[str]) -> bool:
+def is_declared(
+    difference: str,
+    features: Sequence[str],
+) -> bool:
     """Whether a loss or a restatement names what differs, or `steps` for the whole table."""
     words = _words_of(difference)
     return any(word in _spoken(feature) for feature in features for word in words)
 
 
-def _is_groundless(feature: str, model: Model, differences: Sequence[str]) -> bool:
+def _is_groundless(
+    feature: str,
+    model: Model,
+    differences: Sequence[str],
+) -> bool:
     """Whether a feature names parts of a model of which none differs.
 
     A feature that names no part, such as what the target does at run time, is not seen by reading.

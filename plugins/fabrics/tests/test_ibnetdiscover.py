@@ -158,20 +158,21 @@ def test_aggregation_nodes_are_no_npus() -> None:
     assert [found.code for found in findings] == ["aggregation-node"]
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "said"),
-    [
-        ('64 "S-c1"', '64 "S-x"', "ib.txt:6: the cable leads to S-c1, which is not listed"),
-        ("4xNDR", "4xZDR", "'4xZDR' is no rate; known are SDR, DDR"),
-        ('Ca\t1 "H-2"', 'Ca\t1 "H-1"', "device H-1 stands twice, first on line"),
-        ('Switch\t36 "S-a1"', "# ", "ib.txt:4: a port stands without a device"),
-        ('[1]\t"H-1"[1](1)', "[1]\tH-1", "is no port of ibnetdiscover; a port is [1]"),
-        ('"S-c1"[1]', '"S-a1"[19]', "a port is joined to itself"),
-    ],
-)
-def test_damaged_listings_are_refused_with_the_line(old, new, said) -> None:
+# What is said, and the text that is put in place of another one.
+DAMAGES = {
+    "ib.txt:6: the cable leads to S-c1, which is not listed": ('64 "S-c1"', '64 "S-x"'),
+    "'4xZDR' is no rate; known are SDR, DDR": ("4xNDR", "4xZDR"),
+    "device H-1 stands twice, first on line": ('Ca\t1 "H-2"', 'Ca\t1 "H-1"'),
+    "ib.txt:4: a port stands without a device": ('Switch\t36 "S-a1"', "# "),
+    "is no port of ibnetdiscover; a port is [1]": ('[1]\t"H-1"[1](1)', "[1]\tH-1"),
+    "a port is joined to itself": ('"S-c1"[1]', '"S-a1"[19]'),
+}
+
+
+@pytest.mark.parametrize("said", DAMAGES)
+def test_damaged_listings_are_refused_with_the_line(said) -> None:
     with pytest.raises(InputError) as caught:
-        network(TREE.replace(old, new))
+        network(TREE.replace(*DAMAGES[said]))
     found = caught.value.diagnostics[0]
     assert said in f"{found.location}: {found.message}; {found.cure}"
 

@@ -25,7 +25,12 @@ class Cable(NamedTuple):
     latency_s: float
 
 
-def topology_of(name: str, num_npus: int, num_nodes: int, cables: Sequence[Cable]) -> Topology:
+def topology_of(
+    name: str,
+    num_npus: int,
+    num_nodes: int,
+    cables: Sequence[Cable],
+) -> Topology:
     """The network of these cables, each of them a link each way."""
     low = np.asarray([cable.source for cable in cables], np.int64)
     high = np.asarray([cable.destination for cable in cables], np.int64)

@@ -18,13 +18,41 @@ class NetworkFindings:
     def __init__(self) -> None:
         self._found: dict[str, tuple[Diagnostic, int]] = {}
 
-    def warn(self, code: str, place: Location, message: str, cure: str = "") -> None:
+    def warn(
+        self,
+        code: str,
+        place: Location,
+        message: str,
+        cure: str = "",
+    ) -> None:
         """Note one place; the first of a code gives the message."""
-        self._add(Diagnostic(code, message, Severity.WARNING, place, cure))
+        self._add(
+            Diagnostic(
+                code,
+                message,
+                Severity.WARNING,
+                place,
+                cure,
+            )
+        )
 
-    def note(self, code: str, place: Location, message: str, cure: str = "") -> None:
+    def note(
+        self,
+        code: str,
+        place: Location,
+        message: str,
+        cure: str = "",
+    ) -> None:
         """As `warn`, for what was supplied and is no slip."""
-        self._add(Diagnostic(code, message, Severity.NOTE, place, cure))
+        self._add(
+            Diagnostic(
+                code,
+                message,
+                Severity.NOTE,
+                place,
+                cure,
+            )
+        )
 
     def tell(self, report: Callable[[Diagnostic], None]) -> None:
         """Report every kind once."""

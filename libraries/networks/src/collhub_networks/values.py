@@ -35,10 +35,19 @@ class Value:
     path: str = "$"
     code: str = "invalid-document"
 
-    def fail(self, message: str, cure: str = "") -> NoReturn:
+    def fail(
+        self,
+        message: str,
+        cure: str = "",
+    ) -> NoReturn:
         """Raise `InputError` for this value."""
         place = Location(self.file)
-        raise InputError(f"{self.path}: {message}", location=place, cure=cure, code=self.code)
+        raise InputError(
+            f"{self.path}: {message}",
+            location=place,
+            cure=cure,
+            code=self.code,
+        )
 
     def __getitem__(self, key: str) -> Value:
         """The value of a key that has to be there."""
@@ -80,7 +89,11 @@ class Value:
             self._expected("text")
         return self.raw
 
-    def text_of(self, key: str, default: str) -> str:
+    def text_of(
+        self,
+        key: str,
+        default: str,
+    ) -> str:
         """The text of a key, or the default where the key is absent."""
         found = self.get(key)
         return default if found is None else found.text()
@@ -119,5 +132,14 @@ class Value:
         shown = f" {self.raw[:_LONGEST]!r}" if isinstance(self.raw, str) else ""
         self.fail(f"expected {what}, got {found}{shown}")
 
-    def _within(self, step: str, raw: object) -> Value:
-        return Value(self.file, raw, self.path + step, self.code)
+    def _within(
+        self,
+        step: str,
+        raw: object,
+    ) -> Value:
+        return Value(
+            self.file,
+            raw,
+            self.path + step,
+            self.code,
+        )

@@ -96,7 +96,11 @@ def _check(name: str, root: Node, code: str) -> None:
         stack += [(child, depth + 1) for child in _children(name, node, code)]
 
 
-def _children(name: str, node: Node, code: str) -> list[Node]:
+def _children(
+    name: str,
+    node: Node,
+    code: str,
+) -> list[Node]:
     """The nodes within a node; of a mapping the values, whose keys are checked."""
     if isinstance(node.value, str):
         return []
@@ -109,13 +113,34 @@ def _children(name: str, node: Node, code: str) -> list[Node]:
         key, value = entry
         line = key.start_mark.line + 1
         if not isinstance(key.value, str):
-            _fail(name, line, "a key is no text", code)
+            _fail(
+                name,
+                line,
+                "a key is no text",
+                code,
+            )
         if key.value in keys:
-            _fail(name, line, f"the key {key.value[:80]!r} stands twice", code)
+            _fail(
+                name,
+                line,
+                f"the key {key.value[:80]!r} stands twice",
+                code,
+            )
         keys.add(key.value)
         found.append(value)
     return found
 
 
-def _fail(name: str, line: int | None, message: str, code: str, cure: str = "") -> NoReturn:
-    raise InputError(message, location=Location(name, line), cure=cure, code=code)
+def _fail(
+    name: str,
+    line: int | None,
+    message: str,
+    code: str,
+    cure: str = "",
+) -> NoReturn:
+    raise InputError(
+        message,
+        location=Location(name, line),
+        cure=cure,
+        code=code,
+    )

@@ -9,14 +9,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import NoReturn
 
 from collhub_networks import NetworkFindings
 
 from collhub_fabrics.options import InfinibandOptions
 from collhub_fabrics.plan import FabricPlan
-from collhub_fabrics.trees import CODE
-from hub_core.model import InputError, Location
+from collhub_fabrics.refusals import refuse
+from hub_core.model import Location
 from hub_core.network import Topology
 from hub_core.plugin_api import Source
 
@@ -70,7 +69,7 @@ class _Listing:
         self._source = source
         content = source.content()
         if len(content) > _LONGEST_FILE:
-            self._fail(None, f"the file is larger than {_LONGEST_FILE >> 20} MiB")
+            refuse(self._source.name, None, f"the file is larger than {_LONGEST_FILE >> 20} MiB")
         self._devices: dict[str, _Device] = {}
         self._cables: dict[tuple[End, End], _Cable] = {}
         self._findings = NetworkFindings()
@@ -84,7 +83,12 @@ class _Listing:
         self._add_unlisted()
         cards = {guid: one for guid, one in self._devices.items() if one.is_card}
         if not cards:
-            self._fail(None, "no card (Ca) is listed", "give the whole output of ibnetdiscover")
+            refuse(
+                self._source.name,
+                None,
+                "no card (Ca) is listed",
+                "give the whole output of ibnetdiscover",
+            )
         node_of = self._nodes(options.gpus_per_node is not None)
         plan = FabricPlan(self._source.name, options.gpus_per_node or 1, options)
         for name in sorted({node_of[guid] for guid in cards}, key=_natural):
@@ -93,7 +97,12 @@ class _Listing:
             if guid not in cards:
                 plan.add_switch(node_of[guid])
         for (one, other), cable in self._cables.items():
-            rate = self._rate(one, other, cable, options)
+            rate = self._rate(
+                one,
+                other,
+                cable,
+                options,
+            )
             plan.add_cable(node_of[one[0]], node_of[other[0]], rate)
         self._findings.tell(self._source.report)
         groups = {} if options.gpus_per_node else self._groups(cards, plan.hosts, node_of)
@@ -110,28 +119,44 @@ class _Listing:
             # Headers: key=value lines, and comments.
             return guid
         if not guid:
-            self._fail(number, "a port stands without a device", "keep the line Switch or Ca above")
+            refuse(
+                self._source.name,
+                number,
+                "a port stands without a device",
+                "keep the line Switch or Ca above",
+            )
         port = _PORT.match(line)
         if port is None:
             cure = 'a port is [1] "S-0002c9020040f160"[18] # "name" lid 1 4xHDR'
-            self._fail(number, f"{line[:60]!r} is no port of ibnetdiscover", cure)
+            refuse(self._source.name, number, f"{line[:60]!r} is no port of ibnetdiscover", cure)
         self._add_cable(number, guid, port)
         return guid
 
-    def _add_device(self, number: int, match: re.Match[str]) -> str:
+    def _add_device(
+        self,
+        number: int,
+        match: re.Match[str],
+    ) -> str:
         kind, guid, name = match.groups()
         if guid in self._devices:
             first = self._devices[guid].line
-            self._fail(number, f"device {guid[:80]} stands twice, first on line {first}")
+            refuse(
+                self._source.name, number, f"device {guid[:80]} stands twice, first on line {first}"
+            )
         is_card = kind == "Ca"
         self._devices[guid] = _Device(is_card, name or guid, number)
         return guid
 
-    def _add_cable(self, number: int, guid: str, match: re.Match[str]) -> None:
+    def _add_cable(
+        self,
+        number: int,
+        guid: str,
+        match: re.Match[str],
+    ) -> None:
         """One end of a cable: the other end names the same two ports."""
         here, there = (guid, int(match[1])), (match[2], int(match[3]))
         if here == there:
-            self._fail(number, "a port is joined to itself")
+            refuse(self._source.name, number, "a port is joined to itself")
         said = match[4] or ""
         remote = _REMOTE.match(said)
         self._remote_names.setdefault(match[2], (remote[1] if remote else match[2], number))
@@ -143,7 +168,7 @@ class _Listing:
         lane = _LANE_RATES.get(rate[2])
         if lane is None:
             cure = f"known are {', '.join(_LANE_RATES)}"
-            self._fail(number, f"{rate[0]!r} is no rate", cure)
+            refuse(self._source.name, number, f"{rate[0]!r} is no rate", cure)
         cable.rates.append(int(rate[1]) * lane)
 
     def _add_unlisted(self) -> None:
@@ -153,7 +178,12 @@ class _Listing:
                 continue
             if not guid.startswith("H-"):
                 cure = "give the whole output of ibnetdiscover"
-                self._fail(line, f"the cable leads to {guid[:80]}, which is not listed", cure)
+                refuse(
+                    self._source.name,
+                    line,
+                    f"the cable leads to {guid[:80]}, which is not listed",
+                    cure,
+                )
             self._devices[guid] = _Device(True, name, line)
         aggregators = [guid for guid, one in self._devices.items() if _AGGREGATION in one.name]
         for guid in aggregators:
@@ -167,13 +197,19 @@ class _Listing:
         }
         self._cables = kept
 
-    def _rate(self, one: End, other: End, cable: _Cable, options: InfinibandOptions) -> float:
+    def _rate(
+        self,
+        one: End,
+        other: End,
+        cable: _Cable,
+        options: InfinibandOptions,
+    ) -> float:
         """Bytes per second of a cable; the lower one where its ends do not agree."""
         if not cable.rates:
             if options.bandwidth is None:
                 ends = f"{one[0]}[{one[1]}] and {other[0]}[{other[1]}]"
                 cure = "state it as FILE?bandwidth=50GB/s"
-                self._fail(cable.line, f"no rate is stated between {ends}", cure)
+                refuse(self._source.name, cable.line, f"no rate is stated between {ends}", cure)
             return options.bandwidth
         if len(set(cable.rates)) > 1:
             place = Location(self._source.name, cable.line)
@@ -198,7 +234,10 @@ class _Listing:
         return found
 
     def _groups(
-        self, cards: dict[str, _Device], hosts: Sequence[str], node_of: dict[str, str]
+        self,
+        cards: dict[str, _Device],
+        hosts: Sequence[str],
+        node_of: dict[str, str],
     ) -> dict[str, list[str]]:
         """Hosts and rails, which are cards of one name; none where each host has one card."""
         of_host: dict[str, list[str]] = {}
@@ -210,10 +249,6 @@ class _Listing:
             of_rail.setdefault(f"rail {name.partition(' ')[2] or name}", []).append(node)
         is_split = any(len(members) > 1 for members in of_host.values())
         return {**of_host, **of_rail} if is_split else {}
-
-    def _fail(self, number: int | None, message: str, cure: str = "") -> NoReturn:
-        place = Location(self._source.name, number)
-        raise InputError(message, location=place, cure=cure, code=CODE)
 
 
 def _host(name: str) -> str:

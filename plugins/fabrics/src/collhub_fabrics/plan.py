@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import NoReturn
 
 from collhub_networks import Cable, topology_of
 
 from collhub_fabrics.options import HostOptions
-from hub_core.model import InputError, Location
+from collhub_fabrics.refusals import refuse
 from hub_core.network import MAX_NODES, Topology
 
 
@@ -40,7 +39,12 @@ class FabricPlan:
         """Add a switch behind those before it, once."""
         self._switches.setdefault(name, len(self._switches))
 
-    def add_cable(self, one: str, other: str, bandwidth_bytes_per_s: float) -> None:
+    def add_cable(
+        self,
+        one: str,
+        other: str,
+        bandwidth_bytes_per_s: float,
+    ) -> None:
         """Join two hosts or switches by one cable more."""
         self._cables.append((one, other, bandwidth_bytes_per_s))
 
@@ -50,11 +54,21 @@ class FabricPlan:
         is_split = self._gpus > 1
         nodes = npus + len(self._switches) + (len(self._hosts) if is_split else 0)
         if not npus:
-            self._fail("no host is described", "name the hosts")
+            refuse(self._file, None, "no host is described", "name the hosts")
         if nodes > MAX_NODES:
-            self._fail(f"{nodes} nodes are more than {MAX_NODES}", "give a smaller gpus_per_node")
+            refuse(
+                self._file,
+                None,
+                f"{nodes} nodes are more than {MAX_NODES}",
+                "give a smaller gpus_per_node",
+            )
         cables = [*self._gpu_cables(), *self._outer_cables()]
-        found = topology_of(self._file, npus, nodes, cables)
+        found = topology_of(
+            self._file,
+            npus,
+            nodes,
+            cables,
+        )
         numbered = {
             title: tuple(npu for host in hosts for npu in self._npus(self._hosts[host]))
             for title, hosts in groups.items()
@@ -71,7 +85,7 @@ class FabricPlan:
         rate = self._options.node_bandwidth
         if rate is None:
             cure = "state it as FILE?node-bandwidth=450GB/s"
-            self._fail(f"a host has {self._gpus} GPUs, at an unknown bandwidth", cure)
+            refuse(self._file, None, f"a host has {self._gpus} GPUs, at an unknown bandwidth", cure)
         found = []
         for host in self._hosts:
             for npu in self._npus(self._hosts[host]):
@@ -106,7 +120,3 @@ class FabricPlan:
             return [*self._hosts, *switches]
         gpus = [f"{host}/{gpu}" for host in self._hosts for gpu in range(self._gpus)]
         return [*gpus, *switches, *self._hosts]
-
-    def _fail(self, message: str, cure: str) -> NoReturn:
-        place = Location(self._file)
-        raise InputError(message, location=place, cure=cure, code="invalid-fabric")

@@ -7,12 +7,11 @@ begins a comment, and a line that ends with a backslash goes on. LinkSpeed means
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NoReturn
 
 from collhub_fabrics.hostlists import expanded_hosts
 from collhub_fabrics.options import TreeOptions
-from collhub_fabrics.trees import CODE, SwitchTree, TreeSwitch
-from hub_core.model import InputError, Location
+from collhub_fabrics.refusals import refuse
+from collhub_fabrics.trees import SwitchTree, TreeSwitch
 from hub_core.network import Topology
 from hub_core.plugin_api import Source
 
@@ -34,7 +33,7 @@ class _File:
         self._name = source.name
         content = source.content()
         if len(content) > _LONGEST_FILE:
-            self._fail(None, f"the file is larger than {_LONGEST_FILE >> 20} MiB")
+            refuse(self._name, None, f"the file is larger than {_LONGEST_FILE >> 20} MiB")
         self._switches: dict[str, TreeSwitch] = {}
         self._blocks: dict[str, TreeSwitch] = {}
         self._sizes: list[int] = []
@@ -44,15 +43,19 @@ class _File:
     def topology(self, options: TreeOptions) -> Topology:
         """The network; blocks become groups as well."""
         if self._switches and self._blocks:
-            self._fail(None, "switches and blocks are both described", "keep one of them")
+            refuse(self._name, None, "switches and blocks are both described", "keep one of them")
         if not self._switches and not self._blocks:
             cure = "a line is SwitchName=s Nodes=node[01-16], or BlockName=b Nodes=..."
-            self._fail(None, "no switch and no block is described", cure)
+            refuse(self._name, None, "no switch and no block is described", cure)
         groups = {name: block.hosts for name, block in self._blocks.items()}
         switches = self._switches or self._levels_of_blocks()
         return SwitchTree(self._name, switches).plan(options).topology(groups)
 
-    def _take(self, number: int, pairs: dict[str, str]) -> None:
+    def _take(
+        self,
+        number: int,
+        pairs: dict[str, str],
+    ) -> None:
         """The meaning of one line."""
         if "blocksizes" in pairs:
             self._sizes = [self._size(number, part) for part in pairs["blocksizes"].split(",")]
@@ -60,13 +63,13 @@ class _File:
         holder = self._switches if "switchname" in pairs else self._blocks
         name = pairs.get("switchname") or pairs.get("blockname")
         if not name:
-            self._fail(number, "SwitchName or BlockName was expected")
+            refuse(self._name, number, "SwitchName or BlockName was expected")
         if name in holder:
-            self._fail(number, f"{name[:80]} is described twice")
+            refuse(self._name, number, f"{name[:80]} is described twice")
         below = self._hosts(number, pairs.get("switches", ""))
         hosts = self._hosts(number, pairs.get("nodes", ""))
         if not below and not hosts:
-            self._fail(number, f"{name[:80]} has neither Switches nor Nodes")
+            refuse(self._name, number, f"{name[:80]} has neither Switches nor Nodes")
         holder[name] = TreeSwitch(below, hosts, number)
 
     def _levels_of_blocks(self) -> dict[str, TreeSwitch]:
@@ -76,7 +79,7 @@ class _File:
         for low, high in zip(self._sizes, self._sizes[1:], strict=False):
             if high % low or high == low:
                 cure = "each size is a multiple of the one before"
-                self._fail(None, f"BlockSizes: {high} is no multiple of {low}", cure)
+                refuse(self._name, None, f"BlockSizes: {high} is no multiple of {low}", cure)
             # So many of the level below make one of this level.
             count = high // low
             parts = [top[first : first + count] for first in range(0, len(top), count)]
@@ -86,7 +89,11 @@ class _File:
             found[_CORE] = TreeSwitch(top)
         return found
 
-    def _pairs(self, number: int, line: str) -> dict[str, str]:
+    def _pairs(
+        self,
+        number: int,
+        line: str,
+    ) -> dict[str, str]:
         """The pairs of a line by key in small letters."""
         found: dict[str, str] = {}
         for word in line.split():
@@ -94,9 +101,9 @@ class _File:
             name = key.lower()
             if not equals or name not in _KEYS:
                 cure = "keys are SwitchName, Switches, Nodes, LinkSpeed, BlockName, BlockSizes"
-                self._fail(number, f"{word[:80]!r} is no pair of a known key", cure)
+                refuse(self._name, number, f"{word[:80]!r} is no pair of a known key", cure)
             if name in found:
-                self._fail(number, f"{key} is stated twice")
+                refuse(self._name, number, f"{key} is stated twice")
             found[name] = value
         return found
 
@@ -106,16 +113,16 @@ class _File:
         try:
             return expanded_hosts(text)
         except ValueError as error:
-            self._fail(number, str(error), "write for example node[01-04,07]")
+            refuse(self._name, number, str(error), "write for example node[01-04,07]")
 
-    def _size(self, number: int, text: str) -> int:
+    def _size(
+        self,
+        number: int,
+        text: str,
+    ) -> int:
         if not (text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS and int(text)):
-            self._fail(number, f"BlockSizes: {text[:80]!r} is no number of hosts")
+            refuse(self._name, number, f"BlockSizes: {text[:80]!r} is no number of hosts")
         return int(text)
-
-    def _fail(self, number: int | None, message: str, cure: str = "") -> NoReturn:
-        place = Location(self._name, number)
-        raise InputError(message, location=place, cure=cure, code=CODE)
 
 
 def _lines(text: str) -> Iterator[tuple[int, str]]:

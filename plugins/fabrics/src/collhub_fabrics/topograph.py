@@ -12,7 +12,8 @@ from collhub_networks import NetworkFindings, Value, document_of
 
 from collhub_fabrics.hostlists import expanded_hosts
 from collhub_fabrics.options import TopographOptions
-from collhub_fabrics.trees import CODE, SwitchTree, TreeSwitch
+from collhub_fabrics.refusals import CODE
+from collhub_fabrics.trees import SwitchTree, TreeSwitch
 from hub_core.model import Location
 from hub_core.network import Topology
 from hub_core.plugin_api import Source
@@ -26,7 +27,10 @@ class _Block:
     domains: tuple[tuple[str, str], ...]
 
 
-def read(source: Source, options: TopographOptions) -> Topology:
+def read(
+    source: Source,
+    options: TopographOptions,
+) -> Topology:
     """The network of a model. Raises `InputError` with the path of what is wrong."""
     root = document_of(source, CODE)
     switches = {
@@ -52,12 +56,20 @@ def read(source: Source, options: TopographOptions) -> Topology:
     elif nvlink:
         message = f"{len(nvlink)} NVLink domains are groups without links"
         cure = "state their bandwidth as FILE?nvlink-bandwidth=900GB/s"
-        findings.note("nvlink-domains", Location(source.name), message, cure)
+        findings.note(
+            "nvlink-domains",
+            Location(source.name),
+            message,
+            cure,
+        )
     findings.tell(source.report)
     return plan.topology(groups)
 
 
-def _blocks(root: Value, switches: dict[str, TreeSwitch]) -> Iterator[_Block]:
+def _blocks(
+    root: Value,
+    switches: dict[str, TreeSwitch],
+) -> Iterator[_Block]:
     """All blocks; their hosts are added to their switches."""
     holders = {}
     # The older form names blocks at the switches, the newer one switches at the blocks.
@@ -65,12 +77,27 @@ def _blocks(root: Value, switches: dict[str, TreeSwitch]) -> Iterator[_Block]:
         for block in _names(value, "capacity_blocks"):
             holders[block] = name
     for value in root.items_of("blocks"):
-        yield _block(value, value["switch"], value["switch"].text(), switches)
+        yield _block(
+            value,
+            value["switch"],
+            value["switch"].text(),
+            switches,
+        )
     for name, value in _named(root, "capacity_blocks"):
-        yield _block(value, value, holders.get(name, ""), switches)
+        yield _block(
+            value,
+            value,
+            holders.get(name, ""),
+            switches,
+        )
 
 
-def _block(value: Value, place: Value, switch: str, switches: dict[str, TreeSwitch]) -> _Block:
+def _block(
+    value: Value,
+    place: Value,
+    switch: str,
+    switches: dict[str, TreeSwitch],
+) -> _Block:
     if switch not in switches:
         found = f"{switch[:80]!r} is not described" if switch else "no switch has this block"
         place.fail(found, f"switches are: {', '.join(switches)[:200] or 'none'}")
@@ -104,5 +131,8 @@ def _named(root: Value, key: str) -> Iterator[tuple[str, Value]]:
         yield name, value
 
 
-def _names(value: Value, key: str) -> list[str]:
+def _names(
+    value: Value,
+    key: str,
+) -> list[str]:
     return [entry.text() for entry in value.items_of(key)]

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NoReturn
 
 from collhub_fabrics.options import TreeOptions
 from collhub_fabrics.plan import FabricPlan
-from hub_core.model import InputError, Location, parse_bandwidth
-
-CODE = "invalid-fabric"
+from collhub_fabrics.refusals import refuse
+from hub_core.model import parse_bandwidth
 
 
 @dataclass(slots=True)
@@ -34,7 +32,7 @@ class SwitchTree:
             for below in switch.switches:
                 if below not in switches:
                     message = f"switch {name} leads to {below!r}, which is not described"
-                    self._fail(switch.line, message, f"describe the switch {below}")
+                    refuse(self._file, switch.line, message, f"describe the switch {below}")
         for name in switches:
             self._measure(name)
 
@@ -64,7 +62,7 @@ class SwitchTree:
                 self._heights[name] = 1 + max(below, default=0)
                 open_names.discard(name)
             elif name in open_names:
-                self._fail(switch.line, f"switch {name} is above itself", "state a tree")
+                refuse(self._file, switch.line, f"switch {name} is above itself", "state a tree")
             elif name not in self._heights:
                 open_names.add(name)
                 stack.append((name, True))
@@ -80,13 +78,9 @@ class SwitchTree:
             example = ",".join(["50GB/s"] * levels)
             cure = f"state one value a level from the hosts up: FILE?bandwidth={example}"
             message = f"the description states no bandwidths, and has {levels} levels of cables"
-            self._fail(None, message, cure)
+            refuse(self._file, None, message, cure)
         rates = [parse_bandwidth(part) for part in options.bandwidth.split(",")]
         if len(rates) not in (1, levels):
             message = f"option bandwidth has {len(rates)} values for {levels} levels of cables"
-            self._fail(None, message, f"state one value, or {levels}")
+            refuse(self._file, None, message, f"state one value, or {levels}")
         return rates * levels if len(rates) == 1 else rates
-
-    def _fail(self, line: int | None, message: str, cure: str) -> NoReturn:
-        place = Location(self._file, line)
-        raise InputError(message, location=place, cure=cure, code=CODE)

@@ -30,7 +30,10 @@ def _attributes(entry: Value) -> Attributes:
     return dict(_pairs(entry, "attributes"))
 
 
-def _pairs(value: Value, key: str) -> Iterator[tuple[str, str]]:
+def _pairs(
+    value: Value,
+    key: str,
+) -> Iterator[tuple[str, str]]:
     for entry in value.items_of(key):
         stated = entry.get("value")
         yield entry["attribute"].text(), "" if stated is None else str(stated.raw)

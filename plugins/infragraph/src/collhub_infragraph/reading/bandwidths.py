@@ -112,7 +112,11 @@ def _note_latency(
     findings.note("supplied-latency", Location(file), message, cure)
 
 
-def _refuse(file: str, graph: VertexGraph, hops: Sequence[Hop]) -> None:
+def _refuse(
+    file: str,
+    graph: VertexGraph,
+    hops: Sequence[Hop],
+) -> None:
     """Raise `InputError`: which links lack a bandwidth, on how many edges, one of each."""
     counts: Counter[str] = Counter()
     examples: dict[str, str] = {}
@@ -132,4 +136,9 @@ def _refuse(file: str, graph: VertexGraph, hops: Sequence[Hop]) -> None:
     message = f"{len(hops)} edges state no bandwidth: {', '.join(parts)}{rest}{reason}"
     pairs = "&".join(f"bandwidth.{title}=50GB/s" for title, _ in named[:2])
     cure = f"state them as FILE?{pairs}, all as FILE?bandwidth.*=50GB/s, or missing=unlimited"
-    raise InputError(message, location=Location(file), cure=cure, code="no-bandwidth")
+    raise InputError(
+        message,
+        location=Location(file),
+        cure=cure,
+        code="no-bandwidth",
+    )

@@ -51,7 +51,13 @@ class Device:
         """Number of vertices."""
         return len(self.names)
 
-    def add(self, name: str, count: int, kind: str, inner: Device | None) -> None:
+    def add(
+        self,
+        name: str,
+        count: int,
+        kind: str,
+        inner: Device | None,
+    ) -> None:
         """Add a component at the end."""
         first = self.size
         self.components[name] = Component(first, count, inner)
@@ -66,7 +72,11 @@ class Device:
             start = first + number * inner.size
             self.edges += [(one + start, other + start, link) for one, other, link in inner.edges]
 
-    def vertices(self, steps: Sequence[Step], place: Value) -> Int64Array:
+    def vertices(
+        self,
+        steps: Sequence[Step],
+        place: Value,
+    ) -> Int64Array:
         """The vertices that the steps of an endpoint name, the leftmost index slowest.
 
         Raises `InputError` for a component that does not exist, and for one that is a device where
@@ -105,7 +115,11 @@ class DeviceList:
         self._made: dict[str, Device] = {}
         self._in_work: list[str] = []
 
-    def device(self, name: str, place: Value) -> Device:
+    def device(
+        self,
+        name: str,
+        place: Value,
+    ) -> Device:
         """The device of a name, with the edges of devices in it before its own.
 
         Raises `InputError` where there is none, and where devices hold one another.
@@ -128,7 +142,11 @@ class DeviceList:
         self._made[name] = made
         return made
 
-    def _add(self, device: Device, component: Value) -> None:
+    def _add(
+        self,
+        device: Device,
+        component: Value,
+    ) -> None:
         name, kind = component["name"].text(), component["choice"].text()
         if kind not in _KINDS:
             component["choice"].fail(f"{kind[:40]!r} is no kind", f"use one of {', '.join(_KINDS)}")
@@ -143,7 +161,12 @@ class DeviceList:
             component["count"].fail(f"more than {MAX_NODES} vertices", "check the counts")
         if kind == "custom":
             kind = component["custom"]["type"].text()
-        device.add(name, count, kind, inner)
+        device.add(
+            name,
+            count,
+            kind,
+            inner,
+        )
 
 
 def ends_of(edge: Value, device: Device, end: str) -> Int64Array:

@@ -13,7 +13,10 @@ _SCHEMES = "one2one or many2many"
 
 
 def joined(
-    edge: Value, one: Int64Array, other: Int64Array, findings: NetworkFindings
+    edge: Value,
+    one: Int64Array,
+    other: Int64Array,
+    findings: NetworkFindings,
 ) -> tuple[Int64Array, Int64Array]:
     """The ends of all edges that a scheme makes of two lists of vertices.
 
@@ -27,7 +30,12 @@ def joined(
         if len(one) != len(other):
             ends = f"one2one of {len(one)} with {len(other)} endpoints"
             text = f"{edge.path}: {ends}: {length} edges are made, as InfraGraph does"
-            findings.warn("cut-edges", Location(edge.file), text, "use slices of equal length")
+            findings.warn(
+                "cut-edges",
+                Location(edge.file),
+                text,
+                "use slices of equal length",
+            )
         pair = one[:length], other[:length]
     elif scheme == "many2many":
         if len(one) * len(other) > MAX_LINKS:

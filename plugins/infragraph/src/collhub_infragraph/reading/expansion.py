@@ -19,7 +19,11 @@ from collhub_infragraph.reading.slices import steps_of
 from hub_core.network import MAX_LINKS, MAX_NODES
 
 
-def expanded(root: Value, annotations: Annotations, findings: NetworkFindings) -> VertexGraph:
+def expanded(
+    root: Value,
+    annotations: Annotations,
+    findings: NetworkFindings,
+) -> VertexGraph:
     """The graph of an infrastructure. Raises `InputError` with the path of what is wrong."""
     return _Expansion(root, annotations, findings).graph()
 
@@ -55,9 +59,21 @@ class _Expansion:
         names, kinds = self._vertices()
         one, other, link = _without_repeats(blocks, len(names))
         links = tuple(self._links)
-        return VertexGraph(names, kinds, one, other, link, links, self._annotations)
+        return VertexGraph(
+            names,
+            kinds,
+            one,
+            other,
+            link,
+            links,
+            self._annotations,
+        )
 
-    def _add_links(self, owner: str, holder: Value) -> None:
+    def _add_links(
+        self,
+        owner: str,
+        holder: Value,
+    ) -> None:
         for value in holder.items_of("links"):
             found = link_of(value, owner, self._annotations.of_link)
             if (owner, found.name) in self._rows:
@@ -65,7 +81,11 @@ class _Expansion:
             self._rows[owner, found.name] = len(self._links)
             self._links.append(found)
 
-    def _link(self, edge: Value, owner: str) -> int:
+    def _link(
+        self,
+        edge: Value,
+        owner: str,
+    ) -> int:
         """The row of the link that an edge names, of the list of its owner."""
         name = edge["link"].text()
         row = self._rows.get((owner, name))
@@ -75,7 +95,11 @@ class _Expansion:
             edge["link"].fail(f"{where} has no link {name[:80]!r}", f"its links are: {known}")
         return row
 
-    def _device_edge(self, edge: Value, device: Device) -> EdgeBlock:
+    def _device_edge(
+        self,
+        edge: Value,
+        device: Device,
+    ) -> EdgeBlock:
         """The edges that an entry of the list of a device makes."""
         ends = ends_of(edge, device, "ep1"), ends_of(edge, device, "ep2")
         one, other = joined(edge, *ends, self._findings)
@@ -139,7 +163,10 @@ class _Expansion:
         return np.add.outer(first + device.size * chosen, inner).ravel()
 
 
-def _by_name(root: Value, key: str) -> dict[str, Value]:
+def _by_name(
+    root: Value,
+    key: str,
+) -> dict[str, Value]:
     """The entries of a list by their names. Raises `InputError` where two have one name."""
     found: dict[str, Value] = {}
     for value in root.items_of(key):
@@ -151,7 +178,8 @@ def _by_name(root: Value, key: str) -> dict[str, Value]:
 
 
 def _without_repeats(
-    blocks: list[EdgeBlock], vertices: int
+    blocks: list[EdgeBlock],
+    vertices: int,
 ) -> tuple[Int64Array, Int64Array, Int64Array]:
     """All edges, a pair that is stated again where it first stood, with its last link.
 

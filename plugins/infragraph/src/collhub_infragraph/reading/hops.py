@@ -40,7 +40,12 @@ class Hop:
     def turned(self) -> Hop:
         """The same path from its other end."""
         positions = None if self.positions is None else self.positions[::-1]
-        back = replace(self, one=self.other, other=self.one, positions=positions)
+        back = replace(
+            self,
+            one=self.other,
+            other=self.one,
+            positions=positions,
+        )
         return replace(back, links=self.links[::-1])
 
     def with_next(self, after: Hop) -> Hop:
@@ -110,7 +115,11 @@ class Contraction:
         self._join(first, self._hops[first])
         return True
 
-    def _join(self, number: int, hop: Hop) -> None:
+    def _join(
+        self,
+        number: int,
+        hop: Hop,
+    ) -> None:
         self._at[hop.one].append(number)
         self._at[hop.other].append(number)
         self._joined[_pair(hop.one, hop.other)] += 1
@@ -122,5 +131,8 @@ class Contraction:
         self._joined[_pair(hop.one, hop.other)] -= 1
 
 
-def _pair(one: int, other: int) -> tuple[int, int]:
+def _pair(
+    one: int,
+    other: int,
+) -> tuple[int, int]:
     return (one, other) if one < other else (other, one)

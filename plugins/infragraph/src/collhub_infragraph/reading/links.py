@@ -42,11 +42,22 @@ def link_of(value: Value, owner: str, attributes: Mapping[str, Attributes]) -> L
     )
 
 
-def _exact(value: Value, stated: str | None, rounded: float | None) -> float | None:
+def _exact(
+    value: Value,
+    stated: str | None,
+    rounded: float | None,
+) -> float | None:
     """The number that an annotation of the hub states to the last bit, else the document's."""
     if stated is None:
         return rounded
-    return float(Value(value.file, stated, f"{value.path} (annotation)", value.code).number())
+    return float(
+        Value(
+            value.file,
+            stated,
+            f"{value.path} (annotation)",
+            value.code,
+        ).number()
+    )
 
 
 def _physical(physical: Value) -> tuple[float | None, float | None, str]:
@@ -66,7 +77,10 @@ def _physical(physical: Value) -> tuple[float | None, float | None, str]:
     return rate, None if number is None else _delay(latency, number / _PER_SECOND[unit]), flaw
 
 
-def _chosen(value: Value, units: tuple[str, ...]) -> tuple[str, Decimal | None]:
+def _chosen(
+    value: Value,
+    units: tuple[str, ...],
+) -> tuple[str, Decimal | None]:
     """The unit of a quantity, and its number.
 
     No number stands for a quantity that is not stated: InfraGraph's own classes write the unit of
@@ -108,16 +122,33 @@ def link_of_words(value: Value) -> LinkKind:
             bandwidth.fail(f"{unit!r} is no unit", f"use one of {', '.join(_RATE_WORDS)}")
     latency = value.get("latency")
     if latency is None:
-        return LinkKind(name, "", rate, None, flaw)
+        return LinkKind(
+            name,
+            "",
+            rate,
+            None,
+            flaw,
+        )
     number, unit = _number_and_unit(latency)
     if unit not in _PER_SECOND:
         latency.fail(f"{unit!r} is no unit", f"use one of {', '.join(_PER_SECOND)}")
-    return LinkKind(name, "", rate, _delay(latency, number / _PER_SECOND[unit]), flaw)
+    return LinkKind(
+        name,
+        "",
+        rate,
+        _delay(latency, number / _PER_SECOND[unit]),
+        flaw,
+    )
 
 
 def _number_and_unit(value: Value) -> tuple[Decimal, str]:
     match = _WORDS.fullmatch(value.text())
     if match is None:
         value.fail("a number and a unit were expected", "write for example 400 Gbps or 250 ns")
-    number = Value(value.file, match[1], value.path, value.code).number()
+    number = Value(
+        value.file,
+        match[1],
+        value.path,
+        value.code,
+    ).number()
     return number, match[2]

@@ -30,17 +30,41 @@ _MOST_SHOWN = 4
 
 
 def topology_of_graph(
-    name: str, graph: VertexGraph, options: InfragraphReadOptions, findings: NetworkFindings
+    name: str,
+    graph: VertexGraph,
+    options: InfragraphReadOptions,
+    findings: NetworkFindings,
 ) -> Topology:
     """The topology of a graph. Raises `InputError` and `UsageError` as `read` does."""
     stated = stated_bandwidths(options.bandwidth)
-    links = with_stated(name, graph.links, stated, findings)
+    links = with_stated(
+        name,
+        graph.links,
+        stated,
+        findings,
+    )
     graph = replace(graph, links=links)
-    npus = _npus(name, graph, options, findings)
+    npus = _npus(
+        name,
+        graph,
+        options,
+        findings,
+    )
     hops, switches = _network(graph, npus, options)
-    hops = filled(name, graph, hops, options, findings)
+    hops = filled(
+        name,
+        graph,
+        hops,
+        options,
+        findings,
+    )
     nodes = [*npus, *switches]
-    _check_connected(name, graph, hops, npus)
+    _check_connected(
+        name,
+        graph,
+        hops,
+        npus,
+    )
     number = {vertex: node for node, vertex in enumerate(nodes)}
     columns = _links(hops, number, _planes(graph, hops, options))
     found = columns.topology(
@@ -54,7 +78,10 @@ def topology_of_graph(
 
 
 def _npus(
-    name: str, graph: VertexGraph, options: InfragraphReadOptions, findings: NetworkFindings
+    name: str,
+    graph: VertexGraph,
+    options: InfragraphReadOptions,
+    findings: NetworkFindings,
 ) -> list[int]:
     """The vertices that are NPUs, by their ranks where all state one, else as they stand."""
     wanted = {kind.strip() for kind in options.npu_types.split(",")}
@@ -63,7 +90,12 @@ def _npus(
         kinds = ", ".join(sorted(set(graph.kinds)))
         cure = f"name the kinds that are NPUs with FILE?npu-types=; there are: {kinds}"
         message = f"no component is of the kind {options.npu_types}"
-        _fail(name, message, cure, "no-npu")
+        _fail(
+            name,
+            message,
+            cure,
+            "no-npu",
+        )
     ranks = [graph.annotations.of_vertex.get(graph.names[vertex], {}).get(RANK) for vertex in found]
     numbers = [int(rank) if rank and rank.isdecimal() else -1 for rank in ranks]
     if sorted(numbers) == list(range(len(found))):
@@ -71,12 +103,19 @@ def _npus(
         return [by_rank[rank] for rank in range(len(found))]
     if any(ranks):
         message = f"the annotations rank are not 0..{len(found) - 1}, each once: NPUs as they stand"
-        findings.warn("ranks", Location(name), message, "give every NPU a rank of its own")
+        findings.warn(
+            "ranks",
+            Location(name),
+            message,
+            "give every NPU a rank of its own",
+        )
     return found
 
 
 def _network(
-    graph: VertexGraph, npus: Sequence[int], options: InfragraphReadOptions
+    graph: VertexGraph,
+    npus: Sequence[int],
+    options: InfragraphReadOptions,
 ) -> tuple[list[Hop], list[int]]:
     """The hops between NPUs and switches, and the switches: all vertices that remain."""
     hops = hops_of(graph)
@@ -100,13 +139,27 @@ def hops_of(graph: VertexGraph) -> list[Hop]:
     """Every edge as a hop."""
     marked = _marked_positions(graph)
     found = []
-    rows = zip(graph.one.tolist(), graph.other.tolist(), graph.link.tolist(), strict=True)
+    rows = zip(
+        graph.one.tolist(),
+        graph.other.tolist(),
+        graph.link.tolist(),
+        strict=True,
+    )
     for one, other, row in rows:
         link = graph.links[row]
         rate, delay = link.bandwidth_bytes_per_s, link.latency_s
         rates = () if rate is None else (rate,)
         delays = () if delay is None else (delay,)
-        found.append(Hop(one, other, (row,), rates, delays, marked.get((one, other))))
+        found.append(
+            Hop(
+                one,
+                other,
+                (row,),
+                rates,
+                delays,
+                marked.get((one, other)),
+            )
+        )
     return found
 
 
@@ -128,7 +181,11 @@ def _marked_positions(graph: VertexGraph) -> dict[tuple[int, int], Positions]:
     return found
 
 
-def _links(hops: Sequence[Hop], number: Mapping[int, int], planes: Sequence[int]) -> Links:
+def _links(
+    hops: Sequence[Hop],
+    number: Mapping[int, int],
+    planes: Sequence[int],
+) -> Links:
     """Two directed links of every hop, or those that its annotation names, in their order."""
     rows: list[tuple[int, int, int, float, float, int]] = []
     for hop, plane in zip(hops, planes, strict=True):
@@ -143,10 +200,19 @@ def _links(hops: Sequence[Hop], number: Mapping[int, int], planes: Sequence[int]
     table = np.asarray(sorted(rows), np.float64).reshape(-1, 6).T.copy()
     _, source, destination, rates, delays, plane_of = table
     ends = source.astype(np.int64), destination.astype(np.int64)
-    return Links(*ends, rates, delays, plane_of.astype(np.int64))
+    return Links(
+        *ends,
+        rates,
+        delays,
+        plane_of.astype(np.int64),
+    )
 
 
-def _planes(graph: VertexGraph, hops: Sequence[Hop], options: InfragraphReadOptions) -> list[int]:
+def _planes(
+    graph: VertexGraph,
+    hops: Sequence[Hop],
+    options: InfragraphReadOptions,
+) -> list[int]:
     """The plane of every hop: that of the first listed link on it, the last for all others."""
     if options.planes is None:
         stated = [graph.links[hop.links[len(hop.links) // 2]].plane for hop in hops]
@@ -167,7 +233,10 @@ def _planes(graph: VertexGraph, hops: Sequence[Hop], options: InfragraphReadOpti
     return [sorted(set(found)).index(plane) for plane in found]
 
 
-def _node_names(graph: VertexGraph, nodes: Sequence[int]) -> tuple[str, ...]:
+def _node_names(
+    graph: VertexGraph,
+    nodes: Sequence[int],
+) -> tuple[str, ...]:
     """Names of all nodes: of its own documents the hub knows whether they had any."""
     vertices = [graph.names[vertex] for vertex in nodes]
     if not graph.annotations.is_exact:
@@ -185,7 +254,11 @@ def _groups(graph: VertexGraph) -> dict[str, tuple[int, ...]]:
     return found
 
 
-def _with_dimensions(name: str, graph: VertexGraph, topology: Topology) -> Topology:
+def _with_dimensions(
+    name: str,
+    graph: VertexGraph,
+    topology: Topology,
+) -> Topology:
     """The topology with the dimensions that the hub annotates, where they are its own."""
     text = graph.annotations.of_graph.get(DIMENSIONS)
     if text is None:
@@ -202,12 +275,25 @@ def _with_dimensions(name: str, graph: VertexGraph, topology: Topology) -> Topol
     return replace(topology, dimensions=found)
 
 
-def _dimension(kind: str, size: str, bandwidth: str, latency: str) -> Dimension:
-    return Dimension(DimensionKind(kind), int(size), float(bandwidth), float(latency))
+def _dimension(
+    kind: str,
+    size: str,
+    bandwidth: str,
+    latency: str,
+) -> Dimension:
+    return Dimension(
+        DimensionKind(kind),
+        int(size),
+        float(bandwidth),
+        float(latency),
+    )
 
 
 def _check_connected(
-    name: str, graph: VertexGraph, hops: Sequence[Hop], npus: Sequence[int]
+    name: str,
+    graph: VertexGraph,
+    hops: Sequence[Hop],
+    npus: Sequence[int],
 ) -> None:
     """Raise `InputError` where some NPUs do not reach others."""
     if graph.annotations.is_exact:
@@ -225,8 +311,23 @@ def _check_connected(
     more = f", and {len(parts) - len(shown)} more parts" if len(parts) > len(shown) else ""
     message = f"the NPUs fall into {len(parts)} parts without a link between them"
     cure = "join the instances by edges of the document"
-    _fail(name, f"{message}: {'; '.join(shown)}{more}", cure, "unconnected-npus")
+    _fail(
+        name,
+        f"{message}: {'; '.join(shown)}{more}",
+        cure,
+        "unconnected-npus",
+    )
 
 
-def _fail(name: str, message: str, cure: str, code: str = CODE) -> NoReturn:
-    raise InputError(message, location=Location(name), cure=cure, code=code)
+def _fail(
+    name: str,
+    message: str,
+    cure: str,
+    code: str = CODE,
+) -> NoReturn:
+    raise InputError(
+        message,
+        location=Location(name),
+        cure=cure,
+        code=code,
+    )

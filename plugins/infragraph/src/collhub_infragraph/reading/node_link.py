@@ -53,7 +53,11 @@ def graph_of(root: Value) -> VertexGraph:
     )
 
 
-def _end(edge: Value, key: str, numbers: dict[str, int]) -> int:
+def _end(
+    edge: Value,
+    key: str,
+    numbers: dict[str, int],
+) -> int:
     """The vertex at one end of an edge. Raises `InputError` for an edge that dangles."""
     name = edge[key].text()
     if name not in numbers:

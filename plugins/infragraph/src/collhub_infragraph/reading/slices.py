@@ -19,7 +19,11 @@ class Step:
     name: str
     slice_text: str
 
-    def chosen(self, count: int, place: Value) -> range:
+    def chosen(
+        self,
+        count: int,
+        place: Value,
+    ) -> range:
         """The indices that the brackets name, of `count`; without brackets all.
 
         A slice is Python's. Raises `InputError` for an index that does not exist, and for a slice
@@ -39,7 +43,12 @@ class Step:
             place.fail(f"{self.name}[{text}] holds nothing: there are {count}, from 0 on")
         return found
 
-    def _single(self, index: int, count: int, place: Value) -> range:
+    def _single(
+        self,
+        index: int,
+        count: int,
+        place: Value,
+    ) -> range:
         number = index + count if index < 0 else index
         if not 0 <= number < count:
             cure = f"use 0..{count - 1}, or raise the count of {self.name}"

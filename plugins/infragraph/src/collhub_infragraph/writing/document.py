@@ -91,7 +91,11 @@ class _Drawing:
         names = {"ep1": ".".join(map(str, one)), "ep2": ".".join(map(str, other))}
         self._marks.append({**names, "attributes": [attribute]})
 
-    def _end(self, node: int, strand: Strand) -> tuple[str, int, str, int]:
+    def _end(
+        self,
+        node: int,
+        strand: Strand,
+    ) -> tuple[str, int, str, int]:
         """Instance, number, component and number of where a strand ends."""
         instance, number = self._instance(node)
         if not strand.is_parallel:
@@ -104,7 +108,12 @@ class _Drawing:
         npus = self._topology.num_npus
         return ("npu", node) if node < npus else ("switch", node - npus)
 
-    def _device(self, name: str, kind: str, nodes: Sequence[int]) -> JsonObject:
+    def _device(
+        self,
+        name: str,
+        kind: str,
+        nodes: Sequence[int],
+    ) -> JsonObject:
         """A device with as many ports as the node that needs most."""
         core = "xpu" if kind == "xpu" else "asic"
         components: list[JsonObject] = [{"name": core, "count": 1, "choice": kind, kind: {}}]
@@ -138,11 +147,21 @@ class _Drawing:
         return {"nodes": nodes, "edges": self._marks, "links": links, "graph": graph}
 
 
-def _endpoint(instance: str, number: int, component: str, index: int) -> JsonObject:
+def _endpoint(
+    instance: str,
+    number: int,
+    component: str,
+    index: int,
+) -> JsonObject:
     return {"instance": f"{instance}[{number}]", "component": f"{component}[{index}]"}
 
 
-def _link(name: str, bandwidth_bytes_per_s: float, latency_s: float, plane: int) -> JsonObject:
+def _link(
+    name: str,
+    bandwidth_bytes_per_s: float,
+    latency_s: float,
+    plane: int,
+) -> JsonObject:
     """A link of the document; of several planes the description says which."""
     rate = float(_scaled(bandwidth_bytes_per_s, -9))
     delay = float(_scaled(latency_s, 9))
@@ -154,7 +173,9 @@ def _link(name: str, bandwidth_bytes_per_s: float, latency_s: float, plane: int)
 
 
 def _exact_values(
-    bandwidth_bytes_per_s: float, latency_s: float, plane: int
+    bandwidth_bytes_per_s: float,
+    latency_s: float,
+    plane: int,
 ) -> list[dict[str, str]]:
     """Annotations of a link: what rounding to GB/s and ns would lose, and the plane."""
     stated = {}

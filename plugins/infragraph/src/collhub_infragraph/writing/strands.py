@@ -62,5 +62,8 @@ def strands_of(topology: Topology) -> list[Strand]:
     ]
 
 
-def _pair(one: int, other: int) -> tuple[int, int]:
+def _pair(
+    one: int,
+    other: int,
+) -> tuple[int, int]:
     return (one, other) if one < other else (other, one)

@@ -82,7 +82,10 @@ def _text(document: JsonObject) -> bytes:
     return (_lines(document, "") + "\n").encode("ascii")
 
 
-def _lines(value: object, indent: str) -> str:
+def _lines(
+    value: object,
+    indent: str,
+) -> str:
     """Objects and lists of objects over several lines, all else on one."""
     inner = indent + " "
     if isinstance(value, dict) and any(_is_long(part) for part in value.values()):
