@@ -89,6 +89,7 @@ def _is_groundless(
     A feature that names no part, such as what the target does at run time, is not seen by reading.
     """
     spoken = _spoken(feature)
+    # A loss in people's words may name several parts: one of them that differs will do.
     named = [part for part in _parts_of(model) if any(word in spoken for word in _words_of(part))]
     return bool(named) and not set(named) & set(differences)
 

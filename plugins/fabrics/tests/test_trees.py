@@ -122,6 +122,7 @@ def test_blocks_are_groups_and_switches_joined_by_their_sizes() -> None:
         ("SwitchName=a Nodes=n1\nBlockName=b Nodes=n2\n", "switches and blocks are both described"),
         ("BlockName=b Nodes=n1\nBlockSizes=2,3\n", "BlockSizes: 3 is no multiple of 2"),
         ("BlockName=b Nodes=n1\nBlockSizes=x\n", "BlockSizes: 'x' is no number of hosts"),
+        ("SwitchName=a Nodes=a\n", "a is a host and a switch; rename one of them"),
         ("# nothing\n", "no switch and no block is described"),
     ],
 )

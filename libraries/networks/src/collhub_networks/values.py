@@ -53,7 +53,7 @@ class Value:
         """The value of a key that has to be there."""
         found = self.get(key)
         if found is None:
-            stated = ", ".join(list(self._object())[:8])
+            stated = ", ".join(map(str, list(self._object())[:8]))
             self.fail(f"{key!r} is missing", f"state {key}; the keys are: {stated or 'none'}")
         return found
 

@@ -73,6 +73,7 @@ def _composed(text: str) -> Node | None:
     """The tree of nodes, by the fast parser where PyYAML was built with it."""
     import yaml
 
+    # The faster one where PyYAML was built with libyaml; both give the same nodes.
     loader: type[SafeLoader] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     return yaml.compose(text, Loader=loader)
 

@@ -160,6 +160,7 @@ class _Listing:
         said = match[4] or ""
         remote = _REMOTE.match(said)
         self._remote_names.setdefault(match[2], (remote[1] if remote else match[2], number))
+        # Both ends list a cable, so that its name is the pair of its ends in one order.
         key = (here, there) if here < there else (there, here)
         cable = self._cables.setdefault(key, _Cable(number))
         rate = _RATE.search(said)

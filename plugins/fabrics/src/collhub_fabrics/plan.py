@@ -53,6 +53,10 @@ class FabricPlan:
         npus = len(self._hosts) * self._gpus
         is_split = self._gpus > 1
         nodes = npus + len(self._switches) + (len(self._hosts) if is_split else 0)
+        # Cables name their ends, so that a name has to mean one node.
+        doubled = self._hosts.keys() & self._switches.keys()
+        if doubled:
+            refuse(self._file, None, f"{min(doubled)} is a host and a switch", "rename one of them")
         if not npus:
             refuse(self._file, None, "no host is described", "name the hosts")
         if nodes > MAX_NODES:
@@ -73,6 +77,7 @@ class FabricPlan:
             title: tuple(npu for host in hosts for npu in self._npus(self._hosts[host]))
             for title, hosts in groups.items()
         }
+        # GPUs of a host are a group, as machines are in the builders of the hub.
         if is_split:
             of_host = {f"host {host}": tuple(self._npus(row)) for host, row in self._hosts.items()}
             numbered = of_host | numbered
@@ -112,11 +117,8 @@ class FabricPlan:
         return npus + len(self._switches) + self._hosts[name]
 
     def _names(self) -> list[str]:
-        """Names of all nodes; a switch that is called as a host is gets a word before it."""
-        switches = [
-            name if name not in self._hosts else f"switch {name}" for name in self._switches
-        ]
+        """Names of all nodes, in the order of their numbers."""
         if self._gpus == 1:
-            return [*self._hosts, *switches]
+            return [*self._hosts, *self._switches]
         gpus = [f"{host}/{gpu}" for host in self._hosts for gpu in range(self._gpus)]
-        return [*gpus, *switches, *self._hosts]
+        return [*gpus, *self._switches, *self._hosts]

@@ -75,6 +75,7 @@ class _File:
     def _levels_of_blocks(self) -> dict[str, TreeSwitch]:
         """Blocks as switches, and switches above as many blocks as the sizes say, one above all."""
         found = dict(self._blocks)
+        # Blocks stand in the file in the order in which Slurm joins them.
         top = list(self._blocks)
         for low, high in zip(self._sizes, self._sizes[1:], strict=False):
             if high % low or high == low:

@@ -103,6 +103,7 @@ def _block(
         place.fail(found, f"switches are: {', '.join(switches)[:200] or 'none'}")
     hosts = [host for entry in value["nodes"].items() for host in _expanded(entry)]
     switches[switch].hosts += hosts
+    # Keys differ from site to site, so that every annotation of a block is a domain.
     stated = value.get("annotations")
     domains = [] if stated is None else [(key, name.text()) for key, name in stated.entries()]
     nvlink = value.get("nvlink")

@@ -47,11 +47,13 @@ class SwitchTree:
                 plan.add_cable(host, name, rates[0])
         for name, switch in self._switches.items():
             for below in switch.switches:
+                # A cable belongs to the level of its lower end, as in htsim's files.
                 plan.add_cable(below, name, rates[self._heights[below]])
         return plan
 
     def _measure(self, start: str) -> None:
         """The height of a switch: 1 next to hosts, else one more than the highest below it."""
+        # No recursion: a file of switches one above the other may be as deep as it is long.
         stack = [(start, False)]
         open_names: set[str] = set()
         while stack:

@@ -51,6 +51,7 @@ def with_stated(
             raise UsageError(message, cure=f"links are: {named}", code="unknown-link")
     found = []
     for link in links:
+        # What is said of one device is meant before what is said of a name.
         rate = stated.get(link.title, stated.get(link.name))
         if rate is None:
             found.append(link)
@@ -118,6 +119,7 @@ def _refuse(
     hops: Sequence[Hop],
 ) -> None:
     """Raise `InputError`: which links lack a bandwidth, on how many edges, one of each."""
+    # By link, not by edge: a network repeats its devices, and one option settles all of them.
     counts: Counter[str] = Counter()
     examples: dict[str, str] = {}
     flaws = {}

@@ -130,6 +130,7 @@ class _Expansion:
         """The edges within instances."""
         total = 0
         for device, count, first in self._instances.values():
+            # The edges of one instance, once for each instance.
             starts = first + device.size * np.arange(count)
             for one, other, link in device.edges:
                 total += count * len(one)
@@ -152,6 +153,7 @@ class _Expansion:
     def _ends(self, endpoint: Value) -> Int64Array:
         """The vertices of an endpoint: those of every chosen instance, one instance by one."""
         place = endpoint["instance"]
+        # InfraGraph takes what stands before the first point for the instance.
         step = steps_of(place)[0]
         if step.name not in self._instances:
             known = ", ".join(self._instances)

@@ -100,6 +100,7 @@ class Contraction:
         """Join the two neighbours of a vertex directly, if they may be."""
         first, second = sorted(self._at[vertex])
         before, after = self._hops[first], self._hops[second]
+        # An edge has no direction: both are turned so that they follow one another.
         if before.other != vertex:
             before = before.turned()
         if after.one != vertex:

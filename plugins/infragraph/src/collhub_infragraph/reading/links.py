@@ -66,6 +66,7 @@ def _physical(physical: Value) -> tuple[float | None, float | None, str]:
     bandwidth = physical.get("bandwidth")
     if bandwidth is not None:
         unit, number = _chosen(bandwidth, (*_RATES, _TRANSFERS))
+        # Lanes times encoding would give bytes, and a document states neither.
         if unit == _TRANSFERS and number is not None:
             flaw = _LANES
         elif number is not None:

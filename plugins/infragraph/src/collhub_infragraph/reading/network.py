@@ -23,7 +23,7 @@ from collhub_infragraph.graph import (
 from collhub_infragraph.options import InfragraphReadOptions
 from collhub_infragraph.reading.bandwidths import filled, stated_bandwidths, with_stated
 from collhub_infragraph.reading.hops import Contraction, Hop
-from hub_core.model import InputError, Location, UsageError, parse_ranks
+from hub_core.model import HubError, InputError, Location, UsageError, parse_ranks
 from hub_core.network import Dimension, DimensionKind, Links, Topology, grid
 
 _MOST_SHOWN = 4
@@ -67,13 +67,17 @@ def topology_of_graph(
     )
     number = {vertex: node for node, vertex in enumerate(nodes)}
     columns = _links(hops, number, _planes(graph, hops, options))
-    found = columns.topology(
-        name,
-        len(npus),
-        len(nodes),
-        node_names=_node_names(graph, nodes),
-        groups=_groups(graph),
-    )
+    try:
+        found = columns.topology(
+            name,
+            len(npus),
+            len(nodes),
+            node_names=_node_names(graph, nodes),
+            groups=_groups(graph),
+        )
+    # A topology does not know the file that its names and groups come from.
+    except HubError as error:
+        _fail(name, error.diagnostics[0].message, "annotations may have been changed by hand")
     return _with_dimensions(name, graph, found)
 
 
@@ -97,6 +101,7 @@ def _npus(
             "no-npu",
         )
     ranks = [graph.annotations.of_vertex.get(graph.names[vertex], {}).get(RANK) for vertex in found]
+    # Ranks are texts, as all values of annotations are.
     numbers = [int(rank) if rank and rank.isdecimal() else -1 for rank in ranks]
     if sorted(numbers) == list(range(len(found))):
         by_rank = dict(zip(numbers, found, strict=True))
@@ -176,6 +181,7 @@ def _marked_positions(graph: VertexGraph) -> dict[tuple[int, int], Positions]:
         there, _, back = attributes.get(POSITIONS, "").partition(",")
         if first in number and second in number and (there or back):
             one, other = number[first], number[second]
+            # Either end may be named first where the edge is stated.
             found[one, other] = number_of(there), number_of(back)
             found[other, one] = number_of(back), number_of(there)
     return found
@@ -190,6 +196,7 @@ def _links(
     rows: list[tuple[int, int, int, float, float, int]] = []
     for hop, plane in zip(hops, planes, strict=True):
         one, other = number[hop.one], number[hop.other]
+        # Without an annotation, the two links of an edge stand side by side.
         there, back = hop.positions or (len(rows), len(rows) + 1)
         rate, delay = hop.bandwidth_bytes_per_s or 0.0, hop.latency_s or 0.0
         if there is not None:
@@ -215,6 +222,7 @@ def _planes(
 ) -> list[int]:
     """The plane of every hop: that of the first listed link on it, the last for all others."""
     if options.planes is None:
+        # Of a path over ports, the cable is in the middle, and its link states the plane.
         stated = [graph.links[hop.links[len(hop.links) // 2]].plane for hop in hops]
         return [plane or 0 for plane in stated]
     names = [part.strip() for part in options.planes.split(",")]
@@ -281,9 +289,13 @@ def _dimension(
     bandwidth: str,
     latency: str,
 ) -> Dimension:
+    number = int(size)
+    # A grid of nothing, or of less, is not asked for by any text of the hub.
+    if number < 1:
+        raise ValueError(size)
     return Dimension(
         DimensionKind(kind),
-        int(size),
+        number,
         float(bandwidth),
         float(latency),
     )
@@ -296,6 +308,7 @@ def _check_connected(
     npus: Sequence[int],
 ) -> None:
     """Raise `InputError` where some NPUs do not reach others."""
+    # The hub has networks of several parts, and gives back what it was given.
     if graph.annotations.is_exact:
         return
     one = np.asarray([hop.one for hop in hops], np.int64)

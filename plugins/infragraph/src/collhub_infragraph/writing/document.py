@@ -100,6 +100,7 @@ class _Drawing:
         instance, number = self._instance(node)
         if not strand.is_parallel:
             return instance, number, "xpu" if instance == "npu" else "asic", 0
+        # A port for each cable: two edges between the same vertices would be one.
         port = self._ports_of[node]
         self._ports_of[node] += 1
         return instance, number, "port", port
@@ -120,6 +121,7 @@ class _Drawing:
         # InfraGraph's own classes ask for both lists, even for empty ones.
         links: list[JsonObject] = []
         edges: list[JsonObject] = []
+        # Devices of one kind are alike: ports that a node does not use lead nowhere and vanish.
         ports = max(self._ports_of[node] for node in nodes)
         if ports:
             components.append({"name": "port", "count": ports, "choice": "port", "port": {}})
@@ -138,6 +140,7 @@ class _Drawing:
         links: list[JsonObject] = []
         for values, name in self._links.items():
             links.append({"name": name, "attributes": list(_exact_values(*values))})
+        # What reads these tells the documents of the hub by it.
         graph = [{"attribute": EXACT, "value": "1"}]
         if self._topology.dimensions:
             parts = [_dimension_text(one) for one in self._topology.dimensions]
@@ -179,6 +182,7 @@ def _exact_values(
 ) -> list[dict[str, str]]:
     """Annotations of a link: what rounding to GB/s and ns would lose, and the plane."""
     stated = {}
+    # Up to so many digits, a double comes back from its decimal text in any unit.
     if len(_scaled(bandwidth_bytes_per_s, 0).normalize().as_tuple().digits) > _SURE_DIGITS:
         stated[BANDWIDTH] = repr(bandwidth_bytes_per_s)
     if len(_scaled(latency_s, 0).normalize().as_tuple().digits) > _SURE_DIGITS:

@@ -38,6 +38,7 @@ def write(topology: Topology, options: InfragraphWriteOptions) -> WriteResult:
     what InfraGraph's `get_graph` gives, with attributes of the hub. With `annotations=false` what
     the bare document loses is listed.
     """
+    # The smallest document that gives the topology back: what a tool does not know it drops.
     document = document_of_topology(topology)
     losses: tuple[Loss, ...] = ()
     differences = _differences(topology, document.infrastructure)
