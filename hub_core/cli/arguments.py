@@ -245,9 +245,9 @@ def assign(
     """
     given: dict[str, dict[str, str]] = {side: {} for side in declared}
     for key, value in sorted(assignments.items(), key=lambda item: "." in item[0]):
-        if sides := _sides_of_pairs(key, declared):
-            for side in sides:
-                given[side][key] = value
+        if pairs := _pairs_by_side(key, declared):
+            for side, name in pairs.items():
+                given[side][name] = value
             continue
         wanted, _, name = key.replace("-", "_").rpartition(".")
         sides = [
@@ -293,14 +293,18 @@ def _kept_for_inputs(context: click.Context, parameter: click.Parameter, policy:
     context.obj.verify_policy = policy
 
 
-def _sides_of_pairs(key: str, declared: Mapping[str, Sequence[Option]]) -> list[str]:
-    """The sides that declare an option of pairs whose name stands before the first point."""
-    name, point, _ = key.partition(".")
-    found = []
+def _pairs_by_side(key: str, declared: Mapping[str, Sequence[Option]]) -> dict[str, str]:
+    """`name.key` by the sides that declare an option of pairs `name`; none for another key."""
+    wanted, _, rest = key.partition(".")
+    # `reader.bandwidth.nvlink` goes to the reader alone.
+    is_qualified = wanted in declared
+    pair = rest if is_qualified else key
+    name, point, _ = pair.partition(".")
+    found = {}
     for side, options in declared.items():
         pairs = [option.name for option in options if option.type is OptionType.PAIRS]
-        if point and name in pairs:
-            found.append(side)
+        if point and name.replace("-", "_") in pairs and (side == wanted or not is_qualified):
+            found[side] = pair
     return found
 
 
