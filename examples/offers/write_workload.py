@@ -5,8 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from hub_core import Loss, UsageError
-from hub_core.model import JobCollective, NodeKind, Workload
+from hub_core.model import NODE_DEFAULTS, JobCollective, NodeKind, Workload
 from hub_core.plugin_api import Artifact, NoOptions, WriteResult
+
+WRITTEN = ("rank", "kind", "duration_ns", "bytes", "collective")
 
 
 def write(workload: Workload, options: NoOptions) -> WriteResult:
@@ -21,5 +23,17 @@ def write(workload: Workload, options: NoOptions) -> WriteResult:
     numbers = np.maximum(np.where(is_compute, nodes.duration_ns, nodes.bytes), 0)
     rows = zip(nodes.rank.tolist(), names.tolist(), numbers.tolist(), strict=True)
     lines = ["example-job 1", *(f"{rank} {name} {number}" for rank, name, number in rows), ""]
-    lost = Loss("dependencies", "all", "the nodes of a rank run one after the other")
-    return WriteResult([Artifact("", "\n".join(lines).encode("utf-8"))], [lost])
+    return WriteResult([Artifact("", "\n".join(lines).encode("utf-8"))], _losses(workload))
+
+
+def _losses(workload: Workload) -> list[Loss]:
+    """What a line does not say, where the job has it: a loss is what reading back shows."""
+    losses = [Loss("dependencies", "all", "the nodes of a rank run one after the other")]
+    columns = {column: getattr(workload.nodes, column) for column in NODE_DEFAULTS}
+    lost = [column for column in columns if np.any(columns[column] != NODE_DEFAULTS[column])]
+    parts = ("names", "groups", "extras", "extensions", "algorithms")
+    lost += [part for part in parts if getattr(workload, part)]
+    for part in lost:
+        if part not in WRITTEN:
+            losses.append(Loss(part.replace("_", " "), "all", "a line has no word for it"))
+    return losses

@@ -15,7 +15,7 @@ import click
 from hub_core.model.diagnostics import UsageError, closest
 from hub_core.model.kinds import STANDARD_KINDS
 from hub_core.plugin_api.offers import Offer
-from hub_core.plugin_api.options import Option
+from hub_core.plugin_api.options import Option, OptionType
 from hub_core.plugin_api.reader import FormatReader
 from hub_core.plugin_api.writer import FormatWriter
 
@@ -240,10 +240,15 @@ def assign(
     """Give every option to the sides that declare it, of `reader`, `writer` and so on.
 
     A bare key goes to every side that declares it, `side.key` to that side alone and before a bare
-    one. Raises `UsageError` naming the closest option for a key that no side declares.
+    one; `name.key` of an option of pairs to every side that declares `name`. Raises `UsageError`
+    naming the closest option for a key that no side declares.
     """
     given: dict[str, dict[str, str]] = {side: {} for side in declared}
     for key, value in sorted(assignments.items(), key=lambda item: "." in item[0]):
+        if pairs := _pairs_by_side(key, declared):
+            for side, name in pairs.items():
+                given[side][name] = value
+            continue
         wanted, _, name = key.replace("-", "_").rpartition(".")
         sides = [
             side for side in declared if wanted in ("", side) and name in _names(declared[side])
@@ -286,6 +291,21 @@ def are_ranks_of_one(files: Sequence[str], registry: Registry) -> bool:
 def _kept_for_inputs(context: click.Context, parameter: click.Parameter, policy: str) -> None:
     """Keep the value of `--verify` in the context, where the reading of inputs looks it up."""
     context.obj.verify_policy = policy
+
+
+def _pairs_by_side(key: str, declared: Mapping[str, Sequence[Option]]) -> dict[str, str]:
+    """`name.key` by the sides that declare an option of pairs `name`; none for another key."""
+    wanted, _, rest = key.partition(".")
+    # `reader.bandwidth.nvlink` goes to the reader alone.
+    is_qualified = wanted in declared
+    pair = rest if is_qualified else key
+    name, point, _ = pair.partition(".")
+    found = {}
+    for side, options in declared.items():
+        pairs = [option.name for option in options if option.type is OptionType.PAIRS]
+        if point and name.replace("-", "_") in pairs and (side == wanted or not is_qualified):
+            found[side] = pair
+    return found
 
 
 def _names(options: Sequence[Option]) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hub_core.network.bounds import lower_bound_ns
 from hub_core.network.grids import MAX_LINKS, MAX_NODES, grid
-from hub_core.network.links import Links, Occupancy, link_times_ns, work_times_ns
+from hub_core.network.links import Links, Occupancy, link_times_ns
 from hub_core.network.planes import side_by_side
 from hub_core.network.routes import Routes
 from hub_core.network.texts import (
@@ -20,5 +20,5 @@ __all__ = [
     "DEFAULT_BANDWIDTH_BYTES_PER_S", "DEFAULT_LATENCY_S", "MAX_LINKS", "MAX_NODES",
     "PLANE_SEPARATOR", "Dimension", "DimensionKind", "Link", "Links",
     "Occupancy", "Routes", "Topology", "TopologyFunction", "TopologyText", "build_topology", "grid",
-    "link_times_ns", "lower_bound_ns", "side_by_side", "work_times_ns",
+    "link_times_ns", "lower_bound_ns", "side_by_side",
 ]  # fmt: skip

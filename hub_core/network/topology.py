@@ -144,6 +144,24 @@ class Topology:
             return f"the dimensions do not multiply to {self.num_npus} NPUs"
         return None
 
+    def differences(self, other: Topology) -> list[str]:
+        """Parts in which two networks differ: fields, `links`, or only their `link_order`.
+
+        Latencies are compared to 1e-6 ns. What the networks are called is no part of them.
+        """
+        plain = ("num_npus", "num_nodes", "dimensions", "node_names", "groups")
+        found = [name for name in plain if getattr(self, name) != getattr(other, name)]
+        rows, others = self._rows(), other._rows()
+        if not np.array_equal(rows, others):
+            one, another = (each[:, np.lexsort(each)] for each in (rows, others))
+            found.append("link_order" if np.array_equal(one, another) else "links")
+        return found
+
+    def _rows(self) -> Float64Array:
+        """The links as columns of one table, float64[5, links]."""
+        ends = (self.source, self.destination, self.plane)
+        return np.stack([*ends, self.bandwidth_bytes_per_s, self.latency_ns])
+
     def subset(self, npus: Sequence[int]) -> Topology:
         """The network of these NPUs alone, NPU `npus[i]` numbered i.
 

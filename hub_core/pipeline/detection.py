@@ -32,7 +32,7 @@ def reader_for(opened: Input, kind: type[R], registry: Registry) -> Provided[R]:
     """The only reader that claims an input.
 
     The suffix decides where one reader has it; else the signature, in the first 4096 bytes, among
-    the readers that have the suffix or, where none has, among all. Raises `UsageError` or, where a
+    the readers that have the suffix or, where none fits, among all. Raises `UsageError` or, where a
     plugin that is not loaded may be the one, `PluginError`.
     """
     able = [provided for provided in registry.all(kind) if may_read(opened, provided.offer.format)]
@@ -40,7 +40,8 @@ def reader_for(opened: Input, kind: type[R], registry: Registry) -> Provided[R]:
     named = [provided for provided in able if _has_suffix(name, provided.offer.format)]
     if len(named) == 1:
         return named[0]
-    fitting = [found for found in named or able if has_signature(opened.head, found.offer.format)]
+    signed = [found for found in able if has_signature(opened.head, found.offer.format)]
+    fitting = [found for found in signed if found in named] or signed
     # What may be either is an algorithm, unless a reader of workloads says that it is its own.
     others = [found for found in named or able if isinstance(found.offer, WorkloadReader)]
     plain = [found for found in fitting if found not in others]

@@ -17,7 +17,8 @@ class OptionType(StrEnum):
     """How the text of an option is read.
 
     BOOL: true or false. SIZE: `1MiB` to bytes, int. TIME: `500ns` to seconds, float. BANDWIDTH:
-    `50GB/s` to bytes per second, float. PATH: text kept as is.
+    `50GB/s` to bytes per second, float. PATH: text kept as is. PAIRS: of `name.key=value`, each
+    stated by itself, to text with a line `key=value` each, in the order of the keys.
     """
 
     TEXT = "text"
@@ -28,6 +29,7 @@ class OptionType(StrEnum):
     TIME = "time"
     BANDWIDTH = "bandwidth"
     PATH = "path"
+    PAIRS = "pairs"
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,14 @@ def bind_options(
     `UsageError` with a finding for every unknown name and every value that does not fit.
     """
     declared = declared_options(record)
-    by_name = {name.replace("-", "_"): value for name, value in given.items()}
+    pairs = {option.name for option in declared if option.type is OptionType.PAIRS}
+    by_name: dict[str, OptionValue] = {}
+    for stated, value in sorted(given.items()):
+        name, _, key = stated.partition(".")
+        if key and name in pairs:
+            by_name[name] = f"{by_name.get(name, '')}{key}={value}\n"
+        else:
+            by_name[stated.replace("-", "_")] = value
     names = [option.name for option in declared]
     findings = [_unknown(name, names, owner) for name in sorted(by_name.keys() - set(names))]
     values: dict[str, OptionValue] = {}
@@ -151,6 +158,7 @@ def _parsed(raw: object, quantity: str, example: str) -> float:
 _CONVERTERS: dict[OptionType, Callable[[object], str | int | float | bool]] = {
     OptionType.TEXT: _text,
     OptionType.PATH: _text,
+    OptionType.PAIRS: _text,
     OptionType.INT: _whole_number,
     OptionType.FLOAT: _number,
     OptionType.BOOL: _truth,

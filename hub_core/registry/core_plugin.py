@@ -20,7 +20,11 @@ _JSON = Format(
     "json", "canonical JSON document of an algorithm", (".json",), rb'"collhub/algorithm-\d+"'
 )
 _TOPOLOGY_JSON = Format(
-    "topology-json", "JSON document of a topology", (".json",), rb'"collhub/topology-\d+"'
+    "topology-json",
+    "JSON document of a topology",
+    (".json",),
+    # The schema comes last in what the hub writes, behind all links: keys of its own tell as well.
+    rb'"(?:collhub/topology-\d+|bandwidth_bytes_per_s|from|npus)"|\A\s*\{\s*"(?:groups|dimensions)',
 )
 # By name: what it is, and an example.
 _REGULAR = {

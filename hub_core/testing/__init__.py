@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         check_rule,
     )
     from hub_core.testing.contracts import custom_collective, promise_of
+    from hub_core.testing.conversion_table import Conversion, Outcome, conversions, validate_all
     from hub_core.testing.custom_steps import CustomSteps
     from hub_core.testing.documents import check_examples
     from hub_core.testing.networks import check_cabling, check_routes, check_subset
@@ -47,19 +48,21 @@ if TYPE_CHECKING:
     from hub_core.testing.workload_samples import pipeline, sample_workloads, training_step
 
 __all__ = [
-    "RULES", "CustomSteps", "Rule", "RuleResult", "Verdict", "algorithms",
+    "RULES", "Conversion", "CustomSteps", "Outcome", "Rule", "RuleResult", "Verdict", "algorithms",
     "all_pairs_all_reduce", "all_samples", "binomial_broadcast", "binomial_reduce",
     "check_cabling", "check_examples", "check_plugin", "check_routes", "check_rule",
-    "check_subset", "collectives", "custom_collective", "direct_all_to_all", "direct_gather",
-    "direct_scatter", "flooding_exchange", "halving_doubling_all_reduce", "json_values",
+    "check_subset", "collectives", "conversions", "custom_collective", "direct_all_to_all",
+    "direct_gather", "direct_scatter", "flooding_exchange", "halving_doubling_all_reduce",
+    "json_values",
     "pipeline", "promise_of", "ring_all_gather", "ring_all_reduce", "ring_reduce_scatter",
     "sample_selection", "sample_workloads", "selected", "shift_to_next", "some_npus",
-    "staged_all_to_all", "step_tables", "training_step", "weighted_broadcast",
+    "staged_all_to_all", "step_tables", "training_step", "validate_all", "weighted_broadcast",
 ]  # fmt: skip
 
 _HOMES = {
     "hub_core.testing.conformance": "RULES Rule RuleResult Verdict check_plugin check_rule",
     "hub_core.testing.contracts": "custom_collective promise_of",
+    "hub_core.testing.conversion_table": "Conversion Outcome conversions validate_all",
     "hub_core.testing.custom_steps": "CustomSteps",
     "hub_core.testing.documents": "check_examples",
     "hub_core.testing.networks": "check_cabling check_routes check_subset",

@@ -9,6 +9,8 @@ from typing import TypeVar
 from hub_core.model.algorithm import Algorithm
 from hub_core.model.diagnostics import HubError
 from hub_core.model.losses import Loss
+from hub_core.model.workload import Workload
+from hub_core.network.topology import Topology
 from hub_core.plugin_api.artifacts import WriteResult
 from hub_core.plugin_api.formats import Format, Layout
 from hub_core.plugin_api.offers import Offer, kind_of
@@ -17,6 +19,9 @@ from hub_core.plugin_api.reader import FormatReader
 from hub_core.plugin_api.references import resolve
 from hub_core.plugin_api.sources import Source, SourcePart
 from hub_core.plugin_api.topology_reader import TopologyReader
+from hub_core.plugin_api.topology_writer import TopologyWriter
+from hub_core.plugin_api.workload_reader import WorkloadReader
+from hub_core.plugin_api.workload_writer import WorkloadWriter
 from hub_core.plugin_api.writer import FormatWriter
 from hub_core.registry.bind_options import bind_options
 from hub_core.registry.descriptions import reference_of
@@ -25,6 +30,8 @@ from hub_core.testing.samples import all_samples
 
 T = TypeVar("T", bound=Offer)
 Reader = FormatReader | TopologyReader
+AnyReader = FormatReader | TopologyReader | WorkloadReader
+AnyWriter = FormatWriter | TopologyWriter | WorkloadWriter
 
 _RANK_IN_NAME = re.compile(r"\.(\d+)\.[^.]+\Z")
 
@@ -65,7 +72,7 @@ class CheckedPlugin:
 
         Its own samples, and what a writer of its format makes of the kit's.
         """
-        return {**_stated_samples(reader), **self._written_samples(reader)}
+        return {**stated_samples(reader), **self._written_samples(reader)}
 
     def _of_format(self, kind: type[T], format: Format) -> T | None:
         found = [provided for provided in self.registry.all(kind) if provided.name == format.name]
@@ -85,7 +92,7 @@ class CheckedPlugin:
         return {name: source_of(rendering, writer.format) for name, rendering in written}
 
 
-def _stated_samples(reader: Reader) -> dict[str, Source]:
+def stated_samples(reader: AnyReader) -> dict[str, Source]:
     """The samples that a reader names itself."""
     if not reader.samples:
         return {}
@@ -121,9 +128,9 @@ def title(offer: Offer) -> str:
     return f"{kind_of(offer).noun} {offer.name}"
 
 
-def render(writer: FormatWriter, algorithm: Algorithm) -> Rendering:
-    """Write an algorithm into memory."""
-    result = call(writer, algorithm)
+def render(writer: AnyWriter, model: Algorithm | Topology | Workload) -> Rendering:
+    """Write a model into memory."""
+    result = call(writer, model)
     message = f"{writer.write} returned {type(result).__name__}, expected WriteResult"
     assert isinstance(result, WriteResult), message
     artifacts: dict[str, bytes] = {}

@@ -29,6 +29,7 @@ from hub_core.registry.border import reason_of
 from hub_core.registry.discovery import discover
 from hub_core.registry.plugins import Plugin, PluginState, Registry
 from hub_core.testing import (
+    conversion_table,
     format_checks,
     loading_checks,
     selection_checks,
@@ -81,6 +82,7 @@ class RuleResult:
 
 _FORMATS = (FormatReader, FormatWriter, TopologyReader)
 _READERS = (FormatReader, TopologyReader)
+_CONVERTED = (*_FORMATS, TopologyWriter, WorkloadWriter)
 _WORKERS = (Simulator, Executor, AlgorithmPass, Check)
 
 _RULES_BY_KINDS: tuple[tuple[Callable[[CheckedPlugin], Iterable[str | Skip]], Kinds], ...] = (
@@ -96,6 +98,7 @@ _RULES_BY_KINDS: tuple[tuple[Callable[[CheckedPlugin], Iterable[str | Skip]], Ki
     (format_checks.writers_are_deterministic, (FormatWriter,)),
     (format_checks.writers_keep_their_input, (FormatWriter,)),
     (format_checks.losses_are_honest, (FormatWriter,)),
+    (conversion_table.conversions_are_honest, _CONVERTED),
     (format_checks.formats_leave_the_system_alone, _FORMATS),
     (work_checks.simulators_simulate, (Simulator,)),
     (synthesis_checks.synthesizers_synthesize, (Synthesizer,)),

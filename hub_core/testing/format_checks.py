@@ -5,13 +5,12 @@ from __future__ import annotations
 import copy
 import random
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import fields, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 
 from hub_core.model.algorithm import Algorithm
 from hub_core.model.diagnostics import HubError
-from hub_core.model.steps import StepTable
 from hub_core.model.workload import Workload
 from hub_core.network.topology import Topology
 from hub_core.pipeline.artifacts import name_defect
@@ -35,21 +34,11 @@ from hub_core.testing.checked_plugin import (
     source_of,
     title,
 )
+from hub_core.testing.declared import loss_problem
 from hub_core.testing.isolation import accesses_of, output_of
 from hub_core.testing.samples import all_samples
 from hub_core.verification import verify
 
-# How losses name what the model has under another name: by these words of people's language.
-_FEATURE_WORDS = {
-    "collective_bytes": ("collective bytes", "size"),
-    "control_indices": ("dependenc",),
-    "control_indptr": ("dependenc",),
-    "data_indices": ("dependenc",),
-    "data_indptr": ("dependenc",),
-    "duration_ns": ("duration",),
-    "extensions": ("extension",),
-}
-_OF_STEPS = frozenset(field.name for field in fields(StepTable))
 # What readers of each kind return.
 _EXPECTED: dict[type, tuple[type, ...]] = {
     FormatReader: (Algorithm,),
@@ -109,7 +98,7 @@ def writers_keep_their_input(subject: CheckedPlugin) -> Iterator[str]:
 def losses_are_honest(subject: CheckedPlugin) -> Iterator[str | Skip]:
     """What is read back equals what was written, or a loss or restatement names what differs.
 
-    Without losses it is correct.
+    No loss names what comes back as it was. Without losses what is read back is correct.
     """
     for writer in subject.offers(FormatWriter):
         reader = subject.reader_of(writer.format)
@@ -203,40 +192,14 @@ def _undeclared_loss(
     read_back = call(reader, source_of(written, writer.format))
     message = f"{reader.read} returned {type(read_back).__name__}, expected Algorithm"
     assert isinstance(read_back, Algorithm), message
-    undeclared = _undeclared_differences(algorithm, read_back, written)
-    if undeclared:
-        names = ", ".join(undeclared)
-        return f"read back with another {names}, and no loss names that as its feature"
+    problem = loss_problem(algorithm, read_back, written)
+    if problem:
+        return problem
     # What was lost may be what made it correct.
     if written.losses:
         return None
     report = verify(read_back)
     return None if report.ok else f"read back it is wrong: {report.diagnostics[0]}"
-
-
-def _undeclared_differences(
-    algorithm: Algorithm,
-    read_back: Algorithm,
-    written: Rendering,
-) -> list[str]:
-    """Names of what differs and is no feature of a loss or a restatement."""
-    # Who read a file and from where is not part of what the file says.
-    alike = replace(read_back, provenance=algorithm.provenance)
-    features = [*(loss.feature for loss in written.losses), *written.restated]
-    differences = algorithm.differences(alike)
-    return [name for name in differences if not is_declared(name, features)]
-
-
-def is_declared(difference: str, features: Sequence[str]) -> bool:
-    """Whether a loss or a restatement names what differs, or `steps` for the whole table."""
-    words = _FEATURE_WORDS.get(difference, (difference.replace("_", " "),))
-    if difference in _OF_STEPS:
-        words += ("steps",)
-    for feature in features:
-        spoken = feature.lower().replace("_", " ")
-        if any(word in spoken for word in words):
-            return True
-    return False
 
 
 # --- reading ---

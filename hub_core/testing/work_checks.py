@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from concurrent import futures
-from dataclasses import replace
 from functools import partial
 
 import click
@@ -31,7 +30,8 @@ from hub_core.plugin_api.sources import Source
 from hub_core.plugin_api.topology_builder import TopologyBuilder
 from hub_core.plugin_api.topology_reader import TopologyReader
 from hub_core.plugin_api.topology_writer import TopologyWriter
-from hub_core.testing.checked_plugin import CheckedPlugin, Skip, call, title
+from hub_core.testing.checked_plugin import CheckedPlugin, Rendering, Skip, call, title
+from hub_core.testing.declared import loss_problem
 from hub_core.testing.isolation import output_of
 from hub_core.testing.sampled_work import (
     ELEMENTS_PER_UNIT,
@@ -46,7 +46,6 @@ from hub_core.testing.samples import all_samples
 from hub_core.verification import verify
 
 _NETWORKS = ("ring:4", "switch:4", "ring:2*switch:2", "mesh:2x3?bandwidth=1GB/s&latency=3us")
-_TOPOLOGY_COLUMNS = ("source", "destination", "bandwidth_bytes_per_s", "latency_s", "plane")
 
 _Place = tuple[int, int]
 """(rank, unit of its output)."""
@@ -123,7 +122,7 @@ def builders_build_their_example(subject: CheckedPlugin) -> Iterator[str]:
         other = read_topology(builder.example, registry=subject.registry)
         if one.name != builder.example:
             yield f"{title(builder)}: the example {builder.example!r} is named {one.name!r}"
-        if not _are_equal(one, other):
+        if one.differences(other):
             yield f"{title(builder)}: {builder.example} built twice differs"
 
 
@@ -160,12 +159,12 @@ def _topology_problem(
         return "one artifact without a name was expected"
     readers = [found.offer for found in subject.registry.all(TopologyReader)]
     reader = next((offer for offer in readers if offer.name == writer.name), None)
-    if reader is None or result.losses:
+    if reader is None:
         return None
     suffix = writer.format.suffixes[0] if writer.format.suffixes else ""
     back = call(reader, Source.of_bytes(f"sample{suffix}", artifacts[0].content()))
-    is_same = isinstance(back, Topology) and _are_equal(_sorted(back), _sorted(topology))
-    return None if is_same else "read back it is another network, and no loss says so"
+    written = Rendering({}, tuple(result.losses), tuple(result.restated))
+    return loss_problem(topology, back, written)
 
 
 def commands_are_click_commands(subject: CheckedPlugin) -> Iterator[str]:
@@ -310,23 +309,6 @@ def _check_request(check: Check) -> CheckRequest | None:
     if check.subject is Subject.INSTALLATION:
         return CheckRequest("installation", environment=dict(os.environ))
     return None
-
-
-def _sorted(topology: Topology) -> Topology:
-    """The network with its links in the order of their values."""
-    columns = {name: getattr(topology, name) for name in _TOPOLOGY_COLUMNS}
-    # To the digits that count for times.
-    columns["latency_s"] = topology.latency_ns / 1e9
-    order = np.lexsort(tuple(columns.values()))
-    return replace(topology, **{name: column[order] for name, column in columns.items()})
-
-
-def _are_equal(one: Topology, other: Topology) -> bool:
-    """Whether two topologies have the same nodes and links, whatever they are called."""
-    if one.num_npus != other.num_npus or one.num_nodes != other.num_nodes:
-        return False
-    columns = [(getattr(one, name), getattr(other, name)) for name in _TOPOLOGY_COLUMNS]
-    return all(np.array_equal(left, right) for left, right in columns)
 
 
 def engines_run_tasks(subject: CheckedPlugin) -> Iterator[str | Skip]:

@@ -7,14 +7,12 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
-from dataclasses import replace
 
 from hub_core.model.diagnostics import HubError
 from hub_core.model.workload import Workload
 from hub_core.network.topology import Topology
 from hub_core.pipeline.topology_input import parse_topology
 from hub_core.plugin_api.algorithm_pass import AlgorithmPass, PassReport
-from hub_core.plugin_api.artifacts import WriteResult
 from hub_core.plugin_api.check import Check, CheckReport, CheckRequest, Subject
 from hub_core.plugin_api.workload_generator import WorkloadGenerator
 from hub_core.plugin_api.workload_reader import WorkloadReader
@@ -29,10 +27,11 @@ from hub_core.testing.checked_plugin import (
     Rendering,
     Skip,
     call,
+    render,
     source_of,
     title,
 )
-from hub_core.testing.format_checks import is_declared
+from hub_core.testing.declared import loss_problem
 from hub_core.testing.workload_samples import sample_workloads
 
 _NETWORK = "ring:4"
@@ -50,10 +49,10 @@ def workloads_come_back(subject: CheckedPlugin) -> Iterator[str | Skip]:
             yield Skip(f"{title(writer)}: no reader of the same format is installed")
         for name, workload in sample_workloads().items():
             try:
-                written = _written(writer, workload)
+                written = render(writer, workload)
             except HubError:
                 continue
-            if written.artifacts != _written(writer, workload).artifacts:
+            if written.artifacts != render(writer, workload).artifacts:
                 yield f"{title(writer)}, {name}: two writings differ"
             for reader in readers:
                 yield from _lost(writer, reader, name, workload, written)
@@ -127,14 +126,6 @@ def _problems(subject: CheckedPlugin, workload: Workload) -> Iterator[str]:
                 yield str(report.diagnostics[0])
 
 
-def _written(writer: WorkloadWriter, workload: Workload) -> Rendering:
-    result = call(writer, workload)
-    message = f"{writer.write} returned {type(result).__name__}, expected WriteResult"
-    assert isinstance(result, WriteResult), message
-    artifacts = {artifact.name: bytes(artifact.content()) for artifact in result.artifacts}
-    return Rendering(artifacts, tuple(result.losses), tuple(result.restated))
-
-
 def _lost(
     writer: WorkloadWriter,
     reader: WorkloadReader,
@@ -143,15 +134,9 @@ def _lost(
     written: Rendering,
 ) -> Iterator[str]:
     found = call(reader, source_of(written, writer.format))
-    if not isinstance(found, Workload):
-        yield f"{title(writer)}, {name}: read back as {type(found).__name__}"
-        return
-    alike = replace(found, provenance=workload.provenance)
-    features = [*(loss.feature for loss in written.losses), *written.restated]
-    differences = workload.differences(alike)
-    if undeclared := [part for part in differences if not is_declared(part, features)]:
-        names = ", ".join(undeclared)
-        yield f"{title(writer)}, {name}: read back with another {names}, and no loss names that"
+    problem = loss_problem(workload, found, written)
+    if problem:
+        yield f"{title(writer)}, {name}: {problem}"
 
 
 def _times(

@@ -56,3 +56,24 @@ def test_a_key_that_no_side_declares_is_refused_with_the_closest(key: str, cure:
 def test_where_nobody_has_options_that_is_said() -> None:
     with pytest.raises(UsageError, match="no option is declared by the reader or the writer"):
         assign({"x": "1"}, {"reader": (), "writer": ()})
+
+
+PAIRS = {
+    "reader": (Option("bandwidth", OptionType.PAIRS, None, "help"),),
+    "writer": (Option("bandwidth", OptionType.PAIRS, None, "help"), *options("size")),
+}
+
+
+def test_a_key_of_an_option_of_pairs_goes_to_all_that_declare_the_option() -> None:
+    given = {"bandwidth.nv-link": "1GB/s", "bandwidth.*": "2GB/s"}
+    assert assign(given, PAIRS) == {"reader": given, "writer": given}
+
+
+def test_a_qualified_key_of_an_option_of_pairs_goes_to_that_side_alone() -> None:
+    given = assign({"reader.bandwidth.a.b": "1GB/s"}, PAIRS)
+    assert given == {"reader": {"bandwidth.a.b": "1GB/s"}, "writer": {}}
+
+
+def test_a_key_of_an_option_without_pairs_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"there is no option 'size\.a' here"):
+        assign({"size.a": "1"}, PAIRS)

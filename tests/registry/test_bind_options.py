@@ -186,3 +186,14 @@ def test_any_text_is_a_value_or_a_usage_error(type_: OptionType, text: str) -> N
     except UsageError:
         return
     assert isinstance(value, str | int | float | bool)
+
+
+def test_pairs_are_lines_in_the_order_of_their_keys() -> None:
+    record = _record(OptionType.PAIRS)
+    given = {"o.b-c": "2GB/s", "o.a": "1=x"}
+    assert bind_options(record, given, {}, "reader x").o == "a=1=x\nb-c=2GB/s\n"  # type: ignore[attr-defined]
+
+
+def test_pair_of_an_option_that_takes_none_is_unknown() -> None:
+    with pytest.raises(UsageError, match=r"reader x has no option 'o\.a'"):
+        bind_options(_record(OptionType.TEXT), {"o.a": "1"}, {}, "reader x")

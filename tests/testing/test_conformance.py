@@ -109,7 +109,7 @@ def test_sound_plugin_passes(make_plugin: MakePlugin) -> None:
     make_plugin("subject", SOUND)
     results = check_plugin("subject", discover(environment={}))
     assert [(r.rule.name, r.details) for r in results if r.verdict is Verdict.FAILED] == []
-    assert sum(result.verdict is Verdict.PASSED for result in results) == 13
+    assert sum(result.verdict is Verdict.PASSED for result in results) == 14
 
 
 @pytest.mark.parametrize(
@@ -415,8 +415,20 @@ def build(text):
 @pytest.mark.parametrize(
     ("body", "problem"),
     [
-        ("return WriteResult([Artifact('', lambda: b'0 1')])", "another network, and no loss"),
-        ("return WriteResult([Artifact('', lambda: b'0 1')], [Loss('l', 'w', 'c')])", None),
+        (
+            "return WriteResult([Artifact('', lambda: b'0 1')])",
+            "another num_npus, num_nodes, dimensions, links, and no loss names that",
+        ),
+        (
+            "return WriteResult([Artifact('', lambda: b'0 1')], [Loss('links', 'w', 'c')])",
+            "another num_npus, num_nodes, dimensions, and no loss names that",
+        ),
+        (
+            "names = ('number of NPUs, nodes', 'dimensions', 'links')\n"
+            "    losses = [Loss(name, 'w', 'c') for name in names]\n"
+            "    return WriteResult([Artifact('', lambda: b'0 1')], losses)",
+            None,
+        ),
         ("return WriteResult([Artifact('x', lambda: b'0 1')])", "one artifact without a name"),
         ("return 1", "returned int, expected WriteResult"),
     ],

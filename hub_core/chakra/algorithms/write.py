@@ -20,9 +20,7 @@ _LARGEST_TRIPLE = (1 << 31) - 1
 # Ranks are encoded together until they have this many nodes: fewer would cost more calls than work.
 _GROUP_NODES = 4096
 _FLATTENED = "they cannot be told from data dependencies any more"
-_ROUNDED = (
-    "duration_micros is rounded; only readers of the attribute duration_ns see the exact time"
-)
+_ROUNDED = "duration_micros is rounded: readers of the attribute duration_ns alone see exact times"
 _LEFT_OUT = "a buffer side or a peer that the step does not use is not written"
 
 
@@ -36,7 +34,9 @@ def write(algorithm: Algorithm, options: ChakraWriteOptions) -> WriteResult:
     files = _Files(plan)
     ranks = _chosen_ranks(options.ranks, algorithm.num_ranks)
     artifacts = (Artifact(f".{rank}.et", partial(files.content, rank)) for rank in ranks)
-    return WriteResult(artifacts, _losses(plan))
+    durations = algorithm.steps.duration_ns
+    is_rounded = np.any((durations >= 0) & (durations % 1000 != 0))
+    return WriteResult(artifacts, _losses(plan), notes=(_ROUNDED,) if is_rounded else ())
 
 
 def _plan(algorithm: Algorithm, options: ChakraWriteOptions) -> Plan:
@@ -92,11 +92,9 @@ def _losses(plan: Plan) -> list[Loss]:
     """What readers of the files cannot see, counted."""
     steps = plan.algorithm.steps
     control = len(steps.control_indices) if plan.is_flat else 0
-    uneven = np.count_nonzero((steps.duration_ns >= 0) & (steps.duration_ns % 1000 != 0))
     stray = np.count_nonzero(_has_stray_values(steps))
     counted = (
         ("control dependencies", control, "dependencies", _FLATTENED),
-        ("durations below a microsecond", uneven, "steps", _ROUNDED),
         ("values on unused sides", stray, "steps", _LEFT_OUT),
     )
     return [Loss(what, f"{count} {unit}", lost) for what, count, unit, lost in counted if count]

@@ -17,6 +17,7 @@ from collhub_chakra import Kind, varint
 # Fields of the message Node, and how the tokens name them.
 ID, NAME, TYPE, CONTROL, DATA, MICROS, ATTRIBUTE = 1, 2, 3, 4, 5, 7, 10
 FIELD_TOKENS = {ID: "id", NAME: "name", TYPE: "type", CONTROL: "ctrl", DATA: "data", MICROS: "us"}
+_NAMES_OF_FIELDS = frozenset(FIELD_TOKENS.values())
 _NUMBERS = {"id": ID, "type": TYPE, "us": MICROS}
 _LISTS = {"ctrl": CONTROL, "data": DATA}
 VARINT, BYTES = 0, 2
@@ -33,6 +34,15 @@ def says_more(extra: str) -> bool:
     """Whether the record of these tokens says what no column of the model holds."""
     # Such tokens hold bytes, not names of columns.
     return any(token.startswith(("=", "!")) for token in extra.split())
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def are_tokens(extra: str) -> bool:
+    """Whether an extra of a node is a row of tokens: other formats keep other things there."""
+    for token in extra.split():
+        if token[0] not in "=!@+" and token not in _NAMES_OF_FIELDS:
+            return False
+    return True
 
 
 @dataclass(frozen=True, slots=True)

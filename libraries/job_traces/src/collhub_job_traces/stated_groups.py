@@ -15,8 +15,8 @@ from collhub_job_traces.records import fields
 from hub_core.model import NodeColumns, NodeKind, ProcessGroup
 
 _INPUTS, _VALUES = 8, 1
-# Names that mean all ranks.
-_WHOLE = ("", "0")
+WHOLE = ("", "0")
+"""Names of groups that mean all ranks."""
 
 
 def stated_groups(nodes: NodeColumns, extras: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
@@ -30,7 +30,7 @@ def stated_groups(nodes: NodeColumns, extras: tuple[str, ...]) -> dict[str, tupl
         for text in _values(extras[extra]):
             for name, ranks in _listed(text):
                 members = ranks or tuple(range(nodes.num_ranks))
-                if name not in _WHOLE and max(members) < nodes.num_ranks:
+                if name not in WHOLE and max(members) < nodes.num_ranks:
                     found.setdefault(name, members)
     return found
 

@@ -17,8 +17,8 @@ from collhub_job_traces.groups import ATTRIBUTE, inferred_groups
 from collhub_job_traces.node import COLUMN_OF, NODE_TYPES
 from collhub_job_traces.node_attributes import MORE
 from collhub_job_traces.reading import EXTENSION
-from collhub_job_traces.records import GROUP, encoded
-from collhub_job_traces.stated_groups import stated_groups, with_stated
+from collhub_job_traces.records import GROUP, are_tokens, encoded
+from collhub_job_traces.stated_groups import WHOLE, stated_groups, with_stated
 from hub_core import Loss
 from hub_core.model import NodeKind, ProcessGroup, Workload
 from hub_core.plugin_api import Artifact, NoOptions, WriteResult
@@ -46,10 +46,19 @@ _MICRO_NS = 1000
 
 def write(workload: Workload, options: NoOptions) -> WriteResult:
     """One trace a rank, named `.<rank>.et`, encoded when its content is asked for."""
-    # Jobs from elsewhere get records of the writer's making, which the reader keeps.
-    kept = () if EXTENSION in workload.extensions else ("extra", "extras", "extensions")
     # Contents are made when they are asked for: a job may be larger than memory.
-    return WriteResult(trace_files(workload), _losses(workload), kept)
+    return WriteResult(trace_files(workload), _losses(workload), _restated(workload))
+
+
+def _restated(workload: Workload) -> tuple[str, ...]:
+    """What is read back in another form: of a job that was read from traces, nothing."""
+    if EXTENSION in workload.extensions:
+        return ()
+    # Jobs from elsewhere get records of the writer's making, which the reader keeps, and the names
+    # that are in use, in the order of their nodes.
+    restated = ("extra", "extras", "extensions", "name", "names")
+    is_whole = any(group.name in WHOLE for group in workload.groups)
+    return (*restated, "group") if is_whole else restated
 
 
 def trace_files(workload: Workload, profile: str = PROFILE) -> Iterator[Artifact]:
@@ -64,13 +73,22 @@ def trace_files(workload: Workload, profile: str = PROFILE) -> Iterator[Artifact
 
 
 def _losses(workload: Workload) -> list[Loss]:
-    losses = []
+    losses = lost_extras(workload)
     others = sorted(set(workload.extensions) - {EXTENSION})
     if others:
         losses.append(Loss(f"extensions ({', '.join(others)})", "all", "they have no place here"))
     if workload.nodes.dimensions.max(initial=-1) >= 0 and not workload.extras:
         losses.append(Loss("dimensions", "all", "collectives use every dimension"))
     return losses
+
+
+def lost_extras(workload: Workload) -> list[Loss]:
+    """What other formats keep of their nodes, such as types of data, which traces do not carry."""
+    foreign = sum(not are_tokens(extra) for extra in workload.extras)
+    if not foreign:
+        return []
+    consequence = "what another format says of its nodes has no place in a trace"
+    return [Loss("extras", f"{foreign} shapes of nodes", consequence)]
 
 
 def _content(
@@ -133,7 +151,8 @@ class _RankColumns:
         """Tokens of the record of a row, and the values that they name."""
         at = {name: column[row - self._first] for name, column in self._columns.items()}
         extra = at["extra"]
-        tokens = self._workload.extras[extra] if extra >= 0 else ""
+        stated = self._workload.extras[extra] if extra >= 0 else ""
+        tokens = stated if are_tokens(stated) else ""
         if tokens.startswith("!"):
             return tokens, {}
         values = self._values(row, at)

@@ -18,6 +18,7 @@ from collhub_schedules.certificates.records import (
 )
 from collhub_schedules.chunks import Chunks
 from collhub_schedules.fastest import Searched, fastest_of
+from collhub_schedules.local_work import work_times_ns
 from collhub_schedules.membership import collective_among
 from collhub_schedules.transfers import Transfers, link_channels
 
@@ -42,4 +43,5 @@ __all__ = [
     "network_object",
     "partition_rate",
     "spreading_rate",
+    "work_times_ns",
 ]

@@ -7,6 +7,7 @@ from functools import partial
 
 import numpy as np
 from collhub_columns import BoolArray, Int64Array, first_positions
+from collhub_schedules import work_times_ns
 
 from collhub_goal.losses import losses_of
 from collhub_goal.options import GoalWriteOptions
@@ -15,7 +16,6 @@ from collhub_goal.schedule import GoalOperation, GoalSchedule
 from collhub_goal.tags import tags_of
 from collhub_goal.text import goal_text
 from hub_core.model import Algorithm, Loss, StepKind, StepTable, UsageError, message_bytes
-from hub_core.network import work_times_ns
 from hub_core.plugin_api import Artifact, WriteResult
 
 DEFAULT_BYTES = 1 << 20

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from collhub_astra_sim.networks.cables import Cable, topology_of
+from collhub_networks import Cable, topology_of
+
 from hub_core.network import MAX_LINKS, MAX_NODES, Topology
 
 _GBIT = 125e6

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from collhub_astra_sim.networks.cables import cables_of
+from collhub_networks import cables_of
+
 from collhub_astra_sim.networks.fat_trees import FatTree, Tier
 from collhub_astra_sim.networks.ns3_write import name_losses
 from hub_core.model import UsageError
@@ -27,7 +28,7 @@ def write(topology: Topology, options: NoOptions) -> WriteResult:
     content = "".join(_lines(tree)).encode("ascii")
     losses = tuple(name_losses(topology))
     # Switches may come back in another order.
-    return WriteResult([Artifact("", lambda: content)], losses, ("source", "destination"))
+    return WriteResult([Artifact("", lambda: content)], losses, ("links", "link order"))
 
 
 def _lines(tree: FatTree) -> Iterator[str]:

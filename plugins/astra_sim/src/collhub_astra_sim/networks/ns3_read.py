@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NoReturn
 
-from collhub_astra_sim.networks.cables import Cable, topology_of
+from collhub_networks import Cable, topology_of
+
 from hub_core.model import Diagnostic, InputError, Location, Severity
 from hub_core.network import MAX_LINKS, MAX_NODES, Topology
 from hub_core.plugin_api import NoOptions, Source

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import numpy as np
 from collhub_columns import BoolArray
+from collhub_networks import Cable, cables_of
 
-from collhub_astra_sim.networks.cables import Cable, cables_of
 from hub_core.model import Loss
 from hub_core.network import Topology
 from hub_core.plugin_api import Artifact, NoOptions, WriteResult
@@ -23,7 +23,7 @@ def write(topology: Topology, options: NoOptions) -> WriteResult:
     cables = cables_of(topology)
     content = "".join(_lines(topology, cables)).encode("ascii")
     losses = (*name_losses(topology), *_rounding_losses(cables), *_forwarding_losses(topology))
-    return WriteResult([Artifact("", lambda: content)], losses, ("dimensions",))
+    return WriteResult([Artifact("", lambda: content)], losses, ("dimensions", "link order"))
 
 
 def _lines(topology: Topology, cables: list[Cable]) -> Iterator[str]:

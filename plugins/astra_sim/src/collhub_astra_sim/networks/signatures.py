@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-NETWORK_YAML = rb"(?m)^(topology|npus_count)[ \t]*:"
-"""Of ASTRA-sim's network YAML: a key at the start of a line."""
+NETWORK_YAML = rb"""(?:\A|[\s{,])["']?(?:topology|npus_count)["']?[ \t]*:"""
+"""Of ASTRA-sim's network YAML: a key, in YAML of any style and so in JSON too."""
 
 NS3 = (
     rb"\A\s*(?:(?:\d+\s+){3}(?:\d+\s+)*(?:\d+(?:\.\d+)?(?:[KMG]i?|k)?[bB](?:ps|/s)\s|\d*\Z)"

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from collhub_networks import NetworkFindings
+
 from collhub_nccl.topologies import bandwidths
 from collhub_nccl.topologies.elements import Element
-from collhub_nccl.topologies.findings import MachineFindings
 from collhub_nccl.topologies.profiles import GpuProfile
 
 # PCI Express defines links of up to 32 lanes; a wider text is a mistake of its writer.
@@ -24,7 +25,7 @@ class LinkRates:
     is_rccl: bool
     profile: GpuProfile | None
     cpu_bandwidth: float | None
-    findings: MachineFindings
+    findings: NetworkFindings
 
     def of_pci(self, element: Element) -> float:
         """The link of a PCI device to what is above it. Raises `InputError`."""

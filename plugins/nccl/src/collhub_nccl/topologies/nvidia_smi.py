@@ -8,10 +8,11 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
+from collhub_networks import NetworkFindings
+
 from collhub_nccl.options import SmiMatrixOptions
 from collhub_nccl.topologies import bandwidths
 from collhub_nccl.topologies.fabric import Fabric, gigabytes_per_s, topology_of
-from collhub_nccl.topologies.findings import MachineFindings
 from collhub_nccl.topologies.machine import LinkType, Machine, NodeKind
 from collhub_nccl.topologies.profiles import PROFILES, GpuProfile
 from collhub_nccl.topologies.smi_matrix import (
@@ -41,7 +42,7 @@ def read(source: Source, options: SmiMatrixOptions) -> Topology:
     `source.report`. Raises `InputError` naming file and line.
     """
     fabric = Fabric.of(options)
-    findings = MachineFindings()
+    findings = NetworkFindings()
     devices = read_matrix(source.name, source.content())
     profile = None if options.profile is None else PROFILES[options.profile]
     machine = _machine_of(devices)
@@ -77,7 +78,7 @@ def _add_ports(machine: Machine, net_bandwidth: float) -> None:
         machine.join(LinkType.NET, net, nic, net_bandwidth)
 
 
-def _warn_of_unknown_gpu(findings: MachineFindings, name: str) -> None:
+def _warn_of_unknown_gpu(findings: NetworkFindings, name: str) -> None:
     findings.warn(
         "unknown-gpu",
         Location(name),

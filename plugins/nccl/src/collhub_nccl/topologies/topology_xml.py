@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from collhub_networks import NetworkFindings
+
 from collhub_nccl.options import MachineXmlOptions
 from collhub_nccl.topologies.elements import Element, parse
 from collhub_nccl.topologies.fabric import Fabric, gigabytes_per_s, topology_of
-from collhub_nccl.topologies.findings import MachineFindings
 from collhub_nccl.topologies.flatten import flatten_switches
 from collhub_nccl.topologies.gpu_links import join_gpus
 from collhub_nccl.topologies.link_rates import LinkRates
@@ -47,7 +48,7 @@ def read(source: Source, options: MachineXmlOptions) -> Topology:
 def _draft(root: Element, options: MachineXmlOptions, fabric: Fabric) -> XmlMachine:
     """An empty machine for the elements of a file, with what holds for all of them."""
     facts = _facts(root, options, fabric)
-    findings = MachineFindings()
+    findings = NetworkFindings()
     rates = LinkRates(
         is_rccl=facts.is_rccl,
         profile=None if options.profile is None else PROFILES[options.profile],

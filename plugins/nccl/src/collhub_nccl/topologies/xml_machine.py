@@ -9,9 +9,10 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass, field
 
+from collhub_networks import NetworkFindings
+
 from collhub_nccl.topologies import bandwidths
 from collhub_nccl.topologies.elements import Element
-from collhub_nccl.topologies.findings import MachineFindings
 from collhub_nccl.topologies.link_rates import LinkRates
 from collhub_nccl.topologies.machine import LinkType, Machine, NodeKind
 from collhub_nccl.topologies.xml_nodes import TargetKind, bus_of, device_kind
@@ -83,7 +84,7 @@ class XmlMachine:
 
     facts: FileFacts
     rates: LinkRates
-    findings: MachineFindings
+    findings: NetworkFindings
     machine: Machine = field(default_factory=Machine)
     gpus: list[Gpu] = field(default_factory=list)
     cpus: dict[str, list[tuple[int, Element]]] = field(default_factory=dict)

@@ -25,7 +25,12 @@ class Cable(NamedTuple):
     latency_s: float
 
 
-def topology_of(name: str, num_npus: int, num_nodes: int, cables: Sequence[Cable]) -> Topology:
+def topology_of(
+    name: str,
+    num_npus: int,
+    num_nodes: int,
+    cables: Sequence[Cable],
+) -> Topology:
     """The network of these cables, each of them a link each way."""
     low = np.asarray([cable.source for cable in cables], np.int64)
     high = np.asarray([cable.destination for cable in cables], np.int64)
@@ -50,7 +55,7 @@ def cables_of(topology: Topology) -> list[Cable]:
     if topology.num_planes > 1:
         message = f"topology {topology.name} has {topology.num_planes} planes, a cable network one"
         raise UsageError(message, cure="write the planes one by one", code="inexpressible-topology")
-    way_back = _ways_back(topology)
+    way_back = ways_back(topology)
     if (way_back < 0).any():
         link = int(np.argmax(way_back < 0))
         source = topology.node_name(int(topology.source[link]))
@@ -71,13 +76,14 @@ def cables_of(topology: Topology) -> list[Cable]:
     return [Cable(*row) for row in zip(*columns, strict=True)]
 
 
-def _ways_back(topology: Topology) -> Int64Array:
+def ways_back(topology: Topology) -> Int64Array:
     """The link that goes back beside every link, int64[links], -1 where there is none.
 
-    Of parallel links that are alike the i-th one each way make a pair.
+    The two are alike: of one plane, bandwidth and latency. Of parallel links that are alike the
+    i-th one each way make a pair.
     """
     source, destination = topology.source, topology.destination
-    values = (topology.bandwidth_bytes_per_s, topology.latency_s)
+    values = (topology.bandwidth_bytes_per_s, topology.latency_s, topology.plane)
     low, high = np.minimum(source, destination), np.maximum(source, destination)
     is_back = source > destination
     # Alike links between the same two nodes become neighbours, all one way before all the other.

@@ -1,0 +1,1 @@
+"""Networks of clusters as their tools describe them."""

@@ -1,0 +1,53 @@
+"""Options of the readers; nothing here needs a reader."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hub_core.plugin_api import OptionType, option, optional
+
+
+@dataclass(frozen=True, slots=True)
+class HostOptions:
+    """What no description of a cluster says: what is within a host, and latencies."""
+
+    node_bandwidth: float | None = optional(
+        "bandwidth between a GPU and its host, where a host has several", OptionType.BANDWIDTH
+    )
+    latency: float = option(OptionType.TIME, 500e-9, "latency of every link", minimum=0)
+
+
+@dataclass(frozen=True, slots=True)
+class TreeOptions(HostOptions):
+    """Options of trees that state no bandwidths."""
+
+    bandwidth: str | None = optional(
+        "bandwidth of a cable: one for all, or one a level from the hosts up, as 50GB/s,100GB/s"
+    )
+    gpus_per_node: int = option(
+        OptionType.INT, 1, "GPUs of a host; of several, the host is a switch", minimum=1
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class TopographOptions(TreeOptions):
+    """Options of the reader `topograph`."""
+
+    nvlink_bandwidth: float | None = optional(
+        "bandwidth of a host into its NVLink domain (default: domains are groups, no links)",
+        OptionType.BANDWIDTH,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class InfinibandOptions(HostOptions):
+    """Options of the reader `ibnetdiscover`."""
+
+    bandwidth: float | None = optional(
+        "bandwidth of cables for which the file states no rate", OptionType.BANDWIDTH
+    )
+    gpus_per_node: int | None = optional(
+        "GPUs of a host, all behind its cards (default: a GPU for each card)",
+        OptionType.INT,
+        minimum=1,
+    )

@@ -1,0 +1,1 @@
+"""InfraGraph documents for Collective Hub, read and written."""

@@ -1,0 +1,41 @@
+"""Offers of this distribution to the hub: networks as InfraGraph describes them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from collhub_infragraph.options import InfragraphReadOptions, InfragraphWriteOptions
+from hub_core.plugin_api import Format, TopologyReader, TopologyWriter, hookimpl
+
+COLLHUB_PLUGIN_API = (1, 0)
+
+# A key at the start of a line (YAML), or in quotes (JSON). `nodes` is of the node-link form.
+_SIGNATURE = (
+    rb"(?m)^(?:infrastructure|instances|devices|directed)[ \t]*:"
+    rb'|"(?:infrastructure|instances|devices)"[ \t]*:'
+)
+
+INFRAGRAPH = Format(
+    "infragraph",
+    "networks as InfraGraph describes them, in YAML or JSON",
+    (".yaml", ".yml", ".json"),
+    _SIGNATURE,
+)
+
+
+@hookimpl
+def collhub_topologies() -> Sequence[TopologyReader | TopologyWriter]:
+    """Describe the reader and the writer."""
+    return [
+        TopologyReader(
+            INFRAGRAPH,
+            "collhub_infragraph.reading.read:read",
+            InfragraphReadOptions,
+            samples="collhub_infragraph.samples:samples",
+        ),
+        TopologyWriter(
+            INFRAGRAPH,
+            "collhub_infragraph.writing.write:write",
+            InfragraphWriteOptions,
+        ),
+    ]

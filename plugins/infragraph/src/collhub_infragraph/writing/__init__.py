@@ -1,0 +1,1 @@
+"""From a topology to a document that gives the same topology back."""

@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+from collhub_infragraph.reading.hops import Contraction, Hop
+from hypothesis import given
+from hypothesis import strategies as st
+
+
+@st.composite
+def graphs(draw):
+    """(hops, which vertices are kept): a simple graph."""
+    size = draw(st.integers(2, 12))
+    kept = draw(st.lists(st.booleans(), min_size=size, max_size=size))
+    pairs = draw(st.sets(st.tuples(st.integers(0, size - 1), st.integers(0, size - 1))))
+    simple = sorted({(min(pair), max(pair)) for pair in pairs if pair[0] != pair[1]})
+    rate = st.floats(1, 100)
+    return [Hop(*pair, (row,), (draw(rate),)) for row, pair in enumerate(simple)], kept
+
+
+def reached(hops, start):
+    found, front = {start}, [start]
+    while front:
+        node = front.pop()
+        for hop in hops:
+            if node in (hop.one, hop.other):
+                neighbour = hop.other if hop.one == node else hop.one
+                if neighbour not in found:
+                    found.add(neighbour)
+                    front.append(neighbour)
+    return found
+
+
+@given(graphs())
+def test_kept_vertices_reach_one_another_as_before(graph) -> None:
+    hops, kept = graph
+    left = Contraction(hops, kept, keeps_parallel=False).run()
+    for vertex in [vertex for vertex, stays in enumerate(kept) if stays]:
+        before = {other for other in reached(hops, vertex) if kept[other]}
+        assert {other for other in reached(left, vertex) if kept[other]} == before
+
+
+@given(graphs())
+def test_nothing_is_left_that_could_vanish(graph) -> None:
+    hops, kept = graph
+    contraction = Contraction(hops, kept, keeps_parallel=False)
+    left = contraction.run()
+    pairs = {frozenset((hop.one, hop.other)) for hop in left}
+    assert len(pairs) == len(left)
+    for vertex, stays in enumerate(kept):
+        around = [hop for hop in left if vertex in (hop.one, hop.other)]
+        if stays or contraction.is_gone[vertex]:
+            assert stays or not around
+            continue
+        assert len(around) >= 2
+        if len(around) == 2:
+            neighbours = {hop.one + hop.other - vertex for hop in around}
+            assert frozenset(neighbours) in pairs
+
+
+@given(graphs())
+def test_bandwidth_of_a_path_is_the_least_on_it(graph) -> None:
+    hops, kept = graph
+    for hop in Contraction(hops, kept, keeps_parallel=False).run():
+        rates = [hops[row].bandwidth_bytes_per_s for row in hop.links]
+        assert hop.bandwidth_bytes_per_s == min(rates)
+        # The edges of the path follow one another from its one end to the other.
+        node = hop.one
+        for row in hop.links:
+            ends = {hops[row].one, hops[row].other}
+            assert node in ends
+            (node,) = ends - {node}
+        assert node == hop.other
