@@ -23,6 +23,11 @@ class ReadOptions:
         "local operand of reducing receives: srcbuf and srcoff (runtime) or dstbuf and dstoff,"
         " as MSCCLang means them (dsl)",
     )
+    copies: str = choice(
+        ("ignore", "run"),
+        "<copy> elements, which TACCL writes and no runtime reads: ignore them too, or run them"
+        " before all else, as TACCL means them",
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,7 +74,11 @@ class ElementTable:
 
 @dataclass(frozen=True, slots=True)
 class ScannedXml:
-    """A whole file: attributes of `<algo>` as written, and the tables of its elements."""
+    """A whole file: attributes of `<algo>` as written, and the tables of its elements.
+
+    `copies`: number of the `<gpu>` element, attributes and line of every `<copy>` in one, which no
+    runtime reads.
+    """
 
     algo: Mapping[str, str]
     algo_line: int
@@ -82,6 +86,7 @@ class ScannedXml:
     thread_blocks: ElementTable
     steps: ElementTable
     texts: Texts
+    copies: Sequence[tuple[int, Mapping[str, str], int]] = ()
 
     def table(self, tag: str) -> ElementTable:
         """The table of one element name."""

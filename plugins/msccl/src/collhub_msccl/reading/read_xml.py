@@ -11,6 +11,8 @@ from collhub_msccl.findings import FileFindings
 from collhub_msccl.options import ReadOptions
 from collhub_msccl.provenance import provenance_of
 from collhub_msccl.reading.checks import check_program
+from collhub_msccl.reading.copies import copies_of, with_copies
+from collhub_msccl.reading.element_tables import ScannedXml
 from collhub_msccl.reading.header import AlgoHeader, read_header
 from collhub_msccl.reading.lowering import Lowered, lower
 from collhub_msccl.reading.read_thread_blocks import read_thread_blocks
@@ -39,14 +41,17 @@ def read(source: Source, options: ReadOptions) -> Algorithm:
     Raises `InputError` with every defect that was found, each with its line. What the runtimes
     would refuse or misread, but has a clear meaning, goes to `source.report`.
     """
-    header, program = read_program(source)
     content, file = source.content(), source.name
     findings = FileFindings(file, source.report)
+    header, program, document = _read_parts(source)
     lowered = lower(program, options.reading == "dsl", findings)
     collective = _collective(header, program, lowered, options.root, findings)
+    steps = lowered.table(collective, file)
+    if options.copies == "run":
+        steps = with_copies(steps, copies_of(document, program, findings), collective, program)
     return Algorithm(
         collective,
-        lowered.table(collective, file),
+        steps,
         lowered.scratch_units,
         _provenance(file, content, options),
         extensions={"msccl": _extension(header, program)},
@@ -55,6 +60,12 @@ def read(source: Source, options: ReadOptions) -> Algorithm:
 
 def read_program(source: Source) -> tuple[AlgoHeader, ThreadBlockProgram]:
     """Header and thread blocks as the file states them, once they are known to be sound."""
+    header, program, _ = _read_parts(source)
+    return header, program
+
+
+def _read_parts(source: Source) -> tuple[AlgoHeader, ThreadBlockProgram, ScannedXml]:
+    """The same, and the file as it was scanned."""
     findings = FileFindings(source.name, source.report)
     # Errors are raised after each phase, as the next one counts on what this one checks.
     document = scan(_content(source), source.name, findings)
@@ -63,7 +74,7 @@ def read_program(source: Source) -> tuple[AlgoHeader, ThreadBlockProgram]:
     program = read_thread_blocks(document, header, findings)
     check_program(program, header, findings)
     findings.raise_errors()
-    return header, program
+    return header, program, document
 
 
 def _content(source: Source) -> bytes:
@@ -157,6 +168,8 @@ def _provenance(
     # Defaults are left out, so that traces do not change when options are added.
     if options.reading != ReadOptions().reading:
         given["reading"] = options.reading
+    if options.copies != ReadOptions().copies:
+        given["copies"] = options.copies
     if options.root is not None:
         given["root"] = str(options.root)
     # The name alone: the same file gives the same traces, wherever it lies.

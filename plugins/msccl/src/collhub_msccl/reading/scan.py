@@ -135,6 +135,8 @@ class _Scanner:
         self._open = [_DOCUMENT]
         self._ignored: Counter[str] = Counter()
         self._ignored_line = 0
+        # Number of the <gpu>, and the attributes, of every <copy> that TACCL writes.
+        self._copies: list[tuple[int, dict[str, str], int]] = []
         # Lines of the file that the parser does not get.
         self.unseen_lines = 0
         self._algo: dict[str, str] = {}
@@ -174,7 +176,9 @@ class _Scanner:
         gpus = self._gpus.table(len(thread_blocks))
         # Insertion order is the order of the codes.
         texts = Texts(list(self._codes))
-        return ScannedXml(self._algo, self._algo_line, gpus, thread_blocks, steps, texts)
+        return ScannedXml(
+            self._algo, self._algo_line, gpus, thread_blocks, steps, texts, self._copies
+        )
 
     def _start(self, name: str, attributes: list[str]) -> None:
         """Handle a start tag. The most frequent element comes first: this is the hot loop."""
@@ -191,6 +195,9 @@ class _Scanner:
         elif inside == _DOCUMENT:
             self._start_algo(name, attributes, line)
         else:
+            if (name, inside) == ("copy", "gpu"):
+                stated = dict(zip(attributes[::2], attributes[1::2], strict=True))
+                self._copies.append((len(self._gpus.lines) - 1, stated, line))
             name = self._ignore(name, inside, line)
         self._open.append(name)
 
