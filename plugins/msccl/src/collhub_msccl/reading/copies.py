@@ -10,7 +10,7 @@ from collhub_columns import Int64Array
 from collhub_msccl.findings import FileFindings
 from collhub_msccl.reading.element_tables import ScannedXml
 from collhub_msccl.thread_block_program import ThreadBlockProgram
-from hub_core.model import COLUMN_DEFAULTS, Buffer, Collective, StepKind, StepTable
+from hub_core.model import COLUMN_DEFAULTS, COLUMN_DTYPES, Buffer, Collective, StepKind, StepTable
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -72,8 +72,8 @@ def with_copies(
         "source_line": copies.line,
     }
     columns = {}
-    for name, default in COLUMN_DEFAULTS.items():
-        column = added.get(name, np.full(number, default))
+    for name in COLUMN_DTYPES:
+        column = added.get(name, np.full(number, COLUMN_DEFAULTS.get(name, 0)))
         columns[name] = np.concatenate([getattr(steps, name), column])
     control = _before_all_else(steps, copies)
     stated = steps.control_edges
