@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -31,9 +32,17 @@ class FlowPaths:
 
     @classmethod
     def of(
-        cls, network: FlowNetwork, demand: FlowDemand, flow: Flow, share_units: int
+        cls,
+        network: FlowNetwork,
+        demand: FlowDemand,
+        flow: Flow,
+        share_units: int,
+        most_pieces: int,
     ) -> FlowPaths:
-        """Strip the widest paths from the flow of every source, and cut the shares after them."""
+        """Strip the widest paths from the flow of every source, and cut the shares after them.
+
+        `most_pieces`: pieces into which a path that carries a whole share can be cut.
+        """
         # Imported here: numba takes a second.
         from collhub_flows.kernels import stripped
 
@@ -54,8 +63,10 @@ class FlowPaths:
         kept = np.flatnonzero(units)
         first, lengths = path_indptr[kept], np.diff(path_indptr)[kept]
         chosen = path_arcs[expanded_ranges(first, lengths)]
-        # Fewer units say the same where all counts have a divisor.
-        divisor = int(np.gcd.reduce(units))
+        # Fewer units say the same where all counts have a divisor, but pieces need units, too.
+        common = int(np.gcd.reduce(units))
+        left = math.gcd(common, most_pieces)
+        divisor = common // left if left == most_pieces else 1
         return cls(
             share[kept],
             units[kept] // divisor,

@@ -120,7 +120,9 @@ def _synthesize(request: SynthesisRequest, options: FlowOptions) -> SynthesisRes
     request.progress(0.0, "flow")
     flow, method = _flow(problem, options)
     request.progress(0.5, "paths")
-    paths = FlowPaths.of(problem.network, problem.demand, flow, share_units)
+    paths = FlowPaths.of(
+        problem.network, problem.demand, flow, share_units, options.pieces or _LADDER[-1]
+    )
     best = fastest_of(_candidates(problem, paths, options), lambda found: found.time_ns)
     assert best is not None
     certificate = flow_certificate(problem.network, problem.demand, flow, problem.share_bytes)
