@@ -12,8 +12,9 @@ from collhub_flows.demand import FlowDemand
 from collhub_flows.linear_program import Flow
 from collhub_flows.network import FlowNetwork
 from hub_core.model import JsonValue
+from hub_core.plugin_api import SynthesisRequest
 
-# Prices and links that a certificate states; every rank's file holds a copy.
+# Links that a certificate states; every rank's file holds a copy.
 _MOST_LINKS = 1 << 13
 # Whole numbers, so that the check is exact.
 _PRICE_SCALE = 10**9
@@ -29,7 +30,7 @@ class FlowCertificate:
 
 
 def flow_certificate(
-    network: FlowNetwork, demand: FlowDemand, flow: Flow, share_bytes: float
+    network: FlowNetwork, demand: FlowDemand, flow: Flow, request: SynthesisRequest
 ) -> FlowCertificate:
     """Bound of a flow's prices, over all routes: messages may take other ones than simulators do.
 
@@ -39,21 +40,34 @@ def flow_certificate(
     from collhub_flows.kernels import total_distance
 
     topology = network.topology
+    # Of parallel links the first in link order stands, as simulators use no other.
+    key = topology.source * topology.num_nodes + topology.destination
+    _, rows = np.unique(key, return_index=True)
+    source, destination = topology.source[rows], topology.destination[rows]
     largest = float(flow.prices.max(initial=0.0)) or 1.0
-    prices = np.rint(flow.prices / largest * _PRICE_SCALE).astype(np.int64)
-    indptr, links = csr(topology.source, np.arange(topology.num_links), topology.num_nodes)
-    length = prices / topology.bandwidth_bytes_per_s
-    total = total_distance(
-        demand.sources, demand.wants, indptr, links, topology.destination, length
-    )
-    bound_s = share_bytes * total / max(int(prices.sum()), 1)
+    prices = np.rint(flow.prices[rows] / largest * _PRICE_SCALE).astype(np.int64)
+    indptr, links = csr(source, np.arange(len(rows)), topology.num_nodes)
+    length = prices / topology.bandwidth_bytes_per_s[rows]
+    wants, sources = demand.wants, demand.sources
+    total = total_distance(sources, wants, indptr, links, destination, length)
+    collective = request.collective
+    parts = collective.kind.traits.parts(collective.num_ranks)
+    bound_s = request.collective_bytes / parts * total / max(int(prices.sum()), 1)
     # Sums of floats err in the last digits: the bound gives way.
     bound_ns = int(bound_s * 1e9 * (1.0 - _SAFETY))
+    is_short = topology.num_links <= _MOST_LINKS
     document: dict[str, JsonValue] = {
-        "share_bytes": share_bytes,
+        "collective": str(collective.kind),
+        "ranks": list(request.npus),
+        "collective_bytes": request.collective_bytes,
+        "parts": parts,
         "lower_bound_ns": bound_ns,
-        "network": network_object(topology, with_links=topology.num_links <= _MOST_LINKS),
+        "network": network_object(topology, with_links=is_short),
     }
-    if topology.num_links <= _MOST_LINKS:
-        document["prices"] = prices.tolist()
+    if collective.root is not None:
+        document["root"] = collective.root
+    # Links of no price add nothing.
+    priced = np.flatnonzero(prices)
+    table = np.stack([source[priced], destination[priced], prices[priced]], axis=1)
+    document["prices"] = table.tolist()
     return FlowCertificate(bound_ns, document)

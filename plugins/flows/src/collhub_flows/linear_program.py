@@ -15,6 +15,9 @@ from hub_core.model import InputError
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
 
+# scipy's number for a problem without solution.
+_INFEASIBLE = 2
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Flow:
@@ -27,12 +30,13 @@ class Flow:
     prices: Float64Array
 
 
-def exact_flow(network: FlowNetwork, demand: FlowDemand, cost: Float64Array) -> Flow:
+def exact_flow(network: FlowNetwork, demand: FlowDemand, cost: Float64Array) -> Flow | None:
     """Flow whose fullest link takes least time.
 
     `cost`: time of one share on every link, float64. Variables: sources times arcs, and the time.
     The flows of a source are one commodity, since their shares are told apart only by the target
-    (source-aggregated multicommodity flow). Raises `InputError` where a target is out of reach.
+    (source-aggregated multicommodity flow). None where the solver gives up;
+    raises `InputError` where a target is out of reach.
     """
     # scipy takes half a second.
     from scipy.optimize import linprog
@@ -59,15 +63,22 @@ def exact_flow(network: FlowNetwork, demand: FlowDemand, cost: Float64Array) -> 
         b_eq=wanted.ravel(),
         method="highs-ipm",
     )
-    if solved.x is None or solved.status != 0:
-        raise InputError(
-            f"topology {network.topology.name}: no flow reaches every rank ({solved.message})",
-            cure="add the missing links, or leave ranks out with --ranks",
-            code="unreachable",
-        )
+    if solved.status == _INFEASIBLE:
+        raise unreachable(network)
+    if solved.status:
+        return None
     amounts = solved.x[:-1].reshape(sources, arcs)
     prices = np.maximum(-solved.ineqlin.marginals, 0.0)
     return Flow(np.maximum(amounts, 0.0), prices)
+
+
+def unreachable(network: FlowNetwork) -> InputError:
+    """Refusal of a network on which some share has no way."""
+    return InputError(
+        f"topology {network.topology.name}: some rank cannot be reached from another one",
+        cure="add the missing links, or leave ranks out with --ranks",
+        code="unreachable",
+    )
 
 
 def _load_matrix(network: FlowNetwork, cost: Float64Array) -> csr_matrix:

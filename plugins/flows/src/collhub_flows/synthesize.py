@@ -19,7 +19,7 @@ from collhub_flows.options import FlowOptions
 from collhub_flows.paths import FlowPaths
 from collhub_flows.weights import approximate_flow
 from hub_core import installed_version
-from hub_core.model import Algorithm, InputError, JsonValue, Provenance, UsageError
+from hub_core.model import Algorithm, CollectiveKind, InputError, JsonValue, Provenance, UsageError
 from hub_core.network import Occupancy
 from hub_core.plugin_api import SynthesisRequest, SynthesisResult
 
@@ -29,6 +29,9 @@ _LADDER = (1, 2, 4, 8)
 _SHARE_UNITS = 240
 # Variables up to which the linear program takes seconds.
 _MOST_EXACT = 40_000
+# Beyond these the approximate flow takes minutes: about 512 NPUs on a torus.
+_MOST_VARIABLES = 4_000_000
+_MOST_SHARES = 300_000
 # Jobs beyond which further counts of pieces, and the simulator, would take too long.
 _MOST_JOBS = 400_000
 _MOST_SIMULATED = 1 << 20
@@ -50,6 +53,24 @@ def synthesize(request: SynthesisRequest, options: FlowOptions) -> SynthesisResu
         return _synthesize(request, options)
 
 
+def _check_size(request: SynthesisRequest) -> None:
+    """Raise `InputError` for networks whose flow would take hours or all memory."""
+    topology, kind = request.topology, request.collective.kind
+    npus, ranks = topology.num_npus, len(request.npus)
+    # With switches any two NPUs may have an arc.
+    has_switches = topology.num_nodes > npus
+    arcs = npus * npus if has_switches else topology.num_links
+    sources = 1 if kind is CollectiveKind.SCATTER else ranks
+    pairs = ranks * ranks if kind is CollectiveKind.ALL_TO_ALL else ranks
+    if sources * arcs <= _MOST_VARIABLES and pairs <= _MOST_SHARES:
+        return
+    raise InputError(
+        f"topology {topology.name}: a flow from {sources} NPUs on {arcs} arcs is too large",
+        cure="use tacos",
+        code="too-large",
+    )
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class _Problem:
     """Network and demand of a request, and the bytes of a share."""
@@ -69,6 +90,7 @@ class _Problem:
                 cure="name one of the networks alone",
                 code="planes-unsupported",
             )
+        _check_size(request)
         demand = FlowDemand.of(request.collective, request.npus, topology.num_npus)
         if not len(demand.sources):
             raise UsageError(
@@ -125,7 +147,7 @@ def _synthesize(request: SynthesisRequest, options: FlowOptions) -> SynthesisRes
     )
     best = fastest_of(_candidates(problem, paths, options), lambda found: found.time_ns)
     assert best is not None
-    certificate = flow_certificate(problem.network, problem.demand, flow, problem.share_bytes)
+    certificate = flow_certificate(problem.network, problem.demand, flow, request)
     bounds = {"flow": certificate.bound_ns}
     statistics: dict[str, JsonValue] = {
         "method": method,
@@ -157,13 +179,12 @@ def _flow(problem: _Problem, options: FlowOptions) -> tuple[Flow, str]:
     is_exact = options.method == "exact"
     if options.method == "auto":
         is_exact = variables <= _MOST_EXACT
-    if is_exact:
-        return exact_flow(network, demand, problem.cost_s), "exact flow"
+    exact = exact_flow(network, demand, problem.cost_s) if is_exact else None
+    if exact is not None:
+        return exact, "exact flow"
     # Large networks are smooth: there a gap of a percent needs fewer phases.
     phases = options.phases or int(np.clip(4e8 / variables / 15, 60, 400))
     found = approximate_flow(network, demand, problem.cost_s, phases)
-    if not np.isfinite(found.amounts).all():
-        raise InputError("no flow reaches every rank", code="unreachable")
     return found, f"approximate flow, {phases} phases"
 
 

@@ -6,7 +6,7 @@ import numpy as np
 from collhub_columns import Float64Array, csr
 
 from collhub_flows.demand import FlowDemand
-from collhub_flows.linear_program import Flow
+from collhub_flows.linear_program import Flow, unreachable
 from collhub_flows.network import FlowNetwork
 
 # Larger ones fail: whole trees swing from link to link.
@@ -18,7 +18,10 @@ _LOOKS = 10
 def approximate_flow(
     network: FlowNetwork, demand: FlowDemand, cost: Float64Array, phases: int
 ) -> Flow:
-    """Flow that comes closer to the optimum with every phase; `cost` as in `exact_flow`."""
+    """Flow that comes closer to the optimum with every phase; `cost` as in `exact_flow`.
+
+    Raises `InputError` where a target is out of reach.
+    """
     # Imported here: numba takes a second.
     from collhub_flows.kernels import weighted_phases
 
@@ -57,6 +60,9 @@ def approximate_flow(
         bound = proven_time(network, demand, cost, tried)
         if bound > best:
             best, prices = bound, tried
+    # A target without a way is infinitely far.
+    if not np.isfinite(best):
+        raise unreachable(network)
     return Flow(amounts / phases, prices)
 
 
@@ -73,6 +79,8 @@ def proven_time(
     indptr, arcs = csr(network.source, np.arange(network.num_arcs), network.topology.num_npus)
     length_of_link = prices * cost
     entries = length_of_link[network.routes.links]
-    length = np.bincount(network.arc_of_entry, entries, minlength=network.num_arcs)
+    length: Float64Array = np.bincount(
+        network.arc_of_entry, weights=entries, minlength=network.num_arcs
+    ).astype(np.float64)
     total = total_distance(demand.sources, demand.wants, indptr, arcs, network.destination, length)
     return total / float(prices.sum())
