@@ -47,6 +47,7 @@ PLUGINS = (
     "collhub_compose",
     "collhub_dask",
     "collhub_expansion",
+    "collhub_flows",
     "collhub_goal",
     "collhub_local",
     "collhub_mpi",
