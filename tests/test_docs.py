@@ -48,6 +48,7 @@ PLUGINS = (
     "collhub_dask",
     "collhub_expansion",
     "collhub_fabrics",
+    "collhub_flows",
     "collhub_goal",
     "collhub_infragraph",
     "collhub_local",

@@ -1,4 +1,4 @@
-"""What this distribution offers to the hub: the check of certificates that packings carry."""
+"""Offers of this distribution to the hub: checks of certificates of packings and flows."""
 
 from __future__ import annotations
 
@@ -11,12 +11,18 @@ COLLHUB_PLUGIN_API = (1, 0)
 
 @hookimpl
 def collhub_checks() -> Sequence[Check]:
-    """Describe the check."""
+    """Describe the checks."""
     return [
         Check(
             "packing",
             Subject.CERTIFICATE,
             "rate and bound of a packing of trees, recomputed from the links alone",
             "collhub_certificates.check:check_packing",
-        )
+        ),
+        Check(
+            "flow",
+            Subject.CERTIFICATE,
+            "lower bound of an all-to-all, scatter or gather, recomputed from prices of links",
+            "collhub_certificates.flow_bounds:check_flow",
+        ),
     ]

@@ -1,0 +1,1 @@
+"""All-to-all, scatter and gather by optimal multicommodity flows for Collective Hub."""

@@ -1,0 +1,146 @@
+"""Pieces on their paths as jobs on links, and the orders in which links take them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from collhub_columns import (
+    Float64Array,
+    Int64Array,
+    counted_positions,
+    expanded_ranges,
+    inverse,
+    row_pointer,
+)
+
+from collhub_flows.network import FlowNetwork
+from collhub_flows.paths import FlowPaths
+from hub_core.network import Occupancy
+
+_PS_PER_S = 1e12
+# Passes forward and backward; later ones gain next to nothing.
+_PASSES = 6
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FlowJobs:
+    """One job a piece and link of its path, by piece, in the order of the path; int64 columns.
+
+    `piece`: the piece of each job; `link`: row of the topology. `busy`, `arrival`: picoseconds that
+    the link is taken, and until the piece is at its end. `indptr`: where the jobs of each piece
+    begin. `number`: of each piece within its path; `units`: of each piece; `path`: its path.
+    """
+
+    piece: Int64Array
+    link: Int64Array
+    busy: Int64Array
+    arrival: Int64Array
+    indptr: Int64Array
+    number: Int64Array
+    units: Int64Array
+    path: Int64Array
+    num_links: int
+
+    @classmethod
+    def of(
+        cls,
+        network: FlowNetwork,
+        paths: FlowPaths,
+        most_pieces: int,
+        unit_bytes: float,
+        occupancy: Occupancy,
+    ) -> FlowJobs:
+        """Cut every path in up to `most_pieces`; a unit has `unit_bytes`."""
+        path, units = paths.pieces(most_pieces)
+        links, indptr_of_path = _links_of_paths(network, paths)
+        lengths = np.diff(indptr_of_path)[path]
+        link = links[expanded_ranges(indptr_of_path[path], lengths)]
+        piece = np.repeat(np.arange(len(path)), lengths)
+        topology = network.topology
+        seconds = units[piece] * unit_bytes / topology.bandwidth_bytes_per_s[link]
+        serialization = _picoseconds(seconds)
+        arrival = serialization + _picoseconds(topology.latency_s[link])
+        busy = arrival if occupancy is Occupancy.ALPHA_BETA else serialization
+        number = counted_positions(np.bincount(path))
+        indptr = row_pointer(lengths)
+        num_links = topology.num_links
+        return cls(piece, link, busy, arrival, indptr, number, units, path, num_links)
+
+    def orders(self) -> Iterator[Int64Array]:
+        """Starts of all jobs, int64 picoseconds, by one order after another."""
+        yield self._starts(self._rank(self.number[self.piece], -self._remaining()))
+        yield from self._forward_and_backward()
+
+    def time_ps(self, start: Int64Array) -> int:
+        """When the last piece arrives."""
+        return int((start + self.arrival).max(initial=0))
+
+    def _forward_and_backward(self) -> Iterator[Int64Array]:
+        """Longest remaining time first; then the reversed jobs by latest end, and so to and fro.
+
+        After the forward-backward improvement of Li and Willis (Eur. J. Oper. Res. 56, 1992).
+        """
+        start = self._starts(self._rank(-self._remaining()))
+        yield start
+        turned = self._reversed()
+        for _ in range(_PASSES):
+            # What ended last starts first on the way back.
+            back = turned._starts(turned._rank(-(start + self.arrival)[::-1]))
+            start = self._starts(self._rank(-(back + turned.arrival)[::-1]))
+            yield start
+
+    def _reversed(self) -> FlowJobs:
+        """The same with the order of all jobs turned round: each piece from its target back."""
+        last = len(self.units) - 1
+        return FlowJobs(
+            last - self.piece[::-1],
+            self.link[::-1].copy(),
+            self.busy[::-1].copy(),
+            self.arrival[::-1].copy(),
+            row_pointer(np.diff(self.indptr)[::-1]),
+            self.number[::-1].copy(),
+            self.units[::-1].copy(),
+            self.path[::-1].copy(),
+            self.num_links,
+        )
+
+    def _starts(self, rank: Int64Array) -> Int64Array:
+        # Imported here: numba takes a second.
+        from collhub_flows.list_kernel import list_starts
+
+        count = len(self.link)
+        following = np.arange(1, count + 1)
+        following[self.indptr[1:] - 1] = -1
+        is_first = np.zeros(count, np.int64)
+        is_first[self.indptr[:-1]] = 1
+        busy, arrival = self.busy, self.arrival
+        return list_starts(self.link, following, is_first, busy, arrival, rank, self.num_links)
+
+    def _remaining(self) -> Int64Array:
+        """Time from the start of each job to the arrival of its piece, without waits."""
+        total = np.cumsum(self.arrival)
+        end = total[self.indptr[1:] - 1][self.piece]
+        remaining: Int64Array = end - total + self.arrival
+        return remaining
+
+    def _rank(self, *keys: Int64Array) -> Int64Array:
+        """Place of each job by these keys, the first one first, then by its way round."""
+        # Alike pieces of all sources go round alike, instead of all to NPU 0 first.
+        pieces = len(self.units)
+        spread = (self.piece * 2654435761) % max(pieces, 1)
+        return inverse(np.lexsort((self.piece, spread, *reversed(keys))))
+
+
+def _links_of_paths(network: FlowNetwork, paths: FlowPaths) -> tuple[Int64Array, Int64Array]:
+    """Rows of the topology that each path takes, and where the path begins among them."""
+    indptr = network.routes.indptr
+    lengths = np.diff(indptr)[paths.arcs]
+    links = network.routes.links[expanded_ranges(indptr[paths.arcs], lengths)]
+    return links, row_pointer(lengths)[paths.indptr]
+
+
+def _picoseconds(seconds: Float64Array) -> Int64Array:
+    """Rounded to the nearest picosecond."""
+    return np.rint(seconds * _PS_PER_S).astype(np.int64)

@@ -1,0 +1,106 @@
+"""List scheduling of messages over several links, compiled. Import it late: numba takes a second.
+
+Every job occupies one link. Whenever a link is free, the job of least rank of those that are ready
+there starts (Graham, SIAM J. Appl. Math. 17, 1969). A job is ready when the one before it in its
+chain has arrived. Invariant: events are taken in the order of time, so that at each choice all that
+is ready by then is known. Cost: two heap operations a job.
+"""
+
+from __future__ import annotations
+
+import heapq
+
+import numpy as np
+from collhub_columns import Int64Array
+from collhub_packing.compiling import kernel, part
+
+
+@part
+def _push(heap: Int64Array, base: int, size: int, key: int) -> None:
+    """Add a key to the binary heap of `size` keys from `base` on."""
+    place = size
+    while place > 0:
+        above = (place - 1) >> 1
+        if heap[base + above] <= key:
+            break
+        heap[base + place] = heap[base + above]
+        place = above
+    heap[base + place] = key
+
+
+@part
+def _popped(heap: Int64Array, base: int, size: int) -> int:
+    """Take the least key out of the heap from `base` on, in which `size` keys remain."""
+    least = heap[base]
+    last = heap[base + size]
+    place = 0
+    while True:
+        below = 2 * place + 1
+        if below >= size:
+            break
+        if below + 1 < size and heap[base + below + 1] < heap[base + below]:
+            below += 1
+        if last <= heap[base + below]:
+            break
+        heap[base + place] = heap[base + below]
+        place = below
+    heap[base + place] = last
+    return int(least)
+
+
+@kernel
+def list_starts(
+    link: Int64Array,
+    following: Int64Array,
+    is_first: Int64Array,
+    busy: Int64Array,
+    arrival: Int64Array,
+    rank: Int64Array,
+    num_links: int,
+) -> Int64Array:
+    """Start of every job in the unit of `busy` and `arrival`, int64.
+
+    `following`: the next job of the chain, -1 behind the last. `rank`: smaller goes first.
+    """
+    count = len(link)
+    start = np.full(count, -1, np.int64)
+    free = np.zeros(num_links, np.int64)
+    # A heap per link in one array: `begin` is where it lies, `size` how many are in it.
+    begin = np.zeros(num_links + 1, np.int64)
+    for job in range(count):
+        begin[link[job] + 1] += 1
+    for place in range(num_links):
+        begin[place + 1] += begin[place]
+    size = np.zeros(num_links, np.int64)
+    heap = np.empty(count, np.int64)
+    by_rank = np.empty(count, np.int64)
+    for job in range(count):
+        by_rank[rank[job]] = job
+    # Jobs that become ready, before links that become free in the same instant.
+    events = [(np.int64(0), np.int64(0))]
+    events.clear()
+    for job in range(count):
+        if is_first[job] == 1:
+            events.append((np.int64(0), np.int64(job)))
+    heapq.heapify(events)
+    while len(events) > 0:
+        now, what = heapq.heappop(events)
+        used = what - count
+        if what < count:
+            used = link[what]
+            _push(heap, begin[used], size[used], rank[what])
+            size[used] += 1
+            # The choice waits until all of this instant is known.
+            if free[used] <= now:
+                heapq.heappush(events, (now, used + count))
+            continue
+        if free[used] > now or size[used] == 0:
+            continue
+        size[used] -= 1
+        job = by_rank[_popped(heap, begin[used], size[used])]
+        start[job] = now
+        free[used] = now + busy[job]
+        heapq.heappush(events, (free[used], used + count))
+        if following[job] >= 0:
+            heapq.heappush(events, (now + arrival[job], following[job]))
+    return start

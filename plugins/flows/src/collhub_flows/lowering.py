@@ -1,0 +1,105 @@
+"""From starts on links to transfers between NPUs, and the chunks that they move."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from collhub_columns import Int64Array, expanded_ranges, first_positions, row_pointer
+from collhub_schedules import Chunks, Transfers
+
+from collhub_flows.demand import FlowDemand
+from collhub_flows.jobs import FlowJobs
+from collhub_flows.network import FlowNetwork
+from collhub_flows.paths import FlowPaths
+from hub_core.model import Collective
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FlowSchedule:
+    """Transfers in picoseconds, and the pieces of every share that they move.
+
+    `share`, `offset`, `units`: int64 per chunk; `share` counts the pairs of the demand, by source.
+    """
+
+    transfers: Transfers
+    share: Int64Array
+    offset: Int64Array
+    units: Int64Array
+    share_units: int
+    time_ps: int
+
+    def chunks_of(self, collective: Collective, npus: Sequence[int]) -> Chunks:
+        """Chunks of a collective whose shares have `share_units`; the pieces first.
+
+        A share that stays with its rank is one more chunk, which no transfer moves.
+        """
+        whole = Chunks.cut(collective, [collective.units_per_rank])
+        is_moved = whole.origin != whole.target
+        moved = np.flatnonzero(is_moved)
+        members = np.asarray(npus, np.int64)
+        # Pairs of the demand ascend by NPU, shares by rank: ranks may stand in any order.
+        giver = members[whole.origin[moved]]
+        taker = members[whole.target[moved]]
+        by_npu = moved[np.lexsort((taker, giver))]
+        kept = np.flatnonzero(~is_moved)
+        rows = np.concatenate([by_npu[self.share], kept])
+        offset = np.concatenate([self.offset, np.zeros_like(kept)])
+        return Chunks(
+            whole.origin[rows],
+            whole.input_offset[rows] + offset,
+            whole.output_offset[rows] + offset,
+            np.concatenate([self.units, whole.count[kept]]),
+            whole.target[rows],
+        )
+
+
+def schedule_of(
+    network: FlowNetwork, demand: FlowDemand, paths: FlowPaths, jobs: FlowJobs, start: Int64Array
+) -> FlowSchedule:
+    """Transfers of all pieces, one an arc of their paths, with the starts on the arcs' links."""
+    arcs_of_path = np.diff(paths.indptr)[jobs.path]
+    arc = paths.arcs[expanded_ranges(paths.indptr[jobs.path], arcs_of_path)]
+    chunk = np.repeat(np.arange(len(jobs.path)), arcs_of_path)
+    # Jobs stand by piece and arc: an arc's first and last link are where its jobs begin and end.
+    edges = row_pointer(np.diff(network.routes.indptr)[arc])
+    first, last = edges[:-1], edges[1:] - 1
+    begin = start[first]
+    finish = start[last] + jobs.arrival[last]
+    transfers = Transfers(
+        chunk,
+        network.source[arc],
+        network.destination[arc],
+        jobs.link[first],
+        begin,
+        finish,
+        np.zeros(len(arc), np.bool_),
+        _windows(jobs, edges),
+    )
+    share = paths.share[jobs.path]
+    return FlowSchedule(
+        transfers,
+        share,
+        _offsets(share, jobs.units),
+        jobs.units,
+        paths.share_units,
+        jobs.time_ps(start),
+    )
+
+
+def _windows(jobs: FlowJobs, edges: Int64Array) -> Int64Array:
+    """Messages of the link on their way at once: as many as start before the first one arrives."""
+    first = edges[:-1]
+    path_ps = np.add.reduceat(jobs.arrival, first) if len(first) else first
+    busy = np.maximum(jobs.busy[first], 1)
+    later = path_ps - busy
+    return 1 + -(-later // busy)
+
+
+def _offsets(share: Int64Array, units: Int64Array) -> Int64Array:
+    """Where every piece begins in its share; pieces of a share stand together."""
+    begin = first_positions(units)
+    _, first, number = np.unique(share, return_index=True, return_inverse=True)
+    offsets: Int64Array = begin - begin[first][number]
+    return offsets

@@ -1,0 +1,23 @@
+"""Offer of this distribution to the hub: the synthesizer `flows`, with its options."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from collhub_flows.options import FlowOptions
+from hub_core.plugin_api import Synthesizer, hookimpl
+
+COLLHUB_PLUGIN_API = (1, 0)
+
+FLOWS = Synthesizer(
+    "flows",
+    "all-to-all, scatter and gather by the optimal flow, with a proven bound",
+    "collhub_flows.synthesize:synthesize",
+    FlowOptions,
+)
+
+
+@hookimpl
+def collhub_producers() -> Sequence[Synthesizer]:
+    """Describe the synthesizer."""
+    return [FLOWS]

@@ -1,0 +1,249 @@
+"""Synthesis: a flow, its paths, the fastest order of their pieces, and the bound."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+
+import numpy as np
+from collhub_columns import Float64Array
+from collhub_schedules import algorithm_of, fastest_of
+
+from collhub_flows.certificate import flow_certificate
+from collhub_flows.demand import FlowDemand
+from collhub_flows.jobs import FlowJobs
+from collhub_flows.linear_program import Flow, exact_flow
+from collhub_flows.lowering import FlowSchedule, schedule_of
+from collhub_flows.network import FlowNetwork
+from collhub_flows.options import FlowOptions
+from collhub_flows.paths import FlowPaths
+from collhub_flows.weights import approximate_flow
+from hub_core import installed_version
+from hub_core.model import Algorithm, CollectiveKind, InputError, JsonValue, Provenance, UsageError
+from hub_core.network import Occupancy
+from hub_core.plugin_api import SynthesisRequest, SynthesisResult
+
+_NAME = "collhub-flows"
+_LADDER = (1, 2, 4, 8)
+# Divisible by every count of the ladder, and fine enough for parts of a percent.
+_SHARE_UNITS = 240
+# Variables up to which the linear program takes seconds.
+_MOST_EXACT = 40_000
+# Beyond these the approximate flow takes minutes: about 512 NPUs on a torus.
+_MOST_VARIABLES = 4_000_000
+_MOST_SHARES = 300_000
+# Jobs beyond which further counts of pieces, and the simulator, would take too long.
+_MOST_JOBS = 400_000
+_MOST_SIMULATED = 1 << 20
+# What takes so much longer by the own clock is not simulated.
+_HOPELESS = 1.05
+
+
+def synthesize(request: SynthesisRequest, options: FlowOptions) -> SynthesisResult:
+    """Fastest algorithm found along the optimal flow of a request.
+
+    Raises `UsageError` for sizes and topologies that do not fit, and `InputError` for collectives
+    whose data do not go from one rank to one other, and for targets that cannot be reached.
+    """
+    # Imports numba, which takes a second.
+    from collhub_packing.compiling.compilations import COMPILING, compilations
+
+    # While kernels are compiled, that is reported.
+    with compilations(lambda: request.progress(0.0, COMPILING)):
+        return _synthesize(request, options)
+
+
+def _check_size(request: SynthesisRequest) -> None:
+    """Raise `InputError` for networks whose flow would take hours or all memory."""
+    topology, kind = request.topology, request.collective.kind
+    npus, ranks = topology.num_npus, len(request.npus)
+    # With switches any two NPUs may have an arc.
+    has_switches = topology.num_nodes > npus
+    arcs = npus * npus if has_switches else topology.num_links
+    sources = 1 if kind is CollectiveKind.SCATTER else ranks
+    pairs = ranks * ranks if kind is CollectiveKind.ALL_TO_ALL else ranks
+    if sources * arcs <= _MOST_VARIABLES and pairs <= _MOST_SHARES:
+        return
+    raise InputError(
+        f"topology {topology.name}: a flow from {sources} NPUs on {arcs} arcs is too large",
+        cure="use tacos",
+        code="too-large",
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Problem:
+    """Network and demand of a request, and the bytes of a share."""
+
+    request: SynthesisRequest
+    network: FlowNetwork
+    demand: FlowDemand
+    share_bytes: float
+
+    @classmethod
+    def of(cls, request: SynthesisRequest) -> _Problem:
+        """Raises `UsageError` and `InputError` for what is not made."""
+        topology = request.topology
+        if topology.num_planes > 1:
+            raise UsageError(
+                f"topology {topology.name}: flows takes one plane, not {topology.num_planes}",
+                cure="name one of the networks alone",
+                code="planes-unsupported",
+            )
+        _check_size(request)
+        demand = FlowDemand.of(request.collective, request.npus, topology.num_npus)
+        if not len(demand.sources):
+            raise UsageError(
+                "one rank has nothing to send",
+                cure="let at least two ranks take part",
+                code="one-rank",
+            )
+        kind, ranks = request.collective.kind, request.collective.num_ranks
+        share_bytes = request.collective_bytes / kind.traits.parts(ranks)
+        return cls(request, FlowNetwork.of(topology), demand, share_bytes)
+
+    @property
+    def fluid_cost_s(self) -> Float64Array:
+        """Seconds that the bytes of a share take on every link: float64[links]."""
+        return self.share_bytes / self.request.topology.bandwidth_bytes_per_s
+
+    @property
+    def cost_s(self) -> Float64Array:
+        """Seconds that a share takes on every link, with the latency where that occupies it."""
+        if self.request.occupancy is Occupancy.ALPHA_BETA:
+            return self.fluid_cost_s + self.request.topology.latency_s
+        return self.fluid_cost_s
+
+    def share_units(self) -> int:
+        """Units of a share: 240, or a byte each. Raises `UsageError` for shares of no byte."""
+        if self.share_bytes < 1:
+            raise UsageError(
+                f"{self.request.collective_bytes} bytes are too few for a byte a share",
+                cure="choose a larger size",
+                code="size-too-small",
+            )
+        return min(_SHARE_UNITS, int(self.share_bytes))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Found:
+    """A schedule with its algorithm and time; `pieces` a path at most."""
+
+    schedule: FlowSchedule
+    algorithm: Algorithm
+    pieces: int
+    time_ns: int
+    is_interrupted: bool = False
+
+
+def _synthesize(request: SynthesisRequest, options: FlowOptions) -> SynthesisResult:
+    problem = _Problem.of(request)
+    share_units = problem.share_units()
+    request.progress(0.0, "flow")
+    flow, method = _flow(problem, options)
+    request.progress(0.5, "paths")
+    paths = FlowPaths.of(
+        problem.network, problem.demand, flow, share_units, options.pieces or _LADDER[-1]
+    )
+    best = fastest_of(_candidates(problem, paths, options), lambda found: found.time_ns)
+    assert best is not None
+    certificate = flow_certificate(problem.network, problem.demand, flow, request)
+    bounds = {"flow": certificate.bound_ns}
+    statistics: dict[str, JsonValue] = {
+        "method": method,
+        "pieces": best.pieces,
+        "paths a share": round(len(paths.share) / len(problem.demand.pairs[0]), 3),
+    }
+    if best.is_interrupted:
+        statistics["interrupted"] = True
+    extension = {**statistics, "flow_certificate": certificate.document}
+    algorithm = best.algorithm
+    if request.wanted is not None:
+        algorithm = _algorithm(problem, best.schedule, request.wanted)
+    stated = {name: str(value) for name, value in asdict(options).items()}
+    # Sources that are imported without being installed have no version.
+    version = installed_version(_NAME) or ""
+    algorithm = replace(
+        algorithm,
+        provenance=Provenance(_NAME, version, request.topology.name, "", stated),
+        extensions={_NAME: extension},
+    )
+    is_partial = request.wanted is not None
+    return SynthesisResult(algorithm, best.time_ns, bounds, statistics, is_partial)
+
+
+def _flow(problem: _Problem, options: FlowOptions) -> tuple[Flow, str]:
+    """Flow of the whole demand, and how it was found."""
+    network, demand = problem.network, problem.demand
+    variables = len(demand.sources) * network.num_arcs
+    is_exact = options.method == "exact"
+    if options.method == "auto":
+        is_exact = variables <= _MOST_EXACT
+    exact = exact_flow(network, demand, problem.cost_s) if is_exact else None
+    if exact is not None:
+        return exact, "exact flow"
+    # Large networks are smooth: there a gap of a percent needs fewer phases.
+    phases = options.phases or int(np.clip(4e8 / variables / 15, 60, 400))
+    found = approximate_flow(network, demand, problem.cost_s, phases)
+    return found, f"approximate flow, {phases} phases"
+
+
+def _candidates(problem: _Problem, paths: FlowPaths, options: FlowOptions) -> Iterator[_Found]:
+    """Schedules of every count of pieces, simulated where they can win."""
+    ladder = (options.pieces,) if options.pieces else _LADDER
+    least_ps = 0
+    for place, pieces in enumerate(ladder):
+        problem.request.progress(0.5 + 0.5 * place / len(ladder), "schedules")
+        jobs = _jobs(problem, paths, pieces)
+        if place and len(jobs.link) > _MOST_JOBS:
+            return
+        for schedule in _fastest_orders(problem, paths, jobs):
+            if least_ps and schedule.time_ps > _HOPELESS * least_ps:
+                continue
+            least_ps = min(least_ps or schedule.time_ps, schedule.time_ps)
+            yield _judged(problem, schedule, pieces)
+
+
+def _jobs(problem: _Problem, paths: FlowPaths, pieces: int) -> FlowJobs:
+    unit_bytes = problem.share_bytes / paths.share_units
+    occupancy = problem.request.occupancy
+    return FlowJobs.of(problem.network, paths, pieces, unit_bytes, occupancy)
+
+
+def _fastest_orders(problem: _Problem, paths: FlowPaths, jobs: FlowJobs) -> Iterator[FlowSchedule]:
+    """The order by pieces, and the best one of the forward and backward passes."""
+    orders = jobs.orders()
+    starts = [next(orders)]
+    # Of very many jobs one order has to do.
+    if len(jobs.link) <= _MOST_JOBS:
+        starts.append(min(orders, key=jobs.time_ps))
+    for start in starts:
+        yield schedule_of(problem.network, problem.demand, paths, jobs, start)
+
+
+def _judged(problem: _Problem, schedule: FlowSchedule, pieces: int) -> _Found:
+    """The algorithm of a schedule with the simulator's time, else its own."""
+    algorithm = _algorithm(problem, schedule, None)
+    own_ns = -(-schedule.time_ps // 1000)
+    time_ns = own_ns
+    if len(schedule.transfers) <= _MOST_SIMULATED:
+        time_ns = problem.request.simulate(algorithm) or own_ns
+    return _Found(schedule, algorithm, pieces, time_ns)
+
+
+def _algorithm(
+    problem: _Problem, schedule: FlowSchedule, wanted: tuple[int, ...] | None
+) -> Algorithm:
+    request = problem.request
+    collective = request.collective
+    units = schedule.share_units * collective.kind.traits.parts(collective.num_ranks)
+    whole = replace(collective, unit_count=units)
+    return algorithm_of(
+        whole,
+        schedule.chunks_of(whole, request.npus),
+        schedule.transfers,
+        npus=request.npus,
+        num_npus=request.topology.num_npus,
+        wanted=wanted,
+        collective_bytes=request.collective_bytes,
+    )

@@ -1,0 +1,164 @@
+"""Flows: at the bound on small networks, right contents, and proofs that hold."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from collhub_flows.demand import FlowDemand
+from collhub_flows.linear_program import exact_flow
+from collhub_flows.network import FlowNetwork
+from collhub_flows.paths import FlowPaths
+from collhub_flows.weights import approximate_flow, proven_time
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import hub_core
+from hub_core import parse_topology
+from hub_core.model import Collective, CollectiveKind, InputError, UsageError
+from hub_core.network import Occupancy, Topology
+from hub_core.plugin_api import SynthesisResult
+from hub_core.verification import verify
+
+MIB = 1 << 20
+
+
+def collective_of(kind: str, ranks: int, root: int = 0) -> Collective:
+    wished = CollectiveKind(kind)
+    rooted = root if wished.traits.is_rooted else None
+    return Collective(wished, ranks, wished.traits.parts(ranks), root=rooted, in_place=True)
+
+
+def synthesized(
+    kind: str,
+    topology: Topology,
+    size: int = 64 * MIB,
+    npus: list[int] | None = None,
+    occupancy: Occupancy = Occupancy.SERIALIZATION,
+    **options: object,
+) -> SynthesisResult:
+    ranks = len(npus) if npus else topology.num_npus
+    texts = {name: str(value) for name, value in options.items()}
+    collective = collective_of(kind, ranks)
+    return hub_core.synthesize(
+        collective, topology, size, name="flows", npus=npus, options=texts, occupancy=occupancy
+    )
+
+
+def random_network(nodes: int, chords: int, seed: int) -> Topology:
+    """Random tree with chords, both ways, and bandwidths of 10 to 40 GB/s."""
+    draw = np.random.default_rng(seed)
+    edges = {(int(draw.integers(node)), node) for node in range(1, nodes)}
+    for _ in range(chords):
+        a, b = sorted(draw.choice(nodes, 2, replace=False).tolist())
+        edges.add((a, b))
+    pairs = sorted(edges | {(b, a) for a, b in edges})
+    source, destination = np.array(pairs, np.int64).T.copy()
+    bandwidth = draw.choice([10e9, 20e9, 40e9], len(pairs))
+    latency = np.full(len(pairs), 500e-9)
+    return Topology("random", nodes, nodes, source, destination, bandwidth, latency)
+
+
+@pytest.mark.parametrize("kind", ["all-to-all", "scatter", "gather"])
+@pytest.mark.parametrize("text", ["ring:5", "mesh:3x4", "switch:4"])
+def test_contents_are_right(kind: str, text: str) -> None:
+    result = synthesized(kind, parse_topology(text), MIB)
+    assert verify(result.algorithm).ok
+
+
+@pytest.mark.parametrize("text", ["ring:8", "mesh:3x4", "torus:4x4", "hypercube:3"])
+def test_all_to_all_is_at_the_bound(text: str) -> None:
+    result = synthesized("all-to-all", parse_topology(text))
+    assert result.time_ns <= 1.01 * result.bounds_ns["flow"]
+
+
+def test_latency_is_part_of_the_alpha_beta_flow() -> None:
+    network = random_network(9, 5, 3)
+    result = synthesized("all-to-all", network, occupancy=Occupancy.ALPHA_BETA)
+    assert result.time_ns <= 1.03 * result.bounds_ns["flow"]
+
+
+def test_ring_bound_is_the_textbook_one() -> None:
+    # On a ring of 8, a share goes over 1+2+3+4+3+2+1 = 16 links per source, of 2 a node: 8 shares.
+    result = synthesized("all-to-all", parse_topology("ring:8?bandwidth=50GB/s"))
+    assert result.bounds_ns["flow"] == pytest.approx(8 * 8 * MIB / 50, abs=2)
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(3, 9), st.integers(0, 8), st.integers(0, 10**6))
+def test_any_network_is_served_and_never_beats_its_bound(
+    nodes: int, chords: int, seed: int
+) -> None:
+    result = synthesized("all-to-all", random_network(nodes, chords, seed), MIB)
+    assert verify(result.algorithm).ok
+    assert result.bounds_ns["flow"] <= result.time_ns
+
+
+def test_both_methods_agree_and_bounds_bracket_the_optimum() -> None:
+    network = FlowNetwork.of(random_network(10, 8, 1))
+    demand = FlowDemand.of(collective_of("all-to-all", 10), range(10), 10)
+    cost = 1e9 / network.topology.bandwidth_bytes_per_s
+    exact = exact_flow(network, demand, cost)
+    assert exact is not None
+    best = (exact.amounts.sum(axis=0) * cost).max()
+    assert proven_time(network, demand, cost, exact.prices) == pytest.approx(best, rel=1e-6)
+    near = approximate_flow(network, demand, cost, 400)
+    assert proven_time(network, demand, cost, near.prices) <= best * (1 + 1e-9)
+    assert best * (1 - 1e-9) <= (near.amounts.sum(axis=0) * cost).max() <= 1.05 * best
+
+
+def test_paths_carry_whole_shares_from_source_to_target() -> None:
+    network = FlowNetwork.of(random_network(10, 8, 2))
+    demand = FlowDemand.of(collective_of("all-to-all", 10), range(10), 10)
+    flow = exact_flow(network, demand, 1e9 / network.topology.bandwidth_bytes_per_s)
+    assert flow is not None
+    paths = FlowPaths.of(network, demand, flow, 240, 8)
+    assert set(np.bincount(paths.share, paths.units)) == {paths.share_units}
+    source, target = demand.pairs
+    first, last = paths.arcs[paths.indptr[:-1]], paths.arcs[paths.indptr[1:] - 1]
+    assert np.array_equal(network.source[first], source[paths.share])
+    assert np.array_equal(network.destination[last], target[paths.share])
+
+
+def test_ranks_in_any_order_with_relays() -> None:
+    result = synthesized("all-to-all", parse_topology("mesh:4x4"), MIB, [9, 3, 14, 1])
+    assert verify(result.algorithm).ok
+
+
+def test_same_request_gives_the_same_steps() -> None:
+    first, second = (synthesized("all-to-all", random_network(8, 4, 5)) for _ in range(2))
+    assert not first.algorithm.steps.differences(second.algorithm.steps)
+    assert first.bounds_ns == second.bounds_ns
+
+
+@pytest.mark.parametrize("method", ["exact", "approximate"])
+def test_unreachable_rank_is_refused(method: str) -> None:
+    one_way = replace(parse_topology("ring:3"), name="path")
+    kept = np.flatnonzero((one_way.source == 0) | (one_way.source == 1))
+    broken = Topology(
+        "broken",
+        3,
+        3,
+        one_way.source[kept],
+        one_way.destination[kept],
+        one_way.bandwidth_bytes_per_s[kept],
+        one_way.latency_s[kept],
+    )
+    with pytest.raises(InputError, match="reach"):
+        synthesized("all-to-all", broken, MIB, method=method)
+
+
+def test_other_collectives_are_refused() -> None:
+    with pytest.raises(InputError, match="flows makes no all-reduce"):
+        synthesized("all-reduce", parse_topology("ring:4"))
+
+
+def test_less_than_a_byte_a_share_is_refused() -> None:
+    with pytest.raises(UsageError, match="too few"):
+        synthesized("all-to-all", parse_topology("ring:4"), 3)
+
+
+def test_large_networks_are_refused_beforehand() -> None:
+    with pytest.raises(InputError, match="too large"):
+        synthesized("all-to-all", parse_topology("mesh:40x40"))
