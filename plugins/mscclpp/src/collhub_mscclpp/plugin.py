@@ -1,10 +1,10 @@
-"""Offers of this plugin: MSCCL++ execution plans."""
+"""Offers of this plugin: MSCCL++ execution plans, checked as their executor runs them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hub_core.plugin_api import Check, FormatReader, hookimpl
+from hub_core.plugin_api import Check, FormatReader, Subject, hookimpl
 
 COLLHUB_PLUGIN_API = (1, 0)
 
@@ -18,4 +18,11 @@ def collhub_producers() -> Sequence[FormatReader]:
 @hookimpl
 def collhub_checks() -> Sequence[Check]:
     """Offer the check whether the executor runs a plan, and rightly."""
-    return []
+    return [
+        Check(
+            "mscclpp",
+            Subject.RUNTIME,
+            "whether microsoft/mscclpp runs an execution plan rightly, launch after launch",
+            "collhub_mscclpp.checking.load_check:check_mscclpp",
+        )
+    ]

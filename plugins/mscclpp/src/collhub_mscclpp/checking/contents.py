@@ -80,6 +80,4 @@ def contents_of(memory: PlanMemory) -> Contents:
         expected[is_of_all] = sums[promised.source_unit[is_of_all]]
     base = memory.layout.base[promised.rank, Buffer.OUTPUT]
     cells = base + promised.offset
-    return Contents(
-        inputs, input_rank, words, cells, promised.rank, promised.offset, expected
-    )
+    return Contents(inputs, input_rank, words, cells, promised.rank, promised.offset, expected)

@@ -75,6 +75,10 @@ class Execution:
         self._launch = 0
         self.state = _new_state(plan, memory, program, counters, launches)
 
+    def rank_of(self, operation: int) -> int:
+        """Rank that an operation runs on."""
+        return int(self._rank_of_block[self._plan.operations.block[operation]])
+
     def launch(self) -> LaunchResult:
         """Do one launch on all ranks, until all is done or nothing moves."""
         self._begin()
@@ -252,9 +256,7 @@ def _new_state(
     )
 
 
-def _queues(
-    program: Program, counters: Counters, launches: int
-) -> tuple[Int64Array, Int64Array]:
+def _queues(program: Program, counters: Counters, launches: int) -> tuple[Int64Array, Int64Array]:
     """Counts that are there at first, and the most that are there ever, of every counter."""
     raised, awaited = uses_of_counters(program, counters)
     # Of a large initial value only what can be taken matters.
@@ -264,9 +266,7 @@ def _queues(
 
 def uses_of_counters(program: Program, counters: Counters) -> tuple[Int64Array, Int64Array]:
     """(raised, awaited): how often a launch raises, and awaits, every counter."""
-    operation = np.repeat(
-        np.arange(len(program.role)), np.diff(program.item_first)
-    )
+    operation = np.repeat(np.arange(len(program.role)), np.diff(program.item_first))
     role = program.role[operation]
     is_taken = (role == Role.WAIT) | (role == Role.ACQUIRE)
     is_paired = counters.of_item >= 0

@@ -77,7 +77,8 @@ class State(NamedTuple):
     `position` of its next operation, `item_at`: items of it that are done, `arrived`: generation of
     the barrier that it waits at, or -1. Per counter: `head` and `tail` in `queue` from
     `queue_first` on. Per barrier: `generation`, `waiting`, and clocks `gathered`, `released`.
-    `order`: operations as they were done, `races`: launch, operation, cell, other actor, other time.
+    `order`: operations as they were done, `races`: launch, operation, cell, other actor and its
+    time, own actor.
     """
 
     clocks: Clocks
@@ -173,7 +174,7 @@ def _step(program: Any, state: Any, launch: int, block: int, operation: int) -> 
     role = program.role[operation]
     first = program.block_first[block]
     time = launch * (program.block_first[block + 1] - first) + operation - first + 1
-    if role == WAIT or role == ACQUIRE:
+    if role in (WAIT, ACQUIRE):
         if not _take_all(program, state, block, operation):
             return False
     elif role == BARRIER:
@@ -185,7 +186,7 @@ def _step(program: Any, state: Any, launch: int, block: int, operation: int) -> 
         state.clocks[block, block] = time
         _move_all(program, state, launch, block, operation, time)
     state.clocks[block, block] = time
-    if role == SIGNAL or role == RELEASE or role == DATA:
+    if role in (SIGNAL, RELEASE, DATA):
         _raise_all(program, state, block, operation)
     return True
 
@@ -256,9 +257,7 @@ def _has_packets(program: Any, state: Any, launch: int, operation: int) -> bool:
 
 
 @part
-def _move_all(
-    program: Any, state: Any, launch: int, block: int, operation: int, time: int
-) -> None:
+def _move_all(program: Any, state: Any, launch: int, block: int, operation: int, time: int) -> None:
     """Read, add up and write all ranges of a data operation."""
     odd = launch % 2
     row = -1

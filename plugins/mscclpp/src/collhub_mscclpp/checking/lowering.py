@@ -146,9 +146,7 @@ def _owners(plan: Plan) -> tuple[Int64Array, Int64Array]:
     here = block_ranks(plan)[plan.operations.block[operands.operation]]
     owners: list[int] = []
     rows: list[int] = []
-    columns = zip(
-        here.tolist(), operands.scope.tolist(), operands.reference.tolist(), strict=True
-    )
+    columns = zip(here.tolist(), operands.scope.tolist(), operands.reference.tolist(), strict=True)
     for row, (rank, scope, reference) in enumerate(columns):
         found: tuple[int, ...] = (rank,)
         if scope == Scope.REMOTE:

@@ -134,9 +134,7 @@ def _custom(plan: Plan, cells: int, modes: Mapping[str, bool]) -> Collective:
     defined = np.ones(plan.num_ranks, np.bool_)
     contract = CustomContract(given, made, defined, expected)
     most = max(1, int(given.max()), int(made.max()))
-    return Collective(
-        CollectiveKind.CUSTOM, plan.num_ranks, most, contract=contract, **modes
-    )
+    return Collective(CollectiveKind.CUSTOM, plan.num_ranks, most, contract=contract, **modes)
 
 
 def _from_previous_rank(made: Int64Array) -> Contributions:

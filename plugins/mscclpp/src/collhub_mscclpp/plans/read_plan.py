@@ -232,7 +232,7 @@ def _buffers_of_block(value: JsonValue, gpu: Gpu) -> Mapping[str, tuple[int, ...
     """Positions in `Gpu.remote_buffers` that a thread block refers to, by type of channel."""
     found: dict[str, list[int]] = {name: [] for name in _PAIRED}
     if not value.has("remote_buffer_refs"):
-        return {name: () for name in found}
+        return dict.fromkeys(found, ())
     cure = f"the rank has {len(gpu.remote_buffers)} remote buffers"
     for one in value.member("remote_buffer_refs").items():
         kind = one.member("access_channel_type").choice(_PAIRED)

@@ -99,8 +99,9 @@ class OperationTable(ColumnTable):
 class OperandTable(ColumnTable):
     """Entries of src_buff and dst_buff in order of operations, sources first; int64 columns.
 
-    `operation`: row of it; `is_dst` 0 or 1; `position` in its list; `scope`: a `Scope`; `reference`:
-    of a LOCAL operand -1, REMOTE: position in `Gpu.remote_buffers`, SWITCH: in `Gpu.groups`;
+    `operation`: row of it; `is_dst` 0 or 1; `position` in its list; `scope`: a `Scope`;
+    `reference`: of a LOCAL operand -1, REMOTE: position in `Gpu.remote_buffers`, SWITCH: in
+    `Gpu.groups`;
     `buffer`: of `BUFFER_TYPES`; `index` and `size`: in chunks.
     """
 
@@ -159,9 +160,15 @@ class Plan:
         return f"$.gpus[{block.rank}].threadblocks[{block.position}].{place}"
 
     def describe(self, row: int) -> str:
-        """An operation in words: its name, thread block and rank, and where it stands."""
+        """An operation in words: its name, rank, thread block and place."""
+        rank = self.blocks[int(self.operations.block[row])].rank
+        name, _, place = self.describe_within_rank(row).partition(" of ")
+        return f"{name} of rank {rank}, {place}"
+
+    def describe_within_rank(self, row: int) -> str:
+        """An operation in words where its rank is known."""
         block = self.blocks[int(self.operations.block[row])]
         known = self.operation(row)
         name = known.name if known else self.unknown_names[row]
         where = self.path(row).partition("threadblocks")[2].partition(".")[2]
-        return f"{name} of rank {block.rank}, thread block {block.position}, {where}"
+        return f"{name} of thread block {block.position}, {where}"
