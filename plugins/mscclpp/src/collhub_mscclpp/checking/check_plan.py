@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import numpy as np
+from collhub_columns import Int64Array
+
 from collhub_mscclpp.checking.contents import contents_of
 from collhub_mscclpp.checking.execution import Execution, LaunchResult
 from collhub_mscclpp.checking.habits import (
@@ -49,21 +52,23 @@ def check_plan(plan: Plan, launches: int = LAUNCHES) -> PlanReport:
     check_header(plan, findings)
     check_limits(plan, findings)
     if not check_operations(plan, findings) or not _is_small(plan, findings):
-        return _report(findings, UNKNOWN, UNKNOWN)
+        return _report(findings, UNKNOWN, UNKNOWN, np.zeros(0, np.int64))
     try:
         execution = _prepared(plan, findings, launches)
     except InputError as error:
         findings.on_plan("plan-size", error.diagnostics[0].message, error.diagnostics[0].cure)
-        return _report(findings, UNKNOWN, UNKNOWN)
+        return _report(findings, UNKNOWN, UNKNOWN, np.zeros(0, np.int64))
     verdicts: list[str] = []
+    orders: list[Int64Array] = []
     story = Story(plan, execution, findings)
     for number in range(launches):
         result = execution.launch()
         verdicts.append(_verdict(result, findings))
+        orders.append(result.order)
         story.tell(result, number)
         if verdicts[-1] == DEADLOCK:
             break
-    return _report(findings, verdicts[0], _worst(verdicts))
+    return _report(findings, verdicts[0], _worst(verdicts), orders[0])
 
 
 def _prepared(plan: Plan, findings: PlanFindings, launches: int) -> Execution:
@@ -94,7 +99,7 @@ def _is_small(plan: Plan, findings: PlanFindings) -> bool:
     return True
 
 
-def _report(findings: PlanFindings, verdict: str, relaunch: str) -> PlanReport:
+def _report(findings: PlanFindings, verdict: str, relaunch: str, order: Int64Array) -> PlanReport:
     """The report; the executor's own refusals come first, as they are found first."""
     is_fragment = not has_contract(findings.plan)
     return PlanReport(
@@ -103,6 +108,7 @@ def _report(findings: PlanFindings, verdict: str, relaunch: str) -> PlanReport:
         verdict_relaunch=UNKNOWN if is_fragment else relaunch,
         is_fragment=is_fragment,
         diagnostics=tuple(findings.found),
+        order=order,
     )
 
 

@@ -25,13 +25,15 @@ _MEMORY = CHANNEL_TYPES.index("memory")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Counters:
-    """What is raised and awaited: directions of channels, then semaphores; a name for each.
+    """What is raised and awaited: directions of channels, and semaphores.
 
-    `of_item`: int64[items], counter of every row of `Plan.items`, -1 where nobody is at the other
-    end. `initial`: int64[counters].
+    `names` in words, and `targets`: rank that awaits, of every counter. `of_item`: int64[items],
+    counter of every row of `Plan.items`, -1 where nobody is at the other end. `initial`:
+    int64[counters].
     """
 
     names: tuple[str, ...]
+    targets: tuple[int, ...]
     of_item: Int64Array
     initial: Int64Array
 
@@ -40,13 +42,15 @@ class Counters:
 class Ranges:
     """Ranges of operations in cells, one row for every rank that a range lies on; int64 columns.
 
-    `operand`: row of `Plan.operands`; `move`: within its operation; `rank`; `base`: first cell;
-    `shift`: added to it in every second launch; `cells`; `is_packet`, `is_dst`: 0 or 1.
+    `operand`: row of `Plan.operands`; `move`: within its operation; `rank` and `buffer` that it
+    lies in; `base`: first cell; `shift`: added to it in every second launch; `cells`; `is_packet`,
+    `is_dst`: 0 or 1.
     """
 
     operand: Int64Array
     move: Int64Array
     rank: Int64Array
+    buffer: Int64Array
     base: Int64Array
     shift: Int64Array
     cells: Int64Array
@@ -74,7 +78,7 @@ def program_of(plan: Plan, counters: Counters, ranges: Ranges) -> Program:
     return Program(
         block_first=group_pointer(table.block, len(plan.blocks)),
         role=_ROLES[table.code],
-        barrier=_barriers(plan),
+        barrier=barriers_of(plan),
         barrier_blocks=table.barrier_blocks,
         item_first=group_pointer(plan.items.operation, rows),
         item=counters.of_item,
@@ -91,7 +95,7 @@ def program_of(plan: Plan, counters: Counters, ranges: Ranges) -> Program:
     )
 
 
-def _barriers(plan: Plan) -> Int64Array:
+def barriers_of(plan: Plan) -> Int64Array:
     """Number of the barrier of every operation, counted over all ranks; -1 for none."""
     table = plan.operations
     rank = block_ranks(plan)[table.block]
@@ -114,13 +118,11 @@ def ranges_of(plan: Plan, memory: PlanMemory) -> Ranges:
     code = table.code[operands.operation]
     operand, rank = _owners(plan)
     buffer, index = _as_executed(plan)
-    scope = operands.scope[operand]
     is_packet = _packets(plan)[operand]
     part, parts = table.part[operands.operation], table.parts[operands.operation]
     whole = operands.size * memory.cells_per_chunk
     start = (index * memory.cells_per_chunk + whole * part // parts)[operand]
     cells = (whole // parts)[operand]
-    del scope
     home = buffer[operand]
     half = memory.half[rank]
     is_scratch = home == Buffer.SCRATCH
@@ -132,6 +134,7 @@ def ranges_of(plan: Plan, memory: PlanMemory) -> Ranges:
         operand=operand,
         move=move,
         rank=rank,
+        buffer=home,
         base=memory.layout.base[rank, home] + start + behind,
         shift=shift,
         cells=cells,
@@ -216,7 +219,10 @@ def counters_of(plan: Plan) -> Counters:
         )
     ]
     return Counters(
-        tuple(pairing.names), np.asarray(found, np.int64), np.asarray(pairing.initial, np.int64)
+        tuple(pairing.names),
+        tuple(pairing.targets),
+        np.asarray(found, np.int64),
+        np.asarray(pairing.initial, np.int64),
     )
 
 
@@ -226,6 +232,7 @@ class _Pairing:
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
         self.names: list[str] = []
+        self.targets: list[int] = []
         self.initial: list[int] = []
         self._numbers: dict[tuple[object, ...], int] = {}
         # For (rank, type, channel): (peer, how many-th connection to it).
@@ -246,7 +253,7 @@ class _Pairing:
         """Number of the counter that an operation raises or awaits; -1 for nobody's."""
         if role in (Role.ACQUIRE, Role.RELEASE):
             initial = self._plan.gpus[rank].semaphores[item]
-            return self._number(("semaphore", rank, item), initial)
+            return self._number(("semaphore", rank, item), rank, initial)
         if role == Role.FLUSH:
             return -1
         name = CHANNEL_TYPES[kind]
@@ -255,12 +262,13 @@ class _Pairing:
         if peer == rank or (peer, name, rank, which) not in self._connections:
             return -1
         source, target = (peer, rank) if role == Role.WAIT else (rank, peer)
-        return self._number((name, source, target, which), 0)
+        return self._number((name, source, target, which), target, 0)
 
-    def _number(self, key: tuple[object, ...], initial: int) -> int:
+    def _number(self, key: tuple[object, ...], target: int, initial: int) -> int:
         if key not in self._numbers:
             self._numbers[key] = len(self.names)
             self.names.append(_words(key))
+            self.targets.append(target)
             self.initial.append(initial)
         return self._numbers[key]
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from collhub_columns import Int64Array
+
 from collhub_mscclpp.plans.records import Plan
 from hub_core.model import Diagnostic, Findings, Location, Severity
 
@@ -15,7 +17,7 @@ UNKNOWN = "n/a"
 """Verdicts on the contents and the order of what a plan does, gravest last but one."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class PlanReport:
     """What was found out about a plan.
 
@@ -23,7 +25,8 @@ class PlanReport:
     OK, RACE, DEADLOCK or WRONG in the first launch, or n/a where the plan could not be followed;
     `verdict_relaunch`: the same over the launches after it, n/a for fragments too. `is_fragment`:
     the plan promises nothing (`test`, or a collective without a contract here). `diagnostics`:
-    errors and warnings, those that keep it from loading first.
+    errors and warnings, those that keep it from loading first. `order`: rows of operations as the
+    first launch did them; empty where the plan could not be followed.
     """
 
     is_loadable: bool
@@ -31,6 +34,7 @@ class PlanReport:
     verdict_relaunch: str
     is_fragment: bool
     diagnostics: tuple[Diagnostic, ...]
+    order: Int64Array
 
     @property
     def errors(self) -> tuple[Diagnostic, ...]:

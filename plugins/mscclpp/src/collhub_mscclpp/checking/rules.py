@@ -99,6 +99,9 @@ def _check_bounds(plan: Plan, findings: PlanFindings) -> bool:
             owners = (plan.gpus[rank].remote_buffers[reference].rank,)
         if scope == Scope.SWITCH:
             owners = plan.gpus[rank].groups[reference].ranks
+            if rank not in owners:
+                message = f"rank {rank} is not in the group of its switch channel"
+                findings.refuse_at("switch-group", row, message, "list every member itself")
         size, owner = min((sizes[one][buffer], one) for one in owners)
         if end > size:
             name = BUFFER_TYPES[buffer]
