@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from collhub_columns import expanded_ranges
 
 from collhub_mscclpp.checking.lowering import Ranges
 from collhub_mscclpp.checking.memory import PlanMemory
@@ -110,13 +111,18 @@ def check_overlaps(plan: Plan, ranges: Ranges, findings: PlanFindings) -> None:
     operation = plan.operands.operation[ranges.operand]
     key = operation * (int(ranges.move.max(initial=0)) + 1) + ranges.move
     reads = np.flatnonzero(ranges.is_dst == 0)
-    order = reads[np.argsort(key[reads], kind="stable")]
-    for at in np.flatnonzero(ranges.is_dst == 1).tolist():
-        low, high = np.searchsorted(key[order], [key[at], key[at] + 1])
-        distance = np.abs(ranges.base[order[low:high]] - ranges.base[at])
-        if np.any((distance > 0) & (distance < ranges.cells[at])):
-            message = "reads and writes ranges that overlap, by threads without an order"
-            findings.at("overlap", int(operation[at]), message, "use ranges apart, or equal")
+    reads = reads[np.argsort(key[reads], kind="stable")]
+    writes = np.flatnonzero(ranges.is_dst == 1)
+    # Every written range with every one that its operation reads.
+    first = np.searchsorted(key[reads], key[writes])
+    count = np.searchsorted(key[reads], key[writes], side="right") - first
+    read = reads[expanded_ranges(first, count)]
+    write = np.repeat(writes, count)
+    distance = np.abs(ranges.base[read] - ranges.base[write])
+    overlaps = (distance > 0) & (distance < ranges.cells[write])
+    for row in np.unique(operation[write[overlaps]]).tolist():
+        message = "reads and writes ranges that overlap, by threads without an order"
+        findings.at("overlap", row, message, "use ranges apart, or equal")
 
 
 def check_block_barriers(plan: Plan, findings: PlanFindings) -> None:

@@ -116,8 +116,8 @@ def ranges_of(plan: Plan, memory: PlanMemory) -> Ranges:
     """All ranges in cells, as the executor resolves them."""
     operands, table = plan.operands, plan.operations
     code = table.code[operands.operation]
-    operand, rank = _owners(plan)
-    buffer, index = _as_executed(plan)
+    operand, rank = owners(plan)
+    buffer, index = as_executed(plan)
     is_packet = _packets(plan)[operand]
     part, parts = table.part[operands.operation], table.parts[operands.operation]
     whole = operands.size * memory.cells_per_chunk
@@ -127,7 +127,7 @@ def ranges_of(plan: Plan, memory: PlanMemory) -> Ranges:
     half = memory.half[rank]
     is_scratch = home == Buffer.SCRATCH
     # Behind the plain form of the scratch, with all its halves, lies the form of packets.
-    behind = np.where(is_packet == 1, memory.halves * half, 0)
+    behind = np.where(is_scratch & (is_packet == 1), memory.halves * half, 0)
     shift = np.where(is_scratch & memory.is_double, half, 0)
     move = np.where(_IS_EACH[code], operands.position, 0)[operand]
     return Ranges(
@@ -143,7 +143,7 @@ def ranges_of(plan: Plan, memory: PlanMemory) -> Ranges:
     )
 
 
-def _owners(plan: Plan) -> tuple[Int64Array, Int64Array]:
+def owners(plan: Plan) -> tuple[Int64Array, Int64Array]:
     """(operand, rank) for every rank that an operand lies on: all members of a switch group."""
     operands = plan.operands
     here = block_ranks(plan)[plan.operations.block[operands.operation]]
@@ -161,7 +161,7 @@ def _owners(plan: Plan) -> tuple[Int64Array, Int64Array]:
     return np.asarray(rows, np.int64), np.asarray(owners, np.int64)
 
 
-def _as_executed(plan: Plan) -> tuple[Int64Array, Int64Array]:
+def as_executed(plan: Plan) -> tuple[Int64Array, Int64Array]:
     """Buffer and index of every operand as the executor takes them, whatever the plan says."""
     operands, table = plan.operands, plan.operations
     code = table.code[operands.operation]

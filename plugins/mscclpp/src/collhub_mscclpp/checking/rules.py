@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from collhub_mscclpp.checking.lowering import Counters, block_ranks
+from collhub_mscclpp.checking.lowering import Counters, as_executed, block_ranks, owners
 from collhub_mscclpp.checking.memory import counts_defect
 from collhub_mscclpp.checking.report import PlanFindings
 from collhub_mscclpp.plans.operations import BUFFER_TYPES, CHANNEL_TYPES, Role, Scope
@@ -53,6 +53,7 @@ def check_operations(plan: Plan, findings: PlanFindings) -> bool:
         findings.refuse_at("unknown-operation", row, message, "see the README for those it has")
     is_whole = not plan.unknown_names
     is_whole &= _check_sizes(plan, findings)
+    is_whole &= _check_groups(plan, findings)
     return is_whole & _check_bounds(plan, findings)
 
 
@@ -79,34 +80,37 @@ def _check_sizes(plan: Plan, findings: PlanFindings) -> bool:
 
 
 def _check_bounds(plan: Plan, findings: PlanFindings) -> bool:
-    """Whether all ranges lie in their buffers."""
+    """Whether all ranges lie in their buffers, where the executor takes them from."""
     operands = plan.operands
-    here = block_ranks(plan)[plan.operations.block[operands.operation]].tolist()
-    sizes = [(gpu.input_chunks, gpu.output_chunks, gpu.scratch_chunks) for gpu in plan.gpus]
-    is_right = True
-    columns = zip(
-        operands.operation.tolist(),
-        here,
-        operands.scope.tolist(),
-        operands.reference.tolist(),
-        operands.buffer.tolist(),
-        (operands.index + operands.size).tolist(),
-        strict=True,
+    sizes = np.asarray(
+        [(gpu.input_chunks, gpu.output_chunks, gpu.scratch_chunks) for gpu in plan.gpus], np.int64
     )
-    for row, rank, scope, reference, buffer, end in columns:
-        owners: tuple[int, ...] = (rank,)
-        if scope == Scope.REMOTE:
-            owners = (plan.gpus[rank].remote_buffers[reference].rank,)
-        if scope == Scope.SWITCH:
-            owners = plan.gpus[rank].groups[reference].ranks
-            if rank not in owners:
-                message = f"rank {rank} is not in the group of its switch channel"
-                findings.refuse_at("switch-group", row, message, "list every member itself")
-        size, owner = min((sizes[one][buffer], one) for one in owners)
-        if end > size:
-            name = BUFFER_TYPES[buffer]
-            message = f"a range ends at chunk {end}, buffer {name!r} of rank {owner} has {size}"
-            findings.refuse_at("range", row, message, "state larger buffers or other ranges")
+    operand, owner = owners(plan)
+    buffer, index = as_executed(plan)
+    end = (index + operands.size)[operand]
+    room = sizes[owner, buffer[operand]]
+    outside = np.flatnonzero(end > room)
+    for at in outside.tolist():
+        row = int(operands.operation[operand[at]])
+        name = BUFFER_TYPES[int(buffer[operand[at]])]
+        message = (
+            f"a range ends at chunk {end[at]}, buffer {name!r} of rank {owner[at]} has {room[at]}"
+        )
+        findings.refuse_at("range", row, message, "state larger buffers or other ranges")
+    return not len(outside)
+
+
+def _check_groups(plan: Plan, findings: PlanFindings) -> bool:
+    """Whether whoever uses a switch channel is in its group."""
+    operands = plan.operands
+    is_right = True
+    here = block_ranks(plan)[plan.operations.block[operands.operation]]
+    for at in np.flatnonzero(operands.scope == Scope.SWITCH).tolist():
+        rank = int(here[at])
+        if rank not in plan.gpus[rank].groups[int(operands.reference[at])].ranks:
+            message = f"rank {rank} is not in the group of its switch channel"
+            row = int(operands.operation[at])
+            findings.refuse_at("switch-group", row, message, "list every member itself")
             is_right = False
     return is_right
 

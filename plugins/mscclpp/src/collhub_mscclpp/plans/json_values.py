@@ -13,14 +13,24 @@ _SHOWN = 40
 
 
 class JsonValue:
-    """A value of a document, its JSON path, and the file for messages."""
+    """A value of a document, and where it stands; the path is put together where it is told."""
 
-    __slots__ = ("_file", "path", "value")
+    __slots__ = ("_key", "_parent", "value")
 
-    def __init__(self, value: object, path: str, file: str) -> None:
+    def __init__(self, value: object, key: str, parent: JsonValue | None = None) -> None:
+        """A member or an element of `parent`; of the whole document `key` is its file."""
         self.value = value
-        self.path = path
-        self._file = file
+        self._key = key
+        self._parent = parent
+
+    @property
+    def path(self) -> str:
+        """JSON path, as `$.gpus[0].channels`."""
+        return "$" if self._parent is None else f"{self._parent.path}{self._key}"
+
+    @property
+    def _file(self) -> str:
+        return self._key if self._parent is None else self._parent._file
 
     def fail(self, message: str, cure: str = "", code: str = "plan-schema") -> InputError:
         """An error at this place."""
@@ -44,14 +54,13 @@ class JsonValue:
             raise self._expected("an object")
         if key not in self.value:
             raise self.fail(f"the member {key!r} is missing", cure or f"add {key!r}")
-        return JsonValue(self.value[key], f"{self.path}.{key}", self._file)
+        return JsonValue(self.value[key], f".{key}", self)
 
     def items(self) -> list[JsonValue]:
         """The elements of a list. Raises `InputError` for anything else."""
         if not isinstance(self.value, list):
             raise self._expected("a list")
-        path, file = self.path, self._file
-        return [JsonValue(one, f"{path}[{k}]", file) for k, one in enumerate(self.value)]
+        return [JsonValue(one, f"[{at}]", self) for at, one in enumerate(self.value)]
 
     def integer(self, least: int, most: int, cure: str = "") -> int:
         """A whole number in a range. Raises `InputError` for anything else."""

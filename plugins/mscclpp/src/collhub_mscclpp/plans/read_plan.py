@@ -34,7 +34,7 @@ def parse_plan(content: bytes, file: str) -> Plan:
     of range, ids that are not positions, references to what does not exist. Rules that the executor
     alone has, such as its limits, are judged by `checking`.
     """
-    root = JsonValue(parse_json_object(content, file), "$", file)
+    root = JsonValue(parse_json_object(content, file), file)
     return _PlanParser(file).parse(root)
 
 

@@ -44,7 +44,7 @@ def places_of(memory: PlanMemory, ranges: Ranges) -> PlaceTable:
     offset = ranges.base - memory.layout.base[ranges.rank, ranges.buffer]
     # In the memory of a check the packets lie behind all halves of the plain form.
     moved = plain[ranges.rank] - memory.halves * memory.half[ranges.rank]
-    offset = offset + np.where(is_packet, moved, 0)
+    offset = offset + np.where(is_packet & is_scratch, moved, 0)
     columns = (ranges.rank, ranges.buffer, offset, ranges.base)
     rows = zip(*(column.tolist() for column in columns), strict=True)
     return PlaceTable(tuple(Place(*row) for row in rows), plain + packets)
