@@ -1,10 +1,11 @@
-"""Offers of this plugin: MSCCL++ execution plans, read, and checked as their executor runs them."""
+"""Offers of this plugin: MSCCL++ execution plans, read, written, and checked as their executor runs them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hub_core.plugin_api import Check, Format, FormatReader, Subject, hookimpl
+from collhub_mscclpp.options import PlanWriteOptions
+from hub_core.plugin_api import Check, Format, FormatReader, FormatWriter, Subject, hookimpl
 
 COLLHUB_PLUGIN_API = (1, 0)
 
@@ -27,6 +28,12 @@ def collhub_producers() -> Sequence[FormatReader]:
             samples="collhub_mscclpp.reading.samples:samples",
         )
     ]
+
+
+@hookimpl
+def collhub_consumers() -> Sequence[FormatWriter]:
+    """Offer the writer of execution plans."""
+    return [FormatWriter(_PLAN, "collhub_mscclpp.writing.write:write", PlanWriteOptions)]
 
 
 @hookimpl

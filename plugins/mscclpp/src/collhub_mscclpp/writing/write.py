@@ -1,0 +1,45 @@
+"""Write an algorithm as an execution plan of MSCCL++."""
+
+from __future__ import annotations
+
+from collhub_mscclpp.options import PlanWriteOptions
+from collhub_mscclpp.writing.draft import Draft
+from collhub_mscclpp.writing.landing import landing_of
+from collhub_mscclpp.writing.plan_text import plan_text
+from collhub_mscclpp.writing.segments import Segment
+from collhub_mscclpp.writing.simple import write_simple
+from collhub_mscclpp.writing.work import work_of
+from hub_core.model import Algorithm
+from hub_core.plugin_api import Artifact, WriteResult
+
+# The plan has them in its own form: operations of thread blocks, and landing places in scratch.
+_RESTATED = ("steps", "lane", "dependencies", "source_line", "scratch_units", "extensions")
+
+
+def write(algorithm: Algorithm, options: PlanWriteOptions) -> WriteResult:
+    """Writer of the format `mscclpp`: one file.
+
+    Raises `InputError` for algorithms without contents, with unmatched messages, or with steps that
+    wait for each other.
+    """
+    draft = draft_of(algorithm, options)
+    content = plan_text(draft, thread_blocks(draft), options)
+    return WriteResult([Artifact("", content)], [], _RESTATED)
+
+
+def draft_of(algorithm: Algorithm, options: PlanWriteOptions) -> Draft:
+    """The algorithm with everything chosen that the plan is to have."""
+    work = work_of(algorithm)
+    return Draft.of(work, landing_of(work), options.nodes, options.tbg)
+
+
+def thread_blocks(draft: Draft) -> list[list[Segment]]:
+    """The thread blocks of every rank, cut to fit the executor's tables."""
+    blocks: list[list[Segment]] = [[] for _ in draft.tables]
+    for rows in draft.rows_of_blocks():
+        rank = int(draft.work.steps.rank[rows[0]])
+        for part in range(draft.parts):
+            writer = draft.writer(rank, part)
+            write_simple(draft, writer, rows)
+            blocks[rank] += writer.segments
+    return blocks
