@@ -1,4 +1,4 @@
-"""Offers of this plugin: MSCCL++ execution plans, read, written, and checked as their executor runs them."""
+"""Offers of this plugin: MSCCL++ execution plans: read, written, and checked."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ class RankTables:
     """One rank.
 
     `peers`: connected rank of every channel by type; `channels`: id of the channel of every
-    connection; `buffers`: position of every remote (rank, buffer, type); `semaphores`: their number.
+    connection; `buffers`: position of every remote (rank, buffer, type); `semaphores`: how many.
     """
 
     peers: dict[str, list[int]] = field(default_factory=lambda: {MEMORY: [], PORT: []})
