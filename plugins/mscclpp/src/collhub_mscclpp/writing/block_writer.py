@@ -94,8 +94,10 @@ class BlockWriter:
         channel_type: str = "",
         channels: Sequence[int] = (),
     ) -> None:
-        """An operation on data. `channels`: for those that name them, one a destination."""
-        self.meet()
+        """An operation on data. `channels`: for those that name them, one a destination.
+
+        The threads meet before it only where the caller says so, by `meet`.
+        """
         remote = [self._remote(one, channel_type) for one in [*src, *dst] if one.rank >= 0]
         self._make_room(channel_type, channels, remote)
         words = [f'"name":"{name}"']

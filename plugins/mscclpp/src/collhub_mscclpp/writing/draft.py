@@ -14,6 +14,9 @@ from collhub_mscclpp.writing.landing import Landing
 from collhub_mscclpp.writing.rank_tables import RankTables, channel_types, tables_of
 from collhub_mscclpp.writing.semaphores import Semaphores, semaphores_of
 from collhub_mscclpp.writing.work import PlanWork
+from hub_core.model import StepKind
+
+_SEND = int(StepKind.SEND)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -78,7 +81,7 @@ class Draft:
     def landing_range(self, row: int) -> Range:
         """Where the message of a send, in the peer's memory, or of a receive lands."""
         steps = self.work.steps
-        peer = int(steps.peer[row]) if steps.sends[row] else -1
+        peer = int(steps.peer[row]) if int(steps.kind[row]) == _SEND else -1
         size = int(steps.count[row]) // self.work.unit
         landing = self.landing
         return Range(int(landing.buffer[row]), int(landing.index[row]), size, peer)

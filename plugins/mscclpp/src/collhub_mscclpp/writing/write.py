@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collhub_mscclpp.options import PlanWriteOptions
+from collhub_mscclpp.writing.block_writer import BlockWriter
 from collhub_mscclpp.writing.draft import Draft
+from collhub_mscclpp.writing.fusion import StepGroup, groups_of
 from collhub_mscclpp.writing.landing import landing_of
 from collhub_mscclpp.writing.plan_text import plan_text
 from collhub_mscclpp.writing.segments import Segment
@@ -38,8 +40,18 @@ def thread_blocks(draft: Draft) -> list[list[Segment]]:
     blocks: list[list[Segment]] = [[] for _ in draft.tables]
     for rows in draft.rows_of_blocks():
         rank = int(draft.work.steps.rank[rows[0]])
+        groups = groups_of(draft, rows)
         for part in range(draft.parts):
             writer = draft.writer(rank, part)
-            write_simple(draft, writer, rows)
+            for group in groups:
+                _write_group(draft, writer, group)
             blocks[rank] += writer.segments
     return blocks
+
+
+def _write_group(draft: Draft, writer: BlockWriter, group: StepGroup) -> None:
+    """Write steps between the semaphores that they wait for, and those that wait for them."""
+    writer.acquire(draft.numbers(draft.semaphores.acquired, group.row, writer.part))
+    write_simple(draft, writer, group)
+    released = [draft.numbers(draft.semaphores.released, row, writer.part) for row in group.rows]
+    writer.release([number for numbers in released for number in numbers])
