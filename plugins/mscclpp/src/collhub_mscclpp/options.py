@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 from hub_core.plugin_api import OptionType, choice, option, optional
 
+PACKETS = "LL"
+"""The protocol whose data carry flags."""
+
 MOST_PARTS = 16
 """Thread blocks that share the work of one: more than that have too little to do."""
 
@@ -15,7 +18,7 @@ class PlanWriteOptions:
     """How a plan moves data, and for which sizes it is used; sizes in bytes."""
 
     protocol: str = choice(
-        ("Simple", "LL"), "Simple: puts and signals; LL: data with flags, for small sizes"
+        ("Simple", PACKETS), "Simple: puts and signals; LL: data with flags, for small sizes"
     )
     nodes: int = option(
         OptionType.INT, 1, "nodes of consecutive ranks, joined by port channels", minimum=1

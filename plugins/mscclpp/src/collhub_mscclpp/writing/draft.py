@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from collhub_columns import Int64Array
 
+from collhub_mscclpp.options import PlanWriteOptions
 from collhub_mscclpp.writing.block_writer import BlockWriter, Range
 from collhub_mscclpp.writing.blocks import blocks_of
 from collhub_mscclpp.writing.landing import Landing
@@ -21,7 +22,7 @@ _SEND = int(StepKind.SEND)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Draft:
-    """What every operation needs. `parts`: thread blocks that share the work of one."""
+    """What every operation needs."""
 
     work: PlanWork
     landing: Landing
@@ -29,18 +30,23 @@ class Draft:
     semaphores: Semaphores
     types: Sequence[str]
     tables: Sequence[RankTables]
-    parts: int
+    options: PlanWriteOptions
 
     @classmethod
-    def of(cls, work: PlanWork, landing: Landing, nodes: int, parts: int) -> Draft:
+    def of(cls, work: PlanWork, landing: Landing, options: PlanWriteOptions) -> Draft:
         """Choose thread blocks, channels and semaphores."""
-        types = channel_types(work, nodes)
-        tables = tables_of(work, types, parts)
+        types = channel_types(work, options.nodes)
+        tables = tables_of(work, types, options.tbg)
         block = blocks_of(work)
         semaphores = semaphores_of(work, block)
         for table, count in zip(tables, semaphores.count, strict=True):
-            table.semaphores = count * parts
-        return cls(work, landing, block, semaphores, types, tables, parts)
+            table.semaphores = count * options.tbg
+        return cls(work, landing, block, semaphores, types, tables, options)
+
+    @property
+    def parts(self) -> int:
+        """Thread blocks that share the work of one."""
+        return self.options.tbg
 
     def rows_of_blocks(self) -> list[list[int]]:
         """Rows of every thread block in the order of doing, blocks by rank and number."""

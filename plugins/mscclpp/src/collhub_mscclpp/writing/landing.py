@@ -44,6 +44,23 @@ def landing_of(work: PlanWork) -> Landing:
     return Landing(buffer, index, is_direct, scratch)
 
 
+def packet_landing_of(work: PlanWork) -> Landing:
+    """Let all messages land as packets, in scratch behind that of the algorithm.
+
+    Packet k lies at twice its index, so that the first one behind n plain chunks is n / 2; scratch
+    of packets is twice as large as it says.
+    """
+    steps = work.steps
+    send, receive = work.messages.send, work.messages.receive
+    own = work.algorithm.scratch_units // work.unit
+    start, scratch = stages(work, receive, (own + 1) // 2)
+    buffer = np.full(len(steps), Buffer.SCRATCH, np.int64)
+    index = np.zeros(len(steps), np.int64)
+    index[receive] = index[send] = start
+    is_direct = np.zeros(len(steps), np.bool_)
+    return Landing(buffer, index, is_direct, np.maximum(own, scratch))
+
+
 def stages(
     work: PlanWork, receives: Int64Array, first: Int64Array
 ) -> tuple[Int64Array, Int64Array]:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from collhub_mscclpp.options import PlanWriteOptions
+from collhub_mscclpp.options import PACKETS, PlanWriteOptions
 from collhub_mscclpp.plans.operations import BUFFER_TYPES
 from collhub_mscclpp.writing.draft import Draft
 from collhub_mscclpp.writing.rank_tables import RankTables
@@ -19,15 +19,13 @@ _MOST_BYTES = 2**64 - 1
 _SEPARATOR = ",\n"
 
 
-def plan_text(
-    draft: Draft, blocks: Sequence[Sequence[Segment]], options: PlanWriteOptions
-) -> bytes:
+def plan_text(draft: Draft, blocks: Sequence[Sequence[Segment]]) -> bytes:
     """The plan with the thread blocks of every rank; its name tells its content.
 
     The executor caches plans by name, so that another content must have another name.
     """
     work = draft.work
-    header = _header(work, options)
+    header = _header(work, draft.options)
     counts = _chunk_counts(draft)
     gpus = [
         _gpu(rank, table, segments, counts[rank].tolist())
@@ -42,7 +40,7 @@ def plan_text(
 def _header(work: PlanWork, options: PlanWriteOptions) -> str:
     """Members of the plan itself, but its name and ranks."""
     collective = work.algorithm.collective
-    is_packets = options.protocol == "LL"
+    is_packets = options.protocol == PACKETS
     largest = _MOST_BYTES if options.max_size is None else options.max_size
     members = {
         "collective": NAMES.get(collective.kind, "custom"),

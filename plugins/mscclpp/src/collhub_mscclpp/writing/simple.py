@@ -134,12 +134,16 @@ def reduce_ranges(
     operands: Sequence[Range],
     target: Range,
     sends: Sequence[int],
+    names: tuple[str, str] = ("re", "res"),
 ) -> None:
-    """Add operands into a target, and put the sum where these sends land too."""
+    """Add operands into a target, and put the sum where these sends land too.
+
+    `names`: of the operation without and with sends.
+    """
     targets = [target, *(draft.landing_range(row) for row in sends)]
     from_columns = [draft.pieces(operand) for operand in operands]
     to_columns = [draft.pieces(one) for one in targets]
-    name, channel_type = ("res", MEMORY) if sends else ("re", "")
+    name, channel_type = (names[1], MEMORY) if sends else (names[0], "")
     for terms, results in zip(
         zip(*from_columns, strict=True), zip(*to_columns, strict=True), strict=True
     ):

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collhub_mscclpp.options import PlanWriteOptions
+from collhub_mscclpp.options import PACKETS, PlanWriteOptions
 from collhub_mscclpp.writing.block_writer import BlockWriter
 from collhub_mscclpp.writing.draft import Draft
 from collhub_mscclpp.writing.fusion import StepGroup, groups_of
-from collhub_mscclpp.writing.landing import landing_of
+from collhub_mscclpp.writing.landing import landing_of, packet_landing_of
+from collhub_mscclpp.writing.packets import write_packets
 from collhub_mscclpp.writing.plan_text import plan_text
 from collhub_mscclpp.writing.segments import Segment
 from collhub_mscclpp.writing.simple import write_simple
@@ -25,14 +26,15 @@ def write(algorithm: Algorithm, options: PlanWriteOptions) -> WriteResult:
     wait for each other.
     """
     draft = draft_of(algorithm, options)
-    content = plan_text(draft, thread_blocks(draft), options)
+    content = plan_text(draft, thread_blocks(draft))
     return WriteResult([Artifact("", content)], [], _RESTATED)
 
 
 def draft_of(algorithm: Algorithm, options: PlanWriteOptions) -> Draft:
     """The algorithm with everything chosen that the plan is to have."""
     work = work_of(algorithm)
-    return Draft.of(work, landing_of(work), options.nodes, options.tbg)
+    landing = packet_landing_of(work) if options.protocol == PACKETS else landing_of(work)
+    return Draft.of(work, landing, options)
 
 
 def thread_blocks(draft: Draft) -> list[list[Segment]]:
@@ -41,7 +43,7 @@ def thread_blocks(draft: Draft) -> list[list[Segment]]:
     for rows in draft.rows_of_blocks():
         rank = int(draft.work.steps.rank[rows[0]])
         groups = groups_of(draft, rows)
-        for part in range(draft.parts):
+        for part in range(draft.options.tbg):
             writer = draft.writer(rank, part)
             for group in groups:
                 _write_group(draft, writer, group)
@@ -52,6 +54,7 @@ def thread_blocks(draft: Draft) -> list[list[Segment]]:
 def _write_group(draft: Draft, writer: BlockWriter, group: StepGroup) -> None:
     """Write steps between the semaphores that they wait for, and those that wait for them."""
     writer.acquire(draft.numbers(draft.semaphores.acquired, group.row, writer.part))
-    write_simple(draft, writer, group)
+    write_steps = write_packets if draft.options.protocol == PACKETS else write_simple
+    write_steps(draft, writer, group)
     released = [draft.numbers(draft.semaphores.released, row, writer.part) for row in group.rows]
     writer.release([number for numbers in released for number in numbers])
