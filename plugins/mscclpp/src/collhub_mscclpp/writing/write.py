@@ -12,7 +12,7 @@ from collhub_mscclpp.writing.plan_text import plan_text
 from collhub_mscclpp.writing.segments import Segment
 from collhub_mscclpp.writing.simple import write_simple
 from collhub_mscclpp.writing.work import work_of
-from hub_core.model import Algorithm
+from hub_core.model import Algorithm, UsageError
 from hub_core.plugin_api import Artifact, WriteResult
 
 # The plan has them in its own form: operations of thread blocks, and landing places in scratch.
@@ -23,7 +23,7 @@ def write(algorithm: Algorithm, options: PlanWriteOptions) -> WriteResult:
     """Writer of the format `mscclpp`: one file.
 
     Raises `InputError` for algorithms without contents, with unmatched messages, or with steps that
-    wait for each other.
+    wait for each other; `UsageError` for options that contradict each other.
     """
     draft = draft_of(algorithm, options)
     content = plan_text(draft, thread_blocks(draft))
@@ -32,9 +32,25 @@ def write(algorithm: Algorithm, options: PlanWriteOptions) -> WriteResult:
 
 def draft_of(algorithm: Algorithm, options: PlanWriteOptions) -> Draft:
     """The algorithm with everything chosen that the plan is to have."""
+    _check_options(algorithm, options)
     work = work_of(algorithm)
     landing = packet_landing_of(work) if options.protocol == PACKETS else landing_of(work)
     return Draft.of(work, landing, options)
+
+
+def _check_options(algorithm: Algorithm, options: PlanWriteOptions) -> None:
+    """Refuse options that contradict each other or the number of ranks."""
+    if algorithm.num_ranks % options.nodes:
+        message = f"{algorithm.num_ranks} ranks do not divide into {options.nodes} nodes"
+        raise UsageError(message, cure="choose a number of nodes that divides the ranks")
+    if options.protocol == PACKETS and options.nodes > 1:
+        # Proxies move what lies in memory: they make no packets of it.
+        message = "packets do not travel between nodes"
+        raise UsageError(message, cure="choose -O protocol=Simple for several nodes")
+    least, most = options.min_size or 0, options.max_size
+    if most is not None and most < least:
+        message = f"max_size={most} is less than min_size={least}"
+        raise UsageError(message, cure="choose a window of sizes that is not empty")
 
 
 def thread_blocks(draft: Draft) -> list[list[Segment]]:
