@@ -40,13 +40,15 @@ class Contents:
         cell = self.outputs[row]
         if not is_defined[cell]:
             return "holds nothing, or what nobody wrote"
-        lack = self._owner(self.expected[row] - value[cell])
-        excess = self._owner(value[cell] - self.expected[row])
+        # Arrays wrap silently, as the sums do; numbers of numpy warn.
+        wanted, held = self.expected[row : row + 1], value[cell : cell + 1]
+        lack = self._owner((wanted - held)[0])
+        excess = self._owner((held - wanted)[0])
         if lack:
             return f"lacks the contribution of {lack}"
         if excess:
             return f"has a contribution of {excess} too many"
-        owner = self._owner(value[cell])
+        owner = self._owner(held[0])
         return f"holds the input of {owner}" if owner else "holds other contributions"
 
     def _owner(self, word: np.uint64) -> str:
