@@ -231,7 +231,9 @@ class _Run:
             channel = block.channel(kind, position)
             peer = _at(peers, channel)
             which = peers[:channel].count(peer)
-            is_heard = peer != block.rank and _peers(self.gpus[peer], kind).count(block.rank) > which
+            is_heard = (
+                peer != block.rank and _peers(self.gpus[peer], kind).count(block.rank) > which
+            )
             ends = (peer, block.rank) if is_wait else (block.rank, peer)
             found.append((kind, *ends, which) if is_heard else None)
         return found
