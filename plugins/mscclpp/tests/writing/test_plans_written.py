@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from hub_core.model import (
     Collective,
     CollectiveKind,
     InputError,
+    ReduceOp,
     StepKind,
     StepTableBuilder,
     UsageError,
@@ -95,9 +97,27 @@ def test_sum_goes_on_in_the_operation_that_makes_it() -> None:
     assert names["re"] == 0
 
 
+def star(num_ranks: int, lane: int = 0) -> Algorithm:
+    """Rank 0 sends its vector to all others, on one lane."""
+    steps = StepTableBuilder(num_ranks)
+    for peer in range(1, num_ranks):
+        region = {"count": 1, "lane": lane}
+        steps.add(0, StepKind.SEND, peer=peer, src_buffer=Buffer.INPUT, **region)
+        steps.add(peer, StepKind.RECV, peer=0, dst_buffer=Buffer.OUTPUT, **region)
+    collective = Collective(CollectiveKind.BROADCAST, num_ranks, 1, root=0)
+    return Algorithm(collective, steps.build(), collective.input_units() * 0)
+
+
 def test_puts_to_several_peers_are_one() -> None:
-    puts = [one for one in operations(direct_all_to_all(4)) if one["name"] == "put"]
-    assert max(len(put["dst_buff"]) for put in puts) > 1 or len(puts) == 12
+    names = [one for one in operations(star(4)) if one["name"] in ("put", "signal")]
+    assert [len(one.get("dst_buff", one.get("channel_ids"))) for one in names] == [3, 3]
+
+
+def test_operators_other_than_sum_are_refused() -> None:
+    algorithm = ring_all_reduce(4)
+    collective = replace(algorithm.collective, reduce_op=ReduceOp.MAX)
+    with pytest.raises(InputError, match="the executor always sums"):
+        write(replace(algorithm, collective=collective), PlanWriteOptions())
 
 
 def test_first_message_of_a_channel_waits_for_the_launch_of_its_receiver() -> None:

@@ -34,7 +34,7 @@ def write_packets(draft: Draft, writer: BlockWriter, group: StepGroup) -> None:
 
 
 def _send(draft: Draft, writer: BlockWriter, group: StepGroup) -> None:
-    pairs = []
+    pairs: list[tuple[Range, Range]] = []
     for row in group.rows:
         source, target = draft.source(row), draft.landing_range(row)
         pairs += zip(draft.pieces(source), draft.pieces(target), strict=True)

@@ -7,6 +7,7 @@ import json
 from collections.abc import Sequence
 
 import numpy as np
+from collhub_columns import Int64Array
 
 from collhub_mscclpp.options import PACKETS, PlanWriteOptions
 from collhub_mscclpp.plans.operations import BUFFER_TYPES
@@ -56,7 +57,7 @@ def _header(work: PlanWork, options: PlanWriteOptions) -> str:
     return json.dumps(members, separators=(",", ":"))[1:-1]
 
 
-def _chunk_counts(draft: Draft) -> np.ndarray:  # type: ignore[type-arg]
+def _chunk_counts(draft: Draft) -> Int64Array:
     """Chunks of input, output and scratch: int64[ranks, 3]."""
     collective, unit = draft.work.algorithm.collective, draft.work.unit
     # The executor divides by both: what a rank does not have is one chunk.

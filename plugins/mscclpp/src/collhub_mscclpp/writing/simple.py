@@ -38,7 +38,7 @@ def _put(
     meets: bool,
 ) -> None:
     """Put these ranges, all of one buffer, where the messages of these sends land."""
-    pairs = []
+    pairs: list[tuple[Range, Range]] = []
     for source, row in zip(sources, sends, strict=True):
         target = draft.landing_range(row)
         pairs += zip(draft.pieces(source), draft.pieces(target), strict=True)

@@ -14,6 +14,7 @@ from hub_core.model import (
     InputError,
     Location,
     Messages,
+    ReduceOp,
     StepKind,
     StepTable,
     match_messages,
@@ -85,6 +86,8 @@ def _refuse_untold(algorithm: Algorithm) -> None:
     if not algorithm.has_contents:
         reason = "the steps do not say which units they move"
         raise _refusal(algorithm, reason, "write plans from algorithms with contents")
+    if algorithm.collective.reduces and algorithm.collective.reduce_op is not ReduceOp.SUM:
+        raise _refusal(algorithm, "the executor always sums", "write plans for sums")
     if algorithm.steps.is_kind(StepKind.COMPUTE).any():
         raise _refusal(algorithm, "plans have no computation", "leave the compute steps out")
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from collhub_mscclpp.options import PACKETS, PlanWriteOptions
 from collhub_mscclpp.writing.block_writer import BlockWriter
 from collhub_mscclpp.writing.draft import Draft
@@ -26,8 +28,9 @@ def write(algorithm: Algorithm, options: PlanWriteOptions) -> WriteResult:
     wait for each other; `UsageError` for options that contradict each other.
     """
     draft = draft_of(algorithm, options)
-    content = plan_text(draft, thread_blocks(draft))
-    return WriteResult([Artifact("", content)], [], _RESTATED)
+    blocks = thread_blocks(draft)
+    content = plan_text(draft, blocks)
+    return WriteResult([Artifact("", content)], [], _RESTATED, [_note(draft, blocks)])
 
 
 def draft_of(algorithm: Algorithm, options: PlanWriteOptions) -> Draft:
@@ -65,6 +68,15 @@ def thread_blocks(draft: Draft) -> list[list[Segment]]:
                 _write_group(draft, writer, group)
             blocks[rank] += writer.segments
     return blocks
+
+
+def _note(draft: Draft, blocks: Sequence[Sequence[Segment]]) -> str:
+    """Thread blocks, which must all be resident at once, and where messages land."""
+    most = max(len(segments) for segments in blocks)
+    receives = draft.work.messages.receive
+    direct = int(draft.landing.is_direct[receives].sum())
+    landed = f"{direct} of {len(receives)} messages land in place"
+    return f"up to {most} thread blocks of 1024 threads a rank; {landed}"
 
 
 def _write_group(draft: Draft, writer: BlockWriter, group: StepGroup) -> None:
