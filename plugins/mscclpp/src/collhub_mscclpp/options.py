@@ -32,3 +32,15 @@ class PlanWriteOptions:
     )
     min_size: int | None = optional("smallest message of the plan", OptionType.SIZE, minimum=0)
     max_size: int | None = optional("largest message of the plan", OptionType.SIZE, minimum=0)
+
+
+@dataclass(frozen=True, slots=True)
+class PlanSelectionOptions:
+    """Options of tuned folders of plans."""
+
+    packets_below: int = option(
+        OptionType.SIZE, 1 << 16, "windows that end below take the protocol LL", minimum=0
+    )
+    tbg: int = option(
+        OptionType.INT, 1, "thread blocks that share the work of each", minimum=1, maximum=16
+    )

@@ -4,8 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from collhub_mscclpp.options import PlanWriteOptions
-from hub_core.plugin_api import Check, Format, FormatReader, FormatWriter, Subject, hookimpl
+from collhub_mscclpp.options import PlanSelectionOptions, PlanWriteOptions
+from hub_core.plugin_api import (
+    Check,
+    Format,
+    FormatReader,
+    FormatWriter,
+    Layout,
+    SelectionWriter,
+    Subject,
+    hookimpl,
+)
 
 COLLHUB_PLUGIN_API = (1, 0)
 
@@ -15,6 +24,12 @@ _SIGNATURE = rb'\A\s*\{(?s:.){0,2000}?"gpus"\s*:\s*\['
 
 _PLAN = Format(
     "mscclpp", "execution plans of MSCCL++, as its DSL writes them", (".json",), _SIGNATURE
+)
+_FOLDER = Format(
+    "mscclpp-plans",
+    "plans for MSCCL++ by windows of sizes, and the program that registers them",
+    (),
+    layout=Layout.FOLDER,
 )
 
 
@@ -31,9 +46,15 @@ def collhub_producers() -> Sequence[FormatReader]:
 
 
 @hookimpl
-def collhub_consumers() -> Sequence[FormatWriter]:
-    """Offer the writer of execution plans."""
-    return [FormatWriter(_PLAN, "collhub_mscclpp.writing.write:write", PlanWriteOptions)]
+def collhub_consumers() -> Sequence[FormatWriter | SelectionWriter]:
+    """Offer the writers of execution plans, and of folders of them."""
+    folder = SelectionWriter(
+        _FOLDER,
+        "collhub_mscclpp.selecting.write_plans:write",
+        "collhub_mscclpp.selecting.read_plans:read",
+        PlanSelectionOptions,
+    )
+    return [FormatWriter(_PLAN, "collhub_mscclpp.writing.write:write", PlanWriteOptions), folder]
 
 
 @hookimpl

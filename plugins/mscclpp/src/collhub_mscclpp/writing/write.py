@@ -10,6 +10,7 @@ from collhub_mscclpp.writing.draft import Draft
 from collhub_mscclpp.writing.fusion import StepGroup, groups_of
 from collhub_mscclpp.writing.landing import landing_of, packet_landing_of
 from collhub_mscclpp.writing.packets import write_packets
+from collhub_mscclpp.writing.plan_losses import losses_of
 from collhub_mscclpp.writing.plan_text import plan_text
 from collhub_mscclpp.writing.segments import Segment
 from collhub_mscclpp.writing.simple import write_simple
@@ -30,7 +31,8 @@ def write(algorithm: Algorithm, options: PlanWriteOptions) -> WriteResult:
     draft = draft_of(algorithm, options)
     blocks = thread_blocks(draft)
     content = plan_text(draft, blocks)
-    return WriteResult([Artifact("", content)], [], _RESTATED, [_note(draft, blocks)])
+    losses = list(losses_of(draft))
+    return WriteResult([Artifact("", content)], losses, _RESTATED, [_note(draft, blocks)])
 
 
 def draft_of(algorithm: Algorithm, options: PlanWriteOptions) -> Draft:
