@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from collhub_source_programs import SourceProgramOptions
+
 from collhub_mscclpp.options import PlanSelectionOptions, PlanWriteOptions
 from hub_core.plugin_api import (
     Check,
@@ -25,6 +27,12 @@ _SIGNATURE = rb'\A\s*\{(?s:.){0,2000}?"gpus"\s*:\s*\['
 _PLAN = Format(
     "mscclpp", "execution plans of MSCCL++, as its DSL writes them", (".json",), _SIGNATURE
 )
+_PROGRAM = Format(
+    "mscclpp-program",
+    "programs of mscclpp.language; reading one EXECUTES it, in a process of its own",
+    (".py",),
+    rb"(?m)^\s*(from|import) mscclpp\b",
+)
 _FOLDER = Format(
     "mscclpp-plans",
     "plans for MSCCL++ by windows of sizes, and the program that registers them",
@@ -35,14 +43,20 @@ _FOLDER = Format(
 
 @hookimpl
 def collhub_producers() -> Sequence[FormatReader]:
-    """Offer the reader of execution plans."""
-    return [
-        FormatReader(
-            _PLAN,
-            "collhub_mscclpp.reading.read:read",
-            samples="collhub_mscclpp.reading.samples:samples",
-        )
-    ]
+    """Offer the readers of execution plans, and of programs that make them."""
+    plans = FormatReader(
+        _PLAN,
+        "collhub_mscclpp.reading.read:read",
+        samples="collhub_mscclpp.reading.samples:samples",
+    )
+    programs = FormatReader(
+        _PROGRAM,
+        "collhub_mscclpp.language.read_program:read",
+        SourceProgramOptions,
+        samples="collhub_mscclpp.language.samples:samples",
+        executes_source=True,
+    )
+    return [plans, programs]
 
 
 @hookimpl
