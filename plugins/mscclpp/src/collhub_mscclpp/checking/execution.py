@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-from collhub_columns import BoolArray, Int64Array
+from collhub_columns import BoolArray, Int64Array, UInt8Array, UInt64Array
 
 from collhub_mscclpp.checking.contents import Contents
 from collhub_mscclpp.checking.lowering import Counters, block_ranks
@@ -42,12 +42,15 @@ class Race:
 class LaunchResult:
     """One launch. `blocked`: rows of the operations at which thread blocks stand for ever.
 
-    `wrong`: bool[outputs] of `Contents`; `order`: operations as they were done.
+    `wrong`: bool[outputs] of `Contents`; `value`, `is_defined`: of all cells after it, where some
+    are wrong, else empty; `order`: operations as they were done.
     """
 
     blocked: Int64Array
     races: tuple[Race, ...]
     wrong: BoolArray
+    value: UInt64Array
+    is_defined: UInt8Array
     order: Int64Array
 
 
@@ -63,8 +66,13 @@ class Execution:
         contents: Contents,
         launches: int,
         has_host: bool,
+        late: frozenset[int] = frozenset(),
     ) -> None:
-        """`has_host`: whether the host's filling of inputs and reading of outputs are judged."""
+        """Lay memory and counters out.
+
+        `has_host`: whether the host's filling of inputs and reading of outputs are judged; `late`:
+        counters whose raises have no order.
+        """
         self.memory = memory
         self.contents = contents
         self._plan = plan
@@ -73,7 +81,13 @@ class Execution:
         self._rank_of_block = block_ranks(plan)
         self._blocks = len(plan.blocks)
         self._launch = 0
+        self.counters = counters
         self.state = _new_state(plan, memory, program, counters, launches)
+        self.state.is_late[list(late)] = 1
+
+    def unordered_counters(self) -> frozenset[int]:
+        """Counters that were raised by thread blocks without an order, and were not known to be."""
+        return frozenset(np.flatnonzero(self.state.is_late == 2).tolist())
 
     def rank_of(self, operation: int) -> int:
         """Rank that an operation runs on."""
@@ -88,7 +102,16 @@ class Execution:
         if not len(blocked):
             self._end()
         wrong = self.contents.wrong(state.value, state.is_defined)
-        result = LaunchResult(blocked, self._races(), wrong, state.order[:done].copy())
+        # Copies for messages only: most launches are right.
+        shown = slice(None) if wrong.any() else slice(0)
+        result = LaunchResult(
+            blocked,
+            self._races(),
+            wrong,
+            state.value[shown].copy(),
+            state.is_defined[shown].copy(),
+            state.order[:done].copy(),
+        )
         self._launch += 1
         return result
 
@@ -102,6 +125,7 @@ class Execution:
         state.item_at[:] = 0
         state.arrived[:] = -1
         state.scalars[2] = 0
+        state.taken[:] = 0
         self._join_ranks(2 * self._launch + 1)
         self._host(Buffer.INPUT, 2 * self._launch + 1, True)
 
@@ -242,6 +266,12 @@ def _new_state(
         position=program.block_first[:-1].copy(),
         item_at=np.zeros(blocks, np.int64),
         arrived=np.full(blocks, -1, np.int64),
+        uses=np.full((number, 4), -1, np.int32),
+        is_late=np.zeros(number, np.uint8),
+        late=np.zeros((number, actors), np.int32),
+        taken=np.zeros(number, np.int64),
+        # What is there at first is counted too, and nobody raised it: then nothing is known.
+        raised=np.where(counters.initial > 0, 0, uses_of_counters(program, counters)[0]),
         head=np.zeros(number, np.int64),
         tail=initial,
         queue_first=queue_first,

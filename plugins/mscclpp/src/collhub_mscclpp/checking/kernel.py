@@ -76,7 +76,10 @@ class State(NamedTuple):
     `reads`: head of a list in the pool of `read_actor`, `read_time`, `read_next`. Per thread block:
     `position` of its next operation, `item_at`: items of it that are done, `arrived`: generation of
     the barrier that it waits at, or -1. Per counter: `head` and `tail` in `queue` from
-    `queue_first` on. Per barrier: `generation`, `waiting`, and clocks `gathered`, `released`.
+    `queue_first` on; `uses` int32[counters, 4]: actor and time of the last raise and of the last
+    take; `is_late`: 1 where raises have no order, set to 2 where that is found; `late`: all raises
+    together; `taken` in this launch, of `raised` in every one (0 for never known). Per barrier:
+    `generation`, `waiting`, and clocks `gathered`, `released`.
     `order`: operations as they were done, `races`: launch, operation, cell, other actor and its
     time, own actor.
     """
@@ -97,6 +100,11 @@ class State(NamedTuple):
     position: Int64Array
     item_at: Int64Array
     arrived: Int64Array
+    uses: Int32Array
+    is_late: UInt8Array
+    late: Clocks
+    taken: Int64Array
+    raised: Int64Array
     head: Int64Array
     tail: Int64Array
     queue_first: Int64Array
@@ -175,7 +183,7 @@ def _step(program: Any, state: Any, launch: int, block: int, operation: int) -> 
     first = program.block_first[block]
     time = launch * (program.block_first[block + 1] - first) + operation - first + 1
     if role in (WAIT, ACQUIRE):
-        if not _take_all(program, state, block, operation):
+        if not _take_all(program, state, launch, block, operation, time):
             return False
     elif role == BARRIER:
         if not _pass_barrier(program, state, block, operation, time):
@@ -187,12 +195,12 @@ def _step(program: Any, state: Any, launch: int, block: int, operation: int) -> 
         _move_all(program, state, launch, block, operation, time)
     state.clocks[block, block] = time
     if role in (SIGNAL, RELEASE, DATA):
-        _raise_all(program, state, block, operation)
+        _raise_all(program, state, block, operation, time)
     return True
 
 
 @part
-def _take_all(program: Any, state: Any, block: int, operation: int) -> bool:
+def _take_all(program: Any, state: Any, launch: int, block: int, operation: int, time: int) -> bool:
     """Take one count of every item; those that were taken before the wait stay taken."""
     first, last = program.item_first[operation], program.item_first[operation + 1]
     while first + state.item_at[block] < last:
@@ -202,19 +210,48 @@ def _take_all(program: Any, state: Any, block: int, operation: int) -> bool:
         row = state.queue[state.queue_first[counter] + state.head[counter]]
         state.head[counter] += 1
         state.item_at[block] += 1
+        state.taken[counter] += 1
+        _note_take(state, launch, operation, counter, block, time)
         if row >= 0:
-            _join(state.clocks[block], state.kept[row])
+            if state.is_late[counter] != 1:
+                _join(state.clocks[block], state.kept[row])
             _free_clock(state, row)
+        # Raises without an order: which one came tells only the last count of the launch.
+        if state.is_late[counter] == 1 and state.taken[counter] == state.raised[counter]:
+            _join(state.clocks[block], state.late[counter])
     return True
 
 
 @part
-def _raise_all(program: Any, state: Any, block: int, operation: int) -> None:
+def _note_take(
+    state: Any, launch: int, operation: int, counter: int, block: int, time: int
+) -> None:
+    """Note the race of two thread blocks that take counts without an order: either may be first."""
+    uses = state.uses[counter]
+    if uses[2] >= 0 and state.clocks[block, uses[2]] < uses[3]:
+        _note_race(state, launch, operation, -1 - counter, uses[2], uses[3], block)
+    uses[2], uses[3] = block, time
+
+
+@part
+def _note_raise(state: Any, counter: int, block: int, time: int) -> None:
+    """Note where raises have no order, so that a count does not tell which one it is."""
+    uses = state.uses[counter]
+    if uses[0] >= 0 and state.clocks[block, uses[0]] < uses[1] and state.is_late[counter] == 0:
+        state.is_late[counter] = 2
+    uses[0], uses[1] = block, time
+    if state.is_late[counter] == 1:
+        _join(state.late[counter], state.clocks[block])
+
+
+@part
+def _raise_all(program: Any, state: Any, block: int, operation: int, time: int) -> None:
     """Raise every item by one; the count carries the clock."""
     for place in range(program.item_first[operation], program.item_first[operation + 1]):
         counter = program.item[place]
         if counter < 0:
             continue
+        _note_raise(state, counter, block, time)
         row = _take_clock(state)
         state.kept[row] = state.clocks[block]
         state.queue[state.queue_first[counter] + state.tail[counter]] = row
@@ -273,6 +310,10 @@ def _move_all(program: Any, state: Any, launch: int, block: int, operation: int,
                 is_defined &= state.is_defined[cell]
             for target in range(program.write_first[move], program.write_first[move + 1]):
                 cell = program.write_base[target] + odd * program.write_shift[target] + offset
+                if program.write_is_packet[target] and state.packet[cell] == launch + 1:
+                    # Its reader takes the first one or this one, as it happens.
+                    writer, when = state.write_actor[cell], state.write_time[cell]
+                    _note_race(state, launch, operation, cell, writer, when, block)
                 _write(state, cell, block, time, launch, operation)
                 state.value[cell] = total
                 state.is_defined[cell] = is_defined

@@ -58,7 +58,9 @@ class Story:
         return f"the caller of rank {race.host_rank}, who fills inputs and reads outputs,"
 
     def _place(self, cell: int) -> str:
-        """Buffer, chunk and rank of a cell."""
+        """Buffer, chunk and rank of a cell; negative ones stand for counters."""
+        if cell < 0:
+            return self._execution.counters.names[-1 - cell]
         memory = self._execution.memory
         base, size = memory.layout.base, memory.layout.size
         rank, buffer = np.argwhere((base <= cell) & (cell < base + size))[0].tolist()
@@ -71,13 +73,13 @@ class Story:
 
     def _tell_contents(self, result: LaunchResult, number: int) -> None:
         """Say which outputs are not as promised."""
-        contents, state = self._execution.contents, self._execution.state
+        contents = self._execution.contents
         cells = self._execution.memory.cells_per_chunk
         for row in np.flatnonzero(result.wrong).tolist():
             rank, chunk = int(contents.rank[row]), int(contents.offset[row]) // cells
             if not self._is_new(rank, chunk):
                 continue
-            defect = contents.describe(row, state.value, state.is_defined)
+            defect = contents.describe(row, result.value, result.is_defined)
             message = f"output chunk {chunk} {defect} after launch {number + 1}"
             cure = f"see what {self._plan.header.collective} promises"
             self._findings.on_rank("wrong-output", rank, message, cure)
