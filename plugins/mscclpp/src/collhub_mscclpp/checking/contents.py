@@ -33,7 +33,8 @@ class Contents:
     def wrong(self, value: UInt64Array, is_defined: UInt8Array) -> BoolArray:
         """Which rows of `outputs` do not hold what is promised: bool[outputs]."""
         held = value[self.outputs]
-        return (is_defined[self.outputs] == 0) | (held != self.expected)
+        is_wrong: BoolArray = (is_defined[self.outputs] == 0) | (held != self.expected)
+        return is_wrong
 
     def describe(self, row: int, value: UInt64Array, is_defined: UInt8Array) -> str:
         """What is wrong with an output, as far as a single contribution tells."""

@@ -216,7 +216,7 @@ class Execution:
 
     def _races(self) -> tuple[Race, ...]:
         """The races of this launch, one for every two operations."""
-        found = {}
+        found: dict[tuple[int, ...], Race] = {}
         for launch, operation, cell, actor, time, own in self.state.races[
             : self.state.scalars[2]
         ].tolist():

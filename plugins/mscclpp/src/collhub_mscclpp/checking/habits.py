@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from collhub_columns import expanded_ranges
+from collhub_columns import BoolArray, expanded_ranges
 
 from collhub_mscclpp.checking.lowering import Ranges
 from collhub_mscclpp.checking.memory import PlanMemory
@@ -85,8 +85,8 @@ def _check_mixture(
     plan: Plan,
     memory: PlanMemory,
     ranges: Ranges,
-    is_plain: np.ndarray,  # type: ignore[type-arg]
-    is_packet: np.ndarray,  # type: ignore[type-arg]
+    is_plain: BoolArray,
+    is_packet: BoolArray,
     findings: PlanFindings,
 ) -> None:
     """Find places of the scratch that both forms use."""

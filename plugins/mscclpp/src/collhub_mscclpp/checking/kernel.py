@@ -162,7 +162,7 @@ def host_access(
 @part
 def _clocks_of(program: Any, operation: int) -> int:
     """How many clocks an operation may keep: one for each signal, and one for its packets."""
-    items = program.item_first[operation + 1] - program.item_first[operation]
+    items: int = program.item_first[operation + 1] - program.item_first[operation]
     return items + 1
 
 
@@ -420,7 +420,8 @@ def _take_clock(state: Any) -> int:
     """A free row of `kept`: `run` has seen to it that there is one."""
     left = state.scalars[FREE_CLOCKS]
     state.scalars[FREE_CLOCKS] = left - 1
-    return state.free_clocks[left - 1]
+    row: int = state.free_clocks[left - 1]
+    return row
 
 
 @part

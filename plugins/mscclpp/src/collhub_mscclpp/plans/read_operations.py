@@ -162,7 +162,7 @@ def _names(table: type[OperationTable | OperandTable | ItemTable]) -> list[str]:
     return list(table.__dataclass_fields__)
 
 
-def _columns(lists: Mapping[str, list[int]]) -> dict[str, np.ndarray]:  # type: ignore[type-arg]
+def _columns(lists: Mapping[str, list[int]]) -> dict[str, np.ndarray]:
     return {name: np.asarray(values, np.int64) for name, values in lists.items()}
 
 

@@ -186,7 +186,8 @@ def _moves(plan: Plan, ranges: Ranges) -> _Moves:
     columns = (operation, ranges.move.tolist(), ranges.cells.tolist(), ranges.is_dst.tolist())
     for row, (owner, move, cells, is_dst) in enumerate(zip(*columns, strict=True)):
         entry = found.setdefault((owner, move), (cells, [], []))
-        entry[2 if is_dst else 1].append(row)
+        side = entry[2] if is_dst else entry[1]
+        side.append(row)
     moves: _Moves = {}
     for (owner, _), entry in found.items():
         moves.setdefault(owner, []).append(entry)

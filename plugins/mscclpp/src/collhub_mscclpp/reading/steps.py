@@ -110,12 +110,19 @@ class StepList:
         from collhub_mscclpp.reading.true_dependencies import dependencies
 
         reads_target = (columns["kind"] == StepKind.REDUCE).astype(np.uint8)
-        bases = [np.asarray(base, np.int64) for base in (self._read_base, self._write_base)]
+        read_base = np.asarray(self._read_base, np.int64)
+        write_base = np.asarray(self._write_base, np.int64)
         room = 4 * len(reads_target) + 1
         while True:
             parents, children = np.zeros(room, np.int64), np.zeros(room, np.int64)
             found = dependencies(
-                *bases, reads_target, columns["count"], self._total_cells, parents, children
+                read_base,
+                write_base,
+                reads_target,
+                columns["count"],
+                self._total_cells,
+                parents,
+                children,
             )
             if found <= room:
                 return parents[:found], children[:found]
