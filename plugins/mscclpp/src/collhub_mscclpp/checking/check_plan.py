@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 from collhub_columns import Int64Array
@@ -20,6 +19,7 @@ from collhub_mscclpp.checking.habits import (
 from collhub_mscclpp.checking.limits import check_limits
 from collhub_mscclpp.checking.lowering import Counters, counters_of, program_of, ranges_of
 from collhub_mscclpp.checking.memory import PlanMemory, has_contract, plan_memory
+from collhub_mscclpp.checking.program import Program
 from collhub_mscclpp.checking.report import (
     DEADLOCK,
     OK,
@@ -38,9 +38,6 @@ from collhub_mscclpp.checking.rules import (
 from collhub_mscclpp.checking.story import Story
 from collhub_mscclpp.plans.records import Plan
 from hub_core.model import InputError
-
-if TYPE_CHECKING:
-    from collhub_mscclpp.checking.kernel import Program
 
 # Halves of the scratch come back in every second launch: the third meets the first.
 LAUNCHES = 3

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 from collhub_columns import BoolArray, Int64Array, UInt8Array, UInt64Array
@@ -11,12 +10,17 @@ from collhub_columns import BoolArray, Int64Array, UInt8Array, UInt64Array
 from collhub_mscclpp.checking.contents import Contents
 from collhub_mscclpp.checking.lowering import Counters, block_ranks
 from collhub_mscclpp.checking.memory import PlanMemory, buffer_cells
+from collhub_mscclpp.checking.program import (
+    FREE_CLOCKS,
+    FREE_READS,
+    NEXT_READ,
+    RACES,
+    Program,
+    State,
+)
 from collhub_mscclpp.plans.operations import Role
 from collhub_mscclpp.plans.records import Plan
 from hub_core.model import Buffer
-
-if TYPE_CHECKING:
-    from collhub_mscclpp.checking.kernel import Program, State
 
 _FIRST_POOL = 64
 _MOST_RACES = 256
@@ -124,7 +128,7 @@ class Execution:
         state.position[:] = self._program.block_first[:-1]
         state.item_at[:] = 0
         state.arrived[:] = -1
-        state.scalars[2] = 0
+        state.scalars[RACES] = 0
         state.taken[:] = 0
         self._join_ranks(2 * self._launch + 1)
         self._host(Buffer.INPUT, 2 * self._launch + 1, True)
@@ -175,16 +179,16 @@ class Execution:
         kept = self.state.kept
         rows = len(kept)
         free = np.zeros(2 * rows, np.int64)
-        left = int(self.state.scalars[0])
+        left = int(self.state.scalars[FREE_CLOCKS])
         free[:left] = self.state.free_clocks[:left]
         free[left : left + rows] = np.arange(rows, 2 * rows)
-        self.state.scalars[0] = left + rows
+        self.state.scalars[FREE_CLOCKS] = left + rows
         self.state = self.state._replace(
             kept=np.concatenate([kept, np.zeros_like(kept)]), free_clocks=free
         )
 
     def _reserve_reads(self, count: int) -> None:
-        lacking = count - int(self.state.scalars[1])
+        lacking = count - int(self.state.scalars[FREE_READS])
         if lacking > 0:
             self._more_reads(max(lacking, len(self.state.read_next)))
 
@@ -193,9 +197,9 @@ class Execution:
         rows = len(state.read_next)
         # New entries are linked in a row, the last one to those that are free already.
         added = np.arange(rows + 1, rows + count + 1, dtype=np.int32)
-        added[-1] = state.scalars[3]
-        state.scalars[3] = rows
-        state.scalars[1] += count
+        added[-1] = state.scalars[NEXT_READ]
+        state.scalars[NEXT_READ] = rows
+        state.scalars[FREE_READS] += count
         empty = np.zeros(count, np.int32)
         self.state = state._replace(
             read_actor=np.concatenate([state.read_actor, empty]),
@@ -212,13 +216,13 @@ class Execution:
             in_use[rows[rows >= 0]] = True
         free = np.flatnonzero(~in_use)
         state.free_clocks[: len(free)] = free
-        state.scalars[0] = len(free)
+        state.scalars[FREE_CLOCKS] = len(free)
 
     def _races(self) -> tuple[Race, ...]:
         """The races of this launch, one for every two operations."""
         found: dict[tuple[int, ...], Race] = {}
         for launch, operation, cell, actor, time, own in self.state.races[
-            : self.state.scalars[2]
+            : self.state.scalars[RACES]
         ].tolist():
             del launch
             other, other_launch = self._operation_at(actor, time)
@@ -240,8 +244,6 @@ def _new_state(
     plan: Plan, memory: PlanMemory, program: Program, counters: Counters, launches: int
 ) -> State:
     """The state before the first launch."""
-    from collhub_mscclpp.checking.kernel import State
-
     blocks = len(plan.blocks)
     actors = blocks + plan.num_ranks
     cells = memory.layout.total
