@@ -10,6 +10,7 @@ from collhub_columns import Int32Array, Int64Array, UInt8Array, UInt64Array
 
 Clocks = npt.NDArray[np.int32]
 
+# Machine code keeps these numbers: whoever changes one touches `kernel.py` too.
 # Entries of `State.scalars`: free entries of the pools, found races, first free read.
 FREE_CLOCKS, FREE_READS, RACES, NEXT_READ = 0, 1, 2, 3
 
