@@ -45,7 +45,10 @@ LAUNCHES = 3
 _MOST_ACTORS = 16384
 
 
-def check_plan(plan: Plan, launches: int = LAUNCHES) -> PlanReport:
+def check_plan(
+    plan: Plan,
+    launches: int = LAUNCHES,
+) -> PlanReport:
     """Judge a plan: static rules, then `launches` launches one after the other.
 
     Races are found between any two operations of any two launches; the contents of every launch are
@@ -80,7 +83,10 @@ class _Prepared:
     contents: Contents
 
 
-def _prepared(plan: Plan, findings: PlanFindings) -> _Prepared:
+def _prepared(
+    plan: Plan,
+    findings: PlanFindings,
+) -> _Prepared:
     """The plan in memory, with the rules that need its ranges and counters checked."""
     memory = plan_memory(plan)
     counters, ranges = counters_of(plan), ranges_of(plan, memory)

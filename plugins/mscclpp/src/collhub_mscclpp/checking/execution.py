@@ -93,7 +93,10 @@ class Execution:
         """Counters that were raised by thread blocks without an order, and were not known to be."""
         return frozenset(np.flatnonzero(self.state.is_late == 2).tolist())
 
-    def rank_of(self, operation: int) -> int:
+    def rank_of(
+        self,
+        operation: int,
+    ) -> int:
         """Rank that an operation runs on."""
         return int(self._rank_of_block[self._plan.operations.block[operation]])
 
@@ -139,7 +142,10 @@ class Execution:
         self._host(Buffer.OUTPUT, 2 * self._launch + 2, False)
         self._free_clocks()
 
-    def _join_ranks(self, time: int) -> None:
+    def _join_ranks(
+        self,
+        time: int,
+    ) -> None:
         """The stream of a rank: whatever comes next knows all that its thread blocks did."""
         clocks = self.state.clocks
         for rank in range(self._plan.num_ranks):
@@ -149,7 +155,12 @@ class Execution:
             joined[host] = time
             clocks[actors] = joined
 
-    def _host(self, buffer: Buffer, time: int, is_write: bool) -> None:
+    def _host(
+        self,
+        buffer: Buffer,
+        time: int,
+        is_write: bool,
+    ) -> None:
         from collhub_mscclpp.checking.kernel import host_access
 
         if not self._has_host:
@@ -187,12 +198,18 @@ class Execution:
             kept=np.concatenate([kept, np.zeros_like(kept)]), free_clocks=free
         )
 
-    def _reserve_reads(self, count: int) -> None:
+    def _reserve_reads(
+        self,
+        count: int,
+    ) -> None:
         lacking = count - int(self.state.scalars[FREE_READS])
         if lacking > 0:
             self._more_reads(max(lacking, len(self.state.read_next)))
 
-    def _more_reads(self, count: int) -> None:
+    def _more_reads(
+        self,
+        count: int,
+    ) -> None:
         state = self.state
         rows = len(state.read_next)
         # New entries are linked in a row, the last one to those that are free already.
@@ -231,7 +248,11 @@ class Execution:
             found.setdefault((operation, other, other_launch, race.host_rank), race)
         return tuple(found.values())
 
-    def _operation_at(self, actor: int, time: int) -> tuple[int, int]:
+    def _operation_at(
+        self,
+        actor: int,
+        time: int,
+    ) -> tuple[int, int]:
         """(operation, launch) of the operation that an actor did at a time; -1 for the host."""
         if actor >= self._blocks:
             return -1, (time - 1) // 2
@@ -241,7 +262,11 @@ class Execution:
 
 
 def _new_state(
-    plan: Plan, memory: PlanMemory, program: Program, counters: Counters, launches: int
+    plan: Plan,
+    memory: PlanMemory,
+    program: Program,
+    counters: Counters,
+    launches: int,
 ) -> State:
     """The state before the first launch."""
     blocks = len(plan.blocks)
@@ -288,7 +313,11 @@ def _new_state(
     )
 
 
-def _queues(program: Program, counters: Counters, launches: int) -> tuple[Int64Array, Int64Array]:
+def _queues(
+    program: Program,
+    counters: Counters,
+    launches: int,
+) -> tuple[Int64Array, Int64Array]:
     """Counts that are there at first, and the most that are there ever, of every counter."""
     raised, awaited = uses_of_counters(program, counters)
     # Of a large initial value only what can be taken matters.
@@ -296,7 +325,10 @@ def _queues(program: Program, counters: Counters, launches: int) -> tuple[Int64A
     return initial, initial + raised * launches
 
 
-def uses_of_counters(program: Program, counters: Counters) -> tuple[Int64Array, Int64Array]:
+def uses_of_counters(
+    program: Program,
+    counters: Counters,
+) -> tuple[Int64Array, Int64Array]:
     """(raised, awaited): how often a launch raises, and awaits, every counter."""
     operation = np.repeat(np.arange(len(program.role)), np.diff(program.item_first))
     role = program.role[operation]

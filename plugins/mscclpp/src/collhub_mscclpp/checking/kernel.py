@@ -82,14 +82,20 @@ def host_access(
 
 
 @part
-def _clocks_of(program: Any, operation: int) -> int:
+def _clocks_of(
+    program: Any,
+    operation: int,
+) -> int:
     """How many clocks an operation may keep: one for each signal, and one for its packets."""
     items: int = program.item_first[operation + 1] - program.item_first[operation]
     return items + 1
 
 
 @part
-def _reads_of(program: Any, operation: int) -> int:
+def _reads_of(
+    program: Any,
+    operation: int,
+) -> int:
     """How many entries of the pool of reads an operation may take."""
     total = 0
     for move in range(program.move_first[operation], program.move_first[operation + 1]):
@@ -99,7 +105,13 @@ def _reads_of(program: Any, operation: int) -> int:
 
 
 @part
-def _step(program: Any, state: Any, launch: int, block: int, operation: int) -> bool:
+def _step(
+    program: Any,
+    state: Any,
+    launch: int,
+    block: int,
+    operation: int,
+) -> bool:
     """Do the next operation of a thread block; False where it has to wait."""
     role = program.role[operation]
     first = program.block_first[block]
@@ -122,7 +134,14 @@ def _step(program: Any, state: Any, launch: int, block: int, operation: int) -> 
 
 
 @part
-def _take_all(program: Any, state: Any, launch: int, block: int, operation: int, time: int) -> bool:
+def _take_all(
+    program: Any,
+    state: Any,
+    launch: int,
+    block: int,
+    operation: int,
+    time: int,
+) -> bool:
     """Take one count of every item; those that were taken before the wait stay taken."""
     first, last = program.item_first[operation], program.item_first[operation + 1]
     while first + state.item_at[block] < last:
@@ -146,7 +165,12 @@ def _take_all(program: Any, state: Any, launch: int, block: int, operation: int,
 
 @part
 def _note_take(
-    state: Any, launch: int, operation: int, counter: int, block: int, time: int
+    state: Any,
+    launch: int,
+    operation: int,
+    counter: int,
+    block: int,
+    time: int,
 ) -> None:
     """Note the race of two thread blocks that take counts without an order: either may be first."""
     uses = state.uses[counter]
@@ -156,7 +180,12 @@ def _note_take(
 
 
 @part
-def _note_raise(state: Any, counter: int, block: int, time: int) -> None:
+def _note_raise(
+    state: Any,
+    counter: int,
+    block: int,
+    time: int,
+) -> None:
     """Note where raises have no order, so that a count does not tell which one it is."""
     uses = state.uses[counter]
     if uses[0] >= 0 and state.clocks[block, uses[0]] < uses[1] and state.is_late[counter] == 0:
@@ -167,7 +196,13 @@ def _note_raise(state: Any, counter: int, block: int, time: int) -> None:
 
 
 @part
-def _raise_all(program: Any, state: Any, block: int, operation: int, time: int) -> None:
+def _raise_all(
+    program: Any,
+    state: Any,
+    block: int,
+    operation: int,
+    time: int,
+) -> None:
     """Raise every item by one; the count carries the clock."""
     for place in range(program.item_first[operation], program.item_first[operation + 1]):
         counter = program.item[place]
@@ -181,7 +216,13 @@ def _raise_all(program: Any, state: Any, block: int, operation: int, time: int) 
 
 
 @part
-def _pass_barrier(program: Any, state: Any, block: int, operation: int, time: int) -> bool:
+def _pass_barrier(
+    program: Any,
+    state: Any,
+    block: int,
+    operation: int,
+    time: int,
+) -> bool:
     """Arrive at a barrier, or leave it once all have arrived."""
     barrier = program.barrier[operation]
     if state.arrived[block] < 0:
@@ -201,7 +242,12 @@ def _pass_barrier(program: Any, state: Any, block: int, operation: int, time: in
 
 
 @part
-def _has_packets(program: Any, state: Any, launch: int, operation: int) -> bool:
+def _has_packets(
+    program: Any,
+    state: Any,
+    launch: int,
+    operation: int,
+) -> bool:
     """Whether all packets that the operation reads are those of this launch."""
     odd = launch % 2
     for move in range(program.move_first[operation], program.move_first[operation + 1]):
@@ -216,7 +262,14 @@ def _has_packets(program: Any, state: Any, launch: int, operation: int) -> bool:
 
 
 @part
-def _move_all(program: Any, state: Any, launch: int, block: int, operation: int, time: int) -> None:
+def _move_all(
+    program: Any,
+    state: Any,
+    launch: int,
+    block: int,
+    operation: int,
+    time: int,
+) -> None:
     """Read, add up and write all ranges of a data operation."""
     odd = launch % 2
     row = -1
@@ -248,7 +301,13 @@ def _move_all(program: Any, state: Any, launch: int, block: int, operation: int,
 
 
 @part
-def _await_packets(program: Any, state: Any, odd: int, block: int, move: int) -> None:
+def _await_packets(
+    program: Any,
+    state: Any,
+    odd: int,
+    block: int,
+    move: int,
+) -> None:
     """Whoever reads a packet is behind its writer."""
     last = -1
     for source in range(program.read_first[move], program.read_first[move + 1]):
@@ -264,7 +323,14 @@ def _await_packets(program: Any, state: Any, odd: int, block: int, move: int) ->
 
 
 @part
-def _read(state: Any, cell: int, actor: int, time: int, launch: int, operation: int) -> None:
+def _read(
+    state: Any,
+    cell: int,
+    actor: int,
+    time: int,
+    launch: int,
+    operation: int,
+) -> None:
     """Note a read, and the race with an unordered write; drop reads that are before it."""
     clock = state.clocks[actor]
     writer = state.write_actor[cell]
@@ -292,7 +358,14 @@ def _read(state: Any, cell: int, actor: int, time: int, launch: int, operation: 
 
 
 @part
-def _write(state: Any, cell: int, actor: int, time: int, launch: int, operation: int) -> None:
+def _write(
+    state: Any,
+    cell: int,
+    actor: int,
+    time: int,
+    launch: int,
+    operation: int,
+) -> None:
     """Note a write, and the races with unordered accesses before it."""
     clock = state.clocks[actor]
     writer = state.write_actor[cell]
@@ -315,7 +388,13 @@ def _write(state: Any, cell: int, actor: int, time: int, launch: int, operation:
 
 @part
 def _note_race(
-    state: Any, launch: int, operation: int, cell: int, other: int, when: int, actor: int
+    state: Any,
+    launch: int,
+    operation: int,
+    cell: int,
+    other: int,
+    when: int,
+    actor: int,
 ) -> None:
     """Keep a race; those of further cells of the same two operations are not kept."""
     count = state.scalars[RACES]
@@ -331,7 +410,10 @@ def _note_race(
 
 
 @part
-def _join(clock: Clocks, other: Clocks) -> None:
+def _join(
+    clock: Clocks,
+    other: Clocks,
+) -> None:
     """Move a clock forward to another one."""
     for actor in range(len(clock)):
         clock[actor] = max(clock[actor], other[actor])
@@ -347,7 +429,10 @@ def _take_clock(state: Any) -> int:
 
 
 @part
-def _free_clock(state: Any, row: int) -> None:
+def _free_clock(
+    state: Any,
+    row: int,
+) -> None:
     """Give a row of `kept` back."""
     state.free_clocks[state.scalars[FREE_CLOCKS]] = row
     state.scalars[FREE_CLOCKS] += 1

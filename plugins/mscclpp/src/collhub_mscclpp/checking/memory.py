@@ -127,7 +127,10 @@ def counts_defect(plan: Plan) -> str:
     return ""
 
 
-def _custom(plan: Plan, cells: int) -> Collective:
+def _custom(
+    plan: Plan,
+    cells: int,
+) -> Collective:
     """A custom collective of the stated buffers."""
     given = np.asarray([gpu.input_chunks * cells for gpu in plan.gpus], np.int64)
     made = np.asarray([gpu.output_chunks * cells for gpu in plan.gpus], np.int64)
@@ -154,7 +157,10 @@ def _from_previous_rank(made: Int64Array) -> Contributions:
     return Contributions(rank, offset, (rank - 1) % len(made), offset)
 
 
-def buffer_cells(memory: PlanMemory, buffer: Buffer) -> tuple[Int64Array, Int64Array]:
+def buffer_cells(
+    memory: PlanMemory,
+    buffer: Buffer,
+) -> tuple[Int64Array, Int64Array]:
     """(rank, cell) of every cell of INPUT or OUTPUT of all ranks, in order."""
     size = memory.layout.size[:, buffer]
     rank = np.repeat(np.arange(len(size)), size)
