@@ -82,20 +82,14 @@ def host_access(
 
 
 @part
-def _clocks_of(
-    program: Any,
-    operation: int,
-) -> int:
+def _clocks_of(program: Any, operation: int) -> int:
     """How many clocks an operation may keep: one for each signal, and one for its packets."""
     items: int = program.item_first[operation + 1] - program.item_first[operation]
     return items + 1
 
 
 @part
-def _reads_of(
-    program: Any,
-    operation: int,
-) -> int:
+def _reads_of(program: Any, operation: int) -> int:
     """How many entries of the pool of reads an operation may take."""
     total = 0
     for move in range(program.move_first[operation], program.move_first[operation + 1]):
@@ -105,13 +99,7 @@ def _reads_of(
 
 
 @part
-def _step(
-    program: Any,
-    state: Any,
-    launch: int,
-    block: int,
-    operation: int,
-) -> bool:
+def _step(program: Any, state: Any, launch: int, block: int, operation: int) -> bool:
     """Do the next operation of a thread block; False where it has to wait."""
     role = program.role[operation]
     first = program.block_first[block]
@@ -134,14 +122,7 @@ def _step(
 
 
 @part
-def _take_all(
-    program: Any,
-    state: Any,
-    launch: int,
-    block: int,
-    operation: int,
-    time: int,
-) -> bool:
+def _take_all(program: Any, state: Any, launch: int, block: int, operation: int, time: int) -> bool:
     """Take one count of every item; those that were taken before the wait stay taken."""
     first, last = program.item_first[operation], program.item_first[operation + 1]
     while first + state.item_at[block] < last:
@@ -165,12 +146,7 @@ def _take_all(
 
 @part
 def _note_take(
-    state: Any,
-    launch: int,
-    operation: int,
-    counter: int,
-    block: int,
-    time: int,
+    state: Any, launch: int, operation: int, counter: int, block: int, time: int
 ) -> None:
     """Note the race of two thread blocks that take counts without an order: either may be first."""
     uses = state.uses[counter]
@@ -180,12 +156,7 @@ def _note_take(
 
 
 @part
-def _note_raise(
-    state: Any,
-    counter: int,
-    block: int,
-    time: int,
-) -> None:
+def _note_raise(state: Any, counter: int, block: int, time: int) -> None:
     """Note where raises have no order, so that a count does not tell which one it is."""
     uses = state.uses[counter]
     if uses[0] >= 0 and state.clocks[block, uses[0]] < uses[1] and state.is_late[counter] == 0:
@@ -196,13 +167,7 @@ def _note_raise(
 
 
 @part
-def _raise_all(
-    program: Any,
-    state: Any,
-    block: int,
-    operation: int,
-    time: int,
-) -> None:
+def _raise_all(program: Any, state: Any, block: int, operation: int, time: int) -> None:
     """Raise every item by one; the count carries the clock."""
     for place in range(program.item_first[operation], program.item_first[operation + 1]):
         counter = program.item[place]
@@ -216,13 +181,7 @@ def _raise_all(
 
 
 @part
-def _pass_barrier(
-    program: Any,
-    state: Any,
-    block: int,
-    operation: int,
-    time: int,
-) -> bool:
+def _pass_barrier(program: Any, state: Any, block: int, operation: int, time: int) -> bool:
     """Arrive at a barrier, or leave it once all have arrived."""
     barrier = program.barrier[operation]
     if state.arrived[block] < 0:
@@ -242,12 +201,7 @@ def _pass_barrier(
 
 
 @part
-def _has_packets(
-    program: Any,
-    state: Any,
-    launch: int,
-    operation: int,
-) -> bool:
+def _has_packets(program: Any, state: Any, launch: int, operation: int) -> bool:
     """Whether all packets that the operation reads are those of this launch."""
     odd = launch % 2
     for move in range(program.move_first[operation], program.move_first[operation + 1]):
@@ -262,14 +216,7 @@ def _has_packets(
 
 
 @part
-def _move_all(
-    program: Any,
-    state: Any,
-    launch: int,
-    block: int,
-    operation: int,
-    time: int,
-) -> None:
+def _move_all(program: Any, state: Any, launch: int, block: int, operation: int, time: int) -> None:
     """Read, add up and write all ranges of a data operation."""
     odd = launch % 2
     row = -1
@@ -301,13 +248,7 @@ def _move_all(
 
 
 @part
-def _await_packets(
-    program: Any,
-    state: Any,
-    odd: int,
-    block: int,
-    move: int,
-) -> None:
+def _await_packets(program: Any, state: Any, odd: int, block: int, move: int) -> None:
     """Whoever reads a packet is behind its writer."""
     last = -1
     for source in range(program.read_first[move], program.read_first[move + 1]):
@@ -323,14 +264,7 @@ def _await_packets(
 
 
 @part
-def _read(
-    state: Any,
-    cell: int,
-    actor: int,
-    time: int,
-    launch: int,
-    operation: int,
-) -> None:
+def _read(state: Any, cell: int, actor: int, time: int, launch: int, operation: int) -> None:
     """Note a read, and the race with an unordered write; drop reads that are before it."""
     clock = state.clocks[actor]
     writer = state.write_actor[cell]
@@ -358,14 +292,7 @@ def _read(
 
 
 @part
-def _write(
-    state: Any,
-    cell: int,
-    actor: int,
-    time: int,
-    launch: int,
-    operation: int,
-) -> None:
+def _write(state: Any, cell: int, actor: int, time: int, launch: int, operation: int) -> None:
     """Note a write, and the races with unordered accesses before it."""
     clock = state.clocks[actor]
     writer = state.write_actor[cell]
@@ -388,13 +315,7 @@ def _write(
 
 @part
 def _note_race(
-    state: Any,
-    launch: int,
-    operation: int,
-    cell: int,
-    other: int,
-    when: int,
-    actor: int,
+    state: Any, launch: int, operation: int, cell: int, other: int, when: int, actor: int
 ) -> None:
     """Keep a race; those of further cells of the same two operations are not kept."""
     count = state.scalars[RACES]
@@ -410,10 +331,7 @@ def _note_race(
 
 
 @part
-def _join(
-    clock: Clocks,
-    other: Clocks,
-) -> None:
+def _join(clock: Clocks, other: Clocks) -> None:
     """Move a clock forward to another one."""
     for actor in range(len(clock)):
         clock[actor] = max(clock[actor], other[actor])
@@ -429,10 +347,7 @@ def _take_clock(state: Any) -> int:
 
 
 @part
-def _free_clock(
-    state: Any,
-    row: int,
-) -> None:
+def _free_clock(state: Any, row: int) -> None:
     """Give a row of `kept` back."""
     state.free_clocks[state.scalars[FREE_CLOCKS]] = row
     state.scalars[FREE_CLOCKS] += 1
