@@ -7,6 +7,7 @@ is a set of ancestors for each, kept as the bits of one integer.
 from __future__ import annotations
 
 import math
+import random
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterator
 from typing import Any
@@ -39,10 +40,13 @@ class BadPlanError(Exception):
     """Something that no run can mean."""
 
 
-def judge(plan: Plan, launches: int) -> str:
-    """`ok`, or what is wrong with a plan: bad, deadlock, race, wrong or unbalanced."""
+def judge(plan: Plan, launches: int, seed: int = 0) -> str:
+    """`ok`, or what is wrong with a plan: bad, deadlock, race, wrong or unbalanced.
+
+    `seed` draws the order in which thread blocks take turns, and how long each turn is.
+    """
     try:
-        run = _Run(plan)
+        run = _Run(plan, seed)
         for _ in range(launches):
             verdict = run.launch()
             if verdict != "ok":
@@ -104,7 +108,8 @@ def _flat(operations: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
 
 
 class _Run:
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, seed: int) -> None:
+        self.draw = random.Random(seed)
         self.plan = plan
         self.gpus = plan["gpus"]
         self.in_place = plan.get("inplace", False)
@@ -150,9 +155,11 @@ class _Run:
         moved = True
         while moved:
             moved = False
-            for block in self.blocks:
-                while block.next < len(block.operations) and self.step(block):
+            for block in self.draw.sample(self.blocks, len(self.blocks)):
+                turns = self.draw.choice([1, 2, 100])
+                while turns and block.next < len(block.operations) and self.step(block):
                     block.next += 1
+                    turns -= 1
                     moved = True
         if any(block.next < len(block.operations) for block in self.blocks):
             return "deadlock"

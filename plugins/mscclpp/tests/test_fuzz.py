@@ -31,6 +31,9 @@ _BASES = (
 )
 
 
+_ORDERS = 3
+
+
 def _bases(folder: Path | None) -> list[dict[str, Any]]:
     found = [json.loads(one.content()) for one in samples()]
     if folder is not None:
@@ -42,8 +45,7 @@ def _is_accepted(plan: dict[str, Any]) -> bool:
     """Whether the check accepts a plan."""
     try:
         parsed = parse_plan(json.dumps(plan).encode(), "changed.json")
-    except HubError as error:
-        assert all(one.message for one in error.diagnostics)
+    except HubError:
         return False
     return check_plan(parsed).ok
 
@@ -57,8 +59,9 @@ def _assert_no_wrong_acceptance(bases: list[dict[str, Any]], seeds: range) -> in
             continue
         accepted += 1
         if "gpus" in plan and isinstance(plan["gpus"], list):
-            verdict = judge(plan, LAUNCHES)
-            assert verdict == "ok", f"seed {seed}: accepted, but {verdict}"
+            # Several orders of turns: a plan is right in all of them or not at all.
+            verdicts = {judge(plan, LAUNCHES, order) for order in range(_ORDERS)}
+            assert verdicts == {"ok"}, f"seed {seed}: accepted, but {verdicts}"
     return accepted
 
 

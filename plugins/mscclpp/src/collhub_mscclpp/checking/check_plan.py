@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from collhub_columns import Int64Array
 
-from collhub_mscclpp.checking.contents import contents_of
+from collhub_mscclpp.checking.contents import Contents, contents_of
 from collhub_mscclpp.checking.execution import Execution, LaunchResult
 from collhub_mscclpp.checking.habits import (
     check_block_barriers,
@@ -15,8 +17,9 @@ from collhub_mscclpp.checking.habits import (
     check_scratch,
 )
 from collhub_mscclpp.checking.limits import check_limits
-from collhub_mscclpp.checking.lowering import counters_of, program_of, ranges_of
-from collhub_mscclpp.checking.memory import has_contract, plan_memory
+from collhub_mscclpp.checking.lowering import Counters, counters_of, program_of, ranges_of
+from collhub_mscclpp.checking.memory import PlanMemory, has_contract, plan_memory
+from collhub_mscclpp.checking.program import Program
 from collhub_mscclpp.checking.report import (
     DEADLOCK,
     OK,
@@ -42,7 +45,10 @@ LAUNCHES = 3
 _MOST_ACTORS = 16384
 
 
-def check_plan(plan: Plan, launches: int = LAUNCHES) -> PlanReport:
+def check_plan(
+    plan: Plan,
+    launches: int = LAUNCHES,
+) -> PlanReport:
     """Judge a plan: static rules, then `launches` launches one after the other.
 
     Races are found between any two operations of any two launches; the contents of every launch are
@@ -54,24 +60,33 @@ def check_plan(plan: Plan, launches: int = LAUNCHES) -> PlanReport:
     if not check_operations(plan, findings) or not _is_small(plan, findings):
         return _report(findings, UNKNOWN, UNKNOWN, np.zeros(0, np.int64))
     try:
-        execution = _prepared(plan, findings, launches)
+        prepared = _prepared(plan, findings)
     except InputError as error:
         findings.on_plan("plan-size", error.diagnostics[0].message, error.diagnostics[0].cure)
         return _report(findings, UNKNOWN, UNKNOWN, np.zeros(0, np.int64))
-    verdicts: list[str] = []
-    orders: list[Int64Array] = []
+    execution, results = _launched(prepared, launches)
+    verdicts = [_verdict(result, findings) for result in results]
     story = Story(plan, execution, findings)
-    for number in range(launches):
-        result = execution.launch()
-        verdicts.append(_verdict(result, findings))
-        orders.append(result.order)
+    for number, result in enumerate(results):
         story.tell(result, number)
-        if verdicts[-1] == DEADLOCK:
-            break
-    return _report(findings, verdicts[0], _worst(verdicts), orders[0])
+    return _report(findings, verdicts[0], _worst(verdicts), results[0].order)
 
 
-def _prepared(plan: Plan, findings: PlanFindings, launches: int) -> Execution:
+@dataclass(frozen=True, slots=True, eq=False)
+class _Prepared:
+    """A plan in the form that runs."""
+
+    plan: Plan
+    memory: PlanMemory
+    program: Program
+    counters: Counters
+    contents: Contents
+
+
+def _prepared(
+    plan: Plan,
+    findings: PlanFindings,
+) -> _Prepared:
     """The plan in memory, with the rules that need its ranges and counters checked."""
     memory = plan_memory(plan)
     counters, ranges = counters_of(plan), ranges_of(plan, memory)
@@ -83,8 +98,34 @@ def _prepared(plan: Plan, findings: PlanFindings, launches: int) -> Execution:
     check_habits(plan, findings)
     check_block_barriers(plan, findings)
     program = program_of(plan, counters, ranges)
-    contents = contents_of(memory)
-    return Execution(plan, memory, program, counters, contents, launches, has_contract(plan))
+    return _Prepared(plan, memory, program, counters, contents_of(memory))
+
+
+def _launched(prepared: _Prepared, launches: int) -> tuple[Execution, list[LaunchResult]]:
+    """Launch after launch, up to one that does not end.
+
+    Where counters turn out to be raised in no order, all is done again with what their counts then
+    tell, until no further ones turn up: each round has at least one more.
+    """
+    late: frozenset[int] = frozenset()
+    while True:
+        execution = Execution(
+            prepared.plan,
+            prepared.memory,
+            prepared.program,
+            prepared.counters,
+            prepared.contents,
+            launches,
+            has_contract(prepared.plan),
+            late,
+        )
+        results: list[LaunchResult] = []
+        while len(results) < launches and not (results and len(results[-1].blocked)):
+            results.append(execution.launch())
+        found = execution.unordered_counters()
+        if not found:
+            return execution, results
+        late |= found
 
 
 def _is_small(plan: Plan, findings: PlanFindings) -> bool:

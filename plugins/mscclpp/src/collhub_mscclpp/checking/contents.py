@@ -30,12 +30,22 @@ class Contents:
     offset: Int64Array
     expected: UInt64Array
 
-    def wrong(self, value: UInt64Array, is_defined: UInt8Array) -> BoolArray:
+    def wrong(
+        self,
+        value: UInt64Array,
+        is_defined: UInt8Array,
+    ) -> BoolArray:
         """Which rows of `outputs` do not hold what is promised: bool[outputs]."""
         held = value[self.outputs]
-        return (is_defined[self.outputs] == 0) | (held != self.expected)
+        is_wrong: BoolArray = (is_defined[self.outputs] == 0) | (held != self.expected)
+        return is_wrong
 
-    def describe(self, row: int, value: UInt64Array, is_defined: UInt8Array) -> str:
+    def describe(
+        self,
+        row: int,
+        value: UInt64Array,
+        is_defined: UInt8Array,
+    ) -> str:
         """What is wrong with an output, as far as a single contribution tells."""
         cell = self.outputs[row]
         if not is_defined[cell]:
@@ -51,7 +61,10 @@ class Contents:
         owner = self._owner(held[0])
         return f"holds the input of {owner}" if owner else "holds other contributions"
 
-    def _owner(self, word: np.uint64) -> str:
+    def _owner(
+        self,
+        word: np.uint64,
+    ) -> str:
         """Whose contribution a word is."""
         found = np.flatnonzero(self.words == word)
         if not len(found):

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
-from collhub_columns import BoolArray, Int64Array
+from collhub_columns import BoolArray, Int64Array, UInt8Array, UInt64Array
 
 from collhub_mscclpp.checking.contents import Contents
 from collhub_mscclpp.checking.lowering import Counters, block_ranks
 from collhub_mscclpp.checking.memory import PlanMemory, buffer_cells
+from collhub_mscclpp.checking.program import (
+    FREE_CLOCKS,
+    FREE_READS,
+    NEXT_READ,
+    RACES,
+    Program,
+    State,
+)
 from collhub_mscclpp.plans.operations import Role
 from collhub_mscclpp.plans.records import Plan
 from hub_core.model import Buffer
-
-if TYPE_CHECKING:
-    from collhub_mscclpp.checking.kernel import Program, State
 
 _FIRST_POOL = 64
 _MOST_RACES = 256
@@ -42,12 +46,15 @@ class Race:
 class LaunchResult:
     """One launch. `blocked`: rows of the operations at which thread blocks stand for ever.
 
-    `wrong`: bool[outputs] of `Contents`; `order`: operations as they were done.
+    `wrong`: bool[outputs] of `Contents`; `value`, `is_defined`: of all cells after it, where some
+    are wrong, else empty; `order`: operations as they were done.
     """
 
     blocked: Int64Array
     races: tuple[Race, ...]
     wrong: BoolArray
+    value: UInt64Array
+    is_defined: UInt8Array
     order: Int64Array
 
 
@@ -63,8 +70,13 @@ class Execution:
         contents: Contents,
         launches: int,
         has_host: bool,
+        late: frozenset[int] = frozenset(),
     ) -> None:
-        """`has_host`: whether the host's filling of inputs and reading of outputs are judged."""
+        """Lay memory and counters out.
+
+        `has_host`: whether the host's filling of inputs and reading of outputs are judged; `late`:
+        counters whose raises have no order.
+        """
         self.memory = memory
         self.contents = contents
         self._plan = plan
@@ -73,9 +85,18 @@ class Execution:
         self._rank_of_block = block_ranks(plan)
         self._blocks = len(plan.blocks)
         self._launch = 0
+        self.counters = counters
         self.state = _new_state(plan, memory, program, counters, launches)
+        self.state.is_late[list(late)] = 1
 
-    def rank_of(self, operation: int) -> int:
+    def unordered_counters(self) -> frozenset[int]:
+        """Counters that were raised by thread blocks without an order, and were not known to be."""
+        return frozenset(np.flatnonzero(self.state.is_late == 2).tolist())
+
+    def rank_of(
+        self,
+        operation: int,
+    ) -> int:
         """Rank that an operation runs on."""
         return int(self._rank_of_block[self._plan.operations.block[operation]])
 
@@ -88,7 +109,16 @@ class Execution:
         if not len(blocked):
             self._end()
         wrong = self.contents.wrong(state.value, state.is_defined)
-        result = LaunchResult(blocked, self._races(), wrong, state.order[:done].copy())
+        # Copies for messages only: most launches are right.
+        shown = slice(None) if wrong.any() else slice(0)
+        result = LaunchResult(
+            blocked,
+            self._races(),
+            wrong,
+            state.value[shown].copy(),
+            state.is_defined[shown].copy(),
+            state.order[:done].copy(),
+        )
         self._launch += 1
         return result
 
@@ -101,7 +131,8 @@ class Execution:
         state.position[:] = self._program.block_first[:-1]
         state.item_at[:] = 0
         state.arrived[:] = -1
-        state.scalars[2] = 0
+        state.scalars[RACES] = 0
+        state.taken[:] = 0
         self._join_ranks(2 * self._launch + 1)
         self._host(Buffer.INPUT, 2 * self._launch + 1, True)
 
@@ -111,7 +142,10 @@ class Execution:
         self._host(Buffer.OUTPUT, 2 * self._launch + 2, False)
         self._free_clocks()
 
-    def _join_ranks(self, time: int) -> None:
+    def _join_ranks(
+        self,
+        time: int,
+    ) -> None:
         """The stream of a rank: whatever comes next knows all that its thread blocks did."""
         clocks = self.state.clocks
         for rank in range(self._plan.num_ranks):
@@ -121,7 +155,12 @@ class Execution:
             joined[host] = time
             clocks[actors] = joined
 
-    def _host(self, buffer: Buffer, time: int, is_write: bool) -> None:
+    def _host(
+        self,
+        buffer: Buffer,
+        time: int,
+        is_write: bool,
+    ) -> None:
         from collhub_mscclpp.checking.kernel import host_access
 
         if not self._has_host:
@@ -151,27 +190,33 @@ class Execution:
         kept = self.state.kept
         rows = len(kept)
         free = np.zeros(2 * rows, np.int64)
-        left = int(self.state.scalars[0])
+        left = int(self.state.scalars[FREE_CLOCKS])
         free[:left] = self.state.free_clocks[:left]
         free[left : left + rows] = np.arange(rows, 2 * rows)
-        self.state.scalars[0] = left + rows
+        self.state.scalars[FREE_CLOCKS] = left + rows
         self.state = self.state._replace(
             kept=np.concatenate([kept, np.zeros_like(kept)]), free_clocks=free
         )
 
-    def _reserve_reads(self, count: int) -> None:
-        lacking = count - int(self.state.scalars[1])
+    def _reserve_reads(
+        self,
+        count: int,
+    ) -> None:
+        lacking = count - int(self.state.scalars[FREE_READS])
         if lacking > 0:
             self._more_reads(max(lacking, len(self.state.read_next)))
 
-    def _more_reads(self, count: int) -> None:
+    def _more_reads(
+        self,
+        count: int,
+    ) -> None:
         state = self.state
         rows = len(state.read_next)
         # New entries are linked in a row, the last one to those that are free already.
         added = np.arange(rows + 1, rows + count + 1, dtype=np.int32)
-        added[-1] = state.scalars[3]
-        state.scalars[3] = rows
-        state.scalars[1] += count
+        added[-1] = state.scalars[NEXT_READ]
+        state.scalars[NEXT_READ] = rows
+        state.scalars[FREE_READS] += count
         empty = np.zeros(count, np.int32)
         self.state = state._replace(
             read_actor=np.concatenate([state.read_actor, empty]),
@@ -188,13 +233,13 @@ class Execution:
             in_use[rows[rows >= 0]] = True
         free = np.flatnonzero(~in_use)
         state.free_clocks[: len(free)] = free
-        state.scalars[0] = len(free)
+        state.scalars[FREE_CLOCKS] = len(free)
 
     def _races(self) -> tuple[Race, ...]:
         """The races of this launch, one for every two operations."""
-        found = {}
+        found: dict[tuple[int, ...], Race] = {}
         for launch, operation, cell, actor, time, own in self.state.races[
-            : self.state.scalars[2]
+            : self.state.scalars[RACES]
         ].tolist():
             del launch
             other, other_launch = self._operation_at(actor, time)
@@ -203,7 +248,11 @@ class Execution:
             found.setdefault((operation, other, other_launch, race.host_rank), race)
         return tuple(found.values())
 
-    def _operation_at(self, actor: int, time: int) -> tuple[int, int]:
+    def _operation_at(
+        self,
+        actor: int,
+        time: int,
+    ) -> tuple[int, int]:
         """(operation, launch) of the operation that an actor did at a time; -1 for the host."""
         if actor >= self._blocks:
             return -1, (time - 1) // 2
@@ -213,11 +262,13 @@ class Execution:
 
 
 def _new_state(
-    plan: Plan, memory: PlanMemory, program: Program, counters: Counters, launches: int
+    plan: Plan,
+    memory: PlanMemory,
+    program: Program,
+    counters: Counters,
+    launches: int,
 ) -> State:
     """The state before the first launch."""
-    from collhub_mscclpp.checking.kernel import State
-
     blocks = len(plan.blocks)
     actors = blocks + plan.num_ranks
     cells = memory.layout.total
@@ -242,6 +293,12 @@ def _new_state(
         position=program.block_first[:-1].copy(),
         item_at=np.zeros(blocks, np.int64),
         arrived=np.full(blocks, -1, np.int64),
+        uses=np.full((number, 4), -1, np.int32),
+        is_late=np.zeros(number, np.uint8),
+        late=np.zeros((number, actors), np.int32),
+        taken=np.zeros(number, np.int64),
+        # What is there at first is counted too, and nobody raised it: then nothing is known.
+        raised=np.where(counters.initial > 0, 0, uses_of_counters(program, counters)[0]),
         head=np.zeros(number, np.int64),
         tail=initial,
         queue_first=queue_first,
@@ -256,7 +313,11 @@ def _new_state(
     )
 
 
-def _queues(program: Program, counters: Counters, launches: int) -> tuple[Int64Array, Int64Array]:
+def _queues(
+    program: Program,
+    counters: Counters,
+    launches: int,
+) -> tuple[Int64Array, Int64Array]:
     """Counts that are there at first, and the most that are there ever, of every counter."""
     raised, awaited = uses_of_counters(program, counters)
     # Of a large initial value only what can be taken matters.
@@ -264,7 +325,10 @@ def _queues(program: Program, counters: Counters, launches: int) -> tuple[Int64A
     return initial, initial + raised * launches
 
 
-def uses_of_counters(program: Program, counters: Counters) -> tuple[Int64Array, Int64Array]:
+def uses_of_counters(
+    program: Program,
+    counters: Counters,
+) -> tuple[Int64Array, Int64Array]:
     """(raised, awaited): how often a launch raises, and awaits, every counter."""
     operation = np.repeat(np.arange(len(program.role)), np.diff(program.item_first))
     role = program.role[operation]

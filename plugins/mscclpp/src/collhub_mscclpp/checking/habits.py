@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from collhub_columns import expanded_ranges
+from collhub_columns import BoolArray, expanded_ranges
 
 from collhub_mscclpp.checking.lowering import Ranges
 from collhub_mscclpp.checking.memory import PlanMemory
@@ -18,7 +18,10 @@ _MEMORY = CHANNEL_TYPES.index("memory")
 _MEETING = (Role.NOP, Role.BARRIER)
 
 
-def check_habits(plan: Plan, findings: PlanFindings) -> None:
+def check_habits(
+    plan: Plan,
+    findings: PlanFindings,
+) -> None:
     """Warn of operations that do something else than their fields say."""
     table, operands = plan.operations, plan.operands
     first_of: dict[int, int] = {}
@@ -48,7 +51,10 @@ def check_habits(plan: Plan, findings: PlanFindings) -> None:
             findings.warn_at("memory-signal", row, message, "write put, nop, signal")
 
 
-def check_pipelines(plan: Plan, findings: PlanFindings) -> None:
+def check_pipelines(
+    plan: Plan,
+    findings: PlanFindings,
+) -> None:
     """Find operations in pipelines whose ranges are not exactly those of the pipeline."""
     table, operands = plan.operations, plan.operands
     outer = table.pipeline[operands.operation]
@@ -61,7 +67,12 @@ def check_pipelines(plan: Plan, findings: PlanFindings) -> None:
         findings.at("pipeline-range", row, message, "the executor's sizes wrap otherwise")
 
 
-def check_scratch(plan: Plan, memory: PlanMemory, ranges: Ranges, findings: PlanFindings) -> None:
+def check_scratch(
+    plan: Plan,
+    memory: PlanMemory,
+    ranges: Ranges,
+    findings: PlanFindings,
+) -> None:
     """Find scratch chunks that are plain and packets in one launch, and packets without room."""
     operands = plan.operands
     buffer = operands.buffer[ranges.operand]
@@ -85,8 +96,8 @@ def _check_mixture(
     plan: Plan,
     memory: PlanMemory,
     ranges: Ranges,
-    is_plain: np.ndarray,  # type: ignore[type-arg]
-    is_packet: np.ndarray,  # type: ignore[type-arg]
+    is_plain: BoolArray,
+    is_packet: BoolArray,
     findings: PlanFindings,
 ) -> None:
     """Find places of the scratch that both forms use."""
@@ -106,7 +117,11 @@ def _check_mixture(
             findings.at("scratch-forms", row, message, "give packets scratch of their own")
 
 
-def check_overlaps(plan: Plan, ranges: Ranges, findings: PlanFindings) -> None:
+def check_overlaps(
+    plan: Plan,
+    ranges: Ranges,
+    findings: PlanFindings,
+) -> None:
     """Find operations whose threads read and write ranges that overlap, in no order."""
     operation = plan.operands.operation[ranges.operand]
     key = operation * (int(ranges.move.max(initial=0)) + 1) + ranges.move
@@ -125,7 +140,10 @@ def check_overlaps(plan: Plan, ranges: Ranges, findings: PlanFindings) -> None:
         findings.at("overlap", row, message, "use ranges apart, or equal")
 
 
-def check_block_barriers(plan: Plan, findings: PlanFindings) -> None:
+def check_block_barriers(
+    plan: Plan,
+    findings: PlanFindings,
+) -> None:
     """Warn of operations that threads of a block do without meeting those before them."""
     table = plan.operations
     waited, moved, last_block = -1, -1, -1
@@ -152,6 +170,9 @@ def check_block_barriers(plan: Plan, findings: PlanFindings) -> None:
             waited = row
 
 
-def _name(plan: Plan, row: int) -> str:
+def _name(
+    plan: Plan,
+    row: int,
+) -> str:
     operation = plan.operation(row)
     return operation.name if operation else plan.unknown_names[row]

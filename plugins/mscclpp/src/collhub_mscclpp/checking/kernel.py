@@ -19,95 +19,25 @@ A run stops where a pool is used up; the caller enlarges it and calls again, not
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
-from collhub_columns import Int32Array, Int64Array, UInt8Array, UInt64Array
+from collhub_columns import Int64Array
 from collhub_packing.compiling import kernel, part
 
-Clocks = npt.NDArray[np.int32]
+from collhub_mscclpp.checking.program import (
+    FREE_CLOCKS,
+    FREE_READS,
+    NEXT_READ,
+    RACES,
+    Clocks,
+)
 
 # Codes of `Role` in `plans.operations`, as numbers that machine code compares.
 SIGNAL, WAIT, ACQUIRE, RELEASE, BARRIER, DATA = 1, 2, 3, 4, 5, 7
 
 # What a run comes to an end with.
 STUCK, POOL_OF_CLOCKS, POOL_OF_READS = 0, 1, 2
-
-# Entries of `State.scalars`: free entries of the pools, found races, first free read.
-FREE_CLOCKS, FREE_READS, RACES, NEXT_READ = 0, 1, 2, 3
-
-
-class Program(NamedTuple):
-    """A plan in the form that runs; int64 columns unless stated.
-
-    `block_first` [blocks + 1]: operations of a thread block. For every operation: `role`, `barrier`
-    (-1 for none), `barrier_blocks`, and CSR pointers `item_first` into `item` (counters that are
-    raised or awaited, -1: nobody is there) and `move_first` into moves. For every move: `cells`,
-    and CSR pointers `read_first`, `write_first`; every written cell gets the sum of the read ones.
-    For every range: its first cell, what is added to it in every second launch, and whether it is
-    packets (uint8).
-    """
-
-    block_first: Int64Array
-    role: Int64Array
-    barrier: Int64Array
-    barrier_blocks: Int64Array
-    item_first: Int64Array
-    item: Int64Array
-    move_first: Int64Array
-    cells: Int64Array
-    read_first: Int64Array
-    read_base: Int64Array
-    read_shift: Int64Array
-    read_is_packet: UInt8Array
-    write_first: Int64Array
-    write_base: Int64Array
-    write_shift: Int64Array
-    write_is_packet: UInt8Array
-
-
-class State(NamedTuple):
-    """All that changes while a plan runs.
-
-    `clocks` int32[actors, actors]; `kept` int32[pool, actors]: clocks at signals, releases and
-    packets, free rows listed in `free_clocks`. Per cell: `value`, `is_defined`, `packet` (launch
-    that wrote it, from 1) and `packet_clock` (row of `kept`), `write_actor`, `write_time`, and
-    `reads`: head of a list in the pool of `read_actor`, `read_time`, `read_next`. Per thread block:
-    `position` of its next operation, `item_at`: items of it that are done, `arrived`: generation of
-    the barrier that it waits at, or -1. Per counter: `head` and `tail` in `queue` from
-    `queue_first` on. Per barrier: `generation`, `waiting`, and clocks `gathered`, `released`.
-    `order`: operations as they were done, `races`: launch, operation, cell, other actor and its
-    time, own actor.
-    """
-
-    clocks: Clocks
-    kept: Clocks
-    free_clocks: Int64Array
-    value: UInt64Array
-    is_defined: UInt8Array
-    packet: Int32Array
-    packet_clock: Int32Array
-    write_actor: Int32Array
-    write_time: Int32Array
-    reads: Int32Array
-    read_actor: Int32Array
-    read_time: Int32Array
-    read_next: Int32Array
-    position: Int64Array
-    item_at: Int64Array
-    arrived: Int64Array
-    head: Int64Array
-    tail: Int64Array
-    queue_first: Int64Array
-    queue: Int64Array
-    generation: Int64Array
-    waiting: Int64Array
-    gathered: Clocks
-    released: Clocks
-    order: Int64Array
-    races: Int64Array
-    scalars: Int64Array
 
 
 @kernel
@@ -154,7 +84,7 @@ def host_access(
 @part
 def _clocks_of(program: Any, operation: int) -> int:
     """How many clocks an operation may keep: one for each signal, and one for its packets."""
-    items = program.item_first[operation + 1] - program.item_first[operation]
+    items: int = program.item_first[operation + 1] - program.item_first[operation]
     return items + 1
 
 
@@ -175,7 +105,7 @@ def _step(program: Any, state: Any, launch: int, block: int, operation: int) -> 
     first = program.block_first[block]
     time = launch * (program.block_first[block + 1] - first) + operation - first + 1
     if role in (WAIT, ACQUIRE):
-        if not _take_all(program, state, block, operation):
+        if not _take_all(program, state, launch, block, operation, time):
             return False
     elif role == BARRIER:
         if not _pass_barrier(program, state, block, operation, time):
@@ -187,12 +117,12 @@ def _step(program: Any, state: Any, launch: int, block: int, operation: int) -> 
         _move_all(program, state, launch, block, operation, time)
     state.clocks[block, block] = time
     if role in (SIGNAL, RELEASE, DATA):
-        _raise_all(program, state, block, operation)
+        _raise_all(program, state, block, operation, time)
     return True
 
 
 @part
-def _take_all(program: Any, state: Any, block: int, operation: int) -> bool:
+def _take_all(program: Any, state: Any, launch: int, block: int, operation: int, time: int) -> bool:
     """Take one count of every item; those that were taken before the wait stay taken."""
     first, last = program.item_first[operation], program.item_first[operation + 1]
     while first + state.item_at[block] < last:
@@ -202,19 +132,48 @@ def _take_all(program: Any, state: Any, block: int, operation: int) -> bool:
         row = state.queue[state.queue_first[counter] + state.head[counter]]
         state.head[counter] += 1
         state.item_at[block] += 1
+        state.taken[counter] += 1
+        _note_take(state, launch, operation, counter, block, time)
         if row >= 0:
-            _join(state.clocks[block], state.kept[row])
+            if state.is_late[counter] != 1:
+                _join(state.clocks[block], state.kept[row])
             _free_clock(state, row)
+        # Raises without an order: which one came tells only the last count of the launch.
+        if state.is_late[counter] == 1 and state.taken[counter] == state.raised[counter]:
+            _join(state.clocks[block], state.late[counter])
     return True
 
 
 @part
-def _raise_all(program: Any, state: Any, block: int, operation: int) -> None:
+def _note_take(
+    state: Any, launch: int, operation: int, counter: int, block: int, time: int
+) -> None:
+    """Note the race of two thread blocks that take counts without an order: either may be first."""
+    uses = state.uses[counter]
+    if uses[2] >= 0 and state.clocks[block, uses[2]] < uses[3]:
+        _note_race(state, launch, operation, -1 - counter, uses[2], uses[3], block)
+    uses[2], uses[3] = block, time
+
+
+@part
+def _note_raise(state: Any, counter: int, block: int, time: int) -> None:
+    """Note where raises have no order, so that a count does not tell which one it is."""
+    uses = state.uses[counter]
+    if uses[0] >= 0 and state.clocks[block, uses[0]] < uses[1] and state.is_late[counter] == 0:
+        state.is_late[counter] = 2
+    uses[0], uses[1] = block, time
+    if state.is_late[counter] == 1:
+        _join(state.late[counter], state.clocks[block])
+
+
+@part
+def _raise_all(program: Any, state: Any, block: int, operation: int, time: int) -> None:
     """Raise every item by one; the count carries the clock."""
     for place in range(program.item_first[operation], program.item_first[operation + 1]):
         counter = program.item[place]
         if counter < 0:
             continue
+        _note_raise(state, counter, block, time)
         row = _take_clock(state)
         state.kept[row] = state.clocks[block]
         state.queue[state.queue_first[counter] + state.tail[counter]] = row
@@ -273,6 +232,10 @@ def _move_all(program: Any, state: Any, launch: int, block: int, operation: int,
                 is_defined &= state.is_defined[cell]
             for target in range(program.write_first[move], program.write_first[move + 1]):
                 cell = program.write_base[target] + odd * program.write_shift[target] + offset
+                if program.write_is_packet[target] and state.packet[cell] == launch + 1:
+                    # Its reader takes the first one or this one, as it happens.
+                    writer, when = state.write_actor[cell], state.write_time[cell]
+                    _note_race(state, launch, operation, cell, writer, when, block)
                 _write(state, cell, block, time, launch, operation)
                 state.value[cell] = total
                 state.is_defined[cell] = is_defined
@@ -379,7 +342,8 @@ def _take_clock(state: Any) -> int:
     """A free row of `kept`: `run` has seen to it that there is one."""
     left = state.scalars[FREE_CLOCKS]
     state.scalars[FREE_CLOCKS] = left - 1
-    return state.free_clocks[left - 1]
+    row: int = state.free_clocks[left - 1]
+    return row
 
 
 @part

@@ -17,7 +17,10 @@ MOST_BARRIERS = 16
 MOST_SEMAPHORES_OF_OPERATION = 16
 
 
-def check_limits(plan: Plan, findings: PlanFindings) -> None:
+def check_limits(
+    plan: Plan,
+    findings: PlanFindings,
+) -> None:
     """Find what exceeds a table of the executor (`execution_common.hpp`)."""
     _check_blocks(plan, findings)
     _check_ranges(plan, findings)
@@ -28,7 +31,10 @@ def check_limits(plan: Plan, findings: PlanFindings) -> None:
         findings.refuse_at("limit-barriers", row, message, "number barriers of a rank from 0")
 
 
-def _check_blocks(plan: Plan, findings: PlanFindings) -> None:
+def _check_blocks(
+    plan: Plan,
+    findings: PlanFindings,
+) -> None:
     count = np.bincount(plan.operations.block, minlength=len(plan.blocks))
     for number, block in enumerate(plan.blocks):
         name = f"thread block {block.position}"
@@ -39,7 +45,11 @@ def _check_blocks(plan: Plan, findings: PlanFindings) -> None:
         _check_tables(block, name, findings)
 
 
-def _check_tables(block: ThreadBlock, name: str, findings: PlanFindings) -> None:
+def _check_tables(
+    block: ThreadBlock,
+    name: str,
+    findings: PlanFindings,
+) -> None:
     """Channels and remote buffers of a thread block."""
     cure = "divide its peers among several thread blocks"
     for kind in CHANNEL_TYPES:
@@ -56,7 +66,10 @@ def _check_tables(block: ThreadBlock, name: str, findings: PlanFindings) -> None
             findings.refuse_rank("limit-remote-buffers", block.rank, message, cure)
 
 
-def _check_ranges(plan: Plan, findings: PlanFindings) -> None:
+def _check_ranges(
+    plan: Plan,
+    findings: PlanFindings,
+) -> None:
     operands = plan.operands
     for side, key in ((0, "src_buff"), (1, "dst_buff")):
         rows = operands.operation[operands.is_dst == side]
@@ -66,7 +79,10 @@ def _check_ranges(plan: Plan, findings: PlanFindings) -> None:
             findings.refuse_at("limit-ranges", row, message, "divide the operation")
 
 
-def _check_items(plan: Plan, findings: PlanFindings) -> None:
+def _check_items(
+    plan: Plan,
+    findings: PlanFindings,
+) -> None:
     count = np.bincount(plan.items.operation, minlength=len(plan.operations))
     for row in np.flatnonzero(count > MOST_CHANNELS_OF_OPERATION).tolist():
         operation = plan.operation(row)

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from collhub_columns import Int64Array, UInt8Array, group_pointer, row_pointer
 
-from collhub_mscclpp.checking.kernel import Program
 from collhub_mscclpp.checking.memory import PlanMemory
+from collhub_mscclpp.checking.program import Program
 from collhub_mscclpp.plans.operations import CHANNEL_TYPES, KNOWN, Role, Scope
 from collhub_mscclpp.plans.records import Plan
 from hub_core.model import Buffer
@@ -58,7 +58,11 @@ class Ranges:
     is_dst: UInt8Array
 
 
-def program_of(plan: Plan, counters: Counters, ranges: Ranges) -> Program:
+def program_of(
+    plan: Plan,
+    counters: Counters,
+    ranges: Ranges,
+) -> Program:
     """The program of a plan whose ranges all lie in their buffers."""
     table = plan.operations
     rows = len(table)
@@ -112,7 +116,10 @@ def block_ranks(plan: Plan) -> Int64Array:
     return np.asarray([block.rank for block in plan.blocks], np.int64)
 
 
-def ranges_of(plan: Plan, memory: PlanMemory) -> Ranges:
+def ranges_of(
+    plan: Plan,
+    memory: PlanMemory,
+) -> Ranges:
     """All ranges in cells, as the executor resolves them."""
     operands, table = plan.operands, plan.operations
     code = table.code[operands.operation]
@@ -175,7 +182,10 @@ def as_executed(plan: Plan) -> tuple[Int64Array, Int64Array]:
     return buffer, _indices_as_executed(plan, _IS_GET[code])
 
 
-def _indices_as_executed(plan: Plan, is_get: UInt8Array) -> Int64Array:
+def _indices_as_executed(
+    plan: Plan,
+    is_get: UInt8Array,
+) -> Int64Array:
     """Indices; a get adds that of its source to the local address, and the other way round."""
     operands = plan.operands
     index = operands.index.copy()
@@ -229,7 +239,10 @@ def counters_of(plan: Plan) -> Counters:
 class _Pairing:
     """Numbers counters as they are asked for."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+    ) -> None:
         self._plan = plan
         self.names: list[str] = []
         self.targets: list[int] = []
@@ -242,14 +255,25 @@ class _Pairing:
             for kind, peers in gpu.peers.items():
                 self._add_rank(rank, kind, peers)
 
-    def _add_rank(self, rank: int, kind: str, peers: tuple[int, ...]) -> None:
+    def _add_rank(
+        self,
+        rank: int,
+        kind: str,
+        peers: tuple[int, ...],
+    ) -> None:
         seen: dict[int, int] = defaultdict(int)
         for channel, peer in enumerate(peers):
             self._ends[rank, kind, channel] = (peer, seen[peer])
             self._connections.add((rank, kind, peer, seen[peer]))
             seen[peer] += 1
 
-    def counter(self, rank: int, role: int, kind: int, item: int) -> int:
+    def counter(
+        self,
+        rank: int,
+        role: int,
+        kind: int,
+        item: int,
+    ) -> int:
         """Number of the counter that an operation raises or awaits; -1 for nobody's."""
         if role in (Role.ACQUIRE, Role.RELEASE):
             initial = self._plan.gpus[rank].semaphores[item]
@@ -264,7 +288,12 @@ class _Pairing:
         source, target = (peer, rank) if role == Role.WAIT else (rank, peer)
         return self._number((name, source, target, which), target, 0)
 
-    def _number(self, key: tuple[object, ...], target: int, initial: int) -> int:
+    def _number(
+        self,
+        key: tuple[object, ...],
+        target: int,
+        initial: int,
+    ) -> int:
         if key not in self._numbers:
             self._numbers[key] = len(self.names)
             self.names.append(_words(key))

@@ -87,13 +87,16 @@ def collective_of(plan: Plan, cells: int) -> Collective:
     Only what it claims and its chunk counts allow: `counts_defect` tells where they do not.
     """
     header, num_ranks = plan.header, plan.num_ranks
-    modes = {"in_place": header.in_place, "out_of_place": not header.in_place}
     kind = _KINDS.get(header.collective)
     if kind is None or counts_defect(plan):
-        return _custom(plan, cells, modes)
+        return _custom(plan, cells)
     first = plan.gpus[0]
     return Collective(
-        kind, num_ranks, max(first.input_chunks, first.output_chunks) * cells, **modes
+        kind,
+        num_ranks,
+        max(first.input_chunks, first.output_chunks) * cells,
+        in_place=header.in_place,
+        out_of_place=not header.in_place,
     )
 
 
@@ -124,7 +127,10 @@ def counts_defect(plan: Plan) -> str:
     return ""
 
 
-def _custom(plan: Plan, cells: int, modes: Mapping[str, bool]) -> Collective:
+def _custom(
+    plan: Plan,
+    cells: int,
+) -> Collective:
     """A custom collective of the stated buffers."""
     given = np.asarray([gpu.input_chunks * cells for gpu in plan.gpus], np.int64)
     made = np.asarray([gpu.output_chunks * cells for gpu in plan.gpus], np.int64)
@@ -134,7 +140,14 @@ def _custom(plan: Plan, cells: int, modes: Mapping[str, bool]) -> Collective:
     defined = np.ones(plan.num_ranks, np.bool_)
     contract = CustomContract(given, made, defined, expected)
     most = max(1, int(given.max()), int(made.max()))
-    return Collective(CollectiveKind.CUSTOM, plan.num_ranks, most, contract=contract, **modes)
+    return Collective(
+        CollectiveKind.CUSTOM,
+        plan.num_ranks,
+        most,
+        in_place=plan.header.in_place,
+        out_of_place=not plan.header.in_place,
+        contract=contract,
+    )
 
 
 def _from_previous_rank(made: Int64Array) -> Contributions:
@@ -144,7 +157,10 @@ def _from_previous_rank(made: Int64Array) -> Contributions:
     return Contributions(rank, offset, (rank - 1) % len(made), offset)
 
 
-def buffer_cells(memory: PlanMemory, buffer: Buffer) -> tuple[Int64Array, Int64Array]:
+def buffer_cells(
+    memory: PlanMemory,
+    buffer: Buffer,
+) -> tuple[Int64Array, Int64Array]:
     """(rank, cell) of every cell of INPUT or OUTPUT of all ranks, in order."""
     size = memory.layout.size[:, buffer]
     rank = np.repeat(np.arange(len(size)), size)

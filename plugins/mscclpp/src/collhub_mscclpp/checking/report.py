@@ -73,24 +73,53 @@ class PlanFindings:
             code, f"{self.plan.describe_within_rank(row)}: {message}", place, cure, severity
         )
 
-    def warn_at(self, code: str, row: int, message: str, cure: str = "") -> None:
+    def warn_at(
+        self,
+        code: str,
+        row: int,
+        message: str,
+        cure: str = "",
+    ) -> None:
         """Add a warning on an operation."""
         self.at(code, row, message, cure, Severity.WARNING)
 
-    def on_rank(self, code: str, rank: int, message: str, cure: str = "") -> None:
+    def on_rank(
+        self,
+        code: str,
+        rank: int,
+        message: str,
+        cure: str = "",
+    ) -> None:
         """Add an error on a rank."""
         self.found.add(code, message, Location(self.plan.file, rank=rank), cure)
 
-    def on_plan(self, code: str, message: str, cure: str = "") -> None:
+    def on_plan(
+        self,
+        code: str,
+        message: str,
+        cure: str = "",
+    ) -> None:
         """Add an error on the plan as a whole."""
         self.found.add(code, message, Location(self.plan.file), cure)
 
-    def refuse_at(self, code: str, row: int, message: str, cure: str = "") -> None:
+    def refuse_at(
+        self,
+        code: str,
+        row: int,
+        message: str,
+        cure: str = "",
+    ) -> None:
         """Add an error that the executor does not load, or that overruns its tables."""
         self.breaks_loading = True
         self.at(code, row, message, cure)
 
-    def refuse_rank(self, code: str, rank: int, message: str, cure: str = "") -> None:
+    def refuse_rank(
+        self,
+        code: str,
+        rank: int,
+        message: str,
+        cure: str = "",
+    ) -> None:
         """The same on a rank."""
         self.breaks_loading = True
         self.on_rank(code, rank, message, cure)

@@ -23,7 +23,10 @@ _COLLECTIVES = (
 )
 
 
-def check_header(plan: Plan, findings: PlanFindings) -> None:
+def check_header(
+    plan: Plan,
+    findings: PlanFindings,
+) -> None:
     """Find chunk counts that the executor divides by, or that the collective contradicts."""
     for rank, gpu in enumerate(plan.gpus):
         for name, count in (("input", gpu.input_chunks), ("output", gpu.output_chunks)):
@@ -79,7 +82,10 @@ def _check_sizes(plan: Plan, findings: PlanFindings) -> bool:
     return is_right
 
 
-def _check_bounds(plan: Plan, findings: PlanFindings) -> bool:
+def _check_bounds(
+    plan: Plan,
+    findings: PlanFindings,
+) -> bool:
     """Whether all ranges lie in their buffers, where the executor takes them from."""
     operands = plan.operands
     sizes = np.asarray(
@@ -100,7 +106,10 @@ def _check_bounds(plan: Plan, findings: PlanFindings) -> bool:
     return not len(outside)
 
 
-def _check_groups(plan: Plan, findings: PlanFindings) -> bool:
+def _check_groups(
+    plan: Plan,
+    findings: PlanFindings,
+) -> bool:
     """Whether whoever uses a switch channel is in its group."""
     operands = plan.operands
     is_right = True
@@ -115,7 +124,11 @@ def _check_groups(plan: Plan, findings: PlanFindings) -> bool:
     return is_right
 
 
-def check_counters(plan: Plan, counters: Counters, findings: PlanFindings) -> None:
+def check_counters(
+    plan: Plan,
+    counters: Counters,
+    findings: PlanFindings,
+) -> None:
     """Find counters that a launch leaves changed, so that the next one starts out of step."""
     table, items = plan.operations, plan.items
     # Operations of pipelines are repeated as often as their pipeline has slices.
@@ -139,7 +152,10 @@ def check_counters(plan: Plan, counters: Counters, findings: PlanFindings) -> No
 
 
 def _report_balance(
-    name: str, of_unit: dict[tuple[int, int], int], row: int, findings: PlanFindings
+    name: str,
+    of_unit: dict[tuple[int, int], int],
+    row: int,
+    findings: PlanFindings,
 ) -> None:
     total = sum(of_unit.values())
     if total:
@@ -151,7 +167,10 @@ def _report_balance(
         findings.at("unbalanced", row, message, "use one iter_context for both")
 
 
-def check_barriers(plan: Plan, findings: PlanFindings) -> None:
+def check_barriers(
+    plan: Plan,
+    findings: PlanFindings,
+) -> None:
     """Find barriers that are not used by exactly the stated number of thread blocks."""
     table = plan.operations
     users: dict[tuple[int, int], dict[int, int]] = {}

@@ -16,13 +16,22 @@ _ORDER_CURE = "order them by a signal and a wait, a semaphore or a barrier"
 class Story:
     """Adds findings launch by launch; what the launch before had too is not told again."""
 
-    def __init__(self, plan: Plan, execution: Execution, findings: PlanFindings) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        execution: Execution,
+        findings: PlanFindings,
+    ) -> None:
         self._plan = plan
         self._execution = execution
         self._findings = findings
         self._told: set[tuple[int, ...]] = set()
 
-    def tell(self, result: LaunchResult, number: int) -> None:
+    def tell(
+        self,
+        result: LaunchResult,
+        number: int,
+    ) -> None:
         """Add what happened in launch `number`, from 0."""
         for row in result.blocked.tolist():
             message = f"waits for ever in launch {number + 1}"
@@ -40,7 +49,10 @@ class Story:
         self._told.add(key)
         return is_new
 
-    def _tell_race(self, race: Race) -> None:
+    def _tell_race(
+        self,
+        race: Race,
+    ) -> None:
         first, second = (self._party(race, row) for row in (race.other, race.operation))
         between = f"in launch {race.launch + 1}"
         if race.launch != race.other_launch:
@@ -57,8 +69,13 @@ class Story:
             return self._plan.describe(row)
         return f"the caller of rank {race.host_rank}, who fills inputs and reads outputs,"
 
-    def _place(self, cell: int) -> str:
-        """Buffer, chunk and rank of a cell."""
+    def _place(
+        self,
+        cell: int,
+    ) -> str:
+        """Buffer, chunk and rank of a cell; negative ones stand for counters."""
+        if cell < 0:
+            return self._execution.counters.names[-1 - cell]
         memory = self._execution.memory
         base, size = memory.layout.base, memory.layout.size
         rank, buffer = np.argwhere((base <= cell) & (cell < base + size))[0].tolist()
@@ -69,15 +86,19 @@ class Story:
         chunk = offset // memory.cells_per_chunk
         return f"chunk {chunk} of buffer {BUFFER_TYPES[buffer]!r} of rank {rank}"
 
-    def _tell_contents(self, result: LaunchResult, number: int) -> None:
+    def _tell_contents(
+        self,
+        result: LaunchResult,
+        number: int,
+    ) -> None:
         """Say which outputs are not as promised."""
-        contents, state = self._execution.contents, self._execution.state
+        contents = self._execution.contents
         cells = self._execution.memory.cells_per_chunk
         for row in np.flatnonzero(result.wrong).tolist():
             rank, chunk = int(contents.rank[row]), int(contents.offset[row]) // cells
             if not self._is_new(rank, chunk):
                 continue
-            defect = contents.describe(row, state.value, state.is_defined)
+            defect = contents.describe(row, result.value, result.is_defined)
             message = f"output chunk {chunk} {defect} after launch {number + 1}"
             cure = f"see what {self._plan.header.collective} promises"
             self._findings.on_rank("wrong-output", rank, message, cure)

@@ -32,23 +32,39 @@ class JsonValue:
     def _file(self) -> str:
         return self._key if self._parent is None else self._parent._file
 
-    def fail(self, message: str, cure: str = "", code: str = "plan-schema") -> InputError:
+    def fail(
+        self,
+        message: str,
+        cure: str = "",
+        code: str = "plan-schema",
+    ) -> InputError:
         """An error at this place."""
         return InputError(
             f"{self.path}: {message}", location=Location(self._file), cure=cure, code=code
         )
 
-    def _expected(self, what: str, cure: str = "") -> InputError:
+    def _expected(
+        self,
+        what: str,
+        cure: str = "",
+    ) -> InputError:
         shown = repr(self.value)
         if len(shown) > _SHOWN:
             shown = f"{shown[:_SHOWN]}..."
         return self.fail(f"expected {what}, got {shown}", cure)
 
-    def has(self, key: str) -> bool:
+    def has(
+        self,
+        key: str,
+    ) -> bool:
         """Whether an object has a member."""
         return isinstance(self.value, dict) and key in self.value
 
-    def member(self, key: str, cure: str = "") -> JsonValue:
+    def member(
+        self,
+        key: str,
+        cure: str = "",
+    ) -> JsonValue:
         """A member that must be there. Raises `InputError` where this is no object with it."""
         if not isinstance(self.value, dict):
             raise self._expected("an object")
@@ -62,7 +78,12 @@ class JsonValue:
             raise self._expected("a list")
         return [JsonValue(one, f"[{at}]", self) for at, one in enumerate(self.value)]
 
-    def integer(self, least: int, most: int, cure: str = "") -> int:
+    def integer(
+        self,
+        least: int,
+        most: int,
+        cure: str = "",
+    ) -> int:
         """A whole number in a range. Raises `InputError` for anything else."""
         value = self.value
         # True and False are integers to Python.
@@ -83,7 +104,10 @@ class JsonValue:
             raise self._expected("true or false")
         return self.value
 
-    def choice(self, known: Sequence[str]) -> str:
+    def choice(
+        self,
+        known: Sequence[str],
+    ) -> str:
         """One of several strings."""
         if not isinstance(self.value, str) or self.value not in known:
             raise self._expected(f"one of {', '.join(known)}")

@@ -33,5 +33,8 @@ def refuse_old_switch(channel: JsonValue) -> None:
         raise _refusal(channel, message)
 
 
-def _refusal(value: JsonValue, message: str) -> Exception:
+def _refusal(
+    value: JsonValue,
+    message: str,
+) -> Exception:
     return value.fail(message, _CURE, "old-plan")

@@ -66,7 +66,11 @@ class Operation:
     channel_types: tuple[str, ...] = ()
     signals: bool = False
 
-    def scope(self, is_dst: bool, position: int) -> Scope:
+    def scope(
+        self,
+        is_dst: bool,
+        position: int,
+    ) -> Scope:
         """Where operand `position` of one side lies."""
         first, rest = self.dst if is_dst else self.src
         return rest if position else first
@@ -88,7 +92,11 @@ _BOTH, _MEMORY, _PORT, _SWITCH = ("memory", "port"), ("memory",), ("port",), ("s
 _LOCAL, _REMOTE, _GROUP, _SPREAD = (_L, _L), (_R, _R), (_S, _S), (_L, _R)
 
 
-def _order(name: str, role: Role, channel_types: tuple[str, ...] = ()) -> Operation:
+def _order(
+    name: str,
+    role: Role,
+    channel_types: tuple[str, ...] = (),
+) -> Operation:
     return Operation(name, role, least_src=0, least_dst=0, channel_types=channel_types)
 
 
@@ -168,7 +176,11 @@ UNKNOWN_CODE = -1
 """Code of an operation that the executor does not know."""
 
 
-def scope_of(operation: Operation, is_dst: bool, position: int) -> Scope:
+def scope_of(
+    operation: Operation,
+    is_dst: bool,
+    position: int,
+) -> Scope:
     """Where operand `position` of one side lies; the packet copies of recspkt are local."""
     if operation.name == "recspkt" and is_dst and position == 1:
         return Scope.LOCAL

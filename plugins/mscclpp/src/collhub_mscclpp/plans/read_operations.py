@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 
 import numpy as np
 
@@ -39,7 +40,10 @@ _MOST_SLICE = (1 << 31) - 1
 class OperationReader:
     """Collects operations of one thread block after the other, then makes the plan of them."""
 
-    def __init__(self, attempt: Callable[[Callable[[], None]], None]) -> None:
+    def __init__(
+        self,
+        attempt: Callable[[Callable[[], None]], None],
+    ) -> None:
         """`attempt` runs the parsing of one operation and notes its defects."""
         self._attempt = attempt
         self._operations: dict[str, list[int]] = {name: [] for name in _names(OperationTable)}
@@ -47,7 +51,13 @@ class OperationReader:
         self._items: dict[str, list[int]] = {name: [] for name in _names(ItemTable)}
         self._unknown: dict[int, str] = {}
 
-    def read(self, ops: JsonValue, block: ThreadBlock, number: int, gpu: Gpu) -> None:
+    def read(
+        self,
+        ops: JsonValue,
+        block: ThreadBlock,
+        number: int,
+        gpu: Gpu,
+    ) -> None:
         """Add the operations of thread block `number` of the plan."""
         self._read_list(ops, _Surroundings(block, number, gpu, -1))
 
@@ -70,9 +80,13 @@ class OperationReader:
             self._unknown,
         )
 
-    def _read_list(self, ops: JsonValue, around: _Surroundings) -> None:
+    def _read_list(
+        self,
+        ops: JsonValue,
+        around: _Surroundings,
+    ) -> None:
         for place, one in enumerate(ops.items()):
-            self._attempt(lambda one=one, place=place: self._read(one, place, around))  # type: ignore[misc]
+            self._attempt(partial(self._read, one, place, around))
 
     def _read(self, value: JsonValue, place: int, around: _Surroundings) -> None:
         """Add one operation, and those in it where it is a pipeline."""
@@ -110,7 +124,11 @@ class OperationReader:
             self._items["item"].append(item)
 
     def _read_operands(
-        self, value: JsonValue, operation: Operation, row: int, around: _Surroundings
+        self,
+        value: JsonValue,
+        operation: Operation,
+        row: int,
+        around: _Surroundings,
     ) -> None:
         """Add the ranges of a data operation."""
         if operation.role is not Role.DATA:
@@ -162,7 +180,7 @@ def _names(table: type[OperationTable | OperandTable | ItemTable]) -> list[str]:
     return list(table.__dataclass_fields__)
 
 
-def _columns(lists: Mapping[str, list[int]]) -> dict[str, np.ndarray]:  # type: ignore[type-arg]
+def _columns(lists: Mapping[str, list[int]]) -> dict[str, np.ndarray]:
     return {name: np.asarray(values, np.int64) for name, values in lists.items()}
 
 
@@ -170,7 +188,10 @@ def _type_name(value: JsonValue) -> str:
     return value.member("channel_type").choice(CHANNEL_TYPES)
 
 
-def _channel_type(value: JsonValue, operation: Operation | None) -> int:
+def _channel_type(
+    value: JsonValue,
+    operation: Operation | None,
+) -> int:
     """Code of the channel type; -1 where the operation is local."""
     if operation is None or not operation.channel_types:
         return -1
@@ -188,7 +209,10 @@ def _part(value: JsonValue) -> dict[str, int]:
     return {"part": part, "parts": parts}
 
 
-def _barrier(value: JsonValue, operation: Operation | None) -> dict[str, int]:
+def _barrier(
+    value: JsonValue,
+    operation: Operation | None,
+) -> dict[str, int]:
     if operation is None or operation.role is not Role.BARRIER:
         return {"barrier": -1, "barrier_blocks": -1}
     return {
@@ -197,7 +221,11 @@ def _barrier(value: JsonValue, operation: Operation | None) -> dict[str, int]:
     }
 
 
-def _slices(value: JsonValue, operation: Operation | None, around: _Surroundings) -> dict[str, int]:
+def _slices(
+    value: JsonValue,
+    operation: Operation | None,
+    around: _Surroundings,
+) -> dict[str, int]:
     if operation is None or operation.role is not Role.PIPELINE:
         return {"slice_bytes": 0, "slice_chunks": 0}
     if around.pipeline >= 0:
@@ -209,7 +237,11 @@ def _slices(value: JsonValue, operation: Operation | None, around: _Surroundings
     }
 
 
-def _items(value: JsonValue, operation: Operation, around: _Surroundings) -> list[int]:
+def _items(
+    value: JsonValue,
+    operation: Operation,
+    around: _Surroundings,
+) -> list[int]:
     """Rank-level ids of channels, or ids of semaphores."""
     if operation.role in (Role.ACQUIRE, Role.RELEASE):
         count = len(around.gpu.semaphores)
@@ -228,7 +260,10 @@ def _items(value: JsonValue, operation: Operation, around: _Surroundings) -> lis
 
 
 def _operand(
-    entry: JsonValue, scope: Scope, operation: JsonValue, around: _Surroundings
+    entry: JsonValue,
+    scope: Scope,
+    operation: JsonValue,
+    around: _Surroundings,
 ) -> dict[str, int]:
     """One range: where it lies, its first chunk and its chunks."""
     key = entry.member(_SCOPE_KEYS[scope])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import TypeVar
 
 from collhub_mscclpp.plans.json_values import MOST_BYTES, MOST_CHUNKS, JsonValue
@@ -46,15 +47,18 @@ class _PlanParser:
         self._errors: list[Diagnostic] = []
         self._hidden = 0
 
-    def parse(self, root: JsonValue) -> Plan:
+    def parse(
+        self,
+        root: JsonValue,
+    ) -> Plan:
         """The plan. Raises `InputError` with all that was found."""
         header = self._attempt(lambda: _header(root))
         listed = self._attempt(root.member("gpus").items) or []
         if not listed and not self._errors:
             raise root.member("gpus").fail("a plan needs at least one rank", "list every rank")
-        gpus = [self._attempt(lambda gpu=gpu: _gpu(gpu)) for gpu in listed]  # type: ignore[misc]
+        gpus = [self._attempt(partial(_gpu, gpu)) for gpu in listed]
         for rank, gpu in enumerate(listed):
-            self._attempt(lambda gpu=gpu, rank=rank: _check_id(gpu, rank, "the rank"))  # type: ignore[misc]
+            self._attempt(partial(_check_id, gpu, rank, "the rank"))
         self._raise_errors()
         # Complete now: a part without an error was parsed.
         ranks = [gpu for gpu in gpus if gpu is not None]
@@ -82,7 +86,13 @@ class _PlanParser:
                 blocks.append(block)
         return blocks, reader
 
-    def _block(self, value: JsonValue, rank: int, position: int, gpu: Gpu) -> ThreadBlock | None:
+    def _block(
+        self,
+        value: JsonValue,
+        rank: int,
+        position: int,
+        gpu: Gpu,
+    ) -> ThreadBlock | None:
         def parse() -> ThreadBlock:
             _check_id(value, position, "the thread block")
             value.member("ops").items()
@@ -91,7 +101,11 @@ class _PlanParser:
 
         return self._attempt(parse)
 
-    def _check_ranks(self, listed: list[JsonValue], gpus: list[Gpu]) -> None:
+    def _check_ranks(
+        self,
+        listed: list[JsonValue],
+        gpus: list[Gpu],
+    ) -> None:
         """Note peers, members of groups and owners of buffers that are no ranks of the plan."""
         cure = f"the plan has ranks 0..{len(gpus) - 1}"
         for value, gpu in zip(listed, gpus, strict=True):
@@ -146,15 +160,28 @@ def _header(root: JsonValue) -> PlanHeader:
     )
 
 
-def _flag(root: JsonValue, key: str) -> bool:
+def _flag(
+    root: JsonValue,
+    key: str,
+) -> bool:
     return root.member(key).flag() if root.has(key) else False
 
 
-def _number(root: JsonValue, key: str, default: int, least: int, most: int) -> int:
+def _number(
+    root: JsonValue,
+    key: str,
+    default: int,
+    least: int,
+    most: int,
+) -> int:
     return root.member(key).integer(least, most) if root.has(key) else default
 
 
-def _check_id(value: JsonValue, position: int, what: str) -> None:
+def _check_id(
+    value: JsonValue,
+    position: int,
+    what: str,
+) -> None:
     """Refuse an id that is not the position: the executor looks it up by position."""
     stated = value.member("id")
     if stated.integer(0, MOST_CHUNKS) != position:
@@ -216,7 +243,10 @@ def _integers(value: JsonValue) -> list[int]:
     return [one.integer(0, MOST_CHUNKS) for one in value.items()]
 
 
-def _channels_of_block(value: JsonValue, gpu: Gpu) -> Mapping[str, tuple[int, ...]]:
+def _channels_of_block(
+    value: JsonValue,
+    gpu: Gpu,
+) -> Mapping[str, tuple[int, ...]]:
     """Rank-level ids of the channels of a thread block, by type."""
     found: dict[str, list[int]] = {name: [] for name in CHANNEL_TYPES}
     for one in value.member("channels", "write an empty list").items():
@@ -228,7 +258,10 @@ def _channels_of_block(value: JsonValue, gpu: Gpu) -> Mapping[str, tuple[int, ..
     return {name: tuple(ids) for name, ids in found.items()}
 
 
-def _buffers_of_block(value: JsonValue, gpu: Gpu) -> Mapping[str, tuple[int, ...]]:
+def _buffers_of_block(
+    value: JsonValue,
+    gpu: Gpu,
+) -> Mapping[str, tuple[int, ...]]:
     """Positions in `Gpu.remote_buffers` that a thread block refers to, by type of channel."""
     found: dict[str, list[int]] = {name: [] for name in _PAIRED}
     if not value.has("remote_buffer_refs"):

@@ -144,12 +144,18 @@ class Plan:
         """Number of ranks."""
         return len(self.gpus)
 
-    def operation(self, row: int) -> Operation | None:
+    def operation(
+        self,
+        row: int,
+    ) -> Operation | None:
         """Kind of the operation at a row; None where the executor does not know its name."""
         code = int(self.operations.code[row])
         return None if code == UNKNOWN_CODE else KNOWN[code]
 
-    def path(self, row: int) -> str:
+    def path(
+        self,
+        row: int,
+    ) -> str:
         """JSON path of an operation."""
         table = self.operations
         block = self.blocks[int(table.block[row])]
@@ -159,13 +165,19 @@ class Plan:
             place = f"ops[{int(table.place[outer])}].{place}"
         return f"$.gpus[{block.rank}].threadblocks[{block.position}].{place}"
 
-    def describe(self, row: int) -> str:
+    def describe(
+        self,
+        row: int,
+    ) -> str:
         """An operation in words: its name, rank, thread block and place."""
         rank = self.blocks[int(self.operations.block[row])].rank
         name, _, place = self.describe_within_rank(row).partition(" of ")
         return f"{name} of rank {rank}, {place}"
 
-    def describe_within_rank(self, row: int) -> str:
+    def describe_within_rank(
+        self,
+        row: int,
+    ) -> str:
         """An operation in words where its rank is known."""
         block = self.blocks[int(self.operations.block[row])]
         known = self.operation(row)

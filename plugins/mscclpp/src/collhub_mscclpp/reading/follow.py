@@ -51,7 +51,10 @@ class PlanFollower:
             # What a semaphore holds at first announces nothing.
             self._announced[counter].extend([[]] * min(initial, len(plan.operations)))
 
-    def follow(self, operation: int) -> None:
+    def follow(
+        self,
+        operation: int,
+    ) -> None:
         """Take over the next operation of the run."""
         kind = self._plan.operation(operation)
         block = int(self._plan.operations.block[operation])
@@ -67,7 +70,11 @@ class PlanFollower:
             self._move(operation, block)
             self._signal(operation, block)
 
-    def _wait(self, operation: int, block: int) -> None:
+    def _wait(
+        self,
+        operation: int,
+        block: int,
+    ) -> None:
         """What comes next waits for what the signals announced."""
         for counter in self._items.get(operation, ()):
             announced = self._announced[counter]
@@ -75,7 +82,11 @@ class PlanFollower:
                 self._pending[block].append(step)
                 self.steps.take_lane(step, self._plan.blocks[block].position)
 
-    def _signal(self, operation: int, block: int) -> None:
+    def _signal(
+        self,
+        operation: int,
+        block: int,
+    ) -> None:
         """Announce what the thread block did at the rank of whoever waits."""
         rank = self._rank_of_block[block]
         for counter in self._items.get(operation, ()):
@@ -89,7 +100,11 @@ class PlanFollower:
                 steps, self._unannounced[block, target] = self._unannounced[block, target], []
             self._announced[counter].append(steps)
 
-    def _barrier(self, operation: int, block: int) -> None:
+    def _barrier(
+        self,
+        operation: int,
+        block: int,
+    ) -> None:
         """Thread blocks that leave a barrier wait for what all of them did before it."""
         barrier = self._barrier_of[operation]
         if not self._leaving[barrier]:
@@ -100,12 +115,19 @@ class PlanFollower:
         self._leaving[barrier] -= 1
         self._pending[block].extend(self._met[barrier])
 
-    def _behind(self, block: int) -> list[int]:
+    def _behind(
+        self,
+        block: int,
+    ) -> list[int]:
         """What is done once the thread block is here."""
         last = self._last.get(block)
         return [*self._pending[block], *([] if last is None else [last])]
 
-    def _move(self, operation: int, block: int) -> None:
+    def _move(
+        self,
+        operation: int,
+        block: int,
+    ) -> None:
         """Steps of a data operation."""
         for cells, sources, targets in self._moves.get(operation, ()):
             from_places = [self._places[row] for row in sources]
@@ -120,7 +142,13 @@ class PlanFollower:
             rest = [place for place in to_places if place is not here]
             self._spread(here, rest, cells, block)
 
-    def _sum(self, sources: list[Place], target: Place, cells: int, block: int) -> None:
+    def _sum(
+        self,
+        sources: list[Place],
+        target: Place,
+        cells: int,
+        block: int,
+    ) -> None:
         """Add places up in one of the rank of the thread block."""
         lane = self._plan.blocks[block].position
         local = [place for place in sources if place.rank == target.rank]
@@ -142,7 +170,13 @@ class PlanFollower:
             self._message(place, target, cells, block, start)
             start = target
 
-    def _spread(self, source: Place, targets: list[Place], cells: int, block: int) -> None:
+    def _spread(
+        self,
+        source: Place,
+        targets: list[Place],
+        cells: int,
+        block: int,
+    ) -> None:
         """Copy a place to others, of any rank."""
         lane = self._plan.blocks[block].position
         for target in targets:
@@ -152,7 +186,12 @@ class PlanFollower:
                 self._message(source, target, cells, block, None)
 
     def _message(
-        self, source: Place, target: Place, cells: int, block: int, operand: Place | None
+        self,
+        source: Place,
+        target: Place,
+        cells: int,
+        block: int,
+        operand: Place | None,
     ) -> None:
         """A message that the thread block moves, to its rank or from it."""
         rank, lane = self._rank_of_block[block], self._plan.blocks[block].position
@@ -167,7 +206,11 @@ class PlanFollower:
         if target.rank != rank:
             self._unannounced[block, target.rank].append(received)
 
-    def _done(self, block: int, steps: list[int]) -> None:
+    def _done(
+        self,
+        block: int,
+        steps: list[int],
+    ) -> None:
         """Order steps behind what the thread block did and waited for."""
         for step in steps:
             parents = [one for one in self._behind(block) if one != step]
@@ -179,21 +222,28 @@ class PlanFollower:
 _Moves = dict[int, list[tuple[int, list[int], list[int]]]]
 
 
-def _moves(plan: Plan, ranges: Ranges) -> _Moves:
+def _moves(
+    plan: Plan,
+    ranges: Ranges,
+) -> _Moves:
     """For every data operation its moves: cells, rows of sources, rows of destinations."""
     found: dict[tuple[int, int], tuple[int, list[int], list[int]]] = {}
     operation = plan.operands.operation[ranges.operand].tolist()
     columns = (operation, ranges.move.tolist(), ranges.cells.tolist(), ranges.is_dst.tolist())
     for row, (owner, move, cells, is_dst) in enumerate(zip(*columns, strict=True)):
         entry = found.setdefault((owner, move), (cells, [], []))
-        entry[2 if is_dst else 1].append(row)
+        side = entry[2] if is_dst else entry[1]
+        side.append(row)
     moves: _Moves = {}
     for (owner, _), entry in found.items():
         moves.setdefault(owner, []).append(entry)
     return moves
 
 
-def _items(plan: Plan, counters: Counters) -> dict[int, list[int]]:
+def _items(
+    plan: Plan,
+    counters: Counters,
+) -> dict[int, list[int]]:
     """Counters of every operation that has some."""
     found: dict[int, list[int]] = {}
     for row, counter in zip(plan.items.operation.tolist(), counters.of_item.tolist(), strict=True):

@@ -30,7 +30,10 @@ class PlaceTable:
     scratch_units: Int64Array
 
 
-def places_of(memory: PlanMemory, ranges: Ranges) -> PlaceTable:
+def places_of(
+    memory: PlanMemory,
+    ranges: Ranges,
+) -> PlaceTable:
     """Places in one launch: the scratch is its plain form, then its packets, if they are used."""
     is_scratch = ranges.buffer == Buffer.SCRATCH
     is_packet = ranges.is_packet == 1

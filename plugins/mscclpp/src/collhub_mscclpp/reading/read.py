@@ -73,7 +73,10 @@ def _softened(found: Diagnostic) -> Diagnostic:
     return found
 
 
-def _report_switches(plan: Plan, source: Source) -> None:
+def _report_switches(
+    plan: Plan,
+    source: Source,
+) -> None:
     """Say how operations of switches are read."""
     names = _operation_counts(plan)
     if any(name in names for name in _SWITCH):

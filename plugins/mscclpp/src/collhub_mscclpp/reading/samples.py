@@ -60,7 +60,7 @@ def _signal(name: str) -> dict[str, object]:
 def _sending(rank: int) -> list[dict[str, object]]:
     """Operations that put the input where it belongs on both ranks."""
     nop: dict[str, object] = {"name": "nop"}
-    put = {
+    put: dict[str, object] = {
         "name": "put",
         "channel_type": "memory",
         "src_buff": _INPUT,

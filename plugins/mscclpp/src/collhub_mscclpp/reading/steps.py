@@ -31,7 +31,11 @@ _COLUMNS = (
 class StepList:
     """Steps of all ranks in the order of one run, and what each waits for."""
 
-    def __init__(self, num_ranks: int, total_cells: int) -> None:
+    def __init__(
+        self,
+        num_ranks: int,
+        total_cells: int,
+    ) -> None:
         self._num_ranks = num_ranks
         self._total_cells = total_cells
         self._columns: dict[str, list[int]] = {name: [] for name in _COLUMNS}
@@ -39,13 +43,25 @@ class StepList:
         self._write_base: list[int] = []
         self._control: tuple[list[int], list[int]] = ([], [])
 
-    def copy(self, source: Place, target: Place, cells: int, lane: int) -> list[int]:
+    def copy(
+        self,
+        source: Place,
+        target: Place,
+        cells: int,
+        lane: int,
+    ) -> list[int]:
         """Copy within a rank; nothing where both are one place."""
         if source.cell == target.cell:
             return []
         return [self._add(StepKind.COPY, target.rank, source, target, cells, lane=lane)]
 
-    def reduce(self, source: Place, target: Place, cells: int, lane: int) -> list[int]:
+    def reduce(
+        self,
+        source: Place,
+        target: Place,
+        cells: int,
+        lane: int,
+    ) -> list[int]:
         """Add to a place of the same rank."""
         return [self._add(StepKind.REDUCE, target.rank, source, target, cells, lane=lane)]
 
@@ -84,7 +100,11 @@ class StepList:
         )
         return sent, received
 
-    def order(self, parents: Sequence[int], child: int) -> None:
+    def order(
+        self,
+        parents: Sequence[int],
+        child: int,
+    ) -> None:
         """Let a step wait for others of its rank, as the plan does."""
         self._control[0].extend(parents)
         self._control[1].extend([child] * len(parents))
@@ -93,12 +113,19 @@ class StepList:
         """Rank of a step."""
         return self._columns["rank"][step]
 
-    def take_lane(self, step: int, lane: int) -> None:
+    def take_lane(
+        self,
+        step: int,
+        lane: int,
+    ) -> None:
         """State the thread block that waits for a message, where none is known."""
         if self._columns["lane"][step] < 0:
             self._columns["lane"][step] = lane
 
-    def table(self, file: str) -> StepTable:
+    def table(
+        self,
+        file: str,
+    ) -> StepTable:
         """The steps as a table: dependencies by memory are data, those of the plan control."""
         columns = {name: np.asarray(values, np.int64) for name, values in self._columns.items()}
         data = self._dependencies(columns)
@@ -110,12 +137,19 @@ class StepList:
         from collhub_mscclpp.reading.true_dependencies import dependencies
 
         reads_target = (columns["kind"] == StepKind.REDUCE).astype(np.uint8)
-        bases = [np.asarray(base, np.int64) for base in (self._read_base, self._write_base)]
+        read_base = np.asarray(self._read_base, np.int64)
+        write_base = np.asarray(self._write_base, np.int64)
         room = 4 * len(reads_target) + 1
         while True:
             parents, children = np.zeros(room, np.int64), np.zeros(room, np.int64)
             found = dependencies(
-                *bases, reads_target, columns["count"], self._total_cells, parents, children
+                read_base,
+                write_base,
+                reads_target,
+                columns["count"],
+                self._total_cells,
+                parents,
+                children,
             )
             if found <= room:
                 return parents[:found], children[:found]
