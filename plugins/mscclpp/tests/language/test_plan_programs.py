@@ -200,7 +200,7 @@ def test_program_that_does_not_wait_is_refused() -> None:
     text = samples()[0].content().decode()
     waits, signals = (f"channels[target, source].{name}(tb=0)" for name in ("wait", "signal"))
     racing = text.replace(waits, "pass").replace(signals, "pass")
-    with pytest.raises(InputError, match="touch chunk . of buffer 'o' of rank 0"):
+    with pytest.raises(InputError, match=r"touch chunk . of buffer 'o' of rank 0"):
         read_text(racing)
 
 

@@ -78,7 +78,7 @@ def _note(draft: Draft, blocks: Sequence[Sequence[Segment]]) -> str:
     receives = draft.work.messages.receive
     direct = int(draft.landing.is_direct[receives].sum())
     landed = f"{direct} of {len(receives)} messages land in place"
-    return f"up to {most} thread blocks of 1024 threads a rank; {landed}"
+    return f"thread blocks of a rank: {most} at most; {landed}"
 
 
 def _write_group(draft: Draft, writer: BlockWriter, group: StepGroup) -> None:
