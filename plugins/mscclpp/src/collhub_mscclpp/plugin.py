@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from collhub_source_programs import SourceProgramOptions
 
@@ -27,6 +28,8 @@ _SIGNATURE = rb'\A\s*\{(?s:.){0,2000}?"gpus"\s*:\s*\['
 _PLAN = Format(
     "mscclpp", "execution plans of MSCCL++, as its DSL writes them", (".json",), _SIGNATURE
 )
+# Names that end in `.json` alone are written as the hub's own documents.
+_WRITTEN_PLAN = replace(_PLAN, suffixes=(".plan.json",))
 _PROGRAM = Format(
     "mscclpp-program",
     "programs of mscclpp.language; reading one EXECUTES it, in a process of its own",
@@ -68,7 +71,7 @@ def collhub_consumers() -> Sequence[FormatWriter | SelectionWriter]:
         "collhub_mscclpp.selecting.read_plans:read",
         PlanSelectionOptions,
     )
-    return [FormatWriter(_PLAN, "collhub_mscclpp.writing.write:write", PlanWriteOptions), folder]
+    return [FormatWriter(_WRITTEN_PLAN, "collhub_mscclpp.writing.write:write", PlanWriteOptions), folder]
 
 
 @hookimpl
