@@ -71,7 +71,10 @@ def collhub_consumers() -> Sequence[FormatWriter | SelectionWriter]:
         "collhub_mscclpp.selecting.read_plans:read",
         PlanSelectionOptions,
     )
-    return [FormatWriter(_WRITTEN_PLAN, "collhub_mscclpp.writing.write:write", PlanWriteOptions), folder]
+    return [
+        FormatWriter(_WRITTEN_PLAN, "collhub_mscclpp.writing.write:write", PlanWriteOptions),
+        folder,
+    ]
 
 
 @hookimpl
