@@ -33,6 +33,7 @@ class BaseBuffer:
         self.rank = rank
         self.buffer_type = buffer_type
         self.offset = offset
+        # The end, as programs of the package may expect.
         self.size = offset + size
 
     def __getitem__(self, key: slice) -> Chunk:

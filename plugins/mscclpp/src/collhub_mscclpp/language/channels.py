@@ -27,7 +27,9 @@ class _Channel:
     def __init__(self, dst_rank: int, src_rank: int) -> None:
         self.dst_rank = dst_rank
         self.src_rank = src_rank
-        self.channel_id = current_program().add_channel(self.channel_type, src_rank, dst_rank)
+        program = current_program()
+        kind = self.channel_type
+        self.channel_id = program.add_channel(kind, src_rank, dst_rank)
 
     def signal(self, tb: int, data_sync: SyncType = SyncType.both, relaxed: bool = False) -> None:
         """Raise the counter at the other end."""
@@ -128,4 +130,4 @@ class SwitchChannel:
     """A channel by the switch, which only the package itself knows."""
 
     def __init__(self, rank_list: Sequence[int], buffer_type: object) -> None:
-        raise NotImplementedError("switch channels need the package mscclpp: install it")
+        raise RuntimeError("switch channels need the package mscclpp: install it")

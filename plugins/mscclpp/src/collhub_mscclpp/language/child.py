@@ -43,6 +43,7 @@ class _PlanLanguage:
         enter, to_json = kind.__enter__, kind.to_json
 
         def entered(program: Any) -> Any:
+            # The line of `with`, for those who have to choose among several.
             self._programs.append(program)
             self._lines.append(calling_line(self._file))
             return enter(program)

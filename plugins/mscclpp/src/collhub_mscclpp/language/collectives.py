@@ -19,7 +19,7 @@ class Collective:
 
     def counts(self) -> tuple[int, int]:
         """Chunks of input and output."""
-        raise NotImplementedError
+        return self.chunk_factor, self.chunk_factor
 
     def init_buffers(self) -> list[dict[BufferType, BaseBuffer]]:
         """Input and output of every rank; in place the smaller one is a part of the larger."""
@@ -79,10 +79,6 @@ class SendRecv(Collective):
     """Every rank gets the input of the rank before it."""
 
     name = "sendrecv"
-
-    def counts(self) -> tuple[int, int]:
-        """Chunks of input and output."""
-        return self.chunk_factor, self.chunk_factor
 
 
 class TestCollective(Collective):

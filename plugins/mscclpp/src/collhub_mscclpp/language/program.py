@@ -89,14 +89,16 @@ class CollectiveProgram:
 
     def check_rank(self, rank: int) -> None:
         """Raises `RuntimeError` for a rank that the program does not have."""
-        if not 0 <= rank < self.num_ranks:
+        is_known = 0 <= rank < self.num_ranks
+        if not is_known:
             raise RuntimeError(f"rank {rank} of a program of {self.num_ranks} ranks")
 
     def allocate_scratch(self, rank: int, size: int) -> int:
         """The first of `size` further chunks of scratch of a rank."""
         self.check_rank(rank)
-        self.scratch[rank] += size
-        return self.scratch[rank] - size
+        first = self.scratch[rank]
+        self.scratch[rank] = first + size
+        return first
 
     def add_channel(self, channel_type: str, rank: int, peer: int) -> int:
         """The ordinal of a new channel among those of its type on a rank."""
@@ -109,8 +111,9 @@ class CollectiveProgram:
     def add_semaphore(self, rank: int, value: int) -> int:
         """The ordinal of a new semaphore of a rank."""
         self.check_rank(rank)
-        self.semaphores[rank].append(value)
-        return len(self.semaphores[rank]) - 1
+        known = self.semaphores[rank]
+        known.append(value)
+        return len(known) - 1
 
     def record(self, tb: int, operation: Recorded) -> None:
         """Add an operation to a thread block, or to its part of the pipeline."""

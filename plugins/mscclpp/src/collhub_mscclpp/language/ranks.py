@@ -91,6 +91,7 @@ class Rank:
         for chunk in (*src, *dst):
             if chunk.rank != self.rank or chunk.size != src[0].size:
                 raise RuntimeError(f"{name} of {src[0]} on rank {self.rank} with {chunk}")
+        # Every block of a group does its part.
         for block, part in blocks_of(tb, group):
             moved = Recorded(name, self.rank, src=src, dst=dst, part=part)
             current_program().record(block, moved)
@@ -102,7 +103,8 @@ class Semaphore:
     def __init__(self, rank: int, initial_value: int) -> None:
         self.rank = rank
         self.initial_value = initial_value
-        self.id = current_program().add_semaphore(rank, initial_value)
+        program = current_program()
+        self.id = program.add_semaphore(rank, initial_value)
 
     def acquire(self, tb: int, data_sync: SyncType = SyncType.both) -> None:
         """Wait for a value above 0, and take 1."""

@@ -33,7 +33,8 @@ def read(source: Source, options: SourceProgramOptions) -> Algorithm:
     content = source.content()
     # Any file may be named *.py: what is not of the language must not run.
     tree = parsed_source(source.name, content)
-    if not any(imports_any(node, _PACKAGES) for node in ast.walk(tree)):
+    is_of_language = any(imports_any(node, _PACKAGES) for node in ast.walk(tree))
+    if not is_of_language:
         message = "is no program of MSCCL++: it does not import mscclpp; it was not executed"
         raise InputError(message, location=Location(source.name), code="not-a-program")
     limits = ProcessLimits(options.time_limit, options.memory_limit)

@@ -68,6 +68,7 @@ def _add_collective(folder: _Folder, selected: SelectedCollective) -> None:
     claims = (selected.collective.in_place, selected.collective.out_of_place)
     for (mode, is_in_place), is_wanted in zip(_MODES.items(), claims, strict=True):
         if is_wanted:
+            # Up to release 0.8 the mode of a plan must be that of the call.
             for window in selected.windows(None):
                 _add_window(folder, selected, window, mode, is_in_place)
 
@@ -106,7 +107,9 @@ def _candidates(selected: SelectedCollective, window: SelectedWindow) -> Iterato
     """The algorithm of the window, then the others that fit its sizes, the best first."""
     yield window.algorithm
     others = selected.slowdowns(window.sizes)
-    yield from (name for name in others if name != window.algorithm)
+    for name in others:
+        if name != window.algorithm:
+            yield name
 
 
 def _of_mode(algorithm: Algorithm, is_in_place: bool) -> Algorithm:

@@ -53,8 +53,9 @@ class BlockWriter:
     def greet(self, channel_type: str, channel: int) -> None:
         """Tell the sender of a channel that it may begin, before all else."""
         self._make_room(channel_type, [channel])
-        self._last.channel(channel_type, channel)
-        self._last.greeted[channel_type].append(channel)
+        last = self._last
+        last.channel(channel_type, channel)
+        last.greeted[channel_type].append(channel)
 
     def wait(self, name: str, channel_type: str, channel: int) -> None:
         """Wait for the next signal on a channel."""

@@ -66,7 +66,8 @@ class Draft:
 
     def channel_type(self, row: int) -> str:
         """Type of the channel of a message."""
-        return self.types[int(self.work.connection[row])]
+        connection = int(self.work.connection[row])
+        return self.types[connection]
 
     def numbers(self, of_row: dict[int, list[int]], row: int, part: int) -> list[int]:
         """Semaphores of one part of a block."""

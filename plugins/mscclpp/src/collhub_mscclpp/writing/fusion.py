@@ -31,6 +31,7 @@ def groups_of(draft: Draft, rows: Sequence[int]) -> list[StepGroup]:
     """Divide the steps of a thread block; within a group nothing waits for other blocks."""
     groups: list[StepGroup] = []
     for row in rows:
+        # Only neighbours join, so that the order of the block stays.
         if groups and _joins(draft, groups[-1], row):
             groups[-1].sends.append(row)
         else:

@@ -13,12 +13,14 @@ def losses_of(draft: Draft) -> Iterator[Loss]:
     """The losses of a draft, in a fixed order."""
     algorithm = draft.work.algorithm
     collective = algorithm.collective
-    if collective.in_place and collective.out_of_place:
+    serves_both = collective.in_place and collective.out_of_place
+    if serves_both:
         where = "calls in place"
         yield Loss("in_place", where, "a plan states one mode; it runs rightly in both")
     if collective.kind not in NAMES:
         yield from _of_contract(collective)
     elif draft.work.unit * draft.options.tbg > 1:
+        # The reader counts chunks, or the parts that thread block groups make of them.
         units = f"{draft.work.unit} units are a chunk"
         yield Loss("unit_count", units, "units of what is read back are chunks, or parts of them")
     if algorithm.collective_bytes is not None and draft.options.max_size is None:
@@ -31,6 +33,7 @@ def _of_contract(collective: Collective) -> Iterator[Loss]:
     where = f"{collective.kind} is written as custom"
     if collective.kind is not CollectiveKind.CUSTOM:
         yield Loss("kind", where, "only who names the plan uses it")
+    # A plan has no member for it.
     if collective.root is not None:
         yield Loss("root", f"rank {collective.root}", "the steps tell it alone")
     yield Loss("contract", where, "what it must do is not in the plan; chunk counts are at least 1")

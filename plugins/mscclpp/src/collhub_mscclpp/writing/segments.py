@@ -49,11 +49,13 @@ class Segment:
     def channel(self, channel_type: str, channel: int) -> int:
         """Position of a channel among those of the block."""
         known = self.channels[channel_type]
+        # Counted in the order of first use.
         return known.setdefault(channel, len(known))
 
     def buffer(self, channel_type: str, buffer: int) -> int:
         """Position of a remote buffer among those of the block."""
         known = self.buffers[channel_type]
+        # Counted in the order of first use.
         return known.setdefault(buffer, len(known))
 
     def greetings(self) -> list[str]:
@@ -62,7 +64,8 @@ class Segment:
         for channel_type, channels in self.greeted.items():
             for some in in_eights(channels):
                 ids = [self.channel(channel_type, channel) for channel in some]
-                texts.append(synchronisation("rlxsignal", channel_type, ids))
+                text = synchronisation("rlxsignal", channel_type, ids)
+                texts.append(text)
         return texts
 
 
@@ -79,4 +82,5 @@ def synchronisation(name: str, channel_type: str, ids: Sequence[int]) -> str:
 
 def semaphore(name: str, ids: Sequence[int]) -> str:
     """An acquire or a release of semaphores."""
-    return f'{{"name":"{name}","semaphore_ids":{list(ids)}}}'
+    listed = list(ids)
+    return f'{{"name":"{name}","semaphore_ids":{listed}}}'

@@ -39,16 +39,19 @@ def draft_of(algorithm: Algorithm, options: PlanWriteOptions) -> Draft:
     """The algorithm with everything chosen that the plan is to have."""
     _check_options(algorithm, options)
     work = work_of(algorithm)
-    landing = packet_landing_of(work) if options.protocol == PACKETS else landing_of(work)
+    is_packets = options.protocol == PACKETS
+    landing = packet_landing_of(work) if is_packets else landing_of(work)
     return Draft.of(work, landing, options)
 
 
 def _check_options(algorithm: Algorithm, options: PlanWriteOptions) -> None:
     """Refuse options that contradict each other or the number of ranks."""
-    if algorithm.num_ranks % options.nodes:
+    rest = algorithm.num_ranks % options.nodes
+    if rest:
         message = f"{algorithm.num_ranks} ranks do not divide into {options.nodes} nodes"
         raise UsageError(message, cure="choose a number of nodes that divides the ranks")
-    if options.protocol == PACKETS and options.nodes > 1:
+    is_packets = options.protocol == PACKETS
+    if is_packets and options.nodes > 1:
         # Proxies move what lies in memory: they make no packets of it.
         message = "packets do not travel between nodes"
         raise UsageError(message, cure="choose -O protocol=Simple for several nodes")
