@@ -54,6 +54,7 @@ PLUGINS = (
     "collhub_local",
     "collhub_mpi",
     "collhub_msccl",
+    "collhub_mscclpp",
     "collhub_nccl",
     "collhub_pictures",
     "collhub_pipeline",

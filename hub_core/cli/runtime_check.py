@@ -89,9 +89,13 @@ def runtime_verdict(
 
 
 def _outcome(runtime: str, report: CheckReport, is_alone: bool) -> str:
-    """The verdict in words: the runtime uses the algorithm, only takes it, or refuses it."""
+    """The verdict in words: the check's own, or whether the runtime uses the file."""
+    if report.ok and not is_alone:
+        return f"{runtime} uses it"
+    if report.verdict:
+        return report.verdict
     if report.ok:
-        return f"{runtime} uses it for these calls" if is_alone else f"{runtime} uses it"
+        return f"{runtime} uses it for these calls"
     if report.facts.get("is_accepted", report.ok):
         return f"{runtime} takes it, but uses it for no call"
     return f"{runtime} refuses it"

@@ -1,0 +1,178 @@
+"""What the executor does other than plans seem to say, and block barriers that are missing."""
+
+from __future__ import annotations
+
+import numpy as np
+from collhub_columns import BoolArray, expanded_ranges
+
+from collhub_mscclpp.checking.lowering import Ranges
+from collhub_mscclpp.checking.memory import PlanMemory
+from collhub_mscclpp.checking.report import PlanFindings
+from collhub_mscclpp.plans.operations import CHANNEL_TYPES, Role
+from collhub_mscclpp.plans.records import Plan
+from hub_core.model import Buffer
+
+_PORT = CHANNEL_TYPES.index("port")
+_MEMORY = CHANNEL_TYPES.index("memory")
+# Threads meet at these, as at a nop.
+_MEETING = (Role.NOP, Role.BARRIER)
+
+
+def check_habits(
+    plan: Plan,
+    findings: PlanFindings,
+) -> None:
+    """Warn of operations that do something else than their fields say."""
+    table, operands = plan.operations, plan.operands
+    first_of: dict[int, int] = {}
+    indices: dict[tuple[int, int], int] = {}
+    for row, position, is_dst, buffer, index in zip(
+        operands.operation.tolist(),
+        operands.position.tolist(),
+        operands.is_dst.tolist(),
+        operands.buffer.tolist(),
+        operands.index.tolist(),
+        strict=True,
+    ):
+        operation = plan.operation(row)
+        name = operation.name if operation else ""
+        is_memory = table.channel_type[row] == _MEMORY
+        is_source_of_put = name in ("put", "ppkt") and is_memory and not is_dst
+        if is_source_of_put and first_of.setdefault(row, buffer) != buffer:
+            message = "the executor takes the buffer of src_buff[0] for all of its sources"
+            findings.warn_at("put-sources", row, message, "use one operation a buffer")
+        if name == "get" and indices.setdefault((row, position), index) != index:
+            message = "the executor swaps the indices of both sides of a get"
+            findings.warn_at("get-indices", row, message, "use equal indices")
+    for row in range(len(table)):
+        operation = plan.operation(row)
+        if operation and operation.signals and table.channel_type[row] == _MEMORY:
+            message = "on memory channels it does not signal"
+            findings.warn_at("memory-signal", row, message, "write put, nop, signal")
+
+
+def check_pipelines(
+    plan: Plan,
+    findings: PlanFindings,
+) -> None:
+    """Find operations in pipelines whose ranges are not exactly those of the pipeline."""
+    table, operands = plan.operations, plan.operands
+    outer = table.pipeline[operands.operation]
+    is_inside = outer >= 0
+    is_odd = operands.size != table.slice_chunks[outer]
+    is_odd |= table.parts[operands.operation] > 1
+    for row in np.unique(operands.operation[is_inside & is_odd]).tolist():
+        wanted = int(table.slice_chunks[table.pipeline[row]])
+        message = f"in this pipeline ranges have {wanted} chunks, and no tbg_info"
+        findings.at("pipeline-range", row, message, "the executor's sizes wrap otherwise")
+
+
+def check_scratch(
+    plan: Plan,
+    memory: PlanMemory,
+    ranges: Ranges,
+    findings: PlanFindings,
+) -> None:
+    """Find scratch chunks that are plain and packets in one launch, and packets without room."""
+    operands = plan.operands
+    buffer = operands.buffer[ranges.operand]
+    is_scratch = buffer == Buffer.SCRATCH
+    row = operands.operation[ranges.operand]
+    for one in np.unique(row[(ranges.is_packet == 1) & ~is_scratch]).tolist():
+        findings.at("packet-buffer", one, "packets lie in scratch only", "name a scratch buffer")
+    start = ranges.base - memory.layout.base[ranges.rank, Buffer.SCRATCH]
+    is_packet = (ranges.is_packet == 1) & is_scratch
+    packet_start = start - memory.halves * memory.half[ranges.rank]
+    # A packet holds as many flag words as data: packet k lies at 2 k.
+    room = memory.half[ranges.rank] * (2 if plan.header.protocol == "LL" else 1)
+    overruns = is_packet & (2 * (packet_start + ranges.cells) > room)
+    for one in np.unique(row[overruns]).tolist():
+        message = "packets take twice the room, which the scratch of a Simple plan does not have"
+        findings.at("packet-room", one, message, 'state protocol "LL"')
+    _check_mixture(plan, memory, ranges, is_scratch & ~is_packet, is_packet, findings)
+
+
+def _check_mixture(
+    plan: Plan,
+    memory: PlanMemory,
+    ranges: Ranges,
+    is_plain: BoolArray,
+    is_packet: BoolArray,
+    findings: PlanFindings,
+) -> None:
+    """Find places of the scratch that both forms use."""
+    base = memory.layout.base[:, Buffer.SCRATCH]
+    room = int(2 * memory.half.max(initial=0)) + 1
+    used = np.zeros((plan.num_ranks, room), np.bool_)
+    for at in np.flatnonzero(is_plain).tolist():
+        rank = int(ranges.rank[at])
+        start = int(ranges.base[at] - base[rank])
+        used[rank, start : start + int(ranges.cells[at])] = True
+    for at in np.flatnonzero(is_packet).tolist():
+        rank = int(ranges.rank[at])
+        start = int(ranges.base[at] - base[rank] - memory.halves * memory.half[rank])
+        if used[rank, 2 * start : 2 * (start + int(ranges.cells[at]))].any():
+            row = int(plan.operands.operation[ranges.operand[at]])
+            message = f"packets where plain data lies in the scratch of rank {rank}"
+            findings.at("scratch-forms", row, message, "give packets scratch of their own")
+
+
+def check_overlaps(
+    plan: Plan,
+    ranges: Ranges,
+    findings: PlanFindings,
+) -> None:
+    """Find operations whose threads read and write ranges that overlap, in no order."""
+    operation = plan.operands.operation[ranges.operand]
+    key = operation * (int(ranges.move.max(initial=0)) + 1) + ranges.move
+    reads = np.flatnonzero(ranges.is_dst == 0)
+    reads = reads[np.argsort(key[reads], kind="stable")]
+    writes = np.flatnonzero(ranges.is_dst == 1)
+    # Every written range with every one that its operation reads.
+    first = np.searchsorted(key[reads], key[writes])
+    count = np.searchsorted(key[reads], key[writes], side="right") - first
+    read = reads[expanded_ranges(first, count)]
+    write = np.repeat(writes, count)
+    distance = np.abs(ranges.base[read] - ranges.base[write])
+    overlaps = (distance > 0) & (distance < ranges.cells[write])
+    for row in np.unique(operation[write[overlaps]]).tolist():
+        message = "reads and writes ranges that overlap, by threads without an order"
+        findings.at("overlap", row, message, "use ranges apart, or equal")
+
+
+def check_block_barriers(
+    plan: Plan,
+    findings: PlanFindings,
+) -> None:
+    """Warn of operations that threads of a block do without meeting those before them."""
+    table = plan.operations
+    waited, moved, last_block = -1, -1, -1
+    for row in range(len(table)):
+        operation = plan.operation(row)
+        if table.block[row] != last_block:
+            waited, moved, last_block = -1, -1, int(table.block[row])
+        if operation is None or operation.role in _MEETING:
+            waited, moved = -1, -1
+            continue
+        is_port = table.channel_type[row] == _PORT
+        if operation.role is Role.DATA:
+            if waited >= 0 and not is_port:
+                cure = "put a nop between them"
+                message = f"no nop since the {_name(plan, waited)} before it"
+                findings.warn_at("missing-nop", row, message, cure)
+                waited = -1
+            moved = row if not is_port else moved
+        elif operation.role in (Role.SIGNAL, Role.RELEASE) and moved >= 0:
+            message = f"no nop since the {_name(plan, moved)} that it announces"
+            findings.warn_at("missing-nop", row, message, "put a nop between them")
+            moved = -1
+        elif operation.role in (Role.WAIT, Role.ACQUIRE):
+            waited = row
+
+
+def _name(
+    plan: Plan,
+    row: int,
+) -> str:
+    operation = plan.operation(row)
+    return operation.name if operation else plan.unknown_names[row]

@@ -1,0 +1,94 @@
+"""Tables of the executor have fixed sizes, and most of them are overrun unchecked."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from collhub_mscclpp.checking.report import PlanFindings
+from collhub_mscclpp.plans.operations import CHANNEL_TYPES, Role
+from collhub_mscclpp.plans.records import Plan, ThreadBlock
+
+MOST_OPERATIONS = 64
+MOST_CHANNELS = 16
+MOST_REMOTE_BUFFERS = 16
+MOST_CHANNELS_OF_OPERATION = 8
+MOST_RANGES = 10
+MOST_BARRIERS = 16
+MOST_SEMAPHORES_OF_OPERATION = 16
+
+
+def check_limits(
+    plan: Plan,
+    findings: PlanFindings,
+) -> None:
+    """Find what exceeds a table of the executor (`execution_common.hpp`)."""
+    _check_blocks(plan, findings)
+    _check_ranges(plan, findings)
+    _check_items(plan, findings)
+    for row in np.flatnonzero(plan.operations.barrier >= MOST_BARRIERS).tolist():
+        barrier = int(plan.operations.barrier[row])
+        message = f"barrier {barrier}, but there are barriers 0..{MOST_BARRIERS - 1}"
+        findings.refuse_at("limit-barriers", row, message, "number barriers of a rank from 0")
+
+
+def _check_blocks(
+    plan: Plan,
+    findings: PlanFindings,
+) -> None:
+    count = np.bincount(plan.operations.block, minlength=len(plan.blocks))
+    for number, block in enumerate(plan.blocks):
+        name = f"thread block {block.position}"
+        if count[number] > MOST_OPERATIONS:
+            message = f"{name} has {count[number]} operations, at most {MOST_OPERATIONS} fit"
+            cure = "go on in another thread block behind a semaphore"
+            findings.refuse_rank("limit-operations", block.rank, message, cure)
+        _check_tables(block, name, findings)
+
+
+def _check_tables(
+    block: ThreadBlock,
+    name: str,
+    findings: PlanFindings,
+) -> None:
+    """Channels and remote buffers of a thread block."""
+    cure = "divide its peers among several thread blocks"
+    for kind in CHANNEL_TYPES:
+        channels = len(block.channels[kind])
+        buffers = len(block.remote_buffers.get(kind, ()))
+        if channels > MOST_CHANNELS:
+            message = f"{name} has {channels} {kind} channels, at most {MOST_CHANNELS} fit"
+            findings.refuse_rank("limit-channels", block.rank, message, cure)
+        if buffers > MOST_REMOTE_BUFFERS:
+            message = (
+                f"{name} refers to {buffers} remote buffers by {kind} channels,"
+                f" at most {MOST_REMOTE_BUFFERS} fit"
+            )
+            findings.refuse_rank("limit-remote-buffers", block.rank, message, cure)
+
+
+def _check_ranges(
+    plan: Plan,
+    findings: PlanFindings,
+) -> None:
+    operands = plan.operands
+    for side, key in ((0, "src_buff"), (1, "dst_buff")):
+        rows = operands.operation[operands.is_dst == side]
+        count = np.bincount(rows, minlength=len(plan.operations))
+        for row in np.flatnonzero(count > MOST_RANGES).tolist():
+            message = f"{count[row]} ranges in {key}, at most {MOST_RANGES} fit"
+            findings.refuse_at("limit-ranges", row, message, "divide the operation")
+
+
+def _check_items(
+    plan: Plan,
+    findings: PlanFindings,
+) -> None:
+    count = np.bincount(plan.items.operation, minlength=len(plan.operations))
+    for row in np.flatnonzero(count > MOST_CHANNELS_OF_OPERATION).tolist():
+        operation = plan.operation(row)
+        is_semaphore = operation is not None and operation.role in (Role.ACQUIRE, Role.RELEASE)
+        what = "semaphores" if is_semaphore else "channels"
+        most = MOST_SEMAPHORES_OF_OPERATION if is_semaphore else MOST_CHANNELS_OF_OPERATION
+        if count[row] > most:
+            message = f"{count[row]} {what}, at most {most} fit"
+            findings.refuse_at(f"limit-{what}-of-operation", row, message, "divide the operation")

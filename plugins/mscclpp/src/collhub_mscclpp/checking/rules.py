@@ -1,0 +1,193 @@
+"""Rules that a plan keeps or breaks before it runs: names, sizes, ranges, peers, counts."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from collhub_mscclpp.checking.lowering import Counters, as_executed, block_ranks, owners
+from collhub_mscclpp.checking.memory import counts_defect
+from collhub_mscclpp.checking.report import PlanFindings
+from collhub_mscclpp.plans.operations import BUFFER_TYPES, CHANNEL_TYPES, Role, Scope
+from collhub_mscclpp.plans.records import Plan
+
+_MEMORY = CHANNEL_TYPES.index("memory")
+_COLLECTIVES = (
+    "allreduce",
+    "allgather",
+    "reducescatter",
+    "reduce_scatter",
+    "alltoall",
+    "sendrecv",
+    "test",
+    "custom",
+)
+
+
+def check_header(
+    plan: Plan,
+    findings: PlanFindings,
+) -> None:
+    """Find chunk counts that the executor divides by, or that the collective contradicts."""
+    for rank, gpu in enumerate(plan.gpus):
+        for name, count in (("input", gpu.input_chunks), ("output", gpu.output_chunks)):
+            if not count:
+                message = f"$.gpus[{rank}].{name}_chunks: 0, by which the executor divides"
+                findings.refuse_rank("zero-chunks", rank, message, "state at least 1")
+        for kind, peers in gpu.peers.items():
+            if rank in peers:
+                message = f"$.gpus[{rank}].channels: a {kind} channel of the rank to itself"
+                findings.refuse_rank("channel-to-itself", rank, message, "copy instead")
+    defect = counts_defect(plan)
+    if defect and not findings.found.has("zero-chunks"):
+        findings.on_plan("chunk-counts", defect, "state the counts that the collective has")
+    if plan.header.collective not in _COLLECTIVES:
+        findings.found.note(
+            "no-contract", f"nothing is known of a collective {plan.header.collective!r}"
+        )
+
+
+def check_operations(plan: Plan, findings: PlanFindings) -> bool:
+    """Find unknown names, sizes that differ and ranges outside their buffers.
+
+    Returns whether the plan can be followed: a program can be made of it.
+    """
+    for row, name in plan.unknown_names.items():
+        message = f"the executor has no operation {name!r}"
+        findings.refuse_at("unknown-operation", row, message, "see the README for those it has")
+    is_whole = not plan.unknown_names
+    is_whole &= _check_sizes(plan, findings)
+    is_whole &= _check_groups(plan, findings)
+    return is_whole & _check_bounds(plan, findings)
+
+
+def _check_sizes(plan: Plan, findings: PlanFindings) -> bool:
+    """Whether the ranges of every move have one size."""
+    operands = plan.operands
+    is_right = True
+    keys: dict[tuple[int, int], int] = {}
+    columns = zip(
+        operands.operation.tolist(),
+        operands.position.tolist(),
+        operands.size.tolist(),
+        strict=True,
+    )
+    for row, position, size in columns:
+        operation = plan.operation(row)
+        is_each = operation is not None and operation.is_each
+        key = (row, position if is_each else 0)
+        if keys.setdefault(key, size) != size:
+            message = f"ranges of {keys[key]} and of {size} chunks belong together"
+            findings.refuse_at("size-mismatch", row, message, "give them one size")
+            is_right = False
+    return is_right
+
+
+def _check_bounds(
+    plan: Plan,
+    findings: PlanFindings,
+) -> bool:
+    """Whether all ranges lie in their buffers, where the executor takes them from."""
+    operands = plan.operands
+    sizes = np.asarray(
+        [(gpu.input_chunks, gpu.output_chunks, gpu.scratch_chunks) for gpu in plan.gpus], np.int64
+    )
+    operand, owner = owners(plan)
+    buffer, index = as_executed(plan)
+    end = (index + operands.size)[operand]
+    room = sizes[owner, buffer[operand]]
+    outside = np.flatnonzero(end > room)
+    for at in outside.tolist():
+        row = int(operands.operation[operand[at]])
+        name = BUFFER_TYPES[int(buffer[operand[at]])]
+        message = (
+            f"a range ends at chunk {end[at]}, buffer {name!r} of rank {owner[at]} has {room[at]}"
+        )
+        findings.refuse_at("range", row, message, "state larger buffers or other ranges")
+    return not len(outside)
+
+
+def _check_groups(
+    plan: Plan,
+    findings: PlanFindings,
+) -> bool:
+    """Whether whoever uses a switch channel is in its group."""
+    operands = plan.operands
+    is_right = True
+    here = block_ranks(plan)[plan.operations.block[operands.operation]]
+    for at in np.flatnonzero(operands.scope == Scope.SWITCH).tolist():
+        rank = int(here[at])
+        if rank not in plan.gpus[rank].groups[int(operands.reference[at])].ranks:
+            message = f"rank {rank} is not in the group of its switch channel"
+            row = int(operands.operation[at])
+            findings.refuse_at("switch-group", row, message, "list every member itself")
+            is_right = False
+    return is_right
+
+
+def check_counters(
+    plan: Plan,
+    counters: Counters,
+    findings: PlanFindings,
+) -> None:
+    """Find counters that a launch leaves changed, so that the next one starts out of step."""
+    table, items = plan.operations, plan.items
+    # Operations of pipelines are repeated as often as their pipeline has slices.
+    slices: list[tuple[int, int]] = []
+    for outer in table.pipeline[items.operation].tolist():
+        unit = (int(table.slice_bytes[outer]), int(table.slice_chunks[outer]))
+        slices.append(unit if outer >= 0 else (0, 0))
+    balance: dict[int, dict[tuple[int, int], int]] = {}
+    first: dict[int, int] = {}
+    columns = zip(counters.of_item.tolist(), items.operation.tolist(), slices, strict=True)
+    for counter, row, unit in columns:
+        operation = plan.operation(row)
+        if counter < 0 or operation is None:
+            continue
+        sign = -1 if operation.role in (Role.WAIT, Role.ACQUIRE) else 1
+        of_unit = balance.setdefault(counter, {})
+        of_unit[unit] = of_unit.get(unit, 0) + sign
+        first.setdefault(counter, row)
+    for counter, of_unit in balance.items():
+        _report_balance(counters.names[counter], of_unit, first[counter], findings)
+
+
+def _report_balance(
+    name: str,
+    of_unit: dict[tuple[int, int], int],
+    row: int,
+    findings: PlanFindings,
+) -> None:
+    total = sum(of_unit.values())
+    if total:
+        kind = "raised more often than awaited" if total > 0 else "awaited more often than raised"
+        message = f"{name} is {kind}, by {abs(total)} in every launch"
+        findings.at("unbalanced", row, message, "balance them in every launch")
+    elif any(of_unit.values()):
+        message = f"{name} is raised and awaited in pipelines of different numbers of slices"
+        findings.at("unbalanced", row, message, "use one iter_context for both")
+
+
+def check_barriers(
+    plan: Plan,
+    findings: PlanFindings,
+) -> None:
+    """Find barriers that are not used by exactly the stated number of thread blocks."""
+    table = plan.operations
+    users: dict[tuple[int, int], dict[int, int]] = {}
+    first: dict[tuple[int, int], int] = {}
+    for row in np.flatnonzero(table.barrier >= 0).tolist():
+        block = int(table.block[row])
+        key = (plan.blocks[block].rank, int(table.barrier[row]))
+        uses = users.setdefault(key, {})
+        uses[block] = uses.get(block, 0) + 1
+        stated = first.setdefault(key, row)
+        if table.barrier_blocks[row] != table.barrier_blocks[stated]:
+            message = "another use of this barrier states another num_threadblocks"
+            findings.at("barrier-blocks", row, message, "state one number in all uses")
+    for key, uses in users.items():
+        row = first[key]
+        wanted = int(table.barrier_blocks[row])
+        if len(uses) != wanted or len(set(uses.values())) > 1:
+            message = f"{len(uses)} thread blocks use a barrier for {wanted}, equally often or not"
+            cure = "let exactly the stated number use it, each equally often"
+            findings.at("barrier-blocks", row, message, cure)

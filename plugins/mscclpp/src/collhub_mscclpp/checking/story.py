@@ -1,0 +1,104 @@
+"""What happened in the launches of a plan, in words: every cause once."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from collhub_mscclpp.checking.execution import Execution, LaunchResult, Race
+from collhub_mscclpp.checking.report import PlanFindings
+from collhub_mscclpp.plans.operations import BUFFER_TYPES
+from collhub_mscclpp.plans.records import Plan
+from hub_core.model import Buffer
+
+_ORDER_CURE = "order them by a signal and a wait, a semaphore or a barrier"
+
+
+class Story:
+    """Adds findings launch by launch; what the launch before had too is not told again."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        execution: Execution,
+        findings: PlanFindings,
+    ) -> None:
+        self._plan = plan
+        self._execution = execution
+        self._findings = findings
+        self._told: set[tuple[int, ...]] = set()
+
+    def tell(
+        self,
+        result: LaunchResult,
+        number: int,
+    ) -> None:
+        """Add what happened in launch `number`, from 0."""
+        for row in result.blocked.tolist():
+            message = f"waits for ever in launch {number + 1}"
+            self._findings.at("deadlock", row, message, "see what its partner waits for")
+        for race in result.races:
+            between = race.launch - race.other_launch
+            if self._is_new(race.operation, race.other, between, race.host_rank):
+                self._tell_race(race)
+        # Outputs of a launch that does not end are as far as it came.
+        if not len(result.blocked):
+            self._tell_contents(result, number)
+
+    def _is_new(self, *key: int) -> bool:
+        is_new = key not in self._told
+        self._told.add(key)
+        return is_new
+
+    def _tell_race(
+        self,
+        race: Race,
+    ) -> None:
+        first, second = (self._party(race, row) for row in (race.other, race.operation))
+        between = f"in launch {race.launch + 1}"
+        if race.launch != race.other_launch:
+            between = f"in launches {race.other_launch + 1} and {race.launch + 1}"
+        place = self._place(race.cell)
+        row = max(race.operation, race.other)
+        rank = self._execution.rank_of(row) if row >= 0 else race.host_rank
+        message = f"{first} and {second} touch {place} without an order, {between}"
+        self._findings.on_rank("race", rank, message, _ORDER_CURE)
+
+    def _party(self, race: Race, row: int) -> str:
+        """One of the two that race."""
+        if row >= 0:
+            return self._plan.describe(row)
+        return f"the caller of rank {race.host_rank}, who fills inputs and reads outputs,"
+
+    def _place(
+        self,
+        cell: int,
+    ) -> str:
+        """Buffer, chunk and rank of a cell; negative ones stand for counters."""
+        if cell < 0:
+            return self._execution.counters.names[-1 - cell]
+        memory = self._execution.memory
+        base, size = memory.layout.base, memory.layout.size
+        rank, buffer = np.argwhere((base <= cell) & (cell < base + size))[0].tolist()
+        offset = cell - int(base[rank, buffer])
+        if buffer == Buffer.SCRATCH:
+            # All forms and halves have the same chunks.
+            offset %= int(memory.half[rank])
+        chunk = offset // memory.cells_per_chunk
+        return f"chunk {chunk} of buffer {BUFFER_TYPES[buffer]!r} of rank {rank}"
+
+    def _tell_contents(
+        self,
+        result: LaunchResult,
+        number: int,
+    ) -> None:
+        """Say which outputs are not as promised."""
+        contents = self._execution.contents
+        cells = self._execution.memory.cells_per_chunk
+        for row in np.flatnonzero(result.wrong).tolist():
+            rank, chunk = int(contents.rank[row]), int(contents.offset[row]) // cells
+            if not self._is_new(rank, chunk):
+                continue
+            defect = contents.describe(row, result.value, result.is_defined)
+            message = f"output chunk {chunk} {defect} after launch {number + 1}"
+            cure = f"see what {self._plan.header.collective} promises"
+            self._findings.on_rank("wrong-output", rank, message, cure)

@@ -1,0 +1,133 @@
+"""Channels of programs; every operation is recorded for the rank that the channel starts at."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from collhub_mscclpp.language.buffers import Chunk
+from collhub_mscclpp.language.recorded import Recorded, SyncType, ThreadBlockGroup
+from collhub_mscclpp.language.state import current_program
+
+
+def blocks_of(tb: int | None, group: ThreadBlockGroup | None) -> list[tuple[int, tuple[int, int]]]:
+    """(thread block, its part) of all that do an operation. Raises `RuntimeError` for none."""
+    if tb is not None:
+        return [(tb, (0, 1))]
+    if group is None:
+        raise RuntimeError("names no thread block: give tb= or tb_group=")
+    return [(one, (group.get_internal_id(one), group.numtb())) for one in group.tb_list]
+
+
+class _Channel:
+    """A channel from `src_rank` to `dst_rank`, and back."""
+
+    channel_type = ""
+
+    def __init__(self, dst_rank: int, src_rank: int) -> None:
+        self.dst_rank = dst_rank
+        self.src_rank = src_rank
+        program = current_program()
+        kind = self.channel_type
+        self.channel_id = program.add_channel(kind, src_rank, dst_rank)
+
+    def signal(self, tb: int, data_sync: SyncType = SyncType.both, relaxed: bool = False) -> None:
+        """Raise the counter at the other end."""
+        self._synchronise("rlxsignal" if relaxed else "signal", tb, data_sync)
+
+    def wait(self, tb: int, data_sync: SyncType = SyncType.both, relaxed: bool = False) -> None:
+        """Wait for the next signal of the other end."""
+        self._synchronise("rlxwait" if relaxed else "wait", tb, data_sync)
+
+    def put(self, dst_chunk: Chunk, src_chunk: Chunk, tb: Any = None, tb_group: Any = None) -> None:
+        """Copy a local chunk to the other end."""
+        self._move("put", [src_chunk], [dst_chunk], tb, tb_group)
+
+    def put_packets(
+        self, dst_chunk: Chunk, src_chunk: Chunk, tb: Any = None, tb_group: Any = None
+    ) -> None:
+        """Copy a local chunk as packets to scratch of the other end."""
+        self._move("ppkt", [src_chunk], [dst_chunk], tb, tb_group)
+
+    def read_put_packets(
+        self, dst_chunk: Chunk, src_chunk: Chunk, tb: Any = None, tb_group: Any = None
+    ) -> None:
+        """Send packets on from own scratch to that of the other end."""
+        self._move("rppkt", [src_chunk], [dst_chunk], tb, tb_group)
+
+    def _synchronise(self, name: str, tb: int, sync: SyncType) -> None:
+        channels = [self.channel_id]
+        recorded = Recorded(name, self.src_rank, self.channel_type, channels, sync=sync)
+        current_program().record(tb, recorded)
+
+    def _move(
+        self,
+        name: str,
+        src: Sequence[Chunk],
+        dst: Sequence[Chunk],
+        tb: int | None,
+        group: ThreadBlockGroup | None,
+    ) -> None:
+        self._check([*src, *dst])
+        channels = [self.channel_id]
+        for block, part in blocks_of(tb, group):
+            moved = Recorded(name, self.src_rank, self.channel_type, channels, src, dst, part)
+            current_program().record(block, moved)
+
+    def _check(self, chunks: Sequence[Chunk]) -> None:
+        """Refuse chunks of other ranks than the ends, and of unequal sizes."""
+        ends = (self.src_rank, self.dst_rank)
+        for chunk in chunks:
+            if chunk.rank not in ends:
+                raise RuntimeError(f"a chunk of rank {chunk.rank} on a channel of ranks {ends}")
+        if len({chunk.size for chunk in chunks}) > 1:
+            raise RuntimeError(f"chunks of sizes {[chunk.size for chunk in chunks]}")
+
+
+class MemoryChannel(_Channel):
+    """A channel by mapped memory."""
+
+    channel_type = "memory"
+
+    def get(self, dst_chunk: Chunk, src_chunk: Chunk, tb: Any = None, tb_group: Any = None) -> None:
+        """Copy a chunk of the other end here."""
+        self._move("get", [src_chunk], [dst_chunk], tb, tb_group)
+
+    def reduce(
+        self,
+        local_src_chunk: Chunk,
+        remote_src_chunks: Sequence[Chunk],
+        tb: int | None = None,
+        tb_group: ThreadBlockGroup | None = None,
+        local_dst_chunk: Chunk | None = None,
+        reduce_op: object = None,
+    ) -> None:
+        """Add chunks of the other end to a local one."""
+        del reduce_op
+        target = local_dst_chunk or local_src_chunk
+        self._move("rre", [local_src_chunk, *remote_src_chunks], [target], tb, tb_group)
+
+
+class PortChannel(_Channel):
+    """A channel by a proxy."""
+
+    channel_type = "port"
+
+    def flush(self, tb: int, data_sync: SyncType = SyncType.both) -> None:
+        """Wait until the proxy has sent."""
+        self._synchronise("flush", tb, data_sync)
+
+    def put_with_signal(self, dst_chunk: Chunk, src_chunk: Chunk, tb: int) -> None:
+        """Put, and signal."""
+        self._move("pws", [src_chunk], [dst_chunk], tb, None)
+
+    def put_with_signal_and_flush(self, dst_chunk: Chunk, src_chunk: Chunk, tb: int) -> None:
+        """Put, signal, and wait until the proxy has sent."""
+        self._move("pwsf", [src_chunk], [dst_chunk], tb, None)
+
+
+class SwitchChannel:
+    """A channel by the switch, which only the package itself knows."""
+
+    def __init__(self, rank_list: Sequence[int], buffer_type: object) -> None:
+        raise RuntimeError("switch channels need the package mscclpp: install it")

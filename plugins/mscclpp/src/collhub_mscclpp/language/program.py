@@ -1,0 +1,148 @@
+"""A program: operations of all thread blocks as they are recorded, and the plan of them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+from collhub_mscclpp.language.collectives import Collective
+from collhub_mscclpp.language.plan_document import document_of
+from collhub_mscclpp.language.recorded import Recorded
+from collhub_mscclpp.language.state import current_program, enter_program
+
+
+@dataclass
+class AlgoSpec:
+    """The arguments of a program in one record."""
+
+    name: str
+    collective: Collective
+    world_size: int
+    nranks_per_node: int = 8
+    instances: int = 1
+    protocol: str = "Simple"
+    in_place: bool = False
+    instr_fusion: bool = True
+    auto_sync: bool = True
+    replication_policy: object = None
+    reuse_resources: bool = False
+    num_threads_per_block: int = 1024
+    use_double_scratch_buffer: bool = False
+    buffer_alignment: int = 16
+    min_message_size: int = 0
+    max_message_size: int = 2**64 - 1
+    tags: dict[str, int] = field(default_factory=dict)
+
+
+_SPEC_ONLY = ("name", "collective", "world_size", "nranks_per_node", "in_place", "tags")
+
+
+@dataclass
+class CollectiveProgram:
+    """`with CollectiveProgram(...)`: what is done within belongs to it.
+
+    `instr_fusion` changes nothing: operations are written one by one.
+    """
+
+    name: str
+    collective: Collective
+    num_ranks: int
+    instances: int = 1
+    protocol: str = "Simple"
+    instr_fusion: bool = True
+    auto_sync: bool = True
+    replication_policy: object = None
+    reuse_resources: bool = False
+    num_threads_per_block: int = 1024
+    use_double_scratch_buffer: bool = False
+    buffer_alignment: int = 16
+    min_message_size: int = 0
+    max_message_size: int = 2**64 - 1
+
+    def __post_init__(self) -> None:
+        if self.protocol not in ("Simple", "LL"):
+            raise ValueError(f"protocol {self.protocol!r}, expected Simple or LL")
+        self.buffers = self.collective.init_buffers()
+        ranks = range(self.num_ranks)
+        self.scratch = [0 for _ in ranks]
+        # By rank: (type, other rank) of every channel, in the order of making.
+        self.channels: list[list[tuple[str, int]]] = [[] for _ in ranks]
+        self.semaphores: list[list[int]] = [[] for _ in ranks]
+        self.blocks: list[dict[int, list[Recorded]]] = [{} for _ in ranks]
+        self._loop: tuple[int, int] | None = None
+        self._bodies: dict[tuple[int, int], Recorded] = {}
+
+    @classmethod
+    def from_spec(cls, spec: AlgoSpec) -> CollectiveProgram:
+        """The program of a specification."""
+        given: dict[str, Any] = vars(spec)
+        others = {name: value for name, value in given.items() if name not in _SPEC_ONLY}
+        return cls(spec.name, spec.collective, spec.world_size, **others)
+
+    def __enter__(self) -> CollectiveProgram:
+        enter_program(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        enter_program(None)
+
+    def check_rank(self, rank: int) -> None:
+        """Raises `RuntimeError` for a rank that the program does not have."""
+        is_known = 0 <= rank < self.num_ranks
+        if not is_known:
+            raise RuntimeError(f"rank {rank} of a program of {self.num_ranks} ranks")
+
+    def allocate_scratch(self, rank: int, size: int) -> int:
+        """The first of `size` further chunks of scratch of a rank."""
+        self.check_rank(rank)
+        first = self.scratch[rank]
+        self.scratch[rank] = first + size
+        return first
+
+    def add_channel(self, channel_type: str, rank: int, peer: int) -> int:
+        """The ordinal of a new channel among those of its type on a rank."""
+        self.check_rank(rank)
+        self.check_rank(peer)
+        ordinal = sum(kind == channel_type for kind, _ in self.channels[rank])
+        self.channels[rank].append((channel_type, peer))
+        return ordinal
+
+    def add_semaphore(self, rank: int, value: int) -> int:
+        """The ordinal of a new semaphore of a rank."""
+        self.check_rank(rank)
+        known = self.semaphores[rank]
+        known.append(value)
+        return len(known) - 1
+
+    def record(self, tb: int, operation: Recorded) -> None:
+        """Add an operation to a thread block, or to its part of the pipeline."""
+        block = self.blocks[operation.rank].setdefault(tb, [])
+        if self._loop is None:
+            block.append(operation)
+            return
+        key = (operation.rank, tb)
+        if key not in self._bodies:
+            self._bodies[key] = Recorded("pipeline", operation.rank, loop=self._loop)
+            block.append(self._bodies[key])
+        self._bodies[key].body.append(operation)
+
+    def begin_loop(self, loop: tuple[int, int]) -> None:
+        """Record into a pipeline. Raises `RuntimeError` within another."""
+        if self._loop is not None:
+            raise RuntimeError("a pipeline within a pipeline")
+        self._loop = loop
+
+    def end_loop(self) -> None:
+        """Record into thread blocks again."""
+        self._loop = None
+        self._bodies = {}
+
+    def to_json(self, indent: int | None = 2, **given: Any) -> str:
+        """The plan, formatted as asked for."""
+        return json.dumps(document_of(self), indent=indent, **given)
+
+
+def JSON() -> str:  # noqa: N802 - the language's own name
+    """The plan of the current program."""
+    return current_program().to_json()

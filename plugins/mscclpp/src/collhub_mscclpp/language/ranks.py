@@ -1,0 +1,134 @@
+"""What thread blocks of a rank do without a channel, and what orders them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from collhub_mscclpp.language.buffers import BaseBuffer, BufferType, Chunk
+from collhub_mscclpp.language.channels import blocks_of
+from collhub_mscclpp.language.recorded import Recorded, SyncType, ThreadBlockGroup
+from collhub_mscclpp.language.state import current_program
+
+
+class Rank:
+    """A rank of the program."""
+
+    def __init__(self, rank: int) -> None:
+        current_program().check_rank(rank)
+        self.rank = rank
+
+    def get_input_buffer(self) -> BaseBuffer:
+        """Its input."""
+        return current_program().buffers[self.rank][BufferType.input]
+
+    def get_output_buffer(self) -> BaseBuffer:
+        """Its output."""
+        return current_program().buffers[self.rank][BufferType.output]
+
+    def copy(
+        self,
+        dst_chunk: Chunk,
+        src_chunk: Chunk,
+        tb: int | None = None,
+        tb_group: ThreadBlockGroup | None = None,
+    ) -> None:
+        """Copy a chunk."""
+        self._move("copy", [src_chunk], [dst_chunk], tb, tb_group)
+
+    def unpack_packets(
+        self,
+        dst_chunk: Chunk,
+        src_chunk: Chunk,
+        tb: int | None = None,
+        tb_group: ThreadBlockGroup | None = None,
+    ) -> None:
+        """Copy packets of the scratch to a chunk."""
+        self._move("upkt", [src_chunk], [dst_chunk], tb, tb_group)
+
+    def copy_packets(
+        self,
+        dst_chunk: Chunk,
+        src_chunk: Chunk,
+        tb: int | None = None,
+        tb_group: ThreadBlockGroup | None = None,
+    ) -> None:
+        """Copy a chunk as packets to the scratch."""
+        self._move("cpkt", [src_chunk], [dst_chunk], tb, tb_group)
+
+    def reduce(
+        self,
+        src_chunk: Chunk,
+        other_chunks: Sequence[Chunk],
+        tb: int | None = None,
+        tb_group: ThreadBlockGroup | None = None,
+        dst_chunk: Chunk | None = None,
+        reduce_op: object = None,
+        packet: bool = False,
+    ) -> None:
+        """Add chunks, or packets of the scratch, to a chunk."""
+        del reduce_op
+        name = "repkt" if packet else "re"
+        self._move(name, [src_chunk, *other_chunks], [dst_chunk or src_chunk], tb, tb_group)
+
+    def barrier(self, tb_list: Sequence[int]) -> None:
+        """Let thread blocks wait for each other; one alone: its threads."""
+        blocks = tuple(tb_list)
+        if not blocks:
+            raise RuntimeError("a barrier of no thread block")
+        name = "barrier" if len(blocks) > 1 else "nop"
+        for tb in blocks:
+            current_program().record(tb, Recorded(name, self.rank, barrier=blocks))
+
+    def _move(
+        self,
+        name: str,
+        src: Sequence[Chunk],
+        dst: Sequence[Chunk],
+        tb: int | None,
+        group: ThreadBlockGroup | None,
+    ) -> None:
+        """Record an operation. Raises `RuntimeError` for chunks of other ranks or sizes."""
+        for chunk in (*src, *dst):
+            if chunk.rank != self.rank or chunk.size != src[0].size:
+                raise RuntimeError(f"{name} of {src[0]} on rank {self.rank} with {chunk}")
+        # Every block of a group does its part.
+        for block, part in blocks_of(tb, group):
+            moved = Recorded(name, self.rank, src=src, dst=dst, part=part)
+            current_program().record(block, moved)
+
+
+class Semaphore:
+    """A semaphore between thread blocks of a rank."""
+
+    def __init__(self, rank: int, initial_value: int) -> None:
+        self.rank = rank
+        self.initial_value = initial_value
+        program = current_program()
+        self.id = program.add_semaphore(rank, initial_value)
+
+    def acquire(self, tb: int, data_sync: SyncType = SyncType.both) -> None:
+        """Wait for a value above 0, and take 1."""
+        self._record("sem_acquire", tb, data_sync)
+
+    def release(self, tb: int, data_sync: SyncType = SyncType.both) -> None:
+        """Add 1."""
+        self._record("sem_release", tb, data_sync)
+
+    def _record(self, name: str, tb: int, sync: SyncType) -> None:
+        recorded = Recorded(name, self.rank, sync=sync, semaphore=self.id)
+        current_program().record(tb, recorded)
+
+
+class LoopIterationContext:
+    """A pipeline: what is recorded within is done for every slice of `unit` bytes."""
+
+    def __init__(self, unit: int, num_chunks: int) -> None:
+        self.unit = unit
+        self.num_chunks = num_chunks
+
+    def __enter__(self) -> LoopIterationContext:
+        current_program().begin_loop((self.unit, self.num_chunks))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        current_program().end_loop()

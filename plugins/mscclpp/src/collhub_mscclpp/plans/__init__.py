@@ -1,0 +1,1 @@
+"""Parsed execution plans, and what the names in them mean."""

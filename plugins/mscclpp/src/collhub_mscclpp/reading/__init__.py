@@ -1,0 +1,1 @@
+"""Plans as algorithms of the hub."""

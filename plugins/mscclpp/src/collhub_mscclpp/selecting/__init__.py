@@ -1,0 +1,1 @@
+"""Plans among which an application chooses by size."""

@@ -1,0 +1,1 @@
+"""Algorithms written as execution plans."""

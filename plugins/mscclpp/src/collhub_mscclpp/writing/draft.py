@@ -1,0 +1,107 @@
+"""An algorithm as a draft of a plan: everything that the operations of its blocks refer to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from collhub_columns import Int64Array
+
+from collhub_mscclpp.options import PlanWriteOptions
+from collhub_mscclpp.writing.block_writer import BlockWriter, Range
+from collhub_mscclpp.writing.blocks import blocks_of
+from collhub_mscclpp.writing.landing import Landing
+from collhub_mscclpp.writing.rank_tables import RankTables, channel_types, tables_of
+from collhub_mscclpp.writing.semaphores import Semaphores, semaphores_of
+from collhub_mscclpp.writing.work import PlanWork
+from hub_core.model import StepKind
+
+_SEND = int(StepKind.SEND)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Draft:
+    """What every operation needs."""
+
+    work: PlanWork
+    landing: Landing
+    block: Int64Array
+    semaphores: Semaphores
+    types: Sequence[str]
+    tables: Sequence[RankTables]
+    options: PlanWriteOptions
+
+    @classmethod
+    def of(cls, work: PlanWork, landing: Landing, options: PlanWriteOptions) -> Draft:
+        """Choose thread blocks, channels and semaphores."""
+        types = channel_types(work, options.nodes)
+        tables = tables_of(work, types, options.tbg)
+        block = blocks_of(work)
+        semaphores = semaphores_of(work, block)
+        for table, count in zip(tables, semaphores.count, strict=True):
+            table.semaphores = count * options.tbg
+        return cls(work, landing, block, semaphores, types, tables, options)
+
+    @property
+    def parts(self) -> int:
+        """Thread blocks that share the work of one."""
+        return self.options.tbg
+
+    def rows_of_blocks(self) -> list[list[int]]:
+        """Rows of every thread block in the order of doing, blocks by rank and number."""
+        rank = self.work.steps.rank.astype(np.int64)
+        order = self.work.order
+        width = int(self.block.max(initial=0)) + 1
+        key = rank[order] * width + self.block[order]
+        by_block = np.argsort(key, kind="stable")
+        borders = np.flatnonzero(np.diff(key[by_block])) + 1
+        groups = np.split(order[by_block], borders)
+        return [group.tolist() for group in groups if len(group)]
+
+    def channel(self, row: int, part: int) -> int:
+        """Channel of a message on the rank of this row."""
+        number = int(self.work.connection[row]) * self.parts + part
+        return self.tables[int(self.work.steps.rank[row])].channels[number]
+
+    def channel_type(self, row: int) -> str:
+        """Type of the channel of a message."""
+        connection = int(self.work.connection[row])
+        return self.types[connection]
+
+    def numbers(self, of_row: dict[int, list[int]], row: int, part: int) -> list[int]:
+        """Semaphores of one part of a block."""
+        return [number * self.parts + part for number in of_row.get(row, ())]
+
+    def source(self, row: int) -> Range:
+        """What a step reads."""
+        steps, unit = self.work.steps, self.work.unit
+        index, size = int(steps.src_offset[row]) // unit, int(steps.count[row]) // unit
+        return Range(int(steps.src_buffer[row]), index, size)
+
+    def target(self, row: int) -> Range:
+        """What a step writes."""
+        steps, unit = self.work.steps, self.work.unit
+        index, size = int(steps.dst_offset[row]) // unit, int(steps.count[row]) // unit
+        return Range(int(steps.dst_buffer[row]), index, size)
+
+    def landing_range(self, row: int) -> Range:
+        """Where the message of a send, in the peer's memory, or of a receive lands."""
+        steps = self.work.steps
+        peer = int(steps.peer[row]) if int(steps.kind[row]) == _SEND else -1
+        size = int(steps.count[row]) // self.work.unit
+        landing = self.landing
+        return Range(int(landing.buffer[row]), int(landing.index[row]), size, peer)
+
+    def pieces(self, one: Range) -> list[Range]:
+        """The range, or its chunks where several blocks share it.
+
+        Parts of a range of two chunks are other parts of memory than those of its chunks.
+        """
+        if self.parts == 1:
+            return [one]
+        return [Range(one.buffer, one.index + k, 1, one.rank) for k in range(one.size)]
+
+    def writer(self, rank: int, part: int) -> BlockWriter:
+        """An empty thread block."""
+        return BlockWriter(self.tables[rank], part, self.parts)

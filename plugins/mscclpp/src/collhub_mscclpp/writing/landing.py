@@ -1,0 +1,108 @@
+"""Where messages land: in the place that they are meant for, or in scratch of their own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from collhub_columns import BoolArray, Int64Array, expanded_ranges, row_pointer
+
+from collhub_mscclpp.writing.work import PlanWork
+from hub_core.model import Buffer, MemoryLayout, StepKind
+from hub_core.verification import find_regions
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Landing:
+    """`buffer`, `index`: int64[rows], where the message of a send or a receive lands, in chunks.
+
+    `is_direct`: bool[rows], receives that find their data in place. `scratch`: int64[ranks], chunks
+    of scratch, those of the algorithm first.
+    """
+
+    buffer: Int64Array
+    index: Int64Array
+    is_direct: BoolArray
+    scratch: Int64Array
+
+
+def landing_of(work: PlanWork) -> Landing:
+    """Let messages land in place where nobody else touches it before, else staged in scratch."""
+    steps, unit = work.steps, work.unit
+    send, receive = work.messages.send, work.messages.receive
+    is_direct = np.zeros(len(steps), np.bool_)
+    is_direct[receive] = _can_be_direct(work)[receive]
+    staged = receive[~is_direct[receive]]
+    buffer = steps.dst_buffer.astype(np.int64)
+    index = steps.dst_offset // unit
+    own = work.algorithm.scratch_units // unit
+    start, scratch = stages(work, staged, own)
+    buffer[staged] = Buffer.SCRATCH
+    index[staged] = start
+    buffer[send] = buffer[receive]
+    index[send] = index[receive]
+    return Landing(buffer, index, is_direct, scratch)
+
+
+def packet_landing_of(work: PlanWork) -> Landing:
+    """Let all messages land as packets, in scratch behind that of the algorithm.
+
+    Packet k lies at twice its index, so that the first one behind n plain chunks is n / 2; scratch
+    of packets is twice as large as it says.
+    """
+    steps = work.steps
+    send, receive = work.messages.send, work.messages.receive
+    own = work.algorithm.scratch_units // work.unit
+    start, scratch = stages(work, receive, (own + 1) // 2)
+    buffer = np.full(len(steps), Buffer.SCRATCH, np.int64)
+    index = np.zeros(len(steps), np.int64)
+    index[receive] = index[send] = start
+    is_direct = np.zeros(len(steps), np.bool_)
+    return Landing(buffer, index, is_direct, np.maximum(own, scratch))
+
+
+def stages(
+    work: PlanWork, receives: Int64Array, first: Int64Array
+) -> tuple[Int64Array, Int64Array]:
+    """(first chunk for each of these receives, end on each rank), from `first` of each rank on."""
+    steps = work.steps
+    rank = steps.rank[receives]
+    count = steps.count[receives] // work.unit
+    by_rank = np.argsort(rank, kind="stable")
+    sums = row_pointer(count[by_rank])
+    needed = np.bincount(rank, weights=count, minlength=steps.num_ranks).astype(np.int64)
+    before_rank = row_pointer(needed)[:-1]
+    start = np.zeros(len(receives), np.int64)
+    start[by_rank] = sums[:-1] - before_rank[rank[by_rank]]
+    return start + first[rank], first + needed
+
+
+def _can_be_direct(work: PlanWork) -> BoolArray:
+    """Plain receives into what holds no data before, and what they alone write: bool[rows]."""
+    collective = work.algorithm.collective
+    can = work.steps.is_kind(StepKind.RECV)
+    for in_place in (True, False):
+        # The plan is used in every mode that the algorithm claims.
+        if collective.in_place if in_place else collective.out_of_place:
+            layout = collective.memory_layout(in_place, work.algorithm.scratch_units)
+            can &= _is_untouched(work, layout)
+    return can
+
+
+def _is_untouched(work: PlanWork, layout: MemoryLayout) -> BoolArray:
+    """Rows that write where no data lies before and no other row writes."""
+    algorithm, unit = work.algorithm, work.unit
+    every_row = np.ones(len(work.steps), np.bool_)
+    coarse = MemoryLayout(layout.base // unit, layout.size // unit, layout.total // unit)
+    regions = find_regions(algorithm, coarse, every_row, unit)
+    uses = np.zeros(coarse.total + 1, np.int64)
+    ranks = np.flatnonzero(algorithm.collective.defined_inputs())
+    starts = coarse.base[ranks, Buffer.INPUT]
+    uses[expanded_ranges(starts, coarse.size[ranks, Buffer.INPUT])] = 1
+    writes = np.flatnonzero(regions.destination >= 0)
+    np.add.at(uses, expanded_ranges(regions.destination[writes], regions.count[writes]), 1)
+    # More than one use anywhere in a range shows in the running sum.
+    crowded = row_pointer((uses > 1).astype(np.int64))
+    start = np.maximum(regions.destination, 0)
+    is_alone: BoolArray = crowded[start] == crowded[start + regions.count]
+    return is_alone & (regions.destination >= 0)

@@ -1,0 +1,81 @@
+"""Steps as operations of the protocol LL: packets, which carry the flag of the launch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from collhub_mscclpp.writing.block_writer import BlockWriter, Range
+from collhub_mscclpp.writing.draft import Draft
+from collhub_mscclpp.writing.fusion import StepGroup
+from collhub_mscclpp.writing.rank_tables import MEMORY
+from collhub_mscclpp.writing.segments import in_eights
+from collhub_mscclpp.writing.simple import await_launch, copy_range, greet_sender, reduce_ranges
+from collhub_mscclpp.writing.work import NAMES
+from hub_core.model import StepKind
+
+_RECEIVING = (int(StepKind.RECV), int(StepKind.RECV_REDUCE))
+
+
+def write_packets(draft: Draft, writer: BlockWriter, group: StepGroup) -> None:
+    """Write a group of steps, between their semaphores.
+
+    Packets tell by themselves whether they are there. Where every rank ends a launch only after
+    each other one has begun it, the halves of the scratch keep two launches apart: a sender of
+    launch k + 2 has seen all others in launch k + 1. Elsewhere the receiver is waited for.
+    """
+    kind = int(draft.work.steps.kind[group.row])
+    if draft.work.algorithm.collective.kind not in NAMES:
+        if kind in _RECEIVING:
+            greet_sender(draft, writer, group.row)
+        for row in group.rows if kind == int(StepKind.SEND) else group.sends:
+            await_launch(draft, writer, row)
+    writer.meet()
+    _WRITERS[kind](draft, writer, group)
+
+
+def _send(draft: Draft, writer: BlockWriter, group: StepGroup) -> None:
+    pairs: list[tuple[Range, Range]] = []
+    for row in group.rows:
+        source, target = draft.source(row), draft.landing_range(row)
+        pairs += zip(draft.pieces(source), draft.pieces(target), strict=True)
+    for some in in_eights(pairs):
+        writer.move("ppkt", [one for one, _ in some], [to for _, to in some], MEMORY)
+
+
+def _receive(draft: Draft, writer: BlockWriter, group: StepGroup) -> None:
+    """Send packets on as they come, and unpack them."""
+    landed = draft.landing_range(group.row)
+    if group.sends:
+        _forward(draft, writer, landed, group.sends)
+    for one, to in zip(draft.pieces(landed), draft.pieces(draft.target(group.row)), strict=True):
+        writer.move("upkt", [one], [to])
+
+
+def _forward(draft: Draft, writer: BlockWriter, landed: Range, sends: Sequence[int]) -> None:
+    columns = [draft.pieces(draft.landing_range(row)) for row in sends]
+    for one, targets in zip(draft.pieces(landed), zip(*columns, strict=True), strict=True):
+        writer.move("rppkt", [one], targets, MEMORY)
+
+
+def _receive_reduce(draft: Draft, writer: BlockWriter, group: StepGroup) -> None:
+    operands = [draft.source(group.row), draft.landing_range(group.row)]
+    names = ("repkt", "respkt")
+    reduce_ranges(draft, writer, operands, draft.target(group.row), group.sends, names)
+
+
+def _copy(draft: Draft, writer: BlockWriter, group: StepGroup) -> None:
+    copy_range(draft, writer, draft.source(group.row), draft.target(group.row))
+
+
+def _reduce(draft: Draft, writer: BlockWriter, group: StepGroup) -> None:
+    target = draft.target(group.row)
+    reduce_ranges(draft, writer, [target, draft.source(group.row)], target, [])
+
+
+_WRITERS = {
+    int(StepKind.SEND): _send,
+    int(StepKind.RECV): _receive,
+    int(StepKind.RECV_REDUCE): _receive_reduce,
+    int(StepKind.COPY): _copy,
+    int(StepKind.REDUCE): _reduce,
+}

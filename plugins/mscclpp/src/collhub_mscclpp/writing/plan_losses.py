@@ -1,0 +1,40 @@
+"""What a plan cannot say of an algorithm."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from collhub_mscclpp.writing.draft import Draft
+from collhub_mscclpp.writing.work import NAMES
+from hub_core.model import Collective, CollectiveKind, Loss
+
+
+def losses_of(draft: Draft) -> Iterator[Loss]:
+    """The losses of a draft, in a fixed order."""
+    algorithm = draft.work.algorithm
+    collective = algorithm.collective
+    serves_both = collective.in_place and collective.out_of_place
+    if serves_both:
+        where = "calls in place"
+        yield Loss("in_place", where, "a plan states one mode; it runs rightly in both")
+    if collective.kind not in NAMES:
+        yield from _of_contract(collective)
+    elif draft.work.unit * draft.options.tbg > 1:
+        # The reader counts chunks, or the parts that thread block groups make of them.
+        units = f"{draft.work.unit} units are a chunk"
+        yield Loss("unit_count", units, "units of what is read back are chunks, or parts of them")
+    if algorithm.collective_bytes is not None and draft.options.max_size is None:
+        where = f"{algorithm.collective_bytes} bytes"
+        yield Loss("collective_bytes", where, "a plan serves sizes; see -O min_size, max_size")
+
+
+def _of_contract(collective: Collective) -> Iterator[Loss]:
+    """What a collective that plans have no name for must do."""
+    where = f"{collective.kind} is written as custom"
+    if collective.kind is not CollectiveKind.CUSTOM:
+        yield Loss("kind", where, "only who names the plan uses it")
+    # A plan has no member for it.
+    if collective.root is not None:
+        yield Loss("root", f"rank {collective.root}", "the steps tell it alone")
+    yield Loss("contract", where, "what it must do is not in the plan; chunk counts are at least 1")
+    yield Loss("unit_count", where, "the largest buffer of a rank is read back")

@@ -1,0 +1,109 @@
+"""The JSON text of a plan."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+
+import numpy as np
+from collhub_columns import Int64Array
+
+from collhub_mscclpp.options import PACKETS, PlanWriteOptions
+from collhub_mscclpp.plans.operations import BUFFER_TYPES
+from collhub_mscclpp.writing.draft import Draft
+from collhub_mscclpp.writing.rank_tables import RankTables
+from collhub_mscclpp.writing.segments import Segment
+from collhub_mscclpp.writing.work import NAMES, PlanWork
+
+_MOST_BYTES = 2**64 - 1
+_SEPARATOR = ",\n"
+
+
+def plan_text(draft: Draft, blocks: Sequence[Sequence[Segment]]) -> bytes:
+    """The plan with the thread blocks of every rank; its name tells its content.
+
+    The executor caches plans by name, so that another content must have another name.
+    """
+    work = draft.work
+    header = _header(work, draft.options)
+    counts = _chunk_counts(draft)
+    gpus = [
+        _gpu(rank, table, segments, counts[rank].tolist())
+        for rank, (table, segments) in enumerate(zip(draft.tables, blocks, strict=True))
+    ]
+    body = f'{header},"gpus":[\n{_SEPARATOR.join(gpus)}]'
+    digest = hashlib.sha256(body.encode()).hexdigest()[:16]
+    name = f"{NAMES.get(work.algorithm.collective.kind, 'custom')}_{len(gpus)}_{digest}"
+    return f'{{"name":"{name}",{body}}}\n'.encode()
+
+
+def _header(work: PlanWork, options: PlanWriteOptions) -> str:
+    """Members of the plan itself, but its name and ranks."""
+    collective = work.algorithm.collective
+    is_packets = options.protocol == PACKETS
+    largest = _MOST_BYTES if options.max_size is None else options.max_size
+    members = {
+        "collective": NAMES.get(collective.kind, "custom"),
+        "protocol": options.protocol,
+        "inplace": not collective.out_of_place,
+        "reuse_resources": False,
+        "use_double_scratch_buffer": is_packets,
+        "buffer_alignment": 16,
+        "num_threads_per_block": 1024,
+        "min_message_size": options.min_size or 0,
+        "max_message_size": largest,
+    }
+    return json.dumps(members, separators=(",", ":"))[1:-1]
+
+
+def _chunk_counts(draft: Draft) -> Int64Array:
+    """Chunks of input, output and scratch: int64[ranks, 3]."""
+    collective, unit = draft.work.algorithm.collective, draft.work.unit
+    # The executor divides by both: what a rank does not have is one chunk.
+    given = np.maximum(collective.input_units() // unit, 1)
+    made = np.maximum(collective.output_units() // unit, 1)
+    return np.stack([given, made, draft.landing.scratch], axis=1)
+
+
+def _gpu(rank: int, table: RankTables, segments: Sequence[Segment], counts: Sequence[int]) -> str:
+    """One rank."""
+    channels = [
+        {"channel_type": channel_type, "connected_to": peers}
+        for channel_type, peers in table.peers.items()
+        if peers
+    ]
+    buffers = [
+        {"rank": peer, "type": BUFFER_TYPES[buffer], "access_channel_types": [channel_type]}
+        for peer, buffer, channel_type in table.buffers
+    ]
+    members = {
+        "id": rank,
+        "input_chunks": counts[0],
+        "output_chunks": counts[1],
+        "scratch_chunks": counts[2],
+        "channels": channels,
+        "remote_buffers": buffers,
+        "semaphores": [{"init_value": 0}] * table.semaphores,
+    }
+    blocks = [_block(position, segment) for position, segment in enumerate(segments)]
+    text = json.dumps(members, separators=(",", ":"))
+    return f'{text[:-1]},"threadblocks":[\n{_SEPARATOR.join(blocks)}]}}'
+
+
+def _block(position: int, segment: Segment) -> str:
+    """One thread block."""
+    ops = [*segment.greetings(), *segment.ops]
+    channels = [
+        {"channel_type": channel_type, "channel_ids": list(ids)}
+        for channel_type, ids in segment.channels.items()
+        if ids
+    ]
+    references = [
+        {"access_channel_type": channel_type, "remote_buffer_ids": list(ids)}
+        for channel_type, ids in segment.buffers.items()
+        if ids
+    ]
+    members = {"id": position, "channels": channels, "remote_buffer_refs": references}
+    text = json.dumps(members, separators=(",", ":"))
+    return f'{text[:-1]},"ops":[{_SEPARATOR.join(ops)}]}}'

@@ -1,0 +1,93 @@
+"""Write an algorithm as an execution plan of MSCCL++."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from collhub_mscclpp.options import PACKETS, PlanWriteOptions
+from collhub_mscclpp.writing.block_writer import BlockWriter
+from collhub_mscclpp.writing.draft import Draft
+from collhub_mscclpp.writing.fusion import StepGroup, groups_of
+from collhub_mscclpp.writing.landing import landing_of, packet_landing_of
+from collhub_mscclpp.writing.packets import write_packets
+from collhub_mscclpp.writing.plan_losses import losses_of
+from collhub_mscclpp.writing.plan_text import plan_text
+from collhub_mscclpp.writing.segments import Segment
+from collhub_mscclpp.writing.simple import write_simple
+from collhub_mscclpp.writing.work import work_of
+from hub_core.model import Algorithm, UsageError
+from hub_core.plugin_api import Artifact, WriteResult
+
+# The plan has them in its own form: operations of thread blocks, and landing places in scratch.
+_RESTATED = ("steps", "lane", "dependencies", "source_line", "scratch_units", "extensions")
+
+
+def write(algorithm: Algorithm, options: PlanWriteOptions) -> WriteResult:
+    """Writer of the format `mscclpp`: one file.
+
+    Raises `InputError` for algorithms without contents, with unmatched messages, or with steps that
+    wait for each other; `UsageError` for options that contradict each other.
+    """
+    draft = draft_of(algorithm, options)
+    blocks = thread_blocks(draft)
+    content = plan_text(draft, blocks)
+    losses = list(losses_of(draft))
+    return WriteResult([Artifact("", content)], losses, _RESTATED, [_note(draft, blocks)])
+
+
+def draft_of(algorithm: Algorithm, options: PlanWriteOptions) -> Draft:
+    """The algorithm with everything chosen that the plan is to have."""
+    _check_options(algorithm, options)
+    work = work_of(algorithm)
+    is_packets = options.protocol == PACKETS
+    landing = packet_landing_of(work) if is_packets else landing_of(work)
+    return Draft.of(work, landing, options)
+
+
+def _check_options(algorithm: Algorithm, options: PlanWriteOptions) -> None:
+    """Refuse options that contradict each other or the number of ranks."""
+    rest = algorithm.num_ranks % options.nodes
+    if rest:
+        message = f"{algorithm.num_ranks} ranks do not divide into {options.nodes} nodes"
+        raise UsageError(message, cure="choose a number of nodes that divides the ranks")
+    is_packets = options.protocol == PACKETS
+    if is_packets and options.nodes > 1:
+        # Proxies move what lies in memory: they make no packets of it.
+        message = "packets do not travel between nodes"
+        raise UsageError(message, cure="choose -O protocol=Simple for several nodes")
+    least, most = options.min_size or 0, options.max_size
+    if most is not None and most < least:
+        message = f"max_size={most} is less than min_size={least}"
+        raise UsageError(message, cure="choose a window of sizes that is not empty")
+
+
+def thread_blocks(draft: Draft) -> list[list[Segment]]:
+    """The thread blocks of every rank, cut to fit the executor's tables."""
+    blocks: list[list[Segment]] = [[] for _ in draft.tables]
+    for rows in draft.rows_of_blocks():
+        rank = int(draft.work.steps.rank[rows[0]])
+        groups = groups_of(draft, rows)
+        for part in range(draft.options.tbg):
+            writer = draft.writer(rank, part)
+            for group in groups:
+                _write_group(draft, writer, group)
+            blocks[rank] += writer.segments
+    return blocks
+
+
+def _note(draft: Draft, blocks: Sequence[Sequence[Segment]]) -> str:
+    """Thread blocks, which must all be resident at once, and where messages land."""
+    most = max(len(segments) for segments in blocks)
+    receives = draft.work.messages.receive
+    direct = int(draft.landing.is_direct[receives].sum())
+    landed = f"{direct} of {len(receives)} messages land in place"
+    return f"thread blocks of a rank: {most} at most; {landed}"
+
+
+def _write_group(draft: Draft, writer: BlockWriter, group: StepGroup) -> None:
+    """Write steps between the semaphores that they wait for, and those that wait for them."""
+    writer.acquire(draft.numbers(draft.semaphores.acquired, group.row, writer.part))
+    write_steps = write_packets if draft.options.protocol == PACKETS else write_simple
+    write_steps(draft, writer, group)
+    released = [draft.numbers(draft.semaphores.released, row, writer.part) for row in group.rows]
+    writer.release([number for numbers in released for number in numbers])

@@ -1,0 +1,284 @@
+"""Rules of the executor: what a plan does in one launch, and in those after it."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from made_plans import (
+    NOP,
+    Json,
+    checked,
+    chunk,
+    codes,
+    copied,
+    fragment,
+    operations,
+    ring,
+    two_ranks,
+)
+
+
+def test_the_smallest_plan_of_the_format_is_right() -> None:
+    report = checked(two_ranks())
+    assert (report.ok, report.verdict, report.verdict_relaunch) == (True, "ok", "ok")
+    assert report.diagnostics == ()
+
+
+@settings(max_examples=6, deadline=None)
+@given(st.integers(2, 9))
+def test_rings_of_any_number_of_ranks_are_right(num_ranks: int) -> None:
+    report = checked(ring(num_ranks))
+    assert report.ok, [str(found) for found in report.diagnostics]
+
+
+def test_without_a_handshake_the_second_launch_races() -> None:
+    plan = two_ranks()
+    for rank in range(2):
+        del operations(plan, rank, 0)[0]
+        del operations(plan, rank, 1)[:2]
+    once, often = checked(plan, 1), checked(plan)
+    # The caller of rank 1 may not have made its output ready in the first one, which none judges.
+    assert once.verdict == "ok"
+    assert (often.verdict, often.verdict_relaunch, often.ok) == ("ok", "race", False)
+    message = next(str(found) for found in often.diagnostics if found.code == "race")
+    assert "put of rank" in message
+    assert "the caller of rank" in message
+    assert "in launches 1 and 2" in message
+
+
+def test_a_caller_who_reads_an_output_too_early_is_a_race() -> None:
+    plan = two_ranks()
+    # Nothing awaits the put any more, so the kernel may end before it has come.
+    del operations(plan, 0, 0)[1]
+    del operations(plan, 1, 1)[4]
+    report = checked(plan)
+    assert report.verdict == "race"
+    assert "who fills inputs and reads outputs" in str(report.errors[0])
+
+
+def test_a_wait_without_a_signal_is_a_deadlock_with_its_place() -> None:
+    plan = two_ranks()
+    del operations(plan, 1, 1)[4]
+    report = checked(plan)
+    assert report.verdict == "deadlock"
+    places = [str(found) for found in report.errors if found.code == "deadlock"]
+    assert places == [
+        "plan.json: rank 0: wait of thread block 0, ops[1]: waits for ever in launch 1; "
+        "see what its partner waits for"
+    ]
+
+
+def test_wrong_contents_are_named_by_what_is_there() -> None:
+    plan = two_ranks()
+    operations(plan, 0, 1)[-1]["dst_buff"][0]["index"] = 1
+    report = checked(plan)
+    assert report.verdict in ("race", "wrong")
+    assert "wrong-output" in codes(report)
+
+
+def test_a_contribution_that_is_added_twice_is_named() -> None:
+    plan = ring(2)
+    reduce = next(one for one in operations(plan, 0, 0) if one["name"] == "re")
+    reduce["src_buff"].append(reduce["src_buff"][1])
+    report = checked(plan)
+    assert report.verdict == "wrong"
+    assert "has a contribution of rank 1, part 1 too many" in str(report.errors[0])
+
+
+def test_counters_that_a_launch_leaves_raised_are_found() -> None:
+    plan = two_ranks()
+    operations(plan, 0, 1).append({**operations(plan, 0, 1)[4]})
+    report = checked(plan)
+    assert "unbalanced" in codes(report)
+    assert not report.ok
+
+
+def test_packets_in_halves_are_safe_where_one_half_is_not() -> None:
+    def exchange(is_double: bool) -> Json:
+        put = {
+            "name": "ppkt",
+            "channel_type": "memory",
+            "src_buff": [chunk("i", 0)],
+            "dst_buff": [{"buffer_id": 0, "index": 0, "size": 1}],
+        }
+        plan = two_ranks()
+        plan.update(protocol="LL", use_double_scratch_buffer=is_double)
+        for rank, gpu in enumerate(plan["gpus"]):
+            gpu["scratch_chunks"] = 1
+            gpu["remote_buffers"][0]["type"] = "s"
+            packets, own = chunk("s", 0), chunk("i", 0)
+            gpu["threadblocks"][0]["ops"] = [
+                {"name": "upkt", "src_buff": [packets], "dst_buff": [chunk("o", 1 - rank)]}
+            ]
+            gpu["threadblocks"][1]["ops"] = [put, copied(own, chunk("o", rank))]
+        return plan
+
+    assert checked(exchange(True)).ok
+    report = checked(exchange(False))
+    assert (report.verdict, report.verdict_relaunch) == ("ok", "race")
+
+
+def test_parts_of_a_range_are_not_parts_of_its_chunks() -> None:
+    # Half of two chunks is a chunk: the other thread block reads halves of each.
+    first = {"tbg_info": {"tb_id": 0, "tbg_size": 2}}
+    second = {"tbg_info": {"tb_id": 1, "tbg_size": 2}}
+    plan = fragment(copied(chunk("i", 0, 2), chunk("s", 0, 2), **first))
+    reader = [
+        copied(chunk("i", 0, 2), chunk("s", 0, 2), **second),
+        NOP,
+        copied(chunk("s", 0), chunk("o", 0), **second),
+    ]
+    block = {"id": 1, "channels": [], "remote_buffer_refs": [], "ops": reader}
+    plan["gpus"][0]["threadblocks"].append(block)
+    assert checked(plan).verdict == "race"
+    # With parts of one chunk both thread blocks stay in their own half.
+    reader[2] = copied(chunk("s", 0, 2), chunk("o", 0, 2), **second)
+    assert checked(plan).verdict == "ok"
+
+
+def test_a_fragment_is_judged_alone_and_promises_nothing() -> None:
+    report = checked(fragment(copied(chunk("i", 0), chunk("o", 0))))
+    assert (report.is_fragment, report.ok, report.verdict_relaunch) == (True, True, "n/a")
+
+
+@pytest.mark.parametrize(
+    ("ops", "code"),
+    [
+        ([NOP] * 65, "limit-operations"),
+        ([{"name": "glre"}], "unknown-operation"),
+        ([copied(chunk("i", 3, 2), chunk("o", 0, 2))], "range"),
+        ([copied(chunk("i", 0, 2), chunk("o", 0, 1))], "size-mismatch"),
+        ([{"name": "barrier", "barrier_id": 16, "num_threadblocks": 1}], "limit-barriers"),
+        (
+            [{"name": "re", "src_buff": [chunk("i", 0)] * 11, "dst_buff": [chunk("o", 0)]}],
+            "limit-ranges",
+        ),
+    ],
+)
+def test_what_the_executor_cannot_load_is_refused(ops: list[Json], code: str) -> None:
+    report = checked(fragment(*ops))
+    assert not report.is_loadable
+    assert code in codes(report)
+
+
+@pytest.mark.parametrize(
+    ("ops", "code"),
+    [
+        ([{"name": "barrier", "barrier_id": 0, "num_threadblocks": 2}], "barrier-blocks"),
+        ([copied(chunk("i", 0, 2), chunk("i", 1, 2))], "overlap"),
+        ([{"name": "cpkt", "src_buff": [chunk("i", 0)], "dst_buff": [chunk("s", 2)]}],
+         "packet-room"),
+        ([{"name": "cpkt", "src_buff": [chunk("i", 0)], "dst_buff": [chunk("o", 2)]}],
+         "packet-buffer"),
+    ],
+)  # fmt: skip
+def test_rules_that_no_loader_checks_are_errors_too(ops: list[Json], code: str) -> None:
+    report = checked(fragment(*ops))
+    assert report.is_loadable
+    assert not report.ok
+    assert code in codes(report)
+
+
+def test_packets_and_plain_data_do_not_share_scratch() -> None:
+    packets = {"name": "cpkt", "src_buff": [chunk("i", 0)], "dst_buff": [chunk("s", 1)]}
+    # The packet of chunk 1 lies where plain chunks 2 and 3 do.
+    shared = fragment(packets, copied(chunk("i", 0), chunk("s", 3)), protocol="LL")
+    apart = fragment(packets, copied(chunk("i", 0), chunk("s", 1)), protocol="LL")
+    assert "scratch-forms" in codes(checked(shared))
+    assert checked(apart).ok
+
+
+def test_operations_of_a_pipeline_span_its_chunks() -> None:
+    context = {"iter_context": {"unit_size": 1024, "num_chunks": 2}}
+    short = fragment({"name": "pipeline", **context, "ops": [copied(chunk("i", 0), chunk("o", 0))]})
+    assert "pipeline-range" in codes(checked(short))
+
+
+def test_no_chunks_are_refused_by_the_path_of_their_count() -> None:
+    plan = two_ranks()
+    plan["gpus"][1]["output_chunks"] = 0
+    report = checked(plan)
+    assert not report.is_loadable
+    assert "$.gpus[1].output_chunks: 0, by which the executor divides; state at least 1" in str(
+        report.errors[0]
+    )
+
+
+def test_more_chunks_than_can_be_followed_end_soon() -> None:
+    plan = fragment(copied(chunk("i", 0), chunk("o", 0)))
+    plan["gpus"][0]["input_chunks"] = 10**9
+    report = checked(plan)
+    assert "plan-size" in codes(report)
+    assert report.verdict == "n/a"
+
+
+def test_a_put_takes_the_buffer_of_its_first_source_for_all() -> None:
+    plan = two_ranks()
+    put = operations(plan, 0, 1)[2]
+    put["src_buff"] = [chunk("i", 0), chunk("o", 0)]
+    put["dst_buff"] = put["dst_buff"] * 2
+    report = checked(plan)
+    assert "put-sources" in codes(report)
+    # Its second source is chunk 0 of the input as well, so the contents are right by chance.
+    assert report.verdict == "ok"
+
+
+def test_a_put_with_signal_does_not_signal_on_memory_channels() -> None:
+    plan = two_ranks()
+    operations(plan, 0, 1)[2].update(name="pws", channel_ids=[0])
+    del operations(plan, 0, 1)[4]
+    report = checked(plan)
+    assert "memory-signal" in codes(report)
+    assert report.verdict == "deadlock"
+
+
+def test_a_missing_block_barrier_is_a_warning() -> None:
+    plan = two_ranks()
+    del operations(plan, 0, 1)[3]
+    report = checked(plan)
+    assert codes(report) == {"missing-nop"}
+    assert report.ok
+
+
+def test_a_packet_that_is_written_twice_is_a_race() -> None:
+    packets = {"name": "cpkt", "src_buff": [chunk("i", 0)], "dst_buff": [chunk("s", 0)]}
+    unpacked = {"name": "upkt", "src_buff": [chunk("s", 0)], "dst_buff": [chunk("o", 0)]}
+    once = fragment(packets, unpacked, protocol="LL")
+    twice = fragment(packets, packets, unpacked, protocol="LL")
+    # Within one thread block they are in order, but the reader may still take the first one.
+    assert checked(once).ok
+    assert checked(twice).verdict == "race"
+
+
+def _producers(*consumer: Json) -> Json:
+    """Two thread blocks that release one semaphore each when they are done, and a third."""
+    release = {"name": "sem_release", "semaphore_ids": [0]}
+    plan = fragment(copied(chunk("i", 0), chunk("s", 0)), NOP, release)
+    second = [copied(chunk("i", 1), chunk("s", 1)), NOP, release]
+    gpu = plan["gpus"][0]
+    gpu["semaphores"] = [{"init_value": 0}]
+    for number, ops in enumerate([second, list(consumer)], 1):
+        gpu["threadblocks"].append(
+            {"id": number, "channels": [], "remote_buffer_refs": [], "ops": ops}
+        )
+    return plan
+
+
+def test_one_count_of_two_producers_does_not_tell_whose_it_is() -> None:
+    acquire = {"name": "sem_acquire", "semaphore_ids": [0]}
+    first, second = (copied(chunk("s", k), chunk("o", k)) for k in range(2))
+    # After both counts both are known to be done; after one, neither is.
+    assert checked(_producers(acquire, acquire, NOP, first, second)).ok
+    assert checked(_producers(acquire, NOP, first, acquire, NOP, second)).verdict == "race"
+
+
+def test_two_thread_blocks_that_take_one_count_each_race() -> None:
+    plan = ring(9)
+    # Without the semaphore both wait on the channel, and either may come first.
+    operations(plan, 0, 0).pop()
+    operations(plan, 0, 1).pop(0)
+    report = checked(plan)
+    assert report.verdict == "race"
+    told = " ".join(str(found) for found in report.errors)
+    assert "touch memory connection 0 from rank 8 to rank 0 without an order" in told

@@ -1,0 +1,87 @@
+"""No changed plan is accepted wrongly: a second interpreter judges; none ends in a traceback."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from collhub_mscclpp.checking.check_plan import LAUNCHES, check_plan
+from collhub_mscclpp.plans.read_plan import parse_plan
+from collhub_mscclpp.reading.samples import samples
+from mutations import mutated
+from plan_interpreter import judge
+
+from hub_core.model import HubError
+
+# Plans of all kinds of operation, small enough for many runs.
+_BASES = (
+    "allgather_nvls_zero_copy_g2_i1.json",
+    "allgather_pkt_g2.json",
+    "alltoall_alltoall_pipeline_g2.json",
+    "exectest_reduce_pack.json",
+    "exectest_transfer_pack_tbg.json",
+    "mn_allgather_n1.json",
+    "mn_allgather_tbg_g4_n1_t2.json",
+    "mn_reducescatter_n1.json",
+    "mn_send_recv_n4_i1.json",
+    "repo_files_allreduce.json",
+    "exectest_reduce_tbg.json",
+)
+
+
+_ORDERS = 3
+
+
+def _bases(folder: Path | None) -> list[dict[str, Any]]:
+    found = [json.loads(one.content()) for one in samples()]
+    if folder is not None:
+        found += [json.loads((folder / "mscclpp" / name).read_text()) for name in _BASES]
+    return found
+
+
+def _is_accepted(plan: dict[str, Any]) -> bool:
+    """Whether the check accepts a plan."""
+    try:
+        parsed = parse_plan(json.dumps(plan).encode(), "changed.json")
+    except HubError:
+        return False
+    return check_plan(parsed).ok
+
+
+def _assert_no_wrong_acceptance(bases: list[dict[str, Any]], seeds: range) -> int:
+    """Judge changed plans; returns how many of them were accepted."""
+    accepted = 0
+    for seed in seeds:
+        plan = mutated(bases[seed % len(bases)], seed)
+        if not _is_accepted(plan):
+            continue
+        accepted += 1
+        if "gpus" in plan and isinstance(plan["gpus"], list):
+            # Several orders of turns: a plan is right in all of them or not at all.
+            verdicts = {judge(plan, LAUNCHES, order) for order in range(_ORDERS)}
+            assert verdicts == {"ok"}, f"seed {seed}: accepted, but {verdicts}"
+    return accepted
+
+
+def test_no_changed_sample_is_accepted_wrongly() -> None:
+    accepted = _assert_no_wrong_acceptance(_bases(None), range(100))
+    # Some changes change nothing that matters: the test would be void if none were accepted.
+    assert 5 <= accepted <= 60
+
+
+def test_no_changed_plan_of_the_corpus_is_accepted_wrongly(corpus: Path) -> None:
+    assert _assert_no_wrong_acceptance(_bases(corpus), range(100)) >= 5
+
+
+@pytest.mark.slow
+def test_no_plan_of_two_thousand_is_accepted_wrongly(corpus: Path) -> None:
+    assert _assert_no_wrong_acceptance(_bases(corpus), range(2000)) >= 100
+
+
+def test_the_interpreter_agrees_with_the_index_of_the_corpus(corpus: Path) -> None:
+    # A judge that accepts everything would make the tests above void.
+    found = {name: judge(json.loads((corpus / "mscclpp" / name).read_text()), 2) for name in _BASES}
+    assert found.pop("exectest_reduce_tbg.json") == "race"
+    assert set(found.values()) == {"ok"}

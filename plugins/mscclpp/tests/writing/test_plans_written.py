@@ -1,0 +1,195 @@
+"""Plans that the writer makes run rightly, launch after launch, and say what was meant."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from collhub_mscclpp.checking.check_plan import check_plan
+from collhub_mscclpp.options import PlanWriteOptions
+from collhub_mscclpp.plans.read_plan import parse_plan
+from collhub_mscclpp.plans.records import Plan
+from collhub_mscclpp.reading.read import read
+from collhub_mscclpp.writing.write import draft_of, write
+
+from hub_core.model import (
+    Algorithm,
+    Buffer,
+    Collective,
+    CollectiveKind,
+    InputError,
+    ReduceOp,
+    StepKind,
+    StepTableBuilder,
+    UsageError,
+)
+from hub_core.plugin_api import NoOptions, Source
+from hub_core.testing import all_samples, direct_all_to_all, ring_all_gather, ring_all_reduce
+from hub_core.verification import verify
+
+SAMPLES = all_samples(4)
+WAYS = {
+    "simple": PlanWriteOptions(),
+    "packets": PlanWriteOptions(protocol="LL"),
+    "shared": PlanWriteOptions(tbg=3),
+    "shared-packets": PlanWriteOptions(protocol="LL", tbg=2),
+    "nodes": PlanWriteOptions(nodes=2),
+    "shared-nodes": PlanWriteOptions(nodes=2, tbg=2),
+}
+
+
+def content(algorithm: Algorithm, way: PlanWriteOptions | None = None) -> bytes:
+    (artifact,) = write(algorithm, way or PlanWriteOptions()).artifacts
+    return artifact.content()
+
+
+def parsed(algorithm: Algorithm, way: PlanWriteOptions | None = None) -> Plan:
+    return parse_plan(content(algorithm, way), "written.json")
+
+
+def operations(algorithm: Algorithm, way: PlanWriteOptions | None = None) -> list[dict[str, Any]]:
+    document = json.loads(content(algorithm, way))
+    blocks = [block for gpu in document["gpus"] for block in gpu["threadblocks"]]
+    return [operation for block in blocks for operation in block["ops"]]
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("name", SAMPLES)
+def test_written_plan_passes_three_launches(name: str, way: str) -> None:
+    report = check_plan(parsed(SAMPLES[name], WAYS[way]))
+    assert report.diagnostics == ()
+    assert (report.is_loadable, report.verdict) == (True, "ok")
+    assert report.is_fragment or report.verdict_relaunch == "ok"
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("name", SAMPLES)
+def test_written_plan_is_read_as_an_algorithm_that_verifies(name: str, way: str) -> None:
+    source = Source.of_bytes("written.json", content(SAMPLES[name], WAYS[way]))
+    back = read(source, NoOptions())
+    assert verify(back).ok
+    kind = SAMPLES[name].collective.kind
+    assert back.collective.kind in (kind, CollectiveKind.CUSTOM)
+    assert back.num_ranks == SAMPLES[name].num_ranks
+
+
+def test_all_gather_lands_in_place() -> None:
+    draft = draft_of(ring_all_gather(4), PlanWriteOptions())
+    assert draft.landing.is_direct[draft.work.messages.receive].all()
+    assert draft.landing.scratch.tolist() == [0, 0, 0, 0]
+
+
+def test_message_over_data_of_the_call_is_staged() -> None:
+    draft = draft_of(ring_all_reduce(4), PlanWriteOptions())
+    receives = draft.work.messages.receive
+    staged = receives[~draft.landing.is_direct[receives]]
+    assert len(staged) >= 4 * 3
+    assert set(draft.landing.buffer[staged].tolist()) == {int(Buffer.SCRATCH)}
+
+
+def test_sum_goes_on_in_the_operation_that_makes_it() -> None:
+    names = Counter(operation["name"] for operation in operations(ring_all_reduce(4)))
+    # Two of the three reductions of a rank are sent on at once, and so is the last, by all-gather.
+    assert names["res"] == 12
+    assert names["re"] == 0
+
+
+def star(num_ranks: int, lane: int = 0) -> Algorithm:
+    """Rank 0 sends its vector to all others, on one lane."""
+    steps = StepTableBuilder(num_ranks)
+    for peer in range(1, num_ranks):
+        region = {"count": 1, "lane": lane}
+        steps.add(0, StepKind.SEND, peer=peer, src_buffer=Buffer.INPUT, **region)
+        steps.add(peer, StepKind.RECV, peer=0, dst_buffer=Buffer.OUTPUT, **region)
+    collective = Collective(CollectiveKind.BROADCAST, num_ranks, 1, root=0)
+    return Algorithm(collective, steps.build(), collective.input_units() * 0)
+
+
+def test_puts_to_several_peers_are_one() -> None:
+    names = [one for one in operations(star(4)) if one["name"] in ("put", "signal")]
+    assert [len(one.get("dst_buff", one.get("channel_ids"))) for one in names] == [3, 3]
+
+
+def test_operators_other_than_sum_are_refused() -> None:
+    algorithm = ring_all_reduce(4)
+    collective = replace(algorithm.collective, reduce_op=ReduceOp.MAX)
+    with pytest.raises(InputError, match="the executor always sums"):
+        write(replace(algorithm, collective=collective), PlanWriteOptions())
+
+
+def test_first_message_of_a_channel_waits_for_the_launch_of_its_receiver() -> None:
+    plan = json.loads(content(ring_all_gather(4)))
+    for gpu in plan["gpus"]:
+        names = [one["name"] for block in gpu["threadblocks"] for one in block["ops"]]
+        assert names.count("rlxsignal") == names.count("rlxwait") == 1
+        assert names.index("rlxwait") < names.index("put")
+
+
+def test_long_thread_block_goes_on_in_another() -> None:
+    plan = parsed(ring_all_gather(24))
+    blocks = Counter(int(block) for block in plan.operations.block)
+    assert max(blocks.values()) <= 64
+    assert check_plan(plan).ok
+
+
+def test_thread_block_of_many_peers_goes_on_in_another() -> None:
+    # 69 peers: more connections than thread blocks of a rank, so that some share one.
+    plan = parsed(direct_all_to_all(70))
+    assert max(len(block.channels["memory"]) for block in plan.blocks) <= 16
+    assert check_plan(plan, launches=1).ok
+
+
+def test_ranks_of_other_nodes_are_reached_by_port_channels() -> None:
+    gpus = parsed(direct_all_to_all(4), PlanWriteOptions(nodes=2)).gpus
+    assert set(gpus[0].peers["memory"]) == {1}
+    assert set(gpus[0].peers["port"]) == {2, 3}
+
+
+def test_parts_of_a_thread_block_divide_every_operation_on_data() -> None:
+    for operation in operations(ring_all_reduce(4), PlanWriteOptions(tbg=2)):
+        if "src_buff" in operation:
+            assert operation["tbg_info"]["tbg_size"] == 2
+
+
+def test_window_of_sizes_is_stated() -> None:
+    header = parsed(ring_all_reduce(2), PlanWriteOptions(min_size=1024, max_size=65536)).header
+    assert (header.min_bytes, header.max_bytes) == (1024, 65536)
+
+
+def test_name_tells_the_content() -> None:
+    one, other = parsed(ring_all_reduce(4)), parsed(ring_all_reduce(4), PlanWriteOptions(tbg=2))
+    assert one.header.name == parsed(ring_all_reduce(4)).header.name
+    assert one.header.name != other.header.name
+
+
+def test_packets_use_both_halves_of_the_scratch() -> None:
+    plan = parsed(ring_all_reduce(4), PlanWriteOptions(protocol="LL"))
+    assert (plan.header.protocol, plan.header.double_scratch) == ("LL", True)
+    names = {one["name"] for one in operations(ring_all_reduce(4), WAYS["packets"])}
+    assert "respkt" in names
+    assert not names & {"signal", "wait"}
+
+
+@pytest.mark.parametrize(
+    ("way", "message"),
+    [
+        (PlanWriteOptions(nodes=3), "4 ranks do not divide into 3 nodes"),
+        (PlanWriteOptions(protocol="LL", nodes=2), "packets do not travel between nodes"),
+        (PlanWriteOptions(min_size=2, max_size=1), "max_size=1 is less than min_size=2"),
+    ],
+)
+def test_options_that_contradict_are_refused(way: PlanWriteOptions, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        write(ring_all_reduce(4), way)
+
+
+def test_unmatched_send_is_refused() -> None:
+    steps = StepTableBuilder(2)
+    source = {"src_buffer": Buffer.INPUT, "count": 1}
+    steps.add(0, StepKind.SEND, peer=1, **source)
+    collective = Collective(CollectiveKind.ALL_GATHER, 2, 2)
+    with pytest.raises(InputError, match="nothing at rank 1"):
+        write(Algorithm(collective, steps.build(), collective.input_units() * 0), WAYS["simple"])
