@@ -50,7 +50,9 @@ def _flow_certificate(algorithm: Algorithm) -> Mapping[str, Any] | None:
     """The first one among the extensions, by name of who made it."""
     for name in sorted(algorithm.extensions):
         extension = algorithm.extensions[name]
-        found = extension.get(_KEY) if isinstance(extension, dict) else None
+        if not isinstance(extension, dict):
+            continue
+        found = extension.get(_KEY)
         if isinstance(found, dict):
             return found
     return None
@@ -104,10 +106,12 @@ def _pairs(document: Mapping[str, Any]) -> list[tuple[int, list[int]]]:
 def _check_algorithm(document: Mapping[str, Any], algorithm: Algorithm) -> None:
     """Refuse the certificate of another size or collective."""
     made = algorithm.collective
-    is_same_size = algorithm.collective_bytes in (None, document["collective_bytes"])
+    stated_bytes = document["collective_bytes"]
+    is_same_size = algorithm.collective_bytes in (None, stated_bytes)
     # An algorithm among some NPUs is custom: its name cannot be compared.
     is_custom = made.kind is CollectiveKind.CUSTOM
-    is_same_kind = is_custom or made.kind == CollectiveKind(document["collective"])
+    stated_kind = CollectiveKind(document["collective"])
+    is_same_kind = is_custom or made.kind == stated_kind
     if is_same_size and is_same_kind:
         return
     raise FlawError("collective", "the flow certificate is for another collective or size")
@@ -142,6 +146,8 @@ def _distances(start: int, neighbours: Neighbours) -> dict[int, int]:
             continue
         done[node] = far
         for head, length in neighbours.get(node, ()):
-            if head not in done:
-                heapq.heappush(queue, (far + length, head))
+            if head in done:
+                continue
+            entry = (far + length, head)
+            heapq.heappush(queue, entry)
     return done

@@ -94,12 +94,15 @@ class FlowJobs:
     def _reversed(self) -> FlowJobs:
         """The same with the order of all jobs turned round: each piece from its target back."""
         last = len(self.units) - 1
+        lengths = np.diff(self.indptr)
+        # Pieces are numbered anew, so that the last one stands first.
+        piece = last - self.piece[::-1]
         return FlowJobs(
-            last - self.piece[::-1],
+            piece,
             self.link[::-1].copy(),
             self.busy[::-1].copy(),
             self.arrival[::-1].copy(),
-            row_pointer(np.diff(self.indptr)[::-1]),
+            row_pointer(lengths[::-1]),
             self.number[::-1].copy(),
             self.units[::-1].copy(),
             self.path[::-1].copy(),
@@ -143,4 +146,6 @@ def _links_of_paths(network: FlowNetwork, paths: FlowPaths) -> tuple[Int64Array,
 
 def _picoseconds(seconds: Float64Array) -> Int64Array:
     """Rounded to the nearest picosecond."""
-    return np.rint(seconds * _PS_PER_S).astype(np.int64)
+    exact = seconds * _PS_PER_S
+    rounded = np.rint(exact)
+    return rounded.astype(np.int64)

@@ -127,6 +127,44 @@ def weighted_phases(
                     load[link] += below[node] * cost[link]
 
 
+@part
+def _widest_path(
+    start: int,
+    target: int,
+    most: float,
+    in_indptr: Int64Array,
+    in_arcs: Int64Array,
+    source: Int64Array,
+    left: Float64Array,
+    least: float,
+    width: Float64Array,
+    leaving: Int64Array,
+) -> None:
+    """Search back from `target` over arcs with more than `least` left of the flow from `start`.
+
+    Fills `width` by node, at most `most`, and `leaving`: the arc towards the target, -1 for none.
+    """
+    width[:] = 0.0
+    leaving[:] = -1
+    width[target] = most
+    queue = [(-most, target)]
+    while len(queue) > 0:
+        negative, node = heapq.heappop(queue)
+        if node == start:
+            return
+        # An entry that a wider way has overtaken.
+        if -negative < width[node]:
+            continue
+        for place in range(in_indptr[node], in_indptr[node + 1]):
+            arc = in_arcs[place]
+            tail = source[arc]
+            through = min(-negative, left[arc])
+            if through > width[tail] and through > least:
+                width[tail] = through
+                leaving[tail] = arc
+                heapq.heappush(queue, (-through, tail))
+
+
 @kernel
 def stripped(
     sources: Int64Array,
@@ -163,24 +201,18 @@ def stripped(
                 continue
             remaining = 1.0
             for _ in range(most_paths):
-                width[:] = 0.0
-                leaving[:] = -1
-                width[target] = remaining
-                queue = [(-remaining, target)]
-                while len(queue) > 0:
-                    negative, node = heapq.heappop(queue)
-                    if node == start:
-                        break
-                    if -negative < width[node]:
-                        continue
-                    for place in range(in_indptr[node], in_indptr[node + 1]):
-                        arc = in_arcs[place]
-                        tail = source[arc]
-                        through = min(-negative, amounts[row, arc])
-                        if through > width[tail] and through > least:
-                            width[tail] = through
-                            leaving[tail] = arc
-                            heapq.heappush(queue, (-through, tail))
+                _widest_path(
+                    start,
+                    target,
+                    remaining,
+                    in_indptr,
+                    in_arcs,
+                    source,
+                    amounts[row],
+                    least,
+                    width,
+                    leaving,
+                )
                 if leaving[start] < 0:
                     break
                 found = width[start]

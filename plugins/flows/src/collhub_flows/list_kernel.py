@@ -21,9 +21,10 @@ def _push(heap: Int64Array, base: int, size: int, key: int) -> None:
     place = size
     while place > 0:
         above = (place - 1) >> 1
-        if heap[base + above] <= key:
+        there = heap[base + above]
+        if there <= key:
             break
-        heap[base + place] = heap[base + above]
+        heap[base + place] = there
         place = above
     heap[base + place] = key
 
@@ -38,11 +39,14 @@ def _popped(heap: Int64Array, base: int, size: int) -> int:
         below = 2 * place + 1
         if below >= size:
             break
-        if below + 1 < size and heap[base + below + 1] < heap[base + below]:
+        # The smaller one of the two below moves up.
+        first = base + below
+        if below + 1 < size and heap[first + 1] < heap[first]:
             below += 1
-        if last <= heap[base + below]:
+            first += 1
+        if last <= heap[first]:
             break
-        heap[base + place] = heap[base + below]
+        heap[base + place] = heap[first]
         place = below
     heap[base + place] = last
     return int(least)

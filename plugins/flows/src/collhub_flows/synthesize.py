@@ -59,9 +59,15 @@ def _check_size(request: SynthesisRequest) -> None:
     npus, ranks = topology.num_npus, len(request.npus)
     # With switches any two NPUs may have an arc.
     has_switches = topology.num_nodes > npus
-    arcs = npus * npus if has_switches else topology.num_links
-    sources = 1 if kind is CollectiveKind.SCATTER else ranks
-    pairs = ranks * ranks if kind is CollectiveKind.ALL_TO_ALL else ranks
+    arcs = topology.num_links
+    if has_switches:
+        arcs = npus * npus
+    sources = ranks
+    if kind is CollectiveKind.SCATTER:
+        sources = 1
+    pairs = ranks
+    if kind is CollectiveKind.ALL_TO_ALL:
+        pairs = ranks * ranks
     if sources * arcs <= _MOST_VARIABLES and pairs <= _MOST_SHARES:
         return
     raise InputError(
@@ -213,12 +219,16 @@ def _jobs(problem: _Problem, paths: FlowPaths, pieces: int) -> FlowJobs:
 def _fastest_orders(problem: _Problem, paths: FlowPaths, jobs: FlowJobs) -> Iterator[FlowSchedule]:
     """The order by pieces, and the best one of the forward and backward passes."""
     orders = jobs.orders()
-    starts = [next(orders)]
+    by_pieces = next(orders)
+    starts = [by_pieces]
     # Of very many jobs one order has to do.
     if len(jobs.link) <= _MOST_JOBS:
-        starts.append(min(orders, key=jobs.time_ps))
+        best = min(orders, key=jobs.time_ps)
+        starts.append(best)
+    network = problem.network
+    demand = problem.demand
     for start in starts:
-        yield schedule_of(problem.network, problem.demand, paths, jobs, start)
+        yield schedule_of(network, demand, paths, jobs, start)
 
 
 def _judged(problem: _Problem, schedule: FlowSchedule, pieces: int) -> _Found:
