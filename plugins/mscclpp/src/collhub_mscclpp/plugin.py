@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hub_core.plugin_api import Check, Format, FormatReader, Subject, hookimpl
+from hub_core.plugin_api import Check, Format, FormatReader, Subject, WarmOptions, hookimpl
 
 COLLHUB_PLUGIN_API = (1, 0)
 
@@ -31,12 +31,18 @@ def collhub_producers() -> Sequence[FormatReader]:
 
 @hookimpl
 def collhub_checks() -> Sequence[Check]:
-    """Offer the check whether the executor runs a plan, and rightly."""
-    return [
-        Check(
-            "mscclpp",
-            Subject.RUNTIME,
-            "whether microsoft/mscclpp runs an execution plan rightly, launch after launch",
-            "collhub_mscclpp.checking.load_check:check_mscclpp",
-        )
-    ]
+    """Offer the check of plans, and what compiles its kernels beforehand."""
+    plans = Check(
+        "mscclpp",
+        Subject.RUNTIME,
+        "whether microsoft/mscclpp runs an execution plan rightly, launch after launch",
+        "collhub_mscclpp.checking.load_check:check_mscclpp",
+    )
+    kernels = Check(
+        "mscclpp-kernels",
+        Subject.INSTALLATION,
+        "compiles the kernels beforehand, for doctor --warm",
+        "collhub_mscclpp.warming:check",
+        WarmOptions,
+    )
+    return [plans, kernels]
