@@ -16,6 +16,7 @@ from hub_core.plugin_api import (
     Layout,
     SelectionWriter,
     Subject,
+    WarmOptions,
     hookimpl,
 )
 
@@ -79,12 +80,18 @@ def collhub_consumers() -> Sequence[FormatWriter | SelectionWriter]:
 
 @hookimpl
 def collhub_checks() -> Sequence[Check]:
-    """Offer the check whether the executor runs a plan, and rightly."""
-    return [
-        Check(
-            "mscclpp",
-            Subject.RUNTIME,
-            "whether microsoft/mscclpp runs an execution plan rightly, launch after launch",
-            "collhub_mscclpp.checking.load_check:check_mscclpp",
-        )
-    ]
+    """Offer the check of plans, and what compiles its kernels beforehand."""
+    plans = Check(
+        "mscclpp",
+        Subject.RUNTIME,
+        "whether microsoft/mscclpp runs an execution plan rightly, launch after launch",
+        "collhub_mscclpp.checking.load_check:check_mscclpp",
+    )
+    kernels = Check(
+        "mscclpp-kernels",
+        Subject.INSTALLATION,
+        "compiles the kernels beforehand, for doctor --warm",
+        "collhub_mscclpp.warming:check",
+        WarmOptions,
+    )
+    return [plans, kernels]

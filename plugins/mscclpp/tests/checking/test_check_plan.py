@@ -282,3 +282,12 @@ def test_two_thread_blocks_that_take_one_count_each_race() -> None:
     assert report.verdict == "race"
     told = " ".join(str(found) for found in report.errors)
     assert "touch memory connection 0 from rank 8 to rank 0 without an order" in told
+
+
+def test_more_work_than_can_be_followed_ends_soon() -> None:
+    most = 1 << 21
+    plan = fragment(*[copied(chunk("i", 0, most), chunk("o", 0, most))] * 64)
+    plan["gpus"][0].update(input_chunks=most, output_chunks=most)
+    report = checked(plan)
+    assert codes(report) == {"plan-size"}
+    assert report.verdict == "n/a"

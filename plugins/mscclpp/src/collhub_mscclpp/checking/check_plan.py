@@ -41,8 +41,10 @@ from hub_core.model import InputError
 
 # Halves of the scratch come back in every second launch: the third meets the first.
 LAUNCHES = 3
+# Some seconds a launch; plans in use touch thousands.
+_MOST_TOUCHED = 1 << 22
 # Clocks are a number for every two actors.
-_MOST_ACTORS = 16384
+_MOST_ACTORS = 8192
 
 
 def check_plan(
@@ -90,6 +92,11 @@ def _prepared(
     """The plan in memory, with the rules that need its ranges and counters checked."""
     memory = plan_memory(plan)
     counters, ranges = counters_of(plan), ranges_of(plan, memory)
+    touched = int(ranges.cells.sum())
+    if touched > _MOST_TOUCHED:
+        message = f"operations touch {touched} parts of chunks, more than can be followed"
+        cure = f"check a plan of fewer chunks, with at most {_MOST_TOUCHED}"
+        raise InputError(message, cure=cure, code="plan-size")
     check_counters(plan, counters, findings)
     check_barriers(plan, findings)
     check_pipelines(plan, findings)

@@ -59,7 +59,6 @@ class PlanMemory:
 def plan_memory(plan: Plan) -> PlanMemory:
     """Lay the buffers of a plan out. Raises `InputError` where they have too many cells."""
     cells = cells_per_chunk(plan)
-    scratch = np.asarray([gpu.scratch_chunks * cells for gpu in plan.gpus], np.int64)
     halves = 2 if plan.header.double_scratch else 1
     sizes = [gpu.input_chunks + gpu.output_chunks + 2 * halves * gpu.scratch_chunks
              for gpu in plan.gpus]  # fmt: skip
@@ -67,6 +66,8 @@ def plan_memory(plan: Plan) -> PlanMemory:
         message = f"the buffers have {sum(sizes) * cells} parts, more than can be followed"
         cure = f"state chunk counts with at most {_MOST_CELLS} parts over all ranks"
         raise InputError(message, location=Location(plan.file), cure=cure, code="plan-size")
+    # From here on all counts fit 64 bits.
+    scratch = np.asarray([gpu.scratch_chunks * cells for gpu in plan.gpus], np.int64)
     collective = collective_of(plan, cells)
     layout = collective.memory_layout(plan.header.in_place, 2 * halves * scratch)
     return PlanMemory(collective, cells, layout, scratch, plan.header.double_scratch)
