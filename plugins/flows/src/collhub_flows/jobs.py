@@ -22,6 +22,7 @@ from hub_core.network import Occupancy
 _PS_PER_S = 1e12
 # Passes forward and backward; later ones gain next to nothing.
 _PASSES = 6
+_MOST_FAILURES = 2
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -77,6 +78,12 @@ class FlowJobs:
         """When the last piece arrives."""
         return int((start + self.arrival).max(initial=0))
 
+    def least_ps(self) -> int:
+        """What no order goes below: the load of the fullest link, or the latencies of a path."""
+        load = np.bincount(self.link, self.busy, self.num_links)
+        latency = np.add.reduceat(self.arrival - self.busy, self.indptr[:-1])
+        return int(max(load.max(initial=0), latency.max(initial=0)))
+
     def _forward_and_backward(self) -> Iterator[Int64Array]:
         """Longest remaining time first; then the reversed jobs by latest end, and so to and fro.
 
@@ -85,11 +92,18 @@ class FlowJobs:
         start = self._starts(self._rank(-self._remaining()))
         yield start
         turned = self._reversed()
+        least = self.time_ps(start)
+        failures = 0
         for _ in range(_PASSES):
             # What ended last starts first on the way back.
             back = turned._starts(turned._rank(-(start + self.arrival)[::-1]))
             start = self._starts(self._rank(-(back + turned.arrival)[::-1]))
             yield start
+            failures = 0 if self.time_ps(start) < least else failures + 1
+            least = min(least, self.time_ps(start))
+            # Two without a gain are followed by none, mostly.
+            if failures == _MOST_FAILURES:
+                return
 
     def _reversed(self) -> FlowJobs:
         """The same with the order of all jobs turned round: each piece from its target back."""

@@ -37,6 +37,8 @@ _MOST_JOBS = 400_000
 _MOST_SIMULATED = 1 << 20
 # What takes so much longer by the own clock is not simulated.
 _HOPELESS = 1.05
+# So near to what no order of the paths goes below, more pieces are not worth their messages.
+_GOOD = 1.01
 
 
 def synthesize(request: SynthesisRequest, options: FlowOptions) -> SynthesisResult:
@@ -202,6 +204,9 @@ def _candidates(problem: _Problem, paths: FlowPaths, options: FlowOptions) -> It
         problem.request.progress(0.5 + 0.5 * place / len(ladder), "schedules")
         jobs = _jobs(problem, paths, pieces)
         if place and len(jobs.link) > _MOST_JOBS:
+            return
+        # Finer pieces fill links sooner, and gain nothing where latencies or loads decide.
+        if least_ps and least_ps <= _GOOD * jobs.least_ps():
             return
         for schedule in _fastest_orders(problem, paths, jobs):
             if least_ps and schedule.time_ps > _HOPELESS * least_ps:

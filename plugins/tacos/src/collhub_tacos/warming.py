@@ -17,9 +17,11 @@ def check(request: CheckRequest, options: WarmOptions) -> CheckReport:
 
 def _run_every_kernel() -> None:
     # Imported here, as the work of this plugin is: for the kernels.
+    from collhub_tacos.bounds.evacuation import evacuation_bound
     from collhub_tacos.progress import silent
     from collhub_tacos.search import fastest_candidate
     from collhub_tacos.setting import Setting
+    from collhub_tacos.spreading.matching import matched_all_gather
     from collhub_tacos.synthesize import synthesize
 
     # Rings, other networks of like links, switches, and trees: each takes other kernels.
@@ -35,3 +37,8 @@ def _run_every_kernel() -> None:
         synthesize(request, options)
         # Schedules that do not fit in memory are checked by a kernel of their own.
         fastest_candidate(Setting.of(request, options), request).replay(silent)
+    # Of networks this small, plainer steps are at the bound.
+    mesh = Setting.of(small_request(*works[1]), options)
+    times = mesh.link_times(mesh.units(1))
+    matched_all_gather(mesh.network, times, mesh.members)
+    evacuation_bound(mesh.network, times, mesh.members)
