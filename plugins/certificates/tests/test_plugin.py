@@ -12,15 +12,16 @@ from hub_core.testing import check_examples, ring_all_reduce
 README = Path(__file__).resolve().parents[1] / "README.md"
 
 
-def test_the_check_is_for_certificates() -> None:
-    (check,) = collhub_checks()
-    assert (check.name, check.subject) == ("packing", Subject.CERTIFICATE)
+def test_the_checks_are_for_certificates() -> None:
+    checks = collhub_checks()
+    assert [check.name for check in checks] == ["packing", "flow"]
+    assert {check.subject for check in checks} == {Subject.CERTIFICATE}
 
 
 def test_an_algorithm_without_a_certificate_is_not_its_subject() -> None:
-    (check,) = collhub_checks()
-    report = resolve(check.run)(CheckRequest(algorithm=ring_all_reduce(4)), NoOptions())
-    assert (report.ok, report.is_applicable) == (False, False)
+    for check in collhub_checks():
+        report = resolve(check.run)(CheckRequest(algorithm=ring_all_reduce(4)), NoOptions())
+        assert (report.ok, report.is_applicable) == (False, False)
 
 
 def test_the_example_of_the_readme_runs() -> None:
