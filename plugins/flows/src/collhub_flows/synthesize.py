@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 from collhub_columns import Float64Array
@@ -19,8 +20,16 @@ from collhub_flows.options import FlowOptions
 from collhub_flows.paths import FlowPaths
 from collhub_flows.weights import approximate_flow
 from hub_core import installed_version
-from hub_core.model import Algorithm, CollectiveKind, InputError, JsonValue, Provenance, UsageError
-from hub_core.network import Occupancy
+from hub_core.model import (
+    Algorithm,
+    Collective,
+    CollectiveKind,
+    InputError,
+    JsonValue,
+    Provenance,
+    UsageError,
+)
+from hub_core.network import Occupancy, Topology
 from hub_core.plugin_api import SynthesisRequest, SynthesisResult
 
 _NAME = "collhub-flows"
@@ -182,37 +191,63 @@ def _synthesize(request: SynthesisRequest, options: FlowOptions) -> SynthesisRes
 
 def _flow(problem: _Problem, options: FlowOptions) -> tuple[Flow, str]:
     """Flow of the whole demand, and how it was found."""
-    network, demand = problem.network, problem.demand
+    request = problem.request
+    # Proportions alone decide: where latency does not count, they are those of every size.
+    cost = problem.cost_s / problem.cost_s.max()
+    collective = replace(request.collective, unit_count=_units_for_flow(request.collective))
+    return _flow_at(request.topology, collective, tuple(request.npus), cost.tobytes(), options)
+
+
+def _units_for_flow(collective: Collective) -> int:
+    """Fewest units, so that collectives of any number of them ask for one flow."""
+    return collective.kind.traits.parts(collective.num_ranks)
+
+
+# A comparison asks for many sizes of one network.
+@lru_cache(maxsize=4)
+def _flow_at(
+    topology: Topology,
+    collective: Collective,
+    npus: tuple[int, ...],
+    cost: bytes,
+    options: FlowOptions,
+) -> tuple[Flow, str]:
+    """The flow for costs of links in any unit, float64 as bytes."""
+    network = FlowNetwork.of(topology)
+    demand = FlowDemand.of(collective, npus, topology.num_npus)
+    costs = np.frombuffer(cost)
     variables = len(demand.sources) * network.num_arcs
     is_exact = options.method == "exact"
     if options.method == "auto":
         is_exact = variables <= _MOST_EXACT
-    exact = exact_flow(network, demand, problem.cost_s) if is_exact else None
+    exact = exact_flow(network, demand, costs) if is_exact else None
     if exact is not None:
         return exact, "exact flow"
     # Large networks are smooth: there a gap of a percent needs fewer phases.
     phases = options.phases or int(np.clip(4e8 / variables / 15, 60, 400))
-    found = approximate_flow(network, demand, problem.cost_s, phases)
+    found = approximate_flow(network, demand, costs, phases)
     return found, f"approximate flow, {phases} phases"
 
 
 def _candidates(problem: _Problem, paths: FlowPaths, options: FlowOptions) -> Iterator[_Found]:
     """Schedules of every count of pieces, simulated where they can win."""
     ladder = (options.pieces,) if options.pieces else _LADDER
-    least_ps = 0
+    least_ps, fastest_ns = 0, 0
     for place, pieces in enumerate(ladder):
         problem.request.progress(0.5 + 0.5 * place / len(ladder), "schedules")
         jobs = _jobs(problem, paths, pieces)
         if place and len(jobs.link) > _MOST_JOBS:
             return
         # Finer pieces fill links sooner, and gain nothing where latencies or loads decide.
-        if least_ps and least_ps <= _GOOD * jobs.least_ps():
+        if fastest_ns and 1000 * fastest_ns <= _GOOD * jobs.least_ps():
             return
         for schedule in _fastest_orders(problem, paths, jobs):
             if least_ps and schedule.time_ps > _HOPELESS * least_ps:
                 continue
             least_ps = min(least_ps or schedule.time_ps, schedule.time_ps)
-            yield _judged(problem, schedule, pieces)
+            found = _judged(problem, schedule, pieces)
+            fastest_ns = min(fastest_ns or found.time_ns, found.time_ns)
+            yield found
 
 
 def _jobs(problem: _Problem, paths: FlowPaths, pieces: int) -> FlowJobs:
