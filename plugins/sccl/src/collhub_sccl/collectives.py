@@ -60,6 +60,7 @@ def stated_chunks(
 
     A combining collective has one for every rank that contributes.
     """
+    # Compared as sets: files list ranks in any order.
     everyone = frozenset(range(ranks))
     traits = kind.traits
     for address in range(num_addresses(kind, ranks)):
@@ -73,6 +74,7 @@ def stated_chunks(
             after = frozenset({root if root is not None else 0})
         elif traits.split_by_target:
             after = frozenset({target})
+        # Every contribution is a chunk of its own at the one address.
         givers = range(ranks) if traits.reduces else [owner if owner is not None else 0]
         for part in range(parts):
             for giver in givers:

@@ -104,6 +104,7 @@ def parse(content: bytes, file: str) -> StepDocument:
         raise instance.member("pipeline").error(message, "synthesize it without a pipeline")
     ranks = collective.member("nodes").integer(2)
     sends, rounds = _steps(document.member("steps"), ranks)
+    # The schemas are told apart by sends with more than three fields, or by their topology.
     has_more = sends.reduces is not None
     is_taccl = tag == TAGS[1] and (has_more or "node_links" in document.member("topology").value)
     return StepDocument(
@@ -151,6 +152,7 @@ def _steps(steps: JsonPlace, ranks: int) -> tuple[Sends, list[int]]:
         rounds.append(step.member("rounds").integer())
         for send in step.member("sends").elements():
             row = _send(send, ranks)
+            # In one file all sends have as many fields, in files of strangers perhaps not.
             has_times |= len(send.value) > len(("address", "source", "destination"))
             rows.append((number, *row))
     columns = list(zip(*rows, strict=True)) or [()] * _MOST_FIELDS

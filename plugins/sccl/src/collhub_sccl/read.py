@@ -71,6 +71,7 @@ class _StepReader:
         for kind in CollectiveKind if document.chunks else ():
             if kind is CollectiveKind.CUSTOM:
                 continue
+            # msccl-tools leaves the collective undivided, TACCL has divided it already.
             for parts in sorted({1, document.divisions}):
                 root = self._root_for(kind)
                 # What a header claims is compared in number before anything is built.
@@ -121,6 +122,7 @@ class _StepReader:
             reduces = self._reduced(sends)
         self._check_slots(sends, moment, reduces)
         link = sends.source * document.ranks + sends.destination
+        # Steps are barriers in the model alone: a send waits for its data.
         window = np.zeros(len(link), np.int64)
         return Transfers(
             chunk, sends.source, sends.destination, link, moment, moment + 1, reduces, window
@@ -145,6 +147,7 @@ class _StepReader:
         sent = (moment * ranks + sends.source, sends.address)
         came = (moment[reduces] * ranks + sends.destination[reduces], sends.address[reduces])
         number = int(sends.address.max(initial=0)) + 1
+        # All sends of a step read the state before it; a sum would change it meanwhile.
         both = np.intersect1d(sent[0] * number + sent[1], came[0] * number + came[1])
         if len(both):
             place, address = divmod(int(both[0]), number)
@@ -161,6 +164,7 @@ class _StepReader:
 
 def _moments(sends: Sends) -> Int64Array:
     """Place of every send in time, int64: steps one after the other, in each by start times."""
+    # Steps of TACCL merge sends of several times.
     rows = np.stack([sends.step.astype(np.float64), sends.time], axis=1)
     _, moment = np.unique(rows, axis=0, return_inverse=True)
     found: Int64Array = moment.ravel().astype(np.int64)

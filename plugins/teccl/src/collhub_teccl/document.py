@@ -21,6 +21,7 @@ _CLAIMS = {
     "5-Algo_Bandwidth": "algorithm_bandwidth_gb_per_s",
     "Solver_Time": "solver_time_s",
 }
+# The old variant writes a small c.
 _PATHS = ("8-Chunk paths", "7-chunk paths")
 _FLOWS = ("7-Flows", "6-Flows")
 _NUMBER = r"([0-9]{1,9})"
@@ -136,6 +137,7 @@ class _Parser:
             raise self._error("$", f"expected JSON: {error}") from None
         if not isinstance(found, dict):
             raise self._error("$", "expected an object")
+        # Inputs lie beside schedules in its repository, under names as telling.
         if any(key in found for key in _INPUT_KEYS):
             message = "this is an input of TE-CCL's solver, not a schedule"
             raise self._error("$", message, "run the solver, and read what it writes")
@@ -188,6 +190,7 @@ class _Parser:
             source, destination, volume, epoch = self._hop(text, place)
             if source != here:
                 raise self._error(place, f"expected a hop from {here}, where the path has come to")
+            # Epochs are those in which hops start: the next one starts later, always.
             if epoch <= last_epoch:
                 message = f"expected an epoch after {last_epoch}, that of the hop before"
                 raise self._error(place, message)
@@ -196,6 +199,7 @@ class _Parser:
             volumes.append(volume)
         if here != at:
             raise self._error(place, f"the path ends at {here}, expected {at}")
+        # What a path carries, all of its hops carry.
         if max(volumes) - min(volumes) > TOLERANCE:
             raise self._error(place, f"expected the volume {volumes[0]} of the hop before")
         self._of_paths.append((demand, volumes[0]))
@@ -246,6 +250,7 @@ def _lost(flows: Sequence[_Flow], paths: Paths) -> int:
         listed[hop] += listed_volume
     demand = paths.demand[paths.path]
     columns = (paths.chunk[demand], paths.origin[demand], paths.source, paths.destination)
+    # Several paths may share a hop: in the list its volumes are one.
     hops = np.stack([*columns, paths.epoch], axis=1)
     distinct_hops, number = np.unique(hops, axis=0, return_inverse=True)
     volume = np.bincount(number.ravel(), paths.volume[paths.path])

@@ -85,6 +85,7 @@ class _Task:
     def __init__(self, paths: Paths, source: Source) -> None:
         self._paths = paths
         self._source = source
+        # Switches stand behind `via` alone, so that numbers of GPUs have gaps.
         ends = [paths.at, paths.origin, paths.source, paths.destination]
         self._gpus = distinct(np.concatenate(ends))
         self._check_switches()
@@ -117,6 +118,7 @@ class _Task:
         # A hop that several paths of a tree share is one message.
         chunk, source, destination, epoch = np.unique(table[:, chunk >= 0], axis=1)
         self._check_arrivals(chunk, destination)
+        # Within an epoch the order of the file is the order of chunks and ends.
         order = np.argsort(epoch, kind="stable")
         chunk, source, destination, epoch = (
             column[order] for column in (chunk, source, destination, epoch)
@@ -141,6 +143,7 @@ class _Task:
         paths, ranks = self._paths, self._num_ranks
         pair = self._rank(paths.origin) * ranks + self._rank(paths.at)
         # Chunk numbers grow with the destination: within a pair they count from 0.
+        # Chunk numbers of an all-to-all count targets first: within a pair only their order counts.
         order = np.lexsort((paths.chunk, pair))
         within = np.empty(len(pair), np.int64)
         within[order] = ordinals(pair[order])

@@ -75,6 +75,7 @@ def with_copies(
     for name in COLUMN_DTYPES:
         column = added.get(name, np.full(number, COLUMN_DEFAULTS.get(name, 0)))
         columns[name] = np.concatenate([getattr(steps, name), column])
+    # Copies are done before all else, so that what reads OUTPUT finds them done.
     control = _before_all_else(steps, copies)
     stated = steps.control_edges
     edges = tuple(np.concatenate(pair) for pair in zip(stated, control, strict=True))
@@ -86,6 +87,7 @@ def _before_all_else(steps: StepTable, copies: Copies) -> tuple[Int64Array, Int6
     waits = np.zeros(len(steps), np.bool_)
     for _, child in (steps.data_edges, steps.control_edges):
         waits[child] = True
+    # What waits for another step waits for the copies through it.
     first = np.flatnonzero(~waits)
     is_of = steps.rank[first][None, :] == copies.rank[:, None]
     copy, place = np.nonzero(is_of)

@@ -41,6 +41,7 @@ def matched_all_gather(
     needed = np.arange(network.num_nodes) < network.num_npus if is_needed is None else is_needed
     hops = _hops(network, origin, needed)
     best: LinkSchedule | None = None
+    # Longer steps may fit the arrival better: each length is a schedule of its own.
     for step_ps in step_lengths(int(times.busy[0]), int(times.arrival[0])):
         spread = _MatchedSpread(network, times, origin, hops, needed, step_ps)
         limit = most_ps if best is None else best.time_ps
@@ -156,6 +157,7 @@ class _MatchedSpread:
 
     def _near(self) -> Int64Array:
         near = self._hops[self._origin]
+        # Nobody can bring anything nearer than 0 to those who need nothing.
         return np.where(self._needed, near, 0).astype(np.int16)
 
     def _last_step(self, most_ps: int | None) -> int:

@@ -81,6 +81,7 @@ def advance(
             end = _destination(links.indptr, state.link[transfer])
             state.can_send[state.chunk[transfer], end] = True
             counter[arrived] += 1
+        # A fixed order would let the first nodes choose first in every step.
         _shuffle(order, state.random)
         for node in order:
             found = _candidates(links, state, is_needed, node, place, weight)
