@@ -35,7 +35,7 @@ MACHINES = (
     *("leaf-spine:8,8,8", "dragonfly:4,2,2", "leaf-spine:8,8,4"),
 )
 COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "broadcast")
-OWN = ("tacos", "blink")
+OWN = ("tacos", "blink", "flows")
 BEHIND = 1.01
 
 

@@ -6,8 +6,9 @@ import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 
-# So many times the fastest of as many pieces is far behind, and so often in a row.
-_FAR = 1.2
+# So many times the fastest of as many pieces is far behind, by a simulator and by the own clock of
+# plans, and so often in a row.
+_FAR, _FAR_OF_PARTS = 1.5, 1.2
 _OFTEN = 2
 # A way that gains less than this by twice the pieces has its pipeline full: it does not catch up.
 _FASTER = 0.9
@@ -34,13 +35,14 @@ class Prospects:
     fastest way of a number of pieces always goes on.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, far: float = _FAR) -> None:
+        self._far = far
         self._times: dict[int, dict[Way, float]] = {}
         self._parts: dict[str, Prospects] = {}
 
     def of_part(self, name: str) -> Prospects:
         """Those of the ways of a part of the work, whose times are an account of their own."""
-        return self._parts.setdefault(name, Prospects())
+        return self._parts.setdefault(name, Prospects(_FAR_OF_PARTS))
 
     def note(self, way: Way, pieces: int, time_ps: int | None) -> None:
         """What a way takes; None where that is more than anybody would compare."""
@@ -52,7 +54,7 @@ class Prospects:
         if len(tried) < _OFTEN:
             return True
         behind = [self._behind(way, rung) for rung in tried[-_OFTEN:]]
-        return min(behind) <= _FAR or self._gains(way, tried)
+        return min(behind) <= self._far or self._gains(way, tried)
 
     def _behind(self, way: Way, pieces: int) -> float:
         """What a way takes by what the fastest takes with as many pieces."""
