@@ -53,6 +53,7 @@ def _check_tables(
     """Channels and remote buffers of a thread block."""
     cure = "divide its peers among several thread blocks"
     for kind in CHANNEL_TYPES:
+        # Each type has tables of its own.
         channels = len(block.channels[kind])
         buffers = len(block.remote_buffers.get(kind, ()))
         if channels > MOST_CHANNELS:
@@ -71,6 +72,7 @@ def _check_ranges(
     findings: PlanFindings,
 ) -> None:
     operands = plan.operands
+    # The tables of both sides overrun by themselves.
     for side, key in ((0, "src_buff"), (1, "dst_buff")):
         rows = operands.operation[operands.is_dst == side]
         count = np.bincount(rows, minlength=len(plan.operations))
@@ -86,6 +88,7 @@ def _check_items(
     count = np.bincount(plan.items.operation, minlength=len(plan.operations))
     for row in np.flatnonzero(count > MOST_CHANNELS_OF_OPERATION).tolist():
         operation = plan.operation(row)
+        # Semaphores and channels share a column, and have tables of different sizes.
         is_semaphore = operation is not None and operation.role in (Role.ACQUIRE, Role.RELEASE)
         what = "semaphores" if is_semaphore else "channels"
         most = MOST_SEMAPHORES_OF_OPERATION if is_semaphore else MOST_CHANNELS_OF_OPERATION

@@ -68,6 +68,7 @@ class PlanFindings:
     ) -> None:
         """Add a finding on an operation."""
         rank = self.plan.blocks[int(self.plan.operations.block[row])].rank
+        # Plans are one long line: a rank tells more than a line number.
         place = Location(self.plan.file, rank=rank)
         self.found.add(
             code, f"{self.plan.describe_within_rank(row)}: {message}", place, cure, severity
@@ -110,6 +111,7 @@ class PlanFindings:
         cure: str = "",
     ) -> None:
         """Add an error that the executor does not load, or that overruns its tables."""
+        # What the loader refuses, and what it fails to refuse, are alike to users.
         self.breaks_loading = True
         self.at(code, row, message, cure)
 

@@ -12,6 +12,7 @@ from collhub_mscclpp.language.state import current_program
 
 def blocks_of(tb: int | None, group: ThreadBlockGroup | None) -> list[tuple[int, tuple[int, int]]]:
     """(thread block, its part) of all that do an operation. Raises `RuntimeError` for none."""
+    # A stated block does all of the work, also where a group is given.
     if tb is not None:
         return [(tb, (0, 1))]
     if group is None:
@@ -28,6 +29,7 @@ class _Channel:
         self.dst_rank = dst_rank
         self.src_rank = src_rank
         program = current_program()
+        # Ids count within the type and the rank, as in plans.
         kind = self.channel_type
         self.channel_id = program.add_channel(kind, src_rank, dst_rank)
 
@@ -68,6 +70,7 @@ class _Channel:
         tb: int | None,
         group: ThreadBlockGroup | None,
     ) -> None:
+        # The package does not look: the executor would read beside the chunk.
         self._check([*src, *dst])
         channels = [self.channel_id]
         for block, part in blocks_of(tb, group):
@@ -76,6 +79,7 @@ class _Channel:
 
     def _check(self, chunks: Sequence[Chunk]) -> None:
         """Refuse chunks of other ranks than the ends, and of unequal sizes."""
+        # Either end may be read: a get moves data the other way.
         ends = (self.src_rank, self.dst_rank)
         for chunk in chunks:
             if chunk.rank not in ends:
@@ -104,6 +108,7 @@ class MemoryChannel(_Channel):
     ) -> None:
         """Add chunks of the other end to a local one."""
         del reduce_op
+        # The sum replaces the local operand unless another place is named.
         target = local_dst_chunk or local_src_chunk
         self._move("rre", [local_src_chunk, *remote_src_chunks], [target], tb, tb_group)
 

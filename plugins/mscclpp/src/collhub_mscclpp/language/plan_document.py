@@ -49,6 +49,7 @@ class _Gpu:
         """The rank with all its thread blocks, which are there without gaps."""
         program, copies = self._program, self._copies
         recorded = program.blocks[self._rank]
+        # Programs may leave numbers out; ids are positions, so that blocks fill the gaps.
         count = max(recorded, default=-1) + 1
         blocks = [
             _Block(self, tb * copies + copy, copy).document(recorded.get(tb, []))
@@ -78,6 +79,7 @@ class _Gpu:
         """The rank's channels by type."""
         channels = self._program.channels[self._rank]
         for kind in ("memory", "port"):
+            # Copies of a channel stand together on both ranks: so the j-th meets the j-th.
             peers = [peer for one, peer in channels if one == kind for _ in range(self._copies)]
             if peers:
                 yield {"channel_type": kind, "connected_to": peers}
@@ -99,6 +101,7 @@ class _Gpu:
 
     def barrier(self, blocks: tuple[int, ...]) -> int:
         """Number of the barrier of these thread blocks."""
+        # Blocks that meet twice meet at one barrier, in any order of naming.
         key = tuple(sorted(set(blocks)))
         return self._barriers.setdefault(key, len(self._barriers))
 
@@ -136,6 +139,7 @@ class _Block:
         found: list[dict[str, Any]] = []
         since_meeting: list[Recorded] = []
         for one in recorded:
+            # There is no implicit meeting between operations of a block.
             depends = any(one.conflicts(other) for other in since_meeting)
             is_before = one.sync in (SyncType.before, SyncType.both)
             if is_before or (depends and self._gpu.auto_sync):
@@ -158,6 +162,7 @@ class _Block:
         if one.src:
             made["src_buff"] = [self._range(chunk, one) for chunk in one.src]
             made["dst_buff"] = [self._range(chunk, one) for chunk in one.dst]
+        # The executor takes a missing group for a group of one.
         if one.part[1] > 1:
             made["tbg_info"] = {"tb_id": one.part[0], "tbg_size": one.part[1]}
         if one.semaphore >= 0:
@@ -179,10 +184,12 @@ class _Block:
 
     def _range(self, chunk: Chunk, one: Recorded) -> dict[str, Any]:
         """A range of the instance."""
+        # Instances take turns within every chunk, so that ranges stay in one piece.
         index = chunk.index * self._gpu.copies + self._copy * chunk.size
         place = {"index": index, "size": chunk.size}
         if chunk.rank == one.rank:
             return {"type": chunk.buffer.value, **place}
+        # Operations name positions in the block's own list, not in that of the rank.
         known = self._remote[one.channel_type]
         buffer = self._gpu.remote_buffer(chunk, one.channel_type)
         return {"buffer_id": known.setdefault(buffer, len(known)), **place}
@@ -190,5 +197,6 @@ class _Block:
 
 def _meet(operations: list[dict[str, Any]]) -> None:
     """Let the threads of the block meet, once."""
+    # Two in a row would only take one of the 64 places.
     if operations and operations[-1] != _NOP:
         operations.append(_NOP)

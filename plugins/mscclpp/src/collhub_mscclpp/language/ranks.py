@@ -67,14 +67,17 @@ class Rank:
     ) -> None:
         """Add chunks, or packets of the scratch, to a chunk."""
         del reduce_op
+        # In packets the first operand is plain all the same.
         name = "repkt" if packet else "re"
         self._move(name, [src_chunk, *other_chunks], [dst_chunk or src_chunk], tb, tb_group)
 
     def barrier(self, tb_list: Sequence[int]) -> None:
         """Let thread blocks wait for each other; one alone: its threads."""
         blocks = tuple(tb_list)
+        # The executor would wait for nobody for ever.
         if not blocks:
             raise RuntimeError("a barrier of no thread block")
+        # Threads of one block meet without a counter.
         name = "barrier" if len(blocks) > 1 else "nop"
         for tb in blocks:
             current_program().record(tb, Recorded(name, self.rank, barrier=blocks))

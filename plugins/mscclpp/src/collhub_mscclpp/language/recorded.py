@@ -22,6 +22,7 @@ class ThreadBlockGroup:
     """Thread blocks that share the work of an operation."""
 
     def __init__(self, tb_list: Sequence[int]) -> None:
+        # A block that stands twice would do two parts at once.
         if not tb_list or len(set(tb_list)) != len(tb_list):
             raise ValueError(f"a group of the thread blocks {list(tb_list)}")
         self.tb_list = list(tb_list)
@@ -68,6 +69,7 @@ class Recorded:
 
     def _ranges(self) -> list[tuple[Chunk, bool]]:
         """Local ranges, and whether they are written."""
+        # What is far away is ordered by signals, not by meetings.
         reads = [(chunk, False) for chunk in self.src if chunk.rank == self.rank]
         return reads + [(chunk, True) for chunk in self.dst if chunk.rank == self.rank]
 

@@ -88,6 +88,7 @@ class Operation:
 
 
 _L, _R, _S = Scope.LOCAL, Scope.REMOTE, Scope.SWITCH
+# Short names keep the table below one row an operation.
 _BOTH, _MEMORY, _PORT, _SWITCH = ("memory", "port"), ("memory",), ("port",), ("switch",)
 _LOCAL, _REMOTE, _GROUP, _SPREAD = (_L, _L), (_R, _R), (_S, _S), (_L, _R)
 
@@ -182,6 +183,7 @@ def scope_of(
     position: int,
 ) -> Scope:
     """Where operand `position` of one side lies; the packet copies of recspkt are local."""
+    # Its second result is the own copy of the packets, the others go far.
     if operation.name == "recspkt" and is_dst and position == 1:
         return Scope.LOCAL
     return operation.scope(is_dst, position)

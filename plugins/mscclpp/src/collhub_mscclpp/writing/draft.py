@@ -35,11 +35,13 @@ class Draft:
     @classmethod
     def of(cls, work: PlanWork, landing: Landing, options: PlanWriteOptions) -> Draft:
         """Choose thread blocks, channels and semaphores."""
+        # Types come first: ranks number channels by type.
         types = channel_types(work, options.nodes)
         tables = tables_of(work, types, options.tbg)
         block = blocks_of(work)
         semaphores = semaphores_of(work, block)
         for table, count in zip(tables, semaphores.count, strict=True):
+            # Each part of a block waits for the same part of the other one.
             table.semaphores = count * options.tbg
         return cls(work, landing, block, semaphores, types, tables, options)
 
@@ -53,6 +55,7 @@ class Draft:
         rank = self.work.steps.rank.astype(np.int64)
         order = self.work.order
         width = int(self.block.max(initial=0)) + 1
+        # Sorted stably, rows of a block stay in the order of doing.
         key = rank[order] * width + self.block[order]
         by_block = np.argsort(key, kind="stable")
         borders = np.flatnonzero(np.diff(key[by_block])) + 1
@@ -61,6 +64,7 @@ class Draft:
 
     def channel(self, row: int, part: int) -> int:
         """Channel of a message on the rank of this row."""
+        # Parts have channels of their own: one counter would mix their signals.
         number = int(self.work.connection[row]) * self.parts + part
         return self.tables[int(self.work.steps.rank[row])].channels[number]
 
@@ -88,6 +92,7 @@ class Draft:
     def landing_range(self, row: int) -> Range:
         """Where the message of a send, in the peer's memory, or of a receive lands."""
         steps = self.work.steps
+        # A receive looks at its own memory.
         peer = int(steps.peer[row]) if int(steps.kind[row]) == _SEND else -1
         size = int(steps.count[row]) // self.work.unit
         landing = self.landing

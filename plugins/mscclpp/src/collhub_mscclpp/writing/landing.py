@@ -35,6 +35,7 @@ def landing_of(work: PlanWork) -> Landing:
     staged = receive[~is_direct[receive]]
     buffer = steps.dst_buffer.astype(np.int64)
     index = steps.dst_offset // unit
+    # Stages stand behind what the algorithm itself keeps in scratch.
     own = work.algorithm.scratch_units // unit
     start, scratch = stages(work, staged, own)
     buffer[staged] = Buffer.SCRATCH
@@ -53,6 +54,7 @@ def packet_landing_of(work: PlanWork) -> Landing:
     steps = work.steps
     send, receive = work.messages.send, work.messages.receive
     own = work.algorithm.scratch_units // work.unit
+    # An odd chunk of the algorithm ends within a packet chunk, which stays free.
     start, scratch = stages(work, receive, (own + 1) // 2)
     buffer = np.full(len(steps), Buffer.SCRATCH, np.int64)
     index = np.zeros(len(steps), np.int64)
@@ -68,6 +70,7 @@ def stages(
     steps = work.steps
     rank = steps.rank[receives]
     count = steps.count[receives] // work.unit
+    # Each rank counts its stages from its own scratch on.
     by_rank = np.argsort(rank, kind="stable")
     sums = row_pointer(count[by_rank])
     needed = np.bincount(rank, weights=count, minlength=steps.num_ranks).astype(np.int64)
@@ -98,6 +101,7 @@ def _is_untouched(work: PlanWork, layout: MemoryLayout) -> BoolArray:
     uses = np.zeros(coarse.total + 1, np.int64)
     ranks = np.flatnonzero(algorithm.collective.defined_inputs())
     starts = coarse.base[ranks, Buffer.INPUT]
+    # Data that is there before may still be read: that counts as a use.
     uses[expanded_ranges(starts, coarse.size[ranks, Buffer.INPUT])] = 1
     writes = np.flatnonzero(regions.destination >= 0)
     np.add.at(uses, expanded_ranges(regions.destination[writes], regions.count[writes]), 1)

@@ -23,6 +23,7 @@ def write_packets(draft: Draft, writer: BlockWriter, group: StepGroup) -> None:
     each other one has begun it, the halves of the scratch keep two launches apart: a sender of
     launch k + 2 has seen all others in launch k + 1. Elsewhere the receiver is waited for.
     """
+    # Collectives of the executor keep launches apart, others need the handshake.
     kind = int(draft.work.steps.kind[group.row])
     if draft.work.algorithm.collective.kind not in NAMES:
         if kind in _RECEIVING:
@@ -38,6 +39,7 @@ def _send(draft: Draft, writer: BlockWriter, group: StepGroup) -> None:
     for row in group.rows:
         source, target = draft.source(row), draft.landing_range(row)
         pairs += zip(draft.pieces(source), draft.pieces(target), strict=True)
+    # An operation names eight channels at most.
     for some in in_eights(pairs):
         writer.move("ppkt", [one for one, _ in some], [to for _, to in some], MEMORY)
 
@@ -45,6 +47,7 @@ def _send(draft: Draft, writer: BlockWriter, group: StepGroup) -> None:
 def _receive(draft: Draft, writer: BlockWriter, group: StepGroup) -> None:
     """Send packets on as they come, and unpack them."""
     landed = draft.landing_range(group.row)
+    # Packets are sent on before they are unpacked: the next rank waits for them.
     if group.sends:
         _forward(draft, writer, landed, group.sends)
     for one, to in zip(draft.pieces(landed), draft.pieces(draft.target(group.row)), strict=True):

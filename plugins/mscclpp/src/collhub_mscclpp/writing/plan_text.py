@@ -27,12 +27,14 @@ def plan_text(draft: Draft, blocks: Sequence[Sequence[Segment]]) -> bytes:
     """
     work = draft.work
     header = _header(work, draft.options)
+    # All chunks of a plan have one size, also those of scratch.
     counts = _chunk_counts(draft)
     gpus = [
         _gpu(rank, table, segments, counts[rank].tolist())
         for rank, (table, segments) in enumerate(zip(draft.tables, blocks, strict=True))
     ]
     body = f'{header},"gpus":[\n{_SEPARATOR.join(gpus)}]'
+    # Short enough to read, long enough that no two plans share it.
     digest = hashlib.sha256(body.encode()).hexdigest()[:16]
     name = f"{NAMES.get(work.algorithm.collective.kind, 'custom')}_{len(gpus)}_{digest}"
     return f'{{"name":"{name}",{body}}}\n'.encode()
@@ -42,6 +44,7 @@ def _header(work: PlanWork, options: PlanWriteOptions) -> str:
     """Members of the plan itself, but its name and ranks."""
     collective = work.algorithm.collective
     is_packets = options.protocol == PACKETS
+    # No window is the whole range, as where the member is missing.
     largest = _MOST_BYTES if options.max_size is None else options.max_size
     members = {
         "collective": NAMES.get(collective.kind, "custom"),
@@ -93,6 +96,7 @@ def _gpu(rank: int, table: RankTables, segments: Sequence[Segment], counts: Sequ
 
 def _block(position: int, segment: Segment) -> str:
     """One thread block."""
+    # Greetings come first: they hold up nobody, and let senders begin.
     ops = [*segment.greetings(), *segment.ops]
     channels = [
         {"channel_type": channel_type, "channel_ids": list(ids)}

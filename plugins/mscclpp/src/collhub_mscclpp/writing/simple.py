@@ -140,6 +140,7 @@ def reduce_ranges(
 
     `names`: of the operation without and with sends.
     """
+    # The own place comes first: the executor takes it for the local one.
     targets = [target, *(draft.landing_range(row) for row in sends)]
     from_columns = [draft.pieces(operand) for operand in operands]
     to_columns = [draft.pieces(one) for one in targets]

@@ -61,12 +61,14 @@ def work_of(algorithm: Algorithm) -> PlanWork:
     steps = algorithm.steps
     _refuse_untold(algorithm)
     findings = Findings(algorithm.provenance.source_name or None)
+    # Channels of plans pair by order, so that every message must have its partner.
     messages = match_messages(steps, findings)
     check_regions(algorithm, findings)
     if errors := [*findings]:
         raise InputError(errors)
     connection, ends = _connections(steps, messages)
     order = topological_levels(len(steps), *_edges(steps, messages, connection))
+    # Blocks do their operations one after another: what waits in a circle hangs.
     if not order.is_complete:
         raise _refusal(algorithm, "steps wait for each other", "verify the algorithm")
     return PlanWork(
@@ -108,6 +110,7 @@ def _connections(steps: StepTable, messages: Messages) -> tuple[Int64Array, Int6
         steps.lane[send],
         steps.lane[receive],
     ]
+    # One lane at each end keeps a counter in the order of its messages.
     number = labels(*columns)
     _, first = np.unique(number, return_index=True)
     ends = np.stack(columns[:2], axis=1)[first].astype(np.int64)
@@ -129,6 +132,7 @@ def _edges(
     before, after = by_connection[:-1][follows], by_connection[1:][follows]
     send, receive = messages.send, messages.receive
     return (
+        # Signals tell a number alone: messages of a connection must not overtake.
         np.concatenate([parents, send, send[before], receive[before]]),
         np.concatenate([children, receive, send[after], receive[after]]),
     )
