@@ -66,6 +66,7 @@ def cables_of(topology: Topology) -> list[Cable]:
             cure="use the simulator analytical, which takes every topology",
             code="inexpressible-topology",
         )
+    # Of each pair the first one stands for the cable.
     first = np.flatnonzero(way_back > np.arange(topology.num_links))
     columns = (
         topology.source[first].tolist(),
@@ -95,6 +96,7 @@ def ways_back(topology: Topology) -> Int64Array:
     for first, end in itertools.pairwise(bounds):
         links = order[first:end]
         back = int(is_back[links].sum())
+        # Only as many there as back make pairs; others are left alone together.
         if 2 * back == len(links):
             found[links] = np.roll(links, back)
     return found

@@ -57,6 +57,7 @@ class NetworkFindings:
     def tell(self, report: Callable[[Diagnostic], None]) -> None:
         """Report every kind once."""
         for first, count in self._found.values():
+            # Hundreds of alike lines would hide the others.
             more = f" (and {count - 1} more such places)" if count > 1 else ""
             report(replace(first, message=first.message + more))
 

@@ -51,6 +51,7 @@ class Value:
 
     def __getitem__(self, key: str) -> Value:
         """The value of a key that has to be there."""
+        # Null stands for absent: writers leave keys without values.
         found = self.get(key)
         if found is None:
             stated = ", ".join(map(str, list(self._object())[:8]))
@@ -100,6 +101,7 @@ class Value:
 
     def count(self, most: int) -> int:
         """A whole number from 1 to `most`."""
+        # True is a whole number to Python, and none to a document.
         if not isinstance(self.raw, int) or isinstance(self.raw, bool):
             self._expected("a whole number")
         if not 1 <= self.raw <= most:
@@ -111,6 +113,7 @@ class Value:
         """A finite number, exact to the digits of the file."""
         # YAML takes 1e3, without a point and a sign, for text.
         is_number = isinstance(self.raw, int | float | str) and not isinstance(self.raw, bool)
+        # Its shortest text is what the file said, up to digits that no double keeps.
         text = repr(self.raw) if isinstance(self.raw, float) else str(self.raw)
         if not is_number or len(text) > _MOST_DIGITS or "_" in text:
             self._expected("a number")

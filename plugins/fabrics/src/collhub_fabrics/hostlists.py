@@ -20,10 +20,12 @@ def expanded_hosts(text: str) -> list[str]:
     """
     found: list[str] = []
     for part in _parts(text):
+        # Brackets do not nest, so that every second piece stands in some.
         pieces = [_numbers(piece) if odd % 2 else [piece] for odd, piece in enumerate(_split(part))]
         size = 1
         for piece in pieces:
             size *= len(piece)
+        # Counted before names are made: brackets multiply.
         if len(found) + size > _MOST_HOSTS:
             raise ValueError(f"{text[:80]!r} names more than {_MOST_HOSTS} hosts")
         found += ["".join(names) for names in itertools.product(*pieces)]

@@ -33,6 +33,7 @@ class FabricPlan:
 
     def add_host(self, name: str) -> None:
         """Add a host behind those before it, once."""
+        # Files name a host at every switch that it hangs on.
         self._hosts.setdefault(name, len(self._hosts))
 
     def add_switch(self, name: str) -> None:
@@ -52,6 +53,7 @@ class FabricPlan:
         """The network; `groups`: hosts by name of group. Raises `InputError`."""
         npus = len(self._hosts) * self._gpus
         is_split = self._gpus > 1
+        # Hosts of one GPU are their NPUs, and no nodes beside them.
         nodes = npus + len(self._switches) + (len(self._hosts) if is_split else 0)
         # Cables name their ends, so that a name has to mean one node.
         doubled = self._hosts.keys() & self._switches.keys()
@@ -114,6 +116,7 @@ class FabricPlan:
             return npus + self._switches[name]
         if self._gpus == 1:
             return self._hosts[name]
+        # NPUs come first in the hub, then switches; hosts of GPUs are switches as well.
         return npus + len(self._switches) + self._hosts[name]
 
     def _names(self) -> list[str]:

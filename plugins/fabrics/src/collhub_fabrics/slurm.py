@@ -42,6 +42,7 @@ class _File:
 
     def topology(self, options: TreeOptions) -> Topology:
         """The network; blocks become groups as well."""
+        # Slurm's plugins read one kind or the other, never both.
         if self._switches and self._blocks:
             refuse(self._name, None, "switches and blocks are both described", "keep one of them")
         if not self._switches and not self._blocks:
@@ -64,6 +65,7 @@ class _File:
         name = pairs.get("switchname") or pairs.get("blockname")
         if not name:
             refuse(self._name, number, "SwitchName or BlockName was expected")
+        # Slurm takes the last one in silence, which hides a slip.
         if name in holder:
             refuse(self._name, number, f"{name[:80]} is described twice")
         below = self._hosts(number, pairs.get("switches", ""))
@@ -99,6 +101,7 @@ class _File:
         found: dict[str, str] = {}
         for word in line.split():
             key, equals, value = word.partition("=")
+            # Slurm takes keys of any case.
             name = key.lower()
             if not equals or name not in _KEYS:
                 cure = "keys are SwitchName, Switches, Nodes, LinkSpeed, BlockName, BlockSizes"
@@ -130,6 +133,7 @@ def _lines(text: str) -> Iterator[tuple[int, str]]:
     """Lines with something on them, and their numbers; a continued line has that of its first."""
     start, held = 0, ""
     for number, line in enumerate(text.splitlines(), 1):
+        # A comment ends a line, also a continued one.
         plain = line.partition("#")[0].rstrip()
         start = start or number
         if plain.endswith("\\"):

@@ -63,6 +63,7 @@ class SwitchTree:
                 below = [self._heights[child] for child in switch.switches]
                 self._heights[name] = 1 + max(below, default=0)
                 open_names.discard(name)
+            # Open means below itself: finished ones have a height.
             elif name in open_names:
                 refuse(self._file, switch.line, f"switch {name} is above itself", "state a tree")
             elif name not in self._heights:
@@ -82,6 +83,7 @@ class SwitchTree:
             message = f"the description states no bandwidths, and has {levels} levels of cables"
             refuse(self._file, None, message, cure)
         rates = [parse_bandwidth(part) for part in options.bandwidth.split(",")]
+        # One value is for all levels; fewer than levels would be a guess.
         if len(rates) not in (1, levels):
             message = f"option bandwidth has {len(rates)} values for {levels} levels of cables"
             refuse(self._file, None, message, f"state one value, or {levels}")

@@ -215,6 +215,7 @@ def _flow_at(
     """The flow for costs of links in any unit, float64 as bytes."""
     network = FlowNetwork.of(topology)
     demand = FlowDemand.of(collective, npus, topology.num_npus)
+    # Bytes stand for the array in the cache, which takes what can be hashed.
     costs = np.frombuffer(cost)
     variables = len(demand.sources) * network.num_arcs
     is_exact = options.method == "exact"

@@ -26,6 +26,7 @@ _MOST_DIGITS = 9
 
 def number_of(text: str) -> int | None:
     """The whole number that an attribute states, None where it states none."""
+    # Other digits of Unicode count as decimal, too, and huge texts cost time.
     is_number = text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS
     return int(text) if is_number else None
 

@@ -146,6 +146,7 @@ def _bounds_ns(setting: Setting, best: SynthesisCandidate, time_ns: int) -> dict
     collective, size = best.collective, setting.chunk_bytes(best.collective.unit_count)
     bounds = lower_bounds_ps(collective, network, setting.members, size, setting.occupancy)
     largest = max((bound for name, bound in bounds.items() if name != "fluid"), default=0)
+    # Where another bound is attained, flows could only say the same.
     if time_ns > whole_ns(largest) and not setting.has_relays:
         times = network.link_times(size, setting.occupancy)
         evacuation = evacuation_of(collective, network, times, best.chunks, largest)

@@ -67,8 +67,10 @@ class Device:
                 self.names.append(title)
                 self.kinds.append(kind)
                 continue
+            # Names of nested devices grow with their depth, as the service writes them.
             self.names += [f"{title}.{part}" for part in inner.names]
             self.kinds += inner.kinds
+            # Every copy brings its edges, moved to its own vertices.
             start = first + number * inner.size
             self.edges += [(one + start, other + start, link) for one, other, link in inner.edges]
 
@@ -90,6 +92,7 @@ class Device:
             place.fail(f"device {self.name} has no component {step.name[:80]!r}", cure)
         chosen = np.asarray(step.chosen(component.count, place), np.int64)
         starts = component.first + chosen * component.stride
+        # Leaves end an endpoint, devices may not.
         if component.inner is None and len(steps) > 1:
             place.fail(f"{step.name} is no device, and has no {steps[1].name!r}")
         if component.inner is None:
@@ -98,6 +101,7 @@ class Device:
             inside = ", ".join(component.inner.components)
             place.fail(f"{step.name} is a device", f"name one of its components: {inside}")
         inner = component.inner.vertices(steps[1:], place)
+        # Flattened by rows, the left slice varies slowest: that is how ends are paired.
         return np.add.outer(starts, inner).ravel()
 
 
@@ -129,6 +133,7 @@ class DeviceList:
         if name not in self._stated:
             known = ", ".join(self._stated) or "none"
             place.fail(f"no device is named {name[:80]!r}", f"devices are: {known}")
+        # Deep chains are refused like circles: both would expand without bound.
         if name in self._in_work or len(self._in_work) > _DEEPEST:
             cycle = " holds ".join([*self._in_work, name])
             place.fail(f"devices hold one another: {cycle[:200]}", "a device cannot hold itself")
@@ -136,6 +141,7 @@ class DeviceList:
         made = Device(name)
         for component in self._stated[name]["components"].items():
             self._add(made, component)
+        # Edges name components, so that these come first.
         for edge in self._stated[name].items_of("edges"):
             made.edges.append(self._join(edge, made))
         self._in_work.pop()

@@ -25,6 +25,7 @@ def link_of(value: Value, owner: str, attributes: Mapping[str, Attributes]) -> L
     """A link of a list of links. `attributes`: annotations by name of link."""
     name = value["name"].text()
     physical = value.get("physical")
+    # The old grammar would read as a link without any bandwidth.
     if physical is None and (value.get("bandwidth") or value.get("latency")):
         value.fail(
             "a bandwidth or latency stands directly in the link, as before InfraGraph 2.0",
@@ -48,6 +49,7 @@ def _exact(
     rounded: float | None,
 ) -> float | None:
     """The number that an annotation of the hub states to the last bit, else the document's."""
+    # Documents state decimal units: a number of the hub may not survive them.
     if stated is None:
         return rounded
     return float(
@@ -87,6 +89,7 @@ def _chosen(
     No number stands for a quantity that is not stated: InfraGraph's own classes write the unit of
     every quantity that somebody has looked at.
     """
+    # The choice is left out by some writers, where one unit alone is stated.
     stated = [unit for unit in units if value.get(unit) is not None]
     unit = value.text_of("choice", stated[0] if stated else units[0])
     if unit not in units:

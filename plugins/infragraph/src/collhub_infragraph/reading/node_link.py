@@ -36,8 +36,10 @@ def graph_of(root: Value) -> VertexGraph:
     # networkx called the list `links` before its release 3.4.
     for edge in root["edges" if root.get("edges") is not None else "links"].items():
         one, other = _end(edge, "source", numbers), _end(edge, "target", numbers)
+        # A loop joins nothing; networkx writes those it was given.
         if one != other:
             link = links.setdefault(link_of_words(edge), len(links))
+            # A pair that is stated twice is one edge, and the last one wins.
             rows[min(one, other), max(one, other)] = link
     if len(rows) > MAX_LINKS:
         root["edges"].fail(f"{len(rows)} edges are more than {MAX_LINKS}")

@@ -33,11 +33,13 @@ class Step:
         parts = [part.strip() for part in text.split(":")]
         if not all(part == "" or _INDEX.fullmatch(part) for part in parts):
             place.fail(f"[{text[:40]}] is no slice", "write for example [0], [0:2] or [::2]")
+        # Empty parts are Python's defaults: `[:2]`, `[::2]`.
         numbers = [int(part) if part else None for part in parts]
         if len(parts) == 1 and numbers[0] is not None:
             return self._single(numbers[0], count, place)
         if len(parts) > _MOST_PARTS or (len(parts) == _MOST_PARTS and numbers[2] == 0):
             place.fail(f"[{text[:40]}] is no slice", "write for example [0], [0:2] or [::2]")
+        # Empty brackets name all, as no brackets do.
         found = range(count) if len(parts) == 1 else range(count)[slice(*numbers)]
         if not found:
             place.fail(f"{self.name}[{text}] holds nothing: there are {count}, from 0 on")
@@ -49,6 +51,7 @@ class Step:
         count: int,
         place: Value,
     ) -> range:
+        # Releases before 2.4 count from the end, too.
         number = index + count if index < 0 else index
         if not 0 <= number < count:
             cure = f"use 0..{count - 1}, or raise the count of {self.name}"
@@ -65,6 +68,7 @@ def steps_of(place: Value) -> list[Step]:
         match = _STEP.match(text, end)
         if match is None:
             place.fail(f"{text[:80]!r} is no endpoint", "write for example nic[0:2].port[0]")
+        # People write blanks around names, and the service drops them.
         found.append(Step(match[1].strip(), match[2] or ""))
         end = match.end() + 1
         # Names are separated by points, and nothing else follows a bracket.

@@ -36,6 +36,7 @@ class Strand:
 
 def strands_of(topology: Topology) -> list[Strand]:
     """All links, in the order of the first one of each strand."""
+    # Undirected edges serve two links only where these are alike.
     ways = ways_back(topology).tolist()
     planes = topology.plane.tolist()
     pairs = Counter[tuple[int, int]]()
@@ -46,6 +47,7 @@ def strands_of(topology: Topology) -> list[Strand]:
         if 0 <= back < row:
             continue
         pairs[_pair(link.source, link.destination)] += 1
+        # What has no way back is an edge of its own, marked in the annotations.
         rows.append((row, link, None if back < 0 else back))
     return [
         Strand(

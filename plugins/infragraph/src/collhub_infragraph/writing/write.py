@@ -59,6 +59,7 @@ def _envelope(document: InfragraphDocument) -> JsonObject:
 
 def _differences(topology: Topology, document: JsonObject) -> list[str]:
     """What is another when the document is read, or the reason why it is refused."""
+    # The reader itself judges: no list of what is lost could be as true.
     root = Value(topology.name, document, code=CODE)
     try:
         # Findings of a reader are not of interest to who writes.
@@ -72,6 +73,7 @@ def _differences(topology: Topology, document: JsonObject) -> list[str]:
 
 
 def _losses(differences: list[str]) -> Iterator[Loss]:
+    # A refusal stands before its reason, separated by a colon.
     for name in differences:
         feature, _, reason = name.partition(": ")
         consequence = _CONSEQUENCES.get(feature, f"it is refused when it is read: {reason}")

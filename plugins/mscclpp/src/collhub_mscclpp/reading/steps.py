@@ -51,6 +51,7 @@ class StepList:
         lane: int,
     ) -> list[int]:
         """Copy within a rank; nothing where both are one place."""
+        # Buffers that are one in place make copies to themselves.
         if source.cell == target.cell:
             return []
         return [self._add(StepKind.COPY, target.rank, source, target, cells, lane=lane)]
@@ -89,6 +90,7 @@ class StepList:
             lane=lanes[0],
         )
         received = self._add(
+            # A remote reduction is done where the operand lies.
             StepKind.RECV if operand is None else StepKind.RECV_REDUCE,
             target.rank,
             operand,

@@ -101,6 +101,7 @@ def _receive(draft: Draft, writer: BlockWriter, group: StepGroup) -> None:
 def _receive_reduce(draft: Draft, writer: BlockWriter, group: StepGroup) -> None:
     """Add what was staged; the sum goes on in the same operation."""
     _arrive(draft, writer, group)
+    # The own operand first: sums keep the order of the algorithm.
     operands = [draft.source(group.row), draft.landing_range(group.row)]
     reduce_ranges(draft, writer, operands, draft.target(group.row), group.sends)
     _announce(draft, writer, group)

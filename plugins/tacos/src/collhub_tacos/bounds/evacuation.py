@@ -49,6 +49,7 @@ def evacuation_bound(
     """
     if not times.is_alike or not network.num_links or network.num_nodes > network.num_npus:
         return None
+    # All links are alike: the first one tells the times of each.
     busy, arrival = int(times.busy[0]), int(times.arrival[0])
     lag = max(1, arrival // busy)
     own = np.bincount(origin, minlength=network.num_npus).astype(np.int64)
