@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 import numpy as np
+import numpy.typing as npt
 from collhub_columns import BoolArray, Int64Array
 
 from collhub_tacos.networks.distances import ShortestPaths
@@ -14,6 +15,8 @@ from collhub_tacos.progress import FractionReport, Progress, named, silent, unre
 from collhub_tacos.schedules.link_schedule import LinkSchedule
 from collhub_tacos.spreading.seed_search import Best, best_of_seeds
 from collhub_tacos.spreading.step_lengths import step_lengths
+
+Int16Array = npt.NDArray[np.int16]
 
 # Looks at chunks per slice: a tenth of a second, so that Ctrl-C and progress get through.
 _SLICE = 1 << 20
@@ -87,7 +90,7 @@ def best_matched_all_gather(
     )
 
 
-def _hops(network: LinkNetwork, origin: Int64Array, needed: BoolArray) -> Int64Array:
+def _hops(network: LinkNetwork, origin: Int64Array, needed: BoolArray) -> Int16Array:
     """Links from every node to every node, int16; raises `InputError` where a chunk cannot go."""
     one = np.ones(network.num_links, np.int64)
     paths = ShortestPaths(network.num_nodes, network.source, network.destination, one)
@@ -107,7 +110,7 @@ class _MatchedSpread:
         network: LinkNetwork,
         times: LinkTimes,
         origin: Int64Array,
-        hops: Int64Array,
+        hops: Int16Array,
         needed: BoolArray,
         step_ps: int,
     ) -> None:
@@ -130,13 +133,15 @@ class _MatchedSpread:
         lag = -(-self._arrival_ps // self._step_ps)
         links = InLinks(network.indptr, network.source, self._hops, lag)
         most_sent = chunks * network.num_nodes
-        columns = (np.zeros(most_sent, np.int64) for _ in range(3))
+        chunk, link, step = (np.zeros(most_sent, np.int64) for _ in range(3))
         held, missing = self._held(), self._missing()
         state = SpreadState(
             held,
             held.copy(),
             self._near(),
-            *columns,
+            chunk,
+            link,
+            step,
             np.asarray([0, 0, 0, missing, 0], np.int64),
             np.asarray([seed], np.uint64),
         )
@@ -144,7 +149,8 @@ class _MatchedSpread:
             progress(1 - state.counter[3] / missing)
         if state.counter[3]:
             return None
-        return self._made(*(column[: state.counter[0]] for column in state[3:6]))
+        sent = state.counter[0]
+        return self._made(chunk[:sent], link[:sent], step[:sent])
 
     def _held(self) -> BoolArray:
         held = np.zeros((len(self._origin), self._network.num_nodes), np.bool_)
@@ -155,7 +161,7 @@ class _MatchedSpread:
         """Pairs of a chunk and who must still get it."""
         return len(self._origin) * int(self._needed.sum()) - int(self._needed[self._origin].sum())
 
-    def _near(self) -> Int64Array:
+    def _near(self) -> Int16Array:
         near = self._hops[self._origin]
         # Nobody can bring anything nearer than 0 to those who need nothing.
         return np.where(self._needed, near, 0).astype(np.int16)
