@@ -143,7 +143,9 @@ def _bounds_ns(setting: Setting, best: SynthesisCandidate, time_ns: int) -> dict
     """
     # Switches are nodes like others: no NPU gets more than its links bring.
     network = LinkNetwork.of(setting.network.topology)
-    collective, size = best.collective, setting.chunk_bytes(best.collective.unit_count)
+    collective = best.collective
+    # Where the bytes do not divide evenly, some messages have a byte less: no bound may count it.
+    size = max(1, setting.collective_bytes // collective.unit_count)
     bounds = lower_bounds_ps(collective, network, setting.members, size, setting.occupancy)
     largest = max((bound for name, bound in bounds.items() if name != "fluid"), default=0)
     # Where another bound is attained, flows could only say the same.
