@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
+from collhub_columns import Int64Array
+
 from collhub_mscclpp.writing.draft import Draft
+from collhub_mscclpp.writing.plan_text import chunk_counts
 from collhub_mscclpp.writing.work import NAMES
-from hub_core.model import Collective, CollectiveKind, Loss
+from hub_core.model import CollectiveKind, CustomContract, Loss
 
 
 def losses_of(draft: Draft) -> Iterator[Loss]:
@@ -18,7 +22,7 @@ def losses_of(draft: Draft) -> Iterator[Loss]:
         where = "calls in place"
         yield Loss("in_place", where, "a plan states one mode; it runs rightly in both")
     if collective.kind not in NAMES:
-        yield from _of_contract(collective)
+        yield from _of_contract(draft)
     elif draft.work.unit * draft.options.tbg > 1:
         # The reader counts chunks, or the parts that thread block groups make of them.
         units = f"{draft.work.unit} units are a chunk"
@@ -28,13 +32,28 @@ def losses_of(draft: Draft) -> Iterator[Loss]:
         yield Loss("collective_bytes", where, "a plan serves sizes; see -O min_size, max_size")
 
 
-def _of_contract(collective: Collective) -> Iterator[Loss]:
-    """What a collective that plans have no name for must do."""
+def _of_contract(draft: Draft) -> Iterator[Loss]:
+    """What a collective that plans have no name for must do, unless it is read back anyway."""
+    collective = draft.work.algorithm.collective
     where = f"{collective.kind} is written as custom"
     if collective.kind is not CollectiveKind.CUSTOM:
         yield Loss("kind", where, "only who names the plan uses it")
     # A plan has no member for it.
     if collective.root is not None:
         yield Loss("root", f"rank {collective.root}", "the steps tell it alone")
-    yield Loss("contract", where, "what it must do is not in the plan; chunk counts are at least 1")
-    yield Loss("unit_count", where, "the largest buffer of a rank is read back")
+    given, made = (chunk_counts(draft)[:, :2] * draft.options.tbg).T
+    if not _is_stated_by_sizes(collective.contract, given, made):
+        said = "what it must do is not in the plan; chunk counts are at least 1"
+        yield Loss("contract", where, said)
+    if collective.unit_count != max(int(given.max()), int(made.max())):
+        yield Loss("unit_count", where, "the largest buffer of a rank is read back")
+
+
+def _is_stated_by_sizes(
+    contract: CustomContract | None, given: Int64Array, made: Int64Array
+) -> bool:
+    """Whether buffers of these sizes, all with data and for any result, are the whole contract."""
+    if contract is None or contract.expected is not None or not bool(np.all(contract.defined)):
+        return False
+    is_given = np.array_equal(contract.input_units, given)
+    return is_given and np.array_equal(contract.output_units, made)

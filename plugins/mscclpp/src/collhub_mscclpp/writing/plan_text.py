@@ -28,7 +28,7 @@ def plan_text(draft: Draft, blocks: Sequence[Sequence[Segment]]) -> bytes:
     work = draft.work
     header = _header(work, draft.options)
     # All chunks of a plan have one size, also those of scratch.
-    counts = _chunk_counts(draft)
+    counts = chunk_counts(draft)
     gpus = [
         _gpu(rank, table, segments, counts[rank].tolist())
         for rank, (table, segments) in enumerate(zip(draft.tables, blocks, strict=True))
@@ -60,7 +60,7 @@ def _header(work: PlanWork, options: PlanWriteOptions) -> str:
     return json.dumps(members, separators=(",", ":"))[1:-1]
 
 
-def _chunk_counts(draft: Draft) -> Int64Array:
+def chunk_counts(draft: Draft) -> Int64Array:
     """Chunks of input, output and scratch: int64[ranks, 3]."""
     collective, unit = draft.work.algorithm.collective, draft.work.unit
     # The executor divides by both: what a rank does not have is one chunk.
