@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hub_core.plugin_api import Format, FormatReader, hookimpl
+from hub_core.plugin_api import Format, FormatReader, FormatWriter, hookimpl
 
 COLLHUB_PLUGIN_API = (1, 0)
 
@@ -30,3 +30,9 @@ _SCCL = Format(
 def collhub_producers() -> Sequence[FormatReader]:
     """Describe the reader."""
     return [FormatReader(_SCCL, "collhub_sccl.read:read", samples="collhub_sccl.samples:samples")]
+
+
+@hookimpl
+def collhub_consumers() -> Sequence[FormatWriter]:
+    """Describe the writer."""
+    return [FormatWriter(_SCCL, "collhub_sccl.write:write")]
