@@ -43,6 +43,7 @@ def sends_of(algorithm: Algorithm) -> list[StepSend]:
     if errors := [*findings]:
         raise InputError(errors)
     parents, children = algorithm.steps.edges()
+    # Senders before receivers: a message is known when it arrives.
     order = topological_levels(
         len(algorithm.steps),
         np.concatenate([parents, messages.send]),
@@ -52,6 +53,7 @@ def sends_of(algorithm: Algorithm) -> list[StepSend]:
     tracing = _Tracing(algorithm, sender)
     for row in order.nodes.tolist():
         tracing.follow(row)
+    # Within a step the order is free: one of them is written always.
     return sorted(tracing.sends, key=lambda send: (send.step, send.source, send.address))
 
 
@@ -89,6 +91,7 @@ class _Tracing:
             self._address[written] = self._address[read]
             self._level[written] = self._level[read]
         elif kind is StepKind.REDUCE:
+            # A local sum takes no step: it is there when both operands are.
             self._level[written] = np.maximum(self._level[written], self._level[read])
 
     def _receive(self, row: int, read: slice, written: slice, *, is_sum: bool) -> None:
@@ -100,12 +103,14 @@ class _Tracing:
         self._address[written] = moved
         self._level[written] = level
         source, here = int(self._steps.peer[row]), int(self._steps.rank[row])
+        # A send of several units is one of SCCL for each: it has no counts.
         for address in moved.tolist():
             self.sends.append(StepSend(step, address, source, here, is_sum))
 
     def _cells(self, row: int, side: str) -> slice:
         """Units of memory that a step reads, or writes; none where it does not."""
         buffer = int(getattr(self._steps, f"{side}_buffer")[row])
+        # A receive reads no memory of its own, a send writes none.
         if buffer == Buffer.UNKNOWN:
             return slice(0, 0)
         base = int(self._layout.base[int(self._steps.rank[row]), buffer])

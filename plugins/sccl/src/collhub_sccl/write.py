@@ -69,6 +69,7 @@ def _read_back(algorithm: Algorithm, content: bytes) -> Algorithm:
     except InputError as error:
         reason = error.diagnostics[0].message
         raise _refusal(algorithm, reason, "write it as MSCCL-IR") from None
+    # The document alone decides: what it means is right, or it is not written.
     if not verify(back).ok:
         reason = "a rank sends other values than the one that it would hold at an address"
         raise _refusal(algorithm, reason, "write it as MSCCL-IR")
@@ -92,11 +93,13 @@ def _document(collective: Collective, sends: list[StepSend]) -> dict[str, JsonVa
     is_taccl = kind.traits.reduces
     tag = TAGS[1] if is_taccl else TAGS[0]
     steps = max((send.step for send in sends), default=-1) + 1
+    # A step without sends stays: the steps after it wait for what came before.
     by_step: list[list[JsonValue]] = [[] for _ in range(steps)]
     for send in sends:
         by_step[send.step].append(_fields(send, is_taccl=is_taccl))
     root = "" if collective.root is None else f",root={collective.root}"
     name = f"{NAMES[kind]}(n={ranks}{root})"
+    # msccl-tools states the collective undivided, whatever its steps divide.
     parts = divisions if is_taccl else 1
     chunks: list[JsonValue] = [
         {"pre": [*sorted(one.before)], "post": [*sorted(one.after)], "addr": one.address}

@@ -50,6 +50,7 @@ class Prospects:
 
     def are_good(self, way: Way, pieces: int) -> bool:
         """Whether a way should be tried with so many pieces, after all that had fewer."""
+        # A rung that left the way out says nothing of it.
         tried = [rung for rung in sorted(self._times) if rung < pieces and way in self._times[rung]]
         if len(tried) < _OFTEN:
             return True

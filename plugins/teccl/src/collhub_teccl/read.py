@@ -245,6 +245,7 @@ class _Task:
         """Raise `InputError` for a demand that nobody meets, or that is stated twice."""
         at = self._rank(self._paths.at)
         ranks = self._num_ranks
+        # Chunk and rank in one number, so that sets of both can be compared.
         stated, needed = chunk * ranks + at, wanted[0] * ranks + wanted[1]
         missing = np.setdiff1d(needed, stated)
         if len(missing):

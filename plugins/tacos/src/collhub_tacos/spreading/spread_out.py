@@ -279,6 +279,7 @@ def _in_steps(task: SpreadTask, progress: Progress) -> SpreadResult:
     from collhub_tacos.spreading.homogeneous import fewest_steps
     from collhub_tacos.spreading.matching import best_matched_all_gather
 
+    # Mostly at the bound, and the cheapest of all.
     found = _in_lockstep(task, progress)
     busy, arrival = int(task.times.busy[0]), int(task.times.arrival[0])
     goal_ps = (fewest_steps(task.network, task.origin) - 1) * busy + arrival
