@@ -48,7 +48,9 @@ def reader_for(opened: Input, kind: type[R], registry: Registry) -> Provided[R]:
     if len(plain) == 1:
         return next((found for found in others if _claims(found, opened)), plain[0])
     # What has no signature is left to the only reader of algorithms, which says what is wrong.
-    rest = fitting or [found for found in named if found not in others]
+    unsure = [found for found in named if found not in others]
+    # A signature that does not fit speaks against a reader, where another one has none.
+    rest = fitting or [one for one in unsure if not one.offer.format.signature] or unsure
     if len(rest) == 1:
         return rest[0]
     raise _undecided(opened, fitting or named, noun_of(kind), registry)

@@ -129,6 +129,15 @@ def test_content_decides_between_two_formats_of_one_suffix(
     assert hub_core.read(tmp_path / "y.json", registry=registry) is not RING
 
 
+def test_a_signature_that_does_not_fit_speaks_against_a_format(
+    tmp_path: Path, offering: Offering
+) -> None:
+    unsigned = replace(NOTES, suffixes=(".json",), signature=b"")
+    registry = offering(FormatReader(unsigned, "m:f"), work=lambda source, options: RING)
+    (tmp_path / "x.json").write_bytes(b"something else")
+    assert hub_core.read(tmp_path / "x.json", registry=registry) is RING
+
+
 def test_ambiguous_input_names_its_candidates(tmp_path: Path, offering: Offering) -> None:
     registry = offering(FormatReader(replace(NOTES, suffixes=(".json",)), "m:f"))
     (tmp_path / "x.json").write_bytes(b"something else")

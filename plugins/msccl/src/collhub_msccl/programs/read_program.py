@@ -75,7 +75,7 @@ def _refuse_mscclpp(name: str, tree: ast.Module) -> None:
             raise InputError(
                 "is a program of MSCCL++, not of MSCCLang; it was not executed",
                 location=Location(name, getattr(node, "lineno", None)),
-                cure="install collhub-mscclpp, which runs it, or convert the plan (JSON) that it writes",
+                cure="run it with the package mscclpp, and convert the plan (JSON) that it writes",
                 code="mscclpp-program",
             )
 
