@@ -7,6 +7,7 @@ NSDI 2023) writes the same objects with start times.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from hub_core.plugin_api import Format, FormatReader, FormatWriter, hookimpl
 
@@ -24,6 +25,8 @@ _SCCL = Format(
     (".json",),
     _SIGNATURE,
 )
+# Names that end in `.json` alone are written as the hub's own documents.
+_WRITTEN_SCCL = replace(_SCCL, suffixes=(".sccl.json",))
 
 
 @hookimpl
@@ -35,4 +38,4 @@ def collhub_producers() -> Sequence[FormatReader]:
 @hookimpl
 def collhub_consumers() -> Sequence[FormatWriter]:
     """Describe the writer."""
-    return [FormatWriter(_SCCL, "collhub_sccl.write:write")]
+    return [FormatWriter(_WRITTEN_SCCL, "collhub_sccl.write:write")]
