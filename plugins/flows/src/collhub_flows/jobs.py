@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from collhub_columns import (
+    BoolArray,
     Float64Array,
     Int64Array,
     counted_positions,
@@ -29,19 +30,22 @@ _MOST_FAILURES = 2
 class FlowJobs:
     """One job a piece and link of its path, by piece, in the order of the path; int64 columns.
 
-    `piece`: the piece of each job; `link`: row of the topology. `busy`, `arrival`: picoseconds that
-    the link is taken, and until the piece is at its end. `indptr`: where the jobs of each piece
-    begin. `number`: of each piece within its path; `units`: of each piece; `path`: its path.
+    `piece`: the piece of each job; `link`: row of the topology; `is_forwarded`: whether that
+    begins at a switch. `busy`, `arrival`: picoseconds that the link is taken, and until the piece
+    is at its end. `indptr`: where the jobs of each piece begin. `number`: of each piece within its
+    path; `units`: of each piece; `path`: its path.
     """
 
     piece: Int64Array
     link: Int64Array
+    is_forwarded: BoolArray
     busy: Int64Array
     arrival: Int64Array
     indptr: Int64Array
     number: Int64Array
     units: Int64Array
     path: Int64Array
+    around: Int64Array
     num_links: int
 
     @classmethod
@@ -67,7 +71,10 @@ class FlowJobs:
         number = counted_positions(np.bincount(path))
         indptr = row_pointer(lengths)
         num_links = topology.num_links
-        return cls(piece, link, busy, arrival, indptr, number, units, path, num_links)
+        is_forwarded = topology.source[link] >= topology.num_npus
+        around = _around(piece, len(units))
+        columns = piece, link, is_forwarded, busy, arrival, indptr, number, units, path, around
+        return cls(*columns, num_links)
 
     def orders(self) -> Iterator[Int64Array]:
         """Starts of all jobs, int64 picoseconds, by one order after another."""
@@ -114,12 +121,15 @@ class FlowJobs:
         return FlowJobs(
             piece,
             self.link[::-1].copy(),
+            # On the way back nothing has an order of its own.
+            np.zeros(len(piece), np.bool_),
             self.busy[::-1].copy(),
             self.arrival[::-1].copy(),
             row_pointer(lengths[::-1]),
             self.number[::-1].copy(),
             self.units[::-1].copy(),
             self.path[::-1].copy(),
+            _around(piece, last + 1),
             self.num_links,
         )
 
@@ -133,7 +143,8 @@ class FlowJobs:
         is_first = np.zeros(count, np.int64)
         is_first[self.indptr[:-1]] = 1
         busy, arrival = self.busy, self.arrival
-        return list_starts(self.link, following, is_first, busy, arrival, rank, self.num_links)
+        links = self.link, following, is_first, busy, arrival
+        return list_starts(*links, rank, self.is_forwarded, self.num_links)
 
     def _remaining(self) -> Int64Array:
         """Time from the start of each job to the arrival of its piece, without waits."""
@@ -144,10 +155,17 @@ class FlowJobs:
 
     def _rank(self, *keys: Int64Array) -> Int64Array:
         """Place of each job by these keys, the first one first, then by its way round."""
-        # Alike pieces of all sources go round alike, instead of all to NPU 0 first.
-        pieces = len(self.units)
-        spread = (self.piece * 2654435761) % max(pieces, 1)
-        return inverse(np.lexsort((self.piece, spread, *reversed(keys))))
+        order = self.around
+        for key in reversed(keys):
+            order = order[np.argsort(key[order], kind="stable")]
+        return inverse(order)
+
+
+def _around(piece: Int64Array, num_pieces: int) -> Int64Array:
+    """Jobs in an order in which alike pieces of all sources go round alike."""
+    # Instead of all to NPU 0 first.
+    spread = (piece * 2654435761) % max(num_pieces, 1)
+    return np.lexsort((piece, spread))
 
 
 def _links_of_paths(network: FlowNetwork, paths: FlowPaths) -> tuple[Int64Array, Int64Array]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
-from collhub_columns import Int64Array, expanded_ranges, first_positions, row_pointer
+from collhub_columns import Int64Array, expanded_ranges, first_positions, row_pointer, run_mask
+from collhub_packing.pipelining import windows_of
 from collhub_schedules import Chunks, Transfers
 
 from collhub_flows.demand import FlowDemand
@@ -29,6 +30,14 @@ class FlowSchedule:
     units: Int64Array
     share_units: int
     time_ps: int
+
+    def in_turn(self) -> FlowSchedule:
+        """The same, but what a link could begin with all at once waits for its first message."""
+        moved = self.transfers
+        # A piece waits for nothing on its first arc.
+        is_ready = run_mask(moved.chunk)
+        window = windows_of(moved.link, moved.start, moved.finish, is_ready, len(moved))
+        return replace(self, transfers=replace(moved, window=window))
 
     def chunks_of(self, collective: Collective, npus: Sequence[int]) -> Chunks:
         """Chunks of a collective whose shares have `share_units`; the pieces first.
@@ -75,7 +84,8 @@ def schedule_of(
         begin,
         finish,
         np.zeros(len(arc), np.bool_),
-        _windows(jobs, edges),
+        # Small pieces are many on their way.
+        windows_of(jobs.link[first], begin, finish, np.zeros(len(arc), np.bool_), len(arc)),
     )
     share = paths.share[jobs.path]
     return FlowSchedule(
@@ -86,15 +96,6 @@ def schedule_of(
         paths.share_units,
         jobs.time_ps(start),
     )
-
-
-def _windows(jobs: FlowJobs, edges: Int64Array) -> Int64Array:
-    """Messages of the link on their way at once: as many as start before the first one arrives."""
-    first = edges[:-1]
-    path_ps = np.add.reduceat(jobs.arrival, first) if len(first) else first
-    busy = np.maximum(jobs.busy[first], 1)
-    later = path_ps - busy
-    return 1 + -(-later // busy)
 
 
 def _offsets(share: Int64Array, units: Int64Array) -> Int64Array:

@@ -231,6 +231,18 @@ def _flow_at(
 
 
 def _candidates(problem: _Problem, paths: FlowPaths, options: FlowOptions) -> Iterator[_Found]:
+    """Schedules of every count of pieces, and the fastest one with its messages in turn."""
+    fastest: _Found | None = None
+    for found in _ladder(problem, paths, options):
+        if fastest is None or found.time_ns < fastest.time_ns:
+            fastest = found
+        yield found
+    if fastest is not None:
+        # What begins at once may meet behind it, and what waits loses a latency.
+        yield _judged(problem, fastest.schedule.in_turn(), fastest.pieces)
+
+
+def _ladder(problem: _Problem, paths: FlowPaths, options: FlowOptions) -> Iterator[_Found]:
     """Schedules of every count of pieces, simulated where they can win."""
     ladder = (options.pieces,) if options.pieces else _LADDER
     least_ps, fastest_ns = 0, 0

@@ -23,6 +23,7 @@ from collhub_packing.pipelining.operations import (
 from collhub_packing.pipelining.schedules import Pipeline, Pipelining
 from collhub_packing.pipelining.streams import Stream
 from collhub_packing.pipelining.tree_routes import TreePaths
+from collhub_packing.pipelining.windows import windows_of
 
 __all__ = [
     "Operations",
@@ -39,4 +40,5 @@ __all__ = [
     "pruned",
     "reduction",
     "turned_round",
+    "windows_of",
 ]

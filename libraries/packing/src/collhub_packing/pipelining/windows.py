@@ -14,8 +14,9 @@ def windows_of(
     start: Int64Array,
     finish: Int64Array,
     is_ready: BoolArray,
+    limit: int = _MOST_ON_THE_WAY,
 ) -> Int64Array:
-    """Per message, how many messages of its first link are on their way at once at most.
+    """Per message, how many messages of its first link are on their way at once, up to `limit`.
 
     Itself included; int64, as the arguments but `is_ready`, which tells what waits for no other
     message. The first messages of a link, where they are ready from the beginning, all wait for
@@ -28,10 +29,10 @@ def windows_of(
     order = np.lexsort((start, link))
     link = link[order]
     turn = sorted_ordinals(link)
-    limit = np.minimum(_most_at_once(link, start[order], finish[order]), _MOST_ON_THE_WAY)
+    at_once = np.minimum(_most_at_once(link, start[order], finish[order]), limit)
     is_held = is_ready[order] & (turn > 0)
     window = np.empty(len(link), np.int64)
-    window[order] = np.where(is_held, np.minimum(limit, turn), limit)
+    window[order] = np.where(is_held, np.minimum(at_once, turn), at_once)
     return window
 
 

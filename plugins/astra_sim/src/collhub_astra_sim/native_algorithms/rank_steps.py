@@ -28,7 +28,8 @@ class RankSteps:
 
     def __init__(self, num_ranks: int) -> None:
         self.num_ranks = num_ranks
-        self._columns: dict[str, list[Int64Array]] = {name: [] for name in COLUMN_DTYPES}
+        # Ranks of every call, and what it states of their steps.
+        self._added: list[tuple[Int64Array, dict[str, Value]]] = []
         self._parents: list[Int64Array] = []
         self._children: list[Int64Array] = []
         self._rows = 0
@@ -82,7 +83,7 @@ class RankSteps:
 
     def table(self, npus: Sequence[int], total: int) -> StepTable:
         """The steps, those of rank r on NPU `npus[r]` of so many."""
-        columns = {name: np.concatenate(parts) for name, parts in self._columns.items()}
+        columns = {name: self._column(name) for name in COLUMN_DTYPES}
         place = np.asarray(npus, np.int64)
         columns["rank"] = place[columns["rank"]]
         columns["peer"] = np.where(columns["peer"] < 0, -1, place[columns["peer"]])
@@ -102,11 +103,7 @@ class RankSteps:
         self, kind: StepKind, after: Sequence[Int64Array], on: BoolArray | None, **values: Value
     ) -> Int64Array:
         ranks = np.arange(self.num_ranks) if on is None else np.flatnonzero(on)
-        stated = {"rank": ranks, "kind": int(kind), **values}
-        for name, parts in self._columns.items():
-            value = np.asarray(stated[name] if name in stated else COLUMN_DEFAULTS[name], np.int64)
-            of_rank = value[ranks] if value.ndim and name != "rank" else value
-            parts.append(np.broadcast_to(of_rank, ranks.shape).astype(np.int64))
+        self._added.append((ranks, {"kind": int(kind), **values}))
         handle = np.full(self.num_ranks, -1, np.int64)
         handle[ranks] = self._rows + np.arange(len(ranks))
         self._rows += len(ranks)
@@ -115,3 +112,19 @@ class RankSteps:
             self._parents.append(parents[both])
             self._children.append(handle[both])
         return handle
+
+    def _column(self, name: str) -> Int64Array:
+        """A column of all steps: numbers are repeated at once, since most calls state no more."""
+        if name == "rank":
+            return np.concatenate([ranks for ranks, _ in self._added])
+        default = COLUMN_DEFAULTS.get(name, 0)
+        values = [stated.get(name, default) for _, stated in self._added]
+        counts = [len(ranks) for ranks, _ in self._added]
+        numbers = [value if isinstance(value, int) else 0 for value in values]
+        column = np.repeat(np.asarray(numbers, np.int64), counts)
+        begin = 0
+        for (ranks, _), value, count in zip(self._added, values, counts, strict=True):
+            if not isinstance(value, int):
+                column[begin : begin + count] = value[ranks] if value.ndim else value
+            begin += count
+        return column

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -105,20 +105,39 @@ def _candidates(
     Then between the best and its neighbours.
     """
     best: Scheduled | None = None
+    times_ps: dict[int, int] = {}
     for is_upward in (True, False):
         for found in _in_direction(pipelining, weights, first, is_upward, best):
             yield found
+            times_ps[found.chunks] = found.pipeline.time_ps
             if best is None or _is_worthwhile(best, found):
                 best = found
         # More chunks than at first were better, so fewer are not.
         if best is not None and best.chunks > first:
             break
-    if best is not None and best.chunks > 1:
-        # Doubling passes over the best number by up to a half.
-        for between in (best.chunks * 3 // 4, best.chunks * 3 // 2):
-            near = _scheduled(pipelining, weights, between)
-            if near is not None:
-                yield near
+    if best is None or best.chunks == 1:
+        return
+    for between in _neighbours(best.chunks, times_ps):
+        near = _scheduled(pipelining, weights, between)
+        if near is not None:
+            yield near
+
+
+def _neighbours(best: int, times_ps: Mapping[int, int]) -> Iterator[int]:
+    """Numbers half way to the neighbours of the best one, which doubling has passed over.
+
+    None where twice the chunks still gain a little, since nothing before gains more; none below
+    where gains halve alone: then every chunk costs next to nothing, and the optimum is above.
+    """
+    time_ps = times_ps[best]
+    if times_ps.get(2 * best, time_ps) < time_ps:
+        return
+    half = times_ps.get(best // 2, time_ps)
+    quarter = times_ps.get(best // 4, half)
+    # Of a + b / chunks + c * chunks, a third stands for an optimum at 1.12 times the best.
+    if 3 * (half - time_ps) < quarter - half or quarter <= half:
+        yield best * 3 // 4
+    yield best * 3 // 2
 
 
 def _in_direction(
@@ -131,11 +150,15 @@ def _in_direction(
     """Schedules with ever more, or ever fewer, chunks, until two in a row do not help."""
     chunks = first if is_upward else first // 2
     failures = 0
+    before: Scheduled | None = None
     while 0 < chunks <= _MOST_CHUNKS and failures < _MOST_FAILURES:
         found = _scheduled(pipelining, weights, chunks)
         if found is None:
             return
         yield found
+        if best is not None and before is not None and _is_flat(before, found, best):
+            return
+        before = found if is_upward else None
         if best is None or _is_worthwhile(best, found):
             best, failures = found, 0
         else:
@@ -149,6 +172,20 @@ def _is_worthwhile(best: Scheduled, found: Scheduled) -> bool:
     if found.chunks > best.chunks:
         return gain * _WORTHWHILE_PART > best.pipeline.time_ps
     return gain > 0
+
+
+def _is_flat(before: Scheduled, found: Scheduled, best: Scheduled) -> bool:
+    """Whether ever more chunks would not be worthwhile, after twice the chunks of `before`.
+
+    A chunk costs what it waits at every hop, which halves with its size: all further doublings
+    together gain no more than the last one.
+    """
+    # Few chunks of narrow trees are as many as before.
+    if 8 * len(found.pipeline.transfers) < 15 * len(before.pipeline.transfers):
+        return False
+    gain = before.pipeline.time_ps - found.pipeline.time_ps
+    least = found.pipeline.time_ps - max(0, gain)
+    return (best.pipeline.time_ps - least) * _WORTHWHILE_PART < best.pipeline.time_ps
 
 
 def _scheduled(pipelining: Pipelining, weights: Sequence[int], chunks: int) -> Scheduled | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from fractions import Fraction
+from functools import lru_cache
 
 import numpy as np
 from collhub_packing.pipelining import (
@@ -22,7 +23,8 @@ from collhub_packing.pipelining import (
 from collhub_blink.packing.packings import PlacedPacking
 from collhub_blink.packing.placing import PlacedTree
 from collhub_blink.packing.task import PackingTask
-from hub_core.model import CollectiveKind
+from hub_core.model import Collective, CollectiveKind
+from hub_core.network import Occupancy, Topology
 
 
 def pipelining_of(task: PackingTask, packing: PlacedPacking) -> Pipelining:
@@ -31,35 +33,34 @@ def pipelining_of(task: PackingTask, packing: PlacedPacking) -> Pipelining:
     Messages go by `Topology.routes`, one route a pair, as everywhere in the hub; a packing's own
     may be others.
     """
-    if packing.targets:
-        return _of_streams(task, tuple(_path_streams(task, packing)))
-    if packing.trees[0].up is not None:
-        return _of_streams(task, tuple(_directed_streams(packing)))
-    return Pipelining.of(
-        task.topology,
-        [placed.tree for placed in packing.trees],
-        task.collective,
-        task.collective_bytes,
-        task.occupancy,
-        list(task.npus),
-    )
+    prepared = _prepared(packing, task.topology, task.collective, task.npus)
+    return replace(prepared, collective_bytes=task.collective_bytes, occupancy=task.occupancy)
 
 
-def _of_streams(task: PackingTask, streams: tuple[Stream, ...]) -> Pipelining:
-    return Pipelining.of_streams(
-        task.topology,
-        streams,
-        task.collective,
-        task.collective_bytes,
-        task.occupancy,
-    )
+# One packing is scheduled for many sizes: packings are kept between them as well.
+@lru_cache(maxsize=32)
+def _prepared(
+    packing: PlacedPacking, topology: Topology, collective: Collective, npus: tuple[int, ...]
+) -> Pipelining:
+    """The packing, prepared for schedules of a size that is chosen later."""
+    size, occupancy = 0, Occupancy.SERIALIZATION
+    if packing.targets or packing.trees[0].up is not None:
+        streams = _directed_streams(packing)
+        if packing.targets:
+            streams = _path_streams(packing, collective, npus)
+        return Pipelining.of_streams(topology, tuple(streams), collective, size, occupancy)
+    trees = [placed.tree for placed in packing.trees]
+    return Pipelining.of(topology, trees, collective, size, occupancy, npus)
 
 
-def _path_streams(task: PackingTask, packing: PlacedPacking) -> Iterator[Stream]:
+def _path_streams(
+    packing: PlacedPacking, collective: Collective, npus: tuple[int, ...]
+) -> Iterator[Stream]:
     """Every rank's share, cut in parts by the weights of its paths; the root's own goes nowhere."""
-    is_inward = task.collective.kind is CollectiveKind.GATHER
-    root = task.npus[task.root]
-    for rank, npu in enumerate(task.npus):
+    is_inward = collective.kind is CollectiveKind.GATHER
+    assert collective.root is not None
+    root = npus[collective.root]
+    for rank, npu in enumerate(npus):
         # The root's share needs a stream as well, along any tree: it has no messages.
         chosen = [tree for tree, target in enumerate(packing.targets) if target == npu] or [0]
         for tree, begin, part in _parts(chosen, packing.weights):
