@@ -28,6 +28,7 @@ def synthesize(
     occupancy: Occupancy = Occupancy.SERIALIZATION,
     wanted: Sequence[int] | None = None,
     backend: str = DEFAULT_SIMULATOR,
+    judge: Callable[[Algorithm], int | None] | None = None,
     progress: Callable[[float, str], None] = lambda fraction, what: None,
     registry: Registry | None = None,
 ) -> SynthesisResult:
@@ -35,8 +36,9 @@ def synthesize(
 
     `npus`: the NPU of each rank, default NPU r for rank r; all other NPUs may relay. `wanted`: the
     NPUs whose steps are needed (default: all). `backend`: the simulator by which a synthesizer may
-    judge; where it is not installed, it judges by its own account. A text such as `ring:4`, or a
-    file, is read as a topology. Raises `HubError`.
+    judge; where it is not installed, it judges by its own account. `judge`: nanoseconds of an
+    algorithm in place of `backend`. A text such as `ring:4`, or a file, is read as a topology.
+    Raises `HubError`.
     """
     registry = registry or discover()
     topology = as_topology(topology, registry)
@@ -51,7 +53,7 @@ def synthesize(
         chosen,
         occupancy,
         None if wanted is None else tuple(wanted),
-        _judge(topology, collective_bytes, occupancy, backend, registry),
+        judge or _judge(topology, collective_bytes, occupancy, backend, registry),
         progress,
     )
     return call(synthesizer, SynthesisResult, request, bound_options(synthesizer, options))

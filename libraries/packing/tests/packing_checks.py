@@ -130,7 +130,7 @@ def check_trees(
     sent: Counter[int] = Counter()
     for tree in trees:
         assert tree.weight > 0
-        assert np.all(tree.depths() >= 0)
+        assert np.all(tree.depths >= 0)
         nodes = np.flatnonzero(tree.parent >= 0)
         arcs = tree.arc[nodes]
         assert len(nodes) == graph.num_nodes - 1

@@ -11,7 +11,7 @@ LINE = SpanningTree(0, 2, np.asarray([-1, 0, 1, 2]), np.asarray([-1, 0, 1, 2]))
 
 
 def test_depth_is_the_longest_way_from_the_root():
-    assert LINE.depths().tolist() == [0, 1, 2, 3]
+    assert LINE.depths.tolist() == [0, 1, 2, 3]
     assert LINE.depth == 3
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from collhub_columns import Int64Array
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+# Without slots, so that depths are found once: a tree is asked for them at every schedule.
+@dataclass(frozen=True, eq=False)
 class SpanningTree:
     """An out-tree that spans the compute nodes: node v hangs at `parent[v]` over arc `arc[v]`.
 
@@ -22,6 +24,7 @@ class SpanningTree:
     parent: Int64Array
     arc: Int64Array
 
+    @cached_property
     def depths(self) -> Int64Array:
         """Arcs from the root to every node; -1 outside the tree."""
         depth = np.full(len(self.parent), -1, np.int64)
@@ -41,7 +44,7 @@ class SpanningTree:
     @property
     def depth(self) -> int:
         """Arcs from the root to the farthest node."""
-        return int(self.depths().max(initial=0))
+        return int(self.depths.max(initial=0))
 
     def rerooted(self, root: int, opposite: Int64Array) -> SpanningTree:
         """The same links as an out-tree from another node.
@@ -65,9 +68,9 @@ class SpanningTree:
         The node farthest from any node is an end of a longest path (Jordan 1869), which the
         distances from it then show.
         """
-        end = int(np.argmax(self.depths()))
+        end = int(np.argmax(self.depths))
         longest = self.rerooted(end, opposite)
-        depths = longest.depths()
+        depths = longest.depths
         node = int(np.argmax(depths))
         # Half of the way back.
         for _ in range(int(depths[node]) // 2):

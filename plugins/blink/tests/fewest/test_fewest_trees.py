@@ -53,7 +53,7 @@ def check_trees(graph: CapacityGraph, trees: tuple[SpanningTree, ...], is_both_w
     for tree in trees:
         hanging = np.flatnonzero(tree.parent >= 0)
         assert len(hanging) == graph.num_nodes - 1
-        assert tree.depths().min() >= 0
+        assert tree.depths.min() >= 0
         assert np.array_equal(graph.source[tree.arc[hanging]], tree.parent[hanging])
         assert np.array_equal(graph.destination[tree.arc[hanging]], hanging)
         load[tree.parent[hanging], hanging] += tree.weight

@@ -78,7 +78,7 @@ def pruned(tree: SpanningTree, members: Int64Array) -> PrunedTree:
 
     Raises `InputError` where the tree does not reach one of them.
     """
-    depth = tree.depths()
+    depth = tree.depths
     is_lost = depth[members] < 0
     if np.any(is_lost):
         lost = int(members[np.argmax(is_lost)])

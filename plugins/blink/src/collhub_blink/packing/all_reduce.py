@@ -33,7 +33,7 @@ def all_reduce_packings(task: PackingTask) -> list[PlacedPacking]:
 def _by_depth(placed_tree: PlacedTree) -> tuple[int, int, int]:
     """Least depth first, then least depth of all nodes together."""
     tree = placed_tree.tree
-    return tree.depth, int(tree.depths().sum()), tree.root
+    return tree.depth, int(tree.depths.sum()), tree.root
 
 
 def _fewest(task: PackingTask) -> PlacedPacking:

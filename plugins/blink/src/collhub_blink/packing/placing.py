@@ -95,7 +95,7 @@ def _placed(
     root = int(nodes[tree.root])
     ways: list[Stops] = []
     has_chunk = {root}
-    ranks = np.argsort(tree.depths(), kind="stable")
+    ranks = np.argsort(tree.depths, kind="stable")
     # Parents before children, so that it is known who has the chunk.
     # A way may begin at any NPU that has the chunk by then, not at the parent alone.
     for rank in ranks[tree.parent[ranks] >= 0].tolist():

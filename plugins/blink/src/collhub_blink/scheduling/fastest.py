@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from collhub_schedules import fastest_of
 
 from collhub_blink.packing.packings import PlacedPacking
 from collhub_blink.packing.task import PackingTask
-from collhub_blink.scheduling.schedules import Scheduled, coarser, schedule
+from collhub_blink.scheduling.schedules import Scheduled, Schedules, best_schedule, coarser
 
 # The schedule's own time is not that far from the simulator's: what takes so much longer by it than
 # the fastest so far is not simulated.
@@ -63,12 +63,12 @@ def _candidates(
         # Its rate alone makes it slower than what there is.
         if least is not None and task.collective_bytes * 10**9 / packing.rate >= least:
             continue
-        found = schedule(task, packing, near)
-        if found is None:
+        worth_timing = _worth_timing(task, packing, near)
+        if not worth_timing:
             continue
         # Packings of one network want about as many chunks.
-        near = found.chunks
-        for scheduled in _worth_timing(task, packing, found):
+        near = worth_timing[0].chunks
+        for scheduled in worth_timing:
             if least is not None and scheduled.pipeline.time_ps > _HOPELESS * 1000 * least:
                 continue
             time_ns = judge(packing, scheduled)
@@ -76,14 +76,18 @@ def _candidates(
             yield TimedSchedule(packing, scheduled, time_ns)
 
 
-def _worth_timing(
-    task: PackingTask,
-    packing: PlacedPacking,
-    found: Scheduled,
-) -> Iterable[Scheduled]:
-    """The schedule, and where messages meet at switches coarser ones as well.
+def _worth_timing(task: PackingTask, packing: PlacedPacking, near: int) -> list[Scheduled]:
+    """The best schedule, and where messages meet at switches coarser ones as well.
 
     Their order there is not the schedule's to decide: of larger chunks, fewer wait for each
-    other.
+    other. The one with the stated number of chunks, where that is stated.
     """
-    return (found,) if task.network.is_switchless else coarser(task, packing, found)
+    schedules = Schedules(task, packing)
+    if task.chunks is not None:
+        return [schedules.stated(task.chunks)]
+    found = best_schedule(schedules, near)
+    if found is None:
+        return []
+    if task.network.is_switchless:
+        return [found]
+    return [found, *coarser(schedules, found)]

@@ -37,23 +37,49 @@ class Scheduled:
     pipeline: Pipeline
 
 
-def schedule(task: PackingTask, packing: PlacedPacking, near: int = 1) -> Scheduled | None:
-    """The schedule with the stated number of chunks, or with the best one.
+class Schedules:
+    """The schedules of one packing by their number of chunks, each made once."""
 
-    None where the data is too small to share out. `near`: a number of chunks that is good for
-    another packing; the search begins at a quarter of it.
+    def __init__(self, task: PackingTask, packing: PlacedPacking) -> None:
+        self._pipelining = pipelining_of(task, packing)
+        self._weights = packing.weights
+        self._made: dict[int, Scheduled | None] = {}
 
+    def stated(self, chunks: int) -> Scheduled:
+        """With so many chunks on the widest tree. Raises `InputError` below a byte a chunk."""
+        counts = chunk_counts(self._weights, chunks)
+        return Scheduled(chunks, self._pipelining.schedule(counts))
+
+    def sensible(self, chunks: int) -> Scheduled | None:
+        """The same, None where so many chunks make no sense."""
+        if chunks not in self._made:
+            self._made[chunks] = self._sensible(chunks)
+        return self._made[chunks]
+
+    def _sensible(self, chunks: int) -> Scheduled | None:
+        if not chunks:
+            return None
+        counts = chunk_counts(self._weights, chunks)
+        if chunks > 1 and not _is_sensible(self._pipelining, counts):
+            return None
+        try:
+            return self.stated(chunks)
+        # A chunk would have less than a byte.
+        except InputError:
+            return None
+
+
+def best_schedule(schedules: Schedules, near: int = 1) -> Scheduled | None:
+    """The one with the best number of chunks, None where the data is too small to share out.
+
+    `near`: a number of chunks that is good for another packing; the search begins at a quarter.
     Multiplicative increase as Blink's (Wang et al., MLSys 2020, section 4), judged by the
     schedule itself, while the time falls by a hundredth; then the numbers half way to the
     neighbours. Ctrl-C ends the search; without a schedule it is raised again.
     """
-    pipelining = pipelining_of(task, packing)
-    if task.chunks is not None:
-        counts = chunk_counts(packing.weights, task.chunks)
-        return Scheduled(task.chunks, pipelining.schedule(counts))
     best: Scheduled | None = None
     try:
-        for found in _candidates(pipelining, packing.weights, max(1, near // 4)):
+        for found in _candidates(schedules, max(1, near // 4)):
             if best is None or _is_worthwhile(best, found):
                 best = found
     except KeyboardInterrupt:
@@ -62,14 +88,10 @@ def schedule(task: PackingTask, packing: PlacedPacking, near: int = 1) -> Schedu
     return best
 
 
-def coarser(task: PackingTask, packing: PlacedPacking, found: Scheduled) -> Iterator[Scheduled]:
-    """A schedule, and those with a half and a quarter of its chunks, unless that is stated."""
-    yield found
-    if task.chunks is not None:
-        return
-    pipelining = pipelining_of(task, packing)
+def coarser(schedules: Schedules, found: Scheduled) -> Iterator[Scheduled]:
+    """Those with a half and a quarter of the chunks of a schedule."""
     for halvings in _HALVINGS:
-        other = _scheduled(pipelining, packing.weights, found.chunks >> halvings)
+        other = schedules.sensible(found.chunks >> halvings)
         if other is not None:
             yield other
 
@@ -96,8 +118,7 @@ def _power_of_two_near(count: float) -> int:
 
 
 def _candidates(
-    pipelining: Pipelining,
-    weights: Sequence[int],
+    schedules: Schedules,
     first: int,
 ) -> Iterator[Scheduled]:
     """Twice the chunks while that helps, else half as long as that does.
@@ -107,7 +128,7 @@ def _candidates(
     best: Scheduled | None = None
     times_ps: dict[int, int] = {}
     for is_upward in (True, False):
-        for found in _in_direction(pipelining, weights, first, is_upward, best):
+        for found in _in_direction(schedules, first, is_upward, best):
             yield found
             times_ps[found.chunks] = found.pipeline.time_ps
             if best is None or _is_worthwhile(best, found):
@@ -118,7 +139,7 @@ def _candidates(
     if best is None or best.chunks == 1:
         return
     for between in _neighbours(best.chunks, times_ps):
-        near = _scheduled(pipelining, weights, between)
+        near = schedules.sensible(between)
         if near is not None:
             yield near
 
@@ -141,8 +162,7 @@ def _neighbours(best: int, times_ps: Mapping[int, int]) -> Iterator[int]:
 
 
 def _in_direction(
-    pipelining: Pipelining,
-    weights: Sequence[int],
+    schedules: Schedules,
     first: int,
     is_upward: bool,
     best: Scheduled | None,
@@ -152,7 +172,7 @@ def _in_direction(
     failures = 0
     before: Scheduled | None = None
     while 0 < chunks <= _MOST_CHUNKS and failures < _MOST_FAILURES:
-        found = _scheduled(pipelining, weights, chunks)
+        found = schedules.sensible(chunks)
         if found is None:
             return
         yield found
@@ -186,20 +206,6 @@ def _is_flat(before: Scheduled, found: Scheduled, best: Scheduled) -> bool:
     gain = before.pipeline.time_ps - found.pipeline.time_ps
     least = found.pipeline.time_ps - max(0, gain)
     return (best.pipeline.time_ps - least) * _WORTHWHILE_PART < best.pipeline.time_ps
-
-
-def _scheduled(pipelining: Pipelining, weights: Sequence[int], chunks: int) -> Scheduled | None:
-    """The schedule with so many chunks on the widest tree, None where that makes no sense."""
-    if not chunks:
-        return None
-    counts = chunk_counts(weights, chunks)
-    if chunks > 1 and not _is_sensible(pipelining, counts):
-        return None
-    try:
-        return Scheduled(chunks, pipelining.schedule(counts))
-    # A chunk would have less than a byte.
-    except InputError:
-        return None
 
 
 def _is_sensible(pipelining: Pipelining, counts: Sequence[int]) -> bool:

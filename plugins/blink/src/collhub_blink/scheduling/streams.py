@@ -112,5 +112,5 @@ def _there_and_back(placed: PlacedTree, upward: PlacedTree) -> Operations:
 
 def _whole(placed: PlacedTree) -> PrunedTree:
     """All of a tree, NPUs that only hand on included."""
-    members = np.flatnonzero(placed.tree.depths() >= 0)
+    members = np.flatnonzero(placed.tree.depths >= 0)
     return pruned(placed.tree, members)

@@ -55,7 +55,7 @@ def _along(
     tree: SpanningTree, nodes: tuple[int, ...], part: tuple[Fraction, Fraction], first: int
 ) -> list[Transfer]:
     """The transfers of one part down a tree; `first`: the number of the first of them."""
-    depths = tree.depths()
+    depths = tree.depths
     order = sorted(range(1, len(nodes)), key=lambda node: (int(depths[node]), node))
     number = {0: -1}
     found = []
