@@ -76,6 +76,11 @@ def _named(text: str) -> Callable[[], Topology]:
     return lambda: hub_core.parse_topology(text)
 
 
+# Behind switches, which forward in the order of arrival.
+_SWITCHED = (
+    *("switch:16", "fat-tree:4", "leaf-spine:8,8,8"),
+    *("dgx-h100:4", "dgx-a100:2", "dragonfly:4,2,2"),
+)
 _CASES: dict[str, Callable[[], Topology]] = {
     "irregular 14": lambda: _topology("irregular14", 14, _irregular(14, 10, 1)),
     "irregular 14b": lambda: _topology("irregular14b", 14, _irregular(14, 8, 2)),
@@ -88,6 +93,7 @@ _CASES: dict[str, Callable[[], Topology]] = {
     "mesh 8x8": _named("mesh:8x8"),
     "4-regular 64": lambda: _topology("regular64", 64, _both_ways(_permutations(64, 2, 1))),
     "torus 8x8x8": _named("torus:8x8x8"),
+    **{text: _named(text) for text in _SWITCHED},
 }
 
 

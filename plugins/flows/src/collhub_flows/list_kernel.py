@@ -74,6 +74,70 @@ def _popped(heaps: _Heaps, base: int, size: int) -> int:
     return int(top)
 
 
+class _Lines(NamedTuple):
+    """What waits for every link: a heap each, from `begin` on, of `size`; int64 by link.
+
+    `free`: when the link is free.
+    """
+
+    heaps: _Heaps
+    begin: Int64Array
+    size: Int64Array
+    free: Int64Array
+
+
+@part
+def _empty_lines(link: Int64Array, num_links: int) -> _Lines:
+    """Lines with room for all jobs of each link."""
+    count = len(link)
+    begin = np.zeros(num_links + 1, np.int64)
+    for job in range(count):
+        begin[link[job] + 1] += 1
+    for place in range(num_links):
+        begin[place + 1] += begin[place]
+    heaps = _Heaps(np.empty(count, np.int64), np.empty(count, np.int64))
+    size = np.zeros(num_links, np.int64)
+    free = np.zeros(num_links, np.int64)
+    return _Lines(heaps, begin, size, free)
+
+
+@part
+def _line_up(lines: _Lines, used: int, key: int, job: int) -> None:
+    """Let a job wait for a link."""
+    begin = lines.begin[used]
+    size = lines.size[used]
+    _push(lines.heaps, begin, size, key, job)
+    lines.size[used] += 1
+
+
+@part
+def _line_up_first(lines: _Lines, link: Int64Array, is_first: Int64Array, rank: Int64Array) -> None:
+    """Let all jobs wait that are ready at the beginning."""
+    count = len(link)
+    by_rank = np.empty(count, np.int64)
+    for job in range(count):
+        by_rank[rank[job]] = job
+    # Sorted entries stay where a heap takes them in.
+    for place in range(count):
+        job = by_rank[place]
+        if is_first[job] == 1:
+            _line_up(lines, link[job], place, job)
+
+
+@part
+def _next_job(lines: _Lines, used: int, now: int) -> int:
+    """Take the job that a link begins now out of its line; -1 for none."""
+    if lines.free[used] > now:
+        return -1
+    if lines.size[used] == 0:
+        return -1
+    begin = lines.begin[used]
+    size = lines.size[used]
+    job = _popped(lines.heaps, begin, size)
+    lines.size[used] -= 1
+    return job
+
+
 @kernel
 def list_starts(
     link: Int64Array,
@@ -92,34 +156,34 @@ def list_starts(
     """
     count = len(link)
     start = np.full(count, -1, np.int64)
-    # Lines of the links one behind the other: `begin` is where each lies.
-    begin = np.zeros(num_links + 1, np.int64)
-    for job in range(count):
-        begin[link[job] + 1] += 1
-    for place in range(num_links):
-        begin[place + 1] += begin[place]
-    lines = _Heaps(np.empty(count, np.int64), np.empty(count, np.int64))
-    size = np.zeros(num_links, np.int64)
-    free = np.zeros(num_links, np.int64)
+    lines = _empty_lines(link, num_links)
+    _line_up_first(lines, link, is_first, rank)
     # A job becomes ready, or a link free: what has a number from `count` on.
-    events = _Heaps(np.empty(count + num_links, np.int64), np.empty(count + num_links, np.int64))
-    num_events, num_forwarded = 0, 0
-    by_rank = np.empty(count, np.int64)
-    for job in range(count):
-        by_rank[rank[job]] = job
-    # Sorted entries stay where a heap takes them in.
-    for place in range(count):
-        job = by_rank[place]
-        if is_first[job] == 1:
-            used = link[job]
-            _push(lines, begin[used], size[used], rank[job], job)
-            size[used] += 1
-    for used in range(num_links):
-        _push(events, 0, num_events, 0, used + count)
-        num_events += 1
-    touched = np.empty(num_links, np.int64)
-    is_touched = np.zeros(num_links, np.bool_)
-    while num_events > 0:
+    room = count + num_links
+    events = _Heaps(np.empty(room, np.int64), np.empty(room, np.int64))
+    num_events = 0
+    # At time 0 every link may begin.
+    touched = np.arange(num_links)
+    is_touched = np.ones(num_links, np.bool_)
+    num_touched = num_links
+    now = 0
+    while True:
+        for place in range(num_touched):
+            used = touched[place]
+            is_touched[used] = False
+            job = _next_job(lines, used, now)
+            if job < 0:
+                continue
+            start[job] = now
+            free = now + busy[job]
+            lines.free[used] = free
+            _push(events, 0, num_events, free, used + count)
+            num_events += 1
+            if following[job] >= 0:
+                _push(events, 0, num_events, now + arrival[job], following[job])
+                num_events += 1
+        if num_events == 0:
+            return start
         now = events.keys[0]
         num_touched = 0
         # The choice waits until all of this instant is known.
@@ -129,28 +193,9 @@ def list_starts(
             used = what - count
             if what < count:
                 used = link[what]
-                key = rank[what]
-                if is_forwarded[what]:
-                    key = num_forwarded
-                    num_forwarded += 1
-                _push(lines, begin[used], size[used], key, what)
-                size[used] += 1
+                key = now if is_forwarded[what] else rank[what]
+                _line_up(lines, used, key, what)
             if not is_touched[used]:
                 is_touched[used] = True
                 touched[num_touched] = used
                 num_touched += 1
-        for place in range(num_touched):
-            used = touched[place]
-            is_touched[used] = False
-            if free[used] > now or size[used] == 0:
-                continue
-            job = _popped(lines, begin[used], size[used])
-            size[used] -= 1
-            start[job] = now
-            free[used] = now + busy[job]
-            _push(events, 0, num_events, free[used], used + count)
-            num_events += 1
-            if following[job] >= 0:
-                _push(events, 0, num_events, now + arrival[job], following[job])
-                num_events += 1
-    return start
