@@ -61,8 +61,8 @@ class FlowJobs:
         piece = np.repeat(np.arange(len(path)), lengths)
         topology = network.topology
         seconds = units[piece] * unit_bytes / topology.bandwidth_bytes_per_s[link]
-        serialization = _picoseconds(seconds)
-        arrival = serialization + _picoseconds(topology.latency_s[link])
+        serialization = picoseconds(seconds)
+        arrival = serialization + picoseconds(topology.latency_s[link])
         busy = arrival if occupancy is Occupancy.ALPHA_BETA else serialization
         number = counted_positions(np.bincount(path))
         indptr = row_pointer(lengths)
@@ -127,13 +127,14 @@ class FlowJobs:
         # Imported here: numba takes a second.
         from collhub_flows.list_kernel import list_starts
 
+        # Each job but the last of its piece has one behind it.
         count = len(self.link)
-        following = np.arange(1, count + 1)
-        following[self.indptr[1:] - 1] = -1
-        is_first = np.zeros(count, np.int64)
-        is_first[self.indptr[:-1]] = 1
+        has_next = np.ones(count, np.int64)
+        has_next[self.indptr[1:] - 1] = 0
+        following = np.flatnonzero(has_next) + 1
+        indptr = row_pointer(has_next)
         busy, arrival = self.busy, self.arrival
-        return list_starts(self.link, following, is_first, busy, arrival, rank, self.num_links)
+        return list_starts(self.link, indptr, following, busy, arrival, rank, self.num_links)
 
     def _remaining(self) -> Int64Array:
         """Time from the start of each job to the arrival of its piece, without waits."""
@@ -158,7 +159,7 @@ def _links_of_paths(network: FlowNetwork, paths: FlowPaths) -> tuple[Int64Array,
     return links, row_pointer(lengths)[paths.indptr]
 
 
-def _picoseconds(seconds: Float64Array) -> Int64Array:
+def picoseconds(seconds: Float64Array) -> Int64Array:
     """Rounded to the nearest picosecond."""
     exact = seconds * _PS_PER_S
     rounded = np.rint(exact)

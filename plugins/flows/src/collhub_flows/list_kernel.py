@@ -1,8 +1,8 @@
 """List scheduling of messages over several links, compiled. Import it late: numba takes a second.
 
 Every job occupies one link. Whenever a link is free, the job of least rank of those that are ready
-there starts (Graham, SIAM J. Appl. Math. 17, 1969). A job is ready when the one before it in its
-chain has arrived. Invariant: events are taken in the order of time, so that at each choice all that
+there starts (Graham, SIAM J. Appl. Math. 17, 1969). A job is ready when all that it waits for have
+arrived. Invariant: events are taken in the order of time, so that at each choice all that
 is ready by then is known. Cost: two heap operations a job.
 """
 
@@ -55,8 +55,8 @@ def _popped(heap: Int64Array, base: int, size: int) -> int:
 @kernel
 def list_starts(
     link: Int64Array,
+    indptr: Int64Array,
     following: Int64Array,
-    is_first: Int64Array,
     busy: Int64Array,
     arrival: Int64Array,
     rank: Int64Array,
@@ -64,10 +64,15 @@ def list_starts(
 ) -> Int64Array:
     """Start of every job in the unit of `busy` and `arrival`, int64.
 
-    `following`: the next job of the chain, -1 behind the last. `rank`: smaller goes first.
+    `following[indptr[j]:indptr[j + 1]]`: the jobs that wait for job j; without cycles. `rank`:
+    smaller goes first.
     """
     count = len(link)
     start = np.full(count, -1, np.int64)
+    waits = np.zeros(count, np.int64)
+    for job in following:
+        waits[job] += 1
+    ready = np.zeros(count, np.int64)
     free = np.zeros(num_links, np.int64)
     # A heap per link in one array: `begin` is where it lies, `size` how many are in it.
     begin = np.zeros(num_links + 1, np.int64)
@@ -84,7 +89,7 @@ def list_starts(
     events = [(np.int64(0), np.int64(0))]
     events.clear()
     for job in range(count):
-        if is_first[job] == 1:
+        if waits[job] == 0:
             events.append((np.int64(0), np.int64(job)))
     heapq.heapify(events)
     while len(events) > 0:
@@ -105,6 +110,11 @@ def list_starts(
         start[job] = now
         free[used] = now + busy[job]
         heapq.heappush(events, (free[used], used + count))
-        if following[job] >= 0:
-            heapq.heappush(events, (now + arrival[job], following[job]))
+        for place in range(indptr[job], indptr[job + 1]):
+            after = following[place]
+            ready[after] = max(ready[after], now + arrival[job])
+            waits[after] -= 1
+            # The last one that it waits for need not be the last to arrive.
+            if waits[after] == 0:
+                heapq.heappush(events, (ready[after], after))
     return start

@@ -75,7 +75,7 @@ def schedule_of(
         begin,
         finish,
         np.zeros(len(arc), np.bool_),
-        _windows(jobs, edges),
+        windows(jobs.busy, jobs.arrival, edges),
     )
     share = paths.share[jobs.path]
     return FlowSchedule(
@@ -88,13 +88,16 @@ def schedule_of(
     )
 
 
-def _windows(jobs: FlowJobs, edges: Int64Array) -> Int64Array:
-    """Messages of the link on their way at once: as many as start before the first one arrives."""
+def windows(busy: Int64Array, arrival: Int64Array, edges: Int64Array) -> Int64Array:
+    """Messages of a link on their way at once: as many as start before the first one arrives.
+
+    `busy`, `arrival`: of jobs on links; transfer i has the jobs `edges[i]:edges[i + 1]`. All int64.
+    """
     first = edges[:-1]
-    path_ps = np.add.reduceat(jobs.arrival, first) if len(first) else first
-    busy = np.maximum(jobs.busy[first], 1)
-    later = path_ps - busy
-    return 1 + -(-later // busy)
+    path_ps = np.add.reduceat(arrival, first) if len(first) else first
+    taken = np.maximum(busy[first], 1)
+    later = path_ps - taken
+    return 1 + -(-later // taken)
 
 
 def _offsets(share: Int64Array, units: Int64Array) -> Int64Array:

@@ -1,0 +1,163 @@
+"""Algorithms of several groups side by side, as one algorithm that can be simulated."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from fractions import Fraction
+
+import numpy as np
+from collhub_columns import Int64Array, counted_positions
+
+from hub_core.model import (
+    Algorithm,
+    Buffer,
+    Collective,
+    CollectiveKind,
+    Contributions,
+    CustomContract,
+    InputError,
+    Provenance,
+)
+from hub_core.model import StepTable
+
+_COPIED = ("rank", "kind", "peer", "src_buffer", "dst_buffer", "duration_ns")
+_MOST_UNITS = 1 << 40
+
+
+def side_by_side(algorithms: Sequence[Algorithm], provenance: Provenance) -> Algorithm:
+    """One algorithm that does what all do, at once; buffers lie one behind the other.
+
+    All have as many ranks, and state their sizes. Units are the largest that are whole parts of all
+    units; messages keep to channels of their own. Raises `InputError` for sizes without a unit in
+    common that could be counted.
+    """
+    unit, factors = _common_unit(algorithms)
+    sizes = [_buffer_units(each) * factor for each, factor in zip(algorithms, factors, strict=True)]
+    bases = np.cumsum(sizes, axis=0) - sizes
+    total = np.sum(sizes, axis=0)
+    steps = _steps(algorithms, factors, bases)
+    units = int(total.max())
+    # Bytes of as many units, and as many units that these are whole.
+    units += -units % unit.denominator
+    return Algorithm(
+        _collective(algorithms, factors, bases, total, units),
+        steps,
+        total[:, Buffer.SCRATCH].copy(),
+        provenance,
+        int(units * unit),
+    )
+
+
+def _common_unit(algorithms: Sequence[Algorithm]) -> tuple[Fraction, list[int]]:
+    """Bytes of a unit, and how many of them a unit of each algorithm is."""
+    bytes_of = [
+        Fraction(each.collective_bytes or 1, each.collective.unit_count) for each in algorithms
+    ]
+    below = math.lcm(*(each.denominator for each in bytes_of))
+    above = math.gcd(*(int(each * below) for each in bytes_of))
+    unit = Fraction(above, below)
+    factors = [int(each / unit) for each in bytes_of]
+    largest = max(
+        factor * each.collective.unit_count for factor, each in zip(factors, algorithms, strict=True)
+    )
+    if largest > _MOST_UNITS:
+        raise InputError(
+            "the sizes of the groups have no unit in common",
+            cure="choose sizes that are multiples of one another",
+            code="sizes-unlike",
+        )
+    return unit, factors
+
+
+def _buffer_units(algorithm: Algorithm) -> Int64Array:
+    """Units of every buffer: int64[ranks, 3], by `Buffer`."""
+    collective = algorithm.collective
+    columns = (collective.input_units(), collective.output_units(), algorithm.scratch_units)
+    return np.stack(columns, axis=1)
+
+
+def _steps(
+    algorithms: Sequence[Algorithm], factors: Sequence[int], bases: Int64Array
+) -> StepTable:
+    """All steps, those of a rank by algorithm."""
+    columns: dict[str, list[np.ndarray]] = {}
+    edges: dict[str, list[Int64Array]] = {"data": [], "control": []}
+    rows = channels = 0
+    for algorithm, factor, base in zip(algorithms, factors, bases, strict=True):
+        steps = algorithm.steps
+        found = {name: getattr(steps, name) for name in _COPIED}
+        found["channel"] = steps.channel + channels
+        found["count"] = steps.count * factor
+        found["src_offset"] = _moved(steps, steps.src_buffer, steps.src_offset * factor, base)
+        found["dst_offset"] = _moved(steps, steps.dst_buffer, steps.dst_offset * factor, base)
+        for name, column in found.items():
+            columns.setdefault(name, []).append(column)
+        for name, both in edges.items():
+            indptr = getattr(steps, f"{name}_indptr")
+            children = np.repeat(np.arange(len(steps)), np.diff(indptr))
+            both.append(np.stack([getattr(steps, f"{name}_indices"), children]) + rows)
+        rows += len(steps)
+        channels += int(steps.channel.max(initial=-1)) + 1
+    table = {name: np.concatenate(parts) for name, parts in columns.items()}
+    data, control = (np.concatenate(edges[name], axis=1) for name in ("data", "control"))
+    num_ranks = algorithms[0].num_ranks
+    return StepTable.from_columns(num_ranks, table, (data[0], data[1]), (control[0], control[1]))
+
+
+def _moved(
+    steps: StepTable, buffer: np.ndarray, offset: Int64Array, base: Int64Array
+) -> Int64Array:
+    """Offsets behind what other algorithms have in the same buffer; 0 where none is used."""
+    used = buffer != Buffer.UNKNOWN
+    place = np.where(used, buffer, 0)
+    return np.where(used, offset + base[steps.rank, place], 0)
+
+
+def _collective(
+    algorithms: Sequence[Algorithm],
+    factors: Sequence[int],
+    bases: Int64Array,
+    total: Int64Array,
+    units: int,
+) -> Collective:
+    """The promise of all at once. One operator is stated, since contracts have one."""
+    parts = [
+        _expected(algorithm.collective, factor, base)
+        for algorithm, factor, base in zip(algorithms, factors, bases, strict=True)
+    ]
+    columns = (np.concatenate(column) for column in zip(*parts, strict=True))
+    defined = np.any([each.collective.defined_inputs() for each in algorithms], axis=0)
+    contract = CustomContract(
+        total[:, Buffer.INPUT].copy(),
+        total[:, Buffer.OUTPUT].copy(),
+        defined,
+        Contributions(*columns),
+    )
+    ranks = algorithms[0].num_ranks
+    operator = algorithms[0].collective.reduce_op
+    return Collective(
+        CollectiveKind.CUSTOM, ranks, units, reduce_op=operator, contract=contract
+    )
+
+
+def _expected(
+    collective: Collective, factor: int, base: Int64Array
+) -> tuple[Int64Array, Int64Array, Int64Array, Int64Array]:
+    """Rank, offset, source rank and source unit of the contributions, in the common unit."""
+    stated = collective.postcondition()
+    assert stated is not None
+    found = stated.with_ranks_named(collective.num_ranks)
+    # A unit is `factor` of the common ones, one behind another.
+    times = np.full(len(found), factor, np.int64)
+    within = counted_positions(times)
+    rank = np.repeat(found.rank, times)
+    source = np.repeat(found.source_rank, times)
+    offset = np.repeat(found.offset, times) * factor + within
+    unit = np.repeat(found.source_unit, times) * factor + within
+    return (
+        rank,
+        offset + base[rank, Buffer.OUTPUT],
+        source,
+        unit + base[source, Buffer.INPUT],
+    )

@@ -1,0 +1,107 @@
+"""From starts on links to one algorithm a group."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from collhub_columns import Int64Array, positions_in
+from collhub_schedules import Chunks, Transfers, algorithm_of
+
+from collhub_flows.groups.jobs import TreeJobs
+from collhub_flows.groups.shares import Shares, chunks_of_shares
+from collhub_flows.groups.trees import Pieces, Trees
+from collhub_flows.groups.wishes import GroupWish
+from collhub_flows.lowering import windows
+from collhub_flows.network import FlowNetwork
+from hub_core import installed_version
+from hub_core.model import Algorithm, Provenance
+
+NAME = "collhub-flows"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GroupSchedule:
+    """Trees of all groups with the starts of their jobs, int64 picoseconds."""
+
+    network: FlowNetwork
+    shares: Shares
+    trees: Trees
+    jobs: TreeJobs
+    start: Int64Array
+
+    def algorithms(self, wishes: Sequence[GroupWish]) -> tuple[Algorithm, ...]:
+        """The algorithm of every group, with one rank an NPU of the network."""
+        transfers = self._transfers()
+        group = self.shares.group[self.trees.pieces.share]
+        made = []
+        for number, wish in enumerate(wishes):
+            mine = np.flatnonzero(group == number)
+            rows = np.flatnonzero(group[transfers.chunk] == number)
+            place = positions_in(mine, len(group))
+            made.append(self._algorithm(wish, mine, _rows_of(transfers, rows, place)))
+        return tuple(made)
+
+    def _transfers(self) -> Transfers:
+        """One transfer an entry of the trees; the chunk is the piece."""
+        trees, network, jobs = self.trees, self.network, self.jobs
+        tree = trees.tree_of_entry
+        first, last = jobs.first[:-1], jobs.first[1:] - 1
+        return Transfers(
+            trees.piece[tree],
+            network.source[trees.arcs],
+            network.destination[trees.arcs],
+            jobs.link[first],
+            self.start[first],
+            self.start[last] + jobs.arrival[last],
+            trees.inward[tree],
+            windows(jobs.busy, jobs.arrival, jobs.first),
+        )
+
+    def _algorithm(self, wish: GroupWish, mine: Int64Array, transfers: Transfers) -> Algorithm:
+        topology = self.network.topology
+        pieces = self.trees.pieces
+        rows = self.shares.row[pieces.share[mine]]
+        options = {"groups": "together"}
+        version = installed_version(NAME) or ""
+        return algorithm_of(
+            wish.collective(pieces.share_units),
+            _chunks(wish, pieces, mine, rows),
+            transfers,
+            npus=wish.npus,
+            num_npus=topology.num_npus,
+            provenance=Provenance(NAME, version, topology.name, "", options),
+            collective_bytes=wish.size,
+        )
+
+
+def _rows_of(transfers: Transfers, rows: Int64Array, place: Int64Array) -> Transfers:
+    """Some transfers, with chunk c called `place[c]`."""
+    return Transfers(
+        place[transfers.chunk[rows]],
+        transfers.source[rows],
+        transfers.destination[rows],
+        transfers.link[rows],
+        transfers.start[rows],
+        transfers.finish[rows],
+        transfers.reduces[rows],
+        transfers.window[rows],
+    )
+
+
+def _chunks(wish: GroupWish, pieces: Pieces, mine: Int64Array, rows: Int64Array) -> Chunks:
+    """The pieces of a group, then what stays with its rank; `rows`: the share of each piece."""
+    whole = chunks_of_shares(wish, pieces.share_units)
+    moves = np.zeros(len(whole), np.bool_)
+    moves[rows] = True
+    kept = np.flatnonzero(~moves)
+    chosen = np.concatenate([rows, kept])
+    offset = np.concatenate([pieces.offset[mine], np.zeros_like(kept)])
+    return Chunks(
+        whole.origin[chosen],
+        whole.input_offset[chosen] + offset,
+        whole.output_offset[chosen] + offset,
+        np.concatenate([pieces.units[mine], whole.count[kept]]),
+        whole.target[chosen],
+    )
