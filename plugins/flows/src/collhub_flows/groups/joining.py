@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
-from collhub_columns import Int64Array, counted_positions
+from collhub_columns import Int64Array, counted_positions, inverse
 
 from hub_core.model import (
     Algorithm,
@@ -25,18 +26,44 @@ _COPIED = ("rank", "kind", "peer", "src_buffer", "dst_buffer", "duration_ns")
 _MOST_UNITS = 1 << 40
 
 
-def side_by_side(algorithms: Sequence[Algorithm], provenance: Provenance) -> Algorithm:
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Turns:
+    """Order among the steps of several algorithms, counted one table behind the other; int64.
+
+    `order`: all steps as they are to stand, in which every step follows those of its rank that it
+    waits for. Step `later[i]` waits for `earlier[i]`, both of one rank.
+    """
+
+    order: Int64Array
+    earlier: Int64Array
+    later: Int64Array
+
+    @classmethod
+    def none(cls, algorithms: Sequence[Algorithm]) -> Turns:
+        """No order but that of each algorithm."""
+        total = sum(len(each.steps) for each in algorithms)
+        nothing = np.zeros(0, np.int64)
+        return cls(np.arange(total), nothing, nothing)
+
+
+def side_by_side(
+    algorithms: Sequence[Algorithm],
+    provenance: Provenance,
+    turns: Turns | None = None,
+) -> Algorithm:
     """One algorithm that does what all do, at once; buffers lie one behind the other.
 
     All have as many ranks, and state their sizes. Units are the largest that are whole parts of all
-    units; messages keep to channels of their own. Raises `InputError` for sizes without a unit in
+    units; messages keep to channels of their own. `turns`: the order of the messages of different algorithms,
+    by default none. Raises `InputError` for sizes without a unit in
     common that could be counted.
     """
     unit, factors = _common_unit(algorithms)
     sizes = [_buffer_units(each) * factor for each, factor in zip(algorithms, factors, strict=True)]
     bases = np.cumsum(sizes, axis=0) - sizes
     total = np.sum(sizes, axis=0)
-    steps = _steps(algorithms, factors, bases)
+    steps = _steps(algorithms, factors, bases, turns or Turns.none(algorithms))
     units = int(total.max())
     # Bytes of as many units, and as many units that these are whole.
     units += -units % unit.denominator
@@ -78,11 +105,14 @@ def _buffer_units(algorithm: Algorithm) -> Int64Array:
 
 
 def _steps(
-    algorithms: Sequence[Algorithm], factors: Sequence[int], bases: Int64Array
+    algorithms: Sequence[Algorithm],
+    factors: Sequence[int],
+    bases: Int64Array,
+    turns: Turns,
 ) -> StepTable:
     """All steps, those of a rank by algorithm."""
     columns: dict[str, list[np.ndarray]] = {}
-    edges: dict[str, list[Int64Array]] = {"data": [], "control": []}
+    edges: dict[str, list[Int64Array]] = {"data": [], "control": [np.stack([turns.earlier, turns.later])]}
     rows = channels = 0
     for algorithm, factor, base in zip(algorithms, factors, bases, strict=True):
         steps = algorithm.steps
@@ -99,8 +129,10 @@ def _steps(
             both.append(np.stack([getattr(steps, f"{name}_indices"), children]) + rows)
         rows += len(steps)
         channels += int(steps.channel.max(initial=-1)) + 1
-    table = {name: np.concatenate(parts) for name, parts in columns.items()}
-    data, control = (np.concatenate(edges[name], axis=1) for name in ("data", "control"))
+    table = {name: np.concatenate(parts)[turns.order] for name, parts in columns.items()}
+    # Rows in the joint order: the messages of a channel stay in the order in which they go.
+    place = inverse(turns.order)
+    data, control = (place[np.concatenate(edges[name], axis=1)] for name in ("data", "control"))
     num_ranks = algorithms[0].num_ranks
     return StepTable.from_columns(num_ranks, table, (data[0], data[1]), (control[0], control[1]))
 

@@ -8,7 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 from collhub_columns import Int64Array, positions_in
 from collhub_schedules import Chunks, Transfers, algorithm_of
+from collhub_schedules.lowering.link_turns import link_turns
+from collhub_schedules.lowering.message_ends import MessageEnds
 
+from collhub_flows.groups.joining import Turns
 from collhub_flows.groups.jobs import TreeJobs
 from collhub_flows.groups.shares import Shares, chunks_of_shares
 from collhub_flows.groups.trees import Pieces, Trees
@@ -16,7 +19,7 @@ from collhub_flows.groups.wishes import GroupWish
 from collhub_flows.lowering import windows
 from collhub_flows.network import FlowNetwork
 from hub_core import installed_version
-from hub_core.model import Algorithm, Provenance
+from hub_core.model import Algorithm, Provenance, StepKind
 
 NAME = "collhub-flows"
 
@@ -42,6 +45,24 @@ class GroupSchedule:
             place = positions_in(mine, len(group))
             made.append(self._algorithm(wish, mine, _rows_of(transfers, rows, place)))
         return tuple(made)
+
+    def turns(self, algorithms: Sequence[Algorithm]) -> Turns:
+        """Order of the messages of all groups on every link, for the algorithms of this schedule."""
+        transfers = self._transfers()
+        pieces = self.trees.pieces.share
+        ends = MessageEnds.of(transfers, len(pieces), None)
+        group = self.shares.group[pieces[ends.chunk]]
+        # Copies apart, steps of a group stand in the order of its ends.
+        row = np.empty(len(ends), np.int64)
+        copies = []
+        begin = 0
+        for number, algorithm in enumerate(algorithms):
+            is_copy = algorithm.steps.is_kind(StepKind.COPY)
+            row[group == number] = begin + np.flatnonzero(~is_copy)
+            copies.append(begin + np.flatnonzero(is_copy))
+            begin += len(is_copy)
+        earlier, later = link_turns(ends, transfers)
+        return Turns(np.concatenate([row, *copies]), row[earlier], row[later])
 
     def _transfers(self) -> Transfers:
         """One transfer an entry of the trees; the chunk is the piece."""
