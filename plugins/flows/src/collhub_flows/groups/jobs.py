@@ -21,6 +21,8 @@ from collhub_flows.network import FlowNetwork
 from hub_core.network import Occupancy
 
 _PASSES = 4
+# Of more jobs, passes forward and backward gain less than they take.
+_FEW = 60_000
 _Edges = tuple[Int64Array, Int64Array]
 
 
@@ -69,6 +71,8 @@ class TreeJobs:
         yield self._starts(self._rank(self.number, -tails))
         start = self._starts(self._rank(-tails))
         yield start
+        if len(self.link) > _FEW:
+            return
         turned = self._reversed()
         for _ in range(_PASSES):
             back = turned._starts(turned._rank(-(start + self.arrival)))
@@ -78,6 +82,11 @@ class TreeJobs:
     def time_ps(self, start: Int64Array) -> int:
         """When the last piece arrives."""
         return int((start + self.arrival).max(initial=0))
+
+    def least_ps(self) -> int:
+        """What no order goes below: the load of the fullest link."""
+        load = np.bincount(self.link, self.busy, self.num_links)
+        return int(load.max(initial=0))
 
     def _reversed(self) -> TreeJobs:
         """The same with time turned round."""

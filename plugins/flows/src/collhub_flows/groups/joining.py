@@ -11,6 +11,7 @@ import numpy as np
 from collhub_columns import Int64Array, counted_positions, inverse
 
 from hub_core.model import (
+    ALL_RANKS,
     Algorithm,
     Buffer,
     Collective,
@@ -19,12 +20,13 @@ from hub_core.model import (
     CustomContract,
     InputError,
     Provenance,
+    StepTable,
 )
-from hub_core.model import StepTable
 
 _COPIED = ("rank", "kind", "peer", "src_buffer", "dst_buffer", "duration_ns")
 _MOST_UNITS = 1 << 40
-
+# Rows of a contract above which contents are judged group by group alone.
+_MOST_ROWS = 20_000_000
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -86,7 +88,8 @@ def _common_unit(algorithms: Sequence[Algorithm]) -> tuple[Fraction, list[int]]:
     unit = Fraction(above, below)
     factors = [int(each / unit) for each in bytes_of]
     largest = max(
-        factor * each.collective.unit_count for factor, each in zip(factors, algorithms, strict=True)
+        factor * each.collective.unit_count
+        for factor, each in zip(factors, algorithms, strict=True)
     )
     if largest > _MOST_UNITS:
         raise InputError(
@@ -112,7 +115,10 @@ def _steps(
 ) -> StepTable:
     """All steps, those of a rank by algorithm."""
     columns: dict[str, list[np.ndarray]] = {}
-    edges: dict[str, list[Int64Array]] = {"data": [], "control": [np.stack([turns.earlier, turns.later])]}
+    edges: dict[str, list[Int64Array]] = {
+        "data": [],
+        "control": [np.stack([turns.earlier, turns.later])],
+    }
     rows = channels = 0
     for algorithm, factor, base in zip(algorithms, factors, bases, strict=True):
         steps = algorithm.steps
@@ -154,23 +160,37 @@ def _collective(
     units: int,
 ) -> Collective:
     """The promise of all at once. One operator is stated, since contracts have one."""
+    defined = np.any([each.collective.defined_inputs() for each in algorithms], axis=0)
+    inputs, outputs = total[:, Buffer.INPUT].copy(), total[:, Buffer.OUTPUT].copy()
+    contract = CustomContract(inputs, outputs, defined, _promise(algorithms, factors, bases))
+    ranks = algorithms[0].num_ranks
+    operator = algorithms[0].collective.reduce_op
+    return Collective(CollectiveKind.CUSTOM, ranks, units, reduce_op=operator, contract=contract)
+
+
+def _promise(
+    algorithms: Sequence[Algorithm], factors: Sequence[int], bases: Int64Array
+) -> Contributions | None:
+    """What must lie where after, None where that would fill the memory."""
+    rows = 0
+    for algorithm, factor in zip(algorithms, factors, strict=True):
+        rows += _contributions(algorithm.collective) * factor
+    if rows > _MOST_ROWS:
+        return None
     parts = [
         _expected(algorithm.collective, factor, base)
         for algorithm, factor, base in zip(algorithms, factors, bases, strict=True)
     ]
     columns = (np.concatenate(column) for column in zip(*parts, strict=True))
-    defined = np.any([each.collective.defined_inputs() for each in algorithms], axis=0)
-    contract = CustomContract(
-        total[:, Buffer.INPUT].copy(),
-        total[:, Buffer.OUTPUT].copy(),
-        defined,
-        Contributions(*columns),
-    )
-    ranks = algorithms[0].num_ranks
-    operator = algorithms[0].collective.reduce_op
-    return Collective(
-        CollectiveKind.CUSTOM, ranks, units, reduce_op=operator, contract=contract
-    )
+    return Contributions(*columns)
+
+
+def _contributions(collective: Collective) -> int:
+    """Rows of the promise of a collective, with every rank named."""
+    stated = collective.postcondition()
+    assert stated is not None
+    everyone = np.count_nonzero(stated.source_rank == ALL_RANKS)
+    return len(stated) + int(everyone) * (collective.num_ranks - 1)
 
 
 def _expected(

@@ -11,8 +11,8 @@ from collhub_schedules import Chunks, Transfers, algorithm_of
 from collhub_schedules.lowering.link_turns import link_turns
 from collhub_schedules.lowering.message_ends import MessageEnds
 
-from collhub_flows.groups.joining import Turns
 from collhub_flows.groups.jobs import TreeJobs
+from collhub_flows.groups.joining import Turns
 from collhub_flows.groups.shares import Shares, chunks_of_shares
 from collhub_flows.groups.trees import Pieces, Trees
 from collhub_flows.groups.wishes import GroupWish
@@ -84,17 +84,22 @@ class GroupSchedule:
         topology = self.network.topology
         pieces = self.trees.pieces
         rows = self.shares.row[pieces.share[mine]]
-        options = {"groups": "together"}
-        version = installed_version(NAME) or ""
         return algorithm_of(
             wish.collective(pieces.share_units),
             _chunks(wish, pieces, mine, rows),
             transfers,
             npus=wish.npus,
             num_npus=topology.num_npus,
-            provenance=Provenance(NAME, version, topology.name, "", options),
+            provenance=own_provenance(topology.name),
             collective_bytes=wish.size,
         )
+
+
+def own_provenance(topology: str) -> Provenance:
+    """Who made algorithms of groups for a network of this name."""
+    # Sources that are imported without being installed have no version.
+    version = installed_version(NAME) or ""
+    return Provenance(NAME, version, topology, "", {"groups": "together"})
 
 
 def _rows_of(transfers: Transfers, rows: Int64Array, place: Int64Array) -> Transfers:

@@ -54,9 +54,7 @@ class Shares(ColumnTable):
 
 def _of_group(
     number: int, wish: GroupWish
-) -> tuple[
-    Int64Array, Int64Array, Int64Array, Int64Array, BoolArray, BoolArray, Float64Array
-]:
+) -> tuple[Int64Array, Int64Array, Int64Array, Int64Array, BoolArray, BoolArray, Float64Array]:
     """The columns of the shares of one group."""
     chunks = chunks_of_shares(wish, 1)
     members = np.asarray(wish.npus)

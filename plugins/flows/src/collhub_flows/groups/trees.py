@@ -1,4 +1,4 @@
-"""Pieces of shares on trees of arcs, whichever way the trees were found."""
+"""Pieces of shares, and the trees of arcs that they take."""
 
 from __future__ import annotations
 
@@ -13,12 +13,7 @@ from collhub_columns import (
     first_positions,
     group_of_entry,
     row_pointer,
-    rows_of,
 )
-
-from collhub_flows.demand import FlowDemand
-from collhub_flows.groups.shares import Shares
-from collhub_flows.paths import FlowPaths
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -35,14 +30,27 @@ class Pieces:
     share_units: int
 
     @classmethod
-    def one_behind_another(
-        cls, share: Int64Array, units: Int64Array, share_units: int
-    ) -> Pieces:
+    def one_behind_another(cls, share: Int64Array, units: Int64Array, share_units: int) -> Pieces:
         """Pieces of these sizes; `share` ascends, and every share has one."""
         begin = first_positions(units)
         counts = np.bincount(share)
         first = begin[first_positions(counts)]
         return cls(share, begin - first[share], units, counted_positions(counts), share_units)
+
+    def cut(self, parts: int) -> Pieces:
+        """Every piece in `parts` of equal size; units are as many times smaller."""
+        piece = np.repeat(np.arange(len(self.share)), parts)
+        part = np.tile(np.arange(parts), len(self.share))
+        units = self.units[piece]
+        each = np.bincount(self.share)[self.share[piece]]
+        return Pieces(
+            self.share[piece],
+            self.offset[piece] * parts + part * units,
+            units,
+            # First parts of all pieces go before second ones.
+            part * each + self.number[piece],
+            self.share_units * parts,
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -66,24 +74,19 @@ class Trees:
         """The tree of every entry, int64."""
         return group_of_entry(self.indptr)
 
-
-def path_trees(shares: Shares, demand: FlowDemand, paths: FlowPaths, most_pieces: int) -> Trees:
-    """Trees of shares that are pairs: the paths of their pair, each cut in `most_pieces`."""
-    path, units = paths.pieces(most_pieces)
-    pair_pointer = row_pointer(np.bincount(paths.share[path]))
-    nodes = demand.wants.shape[1]
-    source, target = demand.pairs
-    pair = rows_of(shares.root * nodes + shares.target, source * nodes + target)
-    counts = np.diff(pair_pointer)[pair]
-    # Every share of a pair takes all of its paths, in the same proportions.
-    chosen = expanded_ranges(pair_pointer[pair], counts)
-    share = np.repeat(np.arange(len(shares)), counts)
-    pieces = Pieces.one_behind_another(share, units[chosen], paths.share_units)
-    lengths = np.diff(paths.indptr)[path[chosen]]
-    arcs = paths.arcs[expanded_ranges(paths.indptr[path[chosen]], lengths)]
-    indptr = row_pointer(lengths)
-    parent = np.arange(len(arcs)) - 1
-    # The first arc of a path starts at the root.
-    parent[indptr[:-1]] = -1
-    number = np.arange(len(share))
-    return Trees(pieces, number, np.zeros(len(share), np.bool_), indptr, arcs, parent)
+    def cut(self, parts: int) -> Trees:
+        """The same trees for pieces cut in `parts` of equal size each."""
+        trees = len(self.piece)
+        # Copies of a tree stand together, so that its pieces are in order.
+        tree = np.repeat(np.arange(trees), parts)
+        copy = np.tile(np.arange(parts), trees)
+        lengths = np.diff(self.indptr)[tree]
+        entry = expanded_ranges(self.indptr[tree], lengths)
+        indptr = row_pointer(lengths)
+        shift = np.repeat(indptr[:-1] - self.indptr[tree], lengths)
+        hung = self.parent[entry]
+        parent = np.where(hung < 0, -1, hung + shift)
+        piece = self.piece[tree] * parts + copy
+        return Trees(
+            self.pieces.cut(parts), piece, self.inward[tree], indptr, self.arcs[entry], parent
+        )
