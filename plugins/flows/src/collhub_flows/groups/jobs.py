@@ -20,7 +20,6 @@ from collhub_flows.jobs import picoseconds
 from collhub_flows.network import FlowNetwork
 from hub_core.network import Occupancy
 
-_PASSES = 4
 # Of more jobs, passes forward and backward gain less than they take.
 _FEW = 60_000
 _Edges = tuple[Int64Array, Int64Array]
@@ -62,10 +61,11 @@ class TreeJobs:
         number = pieces.number[piece]
         return cls(link, busy, arrival, first, edges, number, topology.num_links)
 
-    def orders(self) -> Iterator[Int64Array]:
+    def orders(self, passes: int) -> Iterator[Int64Array]:
         """Starts of all jobs, int64 picoseconds, by one order after another.
 
-        Piece number by piece number, then what has longest to go, improved forward and backward.
+        Piece number by piece number, then what has longest to go, improved by `passes` forward and
+        backward.
         """
         tails = self._tails()
         yield self._starts(self._rank(self.number, -tails))
@@ -74,7 +74,7 @@ class TreeJobs:
         if len(self.link) > _FEW:
             return
         turned = self._reversed()
-        for _ in range(_PASSES):
+        for _ in range(passes):
             back = turned._starts(turned._rank(-(start + self.arrival)))
             start = self._starts(self._rank(-(back + self.arrival)))
             yield start

@@ -57,9 +57,9 @@ def side_by_side(
     """One algorithm that does what all do, at once; buffers lie one behind the other.
 
     All have as many ranks, and state their sizes. Units are the largest that are whole parts of all
-    units; messages keep to channels of their own. `turns`: the order of the messages of different algorithms,
-    by default none. Raises `InputError` for sizes without a unit in
-    common that could be counted.
+    units; messages keep to channels of their own. `turns`: the order of the
+    messages of different algorithms, by default none. Raises `InputError` for sizes without a unit
+    in common that could be counted.
     """
     unit, factors = _common_unit(algorithms)
     sizes = [_buffer_units(each) * factor for each, factor in zip(algorithms, factors, strict=True)]

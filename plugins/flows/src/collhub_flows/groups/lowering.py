@@ -47,7 +47,7 @@ class GroupSchedule:
         return tuple(made)
 
     def turns(self, algorithms: Sequence[Algorithm]) -> Turns:
-        """Order of the messages of all groups on every link, for the algorithms of this schedule."""
+        """Order of all messages on every link, for the algorithms of this very schedule."""
         transfers = self._transfers()
         pieces = self.trees.pieces.share
         ends = MessageEnds.of(transfers, len(pieces), None)

@@ -15,8 +15,12 @@ from collhub_flows.network import FlowNetwork
 from hub_core.model import InputError
 from hub_core.network import Occupancy
 
+# Passes forward and backward; later ones gain next to nothing.
+_PASSES = 4
 _TREES_EACH = (1, 4, 16)
 _PARTS = (1, 2, 4, 8, 16)
+# Below this part of the effort, every other count of parts and fewer passes have to do.
+_HASTE = 1 / 16
 # Nodes that all searches visit together: some ten seconds.
 _MOST_VISITS = 60_000_000
 _MOST_JOBS = 400_000
@@ -45,14 +49,16 @@ def fastest_schedule(
     shares = Shares.of(wishes)
     best: GroupSchedule | None = None
     least = 0
+    is_hasty = effort < _HASTE
+    ladder = _PARTS[::2] if is_hasty else _PARTS
     for trees in _packings(network, wishes, shares, effort):
-        for parts in _PARTS:
+        for parts in ladder:
             cut = trees.cut(parts)
             is_fine = cut.pieces.share_units > min(shares.bytes)
             if best is not None and (is_fine or len(cut.arcs) > _MOST_JOBS):
                 break
             jobs = TreeJobs.of(network.flows, cut, shares.bytes, network.occupancy)
-            start = min(jobs.orders(), key=jobs.time_ps)
+            start = min(jobs.orders(passes=1 if is_hasty else _PASSES), key=jobs.time_ps)
             time = jobs.time_ps(start)
             if best is None or time < least:
                 best = GroupSchedule(network.flows, shares, cut, jobs, start)
