@@ -17,8 +17,6 @@ from collhub_flows.groups.wishes import GroupWish, check_groups
 from collhub_flows.network import FlowNetwork
 from hub_core.model import (
     Algorithm,
-    Collective,
-    CollectiveKind,
     InputError,
     UsageError,
 )
@@ -198,10 +196,8 @@ def _own(network: GroupNetwork, wish: GroupWish, choices: GroupChoices, effort: 
 
 def _by_name(topology: Topology, wish: GroupWish, choices: GroupChoices) -> list[_Alone]:
     """What the named synthesizer makes for a group with all others as relays, if it does."""
-    kind: CollectiveKind = wish.kind
-    ranks = len(wish.npus)
-    root = 0 if kind.traits.is_rooted else None
-    collective = Collective(kind, ranks, kind.traits.parts(ranks), root=root, in_place=True)
+    parts = wish.kind.traits.parts(len(wish.npus))
+    collective = replace(wish.collective(1), unit_count=parts)
     try:
         result = hub_core.synthesize(
             collective,

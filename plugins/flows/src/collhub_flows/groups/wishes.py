@@ -10,6 +10,7 @@ from hub_core.model import (
     Collective,
     CollectiveKind,
     InputError,
+    ReduceOp,
     UsageError,
     parse_ranks,
     parse_size,
@@ -29,6 +30,7 @@ class GroupWish:
     npus: tuple[int, ...]
     kind: CollectiveKind
     size: int
+    reduce_op: ReduceOp = ReduceOp.SUM
 
     def collective(self, units: int) -> Collective:
         """The collective with so many units a share; an all-reduce has a share for every rank."""
@@ -38,6 +40,7 @@ class GroupWish:
             units * self.shares,
             root=0 if self.kind.traits.is_rooted else None,
             in_place=True,
+            reduce_op=self.reduce_op,
         )
 
     @property
@@ -60,6 +63,7 @@ class CommonWish:
 
     kind: str | None = None
     size: str | None = None
+    reduce_op: ReduceOp = ReduceOp.SUM
 
 
 def parse_groups(
@@ -110,7 +114,7 @@ def _wish(text: str, common: CommonWish) -> GroupWish:
     if len(npus) < 2:
         message = f"group {text[:80]!r} has one NPU, which has nobody to talk to"
         raise UsageError(message, cure=_CURE, code="group-of-one")
-    return GroupWish(npus, _kind(kind, text), parse_size(size))
+    return GroupWish(npus, _kind(kind, text), parse_size(size), common.reduce_op)
 
 
 def _kind(name: str, text: str) -> CollectiveKind:
