@@ -23,7 +23,9 @@ _PARTS = (1, 2, 4, 8, 16)
 _HASTE = 1 / 16
 # Nodes that all searches visit together: some ten seconds.
 _MOST_VISITS = 60_000_000
-_MOST_JOBS = 400_000
+_MOST_JOBS = 500_000
+# Even in haste so many are scheduled, or deep pipelines would have too few pieces.
+_LEAST_JOBS = 30_000
 # Tables of trees are as wide as there are NPUs.
 _MOST_ENTRIES = 60_000_000
 # So near to the load of the fullest link, finer pieces are not worth their messages.
@@ -50,12 +52,13 @@ def fastest_schedule(
     best: GroupSchedule | None = None
     least = 0
     is_hasty = effort < _HASTE
+    most_jobs = max(_LEAST_JOBS, effort * _MOST_JOBS)
     ladder = _PARTS[::2] if is_hasty else _PARTS
     for trees in _packings(network, wishes, shares, effort):
         for parts in ladder:
             cut = trees.cut(parts)
             is_fine = cut.pieces.share_units > min(shares.bytes)
-            if best is not None and (is_fine or len(cut.arcs) > _MOST_JOBS):
+            if best is not None and (is_fine or len(cut.arcs) > most_jobs):
                 break
             jobs = TreeJobs.of(network.flows, cut, shares.bytes, network.occupancy)
             start = min(jobs.orders(passes=1 if is_hasty else _PASSES), key=jobs.time_ps)
@@ -81,7 +84,8 @@ def _packings(
             cure="name fewer or smaller groups",
             code="too-large",
         )
-    for count in _TREES_EACH:
+    ladder = _TREES_EACH[:-1] if effort < _HASTE else _TREES_EACH
+    for count in ladder:
         visits = len(shares) * count * npus * 6
         if count > 1 and (visits > effort * _MOST_VISITS or count > min(shares.bytes)):
             return
