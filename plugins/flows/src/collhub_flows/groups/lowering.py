@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from collhub_columns import Int64Array, positions_in
+from collhub_columns import Int64Array, inverse, positions_in
 from collhub_schedules import Chunks, Transfers, algorithm_of
 from collhub_schedules.lowering.link_turns import link_turns
 from collhub_schedules.lowering.message_ends import MessageEnds
@@ -66,18 +66,26 @@ class GroupSchedule:
 
     def _transfers(self) -> Transfers:
         """One transfer an entry of the trees; the chunk is the piece."""
+        # Imported here: numba takes a second.
+        from collhub_flows.groups.kernels import overtaking_channels
+
         trees, network, jobs = self.trees, self.network, self.jobs
         tree = trees.tree_of_entry
         first, last = jobs.first[:-1], jobs.first[1:] - 1
+        start, finish = self.start[first], self.start[last] + jobs.arrival[last]
+        # Behind a switch messages may change places, which no channel allows.
+        order = np.lexsort((start, trees.arcs))
+        found = overtaking_channels(trees.arcs[order], finish[order])
         return Transfers(
             trees.piece[tree],
             network.source[trees.arcs],
             network.destination[trees.arcs],
             jobs.link[first],
-            self.start[first],
-            self.start[last] + jobs.arrival[last],
+            start,
+            finish,
             trees.inward[tree],
             windows(jobs.busy, jobs.arrival, jobs.first),
+            found[inverse(order)],
         )
 
     def _algorithm(self, wish: GroupWish, mine: Int64Array, transfers: Transfers) -> Algorithm:
@@ -113,6 +121,7 @@ def _rows_of(transfers: Transfers, rows: Int64Array, place: Int64Array) -> Trans
         transfers.finish[rows],
         transfers.reduces[rows],
         transfers.window[rows],
+        None if transfers.channel is None else transfers.channel[rows],
     )
 
 

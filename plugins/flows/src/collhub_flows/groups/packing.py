@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from collhub_columns import Int64Array, csr, expanded_ranges, row_pointer
+from collhub_columns import BoolArray, Int64Array, csr, expanded_ranges, row_pointer
 
 from collhub_flows.groups.shares import Shares
 from collhub_flows.groups.trees import Pieces, Trees
@@ -62,7 +62,7 @@ def packed_trees(
     return Trees(pieces, piece, inward, indptr, arcs.ravel()[kept], hung)
 
 
-def _trees_of_pieces(shares: Shares, share: Int64Array) -> tuple[Int64Array, Int64Array]:
+def _trees_of_pieces(shares: Shares, share: Int64Array) -> tuple[Int64Array, BoolArray]:
     """Piece and direction of every tree: inward where it is summed, outward where it spreads."""
     inward = np.flatnonzero(shares.gathers[share])
     outward = np.flatnonzero(shares.spreads[share])

@@ -22,6 +22,8 @@ from hub_core.model import (
 )
 from hub_core.network import Occupancy, Topology
 
+# Method, algorithm of each group, all as one, and nanoseconds.
+_Candidate = tuple[str, tuple[Algorithm, ...], Algorithm | None, int]
 _Progress = Callable[[float, str], None]
 
 
@@ -95,8 +97,8 @@ def plan_groups(
 ) -> GroupPlan:
     """The fastest plan found for groups that run at the same time; never behind one by one.
 
-    Raises `InputError` for NPUs that are not there or cannot be reached and for what is too large,
-    `UsageError` for several planes and sizes below a byte a share.
+    Raises `InputError` for NPUs that cannot be reached and for what is too large, `UsageError` for
+    NPUs that are not there, several planes, and sizes below a byte a share.
     """
     chosen = choices or GroupChoices()
     check_groups(wishes, topology.num_npus, topology.name)
@@ -109,7 +111,7 @@ def plan_groups(
     provenance = own_provenance(topology.name)
     joint = side_by_side(together, provenance, schedule.turns(together))
     alone = _all_alone(network, wishes, chosen, progress)
-    found = [("together", together, joint, judge(joint))]
+    found: list[_Candidate] = [("together", together, joint, judge(joint))]
     # Groups of one plan each would have no other candidate.
     if len(wishes) > 1:
         single = tuple(each.algorithm for each in alone)
@@ -146,21 +148,31 @@ def _check_planes_and_sizes(wishes: Sequence[GroupWish], topology: Topology) -> 
 
 
 def _simulated(algorithm: Algorithm, topology: Topology, choices: GroupChoices) -> int:
-    """Time of an algorithm of stated size, in nanoseconds."""
+    """Time of an algorithm of stated size, in nanoseconds. Raises `InputError` for none."""
     assert algorithm.collective_bytes is not None
+    # Some simulators know one link model alone, and have no option for it.
+    options = {"occupancy": str(choices.occupancy)}
+    if choices.occupancy is Occupancy.SERIALIZATION:
+        options = {}
     result = hub_core.simulate(
         algorithm,
         topology,
         algorithm.collective_bytes,
         backend=choices.backend,
-        options={"occupancy": str(choices.occupancy)},
+        options=options,
     )
+    if result.time_ns is None:
+        raise InputError(
+            f"the simulator {choices.backend} states no time",
+            cure="take another one with --backend",
+            code="no-time",
+        )
     return result.time_ns
 
 
 def _at_once(
     single: tuple[Algorithm, ...], topology: Topology, judge: Callable[[Algorithm], int]
-) -> list[tuple[str, tuple[Algorithm, ...], Algorithm | None, int]]:
+) -> list[_Candidate]:
     """What was made for each group alone, started at the same time; none for unlike units."""
     try:
         joint = side_by_side(single, own_provenance(topology.name))

@@ -9,7 +9,6 @@ from hub_core.model import (
     STANDARD_KINDS,
     Collective,
     CollectiveKind,
-    InputError,
     ReduceOp,
     UsageError,
     parse_ranks,
@@ -82,11 +81,11 @@ def parse_groups(
 
 
 def check_groups(wishes: Sequence[GroupWish], num_npus: int, topology: str) -> None:
-    """Raise `InputError` for an NPU that the topology lacks."""
+    """Raise `UsageError` for an NPU that the topology lacks."""
     for wish in wishes:
         highest = max(wish.npus)
         if highest >= num_npus:
-            raise InputError(
+            raise UsageError(
                 f"topology {topology} has no NPU {highest}",
                 cure=f"name NPUs of 0..{num_npus - 1}",
                 code="npu-range",
@@ -104,8 +103,9 @@ def _wish(text: str, common: CommonWish) -> GroupWish:
     if len(fields) > 3:
         message = f"{text[:80]!r} is not a group"
         raise UsageError(message, cure=f"write {_FIELDS}", code="invalid-group")
-    kind = fields[1] if len(fields) > 1 else common.kind
-    size = fields[2] if len(fields) > 2 else common.size
+    # What is left empty is as for all.
+    given = [*fields, "", ""]
+    kind, size = given[1] or common.kind, given[2] or common.size
     if not kind or not size:
         missing = "size" if kind else "collective"
         message = f"group {text[:80]!r}: its {missing} is not said"
