@@ -73,7 +73,12 @@ def test_law_right_between_the_bound_and_one_by_one(
     wishes = [wish(npus, kind, size) for npus, kind, size in groups]
     plan = planned(text, *wishes, choices=replace(OWN, occupancy=occupancy))
     assert all(verify(algorithm).ok for algorithm in plan.algorithms)
-    assert plan.bound_ns <= plan.time_ns <= plan.one_by_one_ns
+    assert plan.bound_ns <= plan.time_ns
+    if len(wishes) > 1:
+        assert plan.time_ns <= plan.one_by_one_ns
+    # Without a promise, units of unlike sizes are too many to be judged.
+    if plan.joint is not None and plan.joint.collective.postcondition() is not None:
+        assert verify(plan.joint).ok
 
 
 @pytest.mark.slow
@@ -219,7 +224,7 @@ def test_less_than_a_byte_a_share_is_refused() -> None:
 
 def test_several_planes_are_refused() -> None:
     with pytest.raises(UsageError, match="one plane, not 2"):
-        planned("dgx2?planes=2", wish([0, 1], "all-gather"))
+        planned("fc:2+fc:2", wish([0, 1], "all-gather"))
 
 
 def test_members_that_cannot_be_reached_are_refused() -> None:

@@ -166,8 +166,10 @@ def _admit(context: CommandContext, plan: GroupPlan) -> int:
         for number, algorithm in enumerate(plan.algorithms)
     ]
     # The same steps in stricter order, which its simulation has shown to end.
-    if plan.joint is not None and len(plan.joint.steps) <= _MOST_VERIFIED:
-        made.append(("the joint algorithm", plan.joint))
+    joint = plan.joint
+    if joint is not None and joint.collective.postcondition() is not None:
+        if len(joint.steps) <= _MOST_VERIFIED:
+            made.append(("the joint algorithm", joint))
     reports = [context.admit(algorithm, name) for name, algorithm in made]
     return sum(report is not None and report.ok for report in reports)
 

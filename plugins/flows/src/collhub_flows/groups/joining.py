@@ -25,8 +25,10 @@ from hub_core.model import (
 
 _COPIED = ("rank", "kind", "peer", "src_buffer", "dst_buffer", "duration_ns")
 _MOST_UNITS = 1 << 40
-# Rows of a contract above which contents are judged group by group alone.
+# Rows of a contract, and units of memory and messages, above which contents are judged group by
+# group alone: verification has such limits, too.
 _MOST_ROWS = 20_000_000
+_MOST_MEMORY = 1 << 25
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -67,10 +69,13 @@ def side_by_side(
     total = np.sum(sizes, axis=0)
     steps = _steps(algorithms, factors, bases, turns or Turns.none(algorithms))
     units = int(total.max())
+    promise = None
+    if int(total.sum()) + int(steps.count[steps.sends].sum()) <= _MOST_MEMORY:
+        promise = _promise(algorithms, factors, bases)
     # Bytes of as many units, and as many units that these are whole.
     units += -units % unit.denominator
     return Algorithm(
-        _collective(algorithms, factors, bases, total, units),
+        _collective(algorithms, total, units, promise),
         steps,
         total[:, Buffer.SCRATCH].copy(),
         provenance,
@@ -154,15 +159,14 @@ def _moved(
 
 def _collective(
     algorithms: Sequence[Algorithm],
-    factors: Sequence[int],
-    bases: Int64Array,
     total: Int64Array,
     units: int,
+    promise: Contributions | None,
 ) -> Collective:
     """The promise of all at once. One operator is stated, since contracts have one."""
     defined = np.any([each.collective.defined_inputs() for each in algorithms], axis=0)
     inputs, outputs = total[:, Buffer.INPUT].copy(), total[:, Buffer.OUTPUT].copy()
-    contract = CustomContract(inputs, outputs, defined, _promise(algorithms, factors, bases))
+    contract = CustomContract(inputs, outputs, defined, promise)
     ranks = algorithms[0].num_ranks
     operator = algorithms[0].collective.reduce_op
     return Collective(CollectiveKind.CUSTOM, ranks, units, reduce_op=operator, contract=contract)
