@@ -132,6 +132,22 @@ def _grown(
     return -1
 
 
+@part
+def _add(
+    load: Float64Array,
+    used: Int64Array,
+    path_indptr: Int64Array,
+    path_links: Int64Array,
+    cost: Float64Array,
+    weight: float,
+) -> None:
+    """Put `weight` bytes on all links of the arcs `used`."""
+    for arc in used:
+        for step in range(path_indptr[arc], path_indptr[arc + 1]):
+            link = path_links[step]
+            load[link] += weight * cost[link]
+
+
 @kernel
 def packed(
     root: Int64Array,
@@ -174,13 +190,9 @@ def packed(
     for turn in range(rounds):
         steep = steepness * (turn + 1) / rounds
         for tree in range(trees):
-            for place in range(size[tree]):
-                arc = tree_arcs[tree, place]
-                for step in range(path_indptr[arc], path_indptr[arc + 1]):
-                    load[path_links[step]] -= weight[tree] * cost[path_links[step]]
-            fullest = 1e-300
-            for link in range(len(cost)):
-                fullest = max(fullest, load[link])
+            used = tree_arcs[tree, : size[tree]]
+            _add(load, used, path_indptr, path_links, cost, -weight[tree])
+            fullest = max(load.max(), 1e-300)
             for link in range(len(cost)):
                 price[link] = cost[link] * np.exp(steep * (load[link] / fullest - 1.0))
             for arc in range(len(source)):
@@ -203,15 +215,10 @@ def packed(
                 )  # fmt: skip
             if size[tree] < 0:
                 return size, tree_arcs, tree_parent
-            for place in range(size[tree]):
-                arc = tree_arcs[tree, place]
-                for step in range(path_indptr[arc], path_indptr[arc + 1]):
-                    load[path_links[step]] += weight[tree] * cost[path_links[step]]
-        fullest = 0.0
-        for link in range(len(cost)):
-            fullest = max(fullest, load[link])
-        if fullest < least:
-            least = fullest
+            used = tree_arcs[tree, : size[tree]]
+            _add(load, used, path_indptr, path_links, cost, weight[tree])
+        if load.max() < least:
+            least = load.max()
             best_size[:] = size
             best_arcs[:] = tree_arcs
             best_parent[:] = tree_parent

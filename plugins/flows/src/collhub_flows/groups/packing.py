@@ -27,6 +27,8 @@ def packed_trees(
     # Imported here: numba takes a second.
     from collhub_flows.groups.kernels import packed
 
+    if not network.num_arcs:
+        raise unreachable(network)
     count = len(shares) * pieces_each
     share = np.repeat(np.arange(len(shares)), pieces_each)
     pieces = Pieces.one_behind_another(share, np.ones(count, np.int64), pieces_each)
