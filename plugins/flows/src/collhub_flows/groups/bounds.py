@@ -132,7 +132,9 @@ def _distances(topology: Topology, length: Float64Array) -> Float64Array:
     # Of parallel links the shortest counts; a matrix would add them up.
     order = np.lexsort((length, key))
     pairs, first = np.unique(key[order], return_index=True)
-    graph = csr_matrix((length[order][first], np.divmod(pairs, nodes)), (nodes, nodes))
+    shortest = length[order][first]
+    ends = np.divmod(pairs, nodes)
+    graph = csr_matrix((shortest, ends), (nodes, nodes))
     found: Float64Array = dijkstra(graph, indices=np.arange(topology.num_npus))
     return found
 

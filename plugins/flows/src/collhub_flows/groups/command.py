@@ -192,6 +192,7 @@ def _written(
     named = [(f"group_{number}", each) for number, each in enumerate(plan.algorithms)]
     if plan.joint is not None:
         named.append(("joint", plan.joint))
+    # Paths are told to the user, places within the folder stand in its list.
     paths: list[str] = []
     places = []
     for name, algorithm in named:
@@ -200,6 +201,7 @@ def _written(
         written = context.write_output(algorithm, target, options, output, work="synthesis")
         paths += [str(path) for path in written.paths]
         places.append(Path(place).name)
+    # The joint algorithm stands last.
     files = places[: len(plan.algorithms)]
     joint = None if plan.joint is None else places[-1]
     document = manifest(plan, topology, files, joint)

@@ -85,12 +85,14 @@ class TreeJobs:
 
     def least_ps(self) -> int:
         """What no order goes below: the load of the fullest link."""
+        # Messages on other links can be on their way meanwhile.
         load = np.bincount(self.link, self.busy, self.num_links)
         return int(load.max(initial=0))
 
     def _reversed(self) -> TreeJobs:
         """The same with time turned round."""
         before, after = self.edges
+        # What came last is first now, and what waited is waited for.
         edges = (after, before)
         columns = (self.link, self.busy, self.arrival, self.first)
         return TreeJobs(*columns, edges, self.number, self.num_links)
@@ -99,7 +101,8 @@ class TreeJobs:
         # Imported here: numba takes a second.
         from collhub_flows.list_kernel import list_starts
 
-        indptr, following = csr(*self.edges, len(self.link))
+        count = len(self.link)
+        indptr, following = csr(*self.edges, count)
         busy, arrival = self.busy, self.arrival
         return list_starts(self.link, indptr, following, busy, arrival, rank, self.num_links)
 
@@ -114,7 +117,8 @@ class TreeJobs:
         """Place of each job by these keys, the first one first, then scattered."""
         count = len(self.link)
         # Alike pieces of all sources go round alike, instead of all to NPU 0 first.
-        scattered = (np.arange(count) * 2654435761) % max(count, 1)
+        number = np.arange(count)
+        scattered = (number * 2654435761) % max(count, 1)
         return inverse(np.lexsort((scattered, *reversed(keys))))
 
 

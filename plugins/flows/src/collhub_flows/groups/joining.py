@@ -153,8 +153,10 @@ def _moved(
 ) -> Int64Array:
     """Offsets behind what other algorithms have in the same buffer; 0 where none is used."""
     used = buffer != Buffer.UNKNOWN
+    # Any place will do for a side that is not used.
     place = np.where(used, buffer, 0)
-    return np.where(used, offset + base[steps.rank, place], 0)
+    behind = base[steps.rank, place]
+    return np.where(used, offset + behind, 0)
 
 
 def _collective(
@@ -193,8 +195,10 @@ def _contributions(collective: Collective) -> int:
     """Rows of the promise of a collective, with every rank named."""
     stated = collective.postcondition()
     assert stated is not None
+    # A row for all ranks becomes one for each.
     everyone = np.count_nonzero(stated.source_rank == ALL_RANKS)
-    return len(stated) + int(everyone) * (collective.num_ranks - 1)
+    others = collective.num_ranks - 1
+    return len(stated) + int(everyone) * others
 
 
 def _expected(
@@ -209,6 +213,7 @@ def _expected(
     within = counted_positions(times)
     rank = np.repeat(found.rank, times)
     source = np.repeat(found.source_rank, times)
+    # A place is that of the first part, and how far behind it this one is.
     offset = np.repeat(found.offset, times) * factor + within
     unit = np.repeat(found.source_unit, times) * factor + within
     return (

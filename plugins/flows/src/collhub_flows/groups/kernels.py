@@ -38,6 +38,7 @@ def longest_tails(indptr: Int64Array, following: Int64Array, arrival: Int64Array
             if waits[after] == 0:
                 order[found] = after
                 found += 1
+    # Backwards, so that all that waits for a job is known.
     tail = arrival.copy()
     for place in range(count - 1, -1, -1):
         job = order[place]
@@ -175,6 +176,7 @@ def packed(
     a tree without a way has -1 arcs. Cost: a search per tree and round.
     """
     trees, nodes = len(root), len(out_indptr) - 1
+    # Rows as wide as the largest tree can be: a tree grows without new memory.
     size = np.zeros(trees, np.int64)
     tree_arcs = np.zeros((trees, nodes), np.int64)
     tree_parent = np.zeros((trees, nodes), np.int64)
@@ -188,8 +190,10 @@ def packed(
     entry_at = np.empty(nodes, np.int64)
     least = np.inf
     for turn in range(rounds):
+        # Gentle at first, while the loads are not known yet.
         steep = steepness * (turn + 1) / rounds
         for tree in range(trees):
+            # The tree must not fear its own load.
             used = tree_arcs[tree, : size[tree]]
             _add(load, used, path_indptr, path_links, cost, -weight[tree])
             fullest = max(load.max(), 1e-300)
@@ -213,6 +217,7 @@ def packed(
                     root[tree], is_target, end - first, out_indptr, out_arcs, destination, source,
                     length, distance, entering, entry_at, tree_arcs[tree], tree_parent[tree],
                 )  # fmt: skip
+            # Somebody is out of reach: the caller says so.
             if size[tree] < 0:
                 return size, tree_arcs, tree_parent
             used = tree_arcs[tree, : size[tree]]

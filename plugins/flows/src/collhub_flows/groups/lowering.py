@@ -71,8 +71,11 @@ class GroupSchedule:
 
         trees, network, jobs = self.trees, self.network, self.jobs
         tree = trees.tree_of_entry
-        first, last = jobs.first[:-1], jobs.first[1:] - 1
-        start, finish = self.start[first], self.start[last] + jobs.arrival[last]
+        # A transfer begins on the first link of its arc, and ends on the last one.
+        first = jobs.first[:-1]
+        last = jobs.first[1:] - 1
+        start = self.start[first]
+        finish = self.start[last] + jobs.arrival[last]
         # Behind a switch messages may change places, which no channel allows.
         order = np.lexsort((start, trees.arcs))
         found = overtaking_channels(trees.arcs[order], finish[order])
@@ -130,6 +133,7 @@ def _chunks(wish: GroupWish, pieces: Pieces, mine: Int64Array, rows: Int64Array)
     whole = chunks_of_shares(wish, pieces.share_units)
     moves = np.zeros(len(whole), np.bool_)
     moves[rows] = True
+    # A copy within the rank brings these where they must be.
     kept = np.flatnonzero(~moves)
     chosen = np.concatenate([rows, kept])
     offset = np.concatenate([pieces.offset[mine], np.zeros_like(kept)])

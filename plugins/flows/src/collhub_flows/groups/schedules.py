@@ -87,6 +87,9 @@ def _packings(
     ladder = _TREES_EACH[:-1] if effort < _HASTE else _TREES_EACH
     for count in ladder:
         visits = len(shares) * count * npus * 6
-        if count > 1 and (visits > effort * _MOST_VISITS or count > min(shares.bytes)):
+        is_long = visits > effort * _MOST_VISITS
+        # A piece has a byte at least.
+        is_fine = count > min(shares.bytes)
+        if count > 1 and (is_long or is_fine):
             return
         yield packed_trees(network.flows, wishes, shares, count)

@@ -75,5 +75,6 @@ def _of_group(
 def chunks_of_shares(wish: GroupWish, units: int) -> Chunks:
     """A chunk of `units` for every share of a group, those that stay with their rank included."""
     collective = wish.collective(units)
+    # More than one where a vector that is not split has a share for every rank.
     pieces = collective.units_per_rank // units
     return Chunks.cut(collective, [units] * pieces)
