@@ -118,3 +118,26 @@ def list_starts(
             if waits[after] == 0:
                 heapq.heappush(events, (ready[after], after))
     return start
+
+
+@kernel
+def overtaking_channels(arc: Int64Array, finish: Int64Array) -> Int64Array:
+    """Channel of every message, int64, so that none overtakes another on its arc and channel.
+
+    Messages stand by arc and then by start. Each takes the first channel whose last message ends no
+    later. Cost: messages times the channels of their arc, which is one where none overtakes.
+    """
+    count = len(arc)
+    channel = np.zeros(count, np.int64)
+    last = np.empty(count, np.int64)
+    used = 0
+    for row in range(count):
+        if row == 0 or arc[row] != arc[row - 1]:
+            used = 0
+        place = 0
+        while place < used and last[place] > finish[row]:
+            place += 1
+        used = max(used, place + 1)
+        last[place] = finish[row]
+        channel[row] = place
+    return channel

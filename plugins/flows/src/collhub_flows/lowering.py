@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from collhub_columns import Int64Array, expanded_ranges, first_positions, row_pointer
+from collhub_columns import Int64Array, expanded_ranges, first_positions, inverse, row_pointer
 from collhub_schedules import Chunks, Transfers
 
 from collhub_flows.demand import FlowDemand
@@ -76,6 +76,7 @@ def schedule_of(
         finish,
         np.zeros(len(arc), np.bool_),
         windows(jobs.busy, jobs.arrival, edges),
+        channels_of(arc, begin, finish),
     )
     share = paths.share[jobs.path]
     return FlowSchedule(
@@ -86,6 +87,18 @@ def schedule_of(
         paths.share_units,
         jobs.time_ps(start),
     )
+
+
+def channels_of(arc: Int64Array, begin: Int64Array, finish: Int64Array) -> Int64Array:
+    """Channel of every transfer, int64: behind switches messages of an arc may change places."""
+    # Imported here: numba takes a second.
+    from collhub_flows.list_kernel import overtaking_channels
+
+    # What is received on a channel is what was sent first there.
+    order = np.lexsort((begin, arc))
+    found = overtaking_channels(arc[order], finish[order])
+    channels: Int64Array = found[inverse(order)]
+    return channels
 
 
 def windows(busy: Int64Array, arrival: Int64Array, edges: Int64Array) -> Int64Array:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from collhub_columns import Int64Array, inverse, positions_in
+from collhub_columns import Int64Array, positions_in
 from collhub_schedules import Chunks, Transfers, algorithm_of
 from collhub_schedules.lowering.link_turns import link_turns
 from collhub_schedules.lowering.message_ends import MessageEnds
@@ -16,7 +16,7 @@ from collhub_flows.groups.joining import Turns
 from collhub_flows.groups.shares import Shares, chunks_of_shares
 from collhub_flows.groups.trees import Pieces, Trees
 from collhub_flows.groups.wishes import GroupWish
-from collhub_flows.lowering import windows
+from collhub_flows.lowering import channels_of, windows
 from collhub_flows.network import FlowNetwork
 from hub_core import installed_version
 from hub_core.model import Algorithm, Provenance, StepKind
@@ -66,9 +66,6 @@ class GroupSchedule:
 
     def _transfers(self) -> Transfers:
         """One transfer an entry of the trees; the chunk is the piece."""
-        # Imported here: numba takes a second.
-        from collhub_flows.groups.kernels import overtaking_channels
-
         trees, network, jobs = self.trees, self.network, self.jobs
         tree = trees.tree_of_entry
         # A transfer begins on the first link of its arc, and ends on the last one.
@@ -76,9 +73,6 @@ class GroupSchedule:
         last = jobs.first[1:] - 1
         start = self.start[first]
         finish = self.start[last] + jobs.arrival[last]
-        # Behind a switch messages may change places, which no channel allows.
-        order = np.lexsort((start, trees.arcs))
-        found = overtaking_channels(trees.arcs[order], finish[order])
         return Transfers(
             trees.piece[tree],
             network.source[trees.arcs],
@@ -88,7 +82,7 @@ class GroupSchedule:
             finish,
             trees.inward[tree],
             windows(jobs.busy, jobs.arrival, jobs.first),
-            found[inverse(order)],
+            channels_of(trees.arcs, start, finish),
         )
 
     def _algorithm(self, wish: GroupWish, mine: Int64Array, transfers: Transfers) -> Algorithm:
