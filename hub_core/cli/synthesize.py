@@ -32,12 +32,15 @@ from hub_core.model import (
     parse_ranks,
     parse_size,
 )
-from hub_core.plugin_api import Simulator, Synthesizer
+from hub_core.plugin_api import Command, Simulator, Synthesizer, resolve
 
 if TYPE_CHECKING:
     from hub_core.model import Collective
     from hub_core.network import Topology
     from hub_core.plugin_api import Option
+
+# The command for several groups at once, where one is installed.
+_GROUPS = "groups"
 
 
 def _ranks(
@@ -58,7 +61,6 @@ def _ranks(
     "--collective",
     "kind",
     type=COLLECTIVE,
-    required=True,
     help="What the algorithm does.",
 )
 @click.option(
@@ -72,7 +74,6 @@ def _ranks(
     "--size",
     "size_text",
     metavar="S",
-    required=True,
     help="Size of the full buffer, for example 1MiB.",
 )
 @number_option(
@@ -89,6 +90,19 @@ def _ranks(
     callback=_ranks,
     metavar="LIST",
     help="The NPUs that take part, as 0,2,4-7 (default: all).",
+)
+@click.option(
+    "--groups",
+    "groups_text",
+    metavar="LISTS",
+    help="Process groups that run at the same time, as 0-7,8-15 or '0,5,9;1,2,4': one schedule.",
+)
+@click.option(
+    "--group",
+    "single",
+    metavar="NPUS[:COLLECTIVE[:SIZE]]",
+    multiple=True,
+    help="One such group, as 0-7:all-gather:1MiB; repeatable.",
 )
 @click.option("--relays", is_flag=True, help="With --ranks: let the other NPUs forward.")
 @click.option(
@@ -119,12 +133,14 @@ def _ranks(
 def synthesize(
     session: Session,
     name: str,
-    kind: str,
+    kind: str | None,
     topology_text: str,
-    size_text: str,
+    size_text: str | None,
     root: int | None,
     reduce_op: str,
     ranks: tuple[int, ...] | None,
+    groups_text: str | None,
+    single: tuple[str, ...],
     relays: bool,
     write_ranks: tuple[int, ...] | None,
     occupancy: str,
@@ -137,8 +153,15 @@ def synthesize(
 
     Ranks are the NPUs of the topology; with --ranks, rank i is the i-th NPU of the list, unless
     --relays lets all NPUs take part. Ctrl-C ends the search with the best found so far. Exit 0, or
-    1 where verification fails.
+    1 where verification fails. With --groups, OUT is a folder with an algorithm a group.
     """
+    if groups_text is not None or single:
+        return _together(session)
+    if kind is None or size_text is None:
+        missing = "--size" if kind else "--collective"
+        raise UsageError(
+            f"{missing} is needed", cure="for example --collective all-reduce --size 1MiB"
+        )
     request = SynthesisWish(
         kind,
         topology_text,
@@ -165,6 +188,23 @@ def synthesize(
     print_synthesis(made, name, request, output.as_json, out == "-")
     if made.written is not None and not output.as_json:
         session.say_written(made.written)
+    return ExitCode.DONE
+
+
+def _together(session: Session) -> int:
+    """Run the offered command for several groups with what was given here."""
+    context = click.get_current_context()
+    for name in ("root", "ranks", "relays", "write_ranks"):
+        if context.params[name]:
+            flag = name.replace("_", "-")
+            message = f"--{flag} has no meaning with --groups"
+            raise UsageError(message, cure="leave it out: all other NPUs may relay")
+    command = resolve(session.registry().find(Command, _GROUPS).offer.function)
+    assert isinstance(command, click.Command)
+    # Words that both know go over as they are.
+    known = {parameter.name for parameter in command.params}
+    given = {name: value for name, value in context.params.items() if name in known}
+    context.invoke(command, **given)
     return ExitCode.DONE
 
 

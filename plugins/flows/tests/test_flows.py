@@ -70,6 +70,11 @@ def test_contents_are_right(kind: str, text: str) -> None:
     assert verify(result.algorithm).ok
 
 
+def test_messages_that_change_places_at_a_switch_arrive_right() -> None:
+    result = synthesized("all-to-all", parse_topology("leaf-spine:4,4,2"), 100_000)
+    assert verify(result.algorithm).ok
+
+
 @pytest.mark.parametrize("text", ["ring:8", "mesh:3x4", "torus:4x4", "hypercube:3"])
 def test_all_to_all_is_at_the_bound(text: str) -> None:
     result = synthesized("all-to-all", parse_topology(text))

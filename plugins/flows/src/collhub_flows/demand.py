@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from collhub_columns import BoolArray, Int64Array
+from collhub_columns import BoolArray, Float64Array, Int64Array
 
 from hub_core.model import Collective, CollectiveKind, InputError
 
@@ -16,13 +16,13 @@ KINDS = (CollectiveKind.ALL_TO_ALL, CollectiveKind.SCATTER, CollectiveKind.GATHE
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FlowDemand:
-    """One share from `sources[i]` to every NPU t with `wants[i, t]`.
+    """`wants[i, t]` shares, one or none by default, from `sources[i]` to NPU t.
 
-    `sources`: int64, ascending NPUs; `wants`: bool[sources, NPUs].
+    `sources`: int64, ascending NPUs; `wants`: bool or float64 [sources, NPUs].
     """
 
     sources: Int64Array
-    wants: BoolArray
+    wants: BoolArray | Float64Array
 
     @classmethod
     def of(cls, collective: Collective, npus: Sequence[int], num_npus: int) -> FlowDemand:

@@ -65,8 +65,8 @@ class FlowJobs:
         piece = np.repeat(np.arange(len(path)), lengths)
         topology = network.topology
         seconds = units[piece] * unit_bytes / topology.bandwidth_bytes_per_s[link]
-        serialization = _picoseconds(seconds)
-        arrival = serialization + _picoseconds(topology.latency_s[link])
+        serialization = picoseconds(seconds)
+        arrival = serialization + picoseconds(topology.latency_s[link])
         busy = arrival if occupancy is Occupancy.ALPHA_BETA else serialization
         number = counted_positions(np.bincount(path))
         indptr = row_pointer(lengths)
@@ -137,13 +137,11 @@ class FlowJobs:
         # Imported here: numba takes a second.
         from collhub_flows.list_kernel import list_starts
 
-        count = len(self.link)
-        following = np.arange(1, count + 1)
-        following[self.indptr[1:] - 1] = -1
-        is_first = np.zeros(count, np.int64)
-        is_first[self.indptr[:-1]] = 1
-        busy, arrival = self.busy, self.arrival
-        links = self.link, following, is_first, busy, arrival
+        # Each job but the last of its piece has one behind it.
+        has_next = np.ones(len(self.link), np.int64)
+        has_next[self.indptr[1:] - 1] = 0
+        following = np.flatnonzero(has_next) + 1
+        links = self.link, row_pointer(has_next), following, self.busy, self.arrival
         return list_starts(*links, rank, self.is_forwarded, self.num_links)
 
     def _remaining(self) -> Int64Array:
@@ -176,7 +174,7 @@ def _links_of_paths(network: FlowNetwork, paths: FlowPaths) -> tuple[Int64Array,
     return links, row_pointer(lengths)[paths.indptr]
 
 
-def _picoseconds(seconds: Float64Array) -> Int64Array:
+def picoseconds(seconds: Float64Array) -> Int64Array:
     """Rounded to the nearest picosecond."""
     exact = seconds * _PS_PER_S
     rounded = np.rint(exact)

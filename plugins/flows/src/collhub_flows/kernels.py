@@ -50,7 +50,7 @@ def _shortest_tree(
 @kernel
 def total_distance(
     sources: Int64Array,
-    wants: BoolArray,
+    wants: BoolArray | Float64Array,
     indptr: Int64Array,
     arcs: Int64Array,
     destination: Int64Array,
@@ -67,14 +67,14 @@ def total_distance(
         _shortest_tree(start, indptr, arcs, destination, length, distance, entering, order)
         for node in range(wants.shape[1]):
             if wants[row, node]:
-                total += distance[node]
+                total += wants[row, node] * distance[node]
     return total
 
 
 @kernel
 def weighted_phases(
     sources: Int64Array,
-    wants: BoolArray,
+    wants: BoolArray | Float64Array,
     indptr: Int64Array,
     arcs: Int64Array,
     source: Int64Array,
@@ -116,7 +116,7 @@ def weighted_phases(
             for place in range(reached - 1, 0, -1):
                 node = order[place]
                 if node < wants.shape[1] and wants[row, node]:
-                    below[node] += 1.0
+                    below[node] += wants[row, node]
                 if below[node] == 0.0:
                     continue
                 arc = entering[node]
@@ -168,7 +168,7 @@ def _widest_path(
 @kernel
 def stripped(
     sources: Int64Array,
-    wants: BoolArray,
+    wants: BoolArray | Float64Array,
     in_indptr: Int64Array,
     in_arcs: Int64Array,
     source: Int64Array,
@@ -199,7 +199,8 @@ def stripped(
         for target in range(wants.shape[1]):
             if not wants[row, target]:
                 continue
-            remaining = 1.0
+            remaining = 1.0 * wants[row, target]
+            narrow = least * remaining
             for _ in range(most_paths):
                 _widest_path(
                     start,
@@ -209,7 +210,7 @@ def stripped(
                     in_arcs,
                     source,
                     amounts[row],
-                    least,
+                    narrow,
                     width,
                     leaving,
                 )
@@ -226,7 +227,7 @@ def stripped(
                 part_of.append(found)
                 pointer.append(len(path))
                 remaining -= found
-                if remaining <= least:
+                if remaining <= narrow:
                     break
             share += 1
     return np.array(share_of), np.array(part_of), np.array(pointer), np.array(path)

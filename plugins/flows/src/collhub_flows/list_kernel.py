@@ -1,10 +1,10 @@
 """List scheduling of messages over several links, compiled. Import it late: numba takes a second.
 
 Every job occupies one link. Whenever a link is free, the job of least rank of those that are ready
-there starts (Graham, SIAM J. Appl. Math. 17, 1969). A job is ready when the one before it in its
-chain has arrived. A switch has no say: what it forwards goes in the order of arrival. Invariant:
-events are taken in the order of time, so that at each choice all that is ready by then is known.
-Cost: two heap operations a job.
+there starts (Graham, SIAM J. Appl. Math. 17, 1969). A job is ready when all that it waits for have
+arrived. A switch has no say: what it forwards goes in the order of arrival. Invariant: events are
+taken in the order of time, so that at each choice all that is ready by then is known. Cost: two
+heap operations a job.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def _line_up(lines: _Lines, used: int, key: int, job: int) -> None:
 
 
 @part
-def _line_up_first(lines: _Lines, link: Int64Array, is_first: Int64Array, rank: Int64Array) -> None:
+def _line_up_first(lines: _Lines, link: Int64Array, waits: Int64Array, rank: Int64Array) -> None:
     """Let all jobs wait that are ready at the beginning."""
     count = len(link)
     by_rank = np.empty(count, np.int64)
@@ -120,7 +120,7 @@ def _line_up_first(lines: _Lines, link: Int64Array, is_first: Int64Array, rank: 
     # Sorted entries stay where a heap takes them in.
     for place in range(count):
         job = by_rank[place]
-        if is_first[job] == 1:
+        if waits[job] == 0:
             _line_up(lines, link[job], place, job)
 
 
@@ -138,11 +138,20 @@ def _next_job(lines: _Lines, used: int, now: int) -> int:
     return job
 
 
+@part
+def _counts_of(following: Int64Array, count: int) -> Int64Array:
+    """How often each job is named."""
+    counts = np.zeros(count, np.int64)
+    for job in following:
+        counts[job] += 1
+    return counts
+
+
 @kernel
 def list_starts(
     link: Int64Array,
+    indptr: Int64Array,
     following: Int64Array,
-    is_first: Int64Array,
     busy: Int64Array,
     arrival: Int64Array,
     rank: Int64Array,
@@ -151,13 +160,15 @@ def list_starts(
 ) -> Int64Array:
     """Start of every job in the unit of `busy` and `arrival`, int64.
 
-    `following`: the next job of the chain, -1 behind the last. `rank`: smaller goes first, where
-    the job is not `is_forwarded` by a switch.
+    `following[indptr[j]:indptr[j + 1]]`: the jobs that wait for job j; without cycles. `rank`:
+    smaller goes first, where the job is not `is_forwarded` by a switch.
     """
     count = len(link)
     start = np.full(count, -1, np.int64)
     lines = _empty_lines(link, num_links)
-    _line_up_first(lines, link, is_first, rank)
+    waits = _counts_of(following, count)
+    ready = np.zeros(count, np.int64)
+    _line_up_first(lines, link, waits, rank)
     # A job becomes ready, or a link free: what has a number from `count` on.
     room = count + num_links
     events = _Heaps(np.empty(room, np.int64), np.empty(room, np.int64))
@@ -179,9 +190,14 @@ def list_starts(
             lines.free[used] = free
             _push(events, 0, num_events, free, used + count)
             num_events += 1
-            if following[job] >= 0:
-                _push(events, 0, num_events, now + arrival[job], following[job])
-                num_events += 1
+            for edge in range(indptr[job], indptr[job + 1]):
+                after = following[edge]
+                ready[after] = max(ready[after], now + arrival[job])
+                waits[after] -= 1
+                # The last one that it waits for need not be the last to arrive.
+                if waits[after] == 0:
+                    _push(events, 0, num_events, ready[after], after)
+                    num_events += 1
         if num_events == 0:
             return start
         now = events.keys[0]

@@ -1,11 +1,11 @@
-"""Offer of this distribution to the hub: the synthesizer `flows`, with its options."""
+"""Offers of this distribution to the hub: a synthesizer, and the command `groups`."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from collhub_flows.options import FlowOptions
-from hub_core.plugin_api import Synthesizer, hookimpl
+from hub_core.plugin_api import Command, Synthesizer, hookimpl
 
 COLLHUB_PLUGIN_API = (1, 0)
 
@@ -21,3 +21,15 @@ FLOWS = Synthesizer(
 def collhub_producers() -> Sequence[Synthesizer]:
     """Describe the synthesizer."""
     return [FLOWS]
+
+
+@hookimpl
+def collhub_commands() -> Sequence[Command]:
+    """Describe the command."""
+    return [
+        Command(
+            "groups",
+            "Make algorithms for process groups that run at the same time.",
+            "collhub_flows.groups.command:groups",
+        )
+    ]

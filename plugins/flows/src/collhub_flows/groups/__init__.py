@@ -1,0 +1,1 @@
+"""Collectives of several process groups at once, on one network."""

@@ -1,0 +1,110 @@
+"""A plan of groups as JSON and as lines for people."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from collhub_flows.groups.planning import GroupPlan
+from hub_core.model import JsonValue, format_bytes, format_ranks, format_time
+
+REPORT_SCHEMA = "collhub/report-groups-1"
+MANIFEST_SCHEMA = "collhub/groups-1"
+HEADER = ("group", "npus", "collective", "size", "alone", "maker")
+
+
+@dataclass(frozen=True, slots=True)
+class PlanReport:
+    """A plan with what it took to make it; `verified`: of how many algorithms."""
+
+    plan: GroupPlan
+    topology: str
+    occupancy: str
+    wall_s: float
+    cpu_s: float
+    verified: int
+
+    def fields(self) -> dict[str, str]:
+        """Name and value of every line."""
+        plan = self.plan
+        ranks = {npu for wish in plan.wishes for npu in wish.npus}
+        bounds = ", ".join(f"{name} {format_time(ns)}" for name, ns in plan.bounds_ns.items())
+        alone = format_time(plan.one_by_one_ns)
+        return {
+            "groups": f"{len(plan.wishes)} groups on {len(ranks)} NPUs",
+            "topology": f"{self.topology}, {self.occupancy}",
+            "method": plan.method,
+            "time": f"{format_time(plan.time_ns)} ({plan.time_ns} ns)",
+            "one by one": f"{alone} ({plan.one_by_one_ns} ns), {plan.ratio:.3f} times as long",
+            "bounds": f"{bounds}; time is {plan.ratio_to_bound:.3f} times the largest",
+            "synthesis": f"{self.wall_s:.2f} s, {self.cpu_s:.2f} s of CPU",
+            "verification": f"{self.verified} algorithms correct",
+        }
+
+    def rows(self) -> list[tuple[str, ...]]:
+        """A row a group, as in `HEADER`."""
+        plan = self.plan
+        return [
+            (
+                str(number),
+                format_ranks(wish.npus),
+                str(wish.kind),
+                format_bytes(wish.size),
+                format_time(plan.alone_ns[number]),
+                plan.alone_makers[number],
+            )
+            for number, wish in enumerate(plan.wishes)
+        ]
+
+    def document(self, paths: Sequence[str]) -> dict[str, JsonValue]:
+        """The report of `--json`."""
+        plan = self.plan
+        return {
+            "schema": REPORT_SCHEMA,
+            "topology": self.topology,
+            "occupancy": self.occupancy,
+            "groups": _groups(plan),
+            "method": plan.method,
+            "time_ns": plan.time_ns,
+            "one_by_one_ns": plan.one_by_one_ns,
+            "ratio": plan.ratio,
+            "bounds_ns": dict(plan.bounds_ns),
+            "bound_ns": plan.bound_ns,
+            "ratio_to_bound": plan.ratio_to_bound,
+            "synthesis_s": self.wall_s,
+            "synthesis_cpu_s": self.cpu_s,
+            "verified": self.verified,
+            "artifacts": list(paths),
+        }
+
+
+def manifest(plan: GroupPlan, topology: str, files: Sequence[str], joint: str | None) -> JsonValue:
+    """What lies in a folder of groups: the file of each, and of all as one algorithm."""
+    groups = _groups(plan)
+    for group, file in zip(groups, files, strict=True):
+        assert isinstance(group, dict)
+        group["file"] = file
+    return {
+        "schema": MANIFEST_SCHEMA,
+        "topology": topology,
+        "method": plan.method,
+        "time_ns": plan.time_ns,
+        "joint": joint,
+        "joint_bytes": None if plan.joint is None else plan.joint.collective_bytes,
+        "groups": groups,
+    }
+
+
+def _groups(plan: GroupPlan) -> list[JsonValue]:
+    found: list[JsonValue] = []
+    for number, wish in enumerate(plan.wishes):
+        found.append(
+            {
+                "npus": list(wish.npus),
+                "collective": str(wish.kind),
+                "size": wish.size,
+                "alone_ns": plan.alone_ns[number],
+                "alone_maker": plan.alone_makers[number],
+            }
+        )
+    return found
