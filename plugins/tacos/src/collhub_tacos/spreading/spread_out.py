@@ -258,8 +258,9 @@ def _symmetric(translations: Translations, task: SpreadTask, progress: Progress)
 
 
 def _by_events(task: SpreadTask, progress: Progress) -> SpreadResult:
-    """Causal events on links of any times."""
-    from collhub_tacos.spreading.heterogeneous import find_all_gather
+    """Causal events on links of any times and, where that is not at the bound, by deadlines."""
+    from collhub_tacos.spreading.deadlines import MOST_LOOKS, before_deadlines, looks
+    from collhub_tacos.spreading.heterogeneous import fewest_ps, find_all_gather
 
     found = find_all_gather(
         task.network,
@@ -271,7 +272,20 @@ def _by_events(task: SpreadTask, progress: Progress) -> SpreadResult:
         progress,
         task.members(),
     )
-    return task.result(found.result, "events", found.seed, found.is_interrupted)
+    is_small = looks(task.network, len(task.origin)) <= MOST_LOOKS
+    if found.is_interrupted or not (is_small and task.is_everywhere):
+        return task.result(found.result, "events", found.seed, found.is_interrupted)
+    earlier = before_deadlines(
+        task.network,
+        task.times,
+        task.origin,
+        found,
+        goal_ps=fewest_ps(task.network, task.times, task.origin),
+        first_seed=task.setting.seed,
+        report=named(progress, "meeting deadlines"),
+    )
+    kernel = "events" if earlier.result is found.result else "deadlines"
+    return task.result(earlier.result, kernel, earlier.seed, earlier.is_interrupted)
 
 
 def _in_steps(task: SpreadTask, progress: Progress) -> SpreadResult:
