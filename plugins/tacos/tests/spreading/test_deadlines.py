@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import tacos_networks
 from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
 from collhub_tacos.progress import FractionReport, unreported
 from collhub_tacos.schedules.link_schedule import LinkSchedule
@@ -15,32 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hub_core import Topology
-from hub_core.network import Links, Occupancy
-
-_GIB = float(2**30)
-
-
-def _dragonfly(groups: int, routers: int, local_gib: float) -> Topology:
-    """Full groups, links of 25 GiB/s and 1 us between any two from routers in turn."""
-    near = {
-        (group * routers + a, group * routers + b)
-        for group in range(groups)
-        for a in range(routers)
-        for b in range(routers)
-        if a != b
-    }
-    far = set()
-    for group in range(groups):
-        for other in range(group):
-            pair = group * routers + other % routers, other * routers + (group - 1) % routers
-            far |= {pair, pair[::-1]}
-    pairs = sorted(near | far)
-    source, destination = np.asarray(pairs, np.int64).T
-    is_near = np.asarray([pair in near for pair in pairs])
-    rate = np.where(is_near, local_gib, 25.0) * _GIB
-    nodes = groups * routers
-    latency = np.where(is_near, 3e-7, 1e-6)
-    return Links(source, destination, rate, latency).topology("dragonfly", nodes, nodes)
+from hub_core.network import Occupancy
 
 
 def _problem(
@@ -68,7 +44,7 @@ def _replayed_ps(schedule: LinkSchedule, times: LinkTimes, origin: np.ndarray) -
 
 # By hand: four messages on each link between groups, 40.0625 us each, then two inside, 10.065625.
 def test_a_dragonfly_waits_for_no_fifth_message_between_its_groups() -> None:
-    problem = _problem(_dragonfly(9, 4, 100.0), 1)
+    problem = _problem(tacos_networks.crowds(9, 4, 100.0, 25.0), 1)
     begin = find_all_gather(*problem)
     found = _earlier(problem, begin)
     assert begin.result.time_ps == 5 * 40_062_500
@@ -85,23 +61,22 @@ def test_a_dragonfly_waits_for_no_fifth_message_between_its_groups() -> None:
 def test_schedules_are_right_and_never_slower(
     occupancy: Occupancy, draw: int, nodes: int, chunks: int
 ) -> None:
-    random = np.random.default_rng(draw)
-    # A cycle one way connects all; what else there is is drawn.
-    drawn = {tuple(pair) for pair in random.integers(0, nodes, (2 * nodes, 2)).tolist()}
-    cycle = {(node, (node + 1) % nodes) for node in range(nodes)}
-    pairs = sorted(pair for pair in drawn | cycle if pair[0] != pair[1])
-    source, destination = np.asarray(pairs, np.int64).T
-    rate = random.choice([25.0, 50.0, 200.0], len(pairs)) * _GIB
-    latency = random.choice([3e-7, 1e-6], len(pairs))
-    topology = Links(source, destination, rate, latency).topology("drawn", nodes, nodes)
-    problem = _problem(topology, chunks, occupancy)
+    problem = _problem(tacos_networks.drawn(draw, nodes), chunks, occupancy)
     begin = find_all_gather(*problem, seeds=2)
     found = _earlier(problem, begin)
     assert _replayed_ps(found.result, *problem[1:]) <= begin.result.time_ps
 
 
+# Links between so many groups have nothing to take at first, and are too slow later.
+def test_what_would_arrive_late_is_not_begun() -> None:
+    problem = _problem(tacos_networks.crowds(12, 3, 100.0, 25.0), 1)
+    begin = find_all_gather(*problem)
+    found = before_deadlines(*problem, begin, goal_ps=0, first_seed=0, report=unreported)
+    assert found.result.time_ps <= begin.result.time_ps
+
+
 def test_the_same_seed_gives_the_same_schedule() -> None:
-    problem = _problem(_dragonfly(5, 4, 50.0), 2)
+    problem = _problem(tacos_networks.crowds(5, 4, 50.0, 25.0), 2)
     begin = find_all_gather(*problem, seeds=1)
     one, other = (_earlier(problem, begin).result for _ in range(2))
     for name in ("chunk", "link", "start", "finish"):
@@ -109,7 +84,7 @@ def test_the_same_seed_gives_the_same_schedule() -> None:
 
 
 def test_ctrl_c_keeps_the_best_so_far() -> None:
-    problem = _problem(_dragonfly(9, 4, 100.0), 1)
+    problem = _problem(tacos_networks.crowds(9, 4, 100.0, 25.0), 1)
     begin = find_all_gather(*problem)
 
     def interrupt(fraction: float) -> None:

@@ -110,7 +110,7 @@ def spread_by_events(
 ) -> bool:
     """Send whatever arrives by the deadline (ps); whether all have then what they need.
 
-    Invariant: `is_free` holds for links that can take a message which still arrives in time.
+    Invariant when a node chooses: its free links can take a message that still arrives in time.
     """
     sent, arrived, clock, missing = 0, 1, 2, 3
     counter = state.counter
@@ -119,8 +119,6 @@ def spread_by_events(
     # When a transfer arrives, and its link is free; and that nodes begin with what they have.
     events = [(np.int64(0), np.int64(-1))]
     is_waiting = np.ones(nodes, np.bool_)
-    for link in range(len(times.arrival)):
-        state.is_free[link] = times.arrival[link] <= deadline
     while len(events) > 0 and counter[missing] > 0:
         now = events[0][0]
         counter[clock] = now
@@ -132,6 +130,9 @@ def spread_by_events(
         _shuffle(order, state.random)
         for node in order:
             if is_waiting[node]:
+                # A link that had nothing to take may be too late for anything by now.
+                for link in range(links.indptr[node], links.indptr[node + 1]):
+                    state.is_free[link] &= now + times.arrival[link] <= deadline
                 _choose(links, state, is_needed, node)
         is_waiting[:] = False
         while counter[arrived] < counter[sent]:
@@ -158,8 +159,7 @@ def _note_event(
     link = state.link[transfer]
     node = _destination(links.indptr, link)
     if event % 2 == 1:
-        # What starts now must arrive in time, else the link is of no use any more.
-        state.is_free[link] = state.counter[2] + times.arrival[link] <= deadline
+        state.is_free[link] = True
         is_waiting[node] = True
         return
     state.can_send[state.chunk[transfer], node] = True
