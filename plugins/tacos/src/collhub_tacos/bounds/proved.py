@@ -25,7 +25,7 @@ class ProvedBounds:
 def proved_bounds(setting: Setting, best: SynthesisCandidate, time_ns: int) -> ProvedBounds:
     """Lower bounds for messages of the size that was chosen, rounded down.
 
-    `fluid` for those of any size; `time-cut` and `evacuation` where no other one is attained.
+    `fluid` for those of any size; `time-cut` and `evacuation` where they are later than others.
     """
     # Switches are nodes like others: no NPU gets more than its links bring.
     network = LinkNetwork.of(setting.network.topology)
@@ -41,7 +41,7 @@ def proved_bounds(setting: Setting, best: SynthesisCandidate, time_ns: int) -> P
     # Where another bound is attained, flows could only say the same.
     if time_ns > -(-largest // 1000) and not setting.has_relays:
         evacuation = evacuation_of(collective, network, times, best.chunks, largest)
-        if evacuation is not None:
+        if evacuation is not None and evacuation.time_ps > largest:
             bounds["evacuation"] = evacuation.time_ps
             cut = _later(cut, evacuation.time_cut(times), collective.kind)
     in_ns = {name: bound // 1000 for name, bound in bounds.items()}
