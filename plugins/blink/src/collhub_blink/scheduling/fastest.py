@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from collhub_schedules import fastest_of
 
 from collhub_blink.packing.packings import PlacedPacking
 from collhub_blink.packing.task import PackingTask
-from collhub_blink.scheduling.schedules import Scheduled, coarser, schedule
+from collhub_blink.scheduling.schedules import Scheduled, halved, rough, schedule, without_turns
 
 # The schedule's own time is not that far from the simulator's: what takes so much longer by it than
 # the fastest so far is not simulated.
 _HOPELESS = 1.3
+# Rough schedules that take longer than so many times the fastest get no faster than it.
+_NEAR = 1.06
 
 Judge = Callable[[PlacedPacking, Scheduled], int]
 """Time in nanoseconds of a schedule of a packing."""
@@ -49,41 +51,78 @@ def _candidates(
     packings: Sequence[PlacedPacking],
     judge: Judge,
 ) -> Iterator[TimedSchedule]:
-    """Every packing with its best number of chunks.
-
-    Unless its rate alone makes it slower than what there is.
-    """
+    """Rough schedules of all packings first, then finer ones of those that are near the fastest."""
     if task.budget.is_interrupted:
         # Ctrl-C has ended a proof: the first packing stands, and the result comes at once.
         packings = packings[:1]
-    least: int | None = None
-    near = 1
+    if task.chunks is not None or task.network.is_switchless:
+        yield from _in_order(task, packings, judge)
+        return
+    timed: list[TimedSchedule] = []
     for place, packing in enumerate(packings):
         task.progress(place / len(packings), packing.method)
-        # Its rate alone makes it slower than what there is.
+        tried = list(_both_ways(packing, rough(task, packing), judge, timed))
+        timed.extend(tried)
+        yield from tried
+    timed.sort(key=lambda made: made.time_ns)
+    # Each packing by the way that suits it better.
+    ways = {id(made.packing): made for made in reversed(timed)}
+    for made in sorted(ways.values(), key=lambda made: made.time_ns):
+        if made.time_ns <= _NEAR * timed[0].time_ns:
+            yield from _finer(task, made, judge)
+
+
+def _in_order(
+    task: PackingTask, packings: Sequence[PlacedPacking], judge: Judge
+) -> Iterator[TimedSchedule]:
+    """Every packing by its own schedule, unless its rate alone makes it slower than another."""
+    least: int | None = None
+    for place, packing in enumerate(packings):
+        task.progress(place / len(packings), packing.method)
         if least is not None and task.collective_bytes * 10**9 / packing.rate >= least:
             continue
-        found = schedule(task, packing, near)
-        if found is None:
+        found = schedule(task, packing)
+        if found is None or _is_hopeless(found, least):
             continue
-        # Packings of one network want about as many chunks.
-        near = found.chunks
-        for scheduled in _worth_timing(task, packing, found):
-            if least is not None and scheduled.pipeline.time_ps > _HOPELESS * 1000 * least:
-                continue
-            time_ns = judge(packing, scheduled)
-            least = time_ns if least is None else min(least, time_ns)
-            yield TimedSchedule(packing, scheduled, time_ns)
+        time_ns = judge(packing, found)
+        least = time_ns if least is None else min(least, time_ns)
+        yield TimedSchedule(packing, found, time_ns)
 
 
-def _worth_timing(
-    task: PackingTask,
+def _both_ways(
     packing: PlacedPacking,
-    found: Scheduled,
-) -> Iterable[Scheduled]:
-    """The schedule, and where messages meet at switches coarser ones as well.
+    found: Scheduled | None,
+    judge: Judge,
+    before: Sequence[TimedSchedule],
+) -> Iterator[TimedSchedule]:
+    """A schedule with turns on every link and without, unless it is far slower than others.
 
-    Their order there is not the schedule's to decide: of larger chunks, fewer wait for each
-    other.
+    The order of messages that meet at switches is not the schedule's to decide: some go better
+    without turns.
     """
-    return (found,) if task.network.is_switchless else coarser(task, packing, found)
+    least = min((made.time_ns for made in before), default=None)
+    if found is None or _is_hopeless(found, least):
+        return
+    for scheduled in (found, without_turns(found)):
+        yield TimedSchedule(packing, scheduled, judge(packing, scheduled))
+
+
+def _finer(task: PackingTask, made: TimedSchedule, judge: Judge) -> Iterator[TimedSchedule]:
+    """More chunks of a packing, as it went better; or half of them, where these are too many."""
+    found = schedule(task, made.packing)
+    if found is None or found.chunks == made.scheduled.chunks:
+        return
+    is_free = not made.scheduled.has_turns
+    finest = without_turns(found) if is_free else found
+    time_ns = judge(made.packing, finest)
+    yield TimedSchedule(made.packing, finest, time_ns)
+    fewer = halved(task, made.packing, found)
+    # Fewer messages wait for each other where chunks are larger.
+    if time_ns >= made.time_ns and fewer is not None:
+        between = without_turns(fewer) if is_free else fewer
+        yield TimedSchedule(made.packing, between, judge(made.packing, between))
+
+
+def _is_hopeless(found: Scheduled, least_ns: int | None) -> bool:
+    """Whether a schedule takes much longer by itself than another by the simulator."""
+    return least_ns is not None and found.pipeline.time_ps > _HOPELESS * 1000 * least_ns

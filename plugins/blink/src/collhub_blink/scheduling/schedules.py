@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
+import numpy as np
 from collhub_packing.pipelining import Pipeline, Pipelining
 
 from collhub_blink.packing.packings import PlacedPacking
@@ -18,12 +19,9 @@ from hub_core.network import Occupancy
 _MOST_CHUNKS = 1 << 14
 _MOST_MESSAGES = 1 << 20
 # Where messages meet at switches, the simulator has to time every schedule that counts.
-_MOST_MESSAGES_THROUGH_SWITCHES = 1 << 17
-# Twice the chunks are twice the steps of the algorithm: worth a gain of one part in so many.
-_WORTHWHILE_PART = 100
-_HALVINGS = (1, 2)
-# After so many numbers in a row without a gain, a search in one direction ends.
-_MOST_FAILURES = 2
+_MOST_MESSAGES_THROUGH_SWITCHES = 1 << 18
+# Each chunk more costs steps, which all who work on the algorithm pay: worth such a part of time.
+_WORTH = 2e-3
 # As many messages of one link may be on their way at once, see
 # `collhub_schedules.Transfers.window`.
 _MOST_ON_THE_WAY = 12
@@ -36,42 +34,47 @@ class Scheduled:
     chunks: int
     pipeline: Pipeline
 
+    @property
+    def has_turns(self) -> bool:
+        """Whether messages of a link wait for others of it."""
+        return bool(self.pipeline.transfers.window.any())
 
-def schedule(task: PackingTask, packing: PlacedPacking, near: int = 1) -> Scheduled | None:
-    """The schedule with the stated number of chunks, or with the best one.
 
-    None where the data is too small to share out. `near`: a number of chunks that is good for
-    another packing; the search begins at a quarter of it.
+def schedule(task: PackingTask, packing: PlacedPacking) -> Scheduled | None:
+    """The schedule with the stated number of chunks, or with about the best one.
 
-    Multiplicative increase as Blink's (Wang et al., MLSys 2020, section 4), judged by the
-    schedule itself, while the time falls by a hundredth; then the numbers half way to the
-    neighbours. Ctrl-C ends the search; without a schedule it is raised again.
+    None where the data is too small to share out. Ctrl-C ends the search; without a schedule it is
+    raised again.
     """
     pipelining = pipelining_of(task, packing)
     if task.chunks is not None:
         counts = chunk_counts(packing.weights, task.chunks)
         return Scheduled(task.chunks, pipelining.schedule(counts))
-    best: Scheduled | None = None
+    search = _CountSearch(pipelining, packing.weights)
     try:
-        for found in _candidates(pipelining, packing.weights, max(1, near // 4)):
-            if best is None or _is_worthwhile(best, found):
-                best = found
+        search.run()
     except KeyboardInterrupt:
-        if best is None:
+        if not search.tried:
             raise
-    return best
+    return search.best()
 
 
-def coarser(task: PackingTask, packing: PlacedPacking, found: Scheduled) -> Iterator[Scheduled]:
-    """A schedule, and those with a half and a quarter of its chunks, unless that is stated."""
-    yield found
-    if task.chunks is not None:
-        return
-    pipelining = pipelining_of(task, packing)
-    for halvings in _HALVINGS:
-        other = _scheduled(pipelining, packing.weights, found.chunks >> halvings)
-        if other is not None:
-            yield other
+def rough(task: PackingTask, packing: PlacedPacking) -> Scheduled | None:
+    """A schedule with a quarter of the most chunks that make sense, which costs little."""
+    search = _CountSearch(pipelining_of(task, packing), packing.weights)
+    return search.with_chunks(max(1, search.most() // 4))
+
+
+def halved(task: PackingTask, packing: PlacedPacking, found: Scheduled) -> Scheduled | None:
+    """The schedule with half as many chunks; None for the half of one."""
+    return _scheduled(pipelining_of(task, packing), packing.weights, found.chunks // 2)
+
+
+def without_turns(found: Scheduled) -> Scheduled:
+    """The same messages, each sent as soon as its data are there, in any order."""
+    transfers = found.pipeline.transfers
+    free = replace(transfers, window=np.zeros(len(transfers), np.int64))
+    return Scheduled(found.chunks, replace(found.pipeline, transfers=free))
 
 
 def chunk_counts(weights: Sequence[int], chunks: int) -> list[int]:
@@ -95,60 +98,58 @@ def _power_of_two_near(count: float) -> int:
     return 1 << max(0, exponent)
 
 
-def _candidates(
-    pipelining: Pipelining,
-    weights: Sequence[int],
-    first: int,
-) -> Iterator[Scheduled]:
-    """Twice the chunks while that helps, else half as long as that does.
+class _CountSearch:
+    """Schedules of a packing by their number of chunks on the widest tree."""
 
-    Then between the best and its neighbours.
-    """
-    best: Scheduled | None = None
-    for is_upward in (True, False):
-        for found in _in_direction(pipelining, weights, first, is_upward, best):
-            yield found
-            if best is None or _is_worthwhile(best, found):
-                best = found
-        # More chunks than at first were better, so fewer are not.
-        if best is not None and best.chunks > first:
-            break
-    if best is not None and best.chunks > 1:
-        # Doubling passes over the best number by up to a half.
-        for between in (best.chunks * 3 // 4, best.chunks * 3 // 2):
-            near = _scheduled(pipelining, weights, between)
-            if near is not None:
-                yield near
+    def __init__(self, pipelining: Pipelining, weights: Sequence[int]) -> None:
+        self._pipelining = pipelining
+        self._weights = weights
+        self.tried: dict[int, Scheduled] = {}
 
+    def run(self) -> None:
+        """From the most chunks on ever fewer, quarter by quarter while that costs little.
 
-def _in_direction(
-    pipelining: Pipelining,
-    weights: Sequence[int],
-    first: int,
-    is_upward: bool,
-    best: Scheduled | None,
-) -> Iterator[Scheduled]:
-    """Schedules with ever more, or ever fewer, chunks, until two in a row do not help."""
-    chunks = first if is_upward else first // 2
-    failures = 0
-    while 0 < chunks <= _MOST_CHUNKS and failures < _MOST_FAILURES:
-        found = _scheduled(pipelining, weights, chunks)
+        Then half of the best. In large data the most are mostly the best, so that few
+        schedules are made; times of few chunks are too uneven to tell that of many.
+        """
+        count = self.most()
+        while count and self._is_good(count):
+            count //= 4
+        best = self.best()
+        if best is not None:
+            self._is_good(best.chunks // 2)
+
+    def _is_good(self, count: int) -> bool:
+        """Whether a schedule with so many chunks takes about as long as the fastest with more."""
+        found = self.with_chunks(count)
         if found is None:
-            return
-        yield found
-        if best is None or _is_worthwhile(best, found):
-            best, failures = found, 0
-        else:
-            failures += 1
-        chunks = chunks * 2 if is_upward else chunks // 2
+            # Fewer chunks are larger: each then has a byte at least.
+            return count > 0
+        self.tried[count] = found
+        least_ps = min(other.pipeline.time_ps for other in self.tried.values())
+        return found.pipeline.time_ps <= least_ps * (1 + _WORTH)
 
+    def best(self) -> Scheduled | None:
+        """Of those of about the least time, the one of fewest chunks."""
+        times = [found.pipeline.time_ps for found in self.tried.values()]
+        good_ps = min(times, default=0) * (1 + _WORTH)
+        good = [found for found in self.tried.values() if found.pipeline.time_ps <= good_ps]
+        return min(good, key=lambda found: found.chunks, default=None)
 
-def _is_worthwhile(best: Scheduled, found: Scheduled) -> bool:
-    """Whether a schedule is faster, by a hundredth where it has more chunks."""
-    gain = best.pipeline.time_ps - found.pipeline.time_ps
-    if found.chunks > best.chunks:
-        return gain * _WORTHWHILE_PART > best.pipeline.time_ps
-    return gain > 0
+    def with_chunks(self, count: int) -> Scheduled | None:
+        """The schedule with so many chunks, None where that makes no sense."""
+        return _scheduled(self._pipelining, self._weights, count)
+
+    def most(self) -> int:
+        """The most chunks that make sense, at least 1."""
+        low, high = 1, _MOST_CHUNKS
+        while low < high:
+            middle = (low + high + 1) // 2
+            if _is_sensible(self._pipelining, chunk_counts(self._weights, middle)):
+                low = middle
+            else:
+                high = middle - 1
+        return low
 
 
 def _scheduled(pipelining: Pipelining, weights: Sequence[int], chunks: int) -> Scheduled | None:
