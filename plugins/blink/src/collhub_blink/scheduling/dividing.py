@@ -162,7 +162,8 @@ def _again(share: Share, part: Fraction, time_ns: PipelineTimer) -> TimedSchedul
     task = _task_of(share.plane, part)
     if task is None:
         return None
-    chunks = share.made.scheduled.chunks
+    # Powers of two have small common units, in which the contents are checked.
+    chunks = 1 << (share.made.scheduled.chunks.bit_length() - 1)
     scheduled = schedule(replace(task, chunks=chunks), share.packing)
     if scheduled is None:
         return None

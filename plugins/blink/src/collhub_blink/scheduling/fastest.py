@@ -66,8 +66,10 @@ def _candidates(
         yield from tried
     timed.sort(key=lambda made: made.time_ns)
     # Each packing by the way that suits it better.
-    ways = {id(made.packing): made for made in reversed(timed)}
-    for made in sorted(ways.values(), key=lambda made: made.time_ns):
+    ways: dict[int, TimedSchedule] = {}
+    for made in timed:
+        ways.setdefault(id(made.packing), made)
+    for made in ways.values():
         if made.time_ns <= _NEAR * timed[0].time_ns:
             yield from _finer(task, made, judge)
 

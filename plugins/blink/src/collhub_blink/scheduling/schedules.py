@@ -20,8 +20,9 @@ _MOST_CHUNKS = 1 << 14
 _MOST_MESSAGES = 1 << 20
 # Where messages meet at switches, the simulator has to time every schedule that counts.
 _MOST_MESSAGES_THROUGH_SWITCHES = 1 << 18
-# Each chunk more costs steps, which all who work on the algorithm pay: worth such a part of time.
-_WORTH = 2e-3
+# Each chunk more costs steps, which all who work on the algorithm pay: they must save such parts of
+# the time. Where twice the chunks save a quarter of a percent, filling takes half a percent.
+_WORTH_OF_HALF, _WORTH_OF_QUARTER = 25e-4, 75e-4
 # As many messages of one link may be on their way at once, see
 # `collhub_schedules.Transfers.window`.
 _MOST_ON_THE_WAY = 12
@@ -54,9 +55,9 @@ def schedule(task: PackingTask, packing: PlacedPacking) -> Scheduled | None:
     try:
         search.run()
     except KeyboardInterrupt:
-        if not search.tried:
+        if search.best is None:
             raise
-    return search.best()
+    return search.best
 
 
 def rough(task: PackingTask, packing: PlacedPacking) -> Scheduled | None:
@@ -104,44 +105,37 @@ class _CountSearch:
     def __init__(self, pipelining: Pipelining, weights: Sequence[int]) -> None:
         self._pipelining = pipelining
         self._weights = weights
-        self.tried: dict[int, Scheduled] = {}
+        self.best: Scheduled | None = None
 
     def run(self) -> None:
-        """From the most chunks on ever fewer, quarter by quarter while that costs little.
+        """From the most chunks on ever fewer: quarters, while that costs little, then a half.
 
-        Then half of the best. In large data the most are mostly the best, so that few
-        schedules are made; times of few chunks are too uneven to tell that of many.
+        In large data the most are mostly the best, so that few schedules are made. Times of few
+        chunks are too uneven to tell those of many.
         """
         count = self.most()
-        while count and self._is_good(count):
+        while count and self._is_good(count, _WORTH_OF_QUARTER):
             count //= 4
-        best = self.best()
-        if best is not None:
-            self._is_good(best.chunks // 2)
+        if self.best is not None:
+            self._is_good(self.best.chunks // 2, _WORTH_OF_HALF)
 
-    def _is_good(self, count: int) -> bool:
-        """Whether a schedule with so many chunks takes about as long as the fastest with more."""
+    def _is_good(self, count: int, worth: float) -> bool:
+        """Whether so many chunks are the best so far: if all more take not that much less."""
         found = self.with_chunks(count)
         if found is None:
             # Fewer chunks are larger: each then has a byte at least.
             return count > 0
-        self.tried[count] = found
-        least_ps = min(other.pipeline.time_ps for other in self.tried.values())
-        return found.pipeline.time_ps <= least_ps * (1 + _WORTH)
-
-    def best(self) -> Scheduled | None:
-        """Of those of about the least time, the one of fewest chunks."""
-        times = [found.pipeline.time_ps for found in self.tried.values()]
-        good_ps = min(times, default=0) * (1 + _WORTH)
-        good = [found for found in self.tried.values() if found.pipeline.time_ps <= good_ps]
-        return min(good, key=lambda found: found.chunks, default=None)
+        if self.best is not None and _part_lost(self.best, found) > worth:
+            return False
+        self.best = found
+        return True
 
     def with_chunks(self, count: int) -> Scheduled | None:
         """The schedule with so many chunks, None where that makes no sense."""
         return _scheduled(self._pipelining, self._weights, count)
 
     def most(self) -> int:
-        """The most chunks that make sense, at least 1."""
+        """The most chunks that make sense, at least 1, by bisection."""
         low, high = 1, _MOST_CHUNKS
         while low < high:
             middle = (low + high + 1) // 2
@@ -150,6 +144,11 @@ class _CountSearch:
             else:
                 high = middle - 1
         return low
+
+
+def _part_lost(finer: Scheduled, found: Scheduled) -> float:
+    """What a schedule takes more than one of more chunks, as a part of its time."""
+    return found.pipeline.time_ps / finer.pipeline.time_ps - 1.0
 
 
 def _scheduled(pipelining: Pipelining, weights: Sequence[int], chunks: int) -> Scheduled | None:
