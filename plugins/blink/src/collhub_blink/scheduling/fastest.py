@@ -9,7 +9,15 @@ from collhub_schedules import fastest_of
 
 from collhub_blink.packing.packings import PlacedPacking
 from collhub_blink.packing.task import PackingTask
-from collhub_blink.scheduling.schedules import Scheduled, halved, rough, schedule, without_turns
+from collhub_blink.scheduling.schedules import (
+    WORTH_OF_QUARTER,
+    Scheduled,
+    finest,
+    halved,
+    rough,
+    schedule,
+    without_turns,
+)
 
 # The schedule's own time is not that far from the simulator's: what takes so much longer by it than
 # the fastest so far is not simulated.
@@ -111,13 +119,15 @@ def _both_ways(
 
 def _finer(task: PackingTask, made: TimedSchedule, judge: Judge) -> Iterator[TimedSchedule]:
     """More chunks of a packing, as it went better; or half of them, where these are too many."""
-    found = schedule(task, made.packing)
+    found = finest(task, made.packing)
     if found is None or found.chunks == made.scheduled.chunks:
         return
     is_free = not made.scheduled.has_turns
-    finest = without_turns(found) if is_free else found
-    time_ns = judge(made.packing, finest)
-    yield TimedSchedule(made.packing, finest, time_ns)
+    most = without_turns(found) if is_free else found
+    time_ns = judge(made.packing, most)
+    if time_ns * (1 + WORTH_OF_QUARTER) < made.time_ns:
+        yield TimedSchedule(made.packing, most, time_ns)
+        return
     fewer = halved(task, made.packing, found)
     # Fewer messages wait for each other where chunks are larger.
     if time_ns >= made.time_ns and fewer is not None:
