@@ -13,6 +13,7 @@ def extension_document(algorithm: Algorithm, key: str) -> Mapping[str, Any] | No
     """The first document under a key among the extensions, by name of who made it."""
     for name in sorted(algorithm.extensions):
         extension = algorithm.extensions[name]
+        # Extensions of others may be of any form.
         if not isinstance(extension, dict):
             continue
         found = extension.get(key)

@@ -152,9 +152,11 @@ def _times(
 def _check_units(document: Mapping[str, Any], algorithm: Algorithm) -> None:
     """Refuse a bound for other messages than those of the algorithm."""
     made = algorithm.collective.unit_count
-    if made != document["unit_count"]:
-        message = f"the bound is for {document['unit_count']} units, the algorithm has {made}"
-        raise FlawError("collective", message)
+    stated = document["unit_count"]
+    if made == stated:
+        return
+    message = f"the bound is for {stated} units, the algorithm has {made}"
+    raise FlawError("collective", message)
 
 
 def _check_count(cut: _StatedCut) -> int:
@@ -171,4 +173,6 @@ def _checked_claim(document: Mapping[str, Any], cut: _StatedCut) -> int:
     stated = int(document["lower_bound_ns"])
     if 1000 * stated <= cut.end:
         return stated
-    raise FlawError("bound", f"the cut in time proves {cut.end / 1000:.6g} ns, not {stated} ns")
+    proved_ns = cut.end / 1000
+    message = f"the cut in time proves {proved_ns:.6g} ns, not {stated} ns"
+    raise FlawError("bound", message)

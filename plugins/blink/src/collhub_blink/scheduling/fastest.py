@@ -89,7 +89,8 @@ def _in_order(
     least: int | None = None
     for place, packing in enumerate(packings):
         task.progress(place / len(packings), packing.method)
-        if least is not None and task.collective_bytes * 10**9 / packing.rate >= least:
+        fluid_ns = task.collective_bytes * 10**9 / packing.rate
+        if least is not None and fluid_ns >= least:
             continue
         found = schedule(task, packing)
         if found is None or _is_hopeless(found, least):
@@ -137,4 +138,7 @@ def _finer(task: PackingTask, made: TimedSchedule, judge: Judge) -> Iterator[Tim
 
 def _is_hopeless(found: Scheduled, least_ns: int | None) -> bool:
     """Whether a schedule takes much longer by itself than another by the simulator."""
-    return least_ns is not None and found.pipeline.time_ps > _HOPELESS * 1000 * least_ns
+    if least_ns is None:
+        return False
+    own_ns = found.pipeline.time_ps / 1000
+    return own_ns > _HOPELESS * least_ns

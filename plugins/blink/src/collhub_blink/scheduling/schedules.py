@@ -62,14 +62,18 @@ def schedule(task: PackingTask, packing: PlacedPacking) -> Scheduled | None:
 
 def rough(task: PackingTask, packing: PlacedPacking) -> Scheduled | None:
     """A schedule with a quarter of the most chunks that make sense, which costs little."""
-    search = _CountSearch(pipelining_of(task, packing), packing.weights)
-    return search.with_chunks(max(1, search.most() // 4))
+    pipelining = pipelining_of(task, packing)
+    search = _CountSearch(pipelining, packing.weights)
+    quarter = search.most() // 4
+    return search.with_chunks(max(1, quarter))
 
 
 def finest(task: PackingTask, packing: PlacedPacking) -> Scheduled | None:
     """The schedule with the most chunks that make sense."""
-    search = _CountSearch(pipelining_of(task, packing), packing.weights)
-    return search.with_chunks(search.most())
+    pipelining = pipelining_of(task, packing)
+    search = _CountSearch(pipelining, packing.weights)
+    most = search.most()
+    return search.with_chunks(most)
 
 
 def halved(task: PackingTask, packing: PlacedPacking, found: Scheduled) -> Scheduled | None:
@@ -154,7 +158,8 @@ class _CountSearch:
 
 def _part_lost(finer: Scheduled, found: Scheduled) -> float:
     """What a schedule takes more than one of more chunks, as a part of its time."""
-    return found.pipeline.time_ps / finer.pipeline.time_ps - 1.0
+    more_ps = found.pipeline.time_ps - finer.pipeline.time_ps
+    return more_ps / finer.pipeline.time_ps
 
 
 def _scheduled(pipelining: Pipelining, weights: Sequence[int], chunks: int) -> Scheduled | None:

@@ -41,10 +41,11 @@ class EvacuationBound:
         """The proof in picoseconds; `times`: of all links, as long as those of the bound."""
         if self.since is None:
             return None
-        busy, arrival = int(times.busy[0]), int(times.arrival[0])
+        busy = int(times.busy[0])
+        arrival = int(times.arrival[0])
         since = self.since * busy
         # Only what is left of the last message after its steps is not in whole steps.
-        since[self.node] += arrival - arrival // busy * busy
+        since[self.node] += arrival % busy
         return TimeCut(since)
 
 
@@ -123,7 +124,8 @@ class _ExpandedNetwork:
         arcs = np.where(self._is_wait, total, 1)
         capacity = np.concatenate([arcs, own])
         source = self._last + self._nodes
-        cut = self._flows.least_cut(capacity, source, [self._last + node], total)
+        sinks = [self._last + node]
+        cut = self._flows.least_cut(capacity, source, sinks, total)
         if cut is None:
             return None
         # Who waits stays on its side: one step divides each node's instants.

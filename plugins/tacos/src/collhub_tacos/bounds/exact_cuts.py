@@ -41,10 +41,15 @@ class _MessageFlows:
     def __init__(
         self, network: LinkNetwork, times: LinkTimes, members: Int64Array, share: int
     ) -> None:
-        self._network, self._times = network, times
-        self._members, self._share = members, share
+        self._network = network
+        self._times = times
+        self._members = members
+        self._share = share
         self._flows = FlowNetwork.fed(
-            network.num_nodes, network.source, network.destination, members
+            network.num_nodes,
+            network.source,
+            network.destination,
+            members,
         )
 
     def least_cut(self, time_ps: int, sinks: Int64Array) -> Cut | None:

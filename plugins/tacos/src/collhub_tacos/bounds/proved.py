@@ -52,8 +52,9 @@ def _cut(
     setting: Setting, best: SynthesisCandidate, network: LinkNetwork, times: LinkTimes
 ) -> TimeCut | None:
     """The best cut in time, None where that takes long or messages take no time."""
-    is_large = network.num_nodes * network.num_links > MOST_CELLS
-    if is_large or not network.num_links or not times.busy.min():
+    cells = network.num_nodes * network.num_links
+    is_large = cells > MOST_CELLS
+    if is_large or not cells or not times.busy.min():
         return None
     return tightest_cut(best.collective, network, times, setting.members)
 

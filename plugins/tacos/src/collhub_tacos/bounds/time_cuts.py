@@ -74,8 +74,11 @@ class TimeCuts:
 
     def __init__(self, network: LinkNetwork, times: LinkTimes, demand: CollectiveDemand) -> None:
         paths = ShortestPaths(network.num_nodes, network.source, network.destination, times.arrival)
-        self._network, self._times, self._demand = network, times, demand
-        self._far = np.minimum(paths.lengths(np.arange(network.num_nodes)), _FAR)
+        self._network = network
+        self._times = times
+        self._demand = demand
+        nodes = np.arange(network.num_nodes)
+        self._far = np.minimum(paths.lengths(nodes), _FAR)
 
     def of_set(self, nodes: BoolArray) -> TimeCut:
         """Cut of what must leave a set of nodes, bool[nodes]; with what is left to go then.
@@ -88,10 +91,12 @@ class TimeCuts:
         needed = self._demand.leaving_set(nodes)
         crossed_ps = LinkGroups.one(leaves, needed).time_ps(self._times)
         since = np.where(nodes, 0, crossed_ps)
-        if self._demand.collective.kind not in _TO_EACH or not crossed_ps:
+        is_to_each = self._demand.collective.kind in _TO_EACH
+        if not is_to_each or not crossed_ps:
             return TimeCut(since)
         heads = np.unique(network.destination[leaves])
-        since = since + np.where(nodes, 0, self._far[heads].min(axis=0))
+        from_heads = self._far[heads].min(axis=0)
+        since = since + np.where(nodes, 0, from_heads)
         last = since[self._demand.is_member].max()
         # Who does not take part may be farther away: nothing must get there.
         return TimeCut(np.minimum(since, last))
@@ -132,8 +137,9 @@ class TimeCuts:
 
     def of_nodes(self) -> Iterator[TimeCut]:
         """Cuts of every node alone, and of all but one."""
-        for node in range(self._network.num_nodes):
-            alone = np.arange(self._network.num_nodes) == node
+        nodes = np.arange(self._network.num_nodes)
+        for node in nodes:
+            alone = nodes == node
             yield self.of_set(alone)
             yield self.of_set(~alone)
 
@@ -156,10 +162,13 @@ def tightest_cut(
     demand = CollectiveDemand.of(collective, network, members)
     cuts = TimeCuts(network, times, demand)
     sets = list(known_sets(network))
+    # What leaves a set of an all-gather grows with the set: flows tell which is the slowest.
     if collective.kind is CollectiveKind.ALL_GATHER:
         share = collective.units_per_rank
         sets.extend(slowest_sets(network, times, members, share))
-    found = [cuts.of_distance(), *cuts.of_nodes(), *(cuts.of_set(nodes) for nodes in sets)]
+    found = [cuts.of_distance()]
+    found.extend(cuts.of_nodes())
+    found.extend(cuts.of_set(nodes) for nodes in sets)
     found.sort(key=lambda cut: cut.time_ps, reverse=True)
     raised = [cuts.raised(cut) for cut in found[:_MOST_RAISED]]
     return max(raised, key=lambda cut: cut.time_ps)

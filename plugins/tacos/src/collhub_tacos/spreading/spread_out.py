@@ -320,13 +320,18 @@ def _goal_ps(task: SpreadTask) -> int:
     """Time that no all-gather goes below, for all NPUs: a search may end there."""
     from collhub_tacos.spreading.heterogeneous import fewest_ps
 
-    if task.network.num_nodes * task.network.num_links > MOST_CELLS:
-        return fewest_ps(task.network, task.times, task.origin)
+    network = task.network
+    cells = network.num_nodes * network.num_links
+    if cells > MOST_CELLS:
+        return fewest_ps(network, task.times, task.origin)
     gathering = replace(
-        task.setting.collective, kind=CollectiveKind.ALL_GATHER, unit_count=len(task.origin)
+        task.setting.collective,
+        kind=CollectiveKind.ALL_GATHER,
+        unit_count=len(task.origin),
     )
-    members = np.arange(task.network.num_npus)
-    return tightest_cut(gathering, task.network, task.times, members).time_ps
+    members = np.arange(network.num_npus)
+    cut = tightest_cut(gathering, network, task.times, members)
+    return cut.time_ps
 
 
 def _in_lockstep(task: SpreadTask, progress: Progress) -> SpreadResult:
