@@ -14,7 +14,7 @@ README = Path(__file__).resolve().parents[1] / "README.md"
 
 def test_the_checks_are_for_certificates() -> None:
     checks = collhub_checks()
-    assert [check.name for check in checks] == ["packing", "flow"]
+    assert [check.name for check in checks] == ["packing", "flow", "time-cut"]
     assert {check.subject for check in checks} == {Subject.CERTIFICATE}
 
 

@@ -127,6 +127,39 @@ def ring_full_switch(groups: int, degree: int = 1) -> Topology:
     )
 
 
+def crowds(groups: int, size: int, near_gib: float, far_gib: float) -> Topology:
+    """Full groups of 300 ns a link, and between any two a link of 1 us, from members in turn.
+
+    Rates in GiB/s. Nine groups of four make a dragonfly of 36.
+    """
+    member = np.arange(groups * size)
+    pairs = [(a, b) for a in member for b in member if a != b and a // size == b // size]
+    num_near = len(pairs)
+    for group in range(groups):
+        for other in range(group):
+            one, two = group * size + other % size, other * size + (group - 1) % size
+            pairs += [(one, two), (two, one)]
+    is_near = np.arange(len(pairs)) < num_near
+    source, destination = np.asarray(pairs, np.int64).T
+    rate = GIB * np.where(is_near, near_gib, far_gib)
+    latency = np.where(is_near, 3e-7, 1e-6)
+    return Links(source, destination, rate, latency).topology(
+        f"crowds {groups}x{size}", len(member), len(member)
+    )
+
+
+def drawn(seed: int, nodes: int) -> Topology:
+    """A cycle one way, which connects all, and about twice as many links of random rates."""
+    random = np.random.default_rng(seed)
+    found = {tuple(pair) for pair in random.integers(0, nodes, (2 * nodes, 2)).tolist()}
+    cycle = {(node, (node + 1) % nodes) for node in range(nodes)}
+    pairs = sorted(pair for pair in found | cycle if pair[0] != pair[1])
+    source, destination = np.asarray(pairs, np.int64).T
+    rate = random.choice([25.0, 50.0, 200.0], len(pairs)) * GIB
+    latency = random.choice([3e-7, 1e-6], len(pairs))
+    return Links(source, destination, rate, latency).topology("drawn", nodes, nodes)
+
+
 def _links(groups: int, degree: int) -> Iterator[tuple[int, int, str]]:
     for k in range(groups):
         for j in range(4):

@@ -11,6 +11,7 @@ from typing import Any, cast
 from collhub_schedules import Certificate, LinkCapacities
 
 from collhub_certificates.capacities import capacities_of
+from collhub_certificates.extensions import check_same_collective, extension_document
 from collhub_certificates.flaws import FlawError
 from hub_core.model import Algorithm, CollectiveKind
 from hub_core.network import Topology
@@ -29,7 +30,7 @@ def check_flow(request: CheckRequest, options: NoOptions) -> CheckReport:
     link passes more than its bandwidth (weak duality of the multicommodity flow).
     """
     assert request.algorithm is not None
-    document = _flow_certificate(request.algorithm)
+    document = extension_document(request.algorithm, _KEY)
     if document is None:
         return CheckReport(ok=False, is_applicable=False)
     try:
@@ -44,18 +45,6 @@ def check_flow(request: CheckRequest, options: NoOptions) -> CheckReport:
         facts={"lower_bound_ns": stated},
         details={"lower bound": f"{stated} ns"},
     )
-
-
-def _flow_certificate(algorithm: Algorithm) -> Mapping[str, Any] | None:
-    """The first one among the extensions, by name of who made it."""
-    for name in sorted(algorithm.extensions):
-        extension = algorithm.extensions[name]
-        if not isinstance(extension, dict):
-            continue
-        found = extension.get(_KEY)
-        if isinstance(found, dict):
-            return found
-    return None
 
 
 def _check_claim(document: Mapping[str, Any], bound_ns: Fraction) -> None:
@@ -81,7 +70,7 @@ def _allowed_ns(
         raise FlawError("form", f"the flow certificate cannot be read: {error!r}") from error
     if total <= 0 or min(prices.values()) < 0 or not set(prices) <= set(capacities):
         raise FlawError("prices", "the prices are not those of links, or negative, or all zero")
-    _check_algorithm(document, algorithm)
+    check_same_collective(document, algorithm, "flow certificate")
     return 10**9 * share * _total_distance(pairs, prices, capacities) / total
 
 
@@ -101,20 +90,6 @@ def _pairs(document: Mapping[str, Any]) -> list[tuple[int, list[int]]]:
     if document["parts"] != len(ranks):
         raise ValueError("a share is the whole by the number of ranks")
     return [(giver, [taker for taker in takers if taker != giver]) for giver in givers]
-
-
-def _check_algorithm(document: Mapping[str, Any], algorithm: Algorithm) -> None:
-    """Refuse the certificate of another size or collective."""
-    made = algorithm.collective
-    stated_bytes = document["collective_bytes"]
-    is_same_size = algorithm.collective_bytes in (None, stated_bytes)
-    # An algorithm among some NPUs is custom: its name cannot be compared.
-    is_custom = made.kind is CollectiveKind.CUSTOM
-    stated_kind = CollectiveKind(document["collective"])
-    is_same_kind = is_custom or made.kind == stated_kind
-    if is_same_size and is_same_kind:
-        return
-    raise FlawError("collective", "the flow certificate is for another collective or size")
 
 
 def _total_distance(

@@ -25,4 +25,10 @@ def collhub_checks() -> Sequence[Check]:
             "lower bound of an all-to-all, scatter or gather, recomputed from prices of links",
             "collhub_certificates.flow_bounds:check_flow",
         ),
+        Check(
+            "time-cut",
+            Subject.CERTIFICATE,
+            "lower bound of any collective in messages of one size, recounted across a cut in time",
+            "collhub_certificates.time_cuts:check_time_cut",
+        ),
     ]

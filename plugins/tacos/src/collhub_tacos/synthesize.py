@@ -7,8 +7,7 @@ from dataclasses import asdict, dataclass, replace
 
 from collhub_schedules import Transfers
 
-from collhub_tacos.bounds.evacuation import evacuation_of
-from collhub_tacos.bounds.lower_bounds import lower_bounds_ps
+from collhub_tacos.bounds.proved import proved_bounds
 from collhub_tacos.judging import (
     MOST_JUDGED,
     algorithm_for,
@@ -16,7 +15,6 @@ from collhub_tacos.judging import (
     whole_ns,
     whole_with_time,
 )
-from collhub_tacos.networks.link_network import LinkNetwork
 from collhub_tacos.options import TacosOptions
 from collhub_tacos.phases.candidate import SynthesisCandidate
 from collhub_tacos.search import fastest_candidate
@@ -53,12 +51,13 @@ def _synthesize(request: SynthesisRequest, options: TacosOptions) -> SynthesisRe
     best = fastest_candidate(setting, request)
     _check_memory(setting, best.num_transfers)
     made = _made(setting, request, best)
-    bounds = _bounds_ns(setting, best, made.time_ns)
+    proved = proved_bounds(setting, best, made.time_ns)
+    bounds = proved.bounds_ns
     statistics = _statistics(setting, request, best)
     algorithm = replace(
         made.algorithm,
         provenance=_provenance(request, options),
-        extensions={_NAME: _record(setting, statistics, made.time_ns, bounds)},
+        extensions={_NAME: _record(setting, statistics, made.time_ns, bounds) | proved.proof},
     )
     is_partial = setting.wanted is not None
     return SynthesisResult(
@@ -134,27 +133,6 @@ def _check_memory(setting: Setting, num_transfers: int) -> None:
         cure="give -O memory=..., or make the steps of some ranks alone: --write-ranks 0,17",
         code="memory",
     )
-
-
-def _bounds_ns(setting: Setting, best: SynthesisCandidate, time_ns: int) -> dict[str, int]:
-    """Lower bounds for messages of the size that was chosen, rounded down.
-
-    `fluid` for those of any size; `evacuation` where no other one is attained.
-    """
-    # Switches are nodes like others: no NPU gets more than its links bring.
-    network = LinkNetwork.of(setting.network.topology)
-    collective = best.collective
-    # Where the bytes do not divide evenly, some messages have a byte less: no bound may count it.
-    size = max(1, setting.collective_bytes // collective.unit_count)
-    bounds = lower_bounds_ps(collective, network, setting.members, size, setting.occupancy)
-    largest = max((bound for name, bound in bounds.items() if name != "fluid"), default=0)
-    # Where another bound is attained, flows could only say the same.
-    if time_ns > whole_ns(largest) and not setting.has_relays:
-        times = network.link_times(size, setting.occupancy)
-        evacuation = evacuation_of(collective, network, times, best.chunks, largest)
-        if evacuation is not None:
-            bounds["evacuation"] = evacuation.time_ps
-    return {name: bound // 1000 for name, bound in bounds.items()}
 
 
 def _statistics(

@@ -18,9 +18,11 @@ def check(request: CheckRequest, options: WarmOptions) -> CheckReport:
 def _run_every_kernel() -> None:
     # Imported here, as the work of this plugin is: for the kernels.
     from collhub_tacos.bounds.evacuation import evacuation_bound
-    from collhub_tacos.progress import silent
+    from collhub_tacos.progress import silent, unreported
     from collhub_tacos.search import fastest_candidate
     from collhub_tacos.setting import Setting
+    from collhub_tacos.spreading.deadlines import before_deadlines
+    from collhub_tacos.spreading.heterogeneous import find_all_gather
     from collhub_tacos.spreading.matching import matched_all_gather
     from collhub_tacos.synthesize import synthesize
 
@@ -42,3 +44,7 @@ def _run_every_kernel() -> None:
     times = mesh.link_times(mesh.units(1))
     matched_all_gather(mesh.network, times, mesh.members)
     evacuation_bound(mesh.network, times, mesh.members)
+    begin = find_all_gather(mesh.network, times, mesh.members)
+    before_deadlines(
+        mesh.network, times, mesh.members, begin, goal_ps=0, first_seed=0, report=unreported
+    )

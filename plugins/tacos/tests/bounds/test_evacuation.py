@@ -75,6 +75,14 @@ def test_a_search_that_begins_at_another_bound_ends_at_the_same():
     assert evacuation_bound(network, times, origin, found.time_ps).time_ps == found.time_ps
 
 
+def test_a_bound_within_a_step_is_not_rounded_up():
+    # Two links one after the other, each of 1300 ps, of which it is busy for 1000.
+    network = _network(3, [(0, 1), (1, 2), (2, 0)])
+    times = LinkTimes(np.full(3, 1000), np.full(3, 1300))
+    found = evacuation_bound(network, times, np.arange(3), 2600)
+    assert (found.time_ps, found.since) == (2600, None)
+
+
 def test_a_reduce_scatter_is_bounded_backwards():
     # 0 sends to all, but gets from one link alone: hard for the all-gather, easy backwards.
     pairs = [(0, 1), (0, 2), (0, 3), (1, 2), (2, 3), (3, 1), (1, 0)]

@@ -9,11 +9,21 @@ from collhub_schedules import fastest_of
 
 from collhub_blink.packing.packings import PlacedPacking
 from collhub_blink.packing.task import PackingTask
-from collhub_blink.scheduling.schedules import Scheduled, Schedules, best_schedule, coarser
+from collhub_blink.scheduling.schedules import (
+    WORTH_OF_QUARTER,
+    Scheduled,
+    finest,
+    halved,
+    rough,
+    schedule,
+    without_turns,
+)
 
 # The schedule's own time is not that far from the simulator's: what takes so much longer by it than
 # the fastest so far is not simulated.
 _HOPELESS = 1.3
+# Rough schedules that take longer than so many times the fastest get no faster than it.
+_NEAR = 1.06
 
 Judge = Callable[[PlacedPacking, Scheduled], int]
 """Time in nanoseconds of a schedule of a packing."""
@@ -49,45 +59,86 @@ def _candidates(
     packings: Sequence[PlacedPacking],
     judge: Judge,
 ) -> Iterator[TimedSchedule]:
-    """Every packing with its best number of chunks.
-
-    Unless its rate alone makes it slower than what there is.
-    """
+    """Rough schedules of all packings first, then finer ones of those that are near the fastest."""
     if task.budget.is_interrupted:
         # Ctrl-C has ended a proof: the first packing stands, and the result comes at once.
         packings = packings[:1]
-    least: int | None = None
-    near = 1
+    if task.chunks is not None or task.network.is_switchless:
+        yield from _in_order(task, packings, judge)
+        return
+    timed: list[TimedSchedule] = []
     for place, packing in enumerate(packings):
         task.progress(place / len(packings), packing.method)
-        # Its rate alone makes it slower than what there is.
-        if least is not None and task.collective_bytes * 10**9 / packing.rate >= least:
+        tried = list(_both_ways(packing, rough(task, packing), judge, timed))
+        timed.extend(tried)
+        yield from tried
+    timed.sort(key=lambda made: made.time_ns)
+    # Each packing by the way that suits it better.
+    ways: dict[int, TimedSchedule] = {}
+    for made in timed:
+        ways.setdefault(id(made.packing), made)
+    for made in ways.values():
+        if made.time_ns <= _NEAR * timed[0].time_ns:
+            yield from _finer(task, made, judge)
+
+
+def _in_order(
+    task: PackingTask, packings: Sequence[PlacedPacking], judge: Judge
+) -> Iterator[TimedSchedule]:
+    """Every packing by its own schedule, unless its rate alone makes it slower than another."""
+    least: int | None = None
+    for place, packing in enumerate(packings):
+        task.progress(place / len(packings), packing.method)
+        fluid_ns = task.collective_bytes * 10**9 / packing.rate
+        if least is not None and fluid_ns >= least:
             continue
-        worth_timing = _worth_timing(task, packing, near)
-        if not worth_timing:
+        found = schedule(task, packing)
+        if found is None or _is_hopeless(found, least):
             continue
-        # Packings of one network want about as many chunks.
-        near = worth_timing[0].chunks
-        for scheduled in worth_timing:
-            if least is not None and scheduled.pipeline.time_ps > _HOPELESS * 1000 * least:
-                continue
-            time_ns = judge(packing, scheduled)
-            least = time_ns if least is None else min(least, time_ns)
-            yield TimedSchedule(packing, scheduled, time_ns)
+        time_ns = judge(packing, found)
+        least = time_ns if least is None else min(least, time_ns)
+        yield TimedSchedule(packing, found, time_ns)
 
 
-def _worth_timing(task: PackingTask, packing: PlacedPacking, near: int) -> list[Scheduled]:
-    """The best schedule, and where messages meet at switches coarser ones as well.
+def _both_ways(
+    packing: PlacedPacking,
+    found: Scheduled | None,
+    judge: Judge,
+    before: Sequence[TimedSchedule],
+) -> Iterator[TimedSchedule]:
+    """A schedule with turns on every link and without, unless it is far slower than others.
 
-    Their order there is not the schedule's to decide: of larger chunks, fewer wait for each
-    other. The one with the stated number of chunks, where that is stated.
+    The order of messages that meet at switches is not the schedule's to decide: some go better
+    without turns.
     """
-    schedules = Schedules(task, packing)
-    if task.chunks is not None:
-        return [schedules.stated(task.chunks)]
-    found = best_schedule(schedules, near)
-    if found is None:
-        return []
-    if task.network.is_switchless:
-        return [found]
-    return [found, *coarser(schedules, found)]
+    least = min((made.time_ns for made in before), default=None)
+    if found is None or _is_hopeless(found, least):
+        return
+    for scheduled in (found, without_turns(found)):
+        yield TimedSchedule(packing, scheduled, judge(packing, scheduled))
+
+
+def _finer(task: PackingTask, made: TimedSchedule, judge: Judge) -> Iterator[TimedSchedule]:
+    """More chunks of a packing, as it went better; or half of them, where these are too many."""
+    found = finest(task, made.packing)
+    if found is None or found.chunks == made.scheduled.chunks:
+        return
+    is_free = not made.scheduled.has_turns
+    most = without_turns(found) if is_free else found
+    time_ns = judge(made.packing, most)
+    if time_ns * (1 + WORTH_OF_QUARTER) < made.time_ns:
+        yield TimedSchedule(made.packing, most, time_ns)
+        return
+    fewer = halved(task, made.packing, found)
+    # Fewer messages wait for each other where chunks are larger.
+    if time_ns >= made.time_ns and fewer is not None:
+        between = without_turns(fewer) if is_free else fewer
+        yield TimedSchedule(made.packing, between, judge(made.packing, between))
+
+
+def _is_hopeless(found: Scheduled, least_ns: int | None) -> bool:
+    """Whether a schedule takes much longer by itself than another by the simulator."""
+    if least_ns is None:
+        return False
+    own_ns = found.pipeline.time_ps / 1000
+    return own_ns > _HOPELESS * least_ns

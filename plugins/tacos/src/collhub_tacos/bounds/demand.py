@@ -107,3 +107,23 @@ class CollectiveDemand:
         has_root = self.root >= 0 and bool(nodes[self.root])
         leaving = self.leaving(np.asarray([inside]), np.asarray([has_root]))
         return int(leaving[0])
+
+    def between(self, begins: BoolArray, ends: BoolArray) -> int:
+        """Messages that must get from some nodes to others, both bool[nodes] and disjoint."""
+        inside = int(np.sum(begins & self.is_member))
+        outside = int(np.sum(ends & self.is_member))
+        # Who sends to the root is outside of what holds it, wherever else that may be.
+        places = ~ends if self.collective.kind.traits.to_root else begins
+        has_root = self.root >= 0 and bool(places[self.root])
+        chunks = _LEAVING[self.collective.kind](
+            np.asarray([inside]), np.asarray([outside]), np.asarray([has_root])
+        )
+        return int(chunks[0]) * self.collective.units_per_rank
+
+    def ends(self) -> tuple[BoolArray, BoolArray]:
+        """Members from which data go, and those to which, bool[nodes] each."""
+        is_root = np.arange(len(self.is_member)) == self.root
+        traits = self.collective.kind.traits
+        begins = is_root if traits.is_rooted and not traits.to_root else self.is_member
+        ends = is_root if traits.to_root else self.is_member
+        return begins, ends

@@ -15,6 +15,7 @@ from collhub_columns import Int64Array
 from collhub_packing.flows import FlowNetwork
 from collhub_schedules import Chunks
 
+from collhub_tacos.bounds.time_cuts import TimeCut
 from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
 from collhub_tacos.networks.transposition import transposed
 from hub_core.model import Collective, CollectiveKind
@@ -25,11 +26,27 @@ MOST_CELLS = 1 << 19
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EvacuationBound:
-    """No all-gather ends before `time_ps`: by step `steps - 1` not all chunks can be at `node`."""
+    """No all-gather ends before `time_ps`: by step `steps - 1` not all chunks can be at `node`.
+
+    `since`: int64[nodes], steps after which the least cut has a node on the far side, the proof;
+    None where that is the bound from which the search began.
+    """
 
     time_ps: int
     steps: int
     node: int
+    since: Int64Array | None = None
+
+    def time_cut(self, times: LinkTimes) -> TimeCut | None:
+        """The proof in picoseconds; `times`: of all links, as long as those of the bound."""
+        if self.since is None:
+            return None
+        busy = int(times.busy[0])
+        arrival = int(times.arrival[0])
+        since = self.since * busy
+        # Only what is left of the last message after its steps is not in whole steps.
+        since[self.node] += arrival % busy
+        return TimeCut(since)
 
 
 def evacuation_bound(
@@ -53,17 +70,19 @@ def evacuation_bound(
     busy, arrival = int(times.busy[0]), int(times.arrival[0])
     lag = max(1, arrival // busy)
     own = np.bincount(origin, minlength=network.num_npus).astype(np.int64)
-    # Before any step, the last one must have begun, at least.
-    steps = max(lag, lag + -(-(at_least_ps - arrival) // busy))
-    binding = 0
+    # The other bound need not be at the end of a step: what it tells is rounded down.
+    steps = max(lag, lag + (at_least_ps - arrival) // busy)
+    binding, since = 0, None
     for node in range(network.num_npus):
         while True:
             if (steps + 1) * network.num_nodes * network.num_npus > most_cells:
                 return None
-            if _ExpandedNetwork(network, lag, steps).reaches(own, node):
+            held_back = _ExpandedNetwork(network, lag, steps).held_back(own, node)
+            if held_back is None:
                 break
-            steps, binding = steps + 1, node
-    return EvacuationBound((steps - lag) * busy + arrival, steps, binding)
+            steps, binding, since = steps + 1, node, held_back
+    time_ps = max(at_least_ps, (steps - lag) * busy + arrival)
+    return EvacuationBound(time_ps, steps, binding, since)
 
 
 def evacuation_of(
@@ -96,10 +115,20 @@ class _ExpandedNetwork:
         self._nodes = nodes
         self._flows = FlowNetwork.fed((steps + 1) * nodes, tails, heads, np.arange(nodes))
 
-    def reaches(self, own: Int64Array, node: int) -> bool:
-        """Whether as many chunks as there are can be at a node in the end."""
+    def held_back(self, own: Int64Array, node: int) -> Int64Array | None:
+        """Steps after which nodes are beyond the least cut, where not all chunks can be at `node`.
+
+        int64[nodes], more than the last step for those that never are; None where all can be there.
+        """
         total = int(own.sum())
         arcs = np.where(self._is_wait, total, 1)
         capacity = np.concatenate([arcs, own])
         source = self._last + self._nodes
-        return self._flows.max_flow(capacity, source, self._last + node) == total
+        sinks = [self._last + node]
+        cut = self._flows.least_cut(capacity, source, sinks, total)
+        if cut is None:
+            return None
+        # Who waits stays on its side: one step divides each node's instants.
+        is_beyond = cut.side[:-1].reshape(-1, self._nodes)
+        before: Int64Array = np.sum(~is_beyond, axis=0)
+        return before

@@ -76,7 +76,7 @@ def _cuts(
     demand: CollectiveDemand, network: LinkNetwork, node_sets: Sequence[BoolArray]
 ) -> Iterator[LinkGroups]:
     """Links out of node sets and out of their complements."""
-    for nodes in (*_slabs(network), *_groups(network), *node_sets):
+    for nodes in (*known_sets(network), *node_sets):
         for side in (nodes, ~nodes):
             leaves = side[network.source] & ~side[network.destination]
             yield LinkGroups.one(leaves, demand.leaving_set(side))
@@ -120,6 +120,12 @@ def _coordinates(network: LinkNetwork) -> Iterator[Int64Array]:
     for dimension in network.topology.dimensions:
         yield np.arange(network.num_nodes) // stride % dimension.size
         stride *= dimension.size
+
+
+def known_sets(network: LinkNetwork) -> Iterator[BoolArray]:
+    """Sets that narrow links may divide from the rest: slabs and named groups, bool[nodes]."""
+    yield from _slabs(network)
+    yield from _groups(network)
 
 
 def _slabs(network: LinkNetwork) -> Iterator[BoolArray]:

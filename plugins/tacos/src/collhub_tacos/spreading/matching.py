@@ -13,6 +13,7 @@ from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
 from collhub_tacos.networks.reach import unreachable
 from collhub_tacos.progress import FractionReport, Progress, named, silent, unreported
 from collhub_tacos.schedules.link_schedule import LinkSchedule
+from collhub_tacos.spreading.matching_state import new_state
 from collhub_tacos.spreading.seed_search import Best, best_of_seeds
 from collhub_tacos.spreading.step_lengths import step_lengths
 
@@ -127,44 +128,24 @@ class _MatchedSpread:
     ) -> LinkSchedule | None:
         """What a seed gives, None where that takes `most_ps` or more."""
         # Imported here: numba takes a second.
-        from collhub_tacos.spreading.matching_kernel import InLinks, SpreadState, advance
+        from collhub_tacos.spreading.matching_kernel import InLinks, advance
 
-        network, chunks = self._network, len(self._origin)
+        network, origin = self._network, self._origin
         lag = -(-self._arrival_ps // self._step_ps)
-        links = InLinks(network.indptr, network.source, self._hops, lag)
-        most_sent = chunks * network.num_nodes
-        chunk, link, step = (np.zeros(most_sent, np.int64) for _ in range(3))
-        held, missing = self._held(), self._missing()
-        state = SpreadState(
-            held,
-            held.copy(),
-            self._near(),
-            chunk,
-            link,
-            step,
-            np.asarray([0, 0, 0, missing, 0], np.int64),
-            np.asarray([seed], np.uint64),
-        )
-        while not advance(links, state, self._needed, self._last_step(most_ps), _SLICE):
+        # A hundredth of a link for every node decides between what is about equal.
+        noise = network.num_nodes / 100
+        links = InLinks(network.indptr, network.source, self._hops, noise)
+        # Nobody can bring anything nearer than 0 to those who need nothing.
+        near = np.where(self._needed, self._hops[origin], 0).astype(np.int16)
+        state = new_state(network, origin, near, self._needed, seed)
+        missing = int(state.counter[3])
+        last_step = self._last_step(most_ps)
+        while not advance(links, state, self._needed, lag, last_step, _SLICE):
             progress(1 - state.counter[3] / missing)
         if state.counter[3]:
             return None
         sent = state.counter[0]
-        return self._made(chunk[:sent], link[:sent], step[:sent])
-
-    def _held(self) -> BoolArray:
-        held = np.zeros((len(self._origin), self._network.num_nodes), np.bool_)
-        held[np.arange(len(self._origin)), self._origin] = True
-        return held
-
-    def _missing(self) -> int:
-        """Pairs of a chunk and who must still get it."""
-        return len(self._origin) * int(self._needed.sum()) - int(self._needed[self._origin].sum())
-
-    def _near(self) -> Int16Array:
-        near = self._hops[self._origin]
-        # Nobody can bring anything nearer than 0 to those who need nothing.
-        return np.where(self._needed, near, 0).astype(np.int16)
+        return self._made(state.chunk[:sent], state.link[:sent], state.step[:sent])
 
     def _last_step(self, most_ps: int | None) -> int:
         """Step in which nothing may be sent any more."""

@@ -10,6 +10,7 @@ import numpy as np
 from collhub_columns import BoolArray, Int64Array
 from collhub_schedules import fastest_of
 
+from collhub_tacos.bounds.time_cuts import MOST_CELLS, tightest_cut
 from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
 from collhub_tacos.networks.path_network import PathNetwork
 from collhub_tacos.networks.translation import Translations
@@ -26,7 +27,7 @@ from collhub_tacos.spreading.staged import (
     staged_all_gathers,
     staged_broadcasts,
 )
-from hub_core.model import InputError
+from hub_core.model import CollectiveKind, InputError
 
 _MOST_SEEDS = 20
 # Numbers of (link, chunk) pairs, by which the cost of a kernel goes, and of transfers.
@@ -258,7 +259,8 @@ def _symmetric(translations: Translations, task: SpreadTask, progress: Progress)
 
 
 def _by_events(task: SpreadTask, progress: Progress) -> SpreadResult:
-    """Causal events on links of any times."""
+    """Causal events on links of any times and, where that is not at the bound, by deadlines."""
+    from collhub_tacos.spreading.deadlines import MOST_LOOKS, before_deadlines, looks
     from collhub_tacos.spreading.heterogeneous import find_all_gather
 
     found = find_all_gather(
@@ -271,18 +273,29 @@ def _by_events(task: SpreadTask, progress: Progress) -> SpreadResult:
         progress,
         task.members(),
     )
-    return task.result(found.result, "events", found.seed, found.is_interrupted)
+    is_small = looks(task.network, len(task.origin)) <= MOST_LOOKS
+    if found.is_interrupted or not (is_small and task.is_everywhere):
+        return task.result(found.result, "events", found.seed, found.is_interrupted)
+    earlier = before_deadlines(
+        task.network,
+        task.times,
+        task.origin,
+        found,
+        goal_ps=_goal_ps(task),
+        first_seed=task.setting.seed,
+        report=named(progress, "meeting deadlines"),
+    )
+    kernel = "events" if earlier.result is found.result else "deadlines"
+    return task.result(earlier.result, kernel, earlier.seed, earlier.is_interrupted)
 
 
 def _in_steps(task: SpreadTask, progress: Progress) -> SpreadResult:
     """Equal steps in lockstep and, where that is not at the bound, by matchings."""
-    from collhub_tacos.spreading.homogeneous import fewest_steps
     from collhub_tacos.spreading.matching import best_matched_all_gather
 
     # Mostly at the bound, and the cheapest of all.
     found = _in_lockstep(task, progress)
-    busy, arrival = int(task.times.busy[0]), int(task.times.arrival[0])
-    goal_ps = (fewest_steps(task.network, task.origin) - 1) * busy + arrival
+    goal_ps = _goal_ps(task)
     # Where all nodes do alike, messages meet least: no simulator likes another order better.
     is_regular = found.kernel == "symmetric" and not task.times.is_uniform
     is_good = found.time_ps <= goal_ps or is_regular or found.is_interrupted
@@ -301,6 +314,24 @@ def _in_steps(task: SpreadTask, progress: Progress) -> SpreadResult:
     if matched.result.time_ps >= found.time_ps:
         return found
     return task.result(matched.result, "matching", matched.seed, matched.is_interrupted)
+
+
+def _goal_ps(task: SpreadTask) -> int:
+    """Time that no all-gather goes below, for all NPUs: a search may end there."""
+    from collhub_tacos.spreading.heterogeneous import fewest_ps
+
+    network = task.network
+    cells = network.num_nodes * network.num_links
+    if cells > MOST_CELLS:
+        return fewest_ps(network, task.times, task.origin)
+    gathering = replace(
+        task.setting.collective,
+        kind=CollectiveKind.ALL_GATHER,
+        unit_count=len(task.origin),
+    )
+    members = np.arange(network.num_npus)
+    cut = tightest_cut(gathering, network, task.times, members)
+    return cut.time_ps
 
 
 def _in_lockstep(task: SpreadTask, progress: Progress) -> SpreadResult:

@@ -1,0 +1,58 @@
+"""Chunks of a packing: rough, finest, halved, and without turns."""
+
+from __future__ import annotations
+
+from blink_requests import MIB, synthesized
+from collhub_blink.options import BlinkOptions
+from collhub_blink.packing.task import PackingTask
+from collhub_blink.scheduling.schedules import finest, halved, rough, schedule, without_turns
+from collhub_blink.synthesize import packings_of
+
+import hub_core
+from hub_core import Collective, CollectiveKind, parse_topology
+from hub_core.network import Occupancy
+from hub_core.plugin_api import SynthesisRequest
+
+
+def _task(topology: str) -> PackingTask:
+    network = parse_topology(topology)
+    npus = network.num_npus
+    gather = Collective(CollectiveKind.ALL_GATHER, npus, npus, in_place=True)
+    everyone = tuple(range(npus))
+    request = SynthesisRequest(gather, network, 64 * MIB, everyone, Occupancy.SERIALIZATION)
+    return PackingTask.of(request, BlinkOptions())
+
+
+def test_rough_schedules_have_a_quarter_of_the_finest_chunks() -> None:
+    task = _task("dgx-a100")
+    packing = packings_of(task)[0]
+    most = finest(task, packing)
+    assert most is not None
+    quarter, half = rough(task, packing), halved(task, packing, most)
+    assert quarter is not None
+    assert half is not None
+    assert (quarter.chunks, half.chunks) == (most.chunks // 4, most.chunks // 2)
+
+
+def test_the_chosen_chunks_cost_less_than_a_percent() -> None:
+    task = _task("dgx1v")
+    for packing in packings_of(task):
+        most, found = finest(task, packing), schedule(task, packing)
+        assert most is not None
+        assert found is not None
+        assert found.chunks <= most.chunks
+        assert found.pipeline.time_ps <= 1.01 * most.pipeline.time_ps
+
+
+def test_without_turns_the_same_messages_are_sent() -> None:
+    task = _task("dgx-a100")
+    found = rough(task, packings_of(task)[0])
+    assert found is not None
+    free = without_turns(found)
+    assert (found.has_turns, free.has_turns) == (True, False)
+    assert (free.pipeline.transfers.start == found.pipeline.transfers.start).all()
+
+
+def test_what_goes_without_turns_behind_switches_is_right() -> None:
+    made = synthesized("all-gather", "dgx-a100:2", 256 * MIB, trees="fewest")
+    assert hub_core.verify(made.algorithm).ok

@@ -1,0 +1,174 @@
+"""Cuts in time: what cannot be at a node before an instant, whatever the algorithm.
+
+A time tau(v) for every node divides all (node, instant) in those before tau(v) and those from then
+on. Data that are at a node u with tau(u) <= 0 at first, and must be at a node w of the greatest
+tau(w) = T, go from the one side to the other before T only by a message that leaves some u at
+tau(u) or later and arrives at v before tau(v). Link l from u to v begins at most
+ceil((tau(v) - tau(u) - arrival(l)) / busy(l)) such messages. Where these are fewer than the
+messages that must go, nothing ends before T. Least cuts of networks expanded in time are such cuts
+(Ford and Fulkerson, Operations Research 6, 1958), as are cuts of the network itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+from collhub_columns import BoolArray, Int64Array
+
+from collhub_tacos.bounds.demand import CollectiveDemand
+from collhub_tacos.bounds.exact_cuts import slowest_sets
+from collhub_tacos.bounds.link_groups import LinkGroups
+from collhub_tacos.bounds.lower_bounds import known_sets
+from collhub_tacos.networks.distances import ShortestPaths
+from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
+from collhub_tacos.networks.transposition import transposed
+from hub_core.model import Collective, CollectiveKind
+
+# Kinds of which all that leaves a set must get to each member outside it.
+_TO_EACH = frozenset(
+    {CollectiveKind.ALL_GATHER, CollectiveKind.BROADCAST, CollectiveKind.ALL_REDUCE}
+)
+_MIRRORED = {
+    CollectiveKind.REDUCE_SCATTER: CollectiveKind.ALL_GATHER,
+    CollectiveKind.REDUCE: CollectiveKind.BROADCAST,
+}
+_FAR = 1 << 60
+# Of the latest cuts so many are tried with each node later than the rest.
+_MOST_RAISED = 6
+
+MOST_CELLS = 1 << 16
+"""Nodes times links up to which `tightest_cut` takes about a second."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TimeCut:
+    """`since_ps`: int64[nodes], from when on a node is on the far side; the end is the greatest."""
+
+    since_ps: Int64Array
+
+    @property
+    def time_ps(self) -> int:
+        """Instant before which the collective cannot end."""
+        return int(self.since_ps.max(initial=0))
+
+    @property
+    def reversed(self) -> TimeCut:
+        """The same of the collective that goes backwards in time, on the transposed network."""
+        return TimeCut(self.time_ps - self.since_ps)
+
+    def num_messages(self, network: LinkNetwork, times: LinkTimes) -> int:
+        """Messages that can cross at most."""
+        begin, end = self.since_ps[network.source], self.since_ps[network.destination]
+        crossing = -((begin + times.arrival - end) // times.busy)
+        return int(np.maximum(crossing, 0).sum())
+
+    def num_needed(self, demand: CollectiveDemand) -> int:
+        """Messages that must cross at least."""
+        return demand.between(self.since_ps <= 0, self.since_ps >= self.time_ps)
+
+
+class TimeCuts:
+    """Cuts in time of a collective on a network, each of which holds."""
+
+    def __init__(self, network: LinkNetwork, times: LinkTimes, demand: CollectiveDemand) -> None:
+        paths = ShortestPaths(network.num_nodes, network.source, network.destination, times.arrival)
+        self._network = network
+        self._times = times
+        self._demand = demand
+        nodes = np.arange(network.num_nodes)
+        self._far = np.minimum(paths.lengths(nodes), _FAR)
+
+    def of_set(self, nodes: BoolArray) -> TimeCut:
+        """Cut of what must leave a set of nodes, bool[nodes]; with what is left to go then.
+
+        The last of it comes to the head of some link out of the set, and goes on to whoever is
+        farthest from all heads, if everybody must get it.
+        """
+        network = self._network
+        leaves = nodes[network.source] & ~nodes[network.destination]
+        needed = self._demand.leaving_set(nodes)
+        crossed_ps = LinkGroups.one(leaves, needed).time_ps(self._times)
+        since = np.where(nodes, 0, crossed_ps)
+        is_to_each = self._demand.collective.kind in _TO_EACH
+        if not is_to_each or not crossed_ps:
+            return TimeCut(since)
+        heads = np.unique(network.destination[leaves])
+        from_heads = self._far[heads].min(axis=0)
+        since = since + np.where(nodes, 0, from_heads)
+        last = since[self._demand.is_member].max()
+        # Who does not take part may be farther away: nothing must get there.
+        return TimeCut(np.minimum(since, last))
+
+    def of_distance(self) -> TimeCut:
+        """Cut between two members that are farthest from one another, if one needs the other."""
+        begin, end = self._demand.ends()
+        between = np.where(np.outer(begin, end), self._far, -1)
+        between[between >= _FAR] = -1
+        start, last = divmod(int(np.argmax(between)), self._network.num_nodes)
+        return TimeCut(np.minimum(self._far[start], max(0, between[start, last])))
+
+    def raised(self, cut: TimeCut) -> TimeCut:
+        """The cut with one node later than all others, as long as too few messages cross.
+
+        After what comes last to its neighbours some of it must still come to a node from them.
+        """
+        best = cut
+        if self._demand.collective.kind not in _TO_EACH:
+            return best
+        for node in np.flatnonzero(self._demand.is_member & (cut.since_ps > 0)).tolist():
+            # The later of two instants, of which the first is known to hold.
+            low, high = best.time_ps, 2 * cut.time_ps
+            while low < high:
+                middle = (low + high + 1) // 2
+                since = cut.since_ps.copy()
+                since[node] = middle
+                later = TimeCut(since)
+                if self._holds(later):
+                    low, best = middle, later
+                else:
+                    high = middle - 1
+        return best
+
+    def _holds(self, cut: TimeCut) -> bool:
+        crossing = cut.num_messages(self._network, self._times)
+        return crossing < cut.num_needed(self._demand)
+
+    def of_nodes(self) -> Iterator[TimeCut]:
+        """Cuts of every node alone, and of all but one."""
+        nodes = np.arange(self._network.num_nodes)
+        for node in nodes:
+            alone = nodes == node
+            yield self.of_set(alone)
+            yield self.of_set(~alone)
+
+
+def tightest_cut(
+    collective: Collective, network: LinkNetwork, times: LinkTimes, members: Int64Array
+) -> TimeCut:
+    """The latest of the cuts of single nodes, slabs, groups, distances and, of all-gathers, flows.
+
+    Reductions go backwards in time on the transposed network, and so do their cuts. For
+    `MOST_CELLS`. Raises `InputError` where flows would overflow.
+    """
+    mirrored = _MIRRORED.get(collective.kind)
+    if mirrored is not None:
+        forwards = replace(collective, kind=mirrored)
+        turned = transposed(network)
+        rows = np.lexsort((network.destination, network.source))
+        back = LinkTimes(times.busy[rows], times.arrival[rows])
+        return tightest_cut(forwards, turned, back, members).reversed
+    demand = CollectiveDemand.of(collective, network, members)
+    cuts = TimeCuts(network, times, demand)
+    sets = list(known_sets(network))
+    # What leaves a set of an all-gather grows with the set: flows tell which is the slowest.
+    if collective.kind is CollectiveKind.ALL_GATHER:
+        share = collective.units_per_rank
+        sets.extend(slowest_sets(network, times, members, share))
+    found = [cuts.of_distance()]
+    found.extend(cuts.of_nodes())
+    found.extend(cuts.of_set(nodes) for nodes in sets)
+    found.sort(key=lambda cut: cut.time_ps, reverse=True)
+    raised = [cuts.raised(cut) for cut in found[:_MOST_RAISED]]
+    return max(raised, key=lambda cut: cut.time_ps)
