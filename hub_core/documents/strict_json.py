@@ -55,9 +55,7 @@ def parse_json_object(content: bytes, file: str) -> JsonObject:
 
 
 def json_document(
-    header: Mapping[str, object],
-    table: str,
-    columns: Iterable[tuple[str, object]],
+    header: Mapping[str, object], table: str, columns: Iterable[tuple[str, object]]
 ) -> str:
     """The text of an object: members of `header`, a line each, and a table with a line a column.
 

@@ -240,11 +240,7 @@ _COLUMNS = ColumnRules(COLUMN_DTYPES, COLUMN_DEFAULTS, _BOUNDS)
 
 
 def typed_column(
-    rules: ColumnRules,
-    name: str,
-    columns: Mapping[str, npt.ArrayLike],
-    rows: int,
-    file: str | None,
+    rules: ColumnRules, name: str, columns: Mapping[str, npt.ArrayLike], rows: int, file: str | None
 ) -> Array:
     """One column in its dtype, by default of defaults. Raises `InputError` for wrong values."""
     dtype, given = rules.dtypes[name], columns.get(name)

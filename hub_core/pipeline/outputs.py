@@ -111,12 +111,7 @@ def write_result(
 
 
 def write_report(
-    shown: Shown,
-    request: ReportRequest,
-    out: str,
-    *,
-    format: str | None = None,
-    registry: Registry,
+    shown: Shown, request: ReportRequest, out: str, *, format: str | None = None, registry: Registry
 ) -> Written:
     """Write a picture or a timeline with the writer that is named, or that the suffix tells.
 

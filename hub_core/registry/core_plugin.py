@@ -42,10 +42,7 @@ _BUILDERS = (
         for name, (description, example) in _REGULAR.items()
     ),
     TopologyBuilder(
-        "hypercube",
-        "2^n NPUs in n dimensions",
-        "hub_core.network.regular:hypercube",
-        "hypercube:3",
+        "hypercube", "2^n NPUs in n dimensions", "hub_core.network.regular:hypercube", "hypercube:3"
     ),
 )
 

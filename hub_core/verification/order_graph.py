@@ -5,13 +5,7 @@ from __future__ import annotations
 from functools import cached_property
 
 import numpy as np
-from collhub_columns import (
-    Int64Array,
-    chain_cover,
-    connected_parts,
-    csr,
-    values_of_single_keys,
-)
+from collhub_columns import Int64Array, chain_cover, connected_parts, csr, values_of_single_keys
 
 from hub_core.model import StepTable
 from hub_core.verification.step_order import HappensBefore

@@ -69,7 +69,10 @@ def _candidates(
     timed: list[TimedSchedule] = []
     for place, packing in enumerate(packings):
         task.progress(place / len(packings), packing.method)
-        tried = list(_both_ways(packing, rough(task, packing), judge, timed))
+        least = min((made.time_ns for made in timed), default=None)
+        if _is_slower(task, packing, least):
+            continue
+        tried = list(_both_ways(packing, rough(task, packing), judge, least))
         timed.extend(tried)
         yield from tried
     timed.sort(key=lambda made: made.time_ns)
@@ -89,8 +92,7 @@ def _in_order(
     least: int | None = None
     for place, packing in enumerate(packings):
         task.progress(place / len(packings), packing.method)
-        fluid_ns = task.collective_bytes * 10**9 / packing.rate
-        if least is not None and fluid_ns >= least:
+        if _is_slower(task, packing, least):
             continue
         found = schedule(task, packing)
         if found is None or _is_hopeless(found, least):
@@ -104,14 +106,13 @@ def _both_ways(
     packing: PlacedPacking,
     found: Scheduled | None,
     judge: Judge,
-    before: Sequence[TimedSchedule],
+    least: int | None,
 ) -> Iterator[TimedSchedule]:
     """A schedule with turns on every link and without, unless it is far slower than others.
 
     The order of messages that meet at switches is not the schedule's to decide: some go better
     without turns.
     """
-    least = min((made.time_ns for made in before), default=None)
     if found is None or _is_hopeless(found, least):
         return
     for scheduled in (found, without_turns(found)):
@@ -134,6 +135,14 @@ def _finer(task: PackingTask, made: TimedSchedule, judge: Judge) -> Iterator[Tim
     if time_ns >= made.time_ns and fewer is not None:
         between = without_turns(fewer) if is_free else fewer
         yield TimedSchedule(made.packing, between, judge(made.packing, between))
+
+
+def _is_slower(task: PackingTask, packing: PlacedPacking, least_ns: int | None) -> bool:
+    """Whether the rate of a packing alone makes it no faster than the fastest so far."""
+    if least_ns is None:
+        return False
+    fluid_ns = task.collective_bytes * 10**9 / packing.rate
+    return bool(fluid_ns >= least_ns)
 
 
 def _is_hopeless(found: Scheduled, least_ns: int | None) -> bool:

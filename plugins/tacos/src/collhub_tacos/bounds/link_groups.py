@@ -36,12 +36,16 @@ class LinkGroups:
         return LinkGroups(links, row_pointer(size[is_kept]), self.needed[is_kept])
 
     def time_ps(self, times: LinkTimes) -> int:
-        """Least time by which all groups can deliver what they must, by bisection."""
+        """Least time by which all groups can deliver what they must; by bisection if links differ."""
         groups = self.crossed()
         if not len(groups.needed):
             return 0
         busy, arrival = times.busy[groups.links], times.arrival[groups.links]
         first = groups.indptr[:-1]
+        if np.ptp(busy) == 0 and np.ptp(arrival) == 0:
+            # Alike links of a group take turns.
+            rounds = -(-groups.needed // np.diff(groups.indptr))
+            return int(arrival[0] + (rounds.max() - 1) * busy[0])
         low = 0
         # By one link of a group alone, the slowest.
         high = int(arrival.max() + (groups.needed.max() - 1) * busy.max())

@@ -58,6 +58,12 @@ class TimeCut:
         """The same of the collective that goes backwards in time, on the transposed network."""
         return TimeCut(self.time_ps - self.since_ps)
 
+    def with_later(self, node: int, since_ps: int) -> TimeCut:
+        """The same with another instant for one node."""
+        since = self.since_ps.copy()
+        since[node] = since_ps
+        return TimeCut(since)
+
     def num_messages(self, network: LinkNetwork, times: LinkTimes) -> int:
         """Messages that can cross at most."""
         begin, end = self.since_ps[network.source], self.since_ps[network.destination]
@@ -118,17 +124,22 @@ class TimeCuts:
         if self._demand.collective.kind not in _TO_EACH:
             return best
         for node in np.flatnonzero(self._demand.is_member & (cut.since_ps > 0)).tolist():
-            # The later of two instants, of which the first is known to hold.
-            low, high = best.time_ps, 2 * cut.time_ps
-            while low < high:
-                middle = (low + high + 1) // 2
-                since = cut.since_ps.copy()
-                since[node] = middle
-                later = TimeCut(since)
-                if self._holds(later):
-                    low, best = middle, later
-                else:
-                    high = middle - 1
+            # Most nodes cannot be later at all, and the later the node the more messages cross.
+            later = cut.with_later(node, best.time_ps + 1)
+            if self._holds(later):
+                best = self._latest(later, node, 2 * cut.time_ps)
+        return best
+
+    def _latest(self, cut: TimeCut, node: int, most_ps: int) -> TimeCut:
+        """The cut with the node as late as possible, at most `most_ps`; as it is, it holds."""
+        best, high = cut, most_ps
+        while best.time_ps < high:
+            middle = (best.time_ps + high + 1) // 2
+            later = cut.with_later(node, middle)
+            if self._holds(later):
+                best = later
+            else:
+                high = middle - 1
         return best
 
     def _holds(self, cut: TimeCut) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
 
 import numpy as np
 from collhub_columns import BoolArray, Int64Array
@@ -166,11 +166,20 @@ def spread_out(
     Ctrl-C ends the search; without a result it is raised again. Raises `InputError` for a network
     that does not connect those who must be, and for a log beyond the setting's memory.
     """
-    results = (kernel(task, progress) for kernel in _kernels(task))
-    best = fastest_of(results, time_ps)
+    best = fastest_of(_results(task, progress), time_ps)
     # There is a kernel for every network.
     assert best is not None
     return best
+
+
+def _results(task: SpreadTask, progress: Progress) -> Iterator[SpreadResult]:
+    """What the kernels that fit make, until one is as early as any can be."""
+    has_goal = task.is_everywhere and not isinstance(task.network, PathNetwork)
+    for kernel in _kernels(task):
+        result = kernel(task, progress)
+        yield result
+        if has_goal and result.time_ps <= _goal_ps(task):
+            return
 
 
 def spread_freely(task: SpreadTask) -> list[SpreadResult]:
@@ -316,6 +325,7 @@ def _in_steps(task: SpreadTask, progress: Progress) -> SpreadResult:
     return task.result(matched.result, "matching", matched.seed, matched.is_interrupted)
 
 
+@lru_cache(maxsize=1)
 def _goal_ps(task: SpreadTask) -> int:
     """Time that no all-gather goes below, for all NPUs: a search may end there."""
     from collhub_tacos.spreading.heterogeneous import fewest_ps
