@@ -36,7 +36,7 @@ class LinkGroups:
         return LinkGroups(links, row_pointer(size[is_kept]), self.needed[is_kept])
 
     def time_ps(self, times: LinkTimes) -> int:
-        """Least time by which all groups can deliver what they must; by bisection if links differ."""
+        """Least time by which all groups can deliver what they must, by bisection if need be."""
         groups = self.crossed()
         if not len(groups.needed):
             return 0
