@@ -22,6 +22,8 @@ from hub_core.plugin_api import SynthesisRequest
 
 # More messages must save so much: all who work on the algorithm pay for them.
 _WORTH = 1e-3
+# More chunks that take so many times as long do not catch up, however messages meet.
+_FAR = 1.1
 _FormSearch = Callable[[Progress], Iterator[SynthesisCandidate]]
 
 
@@ -212,9 +214,10 @@ def _climb(
             enough_ps = int((1 + _WORTH) * _bound_ps(setting))
         if is_compared and best.is_within(enough_ps):
             return
-        # One step may be worse by chance, two in a row say that more chunks cost more. That is not
-        # so where few windows and many are compared, which takes little time.
-        if not is_compared and len(times) > 2 and min(times[-2:]) >= min(times[:-2]):
+        # One step may be worse by chance, two in a row say that more chunks cost more. Where few
+        # windows and many are compared, they may yet differ by so much.
+        far = _FAR if is_compared else 1.0
+        if len(times) > 2 and min(times[-2:]) >= far * min(times[:-2]):
             return
 
 
