@@ -19,7 +19,7 @@ from collhub_blink.fewest.broadcast import fewest_broadcast_trees
 from collhub_blink.fewest.counting import Fewest
 from collhub_blink.packing.bounds import cut_bound
 from collhub_blink.packing.packings import PlacedPacking, RateBound
-from collhub_blink.packing.placing import placed
+from collhub_blink.packing.placing import PlacedTree, placed
 from collhub_blink.packing.rank_network import RankNetwork
 from collhub_blink.packing.shallow import shallow_packing
 from collhub_blink.packing.task import PackingTask
@@ -78,6 +78,7 @@ def _switched(
     sent = np.zeros(graph.num_compute, np.int64)
     sent[task.root] = 1
     # Spread traffic gives flatter trees, the rest fewer; the time of the schedules decides.
+    known: list[tuple[PlacedTree, ...]] = []
     for spread in (SwitchSpread.NOWHERE, SwitchSpread.EVERYWHERE):
         found = all_gather_trees(
             graph,
@@ -87,6 +88,10 @@ def _switched(
             first_seed=task.seed,
         )
         trees = placed(network, found.trees, found.network, graph)
+        # Both ways may lead to the same trees, whose schedules are the same.
+        if trees in known:
+            continue
+        known.append(trees)
         unit = found.network.graph.unit
         yield PlacedPacking("trees through forwarders", trees, unit, bound)
 
