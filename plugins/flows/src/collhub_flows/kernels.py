@@ -165,6 +165,25 @@ def _widest_path(
                 heapq.heappush(queue, (-through, tail))
 
 
+@part
+def _take_out(
+    start: int,
+    target: int,
+    found: float,
+    leaving: Int64Array,
+    destination: Int64Array,
+    amounts: Float64Array,
+    path: list[int],
+) -> None:
+    """Take what a path carries out of the flow, and put its arcs at the end of `path`."""
+    node = start
+    while node != target:
+        arc = leaving[node]
+        amounts[arc] -= found
+        path.append(arc)
+        node = destination[arc]
+
+
 @kernel
 def stripped(
     sources: Int64Array,
@@ -217,12 +236,7 @@ def stripped(
                 if leaving[start] < 0:
                     break
                 found = width[start]
-                node = start
-                while node != target:
-                    arc = leaving[node]
-                    amounts[row, arc] -= found
-                    path.append(arc)
-                    node = destination[arc]
+                _take_out(start, target, found, leaving, destination, amounts[row], path)
                 share_of.append(share)
                 part_of.append(found)
                 pointer.append(len(path))

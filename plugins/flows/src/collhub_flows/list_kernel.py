@@ -147,6 +147,26 @@ def _counts_of(following: Int64Array, count: int) -> Int64Array:
     return counts
 
 
+@part
+def _arrive(
+    behind: Int64Array,
+    then: int,
+    ready: Int64Array,
+    waits: Int64Array,
+    events: _Heaps,
+    num_events: int,
+) -> int:
+    """Number of events after jobs have been told of an arrival: those that wait no more are one."""
+    for after in behind:
+        # The last one that it waits for need not be the last to arrive.
+        ready[after] = max(ready[after], then)
+        waits[after] -= 1
+        if waits[after] == 0:
+            _push(events, 0, num_events, ready[after], after)
+            num_events += 1
+    return num_events
+
+
 @kernel
 def list_starts(
     link: Int64Array,
@@ -190,14 +210,8 @@ def list_starts(
             lines.free[used] = free
             _push(events, 0, num_events, free, used + count)
             num_events += 1
-            for edge in range(indptr[job], indptr[job + 1]):
-                after = following[edge]
-                ready[after] = max(ready[after], now + arrival[job])
-                waits[after] -= 1
-                # The last one that it waits for need not be the last to arrive.
-                if waits[after] == 0:
-                    _push(events, 0, num_events, ready[after], after)
-                    num_events += 1
+            behind = following[indptr[job] : indptr[job + 1]]
+            num_events = _arrive(behind, now + arrival[job], ready, waits, events, num_events)
         if num_events == 0:
             return start
         now = events.keys[0]

@@ -126,6 +126,36 @@ def _add(
             load[link] += weight * cost[link]
 
 
+@part
+def _measure_arcs(
+    load: Float64Array,
+    cost: Float64Array,
+    steep: float,
+    path_indptr: Int64Array,
+    path_links: Int64Array,
+    price: Float64Array,
+    length: Float64Array,
+) -> None:
+    """Make arcs as long as the links of their paths are dear, and these as dear as loaded."""
+    fullest = max(load.max(), 1e-300)
+    for link in range(len(cost)):
+        filled = load[link] / fullest
+        price[link] = cost[link] * np.exp(steep * (filled - 1.0))
+    for arc in range(len(length)):
+        far = 0.0
+        for step in range(path_indptr[arc], path_indptr[arc + 1]):
+            far += price[path_links[step]]
+        length[arc] = far
+
+
+@part
+def _mark_targets(targets: Int64Array, is_target: BoolArray) -> None:
+    """Mark the targets of a tree, and no others."""
+    is_target[:] = False
+    for target in targets:
+        is_target[target] = True
+
+
 @kernel
 def packed(
     root: Int64Array,
@@ -173,17 +203,9 @@ def packed(
             # The tree must not fear its own load.
             used = tree_arcs[tree, : size[tree]]
             _add(load, used, path_indptr, path_links, cost, -weight[tree])
-            fullest = max(load.max(), 1e-300)
-            for link in range(len(cost)):
-                price[link] = cost[link] * np.exp(steep * (load[link] / fullest - 1.0))
-            for arc in range(len(source)):
-                length[arc] = 0.0
-                for step in range(path_indptr[arc], path_indptr[arc + 1]):
-                    length[arc] += price[path_links[step]]
-            is_target[:] = False
+            _measure_arcs(load, cost, steep, path_indptr, path_links, price, length)
             first, end = target_indptr[tree], target_indptr[tree + 1]
-            for place in range(first, end):
-                is_target[targets[place]] = True
+            _mark_targets(targets[first:end], is_target)
             if inward[tree]:
                 size[tree] = _grown(
                     root[tree], is_target, end - first, in_indptr, in_arcs, source, destination,
