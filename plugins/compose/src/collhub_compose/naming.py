@@ -26,7 +26,8 @@ def composed_provenance(
     if not have_one_source(parts):
         names = dict.fromkeys(display_name(part) for part in parts)
         name, sha256 = " + ".join(names), ""
-    options = {_OPTION: f"{operation}({', '.join(words)})"}
+    listed = ", ".join(words)
+    options = {_OPTION: f"{operation}({listed})"}
     return Provenance(_PRODUCER, version(_PRODUCER), name, sha256, options)
 
 

@@ -115,7 +115,8 @@ class ClusterExecutor(Executor):
         while not done.wait(LOOK_S):
             if not self._workers.is_there(address):
                 raise self._cause(address)
-            if self._timeout_s is not None and time.monotonic() - start_s > self._timeout_s:
+            taken_s = time.monotonic() - start_s
+            if self._timeout_s is not None and taken_s > self._timeout_s:
                 # Before the worker is there again, which would begin it anew.
                 future.release()
                 self._restart([address])

@@ -37,7 +37,8 @@ class FlowSchedule:
         # A piece waits for nothing on its first arc.
         is_ready = run_mask(moved.chunk)
         window = windows_of(moved.link, moved.start, moved.finish, is_ready, len(moved))
-        return replace(self, transfers=replace(moved, window=window))
+        turned = replace(moved, window=window)
+        return replace(self, transfers=turned)
 
     def chunks_of(self, collective: Collective, npus: Sequence[int]) -> Chunks:
         """Chunks of a collective whose shares have `share_units`; the pieces first.

@@ -180,7 +180,8 @@ def _promise(
     """What must lie where after, None where that would fill the memory."""
     rows = 0
     for algorithm, factor in zip(algorithms, factors, strict=True):
-        rows += _contributions(algorithm.collective) * factor
+        counted = _contributions(algorithm.collective)
+        rows += counted * factor
     if rows > _MOST_ROWS:
         return None
     parts = [

@@ -92,7 +92,8 @@ class Rank:
     ) -> None:
         """Record an operation. Raises `RuntimeError` for chunks of other ranks or sizes."""
         for chunk in (*src, *dst):
-            if chunk.rank != self.rank or chunk.size != src[0].size:
+            is_elsewhere = chunk.rank != self.rank
+            if is_elsewhere or chunk.size != src[0].size:
                 raise RuntimeError(f"{name} of {src[0]} on rank {self.rank} with {chunk}")
         # Every block of a group does its part.
         for block, part in blocks_of(tb, group):

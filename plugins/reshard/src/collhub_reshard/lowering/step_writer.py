@@ -199,7 +199,8 @@ class StepWriter:
         key = next(key for key in self._arrivals if key[1] == device)
         # What has arrived stays as it is until the end.
         landing = self._landing[key]
-        return Place(landing.buffer, landing.offset, (self._arrivals[key][0],))
+        step = self._arrivals[key][0]
+        return Place(landing.buffer, landing.offset, (step,))
 
     def _note_turn(self, source: int, destination: int, sent: int) -> None:
         """Remember a message that takes a turn on the card of its host."""

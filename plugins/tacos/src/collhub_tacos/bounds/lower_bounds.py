@@ -103,7 +103,8 @@ def _all_reduce_totals(demand: CollectiveDemand, network: LinkNetwork) -> Iterat
     npus = network.num_npus
     # A switch passes on what an NPU sent: that is one message.
     leaves_npu = network.source < npus
-    yield LinkGroups.one(leaves_npu, 2 * (demand.num_members - 1) * share)
+    between_npus = 2 * (demand.num_members - 1)
+    yield LinkGroups.one(leaves_npu, between_npus * share)
     # Switches are in no block.
     is_member = demand.is_member[:npus]
     for place in _coordinates(network):

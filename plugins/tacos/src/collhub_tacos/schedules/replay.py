@@ -297,7 +297,8 @@ def _check_wanted(
     chunk, node = wanted
     _, is_there = _find(ordered, chunk * movements.network.num_nodes + node)
     # Who has a chunk from the start need not get it.
-    missing = ~is_there & (origin[chunk] != node)
+    has_it = origin[chunk] == node
+    missing = ~is_there & ~has_it
     if not missing.any():
         return
     pair = int(np.argmax(missing))
