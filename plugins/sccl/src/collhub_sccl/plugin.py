@@ -9,7 +9,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from hub_core.plugin_api import Format, FormatReader, FormatWriter, hookimpl
+from collhub_sccl.solver_inputs.options import (
+    TacclReadOptions,
+    TacclSketchOptions,
+    TacclTopologyOptions,
+)
+from hub_core.plugin_api import (
+    Format,
+    FormatReader,
+    FormatWriter,
+    TopologyReader,
+    TopologyWriter,
+    hookimpl,
+)
 
 COLLHUB_PLUGIN_API = (1, 0)
 
@@ -27,6 +39,19 @@ _SCCL = Format(
 )
 # Names that end in `.json` alone are written as the hub's own documents.
 _WRITTEN_SCCL = replace(_SCCL, suffixes=(".sccl.json",))
+_PROFILE = Format(
+    "taccl-topology",
+    "profiles of nodes that TACCL's solver takes (JSON)",
+    (".json",),
+    rb'"gpus_per_node"\s*+:',
+)
+# As above: `.json` alone is the hub's own.
+_WRITTEN_PROFILE = replace(_PROFILE, suffixes=(".taccl.json",))
+_SKETCH = Format(
+    "taccl-sketch",
+    "sketches that tell TACCL's solver how to search on a network (JSON)",
+    (".sketch.json",),
+)
 
 
 @hookimpl
@@ -39,3 +64,26 @@ def collhub_producers() -> Sequence[FormatReader]:
 def collhub_consumers() -> Sequence[FormatWriter]:
     """Describe the writer."""
     return [FormatWriter(_WRITTEN_SCCL, "collhub_sccl.write:write")]
+
+
+@hookimpl
+def collhub_topologies() -> Sequence[TopologyReader | TopologyWriter]:
+    """Describe the reader and the writers of the inputs of TACCL's solver."""
+    return [
+        TopologyReader(
+            _PROFILE,
+            "collhub_sccl.solver_inputs.read:read",
+            TacclReadOptions,
+            samples="collhub_sccl.samples:profiles",
+        ),
+        TopologyWriter(
+            _WRITTEN_PROFILE,
+            "collhub_sccl.solver_inputs.write:write_topology",
+            TacclTopologyOptions,
+        ),
+        TopologyWriter(
+            _SKETCH,
+            "collhub_sccl.solver_inputs.write:write_sketch",
+            TacclSketchOptions,
+        ),
+    ]

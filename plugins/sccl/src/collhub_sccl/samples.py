@@ -22,6 +22,29 @@ def samples() -> Sequence[Source]:
     ]
 
 
+def profiles() -> Sequence[Source]:
+    """A node of four alike GPUs, and one of three in a line with two links between the first."""
+    alike = {
+        "name": "alike",
+        "gpus_per_node": 4,
+        "alpha": 0.5,
+        "node_betas_list": [20],
+        "node_invbws_list": [20.5],
+    }
+    line = {
+        "name": "line",
+        "gpus_per_node": 3,
+        "alpha": 1,
+        "links": [[0, 2, 0], [2, 0, 1], [0, 1, 0]],
+        "betas": [[0, 10, 0], [10, 0, 20], [0, 20, 0]],
+        "invbws": [[0, 11, 0], [11, 0, 21], [0, 21, 0]],
+    }
+    return [
+        Source.of_bytes(f"{profile['name']}.json", json.dumps(profile).encode())
+        for profile in (alike, line)
+    ]
+
+
 def document(
     file: str,
     tag: str,
