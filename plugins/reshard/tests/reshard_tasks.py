@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable
 from fractions import Fraction
+from typing import Any
 
 from collhub_reshard import parse_move, unit_tasks
 from collhub_reshard.problem.moves import Move
@@ -61,3 +63,15 @@ def check_pieces(tasks: HostTasks, pieces: tuple[Piece, ...]) -> None:
         for _, change in sorted(changes):
             running += change
             assert running <= tasks.cards
+
+
+def changing(*path: object, value: object) -> Callable[[Any], None]:
+    """A change of one place in a proof."""
+
+    def change(proof: Any) -> None:
+        at = proof
+        for step in path[:-1]:
+            at = at[step]
+        at[path[-1]] = value
+
+    return change
