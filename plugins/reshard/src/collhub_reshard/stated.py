@@ -73,7 +73,7 @@ def covers(parts: Sequence[Interval]) -> bool:
 def holding(
     verdict: str, makespan: Fraction, bound: Fraction, is_optimal: bool, binding: str
 ) -> CheckReport:
-    """The report on a proof that holds; `is_optimal`: the bound alone shows it, without a solver."""
+    """The report on a proof that holds; `is_optimal`: by the bound alone, without a solver."""
     facts: dict[str, JsonValue] = {
         "is_optimal": is_optimal,
         # A resharding has times instead.
