@@ -8,11 +8,10 @@ from fractions import Fraction
 from typing import Any
 
 from collhub_reshard import parse_move, unit_tasks
-from collhub_reshard.problem.moves import Move
-from collhub_reshard.problem.unit_tasks import UnitTasks
 from collhub_reshard.scheduling.host_network import ideal_network
 from collhub_reshard.scheduling.host_tasks import HostTasks, host_tasks
 from collhub_reshard.scheduling.schedule import Piece
+from collhub_shardings import Move, UnitTasks
 from hypothesis import strategies as st
 
 

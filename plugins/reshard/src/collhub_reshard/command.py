@@ -32,9 +32,10 @@ from hub_core.plugin_api import FormatWriter, declared_options
 
 # What needs numpy is imported where it is used: the help of a command comes at once.
 if TYPE_CHECKING:
+    from collhub_shardings import Move
+
     from collhub_reshard.lowering.algorithm import Lowered
     from collhub_reshard.planning import ReshardPlan
-    from collhub_reshard.problem.moves import Move
     from hub_core.model import Algorithm
     from hub_core.network import Topology
 
@@ -126,8 +127,9 @@ def reshard(
 
 def _moves(problem: _Problem, host_size: int | None) -> list[Move]:
     """The tensors of the command line, then those of the file."""
-    from collhub_reshard.problem.moves import parse_move
-    from collhub_reshard.problem.state_dict import Sides, parse_state_dict
+    from collhub_shardings import parse_move
+
+    from collhub_reshard.state_dict import Sides, parse_state_dict
 
     source, destination = problem["source"], problem["destination"]
     moves: list[Move] = []

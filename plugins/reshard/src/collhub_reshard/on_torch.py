@@ -13,10 +13,10 @@ from operator import itemgetter
 from typing import TYPE_CHECKING
 
 import numpy as np
+from collhub_shardings import Move, Side, TensorType, parse_side
 
 from collhub_reshard.lowering.audiences import audience, nearby
 from collhub_reshard.planning import ReshardPlan, plan_reshard
-from collhub_reshard.problem.moves import Move, Side, TensorType, parse_side
 from hub_core.model import InputError
 
 if TYPE_CHECKING:
@@ -188,7 +188,7 @@ class _Tiled:
 
 @dataclass(slots=True)
 class _Arrivals:
-    """Where boxes go that come to a rank: into its tile at once, or beside it where they are summed.
+    """Where boxes go that come to a rank: into its tile, or beside it where they are summed.
 
     Summands are kept until all are there, since a rank may have to pass them on.
     """

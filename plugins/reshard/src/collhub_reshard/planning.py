@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
+from collhub_shardings import Move, UnitTasks, unit_tasks
+
 from collhub_reshard.fabric.links import fits_fabric
 from collhub_reshard.fabric.streams import StreamPlan, plan_streams
 from collhub_reshard.lowering.algorithm import Lowered, LoweringChoices, lowered, lowered_streams
 from collhub_reshard.lowering.ideal_topology import ideal_topology
 from collhub_reshard.outcome import Outcome, outcome_of_schedule, outcome_of_streams
-from collhub_reshard.problem.moves import Move
-from collhub_reshard.problem.unit_tasks import UnitTasks, unit_tasks
 from collhub_reshard.proof import schedule_document, stream_document
 from collhub_reshard.scheduling.best import Effort, best_schedule
 from collhub_reshard.scheduling.bounds import Bound

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from fractions import Fraction
 
+from collhub_shardings import Move, UnitTasks
+
 from collhub_reshard.fabric.streams import StreamPlan
 from collhub_reshard.outcome import outcome_of_streams
-from collhub_reshard.problem.moves import Move
-from collhub_reshard.problem.unit_tasks import UnitTasks
 from collhub_reshard.scheduling.host_tasks import HostTasks
 from collhub_reshard.scheduling.schedule import HostSchedule
 from hub_core.model import Algorithm, JsonValue

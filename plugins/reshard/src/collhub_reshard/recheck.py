@@ -13,8 +13,8 @@ from fractions import Fraction
 from typing import cast
 
 import numpy as np
+from collhub_shardings import UnitTasks, unit_tasks
 
-from collhub_reshard.problem.unit_tasks import UnitTasks, unit_tasks
 from collhub_reshard.proof import STREAMS_SCHEMA, find_proof
 from collhub_reshard.recheck_streams import check_streams
 from collhub_reshard.scheduling.host_network import HostNetwork, network_of

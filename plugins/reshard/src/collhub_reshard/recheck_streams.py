@@ -12,12 +12,12 @@ from fractions import Fraction
 from typing import cast
 
 import numpy as np
+from collhub_shardings import UnitTasks, unit_tasks
 
 from collhub_reshard.fabric.bound import proved_s
 from collhub_reshard.fabric.deliveries import Delivery, deliveries_of
 from collhub_reshard.fabric.links import FabricLinks
 from collhub_reshard.fabric.streams import Stream, stream_time_s
-from collhub_reshard.problem.unit_tasks import UnitTasks, unit_tasks
 from collhub_reshard.stated import FlawError, Interval, covers, holding, listed, move_of, on_hosts
 from hub_core.model import Algorithm, JsonValue, StepKind
 from hub_core.network import Topology

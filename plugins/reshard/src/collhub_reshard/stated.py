@@ -7,8 +7,8 @@ from dataclasses import replace
 from fractions import Fraction
 
 from collhub_columns import Int64Array
+from collhub_shardings import Move, parse_side, parse_tensor
 
-from collhub_reshard.problem.moves import Move, parse_side, parse_tensor
 from hub_core.model import Diagnostic, JsonValue
 from hub_core.plugin_api import CheckReport
 

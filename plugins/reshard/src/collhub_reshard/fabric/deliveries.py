@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 
-from collhub_reshard.problem.unit_tasks import UnitTasks
+from collhub_shardings import UnitTasks
 
 Part = tuple[Fraction, Fraction]
 

@@ -13,12 +13,12 @@ from fractions import Fraction
 
 import numpy as np
 from collhub_columns import Float64Array
+from collhub_shardings import UnitTasks
 
 from collhub_reshard.fabric.bound import LinkBound, best_bound
 from collhub_reshard.fabric.deliveries import Delivery, Part, deliveries_of
 from collhub_reshard.fabric.links import Edge, FabricLinks
 from collhub_reshard.fabric.paths import cheap_tree, closure
-from collhub_reshard.problem.unit_tasks import UnitTasks
 from hub_core.network import Topology
 
 _SPREADING_ROUNDS = 12

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from collhub_shardings import Move, UnitTasks
 
 from collhub_reshard.fabric.streams import StreamPlan
 from collhub_reshard.lowering.audiences import audience
@@ -15,8 +16,6 @@ from collhub_reshard.lowering.receiver_turns import ReceiverTurns
 from collhub_reshard.lowering.step_writer import StepWriter
 from collhub_reshard.lowering.transfers import transfers_of, tree_messages
 from collhub_reshard.lowering.trees import tree_transfers
-from collhub_reshard.problem.moves import Move
-from collhub_reshard.problem.unit_tasks import UnitTasks
 from collhub_reshard.scheduling.host_tasks import HostTasks
 from collhub_reshard.scheduling.schedule import HostSchedule
 from collhub_reshard.scheduling.strategies import Strategy

@@ -13,11 +13,11 @@ from fractions import Fraction
 
 import numpy as np
 from collhub_columns import Int64Array
+from collhub_shardings import UnitTasks
 
 from collhub_reshard.lowering.audiences import nearby
 from collhub_reshard.lowering.layout import BoxLayout, Region
 from collhub_reshard.lowering.transfers import Transfer
-from collhub_reshard.problem.unit_tasks import UnitTasks
 from hub_core.model import Buffer, StepKind, StepTable, StepTableBuilder
 
 # Messages of a card that are on their way at once: one on either link, one that waits, one spare.
