@@ -8,12 +8,16 @@ from pathlib import Path
 import pytest
 from collhub_reshard.plugin import collhub_checks, collhub_commands
 from collhub_reshard.recheck import check_schedule
+from collhub_reshard.scheduling import exact
 from reshard_tasks import changing
 
 import hub_core
 from hub_core.plugin_api import CheckRequest, NoOptions
 from hub_core.testing import check_examples, ring_all_reduce
 
+needs_solver = pytest.mark.skipif(
+    not exact.is_installed(), reason="OR-tools is not installed: python -m pip install ortools"
+)
 README = Path(__file__).resolve().parents[1] / "README.md"
 CASE_6 = (
     "--tensor", "3072x1024x170:float32", "--from", "mesh(2,4): S0 R R", "--to",
@@ -164,8 +168,6 @@ def test_wrong_input_is_one_line(collhub, arguments, message: str) -> None:
 
 
 def test_without_solver_the_program_says_how_to_get_it(collhub, monkeypatch) -> None:
-    from collhub_reshard.scheduling import exact
-
     monkeypatch.setattr(exact, "is_installed", lambda: False)
     # Three senders, five receivers and ragged boxes: no bound proves the heuristics.
     sides = ("--from", "mesh(3,1): S0 R", "--to", "mesh(5,1): R R")
@@ -186,6 +188,21 @@ def test_what_is_not_proved_states_its_gap(collhub, tmp_path: Path) -> None:
     assert (report["status"], report["proof"], report["optimum_s"]) == ("feasible", "none", None)
     assert 0 < report["gap"] < 0.1
     assert "longer than any schedule" in collhub("verify", out, "--certificate").out
+
+
+@needs_solver
+def test_what_a_solver_alone_proves_is_said_with_its_gap(collhub, tmp_path: Path) -> None:
+    out = tmp_path / "r.json"
+    # Three whole tasks of 10, 10 and 9 rows for two senders: 19 or more, where halves take 14.5.
+    sides = ("--from", "mesh(2,3): R R", "--to", "mesh(3,1): S0 S1")
+    arguments = ("--tensor", "29x19:float32", *sides, "--host-bandwidth", "1GB/s")
+    report = collhub("reshard", *arguments, "--json", "-o", out).report()
+    assert (report["status"], report["proof"]) == ("optimal", "solver")
+    checked = collhub("verify", out, "--certificate", "--json").report()["certificate"]
+    assert checked["is_optimal"] is False
+    assert checked["gap"] == pytest.approx(19 / 14.5 - 1)
+    said = collhub("verify", out, "--certificate").out
+    assert "at most 31 % longer than any schedule; the solver found no faster one" in said
 
 
 def test_split_tasks_carry_a_proof_that_holds(collhub, tmp_path: Path) -> None:

@@ -21,7 +21,9 @@ from collhub_reshard.fabric.links import Edge, FabricLinks
 from collhub_reshard.fabric.paths import cheap_tree, closure
 from hub_core.network import Topology
 
+# Trees to begin with: few a delivery where deliveries are many.
 _SPREADING_ROUNDS = 12
+_MOST_SPREAD = 1000
 _PRICING_ROUNDS = 40
 _SHARE = 1 << 20
 _SIMPLE_SHARE = 64
@@ -151,7 +153,8 @@ class _Search:
     def _spread(self) -> None:
         """Trees to begin with: delivery after delivery takes one that avoids full links."""
         load = np.zeros(len(self._link_s))
-        for _ in range(_SPREADING_ROUNDS):
+        rounds = min(_SPREADING_ROUNDS, max(2, _MOST_SPREAD // len(self._deliveries)))
+        for _ in range(rounds):
             for number in range(len(self._deliveries)):
                 most = load.max() or 1.0
                 price = self._link_s * np.exp(8 * load / most)
