@@ -34,7 +34,9 @@ from hub_core.network import Topology
 Simulated = Callable[[Algorithm, Topology], float | None]
 """Seconds of an algorithm on a topology, None where nobody can tell."""
 
-_STREAM_CHUNKS = (4, 16, 64, 256)
+_STREAM_CHUNKS = (1, 4, 16, 64, 256)
+# Bytes; the time of shorter messages is latency, and less than simulators count.
+_LEAST_MESSAGE = 4096
 _MOST_STREAMED_TASKS = 1024
 
 
@@ -196,7 +198,7 @@ def _streamed(
     rows = [row for delivery in streams.deliveries for row in delivery.rows]
     counts = [choices.chunks or MOST_CHUNKS]
     if simulate is not None and choices.chunks is None:
-        counts = list(_STREAM_CHUNKS)
+        counts = _stream_chunks(streams)
     best: ReshardPlan | None = None
     for count in counts if rows else ():
         chunks = dict.fromkeys(rows, count)
@@ -206,6 +208,16 @@ def _streamed(
         if best is None or _time_s(plan) < _time_s(best):
             best = plan
     return best or ReshardPlan(moves, units, tasks, none, {}, {}, topology, choices, streams)
+
+
+def _stream_chunks(streams: StreamPlan) -> list[int]:
+    """Numbers of chunks to try: more while messages are long enough to be worth sending."""
+    parts = [
+        (stream.part[1] - stream.part[0]) * streams.deliveries[stream.delivery].bytes
+        for stream in streams.streams
+    ]
+    mean = sum(parts, Fraction(0)) / max(1, len(parts))
+    return [count for count in _STREAM_CHUNKS if mean >= count * _LEAST_MESSAGE] or [1]
 
 
 def _time_s(plan: ReshardPlan) -> float:

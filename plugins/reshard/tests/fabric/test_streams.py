@@ -51,6 +51,16 @@ def test_simulated_streams_are_near_the_bound_of_the_links(
         assert {(one["from"], one["to"]) for one in binding["links"]} >= {link}
 
 
+def test_replicas_behind_uplinks_are_proved_by_a_simple_cut(collhub) -> None:
+    # All 64 MiB into each of eight NPUs, each of which passes them on by one card of 50 GB/s.
+    sides = ("--from", "mesh(4,2)@0-7: S01 R", "--to", "mesh(1,8)@8-15: R S0")
+    arguments = ("--tensor", "4096x8192:bfloat16", *sides, "-O", "host_size=4", "-O", "chunks=64")
+    network = ("--topology", "leaf-spine:4,4,1")
+    report = collhub("reshard", *arguments, *network, "--json").report()
+    assert report["status"] == "optimal"
+    assert report["bound_s"] == pytest.approx(2**26 / 50e9)
+
+
 def test_eight_cards_are_eight_times_as_fast_as_one(collhub) -> None:
     eight, one = (
         collhub("reshard", *COLUMNS, *network, "--json").report()["makespan_s"]

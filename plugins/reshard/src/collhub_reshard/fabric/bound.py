@@ -8,7 +8,7 @@ check needs no solver. Cuts of the network are the weights 1 of the links that c
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -18,6 +18,7 @@ from collhub_columns import Float64Array, Int64Array
 from collhub_reshard.fabric.deliveries import Delivery
 from collhub_reshard.fabric.links import FabricLinks
 from collhub_reshard.fabric.paths import closure
+from collhub_reshard.scheduling.host_network import owners
 
 # Fine enough for weights that are no simple ratios; sums stay exact in float64.
 _SCALES = (1, 12, 720, 1_000_000)
@@ -57,13 +58,26 @@ def best_bound(
     for price in prices:
         if not price.any():
             continue
-        for scale in _SCALES:
+        is_cut = len(np.unique(price[price > 0])) == 1
+        for scale in _SCALES[:1] if is_cut else _SCALES:
             whole = np.rint(price / price.max() * scale).astype(np.int64)
             weights = {int(link): int(whole[link]) for link in np.flatnonzero(whole)}
             time = proved_s(fabric, deliveries, weights)
             if time > best.time_s:
                 best = LinkBound(time, weights)
     return best
+
+
+def cuts(fabric: FabricLinks, host_of: Int64Array) -> Iterator[Float64Array]:
+    """Weights 1 of the links out of, and into, every node and every host."""
+    topology = fabric.topology
+    of_host = owners(topology, host_of)
+    of_node = np.arange(topology.num_nodes)
+    for owner in (of_node, of_host):
+        start, end = owner[topology.source], owner[topology.destination]
+        for one in np.unique(owner[owner >= 0]).tolist():
+            yield ((start == one) & (end != one)).astype(np.float64)
+            yield ((end == one) & (start != one)).astype(np.float64)
 
 
 def least_tree(costs: Int64Array, senders: Sequence[int], receivers: Sequence[int]) -> int:

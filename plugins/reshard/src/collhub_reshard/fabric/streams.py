@@ -15,7 +15,7 @@ import numpy as np
 from collhub_columns import Float64Array
 from collhub_shardings import UnitTasks
 
-from collhub_reshard.fabric.bound import LinkBound, best_bound
+from collhub_reshard.fabric.bound import LinkBound, best_bound, cuts
 from collhub_reshard.fabric.deliveries import Delivery, Part, deliveries_of
 from collhub_reshard.fabric.links import Edge, FabricLinks
 from collhub_reshard.fabric.paths import cheap_tree, closure
@@ -93,6 +93,10 @@ def plan_streams(topology: Topology, units: UnitTasks) -> StreamPlan:
     streams = search.streams(shares)
     bound = best_bound(fabric, deliveries, prices)
     makespan = stream_time_s(fabric, deliveries, streams)
+    if bound.time_s < makespan:
+        # Prices of heuristic trees may prove less than a simple cut.
+        found = best_bound(fabric, deliveries, cuts(fabric, units.host_of))
+        bound = max(bound, found, key=lambda one: one.time_s)
     return StreamPlan(fabric, tuple(deliveries), tuple(streams), makespan, bound)
 
 
