@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as processes
 from collhub_reshard import move_state
-from collhub_reshard.problem.moves import parse_side
+from collhub_shardings import parse_side
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor
 

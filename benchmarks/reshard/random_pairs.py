@@ -14,11 +14,11 @@ from collections import Counter
 import numpy as np
 from collhub_reshard import Move, parse_move, plan_reshard, unit_tasks
 from collhub_reshard.planning import ReshardChoices
-from collhub_reshard.problem.unit_tasks import UnitTasks
 from collhub_reshard.scheduling import public_orders
 from collhub_reshard.scheduling.best import Effort, best_schedule
 from collhub_reshard.scheduling.host_network import ideal_network
 from collhub_reshard.scheduling.host_tasks import HostTasks, host_tasks
+from collhub_shardings import UnitTasks
 
 import hub_core
 

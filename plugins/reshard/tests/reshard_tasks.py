@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable
 from fractions import Fraction
+from typing import Any
 
 from collhub_reshard import parse_move, unit_tasks
-from collhub_reshard.problem.moves import Move
-from collhub_reshard.problem.unit_tasks import UnitTasks
 from collhub_reshard.scheduling.host_network import ideal_network
 from collhub_reshard.scheduling.host_tasks import HostTasks, host_tasks
 from collhub_reshard.scheduling.schedule import Piece
+from collhub_shardings import Move, UnitTasks
 from hypothesis import strategies as st
 
 
@@ -61,3 +62,15 @@ def check_pieces(tasks: HostTasks, pieces: tuple[Piece, ...]) -> None:
         for _, change in sorted(changes):
             running += change
             assert running <= tasks.cards
+
+
+def changing(*path: object, value: object) -> Callable[[Any], None]:
+    """A change of one place in a proof."""
+
+    def change(proof: Any) -> None:
+        at = proof
+        for step in path[:-1]:
+            at = at[step]
+        at[path[-1]] = value
+
+    return change

@@ -8,11 +8,16 @@ from pathlib import Path
 import pytest
 from collhub_reshard.plugin import collhub_checks, collhub_commands
 from collhub_reshard.recheck import check_schedule
+from collhub_reshard.scheduling import exact
+from reshard_tasks import changing
 
 import hub_core
 from hub_core.plugin_api import CheckRequest, NoOptions
 from hub_core.testing import check_examples, ring_all_reduce
 
+needs_solver = pytest.mark.skipif(
+    not exact.is_installed(), reason="OR-tools is not installed: python -m pip install ortools"
+)
 README = Path(__file__).resolve().parents[1] / "README.md"
 CASE_6 = (
     "--tensor", "3072x1024x170:float32", "--from", "mesh(2,4): S0 R R", "--to",
@@ -35,7 +40,7 @@ def test_the_report_has_the_golden_numbers_of_case_6(collhub) -> None:
     report = collhub("reshard", *CASE_6, *IDEAL, "--json").report()
     assert report["makespan_s"] == report["optimum_s"] == report["bound_s"] == 0.796875
     assert (report["unit_tasks"], report["status"]) == (4, "optimal")
-    assert report["binding"] == {"kind": "senders", "hosts": [0, 1], "task": -1}
+    assert report["binding"] == {"kind": "senders", "hosts": [0, 1], "task": -1, "links": []}
 
 
 def test_what_is_written_verifies_with_its_proof(collhub, tmp_path: Path) -> None:
@@ -72,30 +77,20 @@ def _changed(collhub, tmp_path: Path, change) -> str:
     return report.diagnostics[0].code
 
 
-def _set(*path, value):
-    def change(proof) -> None:
-        at = proof
-        for step in path[:-1]:
-            at = at[step]
-        at[path[-1]] = value
-
-    return change
-
-
 @pytest.mark.parametrize(
     ("change", "code"),
     [
-        (_set("bound", "hosts", value=[2]), "reshard-bound"),
-        (_set("bound", "seconds", value="1/2"), "reshard-bound"),
-        (_set("schedule", 0, 2, value="1/3"), "reshard-overlap"),
-        (_set("schedule", 0, 1, value=7), "reshard-sender"),
-        (_set("schedule", 0, 3, value="1/100"), "reshard-duration"),
-        (_set("schedule", 0, 5, value="1/2"), "reshard-coverage"),
-        (_set("makespan_s", value="1/2"), "reshard-makespan"),
-        (_set("tasks", 0, "bytes", value=1), "reshard-tasks"),
-        (_set("tasks", value=[]), "reshard-tasks"),
-        (_set("moves", 0, "tensor", value="no tensor"), "reshard-form"),
-        (_set("moves", 0, "release_s", value=1.0), "reshard-release"),
+        (changing("bound", "hosts", value=[2]), "reshard-bound"),
+        (changing("bound", "seconds", value="1/2"), "reshard-bound"),
+        (changing("schedule", 0, 2, value="1/3"), "reshard-overlap"),
+        (changing("schedule", 0, 1, value=7), "reshard-sender"),
+        (changing("schedule", 0, 3, value="1/100"), "reshard-duration"),
+        (changing("schedule", 0, 5, value="1/2"), "reshard-coverage"),
+        (changing("makespan_s", value="1/2"), "reshard-makespan"),
+        (changing("tasks", 0, "bytes", value=1), "reshard-tasks"),
+        (changing("tasks", value=[]), "reshard-tasks"),
+        (changing("moves", 0, "tensor", value="no tensor"), "reshard-form"),
+        (changing("moves", 0, "release_s", value=1.0), "reshard-release"),
     ],
 )
 def test_a_changed_proof_is_found_out(collhub, tmp_path: Path, change, code: str) -> None:
@@ -173,8 +168,6 @@ def test_wrong_input_is_one_line(collhub, arguments, message: str) -> None:
 
 
 def test_without_solver_the_program_says_how_to_get_it(collhub, monkeypatch) -> None:
-    from collhub_reshard.scheduling import exact
-
     monkeypatch.setattr(exact, "is_installed", lambda: False)
     # Three senders, five receivers and ragged boxes: no bound proves the heuristics.
     sides = ("--from", "mesh(3,1): S0 R", "--to", "mesh(5,1): R R")
@@ -195,6 +188,21 @@ def test_what_is_not_proved_states_its_gap(collhub, tmp_path: Path) -> None:
     assert (report["status"], report["proof"], report["optimum_s"]) == ("feasible", "none", None)
     assert 0 < report["gap"] < 0.1
     assert "longer than any schedule" in collhub("verify", out, "--certificate").out
+
+
+@needs_solver
+def test_what_a_solver_alone_proves_is_said_with_its_gap(collhub, tmp_path: Path) -> None:
+    out = tmp_path / "r.json"
+    # Three whole tasks of 10, 10 and 9 rows for two senders: 19 or more, where halves take 14.5.
+    sides = ("--from", "mesh(2,3): R R", "--to", "mesh(3,1): S0 S1")
+    arguments = ("--tensor", "29x19:float32", *sides, "--host-bandwidth", "1GB/s")
+    report = collhub("reshard", *arguments, "--json", "-o", out).report()
+    assert (report["status"], report["proof"]) == ("optimal", "solver")
+    checked = collhub("verify", out, "--certificate", "--json").report()["certificate"]
+    assert checked["is_optimal"] is False
+    assert checked["gap"] == pytest.approx(19 / 14.5 - 1)
+    said = collhub("verify", out, "--certificate").out
+    assert "at most 31 % longer than any schedule; the solver found no faster one" in said
 
 
 def test_split_tasks_carry_a_proof_that_holds(collhub, tmp_path: Path) -> None:

@@ -1,45 +1,55 @@
 """A training step as a job: the passes of a schedule, the messages between stages, the collectives.
 
-Ranks of a replica stand together, stage by stage. The activations of a micro-batch are cut evenly
-among the ranks of a stage; between stages with other numbers of ranks every rank sends what the
-other one is to hold of its slice. Behind every pass but that of the gradient of weights, the ranks
-of a stage add up their partial results; at the end replicas add up their gradients.
+What ranks hold of activations, and how that is handed on, is a layout's. Behind every pass but that
+of the gradient of weights, ranks that hold the same add up their partial results; at the end those
+with the same weights add up their gradients.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 
-import numpy as np
 from collhub_templates import RankProgram, RankPrograms, job_of
 
 from collhub_pipeline.catalogue import Shape, schedule_of
+from collhub_pipeline.layouts import ROLES, EvenSlices, Layout, Leg, Ranks
+from collhub_pipeline.meshes import MeshLayout
 from collhub_pipeline.options import PipelineOptions
 from collhub_pipeline.schedules.schedule import Operation, Pass, Schedule
 from collhub_pipeline.timing import PassTimes
 from hub_core import UsageError
 from hub_core.model import JobCollective, NodeKind, Workload
 
-_ROLES = ("tensor", "data")
 _MOST_PASSES = 10**6
 
 
 def generate(options: PipelineOptions) -> Workload:
     """One step. Raises `UsageError` for options that fit no pipeline."""
-    shape, widths = shape_of(options), _widths(options)
+    shape, layout = shape_of(options), layout_of(options)
+    widths = layout.ranks.widths
     passes = 3 * options.stages * options.chunks * options.micro_batches * max(widths)
     if passes > _MOST_PASSES:
         message = f"{passes} passes are too many (limit {_MOST_PASSES})"
         raise UsageError(message, cure="choose fewer micro-batches or stages", code="too-large")
     schedule = schedule_of(options.schedule, shape)
-    layout = _Layout(tuple(widths), options.data)
     programs = [
         _programs(schedule, layout, options, (device, member))
         for device, width in enumerate(widths)
         for member in range(width)
     ]
     return job_of(programs, layout.groups(), "pipeline")
+
+
+def layout_of(options: PipelineOptions) -> Layout:
+    """What ranks hold. Raises `HubError` for options that contradict one another."""
+    tensor, meshes = options.activation_tensor, options.meshes
+    if tensor is None and meshes is None:
+        return EvenSlices(Ranks(tuple(_widths(options)), options.data), options.activation)
+    if tensor is None or meshes is None or options.tensor != "1":
+        message = "meshes need -O activation_tensor and -O meshes, and take the place of -O tensor"
+        cure = "write -O activation_tensor=8x1024x4096:bfloat16 -O 'meshes=mesh(2,2): S0 R S1'"
+        raise UsageError(message, cure=cure, code="option-value")
+    return MeshLayout.of(tensor, meshes, options.stages, options.data, options.hand_over)
 
 
 def shape_of(options: PipelineOptions) -> Shape:
@@ -79,49 +89,8 @@ def _numbers(text: str) -> list[int]:
         return [0]
 
 
-@dataclass(frozen=True, slots=True)
-class _Layout:
-    """Where ranks stand: `widths` ranks a device, `replicas` times."""
-
-    widths: tuple[int, ...]
-    replicas: int
-
-    def rank(self, device: int, member: int) -> int:
-        """The rank of a member of a device in the first replica."""
-        # Stages of fewer ranks take fewer numbers.
-        return sum(self.widths[:device]) + member
-
-    def ranks(self, device: int, member: int) -> np.typing.NDArray[np.int64]:
-        """The rank of a member in every replica: int64[replicas]."""
-        return self.rank(device, member) + sum(self.widths) * np.arange(self.replicas)
-
-    def groups(self) -> dict[str, np.typing.NDArray[np.int64]]:
-        """Ranks of one device, and the same rank of all replicas; -1 for no rank."""
-        whole, most = sum(self.widths), max(self.widths)
-        tensor = np.full((self.replicas, len(self.widths), most), -1, np.int64)
-        for device, width in enumerate(self.widths):
-            first = self.rank(device, 0) + whole * np.arange(self.replicas)
-            tensor[:, device, :width] = first[:, None] + np.arange(width)
-        data = np.arange(whole * self.replicas, dtype=np.int64).reshape(self.replicas, whole).T
-        return dict(zip(_ROLES, (tensor.reshape(-1, most), data), strict=True))
-
-    def shared(self, here: tuple[int, int], device: int, size: int) -> Iterator[tuple[int, int]]:
-        """(rank, bytes) of the members of another device that hold a part of a member's slice."""
-        begin, end = _slice(here[1], self.widths[here[0]], size)
-        for member in range(self.widths[device]):
-            first, last = _slice(member, self.widths[device], size)
-            common = min(end, last) - max(begin, first)
-            if common > 0:
-                yield self.rank(device, member), common
-
-
-def _slice(member: int, members: int, size: int) -> tuple[int, int]:
-    """First byte and end of the slice of a member."""
-    return member * size // members, (member + 1) * size // members
-
-
 def _programs(
-    schedule: Schedule, layout: _Layout, options: PipelineOptions, place: tuple[int, int]
+    schedule: Schedule, layout: Layout, options: PipelineOptions, place: tuple[int, int]
 ) -> RankPrograms:
     """What a member of a device does in a step, on its rank of every replica."""
     writer = _Writer(schedule, layout, options, place)
@@ -129,18 +98,22 @@ def _programs(
         writer.run(operation)
     # Gradients come last.
     writer.finish()
-    return RankPrograms(writer.program, layout.ranks(*place))
+    ranks = layout.ranks
+    return RankPrograms(writer.program, ranks.in_replicas(ranks.rank(*place)))
 
 
 class _Writer:
     """Writes the passes of one rank; `_before`: what the next pass has to stand behind."""
 
     def __init__(
-        self, schedule: Schedule, layout: _Layout, options: PipelineOptions, place: tuple[int, int]
+        self, schedule: Schedule, layout: Layout, options: PipelineOptions, place: tuple[int, int]
     ) -> None:
-        self.program = RankProgram(_ROLES)
+        self.program = RankProgram(ROLES)
         self._schedule, self._layout, self._options = schedule, layout, options
         self._place = place
+        self._own = layout.ranks.rank(*place)
+        self._legs: dict[tuple[int, int], Mapping[bool, Sequence[Leg]]] = {}
+        self._summed = layout.summed_bytes(*place)
         self._times = shape_of(options).times_in(schedule)
         self._before: list[int] = []
         self._made: dict[tuple[bool, int, int, int], int] = {}
@@ -154,10 +127,10 @@ class _Writer:
         name = f"{kind.value} {stage}"
         row = self.program.compute(name, after, behind, duration_ns=duration)
         if kind is not Pass.WEIGHT_GRADIENT:
-            if self._layout.widths[self._place[0]] > 1:
-                size = self._options.activation
+            if self._summed:
+                kind_of_sum = JobCollective.ALL_REDUCE
                 row = self.program.collective(
-                    f"{name} reduce", JobCollective.ALL_REDUCE, size, "tensor", [row]
+                    f"{name} reduce", kind_of_sum, self._summed, "tensor", [row]
                 )
             self._made[kind.is_backward, way, stage, micro] = row
         self._before = [row]
@@ -166,8 +139,8 @@ class _Writer:
             self._before += sent
 
     def finish(self) -> None:
-        """Gradients of all replicas are added up."""
-        if self._layout.replicas > 1:
+        """Gradients of the same weights are added up."""
+        if self._layout.has_copies(self._place[0]):
             size = self._options.gradients
             kind = JobCollective.ALL_REDUCE
             self.program.collective("gradients", kind, size, "data", self._before[:1])
@@ -196,33 +169,59 @@ class _Writer:
         return devices[at] if exists else None
 
     def _received(self, operation: Operation) -> list[int]:
+        """What comes for a pass from the other device, then from ranks that pass it on."""
         device = self._neighbour(operation, -1)
+        if device is None or device == self._place[0]:
+            return []
         before = operation.stage + 1 if operation.kind.is_backward else operation.stage - 1
-        return self._messages(NodeKind.RECV, operation, before, device, ())
+        legs = self._own_legs(device, self._place[0])
+        arrived = self._messages(NodeKind.RECV, operation, before, legs[False], ())
+        # Neighbours wait for it: before what this rank waits for from them.
+        self._messages(NodeKind.SEND, operation, before, legs[True], arrived)
+        return arrived + self._messages(NodeKind.RECV, operation, before, legs[True], ())
 
     def _sent(self, operation: Operation, row: int) -> list[int]:
         device = self._neighbour(operation, 1)
-        return self._messages(NodeKind.SEND, operation, operation.stage, device, [row])
+        if device is None or device == self._place[0]:
+            return []
+        legs = self._own_legs(self._place[0], device)
+        return self._messages(NodeKind.SEND, operation, operation.stage, legs[False], [row])
+
+    def _own_legs(self, sender: int, receiver: int) -> Mapping[bool, Sequence[Leg]]:
+        """This rank's messages between two devices, by whether they are forwarded."""
+        # Found once, for all micro-batches.
+        if (sender, receiver) not in self._legs:
+            own = [
+                leg
+                for leg in self._layout.legs(sender, receiver)
+                if self._own in (leg.source, leg.destination)
+            ]
+            self._legs[sender, receiver] = {
+                is_forwarded: [leg for leg in own if leg.is_forwarded == is_forwarded]
+                for is_forwarded in (False, True)
+            }
+        return self._legs[sender, receiver]
 
     def _messages(
         self,
         kind: NodeKind,
         operation: Operation,
         sender: int,
-        device: int | None,
+        legs: Sequence[Leg],
         after: Sequence[int],
     ) -> list[int]:
-        """Messages with the members of another device; `sender`: the stage that sends."""
-        if device is None or device == self._place[0]:
-            return []
+        """This rank's ends of some messages; `sender`: the stage that sends."""
         name = "gradient" if operation.kind.is_backward else "activation"
-        own = self._layout.rank(*self._place)
         micros = self._options.micro_batches
         stages = len(self._schedule.device_of[operation.way])
         # Tells messages apart that two ranks exchange.
         flow = 2 * operation.way + operation.kind.is_backward
         tag = (flow * stages + sender) * micros + operation.micro
-        shared = self._layout.shared(self._place, device, self._options.activation)
-        return [
-            self.program.message(kind, name, size, rank - own, tag, after) for rank, size in shared
-        ]
+        rows = []
+        for leg in legs:
+            ends = (leg.source, leg.destination)
+            mine, other = ends if kind is NodeKind.SEND else reversed(ends)
+            if mine == self._own:
+                shift = other - self._own
+                rows.append(self.program.message(kind, name, leg.bytes, shift, tag, after))
+        return rows

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from collhub_pipeline.catalogue import NAMES
+from collhub_pipeline.layouts import HAND_OVERS
 from hub_core.plugin_api import OptionType, choice, option, optional
 
 
@@ -41,6 +42,16 @@ class PipelineOptions:
     )
     tensor: str = option(
         OptionType.TEXT, "1", "ranks that share a stage, of all stages or one number a stage: 4,2"
+    )
+    activation_tensor: str | None = optional(
+        "shape and dtype of a micro-batch between stages, such as 8x1024x4096:bfloat16, for meshes"
+    )
+    meshes: str | None = optional(
+        "mesh and spec of its activations, of all stages or one a stage with ; between, such as "
+        "mesh(2,2): S0 R S1; between other ones they are resharded"
+    )
+    hand_over: str = choice(
+        HAND_OVERS, "how a box gets to the ranks of a host that need it, with meshes"
     )
     data: int = option(OptionType.INT, 1, "replicas of the pipeline", minimum=1)
     gradients: int = option(

@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING
 from hub_core import names_from
 
 if TYPE_CHECKING:
+    from collhub_shardings import Mesh, Move, UnitTasks, parse_mesh, parse_move, unit_tasks
+
     from collhub_reshard.on_torch import move_state, reshard
     from collhub_reshard.planning import ReshardPlan, plan_reshard
-    from collhub_reshard.problem.meshes import Mesh, parse_mesh
-    from collhub_reshard.problem.moves import Move, parse_move
-    from collhub_reshard.problem.unit_tasks import UnitTasks, unit_tasks
 
 __all__ = [
     "Mesh", "Move", "ReshardPlan", "UnitTasks", "move_state", "parse_mesh", "parse_move",
@@ -25,8 +24,6 @@ __getattr__ = names_from(
     {
         "collhub_reshard.on_torch": "move_state reshard",
         "collhub_reshard.planning": "ReshardPlan plan_reshard",
-        "collhub_reshard.problem.meshes": "Mesh parse_mesh",
-        "collhub_reshard.problem.moves": "Move parse_move",
-        "collhub_reshard.problem.unit_tasks": "UnitTasks unit_tasks",
+        "collhub_shardings": "Mesh Move UnitTasks parse_mesh parse_move unit_tasks",
     },
 )

@@ -23,17 +23,21 @@ from hub_core import (
     json_flag,
     number_option,
     option_pairs,
+    simulate,
     strict_flag,
     verify_option,
 )
-from hub_core.model import InputError, parse_bandwidth, parse_time
+from hub_core.model import HubError, InputError, parse_bandwidth, parse_time
 from hub_core.plugin_api import FormatWriter, declared_options
 
 # What needs numpy is imported where it is used: the help of a command comes at once.
 if TYPE_CHECKING:
+    from collhub_shardings import Move
+
     from collhub_reshard.lowering.algorithm import Lowered
     from collhub_reshard.planning import ReshardPlan
-    from collhub_reshard.problem.moves import Move
+    from hub_core.model import Algorithm
+    from hub_core.network import Topology
 
 
 class _Problem(TypedDict):
@@ -123,8 +127,9 @@ def reshard(
 
 def _moves(problem: _Problem, host_size: int | None) -> list[Move]:
     """The tensors of the command line, then those of the file."""
-    from collhub_reshard.problem.moves import parse_move
-    from collhub_reshard.problem.state_dict import Sides, parse_state_dict
+    from collhub_shardings import parse_move
+
+    from collhub_reshard.state_dict import Sides, parse_state_dict
 
     source, destination = problem["source"], problem["destination"]
     moves: list[Move] = []
@@ -167,14 +172,25 @@ def _planned(
         latency_s=parse_time(problem["latency"]),
         cards=problem["cards"] or 1,
         choices=choices,
+        simulate=lambda algorithm, network: _simulated_s(context, algorithm, network),
     )
+
+
+def _simulated_s(context: CommandContext, algorithm: Algorithm, topology: Topology) -> float | None:
+    """Seconds on the network by the default simulator, None where it is not installed."""
+    size = algorithm.collective_bytes
+    try:
+        result = simulate(algorithm, topology, size or 1, registry=context.registry())
+    except HubError:
+        return None
+    return None if result.time_ns is None else result.time_ns / 1e9
 
 
 def _say_missing_solver(context: CommandContext, plan: ReshardPlan) -> None:
     from collhub_reshard.scheduling.best import wants_solver
     from collhub_reshard.scheduling.exact import missing
 
-    if wants_solver(plan.schedule, plan.choices.effort):
+    if plan.streams is None and wants_solver(plan.schedule, plan.choices.effort):
         context.report([missing()])
 
 

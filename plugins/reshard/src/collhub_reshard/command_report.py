@@ -16,8 +16,8 @@ def reshard_document(
     plan: ReshardPlan, made: Lowered, paths: Sequence[str]
 ) -> dict[str, JsonValue]:
     """The report of `collhub reshard --json`; `optimum_s` is null where none is proved."""
-    schedule, tasks = plan.schedule, plan.tasks
-    is_optimal = schedule.status == "optimal"
+    outcome, tasks = plan.outcome, plan.tasks
+    is_optimal = outcome.status == "optimal"
     return {
         "schema": REPORT_SCHEMA,
         "tensors": len(plan.moves),
@@ -28,18 +28,20 @@ def reshard_document(
         "optimum_s": plan.makespan_s if is_optimal else None,
         "bound_s": plan.bound_s,
         "binding": {
-            "kind": schedule.bound.kind,
-            "hosts": list(schedule.bound.hosts),
-            "task": schedule.bound.task,
+            "kind": outcome.kind,
+            "hosts": list(outcome.hosts),
+            "task": outcome.task,
+            "links": _binding_links(plan),
         },
         "predicted_s": plan.predicted_s,
-        "gap": schedule.gap,
-        "status": schedule.status,
-        "proof": schedule.proof,
-        "method": schedule.method,
+        "simulated_s": plan.simulated_s,
+        "gap": outcome.gap,
+        "status": outcome.status,
+        "proof": outcome.proof,
+        "method": outcome.method,
         "strategies": dict(sorted(_strategies(plan).items())),
         "chunks": max(plan.chunks.values(), default=0),
-        "late_tasks": list(schedule.late_tasks(tasks)),
+        "late_tasks": list(plan.schedule.late_tasks(tasks)),
         "layout": {
             "kind": made.layout.kind,
             "unit_bytes": made.layout.unit_bytes,
@@ -55,7 +57,7 @@ def reshard_document(
 
 def reshard_fields(plan: ReshardPlan, made: Lowered) -> dict[str, str]:
     """The same for people."""
-    schedule, algorithm = plan.schedule, made.algorithm
+    algorithm = made.algorithm
     moved = sum(move.tensor.num_bytes for move in plan.moves)
     fields = {
         "resharding": f"{_counted(len(plan.moves), 'tensor')} of {format_bytes(moved)}, "
@@ -73,7 +75,9 @@ def reshard_fields(plan: ReshardPlan, made: Lowered) -> dict[str, str]:
         "algorithm": f"{algorithm.num_ranks} ranks, {len(algorithm.steps)} steps, "
         f"size {algorithm.collective_bytes}B",
     }
-    late = schedule.late_tasks(plan.tasks)
+    if plan.simulated_s is not None:
+        fields["simulated"] = f"{plan.simulated_s:.6g} s"
+    late = plan.schedule.late_tasks(plan.tasks)
     if late:
         fields["late"] = f"{len(late)} tasks end after they are due"
     return fields
@@ -84,12 +88,16 @@ def _counted(count: int, name: str) -> str:
 
 
 def _strategies(plan: ReshardPlan) -> Counter[str]:
+    if plan.streams is not None:
+        return Counter({"streams": len(plan.chunks)} if plan.chunks else {})
     return Counter(strategy.value for strategy in plan.strategies.values())
 
 
 def _binding(plan: ReshardPlan) -> str:
     """Why nothing is faster."""
-    bound = plan.schedule.bound
+    bound = plan.outcome
+    if bound.kind == "links":
+        return f"what {_named_links(plan)} must carry"
     hosts = ", ".join(map(str, bound.hosts))
     texts = {
         "receiver": f"what host {hosts} must receive",
@@ -101,9 +109,29 @@ def _binding(plan: ReshardPlan) -> str:
     return texts[bound.kind]
 
 
+def _binding_links(plan: ReshardPlan) -> list[JsonValue]:
+    """The links whose weights prove the bound, by the names of their ends."""
+    topology = plan.topology
+    found: list[JsonValue] = []
+    for link, weight in sorted(plan.outcome.weights.items()):
+        ends = topology.source[link], topology.destination[link]
+        source, destination = (topology.node_name(int(end)) for end in ends)
+        found.append({"from": source, "to": destination, "weight": weight})
+    return found
+
+
+def _named_links(plan: ReshardPlan) -> str:
+    """The binding links for people: the first of them, and how many there are."""
+    topology, weights = plan.topology, plan.outcome.weights
+    first = min(weights, key=lambda link: (-weights[link], link))
+    source, destination = int(topology.source[first]), int(topology.destination[first])
+    name = f"{topology.node_name(source)} -> {topology.node_name(destination)}"
+    return f"link {name}" if len(weights) == 1 else f"{len(weights)} links such as {name}"
+
+
 def _status(plan: ReshardPlan) -> str:
     """Whether the schedule is the best, and who says so."""
-    schedule = plan.schedule
+    schedule = plan.outcome
     # A gap is told only where one is left.
     if schedule.status == "optimal":
         return f"optimal, proved by the {schedule.proof}; found by {schedule.method}"

@@ -8,14 +8,15 @@ whatever their strides.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 import numpy as np
+from collhub_shardings import Move, Side, TensorType, parse_side
 
 from collhub_reshard.lowering.audiences import audience, nearby
 from collhub_reshard.planning import ReshardPlan, plan_reshard
-from collhub_reshard.problem.moves import Move, Side, TensorType, parse_side
 from hub_core.model import InputError
 
 if TYPE_CHECKING:
@@ -47,6 +48,9 @@ def reshard(
     """The shard of this rank on the destination mesh, None where it is not part of it.
 
     `tensor`: this rank's shard on the source mesh, a DTensor or a plain one, None on other ranks.
+    Where the source is `Partial` along mesh axes, it is this rank's summand: every box travels once
+    a summand, and the destination gets their sum in its own element type, added in the order of
+    the axes, so that replicas are equal bit by bit.
     `source`, `destination`: as `mesh(2,2)@0-3: S0 S1`; meshes may share ranks, and all ranks of the
     group call this. `shape`, `dtype`: of the whole tensor, needed on ranks without a shard, and the
     same everywhere. `host_size`: ranks of a machine. Raises `InputError` for what does not fit.
@@ -100,9 +104,6 @@ def _move(
     size = host_size or start.mesh.shape[-1]
     # Ranks are those of the group: without @ both meshes begin at rank 0.
     end = parse_side(destination, len(shape), 0, size)
-    if start.placement.partial:
-        message = "torch reshards Shard and Replicate; summands are reduced before"
-        raise InputError(message, cure="redistribute Partial() first", code="invalid-spec")
     return Move(tensor, start, end)
 
 
@@ -157,12 +158,14 @@ def _run(
     shape = move.tensor.shape
     held = _Tiled(shard, _tile(move.source, shape, rank))
     wanted = _Tiled(output, _tile(move.destination, shape, rank))
+    arrivals = _Arrivals(plan, wanted, bool(move.source.placement.partial))
     # Messages of one round do not wait for one another.
     rounds: dict[int, list[_Message]] = {}
     for message in _messages(plan):
         rounds.setdefault(message.round, []).append(message)
     for _, messages in sorted(rounds.items()):
-        _run_round(plan, messages, rank, held, wanted)
+        _run_round(plan, messages, rank, held, arrivals)
+    arrivals.add_up()
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,12 +186,45 @@ class _Tiled:
         return self.tensor[tuple(found)]
 
 
+@dataclass(slots=True)
+class _Arrivals:
+    """Where boxes go that come to a rank: into its tile, or beside it where they are summed.
+
+    Summands are kept until all are there, since a rank may have to pass them on.
+    """
+
+    plan: ReshardPlan
+    wanted: _Tiled
+    are_summands: bool
+    summands: dict[int, torch.Tensor] = field(default_factory=dict)
+
+    def box(self, row: int) -> torch.Tensor:
+        """Where the box of a unit task is put, and from where it is passed on."""
+        place = self.wanted.box(self.plan, row)
+        if not self.are_summands:
+            return place
+        if row not in self.summands:
+            import torch
+
+            self.summands[row] = torch.empty_like(place, memory_format=torch.contiguous_format)
+        return self.summands[row]
+
+    def add_up(self) -> None:
+        """Put the sums in place: of a box, the rows follow one another from the first summand."""
+        for row, summand in sorted(self.summands.items(), key=itemgetter(0)):
+            place = self.wanted.box(self.plan, row)
+            if self.plan.units.summand[row]:
+                place.add_(summand)
+            else:
+                place.copy_(summand)
+
+
 def _run_round(
     plan: ReshardPlan,
     messages: Sequence[_Message],
     rank: int,
     held: _Tiled,
-    wanted: _Tiled,
+    arrivals: _Arrivals,
 ) -> None:
     """Post all messages of a round at once, then put what came in its place."""
     import torch
@@ -199,13 +235,14 @@ def _run_round(
     for message in messages:
         row = message.row
         if message.source == message.destination == rank:
-            wanted.box(plan, row).copy_(held.box(plan, row))
+            arrivals.box(row).copy_(held.box(plan, row))
         elif message.source == rank:
-            origin = held if _holds(plan, row, rank) else wanted
-            box = origin.box(plan, row).contiguous()
+            is_held = _holds(plan, row, rank)
+            box = held.box(plan, row) if is_held else arrivals.box(row)
+            box = box.contiguous()
             operations.append(dist.P2POp(dist.isend, box, message.destination))
         elif message.destination == rank:
-            place = wanted.box(plan, row)
+            place = arrivals.box(row)
             # A box is seldom contiguous in its tile, a message always is.
             landing = torch.empty_like(place, memory_format=torch.contiguous_format)
             landings.append((place, landing))

@@ -2,29 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
-from collhub_reshard.lowering.algorithm import Lowered, LoweringChoices, lowered
+from collhub_shardings import Move, UnitTasks, unit_tasks
+
+from collhub_reshard.fabric.links import fits_fabric
+from collhub_reshard.fabric.streams import StreamPlan, plan_streams
+from collhub_reshard.lowering.algorithm import Lowered, LoweringChoices, lowered, lowered_streams
 from collhub_reshard.lowering.ideal_topology import ideal_topology
-from collhub_reshard.problem.moves import Move
-from collhub_reshard.problem.unit_tasks import UnitTasks, unit_tasks
-from collhub_reshard.proof import schedule_document
+from collhub_reshard.outcome import Outcome, outcome_of_schedule, outcome_of_streams
+from collhub_reshard.proof import schedule_document, stream_document
 from collhub_reshard.scheduling.best import Effort, best_schedule
+from collhub_reshard.scheduling.bounds import Bound
 from collhub_reshard.scheduling.host_network import HostNetwork, ideal_network, network_of
 from collhub_reshard.scheduling.host_tasks import HostTasks, host_tasks, needing_hosts
 from collhub_reshard.scheduling.schedule import HostSchedule, Piece
 from collhub_reshard.scheduling.strategies import (
     LINKS_A_HOP,
+    MOST_CHUNKS,
     Reach,
     Strategy,
     best_chunks,
     card_work,
     cheapest,
 )
-from hub_core.model import InputError
+from hub_core.model import Algorithm, InputError
 from hub_core.network import Topology
+
+Simulated = Callable[[Algorithm, Topology], float | None]
+"""Seconds of an algorithm on a topology, None where nobody can tell."""
+
+_STREAM_CHUNKS = (1, 4, 16, 64, 256)
+# Bytes; the time of shorter messages is latency, and less than simulators count.
+_LEAST_MESSAGE = 4096
+_MOST_STREAMED_TASKS = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +58,8 @@ class ReshardChoices:
 class ReshardPlan:
     """How tensors move: `strategies` and `chunks` by unit task, the schedule, and the network.
 
-    `topology`: the one that was named, else the ideal one.
+    `topology`: the one that was named, else the ideal one. `streams`: on a topology, what runs in
+    place of the schedule. `simulated_s`: its time where it was judged by simulation.
     """
 
     moves: tuple[Move, ...]
@@ -56,20 +70,31 @@ class ReshardPlan:
     chunks: Mapping[int, int]
     topology: Topology
     choices: ReshardChoices
+    streams: StreamPlan | None = None
+    simulated_s: float | None = None
+
+    @property
+    def outcome(self) -> Outcome:
+        """What is promised, and who proves it."""
+        if self.streams is not None:
+            return outcome_of_streams(self.streams)
+        return outcome_of_schedule(self.tasks, self.schedule)
 
     @property
     def makespan_s(self) -> float:
         """Time of the schedule without latency and store-and-forward."""
-        return self.tasks.seconds(self.schedule.makespan)
+        return self.outcome.makespan_s
 
     @property
     def bound_s(self) -> float:
         """Time that nothing beats on this network, in the same model."""
-        return self.tasks.seconds(self.schedule.bound.ticks)
+        return self.outcome.bound_s
 
     @property
     def predicted_s(self) -> float:
         """Time with latency and chunks that are stored and forwarded at every card."""
+        if self.streams is not None:
+            return self.streams.predicted_s(max(self.chunks.values(), default=1))
         # The last piece to start need not be the last to arrive.
         return max(map(self._end_s, self.schedule.pieces), default=0.0)
 
@@ -78,6 +103,9 @@ class ReshardPlan:
         # The document is made of the schedule, not of the steps:
         # whoever checks it needs no steps for that.
         choices = LoweringChoices(self.strategies, self.chunks, self.choices.layout, self.topology)
+        if self.streams is not None:
+            document = stream_document(self.moves, self.units, self.streams)
+            return lowered_streams(self.units, self.moves, self.streams, choices, document)
         # Exact times go into it.
         document = schedule_document(self.moves, self.units, self.tasks, self.schedule)
         # Steps follow from the schedule alone.
@@ -108,8 +136,11 @@ def plan_reshard(
     latency_s: float = 0.0,
     cards: int = 1,
     choices: ReshardChoices | None = None,
+    simulate: Simulated | None = None,
 ) -> ReshardPlan:
     """Plan moves on a topology, or between hosts with cards of a bandwidth (bytes per second).
+
+    `simulate`: by which streams on a topology are cut in chunks, without it in 64.
 
     Raises `InputError` for moves that do not fit the network.
     """
@@ -134,9 +165,64 @@ def plan_reshard(
         chunks[row] = _chunks(strategy, choices.chunks, reach, t_s, network.latency_s)
         work[row] = card_work(strategy, reach)
     tasks = host_tasks(units, moves, network, work)
+    if topology is not None and _can_stream(topology, units, moves, choices):
+        return _streamed(tuple(moves), units, tasks, topology, choices, simulate)
     schedule = best_schedule(tasks, units, choices.effort)
     shown = topology or ideal_topology(units, network)
     return ReshardPlan(tuple(moves), units, tasks, schedule, strategies, chunks, shown, choices)
+
+
+def _can_stream(
+    topology: Topology, units: UnitTasks, moves: Sequence[Move], choices: ReshardChoices
+) -> bool:
+    """Whether boxes go in streams: nobody chose a strategy, and all may start at once."""
+    is_timed = any(move.release_s or move.due_s is not None for move in moves)
+    if choices.strategy is not None or choices.effort.split or is_timed:
+        return False
+    devices = [*units.senders.tolist(), *units.receivers.tolist()]
+    is_small = len(units) <= _MOST_STREAMED_TASKS
+    return is_small and fits_fabric(topology, devices)
+
+
+def _streamed(
+    moves: tuple[Move, ...],
+    units: UnitTasks,
+    tasks: HostTasks,
+    topology: Topology,
+    choices: ReshardChoices,
+    simulate: Simulated | None,
+) -> ReshardPlan:
+    """Streams in the number of chunks that is fastest when simulated."""
+    streams = plan_streams(topology, units)
+    none = HostSchedule((), "streams", "feasible", "none", Bound("links", Fraction(0)), Fraction(0))
+    rows = [row for delivery in streams.deliveries for row in delivery.rows]
+    counts = [choices.chunks or MOST_CHUNKS]
+    if simulate is not None and choices.chunks is None:
+        counts = _stream_chunks(streams)
+    best: ReshardPlan | None = None
+    for count in counts if rows else ():
+        chunks = dict.fromkeys(rows, count)
+        plan = ReshardPlan(moves, units, tasks, none, {}, chunks, topology, choices, streams)
+        if simulate is not None:
+            plan = replace(plan, simulated_s=simulate(plan.lower().algorithm, topology))
+        if best is None or _time_s(plan) < _time_s(best):
+            best = plan
+    return best or ReshardPlan(moves, units, tasks, none, {}, {}, topology, choices, streams)
+
+
+def _stream_chunks(streams: StreamPlan) -> list[int]:
+    """Numbers of chunks to try: more while messages are long enough to be worth sending."""
+    parts = [
+        (stream.part[1] - stream.part[0]) * streams.deliveries[stream.delivery].bytes
+        for stream in streams.streams
+    ]
+    mean = sum(parts, Fraction(0)) / max(1, len(parts))
+    return [count for count in _STREAM_CHUNKS if mean >= count * _LEAST_MESSAGE] or [1]
+
+
+def _time_s(plan: ReshardPlan) -> float:
+    """The time by which plans are compared."""
+    return plan.predicted_s if plan.simulated_s is None else plan.simulated_s
 
 
 def _network(

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from fractions import Fraction
 
-from collhub_reshard.problem.moves import Move
-from collhub_reshard.problem.unit_tasks import UnitTasks
+from collhub_shardings import Move, UnitTasks
+
+from collhub_reshard.fabric.streams import StreamPlan
+from collhub_reshard.outcome import outcome_of_streams
 from collhub_reshard.scheduling.host_tasks import HostTasks
 from collhub_reshard.scheduling.schedule import HostSchedule
 from hub_core.model import Algorithm, JsonValue
 
 PROOF_SCHEMA = "collhub-reshard/proof-1"
+STREAMS_SCHEMA = "collhub-reshard/streams-1"
 _KEY = "reshard"
 
 
@@ -19,7 +22,7 @@ def find_proof(algorithm: Algorithm) -> dict[str, JsonValue] | None:
     """The proof that an algorithm carries, None where it was made by somebody else."""
     found = algorithm.extensions.get(_KEY)
     # Extensions of one name may be anybody's.
-    if isinstance(found, dict) and found.get("schema") == PROOF_SCHEMA:
+    if isinstance(found, dict) and found.get("schema") in (PROOF_SCHEMA, STREAMS_SCHEMA):
         return found
     return None
 
@@ -64,6 +67,41 @@ def schedule_document(
         "status": schedule.status,
         "proof": schedule.proof,
         "method": schedule.method,
+    }
+
+
+def stream_document(
+    moves: Sequence[Move], units: UnitTasks, plan: StreamPlan
+) -> dict[str, JsonValue]:
+    """Moves as text, the links, the streams over them and the weights that bound their time."""
+    topology = plan.fabric.topology
+    columns = (topology.source, topology.destination, topology.bandwidth_bytes_per_s)
+    outcome = outcome_of_streams(plan)
+    return {
+        "schema": STREAMS_SCHEMA,
+        "moves": [_move_object(move) for move in moves],
+        "host_of": units.host_of.tolist(),
+        "npus": topology.num_npus,
+        "nodes": topology.num_nodes,
+        "links": [column.tolist() for column in columns],
+        "streams": [
+            [
+                stream.delivery,
+                [list(edge) for edge in stream.edges],
+                str(stream.part[0]),
+                str(stream.part[1]),
+            ]
+            for stream in plan.streams
+        ],
+        "makespan_s": str(plan.makespan_s),
+        "bound": {
+            "kind": outcome.kind,
+            "seconds": str(plan.bound.time_s),
+            "weights": [[link, weight] for link, weight in sorted(plan.bound.weights.items())],
+        },
+        "status": outcome.status,
+        "proof": outcome.proof,
+        "method": outcome.method,
     }
 
 

@@ -8,32 +8,30 @@ against it. Nothing of the search is used.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import cast
 
 import numpy as np
-from collhub_columns import Int64Array
+from collhub_shardings import UnitTasks, unit_tasks
 
-from collhub_reshard.problem.moves import Move, parse_side, parse_tensor
-from collhub_reshard.problem.unit_tasks import UnitTasks, unit_tasks
-from collhub_reshard.proof import find_proof
+from collhub_reshard.proof import STREAMS_SCHEMA, find_proof
+from collhub_reshard.recheck_streams import check_streams
 from collhub_reshard.scheduling.host_network import HostNetwork, network_of
 from collhub_reshard.scheduling.host_tasks import HostTasks, host_tasks
+from collhub_reshard.stated import (
+    FlawError,
+    Interval,
+    covers,
+    holding,
+    listed,
+    move_of,
+    on_hosts,
+    wrong,
+)
 from hub_core.model import Algorithm, Diagnostic, HubError, JsonValue, StepKind
 from hub_core.network import Topology
 from hub_core.plugin_api import CheckReport, CheckRequest, NoOptions
-
-_Interval = tuple[Fraction, Fraction]
-
-
-class _FlawError(Exception):
-    """What is wrong with a proof: a code and a message."""
-
-    def __init__(self, code: str, message: str) -> None:
-        super().__init__(message)
-        # Codes of the packing check are others.
-        self.diagnostic = Diagnostic(f"reshard-{code}", message)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,86 +63,38 @@ def check_schedule(request: CheckRequest, options: NoOptions) -> CheckReport:
     if document is None:
         return CheckReport(ok=False, is_applicable=False)
     try:
+        if document["schema"] == STREAMS_SCHEMA:
+            return check_streams(request.algorithm, document, request.topology)
         claim = _claim(document, request.topology)
         _check_schedule(claim)
         bound = _check_bound(claim)
         _check_status(claim, bound)
         _check_traffic(claim, request.algorithm)
-    except _FlawError as flaw:
-        return _wrong(flaw.diagnostic)
+    except FlawError as flaw:
+        return wrong(flaw.diagnostic)
     except (HubError, KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
         found = Diagnostic("reshard-form", f"the proof has not its form: {error}")
-        return _wrong(found)
+        return wrong(found)
     makespan = _makespan(claim)
-    return CheckReport(
-        True,
-        _verdict(claim, makespan, bound),
-        facts={
-            "is_optimal": claim.document["status"] == "optimal",
-            # A resharding has times instead.
-            "rate": None,
-            "bound": None,
-            "makespan_s": str(makespan),
-            "bound_s": str(bound),
-        },
-        details={
-            "makespan": f"{float(makespan):.6g} s ({makespan})",
-            "bound": f"{float(bound):.6g} s ({bound}), {_binding(claim)}",
-        },
-    )
-
-
-def _wrong(found: Diagnostic) -> CheckReport:
-    facts: dict[str, JsonValue] = {"is_optimal": False, "rate": None, "bound": None}
-    return CheckReport(False, "wrong", (found,), facts=facts)
+    verdict = _verdict(claim, makespan, bound)
+    return holding(verdict, makespan, bound, _is_met(claim, makespan, bound), _binding(claim))
 
 
 def _claim(document: Mapping[str, JsonValue], topology: Topology | None) -> _Claim:
     """Tasks from the stated moves, which must be the tasks that are stated."""
-    moves = [_move(cast("Mapping[str, JsonValue]", entry)) for entry in _listed(document["moves"])]
+    moves = [move_of(cast("Mapping[str, JsonValue]", entry)) for entry in listed(document["moves"])]
     stated_hosts = np.asarray(document["host_of"], np.int64)
-    units = unit_tasks([_on_hosts(move, stated_hosts) for move in moves])
+    units = unit_tasks([on_hosts(move, stated_hosts) for move in moves])
     network = _network(document)
     if topology is not None:
         real = network_of(topology, units.host_of)
         if (real.out_rate, real.in_rate) != (network.out_rate, network.in_rate):
-            raise _FlawError("topology", f"it is for other cards than those of {topology.name}")
-    stated = [cast("Mapping[str, JsonValue]", entry) for entry in _listed(document["tasks"])]
+            raise FlawError("topology", f"it is for other cards than those of {topology.name}")
+    stated = [cast("Mapping[str, JsonValue]", entry) for entry in listed(document["tasks"])]
     work = {cast("int", one["unit_task"]): Fraction(str(one["work"])) for one in stated}
     tasks = host_tasks(units, moves, network, work)
     _check_tasks(stated, tasks)
     return _Claim(document, units, tasks, list(_pieces(document)))
-
-
-def _listed(value: JsonValue) -> list[JsonValue]:
-    if not isinstance(value, list):
-        raise TypeError("a list is missing")
-    return value
-
-
-def _move(entry: Mapping[str, JsonValue]) -> Move:
-    """A move as it is stated, on hosts of its own choice."""
-    tensor = parse_tensor(str(entry["tensor"]))
-    rank = len(tensor.shape)
-    sides = [parse_side(str(entry[end]), rank) for end in ("from", "to")]
-    due = entry["due_s"]
-    return Move(
-        tensor,
-        sides[0],
-        sides[1],
-        str(entry["name"]),
-        float(str(entry["release_s"])),
-        None if due is None else float(str(due)),
-    )
-
-
-def _on_hosts(move: Move, host_of: Int64Array) -> Move:
-    """The move with its devices on the stated hosts."""
-    sides = []
-    for side in (move.source, move.destination):
-        hosts = tuple(host_of[list(side.mesh.devices)].tolist())
-        sides.append(replace(side, mesh=replace(side.mesh, hosts=hosts)))
-    return replace(move, source=sides[0], destination=sides[1])
 
 
 def _network(document: Mapping[str, JsonValue]) -> HostNetwork:
@@ -157,18 +107,18 @@ def _network(document: Mapping[str, JsonValue]) -> HostNetwork:
 
 def _check_tasks(stated: Sequence[Mapping[str, JsonValue]], tasks: HostTasks) -> None:
     if len(stated) != len(tasks):
-        raise _FlawError("tasks", f"{len(stated)} tasks are stated, the specs give {len(tasks)}")
+        raise FlawError("tasks", f"{len(stated)} tasks are stated, the specs give {len(tasks)}")
     for task, entry in enumerate(stated):
         given = entry["bytes"], entry["senders"], entry["receivers"]
         if tasks.work[task] < 1:
-            raise _FlawError("tasks", f"task {task} is said to be less work than its bytes")
+            raise FlawError("tasks", f"task {task} is said to be less work than its bytes")
         real = tasks.bytes[task], list(tasks.senders[task]), list(tasks.receivers[task])
         if given != real:
-            raise _FlawError("tasks", f"task {task} is not the one that the specs give")
+            raise FlawError("tasks", f"task {task} is not the one that the specs give")
 
 
 def _pieces(document: Mapping[str, JsonValue]) -> Iterator[_StatedPiece]:
-    for entry in _listed(document["schedule"]):
+    for entry in listed(document["schedule"]):
         task, sender, *times = cast("list[str]", entry)
         start, duration, first, last = map(Fraction, times)
         yield _StatedPiece(int(task), int(sender), start, duration, first, last)
@@ -183,45 +133,35 @@ def _makespan(claim: _Claim) -> Fraction:
 def _check_schedule(claim: _Claim) -> None:
     """Every byte is sent once by a host that has it, and no card is asked for twice at a time."""
     tasks = claim.tasks
-    parts: dict[int, list[_Interval]] = {task: [] for task in range(len(tasks))}
-    cards: dict[tuple[str, int], list[_Interval]] = {}
+    parts: dict[int, list[Interval]] = {task: [] for task in range(len(tasks))}
+    cards: dict[tuple[str, int], list[Interval]] = {}
     for piece in claim.pieces:
         if piece.sender not in tasks.senders[piece.task]:
             message = f"host {piece.sender} sends task {piece.task}, which it does not have"
-            raise _FlawError("sender", message)
+            raise FlawError("sender", message)
         receivers = tasks.receivers[piece.task]
         share = (piece.last - piece.first) * tasks.bytes[piece.task] * tasks.work[piece.task]
         if piece.start < tasks.release[piece.task] * tasks.tick_s:
-            raise _FlawError("release", f"task {piece.task} starts before it is released")
+            raise FlawError("release", f"task {piece.task} starts before it is released")
         if piece.duration < share / tasks.network.rate(piece.sender, receivers):
-            raise _FlawError("duration", f"task {piece.task} is faster than the cards")
+            raise FlawError("duration", f"task {piece.task} is faster than the cards")
         parts[piece.task].append((piece.first, piece.last))
         span = (piece.start, piece.start + piece.duration)
         cards.setdefault(("out", piece.sender), []).append(span)
         for host in receivers:
             cards.setdefault(("in", host), []).append(span)
     for task, found in parts.items():
-        if not _covers(found):
-            raise _FlawError("coverage", f"task {task} is not sent as a whole")
+        if not covers(found):
+            raise FlawError("coverage", f"task {task} is not sent as a whole")
     for (way, host), spans in cards.items():
         if _most_at_once(spans) > tasks.cards:
             message = f"the cards {way} of host {host} do too much at once"
-            raise _FlawError("overlap", message)
+            raise FlawError("overlap", message)
     if _makespan(claim) != Fraction(str(claim.document["makespan_s"])):
-        raise _FlawError("makespan", "the makespan is not that of the schedule")
+        raise FlawError("makespan", "the makespan is not that of the schedule")
 
 
-def _covers(parts: Sequence[_Interval]) -> bool:
-    """Whether parts fill 0..1 without gap or overlap."""
-    at = Fraction(0)
-    for first, last in sorted(parts):
-        if first != at:
-            return False
-        at = last
-    return at == 1
-
-
-def _most_at_once(spans: Sequence[_Interval]) -> int:
+def _most_at_once(spans: Sequence[Interval]) -> int:
     # What ends makes room for what starts at the same time.
     """The largest number of spans that share a time."""
     events = sorted([(start, 1) for start, _ in spans] + [(end, -1) for _, end in spans])
@@ -237,11 +177,11 @@ def _check_bound(claim: _Claim) -> Fraction:
     """The bound that the named hosts or task prove; it must be the one that is stated."""
     stated = cast("Mapping[str, JsonValue]", claim.document["bound"])
     kind = str(stated["kind"])
-    hosts = {int(cast("int", host)) for host in _listed(stated["hosts"])}
+    hosts = {int(cast("int", host)) for host in listed(stated["hosts"])}
     proved = _proved(claim, kind, hosts, int(cast("int", stated["task"])))
     if proved != Fraction(str(stated["seconds"])):
         message = f"the {kind} bound is {proved} s, not {stated['seconds']} s as claimed"
-        raise _FlawError("bound", message)
+        raise FlawError("bound", message)
     return proved
 
 
@@ -275,14 +215,11 @@ def _check_status(claim: _Claim, bound: Fraction) -> None:
     makespan = _makespan(claim)
     # Both were recomputed: one of the two computations would be wrong.
     if makespan < bound:
-        raise _FlawError("bound", "the schedule is faster than its bound: one of them is wrong")
+        raise FlawError("bound", "the schedule is faster than its bound: one of them is wrong")
     is_by_bound = claim.document["proof"] == "bound"
-    # Whole tasks end at whole ticks only, of which a bound may fall short.
-    tick = claim.tasks.tick_s
-    slack = tick if len({piece.task for piece in claim.pieces}) == len(claim.pieces) else 0
     # Solvers and heuristics claim no more than they say.
-    if is_by_bound and makespan - bound >= slack and makespan != bound:
-        raise _FlawError("optimal", "called optimal by its bound, but it is longer")
+    if is_by_bound and not _is_met(claim, makespan, bound):
+        raise FlawError("optimal", "called optimal by its bound, but it is longer")
 
 
 def _check_traffic(claim: _Claim, algorithm: Algorithm) -> None:
@@ -298,20 +235,28 @@ def _check_traffic(claim: _Claim, algorithm: Algorithm) -> None:
         numbers = range(len(claim.tasks))
         due = sum(claim.tasks.bytes[one] for one in numbers if host in claim.tasks.receivers[one])
         if host >= len(moved) or moved[host] < due:
-            raise _FlawError("traffic", f"host {host} does not get the bytes of its tasks")
+            raise FlawError("traffic", f"host {host} does not get the bytes of its tasks")
+
+
+def _is_met(claim: _Claim, makespan: Fraction, bound: Fraction) -> bool:
+    """Whether the bound alone proves that nothing is faster, without a solver."""
+    # Whole tasks end at whole ticks only, of which a bound may fall short.
+    are_whole = len({piece.task for piece in claim.pieces}) == len(claim.pieces)
+    slack = claim.tasks.tick_s if are_whole else 0
+    return makespan == bound or makespan - bound < slack
 
 
 def _verdict(claim: _Claim, makespan: Fraction, bound: Fraction) -> str:
-    proof = claim.document["proof"]
-    if proof == "bound":
+    if _is_met(claim, makespan, bound):
         return "holds: no schedule is faster"
-    if proof == "solver":
-        return "holds: the solver found no faster schedule, which is not checked again"
     gap = float(makespan / bound - 1) if bound else 0.0
-    return f"holds: at most {100 * gap:.3g} % longer than any schedule"
+    longer = f"at most {100 * gap:.3g} % longer than any schedule"
+    if claim.document["proof"] == "solver":
+        return f"holds: {longer}; the solver found no faster one, which is not checked again"
+    return f"holds: {longer}"
 
 
 def _binding(claim: _Claim) -> str:
     stated = cast("Mapping[str, JsonValue]", claim.document["bound"])
-    hosts = ", ".join(map(str, _listed(stated["hosts"])))
+    hosts = ", ".join(map(str, listed(stated["hosts"])))
     return f"task {stated['task']}" if stated["kind"] == "task" else f"{stated['kind']} {hosts}"

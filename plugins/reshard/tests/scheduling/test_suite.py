@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 from collhub_reshard import parse_move, unit_tasks
-from collhub_reshard.problem.unit_tasks import UnitTasks
 from collhub_reshard.scheduling import public_orders
 from collhub_reshard.scheduling.best import Effort, best_schedule
 from collhub_reshard.scheduling.bounds import receiver_bound, sender_sharing
 from collhub_reshard.scheduling.device_messages import send_receive_s
 from collhub_reshard.scheduling.host_network import ideal_network
 from collhub_reshard.scheduling.host_tasks import HostTasks, host_tasks
+from collhub_shardings import UnitTasks
 
 MIB = 1 << 20
 BANDWIDTH = 1280 * MIB

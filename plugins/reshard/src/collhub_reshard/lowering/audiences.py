@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from collhub_shardings import UnitTasks
+
 from collhub_reshard.lowering.transfers import Audience
-from collhub_reshard.problem.unit_tasks import UnitTasks
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
+from collhub_shardings import UnitTasks
 
-from collhub_reshard.problem.unit_tasks import UnitTasks
 from collhub_reshard.scheduling.host_network import HostNetwork
 from hub_core.network import Topology
 

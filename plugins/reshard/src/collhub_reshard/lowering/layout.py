@@ -13,9 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 from collhub_columns import Int64Array
+from collhub_shardings import Move, Side, UnitTasks
 
-from collhub_reshard.problem.moves import Move, Side
-from collhub_reshard.problem.unit_tasks import UnitTasks
 from hub_core.model import InputError
 
 _MOST_UNITS = 1 << 20

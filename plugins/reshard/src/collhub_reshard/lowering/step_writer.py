@@ -7,21 +7,22 @@ another device, a token of one unit tells that it is out.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 
 import numpy as np
 from collhub_columns import Int64Array
+from collhub_shardings import UnitTasks
 
 from collhub_reshard.lowering.audiences import nearby
 from collhub_reshard.lowering.layout import BoxLayout, Region
 from collhub_reshard.lowering.transfers import Transfer
-from collhub_reshard.problem.unit_tasks import UnitTasks
 from hub_core.model import Buffer, StepKind, StepTable, StepTableBuilder
 
 # Messages of a card that are on their way at once: one on either link, one that waits, one spare.
 _WINDOW = 4
+_NOBODY: Mapping[int, Sequence[int]] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +49,14 @@ class Origin:
 class StepWriter:
     """Collects the steps of all devices.
 
+    `takes_turns`: messages on one card wait for one another, else the links alone order them.
     `copies`, `copied_units`: COPY steps and what they move. `tokens`: messages that only tell that
     it is somebody's turn. `origins`: whose INPUT every part of every box comes from.
     """
 
     units: UnitTasks
     layout: BoxLayout
+    takes_turns: bool = True
     copies: int = 0
     copied_units: int = 0
     tokens: int = 0
@@ -66,7 +69,8 @@ class StepWriter:
     _arrivals: dict[tuple[int, int], list[int]] = field(default_factory=dict)
     # Per card out, the messages in their order: (device, SEND).
     _on_card: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
-    _awaited: tuple[int, ...] = ()
+    _awaited: Mapping[int, Sequence[int]] = field(default_factory=dict)
+    _sent: dict[int, list[int]] = field(default_factory=dict)
     _told: dict[int, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -86,13 +90,15 @@ class StepWriter:
         row: int,
         transfers: Sequence[Transfer],
         bounds: tuple[Fraction, Fraction],
-        awaited: Sequence[int] = (),
-    ) -> None:
+        awaited: Mapping[int, Sequence[int]] = _NOBODY,
+    ) -> Mapping[int, Sequence[int]]:
         """Send a piece of a box, from `bounds[0]` to `bounds[1]` of it.
 
-        `awaited`: steps of the sender that tell that it is its turn.
+        `awaited`: by device that holds the box, its steps that tell that it is its turn. Returns
+        the SENDs of these devices.
         """
-        self._awaited = tuple(awaited)
+        self._awaited = awaited
+        self._sent = {}
         received: list[int] = []
         roots: list[int] = []
         first, last = bounds
@@ -103,8 +109,11 @@ class StepWriter:
             is_forwarded = transfer.parent >= 0
             parent = received[transfer.parent] if is_forwarded else -1
             roots.append(roots[transfer.parent] if is_forwarded else transfer.source)
-            self.origins.append(Origin(row, transfer.destination, low, high, roots[-1]))
+            # Devices that only pass a box on have no place for it in OUTPUT.
+            if (row, transfer.destination) in self.layout.outputs:
+                self.origins.append(Origin(row, transfer.destination, low, high, roots[-1]))
             received.append(self._send_part(row, transfer, low, high - low, parent))
+        return self._sent
 
     def _send_part(self, row: int, transfer: Transfer, low: int, count: int, parent: int) -> int:
         """The RECV of one message; -1 for an empty one, which is not sent."""
@@ -119,7 +128,7 @@ class StepWriter:
             data = list(place.steps[-1:])
         control = self._turn(source, destination)
         if transfer.parent < 0:
-            control += self._awaited
+            control += self._awaited.get(source, ())
         sent = self._builder.add(
             source,
             StepKind.SEND,
@@ -131,6 +140,8 @@ class StepWriter:
             control=control,
         )
         self._note_turn(source, destination, sent)
+        if transfer.parent < 0:
+            self._sent.setdefault(source, []).append(sent)
         landing = self._landing_of(row, destination)
         arrived = self._builder.add(
             destination,
@@ -145,6 +156,8 @@ class StepWriter:
 
     def _turn(self, source: int, destination: int) -> list[int]:
         """Steps after which it is the turn of the next message on the card of the source."""
+        if not self.takes_turns:
+            return []
         host = int(self.units.host_of[source])
         queue = self._on_card.get(host, [])
         if host == int(self.units.host_of[destination]) or not queue:
@@ -225,8 +238,9 @@ class StepWriter:
         """Where a box arrives: in OUTPUT where it lies in one piece and is no summand."""
         key = row, device
         if key not in self._landing:
-            region = self.layout.outputs[key]
-            if region.is_contiguous and not self.units.summand[row]:
+            region = self.layout.outputs.get(key)
+            is_final = region is not None and not self.units.summand[row]
+            if region is not None and is_final and region.is_contiguous:
                 self._landing[key] = Place(Buffer.OUTPUT, int(region.starts[0]))
             else:
                 first = self._room(device, int(self.layout.box_units[row]))
@@ -277,6 +291,9 @@ class StepWriter:
         near = nearby(self.units, row)
         whole = (Fraction(0), Fraction(1))
         for sender, receiver in near.served:
+            # Streams bring boxes to neighbours too.
+            if (row, receiver) in self._arrivals:
+                continue
             self.send(row, [Transfer(sender, receiver, *whole)], whole)
         for device in near.own:
             held = self._held(row, device)

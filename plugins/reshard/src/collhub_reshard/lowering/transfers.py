@@ -46,6 +46,17 @@ def transfers_of(strategy: Strategy, audience: Audience, chunks: int) -> list[Tr
     ]
 
 
+def tree_messages(edges: Sequence[tuple[int, int]]) -> list[Transfer]:
+    """Messages of all of a piece along the edges of a tree, parents first."""
+    number: dict[int, int] = {}
+    found = []
+    for source, destination in edges:
+        parent = number.get(source, -1)
+        found.append(Transfer(source, destination, Fraction(0), Fraction(1), parent))
+        number[destination] = len(found) - 1
+    return found
+
+
 def _within_chunk(transfer: Transfer, chunk: int, chunks: int, begun: int) -> Transfer:
     """A transfer of the whole piece as one of a chunk; `begun`: transfers of earlier chunks."""
     first = (chunk + transfer.first) / chunks

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from collhub_reshard.problem.unit_tasks import UnitTasks
+from collhub_shardings import UnitTasks
+
 from collhub_reshard.scheduling import colouring, exact, splitting
 from collhub_reshard.scheduling.bounds import Bound, fluid_bound, unsplit_bound
 from collhub_reshard.scheduling.host_tasks import HostTasks

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from collhub_reshard.problem.unit_tasks import UnitTasks
+from collhub_shardings import UnitTasks
+
 from collhub_reshard.scheduling.host_network import HostNetwork
 
 

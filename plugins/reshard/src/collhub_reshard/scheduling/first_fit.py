@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from collhub_reshard.problem.unit_tasks import UnitTasks, device_pairs
+from collhub_shardings import UnitTasks, device_pairs
+
 from collhub_reshard.scheduling.host_network import HostNetwork
 
 

@@ -62,7 +62,7 @@ def network_of(topology: Topology, host_of: Int64Array) -> HostNetwork:
             code="mesh-too-large",
         )
     # Devices of one host talk without its cards.
-    owner = _owners(topology, host_of)
+    owner = owners(topology, host_of)
     start, end = owner[topology.source], owner[topology.destination]
     crosses = start != end
     hosts = sorted(set(host_of[host_of >= 0].tolist()))
@@ -75,15 +75,18 @@ def network_of(topology: Topology, host_of: Int64Array) -> HostNetwork:
     return HostNetwork(out_rate, in_rate, 1, latency)
 
 
-def _owners(topology: Topology, host_of: Int64Array) -> Int64Array:
-    """The host of every node; nodes of no host have negative numbers of their own."""
+def owners(topology: Topology, host_of: Int64Array) -> Int64Array:
+    """The host of every node of a topology; nodes of no host have negative numbers of their own.
+
+    `host_of`: of the first NPUs, -1 of those that take no part. A switch between the devices of one
+    host is inside it.
+    """
     owner = -1 - np.arange(topology.num_nodes, dtype=np.int64)
     known = np.flatnonzero(host_of >= 0)
     owner[known] = host_of[known]
     for switch in range(topology.num_npus, topology.num_nodes):
         near = topology.source[topology.destination == switch]
         npus = near[near < topology.num_npus]
-        # A switch between the devices of one host is inside it.
         if len(npus) and len(set(owner[npus].tolist())) == 1:
             owner[switch] = owner[npus[0]]
     return owner

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
+from collhub_shardings import Move, UnitTasks, device_pairs
 
-from collhub_reshard.problem.moves import Move
-from collhub_reshard.problem.unit_tasks import UnitTasks, device_pairs
 from collhub_reshard.scheduling.host_network import HostNetwork
 
 

@@ -11,7 +11,8 @@ import statistics
 from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
 
-from collhub_reshard.problem.unit_tasks import UnitTasks
+from collhub_shardings import UnitTasks
+
 from collhub_reshard.scheduling.host_tasks import HostTasks
 from collhub_reshard.scheduling.schedule import Cards, Order, in_order, makespan_of
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from collhub_columns import Int64Array
 
-from collhub_reshard.problem.meshes import Mesh
+from collhub_shardings.meshes import Mesh
 from hub_core.model import InputError
 
 _DTENSOR = re.compile(r"(Shard|Replicate|Partial)\(\s*([^()]*?)\s*\)")

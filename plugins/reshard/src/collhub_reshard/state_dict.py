@@ -6,7 +6,8 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from collhub_reshard.problem.moves import Move, parse_move
+from collhub_shardings import Move, parse_move
+
 from hub_core.model import InputError, Location
 
 _MEMBERS = {"name", "tensor", "from", "to", "release_s", "due_s", "count"}

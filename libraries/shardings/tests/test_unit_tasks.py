@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from collhub_reshard import parse_mesh, parse_move, unit_tasks
-from collhub_reshard.problem.moves import Move, Side, TensorType
-from collhub_reshard.problem.placements import parse_placement
+from collhub_shardings import (
+    Move,
+    Side,
+    TensorType,
+    parse_mesh,
+    parse_move,
+    parse_placement,
+    unit_tasks,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 

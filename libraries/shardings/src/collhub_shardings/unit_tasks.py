@@ -16,7 +16,7 @@ from collhub_columns import (
     row_pointer,
 )
 
-from collhub_reshard.problem.moves import Move, Side
+from collhub_shardings.moves import Move, Side
 from hub_core.model import InputError
 
 _MOST_TASKS = 1 << 22

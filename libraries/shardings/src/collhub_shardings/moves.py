@@ -6,8 +6,8 @@ import math
 import re
 from dataclasses import dataclass
 
-from collhub_reshard.problem.meshes import Mesh, parse_mesh
-from collhub_reshard.problem.placements import Placement, parse_placement
+from collhub_shardings.meshes import Mesh, parse_mesh
+from collhub_shardings.placements import Placement, parse_placement
 from hub_core.model import InputError
 
 # Bytes of an element by the names that numpy and torch use.

@@ -1,0 +1,30 @@
+"""Sharded tensors on device meshes, and the boxes in which the tiles of two shardings meet."""
+
+from collhub_shardings.meshes import Mesh, parse_mesh
+from collhub_shardings.moves import (
+    Move,
+    Side,
+    TensorType,
+    parse_move,
+    parse_side,
+    parse_tensor,
+)
+from collhub_shardings.placements import Placement, parse_placement
+from collhub_shardings.unit_tasks import UnitTasks, device_pairs, ordinal_in_task, unit_tasks
+
+__all__ = [
+    "Mesh",
+    "Move",
+    "Placement",
+    "Side",
+    "TensorType",
+    "UnitTasks",
+    "device_pairs",
+    "ordinal_in_task",
+    "parse_mesh",
+    "parse_move",
+    "parse_placement",
+    "parse_side",
+    "parse_tensor",
+    "unit_tasks",
+]

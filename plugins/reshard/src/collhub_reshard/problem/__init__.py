@@ -1,1 +1,0 @@
-"""Tensors, meshes and specs as users write them, and the unit tasks that follow."""

@@ -1,0 +1,179 @@
+"""Re-check the proof of streams on a topology: what they bring, how full links are, the bound.
+
+Deliveries follow from the moves, the load of links from the streams, and the bound from the weights
+of links; no solver is asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import cast
+
+import numpy as np
+from collhub_shardings import UnitTasks, unit_tasks
+
+from collhub_reshard.fabric.bound import proved_s
+from collhub_reshard.fabric.deliveries import Delivery, deliveries_of
+from collhub_reshard.fabric.links import FabricLinks
+from collhub_reshard.fabric.streams import Stream, stream_time_s
+from collhub_reshard.stated import FlawError, Interval, covers, holding, listed, move_of, on_hosts
+from hub_core.model import Algorithm, JsonValue, StepKind
+from hub_core.network import Topology
+from hub_core.plugin_api import CheckReport
+
+# Weights beyond would not be exact in float64 sums.
+_MOST_WEIGHT = 10**6
+
+
+@dataclass(frozen=True, slots=True)
+class _Claim:
+    """Streams as they are stated, on the stated links, with the deliveries of the moves."""
+
+    document: Mapping[str, JsonValue]
+    units: UnitTasks
+    deliveries: Sequence[Delivery]
+    fabric: FabricLinks
+    streams: Sequence[Stream]
+
+
+def check_streams(
+    algorithm: Algorithm, document: Mapping[str, JsonValue], topology: Topology | None
+) -> CheckReport:
+    """The report on a proof. Raises `FlawError`, and other errors for what has not its form."""
+    claim = _claim(document, topology)
+    _check_streams(claim)
+    makespan = stream_time_s(claim.fabric, claim.deliveries, claim.streams)
+    if makespan != Fraction(str(document["makespan_s"])):
+        raise FlawError("makespan", "the makespan is not that of the fullest link")
+    weights = _weights(claim)
+    bound = proved_s(claim.fabric, claim.deliveries, weights)
+    stated = cast("Mapping[str, JsonValue]", document["bound"])
+    if bound != Fraction(str(stated["seconds"])):
+        message = f"the weights of links prove {bound} s, not {stated['seconds']} s as claimed"
+        raise FlawError("bound", message)
+    if makespan < bound:
+        raise FlawError("bound", "the streams are faster than their bound: one of them is wrong")
+    if document["proof"] == "bound" and makespan != bound:
+        raise FlawError("optimal", "called optimal by its bound, but it is longer")
+    _check_messages(claim, algorithm)
+    gap = float(makespan / bound - 1) if bound else 0.0
+    verdict = f"holds: at most {100 * gap:.3g} % longer than any schedule"
+    if makespan == bound:
+        verdict = "holds: no schedule is faster"
+    return holding(verdict, makespan, bound, makespan == bound, _counted_links(claim, weights))
+
+
+def _claim(document: Mapping[str, JsonValue], topology: Topology | None) -> _Claim:
+    moves = [move_of(cast("Mapping[str, JsonValue]", one)) for one in listed(document["moves"])]
+    hosts = np.asarray(document["host_of"], np.int64)
+    units = unit_tasks([on_hosts(move, hosts) for move in moves])
+    network = _topology(document)
+    if topology is not None and not _are_equal(network, topology):
+        raise FlawError("topology", f"it is for other links than those of {topology.name}")
+    devices = [*units.senders.tolist(), *units.receivers.tolist()]
+    fabric = FabricLinks.of(topology or network, devices)
+    return _Claim(document, units, deliveries_of(units), fabric, list(_streams(document)))
+
+
+def _topology(document: Mapping[str, JsonValue]) -> Topology:
+    """The stated links; their latency takes no part in the proof."""
+    source, destination, rate = (listed(column) for column in listed(document["links"]))
+    return Topology(
+        "stated",
+        int(cast("int", document["npus"])),
+        int(cast("int", document["nodes"])),
+        np.asarray(source, np.int64),
+        np.asarray(destination, np.int64),
+        np.asarray(rate, np.float64),
+        np.zeros(len(rate)),
+    )
+
+
+def _are_equal(stated: Topology, real: Topology) -> bool:
+    """Whether two networks have the same links in the same order, which decides the routes."""
+    sizes = (stated.num_npus, stated.num_nodes) == (real.num_npus, real.num_nodes)
+    return sizes and all(
+        np.array_equal(one, other)
+        for one, other in (
+            (stated.source, real.source),
+            (stated.destination, real.destination),
+            (stated.bandwidth_bytes_per_s, real.bandwidth_bytes_per_s),
+            (stated.plane, real.plane),
+        )
+    )
+
+
+def _streams(document: Mapping[str, JsonValue]) -> Iterator[Stream]:
+    for entry in listed(document["streams"]):
+        delivery, edges, first, last = cast("tuple[int, list[list[int]], str, str]", entry)
+        named = tuple((int(source), int(destination)) for source, destination in edges)
+        yield Stream(int(delivery), named, (Fraction(first), Fraction(last)))
+
+
+def _check_streams(claim: _Claim) -> None:
+    """Every part of a delivery goes once, from who has it, to all that need it."""
+    parts: list[list[Interval]] = [[] for _ in claim.deliveries]
+    for stream in claim.streams:
+        delivery = claim.deliveries[stream.delivery]
+        parts[stream.delivery].append(stream.part)
+        holders = set(delivery.senders)
+        for source, destination in stream.edges:
+            if source not in holders or destination not in claim.fabric.devices:
+                message = f"device {source} passes on delivery {stream.delivery} before it has it"
+                raise FlawError("sender", message)
+            holders.add(destination)
+        if not holders.issuperset(delivery.receivers):
+            message = f"a stream of delivery {stream.delivery} does not reach all receivers"
+            raise FlawError("receivers", message)
+    for number, found in enumerate(parts):
+        if not covers(found):
+            raise FlawError("coverage", f"delivery {number} is not sent as a whole")
+
+
+def _weights(claim: _Claim) -> dict[int, int]:
+    """The stated weights by link, none below 1."""
+    stated = cast("Mapping[str, JsonValue]", claim.document["bound"])
+    found: dict[int, int] = {}
+    for entry in listed(stated["weights"]):
+        link, weight = cast("tuple[int, int]", entry)
+        is_known = 0 <= link < len(claim.fabric.rates) and link not in found
+        if not is_known or not isinstance(weight, int) or not 1 <= weight <= _MOST_WEIGHT:
+            raise FlawError("bound", f"link {link} with weight {weight} proves nothing")
+        found[link] = weight
+    return found
+
+
+def _check_messages(claim: _Claim, algorithm: Algorithm) -> None:
+    """The algorithm sends between the devices of streams, and at least the bytes of each pair."""
+    due: dict[tuple[int, int], Fraction] = {}
+    for stream in claim.streams:
+        size = (stream.part[1] - stream.part[0]) * claim.deliveries[stream.delivery].bytes
+        for edge in stream.edges:
+            due[edge] = due.get(edge, Fraction(0)) + size
+    steps = algorithm.steps
+    rows = np.flatnonzero(steps.kind == StepKind.SEND)
+    unit = Fraction(algorithm.collective_bytes or 0, algorithm.collective.unit_count)
+    sent: dict[tuple[int, int], int] = {}
+    columns = (steps.rank[rows], steps.peer[rows], steps.count[rows])
+    for source, destination, count in zip(*(one.tolist() for one in columns), strict=True):
+        sent[source, destination] = sent.get((source, destination), 0) + count
+    if sent.keys() != due.keys():
+        raise FlawError("traffic", "the algorithm sends between other devices than the streams")
+    for edge, size in due.items():
+        # A part of a box ends at a whole unit.
+        slack = unit * len(claim.units) * len(claim.streams)
+        if sent[edge] * unit + slack < size:
+            raise FlawError("traffic", f"device {edge[0]} sends too little to device {edge[1]}")
+
+
+def _counted_links(claim: _Claim, weights: Mapping[int, int]) -> str:
+    """The binding links for people."""
+    topology = claim.fabric.topology
+    names = [
+        f"{topology.node_name(int(topology.source[link]))} -> "
+        f"{topology.node_name(int(topology.destination[link]))}"
+        for link in sorted(weights)[:2]
+    ]
+    return f"{len(weights)} links: " + ", ".join(names) + (" ..." if len(weights) > 2 else "")
