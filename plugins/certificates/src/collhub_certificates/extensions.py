@@ -22,7 +22,11 @@ def extension_document(algorithm: Algorithm, key: str) -> Mapping[str, Any] | No
     return None
 
 
-def check_same_collective(document: Mapping[str, Any], algorithm: Algorithm, what: str) -> None:
+def check_same_collective(
+    document: Mapping[str, Any],
+    algorithm: Algorithm,
+    what: str,
+) -> None:
     """Raise `FlawError` for a document of another size or collective."""
     made = algorithm.collective
     stated_bytes = document["collective_bytes"]

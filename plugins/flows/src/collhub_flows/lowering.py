@@ -40,7 +40,11 @@ class FlowSchedule:
         turned = replace(moved, window=window)
         return replace(self, transfers=turned)
 
-    def chunks_of(self, collective: Collective, npus: Sequence[int]) -> Chunks:
+    def chunks_of(
+        self,
+        collective: Collective,
+        npus: Sequence[int],
+    ) -> Chunks:
         """Chunks of a collective whose shares have `share_units`; the pieces first.
 
         A share that stays with its rank is one more chunk, which no transfer moves.

@@ -230,7 +230,11 @@ def _flow_at(
     return found, f"approximate flow, {phases} phases"
 
 
-def _candidates(problem: _Problem, paths: FlowPaths, options: FlowOptions) -> Iterator[_Found]:
+def _candidates(
+    problem: _Problem,
+    paths: FlowPaths,
+    options: FlowOptions,
+) -> Iterator[_Found]:
     """Schedules of every count of pieces, and the fastest one with its messages in turn."""
     fastest: _Found | None = None
     for found in _ladder(problem, paths, options):
@@ -284,7 +288,11 @@ def _fastest_orders(problem: _Problem, paths: FlowPaths, jobs: FlowJobs) -> Iter
         yield schedule_of(network, demand, paths, jobs, start)
 
 
-def _judged(problem: _Problem, schedule: FlowSchedule, pieces: int) -> _Found:
+def _judged(
+    problem: _Problem,
+    schedule: FlowSchedule,
+    pieces: int,
+) -> _Found:
     """The algorithm of a schedule with the simulator's time, else its own."""
     algorithm = _algorithm(problem, schedule, None)
     own_ns = -(-schedule.time_ps // 1000)

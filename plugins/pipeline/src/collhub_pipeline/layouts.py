@@ -61,7 +61,11 @@ class Layout(Protocol):
     def has_copies(self, device: int) -> bool:
         """Whether several ranks hold the same weights of a device, and add up their gradients."""
 
-    def legs(self, sender: int, receiver: int) -> tuple[Leg, ...]:
+    def legs(
+        self,
+        sender: int,
+        receiver: int,
+    ) -> tuple[Leg, ...]:
         """The messages that hand an activation or gradient from one device to another."""
 
 

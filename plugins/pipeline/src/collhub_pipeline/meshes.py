@@ -27,7 +27,11 @@ from hub_core import UsageError
 _CURE = "write for example 'mesh(2,2): S0 R S1', or one for every stage with ; between"
 
 
-def sides_of(text: str, tensor: TensorType, stages: int) -> list[Side]:
+def sides_of(
+    text: str,
+    tensor: TensorType,
+    stages: int,
+) -> list[Side]:
     """The meshes and specs of all stages, devices one after another. Raises `HubError`."""
     texts = [part.strip() for part in text.split(";")]
     if len(texts) == 1:

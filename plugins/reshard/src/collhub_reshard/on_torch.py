@@ -254,7 +254,11 @@ def _run_round(
         place.copy_(landing)
 
 
-def _holds(plan: ReshardPlan, row: int, rank: int) -> bool:
+def _holds(
+    plan: ReshardPlan,
+    row: int,
+    rank: int,
+) -> bool:
     """Whether a rank has the box in its source shard."""
     # Else it forwards what it has received.
     return bool(np.any(plan.units.senders_of(row) == rank))

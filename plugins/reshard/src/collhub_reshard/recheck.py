@@ -246,7 +246,11 @@ def _is_met(claim: _Claim, makespan: Fraction, bound: Fraction) -> bool:
     return makespan == bound or makespan - bound < slack
 
 
-def _verdict(claim: _Claim, makespan: Fraction, bound: Fraction) -> str:
+def _verdict(
+    claim: _Claim,
+    makespan: Fraction,
+    bound: Fraction,
+) -> str:
     if _is_met(claim, makespan, bound):
         return "holds: no schedule is faster"
     gap = float(makespan / bound - 1) if bound else 0.0

@@ -57,7 +57,11 @@ class Prospects:
         behind = [self._behind(way, rung) for rung in tried[-_OFTEN:]]
         return min(behind) <= self._far or self._gains(way, tried)
 
-    def _behind(self, way: Way, pieces: int) -> float:
+    def _behind(
+        self,
+        way: Way,
+        pieces: int,
+    ) -> float:
         """What a way takes by what the fastest takes with as many pieces."""
         times = self._times[pieces]
         return times[way] / min(times.values())

@@ -104,7 +104,11 @@ class _BestCandidate:
         if time_ps is not None and self._is_worth(candidate, time_ps):
             self._compared = time_ps, candidate
 
-    def _is_worth(self, candidate: SynthesisCandidate, time_ps: int) -> bool:
+    def _is_worth(
+        self,
+        candidate: SynthesisCandidate,
+        time_ps: int,
+    ) -> bool:
         """Whether a candidate saves something, and enough for its messages if they are more."""
         if self._compared is None:
             return True

@@ -81,7 +81,11 @@ class _Answer:
     is_replayed: bool
 
 
-def _made(setting: Setting, request: SynthesisRequest, best: SynthesisCandidate) -> _Answer:
+def _made(
+    setting: Setting,
+    request: SynthesisRequest,
+    best: SynthesisCandidate,
+) -> _Answer:
     """Steps that are wanted: of all ranks, or of some."""
     if setting.wanted is not None:
         return _made_in_part(setting, best)

@@ -76,14 +76,23 @@ def verified_algorithm(
 class _Stopwatch:
     """Simulates algorithms, and keeps the fastest: a synthesizer has mostly asked for its time."""
 
-    def __init__(self, topology: Topology, backend: str, registry: Registry) -> None:
+    def __init__(
+        self,
+        topology: Topology,
+        backend: str,
+        registry: Registry,
+    ) -> None:
         self.topology = topology
         self.backend = backend
         self.registry = registry
         self._size = 0
         self._fastest: tuple[int, Algorithm] | None = None
 
-    def time_ns(self, algorithm: Algorithm, size: int) -> int | None:
+    def time_ns(
+        self,
+        algorithm: Algorithm,
+        size: int,
+    ) -> int | None:
         """Nanoseconds at a size, None where a rank never finishes. Raises `HubError`."""
         if size == self._size and self._fastest is not None:
             time_ns, fastest = self._fastest
@@ -168,7 +177,9 @@ def _read(name: str, registry: Registry) -> Algorithm:
 
 
 def _checked(
-    name: str, algorithm: Algorithm, question: ComparisonQuestion
+    name: str,
+    algorithm: Algorithm,
+    question: ComparisonQuestion,
 ) -> Callable[[int], Algorithm]:
     """What was read, at every size. Raises `HubError` for another collective than is asked for."""
     wanted, found = question.collective, algorithm.collective

@@ -167,7 +167,11 @@ def shallow_tree(graph: CapacityGraph, root: int) -> SpanningTree:
     return SpanningTree(root, 1, parent[: graph.num_compute], arc)
 
 
-def unit_that_fits(topology: Topology, trees: Sequence[PlacedTree], is_up: bool) -> Fraction:
+def unit_that_fits(
+    topology: Topology,
+    trees: Sequence[PlacedTree],
+    is_up: bool,
+) -> Fraction:
     """Bytes per second and weight for which all links have room.
 
     Trees load their links, and on the way up, where there is one, the opposite ones.
@@ -184,7 +188,11 @@ def unit_that_fits(topology: Topology, trees: Sequence[PlacedTree], is_up: bool)
     return min(bandwidth.get(pair, nothing) / carried for pair, carried in load.items())
 
 
-def _add_load(load: Counter[tuple[int, int]], paths: Iterable[Stops], weight: int) -> None:
+def _add_load(
+    load: Counter[tuple[int, int]],
+    paths: Iterable[Stops],
+    weight: int,
+) -> None:
     """Add a weight to all links of some paths."""
     for path in paths:
         for pair in pairwise(path):

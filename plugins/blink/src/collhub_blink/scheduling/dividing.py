@@ -157,7 +157,11 @@ def _made(plane: Plane, part: Fraction, time_ns: PipelineTimer) -> TimedSchedule
     return fastest(task, plane.packings, judge)
 
 
-def _again(share: Share, part: Fraction, time_ns: PipelineTimer) -> TimedSchedule | None:
+def _again(
+    share: Share,
+    part: Fraction,
+    time_ns: PipelineTimer,
+) -> TimedSchedule | None:
     """Another part on the same plane, with the packing and the number of chunks of a known one."""
     task = _task_of(share.plane, part)
     if task is None:

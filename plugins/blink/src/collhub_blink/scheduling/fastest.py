@@ -86,7 +86,9 @@ def _candidates(
 
 
 def _in_order(
-    task: PackingTask, packings: Sequence[PlacedPacking], judge: Judge
+    task: PackingTask,
+    packings: Sequence[PlacedPacking],
+    judge: Judge,
 ) -> Iterator[TimedSchedule]:
     """Every packing by its own schedule, unless its rate alone makes it slower than another."""
     least: int | None = None
@@ -137,7 +139,11 @@ def _finer(task: PackingTask, made: TimedSchedule, judge: Judge) -> Iterator[Tim
         yield TimedSchedule(made.packing, between, judge(made.packing, between))
 
 
-def _is_slower(task: PackingTask, packing: PlacedPacking, least_ns: int | None) -> bool:
+def _is_slower(
+    task: PackingTask,
+    packing: PlacedPacking,
+    least_ns: int | None,
+) -> bool:
     """Whether the rate of a packing alone makes it no faster than the fastest so far."""
     if least_ns is None:
         return False

@@ -112,7 +112,11 @@ def _power_of_two_near(count: float) -> int:
 class _CountSearch:
     """Schedules of a packing by their number of chunks on the widest tree."""
 
-    def __init__(self, pipelining: Pipelining, weights: Sequence[int]) -> None:
+    def __init__(
+        self,
+        pipelining: Pipelining,
+        weights: Sequence[int],
+    ) -> None:
         self._pipelining = pipelining
         self._weights = weights
         self.best: Scheduled | None = None

@@ -203,7 +203,9 @@ def _contributions(collective: Collective) -> int:
 
 
 def _expected(
-    collective: Collective, factor: int, base: Int64Array
+    collective: Collective,
+    factor: int,
+    base: Int64Array,
 ) -> tuple[Int64Array, Int64Array, Int64Array, Int64Array]:
     """Rank, offset, source rank and source unit of the contributions, in the common unit."""
     stated = collective.postcondition()

@@ -123,7 +123,12 @@ def _rows_of(transfers: Transfers, rows: Int64Array, place: Int64Array) -> Trans
     )
 
 
-def _chunks(wish: GroupWish, pieces: Pieces, mine: Int64Array, rows: Int64Array) -> Chunks:
+def _chunks(
+    wish: GroupWish,
+    pieces: Pieces,
+    mine: Int64Array,
+    rows: Int64Array,
+) -> Chunks:
     """The pieces of a group, then what stays with its rank; `rows`: the share of each piece."""
     whole = chunks_of_shares(wish, pieces.share_units)
     moves = np.zeros(len(whole), np.bool_)

@@ -24,7 +24,10 @@ def closure(costs: Float64Array) -> tuple[Float64Array, Int64Array]:
 
 
 def cheap_tree(
-    best: Float64Array, before: Int64Array, senders: Sequence[int], receivers: Sequence[int]
+    best: Float64Array,
+    before: Int64Array,
+    senders: Sequence[int],
+    receivers: Sequence[int],
 ) -> tuple[Edge, ...]:
     """Edges from senders to all receivers, parents first: the nearest receiver joins first.
 

@@ -38,7 +38,10 @@ def nearby(units: UnitTasks, row: int) -> Nearby:
 
 
 def audience(
-    units: UnitTasks, row: int, sender_host: int, receiver_hosts: tuple[int, ...]
+    units: UnitTasks,
+    row: int,
+    sender_host: int,
+    receiver_hosts: tuple[int, ...],
 ) -> Audience:
     """The sender on a host, and the receivers on hosts that lack the box."""
     # Any holder on the host would do: they share its card.

@@ -154,7 +154,11 @@ class StepWriter:
         self._arrivals.setdefault((row, destination), []).append(arrived)
         return arrived
 
-    def _turn(self, source: int, destination: int) -> list[int]:
+    def _turn(
+        self,
+        source: int,
+        destination: int,
+    ) -> list[int]:
         """Steps after which it is the turn of the next message on the card of the source."""
         if not self.takes_turns:
             return []

@@ -94,7 +94,11 @@ def _units(root: Value, options: TacclReadOptions) -> _Units:
     )
 
 
-def _pairs(root: Value, gpus: int, units: _Units) -> Iterator[_Pair]:
+def _pairs(
+    root: Value,
+    gpus: int,
+    units: _Units,
+) -> Iterator[_Pair]:
     """Links of a node: stated as matrices, or by the kind of machine that the times are of."""
     if root.get("links") is not None:
         yield from _stated(root, gpus, units)

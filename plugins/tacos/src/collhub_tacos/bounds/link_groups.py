@@ -60,7 +60,11 @@ class LinkGroups:
                 low = middle + 1
         return low
 
-    def fluid_s(self, rate: Float64Array, chunk_bytes: int) -> float:
+    def fluid_s(
+        self,
+        rate: Float64Array,
+        chunk_bytes: int,
+    ) -> float:
         """Seconds of the slowest group, its bytes by its bandwidth; `rate`: bytes/s per link."""
         groups = self.crossed()
         if not len(groups.needed):

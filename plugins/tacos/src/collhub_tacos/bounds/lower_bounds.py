@@ -52,7 +52,9 @@ def lower_bounds_ps(
 
 
 def _crossings(
-    demand: CollectiveDemand, network: LinkNetwork, node_sets: Sequence[BoolArray]
+    demand: CollectiveDemand,
+    network: LinkNetwork,
+    node_sets: Sequence[BoolArray],
 ) -> Mapping[str, list[LinkGroups]]:
     """Groups of links that messages must cross, by the name of the bound that they give."""
     inside = demand.is_member.astype(np.int64)

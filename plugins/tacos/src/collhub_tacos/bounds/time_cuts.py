@@ -156,7 +156,10 @@ class TimeCuts:
 
 
 def tightest_cut(
-    collective: Collective, network: LinkNetwork, times: LinkTimes, members: Int64Array
+    collective: Collective,
+    network: LinkNetwork,
+    times: LinkTimes,
+    members: Int64Array,
 ) -> TimeCut:
     """The latest of the cuts of single nodes, slabs, groups, distances and, of all-gathers, flows.
 
