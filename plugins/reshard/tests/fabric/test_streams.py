@@ -156,6 +156,22 @@ def test_a_changed_proof_of_streams_is_found_out(collhub, tmp_path: Path, change
     assert report.diagnostics[0].code == code
 
 
+def test_an_algorithm_that_sends_less_than_its_streams_is_found_out(
+    collhub, tmp_path: Path
+) -> None:
+    out, other = tmp_path / "r.json", tmp_path / "other.json"
+    network = ("--topology", "dgx-h100:2", "-O", "chunks=2")
+    collhub("reshard", *COLUMNS, *network, "-o", out)
+    # Half of the columns, by the same devices; with the proof of all.
+    small = ("--tensor", "8192x4096:bfloat16", *COLUMNS[2:])
+    collhub("reshard", *small, *network, "-o", other)
+    documents = [json.loads(file.read_text()) for file in (out, other)]
+    documents[1]["extensions"] = documents[0]["extensions"]
+    other.write_text(json.dumps(documents[1]))
+    report = check_schedule(CheckRequest(algorithm=hub_core.read(str(other))), NoOptions())
+    assert [found.code for found in report.diagnostics] == ["reshard-traffic"]
+
+
 def test_a_proof_for_other_links_is_exit_1(collhub, tmp_path: Path) -> None:
     out = tmp_path / "r.json"
     collhub("reshard", *COLUMNS, "--topology", "dgx-h100:2", "-O", "chunks=2", "-o", out)
