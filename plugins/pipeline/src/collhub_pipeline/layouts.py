@@ -15,7 +15,6 @@ import numpy as np
 import numpy.typing as npt
 
 ROLES = ("tensor", "data")
-HAND_OVERS = ("all-gather", "broadcast", "send-recv")
 Ints = npt.NDArray[np.int64]
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from collhub_pipeline.catalogue import NAMES
-from collhub_pipeline.layouts import HAND_OVERS
 from hub_core.plugin_api import OptionType, choice, option, optional
+
+HAND_OVERS = ("all-gather", "broadcast", "send-recv")
 
 
 @dataclass(frozen=True, slots=True)
