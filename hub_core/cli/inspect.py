@@ -173,7 +173,24 @@ def _object(
         else {"steps": longest.steps, "messages": longest.messages},
         "provenance": algorithm.provenance.as_json(),
         "extensions": sorted(algorithm.extensions),
+        "stated": _stated(algorithm),
     }
+
+
+def _stated(algorithm: Algorithm) -> dict[str, JsonValue]:
+    """What its maker says of it, by extension: single values alone, such as a claimed time."""
+    found: dict[str, JsonValue] = {}
+    for name, extension in sorted(algorithm.extensions.items()):
+        if not isinstance(extension, dict):
+            continue
+        single: dict[str, JsonValue] = {
+            key: value
+            for key, value in extension.items()
+            if value is not None and not isinstance(value, dict | list)
+        }
+        if single:
+            found[name] = single
+    return found
 
 
 def _by_link(
@@ -220,6 +237,7 @@ def _print(
             "critical path": _said_path(longest),
             "made by": f"{made.producer} {made.producer_version}".strip(),
             "made from": algorithm.provenance.source_name or "not stated",
+            **{name: _said(values) for name, values in _stated(algorithm).items()},
         }
     )
     _print_links(sent)
@@ -227,6 +245,12 @@ def _print(
         print_note(
             "a timing-only trace: it can be matched and simulated, its contents cannot be verified"
         )
+
+
+def _said(values: JsonValue) -> str:
+    """What an extension states, in the order in which it does."""
+    assert isinstance(values, dict)
+    return ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in values.items())
 
 
 def _said_collective(algorithm: Algorithm) -> str:

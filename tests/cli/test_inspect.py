@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 
 def test_the_report_counts_what_a_ring_is(collhub, ring: Path) -> None:
     report = collhub("inspect", ring, "--json").report()
@@ -64,6 +66,17 @@ def test_every_trace_set_of_the_corpus_can_be_inspected(collhub, corpus: Path) -
     assert {member.name: collhub("inspect", member, "--json").code for member in members} == {
         m.name: 0 for m in members
     }
+
+
+@pytest.mark.needs_plugins
+def test_what_a_solver_claims_is_shown(collhub, corpus: Path) -> None:
+    schedule = corpus / "teccl" / "ndv2_2ch_alltoall_slow_64kb.json"
+    (shown,) = [line for line in collhub("inspect", schedule).out.splitlines() if "epochs" in line]
+    # Values of the file itself.
+    assert shown.split()[0] == "teccl"
+    assert "epochs 73, finish time s 2.336e-05" in shown
+    report = collhub("inspect", schedule, "--json").report()
+    assert report["stated"]["teccl"]["epochs"] == 73
 
 
 def test_a_size_without_unit_is_refused(collhub, ring: Path) -> None:
