@@ -18,6 +18,9 @@ class ReadOptions:
         "root of a broadcast, reduce, gather or scatter, which the file does not name",
         OptionType.INT,
     )
+    collective: str | None = optional(
+        "collective of a file in the short form of ncclize, which does not name it: allgather, ..."
+    )
     reading: str = choice(
         ("runtime", "dsl"),
         "local operand of reducing receives: srcbuf and srcoff (runtime) or dstbuf and dstoff,"

@@ -77,7 +77,7 @@ class ScannedXml:
     """A whole file: attributes of `<algo>` as written, and the tables of its elements.
 
     `copies`: number of the `<gpu>` element, attributes and line of every `<copy>` in one, which no
-    runtime reads.
+    runtime reads. `is_short`: steps are written as `<op>`, see `short_form`.
     """
 
     algo: Mapping[str, str]
@@ -87,6 +87,7 @@ class ScannedXml:
     steps: ElementTable
     texts: Texts
     copies: Sequence[tuple[int, Mapping[str, str], int]] = ()
+    is_short: bool = False
 
     def table(self, tag: str) -> ElementTable:
         """The table of one element name."""

@@ -18,6 +18,7 @@ from collhub_msccl.reading.lowering import Lowered, lower
 from collhub_msccl.reading.read_thread_blocks import read_thread_blocks
 from collhub_msccl.reading.roots import possible_roots
 from collhub_msccl.reading.scan import MAX_BYTES, scan
+from collhub_msccl.reading.short_form import with_header
 from collhub_msccl.thread_block_program import ThreadBlockProgram
 from hub_core.model import (
     ROOTED,
@@ -43,7 +44,7 @@ def read(source: Source, options: ReadOptions) -> Algorithm:
     """
     content, file = source.content(), source.name
     findings = FileFindings(file, source.report)
-    header, program, document = _read_parts(source)
+    header, program, document = _read_parts(source, options.collective)
     lowered = lower(program, options.reading == "dsl", findings)
     collective = _collective(header, program, lowered, options.root, findings)
     steps = lowered.table(collective, file)
@@ -64,11 +65,14 @@ def read_program(source: Source) -> tuple[AlgoHeader, ThreadBlockProgram]:
     return header, program
 
 
-def _read_parts(source: Source) -> tuple[AlgoHeader, ThreadBlockProgram, ScannedXml]:
+def _read_parts(
+    source: Source, collective: str | None = None
+) -> tuple[AlgoHeader, ThreadBlockProgram, ScannedXml]:
     """The same, and the file as it was scanned."""
     findings = FileFindings(source.name, source.report)
     # Errors are raised after each phase, as the next one counts on what this one checks.
-    document = scan(_content(source), source.name, findings)
+    scanned = scan(_content(source), source.name, findings)
+    document = with_header(scanned, collective, source.name)
     header = read_header(document, findings)
     findings.raise_errors()
     program = read_thread_blocks(document, header, findings)
@@ -170,6 +174,8 @@ def _provenance(
         given["reading"] = options.reading
     if options.copies != ReadOptions().copies:
         given["copies"] = options.copies
+    if options.collective is not None:
+        given["collective"] = options.collective
     if options.root is not None:
         given["root"] = str(options.root)
     # The name alone: the same file gives the same traces, wherever it lies.

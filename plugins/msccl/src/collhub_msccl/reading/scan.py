@@ -17,6 +17,7 @@ from collhub_msccl.findings import FileFindings
 from collhub_msccl.reading.alike_steps import StepRun, alike_steps
 from collhub_msccl.reading.element_rows import ElementRows
 from collhub_msccl.reading.element_tables import ScannedXml, Texts
+from collhub_msccl.reading.short_form import as_step
 from hub_core.model import InputError, Location
 
 MAX_BYTES = 1 << 30
@@ -137,6 +138,7 @@ class _Scanner:
         self._ignored_line = 0
         # Number of the <gpu>, and the attributes, of every <copy> that TACCL writes.
         self._copies: list[tuple[int, dict[str, str], int]] = []
+        self._is_short = False
         # Lines of the file that the parser does not get.
         self.unseen_lines = 0
         self._algo: dict[str, str] = {}
@@ -177,7 +179,14 @@ class _Scanner:
         # Insertion order is the order of the codes.
         texts = Texts(list(self._codes))
         return ScannedXml(
-            self._algo, self._algo_line, gpus, thread_blocks, steps, texts, self._copies
+            self._algo,
+            self._algo_line,
+            gpus,
+            thread_blocks,
+            steps,
+            texts,
+            self._copies,
+            self._is_short,
         )
 
     def _start(self, name: str, attributes: list[str]) -> None:
@@ -194,6 +203,9 @@ class _Scanner:
             self._gpus.add(attributes, line)
         elif inside == _DOCUMENT:
             self._start_algo(name, attributes, line)
+        elif name == "op" and inside == "tb":
+            self._is_short = True
+            self._steps.add(as_step(attributes, self._file, line), line)
         else:
             if (name, inside) == ("copy", "gpu"):
                 stated = dict(zip(attributes[::2], attributes[1::2], strict=True))
