@@ -22,8 +22,10 @@ from collhub_mscclpp.language import (
     PortChannel,
     Rank,
     ReduceScatter,
+    ReplicationPolicy,
     Semaphore,
     SendRecv,
+    SwitchChannel,
     SyncType,
     TestCollective,
     ThreadBlockGroup,
@@ -221,3 +223,161 @@ def test_one_of_several_programs_is_chosen() -> None:
         read_text(text)
     algorithm, _ = read_text(text, program="other")
     assert verify(algorithm).ok
+
+
+def through_the_switch(program: CollectiveProgram, collective: str) -> None:
+    """All meet; each adds up or spreads its part through the switch; all meet again."""
+    ranks = range(program.num_ranks)
+    with program:
+        kind = BufferType.input if collective == "all-reduce" else BufferType.output
+        switch = SwitchChannel(list(ranks), kind)
+        channels = {
+            (here, there): MemoryChannel(there, here)
+            for here in ranks
+            for there in ranks
+            if here != there
+        }
+        for here in ranks:
+            others = [channel for (one, _), channel in channels.items() if one == here]
+            _meet(others)
+            own = Rank(here)
+            if collective == "all-reduce":
+                part = own.get_input_buffer()[here : here + 1]
+                switch.at_rank(here).reduce(here, 1, part, tb=0)
+            else:
+                part = own.get_output_buffer()[here : here + 1]
+            switch.at_rank(here).broadcast(part, here, 1, tb=0)
+            _meet(others)
+
+
+def _meet(channels: list[MemoryChannel]) -> None:
+    for channel in channels:
+        channel.signal(tb=0)
+    for channel in channels:
+        channel.wait(tb=0)
+
+
+@pytest.mark.parametrize("instances", [1, 2])
+def test_all_reduces_through_the_switch(instances: int) -> None:
+    program = CollectiveProgram("nvls", AllReduce(4, 1, True), 4, instances)
+    through_the_switch(program, "all-reduce")
+    assert verdicts(program)[:2] == ("ok", "ok")
+    # The sum is broadcast by the operation that makes it.
+    assert [name for name in names(program) if name.startswith("g")] == ["glres"]
+
+
+@pytest.mark.parametrize("instances", [1, 2])
+def test_all_gathers_through_the_switch(instances: int) -> None:
+    program = CollectiveProgram("nvls", AllGather(4, 1, True), 4, instances)
+    through_the_switch(program, "all-gather")
+    assert verdicts(program)[:2] == ("ok", "ok")
+    assert [name for name in names(program) if name.startswith("g")] == ["gstore"]
+
+
+def test_a_sum_of_the_switch_that_nobody_gets_is_refused() -> None:
+    program = CollectiveProgram("nvls", AllReduce(2, 1, True), 2)
+    with program:
+        switch = SwitchChannel([0, 1], BufferType.input)
+        switch.at_rank(0).reduce(0, 1, Rank(0).get_input_buffer()[0:1], tb=0)
+    with pytest.raises(RuntimeError, match="executors have no such operation"):
+        program.to_json()
+
+
+def test_a_switch_knows_its_group() -> None:
+    with CollectiveProgram("nvls", AllReduce(3, 1, True), 3):
+        switch = SwitchChannel([0, 1], BufferType.input)
+        with pytest.raises(RuntimeError, match="rank 2 is none of the switch channel's"):
+            switch.at_rank(2)
+        with pytest.raises(RuntimeError, match="a switch channel of the ranks"):
+            SwitchChannel([1, 1], BufferType.input)
+
+
+def in_a_ring(program: CollectiveProgram) -> None:
+    """A sum goes round, each rank adding its input and sending on; the last one sends it back."""
+    size = program.num_ranks
+    with program:
+        scratch = [Buffer(rank, size) for rank in range(size)]
+        onward = [MemoryChannel((rank + 1) % size, rank) for rank in range(size)]
+        backward = [MemoryChannel((rank - 1) % size, rank) for rank in range(size)]
+        for rank in range(size):
+            # The one before may write only once this launch has begun.
+            backward[rank].signal(tb=0, relaxed=True)
+            onward[rank].wait(tb=0, relaxed=True)
+        own = [Rank(rank).get_input_buffer()[0:size] for rank in range(size)]
+        for turn in range(2 * size - 1):
+            here, there = turn % size, (turn + 1) % size
+            if turn:
+                backward[here].wait(tb=0)
+            if 0 < turn < size:
+                Rank(here).reduce(own[here], [scratch[here][0:size]], tb=0)
+            if turn < 2 * size - 2:
+                target = scratch[there] if turn < size - 1 else Rank(there).get_input_buffer()
+                onward[here].put(target[0:size], own[here], tb=0)
+                onward[here].signal(tb=0)
+
+
+def to_all(program: CollectiveProgram) -> None:
+    """Each puts its part to all others, then signals all."""
+    ranks = range(program.num_ranks)
+    with program:
+        for here in ranks:
+            channels = [MemoryChannel(there, here) for there in ranks if there != here]
+            for channel in channels:
+                channel.signal(tb=0, relaxed=True)
+            for channel in channels:
+                channel.wait(tb=0, relaxed=True)
+            part = Rank(here).get_output_buffer()[here : here + 1]
+            for channel in channels:
+                there = Rank(channel.dst_rank).get_output_buffer()[here : here + 1]
+                channel.put(there, part, tb=0)
+            _meet(channels)
+
+
+@pytest.mark.parametrize("instances", [1, 2])
+@pytest.mark.parametrize(
+    ("made", "collective", "rank", "fused"),
+    [
+        (in_a_ring, AllReduce(3, 1, True), 1, ["rlxsignal", "rlxwait", "wait", "res", "signal"]),
+        (to_all, AllGather(4, 1, True), 0, ["rlxsignal", "rlxwait", "put", "signal", "wait"]),
+    ],
+)
+def test_fused_programs_do_the_same(
+    made: Any, collective: Collective, rank: int, fused: list[str], instances: int
+) -> None:
+    found = {}
+    for is_fused in (False, True):
+        count = 3 if made is in_a_ring else 4
+        program = CollectiveProgram("p", collective, count, instances, instr_fusion=is_fused)
+        made(program)
+        assert verdicts(program) == ("ok", "ok", [])
+        found[is_fused] = [name for name in names(program, rank) if name != "nop"]
+    assert found[True][: len(fused)] == fused
+    assert len(found[True]) < len(found[False])
+
+
+def test_puts_of_several_buffers_stay_apart() -> None:
+    program = CollectiveProgram("puts", TestCollective(2, 2, 2), 2)
+    with program:
+        channel = MemoryChannel(1, 0)
+        made = Rank(1).get_output_buffer()
+        channel.put(made[0:1], Rank(0).get_input_buffer()[0:1], tb=0)
+        channel.put(made[1:2], Rank(0).get_output_buffer()[1:2], tb=0)
+    # The executor would take the buffer of the first for both.
+    assert names(program) == ["put", "put"]
+
+
+def test_instances_can_only_be_interleaved() -> None:
+    with pytest.raises(ValueError, match="instances can only be interleaved"):
+        CollectiveProgram(
+            "p", AllGather(2, 1, True), 2, 2, replication_policy=ReplicationPolicy.none
+        )
+
+
+def test_no_operation_has_more_channels_than_the_kernel() -> None:
+    program = CollectiveProgram("signals", TestCollective(11, 1, 1), 11)
+    with program:
+        for there in range(1, 11):
+            MemoryChannel(there, 0).signal(tb=0, data_sync=SyncType.none)
+    document = json.loads(program.to_json())
+    operations = document["gpus"][0]["threadblocks"][0]["ops"]
+    assert [len(one["channel_ids"]) for one in operations] == [8, 2]

@@ -25,6 +25,16 @@ class Chunk:
     index: int
     size: int
 
+    def overlaps(self, other: Chunk) -> bool:
+        """Whether the two share a chunk, where they are of one rank."""
+        first = max(self.index, other.index)
+        last = min(self.index + self.size, other.index + other.size)
+        return self.buffer is other.buffer and first < last
+
+
+class SwitchRange(Chunk):
+    """The same range of the buffers of all ranks of a switch channel, `rank` among them."""
+
 
 class BaseBuffer:
     """A buffer: `buffer[a:b]` are chunks a to b - 1 of it."""

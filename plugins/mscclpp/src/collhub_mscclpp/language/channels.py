@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from collhub_mscclpp.language.buffers import Chunk
+from collhub_mscclpp.language.buffers import BufferType, Chunk, SwitchRange
 from collhub_mscclpp.language.recorded import Recorded, SyncType, ThreadBlockGroup
 from collhub_mscclpp.language.state import current_program
 
@@ -132,7 +132,69 @@ class PortChannel(_Channel):
 
 
 class SwitchChannel:
-    """A channel by the switch, which only the package itself knows."""
+    """A channel by the switch to one buffer of all ranks of a group."""
 
-    def __init__(self, rank_list: Sequence[int], buffer_type: object) -> None:
-        raise RuntimeError("switch channels need the package mscclpp: install it")
+    def __init__(self, rank_list: Sequence[int], buffer_type: BufferType) -> None:
+        program = current_program()
+        self.buffer_type = buffer_type
+        self.rank_list = tuple(rank_list)
+        # The executor meets all of a group at once.
+        if len(set(rank_list)) != len(rank_list) or len(rank_list) < 2:
+            raise RuntimeError(f"a switch channel of the ranks {list(rank_list)}")
+        self.channel_ids = {
+            rank: program.add_switch_channel(rank, buffer_type, self.rank_list)
+            for rank in self.rank_list
+        }
+
+    def at_rank(self, rank: int) -> SwitchChannelAtRank:
+        """The channel as a rank of the group uses it."""
+        if rank not in self.channel_ids:
+            raise RuntimeError(f"rank {rank} is none of the switch channel's {self.rank_list}")
+        return SwitchChannelAtRank(rank, self.channel_ids[rank], self.buffer_type)
+
+
+class SwitchChannelAtRank:
+    """What one rank does through a switch. Ranges are chunks of the buffer of every rank."""
+
+    def __init__(self, rank: int, channel_id: int, buffer_type: BufferType) -> None:
+        self.src_rank = rank
+        self.channel_id = channel_id
+        self.buffer_type = buffer_type
+
+    def reduce(
+        self, buffer_offset: int, size: int, dst_chunk: Chunk, tb: int, reduce_op: object = None
+    ) -> None:
+        """Add up a range over all ranks. Executors do so only for what is broadcast at once."""
+        del reduce_op
+        self._record("glre", [self._range(buffer_offset, size)], [dst_chunk], tb)
+
+    def broadcast(self, src_chunk: Chunk, buffer_offset: int, size: int, tb: int) -> None:
+        """Store a local chunk at every rank; a sum that was made for that, without a detour."""
+        target = self._range(buffer_offset, size)
+        program = current_program()
+        last = program.last_operation(self.src_rank, tb)
+        if last is None or not self._is_sum(last, src_chunk):
+            self._record("gstore", [src_chunk], [target], tb)
+            return
+        program.forget_last(self.src_rank, tb)
+        self._record("glres", last.src, [target], tb)
+
+    def broadcast_packets(self, src_chunk: Chunk, buffer_offset: int, size: int, tb: int) -> None:
+        """Store packets of the scratch at every rank, once they are there."""
+        self._record("gstorepkt", [src_chunk], [self._range(buffer_offset, size)], tb)
+
+    def _is_sum(self, last: Recorded, chunk: Chunk) -> bool:
+        """Whether an operation adds up, through this channel, what a chunk then holds."""
+        is_own = list(last.channels) == [self.channel_id]
+        return last.name == "glre" and is_own and list(last.dst) == [chunk]
+
+    def _range(self, first: int, size: int) -> SwitchRange:
+        return SwitchRange(self.src_rank, self.buffer_type, first, size)
+
+    def _record(self, name: str, src: Sequence[Chunk], dst: Sequence[Chunk], tb: int) -> None:
+        """Record an operation. Raises `RuntimeError` for chunks of other ranks or sizes."""
+        for chunk in (*src, *dst):
+            if chunk.rank != self.src_rank or chunk.size != src[0].size:
+                raise RuntimeError(f"{name} of {src[0]} on rank {self.src_rank} with {chunk}")
+        recorded = Recorded(name, self.src_rank, "switch", [self.channel_id], src, dst)
+        current_program().record(tb, recorded)

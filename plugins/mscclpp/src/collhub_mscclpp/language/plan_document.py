@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from collhub_mscclpp.language.buffers import Chunk
+from collhub_mscclpp.language.buffers import Chunk, SwitchRange
+from collhub_mscclpp.language.fusion import fused
 from collhub_mscclpp.language.recorded import Recorded, SyncType
 
 if TYPE_CHECKING:
@@ -83,11 +84,20 @@ class _Gpu:
             peers = [peer for one, peer in channels if one == kind for _ in range(self._copies)]
             if peers:
                 yield {"channel_type": kind, "connected_to": peers}
+        for buffer, group in self._program.switches[self._rank]:
+            stated = {"size": len(group), "ranks": list(group)}
+            groups = [stated for _ in range(self._copies)]
+            yield {"channel_type": "switch", "buffer_type": buffer.value, "rank_groups": groups}
 
     @property
     def auto_sync(self) -> bool:
         """Whether threads meet between operations that depend on each other."""
         return self._program.auto_sync
+
+    @property
+    def fuses(self) -> bool:
+        """Whether neighbours become one operation."""
+        return self._program.instr_fusion
 
     @property
     def copies(self) -> int:
@@ -113,7 +123,7 @@ class _Block:
         self._gpu = gpu
         self._position = position
         self._copy = copy
-        self._channels: dict[str, dict[int, int]] = {"memory": {}, "port": {}}
+        self._channels: dict[str, dict[int, int]] = {"memory": {}, "port": {}, "switch": {}}
         self._remote: dict[str, dict[int, int]] = {"memory": {}, "port": {}}
 
     def document(self, recorded: list[Recorded]) -> dict[str, Any]:
@@ -136,6 +146,8 @@ class _Block:
 
     def _operations(self, recorded: list[Recorded]) -> list[dict[str, Any]]:
         """Operations, and nops where threads are to meet."""
+        if self._gpu.fuses:
+            recorded = fused(recorded)
         found: list[dict[str, Any]] = []
         since_meeting: list[Recorded] = []
         for one in recorded:
@@ -156,9 +168,17 @@ class _Block:
         """One operation with its ids."""
         copies, copy = self._gpu.copies, self._copy
         made: dict[str, Any] = {"name": one.name}
+        if one.name == "glre":
+            raise RuntimeError(
+                f"rank {one.rank} reduces through a switch and broadcasts nothing of it at once: "
+                "executors have no such operation"
+            )
         if one.channel_type:
             made["channel_type"] = one.channel_type
-            made["channel_ids"] = [self._channel(one.channel_type, one.channels[0])]
+        if one.channel_type in ("memory", "port"):
+            made["channel_ids"] = [
+                self._channel(one.channel_type, channel) for channel in one.channels
+            ]
         if one.src:
             made["src_buff"] = [self._range(chunk, one) for chunk in one.src]
             made["dst_buff"] = [self._range(chunk, one) for chunk in one.dst]
@@ -187,6 +207,8 @@ class _Block:
         # Instances take turns within every chunk, so that ranges stay in one piece.
         index = chunk.index * self._gpu.copies + self._copy * chunk.size
         place = {"index": index, "size": chunk.size}
+        if isinstance(chunk, SwitchRange):
+            return {"switch_channel_id": self._channel("switch", one.channels[0]), **place}
         if chunk.rank == one.rank:
             return {"type": chunk.buffer.value, **place}
         # Operations name positions in the block's own list, not in that of the rank.

@@ -6,9 +6,10 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
+from collhub_mscclpp.language.buffers import BufferType
 from collhub_mscclpp.language.collectives import Collective
 from collhub_mscclpp.language.plan_document import document_of
-from collhub_mscclpp.language.recorded import Recorded
+from collhub_mscclpp.language.recorded import Recorded, ReplicationPolicy
 from collhub_mscclpp.language.state import current_program, enter_program
 
 
@@ -40,10 +41,7 @@ _SPEC_ONLY = ("name", "collective", "world_size", "nranks_per_node", "in_place",
 
 @dataclass
 class CollectiveProgram:
-    """`with CollectiveProgram(...)`: what is done within belongs to it.
-
-    `instr_fusion` changes nothing: operations are written one by one.
-    """
+    """`with CollectiveProgram(...)`: what is done within belongs to it."""
 
     name: str
     collective: Collective
@@ -63,11 +61,15 @@ class CollectiveProgram:
     def __post_init__(self) -> None:
         if self.protocol not in ("Simple", "LL"):
             raise ValueError(f"protocol {self.protocol!r}, expected Simple or LL")
+        if self.replication_policy is ReplicationPolicy.none and self.instances > 1:
+            raise ValueError("replication_policy none: instances can only be interleaved")
         self.buffers = self.collective.init_buffers()
         ranks = range(self.num_ranks)
         self.scratch = [0 for _ in ranks]
         # By rank: (type, other rank) of every channel, in the order of making.
         self.channels: list[list[tuple[str, int]]] = [[] for _ in ranks]
+        # By rank: buffer and group of every switch channel.
+        self.switches: list[list[tuple[BufferType, tuple[int, ...]]]] = [[] for _ in ranks]
         self.semaphores: list[list[int]] = [[] for _ in ranks]
         self.blocks: list[dict[int, list[Recorded]]] = [{} for _ in ranks]
         self._loop: tuple[int, int] | None = None
@@ -108,6 +110,13 @@ class CollectiveProgram:
         self.channels[rank].append((channel_type, peer))
         return ordinal
 
+    def add_switch_channel(self, rank: int, buffer_type: BufferType, group: tuple[int, ...]) -> int:
+        """The ordinal of a new switch channel among those of a rank."""
+        self.check_rank(rank)
+        known = self.switches[rank]
+        known.append((buffer_type, group))
+        return len(known) - 1
+
     def add_semaphore(self, rank: int, value: int) -> int:
         """The ordinal of a new semaphore of a rank."""
         self.check_rank(rank)
@@ -117,15 +126,27 @@ class CollectiveProgram:
 
     def record(self, tb: int, operation: Recorded) -> None:
         """Add an operation to a thread block, or to its part of the pipeline."""
-        block = self.blocks[operation.rank].setdefault(tb, [])
+        self._open_part(operation.rank, tb).append(operation)
+
+    def last_operation(self, rank: int, tb: int) -> Recorded | None:
+        """The last operation of a thread block, or of its part of the pipeline; None for none."""
+        known = self._open_part(rank, tb)
+        return known[-1] if known else None
+
+    def forget_last(self, rank: int, tb: int) -> None:
+        """Take the last operation back: another one does its work."""
+        self._open_part(rank, tb).pop()
+
+    def _open_part(self, rank: int, tb: int) -> list[Recorded]:
+        """Where the next operation of a thread block goes."""
+        block = self.blocks[rank].setdefault(tb, [])
         if self._loop is None:
-            block.append(operation)
-            return
-        key = (operation.rank, tb)
+            return block
+        key = (rank, tb)
         if key not in self._bodies:
-            self._bodies[key] = Recorded("pipeline", operation.rank, loop=self._loop)
+            self._bodies[key] = Recorded("pipeline", rank, loop=self._loop)
             block.append(self._bodies[key])
-        self._bodies[key].body.append(operation)
+        return self._bodies[key].body
 
     def begin_loop(self, loop: tuple[int, int]) -> None:
         """Record into a pipeline. Raises `RuntimeError` within another."""

@@ -18,6 +18,13 @@ class SyncType(Enum):
     both = "both"
 
 
+class ReplicationPolicy(Enum):
+    """How instances share the chunks: in turns; the package itself always fails on `none`."""
+
+    interleaved = "interleaved"
+    none = "none"
+
+
 class ThreadBlockGroup:
     """Thread blocks that share the work of an operation."""
 
@@ -62,7 +69,7 @@ class Recorded:
         """Whether one writes what the other accesses, on this rank."""
         mine, theirs = self._ranges(), other._ranges()
         return any(
-            (is_written or is_other_written) and _overlap(one, two)
+            (is_written or is_other_written) and one.overlaps(two)
             for one, is_written in mine
             for two, is_other_written in theirs
         )
@@ -72,9 +79,3 @@ class Recorded:
         # What is far away is ordered by signals, not by meetings.
         reads = [(chunk, False) for chunk in self.src if chunk.rank == self.rank]
         return reads + [(chunk, True) for chunk in self.dst if chunk.rank == self.rank]
-
-
-def _overlap(one: Chunk, other: Chunk) -> bool:
-    first = max(one.index, other.index)
-    last = min(one.index + one.size, other.index + other.size)
-    return one.buffer is other.buffer and first < last
