@@ -58,7 +58,7 @@ def test_what_does_not_fit_is_left_out() -> None:
 
 
 def test_where_nothing_fits_every_reason_is_told() -> None:
-    with pytest.raises(HubError, match="no synthesizer fits: pairwise: pairwise defines no all-ga"):
+    with pytest.raises(HubError, match="no synthesizer fits: pairwise: defines no all-ga"):
         auto.synthesize(request_for(), AutoOptions(candidates="pairwise"))
 
 

@@ -15,6 +15,7 @@ from collhub_tacos.judging import (
     whole_ns,
     whole_with_time,
 )
+from collhub_tacos.networks.reach import unreachable
 from collhub_tacos.options import TacosOptions
 from collhub_tacos.phases.candidate import SynthesisCandidate
 from collhub_tacos.search import fastest_candidate
@@ -47,6 +48,7 @@ def synthesize(request: SynthesisRequest, options: TacosOptions) -> SynthesisRes
 def _synthesize(request: SynthesisRequest, options: TacosOptions) -> SynthesisResult:
     setting = Setting.of(request, options)
     _check_ranks(setting)
+    _check_links(setting)
     _check_memory(setting, _fewest_transfers(setting))
     best = fastest_candidate(setting, request)
     _check_memory(setting, best.num_transfers)
@@ -70,6 +72,13 @@ def _check_ranks(setting: Setting) -> None:
         raise UsageError(
             "one rank has nothing to send", cure="let at least two ranks take part", code="one-rank"
         )
+
+
+def _check_links(setting: Setting) -> None:
+    """Raise `InputError` where there is no link; of others the kernels tell who is cut off."""
+    first, second = setting.members[:2].tolist()
+    if not setting.network.num_links:
+        raise unreachable(setting.network, first, second)
 
 
 @dataclass(frozen=True, slots=True)

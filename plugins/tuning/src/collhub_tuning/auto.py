@@ -17,6 +17,8 @@ from hub_core.model import JsonValue
 from hub_core.plugin_api import SynthesisRequest, SynthesisResult, Synthesizer
 
 NAME = "auto"
+# Of what does not fit, so much is told in one line.
+_MOST_REASONS, _MOST_NAMED = 4, 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,14 +52,28 @@ def synthesize(request: SynthesisRequest, options: AutoOptions) -> SynthesisResu
         # The best so far is an answer, and is said to be cut short.
         is_interrupted = True
     if not found:
-        reasons = "; ".join(f"{name}: {why}" for name, why in failures.items())
-        raise InputError(f"no synthesizer fits: {reasons}", code="nothing-fits")
+        raise InputError(f"no synthesizer fits: {_listed(failures)}", code="nothing-fits")
     # Of equal ones the first, which is the same on every run.
     best = min(found, key=lambda one: one.time_ns)
     statistics = _statistics(best, found, len(names), is_interrupted)
     bounds = {name: ns for one in found for name, ns in one.result.bounds_ns.items()}
     fitting = {name: ns for name, ns in bounds.items() if ns <= best.time_ns}
     return replace(best.result, time_ns=best.time_ns, statistics=statistics, bounds_ns=fitting)
+
+
+def _listed(failures: dict[str, str]) -> str:
+    """Reasons, the most frequent first, each with some of the synthesizers that gave it."""
+    alike: dict[str, list[str]] = {}
+    for name, reason in failures.items():
+        # Most name themselves first.
+        alike.setdefault(reason.removeprefix(f"{name} "), []).append(name)
+    said = []
+    for reason, names in sorted(alike.items(), key=lambda pair: -len(pair[1])):
+        more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+        said.append(f"{', '.join(names[:_MOST_NAMED])}{more}: {reason}")
+    hidden = len(said) - _MOST_REASONS
+    others = [f"and {hidden} other reasons"] if hidden > 0 else []
+    return "; ".join([*said[:_MOST_REASONS], *others])
 
 
 def _names(text: str, registry: Registry) -> list[str]:

@@ -19,6 +19,7 @@ import numpy as np
 from collhub_columns import Int64Array, counted_positions, csr, group_of_entry, row_pointer
 from collhub_schedules import Chunks, Transfers
 
+from collhub_packing.picoseconds import PICOSECONDS, whole_picoseconds
 from collhub_packing.pipelining.operations import Operations
 from collhub_packing.pipelining.streams import Stream, streams_of
 from collhub_packing.pipelining.tree_routes import TreePaths, routed_along
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from collhub_packing.pipelining.event_kernel import PipelinePlan
 
 
-_PICOSECONDS = 1e12
 # Between two calls of the kernel, each of about a second at most, Ctrl-C is heard.
 _EVENTS_PER_CALL = 1 << 21
 
@@ -200,8 +200,8 @@ class Pipelining:
         """Size class per stream; by class and link the picoseconds of being busy and of arrival."""
         distinct, size_class = np.unique(sizes, return_inverse=True)
         bandwidth, latency_s = self.topology.bandwidth_bytes_per_s, self.topology.latency_s
-        serialization = np.rint(distinct[:, None] * _PICOSECONDS / bandwidth).astype(np.int64)
-        latency = np.rint(latency_s * _PICOSECONDS).astype(np.int64)
+        serialization = whole_picoseconds(distinct[:, None] * PICOSECONDS / bandwidth)
+        latency = whole_picoseconds(latency_s * PICOSECONDS)
         arrival = latency + serialization
         busy = arrival if self.occupancy is Occupancy.ALPHA_BETA else serialization
         return size_class.ravel().astype(np.int64), busy, arrival

@@ -175,8 +175,10 @@ def _scheduled(pipelining: Pipelining, weights: Sequence[int], chunks: int) -> S
         return None
     try:
         return Scheduled(chunks, pipelining.schedule(counts))
-    # A chunk would have less than a byte.
-    except InputError:
+    except InputError as error:
+        # A chunk would have less than a byte; nothing else passes with fewer chunks.
+        if error.diagnostics[0].code != "size-too-small":
+            raise
         return None
 
 

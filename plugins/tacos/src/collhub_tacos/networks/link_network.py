@@ -5,13 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import numpy as np
-from collhub_columns import Float64Array, Int64Array, csr, group_of_entry, group_pointer
+from collhub_columns import Int64Array, csr, group_of_entry, group_pointer
+from collhub_packing.picoseconds import PICOSECONDS, whole_picoseconds
 
 from collhub_tacos.networks.window_rules import SLOW_START, WindowRule
 from hub_core.network import Occupancy, Topology
-
-# Whole picoseconds: sums are exact, ties are ties, and a byte takes one even at 1 TB/s.
-_PICOSECONDS = 1e12
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -91,13 +89,8 @@ class LinkNetwork:
         latency_s = self.topology.latency_s[self.row]
         bandwidth = self.topology.bandwidth_bytes_per_s[self.row]
         # Rounded apart, so that a link of no latency is busy until the arrival exactly.
-        latency = _whole(latency_s * _PICOSECONDS)
-        serialization = _whole(chunk_bytes * _PICOSECONDS / bandwidth)
+        latency = whole_picoseconds(latency_s * PICOSECONDS)
+        serialization = whole_picoseconds(chunk_bytes * PICOSECONDS / bandwidth)
         arrival = latency + serialization
         busy = arrival if occupancy is Occupancy.ALPHA_BETA else serialization
         return LinkTimes(busy, arrival)
-
-
-def _whole(exact: Float64Array) -> Int64Array:
-    """Every number rounded to the nearest integer, halves to the even one."""
-    return np.rint(exact).astype(np.int64)
