@@ -15,12 +15,12 @@ from collhub_columns import (
     inverse,
     row_pointer,
 )
+from collhub_packing.picoseconds import PICOSECONDS, whole_picoseconds
 
 from collhub_flows.network import FlowNetwork
 from collhub_flows.paths import FlowPaths
 from hub_core.network import Occupancy
 
-_PS_PER_S = 1e12
 # Passes forward and backward; later ones gain next to nothing.
 _PASSES = 6
 _MOST_FAILURES = 2
@@ -175,7 +175,5 @@ def _links_of_paths(network: FlowNetwork, paths: FlowPaths) -> tuple[Int64Array,
 
 
 def picoseconds(seconds: Float64Array) -> Int64Array:
-    """Rounded to the nearest picosecond."""
-    exact = seconds * _PS_PER_S
-    rounded = np.rint(exact)
-    return rounded.astype(np.int64)
+    """Rounded to the nearest picosecond. Raises `InputError` for times beyond the clock."""
+    return whole_picoseconds(seconds * PICOSECONDS)

@@ -115,6 +115,12 @@ class _Problem:
                 cure="let at least two ranks take part",
                 code="one-rank",
             )
+        if not topology.num_links:
+            raise InputError(
+                f"topology {topology.name}: there is no link",
+                cure="add links, or choose NPUs that reach one another",
+                code="disconnected",
+            )
         kind, ranks = request.collective.kind, request.collective.num_ranks
         share_bytes = request.collective_bytes / kind.traits.parts(ranks)
         return cls(request, FlowNetwork.of(topology), demand, share_bytes)
