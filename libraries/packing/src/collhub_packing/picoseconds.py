@@ -11,7 +11,7 @@ PICOSECONDS = 1e12
 """Of a second: a byte takes one even at 1 TB/s."""
 
 # Of a single message: schedules of hundreds of them, one after the other, still fit 64 bits.
-_MOST = 1e16
+_MOST = 5e16
 
 
 def whole_picoseconds(exact: Float64Array) -> Int64Array:
