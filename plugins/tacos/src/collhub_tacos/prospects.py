@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 # So many times the fastest of as many pieces is far behind, by a simulator and by the own clock of
 # plans, and so often in a row.
-_FAR, _FAR_OF_PARTS = 1.12, 1.12
+_FAR, _FAR_OF_PARTS = 1.4, 1.12
 _OFTEN = 2
 # A way that gains less than this by twice the pieces has its pipeline full: it does not catch up.
 _FASTER = 0.9
