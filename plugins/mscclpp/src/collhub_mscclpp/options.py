@@ -9,6 +9,9 @@ from hub_core.plugin_api import OptionType, choice, option, optional
 PACKETS = "LL"
 """The protocol whose data carry flags."""
 
+ALIGNMENT = 16
+"""Bytes of which all shares of a buffer are multiples."""
+
 MOST_PARTS = 16
 """Thread blocks that share the work of one: more than that have too little to do."""
 
@@ -29,6 +32,16 @@ class PlanWriteOptions:
         "thread blocks that share the work of each",
         minimum=1,
         maximum=MOST_PARTS,
+    )
+    pull: bool = option(
+        OptionType.BOOL,
+        True,
+        "add what others send straight from their memory, where it stays (rre, rres); Simple only",
+    )
+    slices: int | None = optional(
+        "bytes of a slice of the pipelines by which messages go; Simple, tbg=1",
+        OptionType.SIZE,
+        minimum=16,
     )
     min_size: int | None = optional("smallest message of the plan", OptionType.SIZE, minimum=0)
     max_size: int | None = optional("largest message of the plan", OptionType.SIZE, minimum=0)

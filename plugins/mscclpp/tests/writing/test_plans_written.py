@@ -27,7 +27,13 @@ from hub_core.model import (
     UsageError,
 )
 from hub_core.plugin_api import NoOptions, Source
-from hub_core.testing import all_samples, direct_all_to_all, ring_all_gather, ring_all_reduce
+from hub_core.testing import (
+    all_samples,
+    direct_all_to_all,
+    ring_all_gather,
+    ring_all_reduce,
+    ring_reduce_scatter,
+)
 from hub_core.verification import verify
 
 SAMPLES = all_samples(4)
@@ -38,6 +44,9 @@ WAYS = {
     "shared-packets": PlanWriteOptions(protocol="LL", tbg=2),
     "nodes": PlanWriteOptions(nodes=2),
     "shared-nodes": PlanWriteOptions(nodes=2, tbg=2),
+    "pushed": PlanWriteOptions(pull=False),
+    "slices": PlanWriteOptions(slices=4096),
+    "slices-nodes": PlanWriteOptions(nodes=2, slices=4096),
 }
 
 
@@ -95,6 +104,80 @@ def test_sum_goes_on_in_the_operation_that_makes_it() -> None:
     # Two of the three reductions of a rank are sent on at once, and so is the last, by all-gather.
     assert names["res"] == 12
     assert names["re"] == 0
+
+
+def test_what_stays_with_its_sender_is_added_from_there() -> None:
+    draft = draft_of(ring_reduce_scatter(4), PlanWriteOptions())
+    assert draft.landing.is_pulled[draft.work.messages.receive].all()
+    assert draft.landing.scratch.max() <= ring_reduce_scatter(4).scratch_units.max()
+    names = Counter(operation["name"] for operation in operations(ring_reduce_scatter(4)))
+    assert (names["rre"], names["put"], names["res"], names["re"]) == (12, 0, 0, 0)
+
+
+def summed_at_the_root(num_ranks: int) -> Algorithm:
+    """Rank 0 adds the vectors of all others to its own, one after another."""
+    steps = StepTableBuilder(num_ranks)
+    before: list[int] = []
+    for peer in range(1, num_ranks):
+        region = {"src_buffer": Buffer.INPUT, "count": 1}
+        steps.add(peer, StepKind.SEND, peer=0, **region)
+        target = {"dst_buffer": Buffer.INPUT, "peer": peer}
+        before = [steps.add(0, StepKind.RECV_REDUCE, data=before, **region, **target)]
+    collective = Collective(
+        CollectiveKind.REDUCE, num_ranks, 1, root=0, in_place=True, out_of_place=False
+    )
+    return Algorithm(collective, steps.build(), collective.input_units() * 0)
+
+
+@pytest.mark.parametrize(
+    ("way", "name"), [("simple", "rre"), ("pushed", "re"), ("packets", "repkt")]
+)
+def test_messages_for_one_sum_are_added_by_one_operation(way: str, name: str) -> None:
+    found = operations(summed_at_the_root(4), WAYS[way])
+    (summed,) = [one for one in found if one["name"] == name]
+    assert len(summed["src_buff"]) == 4
+    assert check_plan(parsed(summed_at_the_root(12), WAYS[way])).diagnostics == ()
+
+
+def exchanged() -> Algorithm:
+    """Two ranks send each other their vectors, and each adds what comes to its own."""
+    steps = StepTableBuilder(2)
+    for rank in (0, 1):
+        mine = {"src_buffer": Buffer.INPUT, "count": 1, "peer": 1 - rank}
+        sent = steps.add(rank, StepKind.SEND, **mine)
+        added = {**mine, "dst_buffer": Buffer.INPUT}
+        steps.add(rank, StepKind.RECV_REDUCE, control=[sent], **added)
+    collective = Collective(CollectiveKind.ALL_REDUCE, 2, 1, in_place=True, out_of_place=False)
+    return Algorithm(collective, steps.build(), collective.input_units() * 0)
+
+
+def test_what_its_sender_writes_again_is_put() -> None:
+    draft = draft_of(exchanged(), PlanWriteOptions())
+    assert not draft.landing.is_pulled.any()
+    assert check_plan(parsed(exchanged())).verdict_relaunch == "ok"
+
+
+def test_a_sender_that_did_not_wait_for_its_reader_would_race() -> None:
+    document = json.loads(content(ring_reduce_scatter(4)))
+    for gpu in document["gpus"]:
+        for block in gpu["threadblocks"]:
+            # The last wait of a block is the one for whoever reads here.
+            if block["ops"][-1]["name"] == "wait":
+                block["ops"].pop()
+    report = check_plan(parse_plan(json.dumps(document).encode(), "hasty.json"))
+    assert not report.ok
+
+
+def test_slices_are_pipelines_of_all_messages() -> None:
+    for operation in operations(ring_all_reduce(4), WAYS["slices"]):
+        assert "src_buff" not in operation or operation["name"] == "copy"
+        if operation["name"] == "pipeline":
+            assert operation["iter_context"] == {"unit_size": 4096, "num_chunks": 1}
+
+
+def test_window_ends_where_slices_are_not_counted_any_more() -> None:
+    header = parsed(ring_all_reduce(4), WAYS["slices"]).header
+    assert header.max_bytes == 65_535 * 4096 * 4
 
 
 def star(num_ranks: int, lane: int = 0) -> Algorithm:
@@ -179,6 +262,10 @@ def test_packets_use_both_halves_of_the_scratch() -> None:
         (PlanWriteOptions(nodes=3), "4 ranks do not divide into 3 nodes"),
         (PlanWriteOptions(protocol="LL", nodes=2), "packets do not travel between nodes"),
         (PlanWriteOptions(min_size=2, max_size=1), "max_size=1 is less than min_size=2"),
+        (PlanWriteOptions(protocol="LL", slices=64), "slices are for protocol=Simple and tbg=1"),
+        (PlanWriteOptions(tbg=2, slices=64), "slices are for protocol=Simple and tbg=1"),
+        (PlanWriteOptions(slices=100), "slices=100 is no multiple of 16 bytes"),
+        (PlanWriteOptions(slices=16, max_size=1 << 30), "slices of 16 bytes reach 4194240 bytes"),
     ],
 )
 def test_options_that_contradict_are_refused(way: PlanWriteOptions, message: str) -> None:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
+
 from collhub_mscclpp.checking.check_plan import LAUNCHES, check_plan
+from collhub_mscclpp.checking.limits import MOST_SLICES
 from collhub_mscclpp.checking.report import OK, UNKNOWN, PlanReport
 from collhub_mscclpp.plans.json_values import MOST_BYTES
 from collhub_mscclpp.plans.read_plan import parse_plan
@@ -68,6 +71,7 @@ def _calls(plan: Plan) -> Iterator[LoadableCall]:
     """The calls that the plan is for: the executor takes it for any that the user gives it to."""
     header = plan.header
     largest = None if header.max_bytes == MOST_BYTES else header.max_bytes
+    largest = _within_pipelines(plan, largest)
     if largest is not None and largest < header.min_bytes:
         return
     counts = sorted({gpu.input_chunks for gpu in plan.gpus})
@@ -84,3 +88,16 @@ def _calls(plan: Plan) -> Iterator[LoadableCall]:
         largest,
         conditions,
     )
+
+
+def _within_pipelines(plan: Plan, largest: int | None) -> int | None:
+    """The largest message whose slices the executor can count."""
+    table = plan.operations
+    rows = np.flatnonzero(table.slice_bytes > 0)
+    if not len(rows):
+        return largest
+    chunk = int((MOST_SLICES * table.slice_bytes[rows] // table.slice_chunks[rows]).min())
+    is_output = plan.header.collective == "allgather"
+    counts = [gpu.output_chunks if is_output else gpu.input_chunks for gpu in plan.gpus]
+    possible = chunk * min(counts)
+    return possible if largest is None else min(largest, possible)

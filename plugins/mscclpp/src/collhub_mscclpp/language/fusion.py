@@ -13,14 +13,25 @@ from collhub_mscclpp.language.buffers import Chunk
 from collhub_mscclpp.language.recorded import Recorded
 
 # Beyond, the executor writes past its arrays without a word.
-_MOST_CHANNELS, _MOST_ENTRIES = 8, 10
+MOST_CHANNELS, MOST_ENTRIES = 8, 10
 
 
 def fused(recorded: Iterable[Recorded]) -> list[Recorded]:
     """The operations of a thread block, neighbours joined where that is possible."""
+    return _folded(recorded, _fitting)
+
+
+def fused_by_package(recorded: Iterable[Recorded]) -> list[Recorded]:
+    """What the package makes of them: it looks at neither buffers nor sizes."""
+    return _folded(recorded, _joined)
+
+
+def _folded(
+    recorded: Iterable[Recorded], join: Callable[[Recorded, Recorded], Recorded | None]
+) -> list[Recorded]:
     found: list[Recorded] = []
     for one in recorded:
-        joined = _joined(found[-1], one) if found else None
+        joined = join(found[-1], one) if found else None
         if joined is None:
             found.append(one)
         else:
@@ -29,15 +40,20 @@ def fused(recorded: Iterable[Recorded]) -> list[Recorded]:
 
 
 def _joined(one: Recorded, other: Recorded) -> Recorded | None:
-    """Both as one operation, None where there is none or it would be too large."""
+    """Both as one operation, None where there is none."""
     rule = _RULES.get((one.name, other.name))
-    if rule is None or one.part != other.part:
+    return None if rule is None or one.part != other.part else rule(one, other)
+
+
+def _fitting(one: Recorded, other: Recorded) -> Recorded | None:
+    """Both as one operation, None where the executor would take it for another."""
+    made = _joined(one, other)
+    if made is None or max(len(made.src), len(made.dst)) > MOST_ENTRIES:
         return None
-    made = rule(one, other)
-    if made is None:
-        return None
-    is_large = max(len(made.src), len(made.dst)) > _MOST_ENTRIES
-    return None if is_large or len(made.channels) > _MOST_CHANNELS else made
+    # The executor takes the buffer of the first source for all of them.
+    is_put = made.name in ("put", "ppkt")
+    is_mixed = is_put and len({chunk.buffer for chunk in made.src}) > 1
+    return None if is_mixed or len(made.channels) > MOST_CHANNELS else made
 
 
 def _meetings(one: Recorded, other: Recorded) -> Recorded | None:
@@ -49,10 +65,8 @@ def _meetings(one: Recorded, other: Recorded) -> Recorded | None:
 
 
 def _puts(one: Recorded, other: Recorded) -> Recorded | None:
-    """Several ranges of one buffer; of a proxy, who tells which channel has which?"""
-    is_memory = one.channel_type == other.channel_type == "memory"
-    buffers = {chunk.buffer for chunk in (*one.src, *other.src)}
-    if not is_memory or len(buffers) > 1:
+    """Several ranges; of a proxy, who tells which channel has which?"""
+    if not one.channel_type == other.channel_type == "memory":
         return None
     return _with_more(one, other, one.name, [*one.src, *other.src])
 
@@ -80,6 +94,13 @@ def _sum_and_put(name: str) -> Callable[[Recorded, Recorded], Recorded | None]:
     return rule
 
 
+def _sum_and_copy(one: Recorded, other: Recorded) -> Recorded | None:
+    """What is added up becomes packets of the own scratch too."""
+    if list(other.src) != [one.dst[0]]:
+        return None
+    return replace(one, name="recpkt", dst=[*one.dst, *other.dst])
+
+
 def _with_more(one: Recorded, other: Recorded, name: str, src: Iterable[Chunk]) -> Recorded:
     channels = list(dict.fromkeys([*one.channels, *other.channels]))
     targets = [*one.dst, *other.dst]
@@ -98,4 +119,7 @@ _RULES: Mapping[tuple[str, str], Callable[[Recorded, Recorded], Recorded | None]
     ("rres", "put"): _sum_and_put("rres"),
     ("repkt", "ppkt"): _sum_and_put("respkt"),
     ("respkt", "ppkt"): _sum_and_put("respkt"),
+    ("repkt", "cpkt"): _sum_and_copy,
+    ("recpkt", "ppkt"): _sum_and_put("recspkt"),
+    ("recspkt", "ppkt"): _sum_and_put("recspkt"),
 }

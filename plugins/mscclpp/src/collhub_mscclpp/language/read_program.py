@@ -12,6 +12,7 @@ from collhub_source_programs import (
     parsed_source,
     run_program,
     shell_words,
+    warn_at,
 )
 
 from collhub_mscclpp.reading.read import read as read_plan
@@ -26,7 +27,8 @@ def read(source: Source, options: SourceProgramOptions) -> Algorithm:
     """Execute the program in a process of its own, and read its plan.
 
     It runs with the package `mscclpp` where that is installed, else with our implementation. What
-    the plan does other than it seems to say goes to `source.report`. Raises `InputError` with the
+    the plan does other than it seems to say goes to `source.report`, and so does what the package,
+    where it is not installed, is known to get wrong. Raises `InputError` with the
     program's line for a program that fails, for a plan that deadlocks or races, and for a file
     that is no program of the language, which is not executed.
     """
@@ -40,10 +42,12 @@ def read(source: Source, options: SourceProgramOptions) -> Algorithm:
     limits = ProcessLimits(options.time_limit, options.memory_limit)
     arguments = shell_words(options.arguments)
     report = run_program(_CHILD, source.name, content, arguments, limits, options.program)
+    for defect in report["defects"]:
+        message = f"the package mscclpp makes another plan of it: {defect}"
+        warn_at(source, "package-defect", message, int(report["line"]))
     plan = str(report["plan"]).encode()
     part = SourcePart(source.name, lambda: plan)
     algorithm = read_plan(Source(source.name, (part,), source.report), NoOptions())
-    # Ours fuses nothing: the same contents in other operations.
     made_by = "mscclpp" if report["package"] else "collhub-mscclpp"
     given = {"language": made_by, "arguments": options.arguments or ""}
     provenance = replace(algorithm.provenance, source_sha256=source.sha256(), options=given)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from collhub_mscclpp.plans.operations import BUFFER_TYPES
@@ -39,6 +39,9 @@ class BlockWriter:
     # Channels on which the handshake of the launch is done.
     waited_for: dict[str, set[int]] = field(default_factory=lambda: {MEMORY: set(), PORT: set()})
     greeted: dict[str, set[int]] = field(default_factory=lambda: {MEMORY: set(), PORT: set()})
+    # Channels, in memory, of what this block has pulled, and of what is pulled from its rank.
+    pulled: dict[int, None] = field(default_factory=dict)
+    lent: dict[int, None] = field(default_factory=dict)
 
     @property
     def _last(self) -> Segment:
@@ -114,6 +117,32 @@ class BlockWriter:
         self._last.ops.append(f"{{{','.join(words)}}}")
         self.has_moved = True
 
+    def finish(self) -> None:
+        """Tell senders that they may go, and wait for the receivers of what stayed here.
+
+        All tell before they wait, so that nobody waits in a circle.
+        """
+        if self.pulled:
+            self.signal(MEMORY, list(self.pulled))
+        for channel in self.lent:
+            self.wait("wait", MEMORY, channel)
+
+    def in_slices(self, slice_bytes: int, chunks: int, write: Callable[[], None]) -> None:
+        """Make a pipeline over so many chunks of the operations that `write` adds."""
+        self.meet()
+        before, count = self._last.copy(), len(self.segments)
+        start = len(before.ops)
+        write()
+        if len(self.segments) > count:
+            # A pipeline stands in one block: all of it goes to the next.
+            self.tables.semaphores -= len(self.segments) - count
+            self.segments[count - 1 :] = [before]
+            self.has_waited = self.has_moved = False
+            self._go_on()
+            start = len(self._last.ops)
+            write()
+        self._last.join(start, slice_bytes, chunks)
+
     def _remote(self, one: Range, channel_type: str) -> int:
         return self.tables.buffer(one.rank, one.buffer, channel_type)
 
@@ -135,8 +164,11 @@ class BlockWriter:
         buffers: Sequence[int] = (),
     ) -> None:
         """Go on in another thread block where the tables of this one are full."""
-        if self._last.takes(channel_type, channels, buffers):
-            return
+        if not self._last.takes(channel_type, channels, buffers):
+            self._go_on()
+
+    def _go_on(self) -> None:
+        """Begin another thread block, which waits for this one."""
         self.meet()
         number = self.tables.another_semaphore()
         self._last.ops.append(semaphore("sem_release", [number]))

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-from collhub_columns import Int64Array, labels, ordinals
+from collhub_columns import BoolArray, Int64Array, labels, ordinals
 
 from collhub_mscclpp.writing.work import PlanWork
-from hub_core.model import StepKind
+from hub_core.model import StepKind, StepTable
 
 MOST_BLOCKS = 64
 """Thread blocks of a rank before they are cut to fit the executor's tables."""
@@ -50,12 +50,19 @@ def _connection_groups(work: PlanWork) -> Int64Array:
     """The group of the receives (2 c) and of the sends (2 c + 1) of every connection c.
 
     A receiving block passes on what it got, to one connection: ring steps need no semaphores then.
+    Messages that are added to one sum arrive in one block: one operation adds several.
     """
     steps, connection = work.steps, work.connection
     group = np.arange(2 * len(work.source), dtype=np.int64)
     parents, children = steps.edges()
+    is_open = (steps.lane[parents] < 0) & (steps.lane[children] < 0)
+    parents, children = parents[is_open], children[is_open]
+    is_sum = _is_further_term(steps, parents, children)
+    for earlier, later in np.unique(
+        connection[np.stack([parents[is_sum], children[is_sum]], axis=1)], axis=0
+    ).tolist():
+        group[group == group[2 * later]] = group[2 * earlier]
     is_forward = steps.receives[parents] & steps.sends[children]
-    is_forward &= (steps.lane[parents] < 0) & (steps.lane[children] < 0)
     received, sent = connection[parents[is_forward]], connection[children[is_forward]]
     pairs, count = np.unique(np.stack([received, sent], axis=1), axis=0, return_counts=True)
     is_taken = np.zeros(len(group), np.bool_)
@@ -66,6 +73,15 @@ def _connection_groups(work: PlanWork) -> Int64Array:
             group[send_side] = group[receive_side]
             is_taken[[receive_side, send_side]] = True
     return group
+
+
+def _is_further_term(steps: StepTable, parents: Int64Array, children: Int64Array) -> BoolArray:
+    """Dependencies from a sum of a message to the sum of another in the same place."""
+    is_sum = steps.is_kind(StepKind.RECV_REDUCE)
+    found = is_sum[parents] & is_sum[children]
+    for column in (steps.dst_buffer, steps.dst_offset, steps.count):
+        found &= column[parents] == column[children]
+    return found
 
 
 def _place_local_steps(work: PlanWork, group: Int64Array) -> None:

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 from collhub_columns import Int64Array
 
-from collhub_mscclpp.options import PlanWriteOptions
+from collhub_mscclpp.options import PACKETS, PlanWriteOptions
 from collhub_mscclpp.writing.block_writer import BlockWriter, Range
 from collhub_mscclpp.writing.blocks import blocks_of
-from collhub_mscclpp.writing.landing import Landing
+from collhub_mscclpp.writing.landing import Landing, landing_of, packet_landing_of
+from collhub_mscclpp.writing.pulling import pulled_of
 from collhub_mscclpp.writing.rank_tables import RankTables, channel_types, tables_of
 from collhub_mscclpp.writing.semaphores import Semaphores, semaphores_of
 from collhub_mscclpp.writing.work import PlanWork
@@ -33,12 +34,13 @@ class Draft:
     options: PlanWriteOptions
 
     @classmethod
-    def of(cls, work: PlanWork, landing: Landing, options: PlanWriteOptions) -> Draft:
-        """Choose thread blocks, channels and semaphores."""
+    def of(cls, work: PlanWork, options: PlanWriteOptions) -> Draft:
+        """Choose thread blocks, channels, landing places and semaphores."""
         # Types come first: ranks number channels by type.
         types = channel_types(work, options.nodes)
         tables = tables_of(work, types, options.tbg)
         block = blocks_of(work)
+        landing = _landing(work, block, types, options)
         semaphores = semaphores_of(work, block)
         for table, count in zip(tables, semaphores.count, strict=True):
             # Each part of a block waits for the same part of the other one.
@@ -90,12 +92,12 @@ class Draft:
         return Range(int(steps.dst_buffer[row]), index, size)
 
     def landing_range(self, row: int) -> Range:
-        """Where the message of a send, in the peer's memory, or of a receive lands."""
-        steps = self.work.steps
-        # A receive looks at its own memory.
-        peer = int(steps.peer[row]) if int(steps.kind[row]) == _SEND else -1
+        """Where the message of a send, in the peer's memory, or of a receive lies."""
+        steps, landing = self.work.steps, self.landing
+        # A receive looks at its own memory, but for what it pulls.
+        is_remote = int(steps.kind[row]) == _SEND or bool(landing.is_pulled[row])
+        peer = int(steps.peer[row]) if is_remote else -1
         size = int(steps.count[row]) // self.work.unit
-        landing = self.landing
         return Range(int(landing.buffer[row]), int(landing.index[row]), size, peer)
 
     def pieces(self, one: Range) -> list[Range]:
@@ -110,3 +112,12 @@ class Draft:
     def writer(self, rank: int, part: int) -> BlockWriter:
         """An empty thread block."""
         return BlockWriter(self.tables[rank], part, self.parts)
+
+
+def _landing(
+    work: PlanWork, block: Int64Array, types: Sequence[str], options: PlanWriteOptions
+) -> Landing:
+    if options.protocol == PACKETS:
+        return packet_landing_of(work)
+    nothing = np.zeros(len(work.steps), np.bool_)
+    return landing_of(work, pulled_of(work, block, types) if options.pull else nothing)

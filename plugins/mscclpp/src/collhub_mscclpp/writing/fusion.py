@@ -1,4 +1,4 @@
-"""Steps of a thread block that one operation does: sends of what was just received, or together."""
+"""Steps of a thread block that one operation does: sums, sends of what came, sends together."""
 
 from __future__ import annotations
 
@@ -11,20 +11,31 @@ from collhub_mscclpp.writing.rank_tables import MEMORY
 from hub_core.model import StepKind
 
 _SEND = int(StepKind.SEND)
+_SUM = int(StepKind.RECV_REDUCE)
 _RECEIVING = (int(StepKind.RECV), int(StepKind.RECV_REDUCE))
 
 
 @dataclass(slots=True)
 class StepGroup:
-    """A step, and sends that are done with it: of what it writes, or from the buffer it sends."""
+    """A step, and others that are done with it.
+
+    `terms`: receives that are added to what the step, itself a receive, makes. `sends`: of what it
+    writes, or from the buffer that it sends.
+    """
 
     row: int
+    terms: list[int] = field(default_factory=list)
     sends: list[int] = field(default_factory=list)
+
+    @property
+    def receives(self) -> list[int]:
+        """The step and its terms."""
+        return [self.row, *self.terms]
 
     @property
     def rows(self) -> list[int]:
         """All steps in their order."""
-        return [self.row, *self.sends]
+        return [*self.receives, *self.sends]
 
 
 def groups_of(draft: Draft, rows: Sequence[int]) -> list[StepGroup]:
@@ -32,11 +43,29 @@ def groups_of(draft: Draft, rows: Sequence[int]) -> list[StepGroup]:
     groups: list[StepGroup] = []
     for row in rows:
         # Only neighbours join, so that the order of the block stays.
-        if groups and _joins(draft, groups[-1], row):
+        if groups and _is_term(draft, groups[-1], row):
+            groups[-1].terms.append(row)
+        elif groups and _joins(draft, groups[-1], row):
             groups[-1].sends.append(row)
         else:
             groups.append(StepGroup(row))
     return groups
+
+
+def _is_term(draft: Draft, group: StepGroup, row: int) -> bool:
+    """Whether a step adds another message to the sum that the group before it makes."""
+    steps, landing, semaphores = draft.work.steps, draft.landing, draft.semaphores
+    if group.sends or int(steps.kind[group.row]) != _SUM or int(steps.kind[row]) != _SUM:
+        return False
+    # The sum is there when all terms are: nobody waits for it before, nor it for others.
+    is_apart = row in semaphores.acquired
+    if is_apart or any(one in semaphores.released for one in group.receives):
+        return False
+    target = draft.target(group.row)
+    is_same = draft.source(row) == target and draft.target(row) == target
+    if not is_same or landing.is_pulled[row] != landing.is_pulled[group.row]:
+        return False
+    return _has_room(draft, group.receives, row)
 
 
 def _joins(draft: Draft, group: StepGroup, row: int) -> bool:
@@ -44,20 +73,22 @@ def _joins(draft: Draft, group: StepGroup, row: int) -> bool:
     steps = draft.work.steps
     if int(steps.kind[row]) != _SEND or draft.semaphores.acquired.get(row):
         return False
-    if draft.channel_type(row) != MEMORY or not _has_room(draft, group, row):
+    sends = [one for one in group.rows if int(steps.kind[one]) == _SEND]
+    if draft.channel_type(row) != MEMORY or not _has_room(draft, sends, row):
         return False
     kind = int(steps.kind[group.row])
     if kind == _SEND:
-        # The executor takes the buffer of the first source for all of them.
+        # The executor takes the buffer of the first source for all, and a pipeline one length.
         same_buffer = bool(steps.src_buffer[row] == steps.src_buffer[group.row])
+        if draft.options.slices and steps.count[row] != steps.count[group.row]:
+            return False
         return same_buffer and draft.channel_type(group.row) == MEMORY
     return kind in _RECEIVING and draft.source(row) == draft.target(group.row)
 
 
-def _has_room(draft: Draft, group: StepGroup, row: int) -> bool:
-    """Whether the operation has room for another channel; each is signalled once."""
+def _has_room(draft: Draft, rows: Sequence[int], row: int) -> bool:
+    """Whether an operation has room for another channel beside these; each is signalled once."""
     connection = draft.work.connection
-    sends = [one for one in group.rows if int(draft.work.steps.kind[one]) == _SEND]
-    used = {int(connection[one]) for one in sends}
-    # One place is the local destination of a reduction.
+    used = {int(connection[one]) for one in rows}
+    # One place is the local operand, or destination, of a reduction.
     return int(connection[row]) not in used and len(used) < MOST_CHANNELS_OF_OPERATION - 1

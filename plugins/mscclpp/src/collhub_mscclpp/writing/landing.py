@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,30 +10,32 @@ from collhub_columns import BoolArray, Int64Array, expanded_ranges, row_pointer
 
 from collhub_mscclpp.writing.work import PlanWork
 from hub_core.model import Buffer, MemoryLayout, StepKind
-from hub_core.verification import find_regions
+from hub_core.verification import Regions, find_regions
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Landing:
     """`buffer`, `index`: int64[rows], where the message of a send or a receive lands, in chunks.
 
-    `is_direct`: bool[rows], receives that find their data in place. `scratch`: int64[ranks], chunks
-    of scratch, those of the algorithm first.
+    `is_direct`: bool[rows], receives that find their data in place. `is_pulled`: bool[rows], sends
+    and receives of what stays with the sender, from where it is added. `scratch`: int64[ranks],
+    chunks of scratch, those of the algorithm first.
     """
 
     buffer: Int64Array
     index: Int64Array
     is_direct: BoolArray
+    is_pulled: BoolArray
     scratch: Int64Array
 
 
-def landing_of(work: PlanWork) -> Landing:
+def landing_of(work: PlanWork, is_pulled: BoolArray) -> Landing:
     """Let messages land in place where nobody else touches it before, else staged in scratch."""
     steps, unit = work.steps, work.unit
     send, receive = work.messages.send, work.messages.receive
     is_direct = np.zeros(len(steps), np.bool_)
     is_direct[receive] = _can_be_direct(work)[receive]
-    staged = receive[~is_direct[receive]]
+    staged = receive[~is_direct[receive] & ~is_pulled[receive]]
     buffer = steps.dst_buffer.astype(np.int64)
     index = steps.dst_offset // unit
     # Stages stand behind what the algorithm itself keeps in scratch.
@@ -42,7 +45,10 @@ def landing_of(work: PlanWork) -> Landing:
     index[staged] = start
     buffer[send] = buffer[receive]
     index[send] = index[receive]
-    return Landing(buffer, index, is_direct, scratch)
+    pulled = np.flatnonzero(is_pulled[send])
+    buffer[receive[pulled]] = steps.src_buffer[send[pulled]]
+    index[receive[pulled]] = steps.src_offset[send[pulled]] // unit
+    return Landing(buffer, index, is_direct, is_pulled, scratch)
 
 
 def packet_landing_of(work: PlanWork) -> Landing:
@@ -59,8 +65,8 @@ def packet_landing_of(work: PlanWork) -> Landing:
     buffer = np.full(len(steps), Buffer.SCRATCH, np.int64)
     index = np.zeros(len(steps), np.int64)
     index[receive] = index[send] = start
-    is_direct = np.zeros(len(steps), np.bool_)
-    return Landing(buffer, index, is_direct, np.maximum(own, scratch))
+    nowhere = np.zeros(len(steps), np.bool_)
+    return Landing(buffer, index, nowhere, nowhere, np.maximum(own, scratch))
 
 
 def stages(
@@ -80,29 +86,37 @@ def stages(
     return start + first[rank], first + needed
 
 
-def _can_be_direct(work: PlanWork) -> BoolArray:
-    """Plain receives into what holds no data before, and what they alone write: bool[rows]."""
-    collective = work.algorithm.collective
-    can = work.steps.is_kind(StepKind.RECV)
+def coarse_regions(work: PlanWork) -> Iterator[Regions]:
+    """What every step reads and writes, in chunks, in each mode that the algorithm claims."""
+    for layout in _layouts(work):
+        yield find_regions(work.algorithm, layout, np.ones(len(work.steps), np.bool_), work.unit)
+
+
+def _layouts(work: PlanWork) -> Iterator[MemoryLayout]:
+    """Memories in chunks, one a mode."""
+    collective, unit = work.algorithm.collective, work.unit
     for in_place in (True, False):
         # The plan is used in every mode that the algorithm claims.
         if collective.in_place if in_place else collective.out_of_place:
             layout = collective.memory_layout(in_place, work.algorithm.scratch_units)
-            can &= _is_untouched(work, layout)
+            yield MemoryLayout(layout.base // unit, layout.size // unit, layout.total // unit)
+
+
+def _can_be_direct(work: PlanWork) -> BoolArray:
+    """Plain receives into what holds no data before, and what they alone write: bool[rows]."""
+    can = work.steps.is_kind(StepKind.RECV)
+    for layout, regions in zip(_layouts(work), coarse_regions(work), strict=True):
+        can &= _is_untouched(work, layout, regions)
     return can
 
 
-def _is_untouched(work: PlanWork, layout: MemoryLayout) -> BoolArray:
+def _is_untouched(work: PlanWork, layout: MemoryLayout, regions: Regions) -> BoolArray:
     """Rows that write where no data lies before and no other row writes."""
-    algorithm, unit = work.algorithm, work.unit
-    every_row = np.ones(len(work.steps), np.bool_)
-    coarse = MemoryLayout(layout.base // unit, layout.size // unit, layout.total // unit)
-    regions = find_regions(algorithm, coarse, every_row, unit)
-    uses = np.zeros(coarse.total + 1, np.int64)
-    ranks = np.flatnonzero(algorithm.collective.defined_inputs())
-    starts = coarse.base[ranks, Buffer.INPUT]
+    uses = np.zeros(layout.total + 1, np.int64)
+    ranks = np.flatnonzero(work.algorithm.collective.defined_inputs())
+    starts = layout.base[ranks, Buffer.INPUT]
     # Data that is there before may still be read: that counts as a use.
-    uses[expanded_ranges(starts, coarse.size[ranks, Buffer.INPUT])] = 1
+    uses[expanded_ranges(starts, layout.size[ranks, Buffer.INPUT])] = 1
     writes = np.flatnonzero(regions.destination >= 0)
     np.add.at(uses, expanded_ranges(regions.destination[writes], regions.count[writes]), 1)
     # More than one use anywhere in a range shows in the running sum.

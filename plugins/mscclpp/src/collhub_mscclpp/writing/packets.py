@@ -9,11 +9,14 @@ from collhub_mscclpp.writing.draft import Draft
 from collhub_mscclpp.writing.fusion import StepGroup
 from collhub_mscclpp.writing.rank_tables import MEMORY
 from collhub_mscclpp.writing.segments import in_eights
-from collhub_mscclpp.writing.simple import await_launch, copy_range, greet_sender, reduce_ranges
+from collhub_mscclpp.writing.simple import (
+    add_up,
+    begin_launch,
+    copy_range,
+    reduce_ranges,
+)
 from collhub_mscclpp.writing.work import NAMES
 from hub_core.model import StepKind
-
-_RECEIVING = (int(StepKind.RECV), int(StepKind.RECV_REDUCE))
 
 
 def write_packets(draft: Draft, writer: BlockWriter, group: StepGroup) -> None:
@@ -26,10 +29,7 @@ def write_packets(draft: Draft, writer: BlockWriter, group: StepGroup) -> None:
     # Collectives of the executor keep launches apart, others need the handshake.
     kind = int(draft.work.steps.kind[group.row])
     if draft.work.algorithm.collective.kind not in NAMES:
-        if kind in _RECEIVING:
-            greet_sender(draft, writer, group.row)
-        for row in group.rows if kind == int(StepKind.SEND) else group.sends:
-            await_launch(draft, writer, row)
+        begin_launch(draft, writer, group)
     writer.meet()
     _WRITERS[kind](draft, writer, group)
 
@@ -61,9 +61,7 @@ def _forward(draft: Draft, writer: BlockWriter, landed: Range, sends: Sequence[i
 
 
 def _receive_reduce(draft: Draft, writer: BlockWriter, group: StepGroup) -> None:
-    operands = [draft.source(group.row), draft.landing_range(group.row)]
-    names = ("repkt", "respkt")
-    reduce_ranges(draft, writer, operands, draft.target(group.row), group.sends, names)
+    add_up(draft, writer, group, ("repkt", "respkt"))
 
 
 def _copy(draft: Draft, writer: BlockWriter, group: StepGroup) -> None:
@@ -72,7 +70,7 @@ def _copy(draft: Draft, writer: BlockWriter, group: StepGroup) -> None:
 
 def _reduce(draft: Draft, writer: BlockWriter, group: StepGroup) -> None:
     target = draft.target(group.row)
-    reduce_ranges(draft, writer, [target, draft.source(group.row)], target, [])
+    reduce_ranges(draft, writer, [target, draft.source(group.row)], [target], "re")
 
 
 _WRITERS = {

@@ -9,12 +9,14 @@ from collections.abc import Sequence
 import numpy as np
 from collhub_columns import Int64Array
 
-from collhub_mscclpp.options import PACKETS, PlanWriteOptions
+from collhub_mscclpp.checking.limits import MOST_SLICES
+from collhub_mscclpp.options import ALIGNMENT, PACKETS, PlanWriteOptions
 from collhub_mscclpp.plans.operations import BUFFER_TYPES
 from collhub_mscclpp.writing.draft import Draft
 from collhub_mscclpp.writing.rank_tables import RankTables
 from collhub_mscclpp.writing.segments import Segment
 from collhub_mscclpp.writing.work import NAMES, PlanWork
+from hub_core.model import CollectiveKind, UsageError
 
 _MOST_BYTES = 2**64 - 1
 _SEPARATOR = ",\n"
@@ -26,9 +28,9 @@ def plan_text(draft: Draft, blocks: Sequence[Sequence[Segment]]) -> bytes:
     The executor caches plans by name, so that another content must have another name.
     """
     work = draft.work
-    header = _header(work, draft.options)
     # All chunks of a plan have one size, also those of scratch.
     counts = chunk_counts(draft)
+    header = _header(work, draft.options, _largest(draft, counts))
     gpus = [
         _gpu(rank, table, segments, counts[rank].tolist())
         for rank, (table, segments) in enumerate(zip(draft.tables, blocks, strict=True))
@@ -40,19 +42,36 @@ def plan_text(draft: Draft, blocks: Sequence[Sequence[Segment]]) -> bytes:
     return f'{{"name":"{name}",{body}}}\n'.encode()
 
 
-def _header(work: PlanWork, options: PlanWriteOptions) -> str:
+def _largest(draft: Draft, counts: Int64Array) -> int:
+    """The largest message in bytes: what is asked for, within what pipelines count.
+
+    No window is the whole range, as where the member is missing. Raises `UsageError` for a stated
+    window that needs more slices.
+    """
+    work, options = draft.work, draft.options
+    asked = _MOST_BYTES if options.max_size is None else options.max_size
+    if options.slices is None or not len(work.messages.send):
+        return asked
+    chunks = int(work.steps.count[work.messages.send].max()) // work.unit
+    side = 1 if work.algorithm.collective.kind is CollectiveKind.ALL_GATHER else 0
+    possible = MOST_SLICES * options.slices // chunks * int(counts[:, side].min())
+    if options.max_size is not None and possible < asked:
+        message = f"slices of {options.slices} bytes reach {possible} bytes, not max_size={asked}"
+        raise UsageError(message, cure="choose larger slices")
+    return min(asked, possible)
+
+
+def _header(work: PlanWork, options: PlanWriteOptions, largest: int) -> str:
     """Members of the plan itself, but its name and ranks."""
     collective = work.algorithm.collective
     is_packets = options.protocol == PACKETS
-    # No window is the whole range, as where the member is missing.
-    largest = _MOST_BYTES if options.max_size is None else options.max_size
     members = {
         "collective": NAMES.get(collective.kind, "custom"),
         "protocol": options.protocol,
         "inplace": not collective.out_of_place,
         "reuse_resources": False,
         "use_double_scratch_buffer": is_packets,
-        "buffer_alignment": 16,
+        "buffer_alignment": ALIGNMENT,
         "num_threads_per_block": 1024,
         "min_message_size": options.min_size or 0,
         "max_message_size": largest,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -22,17 +23,21 @@ _ENDING = 2
 
 @dataclass(slots=True)
 class Segment:
-    """A thread block: operations as JSON texts, the ids they count, and channels greeted first."""
+    """A thread block: operations as JSON texts, the ids they count, and channels greeted first.
+
+    `in_pipelines`: operations that stand within others.
+    """
 
     ops: list[str] = field(default_factory=list)
     channels: dict[str, dict[int, int]] = field(default_factory=lambda: {MEMORY: {}, PORT: {}})
     buffers: dict[str, dict[int, int]] = field(default_factory=lambda: {MEMORY: {}, PORT: {}})
     greeted: dict[str, list[int]] = field(default_factory=lambda: {MEMORY: [], PORT: []})
+    in_pipelines: int = 0
 
     def length(self) -> int:
         """Operations, greetings included."""
         greetings = [-(-len(ids) // MOST_CHANNELS_OF_OPERATION) for ids in self.greeted.values()]
-        return len(self.ops) + sum(greetings)
+        return len(self.ops) + self.in_pipelines + sum(greetings)
 
     def takes(self, channel_type: str, channels: Sequence[int], buffers: Sequence[int]) -> bool:
         """Whether the tables have room for these besides one more operation and a greeting."""
@@ -57,6 +62,17 @@ class Segment:
         known = self.buffers[channel_type]
         # Counted in the order of first use.
         return known.setdefault(buffer, len(known))
+
+    def copy(self) -> Segment:
+        """The same, which changes by itself."""
+        return deepcopy(self)
+
+    def join(self, start: int, slice_bytes: int, chunks: int) -> None:
+        """Make one pipeline of the operations from `start` on."""
+        body = self.ops[start:]
+        self.in_pipelines += len(body)
+        context = f'"iter_context":{{"unit_size":{slice_bytes},"num_chunks":{chunks}}}'
+        self.ops[start:] = [f'{{"name":"pipeline",{context},"ops":[{",".join(body)}]}}']
 
     def greetings(self) -> list[str]:
         """Operations that tell senders that this launch has begun here."""

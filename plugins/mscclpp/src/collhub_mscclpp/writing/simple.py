@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from collhub_mscclpp.writing.block_writer import BlockWriter, Range
 from collhub_mscclpp.writing.draft import Draft
@@ -11,22 +12,33 @@ from collhub_mscclpp.writing.rank_tables import MEMORY, PORT
 from collhub_mscclpp.writing.segments import in_eights
 from hub_core.model import StepKind
 
+_SEND = int(StepKind.SEND)
+_RECEIVING = (int(StepKind.RECV), int(StepKind.RECV_REDUCE))
+_MESSAGES = (_SEND, *_RECEIVING)
+
 
 def write_simple(draft: Draft, writer: BlockWriter, group: StepGroup) -> None:
-    """Write a group of steps, between their semaphores."""
-    _WRITERS[int(draft.work.steps.kind[group.row])](draft, writer, group)
+    """Write a group of steps, between their semaphores; messages in slices if asked for."""
+    steps = draft.work.steps
+    kind = int(steps.kind[group.row])
+    begin_launch(draft, writer, group)
+    write = partial(_WRITERS[kind], draft, writer, group)
+    slice_bytes = draft.options.slices
+    if slice_bytes is None or kind not in _MESSAGES:
+        write()
+    else:
+        writer.in_slices(slice_bytes, int(steps.count[group.row]) // draft.work.unit, write)
 
 
 def _send(draft: Draft, writer: BlockWriter, group: StepGroup) -> None:
-    """Put, and announce."""
-    for row in group.rows:
-        await_launch(draft, writer, row)
+    """Put what is not pulled, and announce."""
     if draft.channel_type(group.row) == PORT:
         _put_by_port(draft, writer, group.row)
         return
+    writer.meet()
     sources = [draft.source(row) for row in group.rows]
-    _put(draft, writer, sources, group.rows, meets=True)
-    writer.signal(MEMORY, [draft.channel(row, writer.part) for row in group.rows])
+    _put(draft, writer, sources, group.rows)
+    _announce(draft, writer, group.rows)
 
 
 def _put(
@@ -34,16 +46,16 @@ def _put(
     writer: BlockWriter,
     sources: Sequence[Range],
     sends: Sequence[int],
-    *,
-    meets: bool,
 ) -> None:
-    """Put these ranges, all of one buffer, where the messages of these sends land."""
+    """Put these ranges, all of one buffer, where the messages of these sends land.
+
+    What is pulled stays.
+    """
     pairs: list[tuple[Range, Range]] = []
     for source, row in zip(sources, sends, strict=True):
-        target = draft.landing_range(row)
-        pairs += zip(draft.pieces(source), draft.pieces(target), strict=True)
-    if meets:
-        writer.meet()
+        if not draft.landing.is_pulled[row]:
+            target = draft.landing_range(row)
+            pairs += zip(draft.pieces(source), draft.pieces(target), strict=True)
     for some in in_eights(pairs):
         writer.move("put", [one for one, _ in some], [to for _, to in some], MEMORY)
 
@@ -61,29 +73,38 @@ def _put_by_port(draft: Draft, writer: BlockWriter, row: int) -> None:
     writer.move("pwsf", sources[-1:], targets[-1:], PORT, [channel])
 
 
-def await_launch(draft: Draft, writer: BlockWriter, row: int) -> None:
-    """Before the first message on a channel, wait until the receiver has begun this launch."""
+def begin_launch(draft: Draft, writer: BlockWriter, group: StepGroup) -> None:
+    """Tell senders that this launch has begun, and wait until receivers of puts have begun it."""
+    steps = draft.work.steps
+    for row in group.rows:
+        if int(steps.kind[row]) in _RECEIVING:
+            _greet_sender(draft, writer, row)
+        elif int(steps.kind[row]) == _SEND and not draft.landing.is_pulled[row]:
+            _await_launch(draft, writer, row)
+
+
+def _await_launch(draft: Draft, writer: BlockWriter, row: int) -> None:
+    """Wait once a channel: the receiver may still read what is about to be written."""
     channel_type, channel = draft.channel_type(row), draft.channel(row, writer.part)
-    # It may still read, in its last launch, what is about to be written.
     if channel not in writer.waited_for[channel_type]:
         writer.waited_for[channel_type].add(channel)
         writer.wait("rlxwait", channel_type, channel)
 
 
-def greet_sender(draft: Draft, writer: BlockWriter, row: int) -> None:
-    """Tell the sender of a message, once a channel, that this launch has begun."""
+def _greet_sender(draft: Draft, writer: BlockWriter, row: int) -> None:
+    """Tell the sender once a channel. Who lends what it sends is told at the end instead."""
     channel_type, channel = draft.channel_type(row), draft.channel(row, writer.part)
-    if channel not in writer.greeted[channel_type]:
+    if draft.landing.is_pulled[row]:
+        writer.pulled[channel] = None
+    elif channel not in writer.greeted[channel_type]:
         writer.greeted[channel_type].add(channel)
         writer.greet(channel_type, channel)
 
 
 def _arrive(draft: Draft, writer: BlockWriter, group: StepGroup) -> None:
-    """Wait for the message, and for the receivers of what is sent on."""
-    greet_sender(draft, writer, group.row)
-    for row in group.sends:
-        await_launch(draft, writer, row)
-    writer.wait("wait", draft.channel_type(group.row), draft.channel(group.row, writer.part))
+    """Wait for the messages."""
+    for row in group.receives:
+        writer.wait("wait", draft.channel_type(row), draft.channel(row, writer.part))
     writer.meet()
 
 
@@ -94,22 +115,38 @@ def _receive(draft: Draft, writer: BlockWriter, group: StepGroup) -> None:
     if not draft.landing.is_direct[group.row]:
         copy_range(draft, writer, landed, draft.target(group.row))
     # Both only read what has landed: no meeting between them.
-    _put(draft, writer, [landed] * len(group.sends), group.sends, meets=False)
-    _announce(draft, writer, group)
+    _put(draft, writer, [landed] * len(group.sends), group.sends)
+    _announce(draft, writer, group.sends)
 
 
 def _receive_reduce(draft: Draft, writer: BlockWriter, group: StepGroup) -> None:
-    """Add what was staged; the sum goes on in the same operation."""
+    """Add what was staged, or what lies with its senders; the sum goes on in the same operation."""
     _arrive(draft, writer, group)
+    is_pulled = bool(draft.landing.is_pulled[group.row])
+    add_up(draft, writer, group, ("rre", "rres") if is_pulled else ("re", "res"))
+    _announce(draft, writer, group.sends)
+
+
+def add_up(draft: Draft, writer: BlockWriter, group: StepGroup, names: tuple[str, str]) -> None:
+    """Add the messages of a group to the own operand.
+
+    `names`: of the operation without and with sends.
+    """
     # The own operand first: sums keep the order of the algorithm.
-    operands = [draft.source(group.row), draft.landing_range(group.row)]
-    reduce_ranges(draft, writer, operands, draft.target(group.row), group.sends)
-    _announce(draft, writer, group)
+    operands = [draft.source(group.row), *(draft.landing_range(row) for row in group.receives)]
+    sends = [row for row in group.sends if not draft.landing.is_pulled[row]]
+    targets = [draft.target(group.row), *(draft.landing_range(row) for row in sends)]
+    reduce_ranges(draft, writer, operands, targets, names[1] if sends else names[0])
 
 
-def _announce(draft: Draft, writer: BlockWriter, group: StepGroup) -> None:
-    if group.sends:
-        writer.signal(MEMORY, [draft.channel(row, writer.part) for row in group.sends])
+def _announce(draft: Draft, writer: BlockWriter, sends: Sequence[int]) -> None:
+    """Signal that what these sends carry is there, or may be read here."""
+    channels = [draft.channel(row, writer.part) for row in sends]
+    for row, channel in zip(sends, channels, strict=True):
+        if draft.landing.is_pulled[row]:
+            writer.lent[channel] = None
+    if channels:
+        writer.signal(MEMORY, channels)
 
 
 def _copy(draft: Draft, writer: BlockWriter, group: StepGroup) -> None:
@@ -120,7 +157,7 @@ def _copy(draft: Draft, writer: BlockWriter, group: StepGroup) -> None:
 def _reduce(draft: Draft, writer: BlockWriter, group: StepGroup) -> None:
     writer.meet()
     target = draft.target(group.row)
-    reduce_ranges(draft, writer, [target, draft.source(group.row)], target, [])
+    reduce_ranges(draft, writer, [target, draft.source(group.row)], [target], "re")
 
 
 def copy_range(draft: Draft, writer: BlockWriter, source: Range, target: Range) -> None:
@@ -133,23 +170,17 @@ def reduce_ranges(
     draft: Draft,
     writer: BlockWriter,
     operands: Sequence[Range],
-    target: Range,
-    sends: Sequence[int],
-    names: tuple[str, str] = ("re", "res"),
+    targets: Sequence[Range],
+    name: str,
 ) -> None:
-    """Add operands into a target, and put the sum where these sends land too.
-
-    `names`: of the operation without and with sends.
-    """
-    # The own place comes first: the executor takes it for the local one.
-    targets = [target, *(draft.landing_range(row) for row in sends)]
+    """Add operands, and write the sum to all targets, the own one first, by this operation."""
     from_columns = [draft.pieces(operand) for operand in operands]
     to_columns = [draft.pieces(one) for one in targets]
-    name, channel_type = (names[1], MEMORY) if sends else (names[0], "")
+    is_near = all(one.rank < 0 for one in [*operands, *targets])
     for terms, results in zip(
         zip(*from_columns, strict=True), zip(*to_columns, strict=True), strict=True
     ):
-        writer.move(name, terms, results, channel_type)
+        writer.move(name, terms, results, "" if is_near else MEMORY)
 
 
 _WRITERS = {

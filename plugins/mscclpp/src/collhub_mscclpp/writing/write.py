@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from collhub_mscclpp.options import PACKETS, PlanWriteOptions
+from collhub_mscclpp.options import ALIGNMENT, PACKETS, PlanWriteOptions
 from collhub_mscclpp.writing.block_writer import BlockWriter
 from collhub_mscclpp.writing.draft import Draft
 from collhub_mscclpp.writing.fusion import StepGroup, groups_of
-from collhub_mscclpp.writing.landing import landing_of, packet_landing_of
 from collhub_mscclpp.writing.packets import write_packets
 from collhub_mscclpp.writing.plan_losses import losses_of
 from collhub_mscclpp.writing.plan_text import plan_text
@@ -38,10 +37,7 @@ def write(algorithm: Algorithm, options: PlanWriteOptions) -> WriteResult:
 def draft_of(algorithm: Algorithm, options: PlanWriteOptions) -> Draft:
     """The algorithm with everything chosen that the plan is to have."""
     _check_options(algorithm, options)
-    work = work_of(algorithm)
-    is_packets = options.protocol == PACKETS
-    landing = packet_landing_of(work) if is_packets else landing_of(work)
-    return Draft.of(work, landing, options)
+    return Draft.of(work_of(algorithm), options)
 
 
 def _check_options(algorithm: Algorithm, options: PlanWriteOptions) -> None:
@@ -59,6 +55,18 @@ def _check_options(algorithm: Algorithm, options: PlanWriteOptions) -> None:
     if most is not None and most < least:
         message = f"max_size={most} is less than min_size={least}"
         raise UsageError(message, cure="choose a window of sizes that is not empty")
+    if options.slices is not None:
+        _check_slices(options, options.slices)
+
+
+def _check_slices(options: PlanWriteOptions, slices: int) -> None:
+    if options.protocol == PACKETS or options.tbg > 1:
+        # The executor divides neither packets nor parts of groups into slices.
+        message = "slices are for protocol=Simple and tbg=1"
+        raise UsageError(message, cure="leave one of the options out")
+    if slices % ALIGNMENT:
+        message = f"slices={slices} is no multiple of {ALIGNMENT} bytes"
+        raise UsageError(message, cure="choose one, such as 64KiB")
 
 
 def thread_blocks(draft: Draft) -> list[list[Segment]]:
@@ -71,6 +79,7 @@ def thread_blocks(draft: Draft) -> list[list[Segment]]:
             writer = draft.writer(rank, part)
             for group in groups:
                 _write_group(draft, writer, group)
+            writer.finish()
             blocks[rank] += writer.segments
     return blocks
 
@@ -80,7 +89,10 @@ def _note(draft: Draft, blocks: Sequence[Sequence[Segment]]) -> str:
     most = max(len(segments) for segments in blocks)
     receives = draft.work.messages.receive
     direct = int(draft.landing.is_direct[receives].sum())
-    landed = f"{direct} of {len(receives)} messages land in place"
+    pulled = int(draft.landing.is_pulled[receives].sum())
+    landed = (
+        f"{direct} of {len(receives)} messages land in place, {pulled} are added where they lie"
+    )
     return f"thread blocks of a rank: {most} at most; {landed}"
 
 
