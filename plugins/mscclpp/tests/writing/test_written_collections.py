@@ -23,6 +23,7 @@ from hub_core.plugin_api import NoOptions, Source
 
 FOLDER = Path(__file__).resolve().parents[5] / "shared" / "corpus" / "msccl"
 SIMPLE, PACKETS = PlanWriteOptions(), PlanWriteOptions(protocol="LL")
+SLICES = PlanWriteOptions(slices=4096)
 # Thread blocks that a GPU of 132 multiprocessors holds at once, two on each.
 MOST_RESIDENT = 264
 VERDICTS = {"in": "inplace", "out": "outofplace"}
@@ -101,11 +102,12 @@ def test_a_sample_of_imported_algorithms_runs_rightly() -> None:
 
 @pytest.mark.slow
 def test_every_imported_algorithm_runs_rightly() -> None:
-    simple, packets = Outcome(), Outcome()
+    simple, packets, slices = Outcome(), Outcome(), Outcome()
     for name, algorithm in imported(1):
         simple.add(name, algorithm, SIMPLE)
         packets.add(name, algorithm, PACKETS)
-    assert simple.wrong == packets.wrong == []
+        slices.add(name, algorithm, SLICES)
+    assert simple.wrong == packets.wrong == slices.wrong == []
     # 132 claims in place and 46 out of place in `index.csv` of 2026-11.
     assert simple.written == 178
     # Measured 51 %.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -65,7 +64,12 @@ class Segment:
 
     def copy(self) -> Segment:
         """The same, which changes by itself."""
-        return deepcopy(self)
+        tables = [
+            {kind: dict(ids) for kind, ids in table.items()}
+            for table in (self.channels, self.buffers)
+        ]
+        greeted = {kind: list(ids) for kind, ids in self.greeted.items()}
+        return Segment(list(self.ops), *tables, greeted, self.in_pipelines)
 
     def join(self, start: int, slice_bytes: int, chunks: int) -> None:
         """Make one pipeline of the operations from `start` on."""
