@@ -18,6 +18,9 @@ SYMBOLIC_BRANCH = "pull-request-343"
 SMALL_GROUP_NS = 10
 """Groups smaller than the system delay by this, whatever the endpoint's delay is."""
 
+SIMAI = "simai"
+"""The header of SimAI's networks for ns-3."""
+
 BINARY_VARIABLE = "ASTRA_SIM_BIN"
 """The environment variable that names the simulator's binary."""
 
@@ -172,3 +175,13 @@ class NativeAlgorithmOptions:
     def delay_ns(self) -> int:
         """Nanoseconds before every message."""
         return SMALL_GROUP_NS if self.small_group else self.endpoint_delay
+
+
+@dataclass(frozen=True, slots=True)
+class Ns3WriteOptions:
+    """Whose ns-3 a network is for."""
+
+    header: str = choice(
+        ("astra-sim", SIMAI), "simai: the header of SimAI, with servers and their NVSwitches"
+    )
+    gpu_type: str = option(OptionType.TEXT, "H100", "kind of GPU that SimAI's header names")

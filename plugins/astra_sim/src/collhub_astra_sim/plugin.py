@@ -14,6 +14,7 @@ from collhub_astra_sim.options import (
     JobOptions,
     JobWriteOptions,
     NativeAlgorithmOptions,
+    Ns3WriteOptions,
 )
 from hub_core.plugin_api import (
     Check,
@@ -112,7 +113,7 @@ _NETWORKS = "collhub_astra_sim.networks"
 
 CABLES: Sequence[TopologyReader | TopologyWriter] = (
     TopologyReader(_NS3, f"{_NETWORKS}.ns3_read:read", samples=f"{_NETWORKS}.samples:ns3"),
-    TopologyWriter(_NS3, f"{_NETWORKS}.ns3_write:write"),
+    TopologyWriter(_NS3, f"{_NETWORKS}.ns3_write:write", Ns3WriteOptions),
     TopologyReader(_HTSIM, f"{_NETWORKS}.htsim_read:read", samples=f"{_NETWORKS}.samples:htsim"),
     TopologyWriter(_HTSIM, f"{_NETWORKS}.htsim_write:write"),
 )

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from collhub_astra_sim.networks import htsim_read, htsim_write, ns3_read, ns3_write
 from collhub_astra_sim.networks.samples import htsim, ns3
+from collhub_astra_sim.options import Ns3WriteOptions
 
 import hub_core
 from hub_core.cli.main import main
@@ -16,13 +17,14 @@ from hub_core.model import Diagnostic, InputError, LossyError, UsageError
 from hub_core.network import Links, Topology
 from hub_core.plugin_api import NoOptions, Source
 
+NS3, OF_SIMAI = Ns3WriteOptions(), Ns3WriteOptions(header="simai", gpu_type="H100")
 SAMPLE_OF_ASTRA_SIM = "9 1 8\n8\n" + "".join(f"{npu} 8 400Gbps 0.0005ms 0\n" for npu in range(8))
 NETWORKS = ["dgx1v", "dgx-h100:2", "rail:2x4", "fat-tree:4", "dragonfly:4,2,2", "ring:5", "fc:4"]
 
 
-def written(topology: Topology, writer=ns3_write) -> tuple[str, list[str]]:
+def written(topology: Topology, writer=ns3_write, options: object = NS3) -> tuple[str, list[str]]:
     """The text, and the features that are lost."""
-    result = writer.write(topology, NoOptions())
+    result = writer.write(topology, options)
     (artifact,) = result.artifacts
     return artifact.content().decode(), [loss.feature for loss in result.losses]
 
@@ -152,6 +154,39 @@ def test_ns3_file_is_these_bytes() -> None:
     content, losses = written(hub_core.parse_topology("switch:2?bandwidth=50GB/s&latency=500ns"))
     assert content == "3 1 2\n2\n0 2 400Gbps 500ns 0\n1 2 400Gbps 500ns 0\n"
     assert losses == []
+
+
+@pytest.mark.parametrize(
+    ("text", "header"),
+    [
+        # Two servers of 8 with an NVSwitch each, and the switch between them.
+        ("dgx-h100:2", "{nodes} 8 2 {others} {links} H100"),
+        ("fat-tree:4", "{nodes} 1 0 {others} {links} H100"),
+        ("switch:8", "{nodes} 1 0 {others} {links} H100"),
+        ("rail:2x4", "{nodes} 4 2 {others} {links} H100"),
+    ],
+)
+def test_header_of_simai_tells_servers_and_their_switches(text: str, header: str) -> None:
+    topology = hub_core.parse_topology(text)
+    content, _ = written(topology, options=OF_SIMAI)
+    words = content.splitlines()[0].split()
+    others = topology.num_nodes - topology.num_npus - int(words[2])
+    counts = {"nodes": topology.num_nodes, "others": others, "links": topology.num_links // 2}
+    assert " ".join(words) == header.format(**counts)
+    again = read(content)
+    assert (again.num_npus, again.num_links) == (topology.num_npus, topology.num_links)
+
+
+def test_servers_that_simai_cannot_number_are_refused() -> None:
+    cables = [(0, 4), (1, 4), (2, 5), (3, 5), (6, 5), (0, 7), (1, 7), (2, 7), (3, 7), (6, 7)]
+    # Servers of two and of three NPUs.
+    nodes = {0: 0, 1: 1, 2: 2, 3: 3, 6: 4, 4: 5, 5: 6, 7: 7}
+    ends = np.array([(nodes[one], nodes[other]) for one, other in cables])
+    both = np.concatenate([ends, ends[:, ::-1]])
+    rates, delays = np.full(len(both), 1e9), np.zeros(len(both))
+    topology = Links(both[:, 0], both[:, 1], rates, delays).topology("uneven", 5, 8)
+    with pytest.raises(UsageError, match="joins NPUs 0 to 1, others 3 NPUs of a server"):
+        written(topology, options=OF_SIMAI)
 
 
 def test_names_and_groups_are_losses_of_ns3() -> None:

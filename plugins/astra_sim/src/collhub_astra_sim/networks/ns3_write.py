@@ -1,4 +1,4 @@
-"""Write the topology text of ASTRA-sim's ns-3 backend."""
+"""Write the topology text of ASTRA-sim's ns-3 backend, or that of SimAI."""
 
 from __future__ import annotations
 
@@ -8,28 +8,49 @@ import numpy as np
 from collhub_columns import BoolArray
 from collhub_networks import Cable, cables_of
 
+from collhub_astra_sim.networks.servers import servers_of
+from collhub_astra_sim.options import SIMAI, Ns3WriteOptions
 from hub_core.model import Loss
 from hub_core.network import Topology
-from hub_core.plugin_api import Artifact, NoOptions, WriteResult
+from hub_core.plugin_api import Artifact, WriteResult
 
 _PREFIXES = (("G", 10**9), ("M", 10**6), ("K", 10**3), ("", 1))
 # Above, the table of all pairs of NPUs takes too much memory.
 _MOST_JUDGED = 1 << 13
 
 
-def write(topology: Topology, options: NoOptions) -> WriteResult:
-    """Writer of the format `ns3`. Raises `UsageError` for links that are no cables."""
-    del options
+def write(topology: Topology, options: Ns3WriteOptions) -> WriteResult:
+    """Writer of the format `ns3`.
+
+    Raises `UsageError` for links that are no cables, and for servers that SimAI does not know.
+    """
     cables = cables_of(topology)
-    content = "".join(_lines(topology, cables)).encode("ascii")
+    header = _simai_header if options.header == SIMAI else _header
+    lines = *header(topology, len(cables), options), *_lines(cables)
+    content = "".join(lines).encode("ascii")
     losses = (*name_losses(topology), *_rounding_losses(cables), *_forwarding_losses(topology))
     return WriteResult([Artifact("", lambda: content)], losses, ("dimensions", "link order"))
 
 
-def _lines(topology: Topology, cables: list[Cable]) -> Iterator[str]:
+def _header(topology: Topology, cables: int, options: Ns3WriteOptions) -> list[str]:
+    """Counts, and the switches."""
+    del options
     npus, nodes = topology.num_npus, topology.num_nodes
-    yield f"{nodes} {nodes - npus} {len(cables)}\n"
-    yield " ".join(map(str, range(npus, nodes))) + "\n"
+    return [f"{nodes} {nodes - npus} {cables}\n", " ".join(map(str, range(npus, nodes))) + "\n"]
+
+
+def _simai_header(topology: Topology, cables: int, options: Ns3WriteOptions) -> list[str]:
+    """Counts with those of servers; NVSwitches stand before other switches."""
+    npus, nodes = topology.num_npus, topology.num_nodes
+    servers = servers_of(topology)
+    inside = servers.nvswitches
+    others = [node for node in range(npus, nodes) if node not in set(inside)]
+    counts = f"{nodes} {servers.npus} {len(inside)} {len(others)} {cables}"
+    return [f"{counts} {options.gpu_type}\n", " ".join(map(str, [*inside, *others])) + "\n"]
+
+
+def _lines(cables: list[Cable]) -> Iterator[str]:
+    """One line a cable."""
     for cable in cables:
         rate, delay = _rate(cable.bandwidth_bytes_per_s), _delay(cable.latency_s)
         yield f"{cable.source} {cable.destination} {rate} {delay} 0\n"

@@ -64,12 +64,10 @@ class Segment:
 
     def copy(self) -> Segment:
         """The same, which changes by itself."""
-        tables = [
-            {kind: dict(ids) for kind, ids in table.items()}
-            for table in (self.channels, self.buffers)
-        ]
+        channels = {kind: dict(ids) for kind, ids in self.channels.items()}
+        buffers = {kind: dict(ids) for kind, ids in self.buffers.items()}
         greeted = {kind: list(ids) for kind, ids in self.greeted.items()}
-        return Segment(list(self.ops), *tables, greeted, self.in_pipelines)
+        return Segment(list(self.ops), channels, buffers, greeted, self.in_pipelines)
 
     def join(self, start: int, slice_bytes: int, chunks: int) -> None:
         """Make one pipeline of the operations from `start` on."""
