@@ -1,4 +1,4 @@
-"""Offers of this distribution to the hub: schedules that TE-CCL's solver writes, read.
+"""Offers of this distribution to the hub: schedules that TE-CCL's solver writes, and its claims.
 
 TE-CCL formulates collectives as multi-commodity flows (Liu et al., SIGCOMM 2024).
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hub_core.plugin_api import Format, FormatReader, hookimpl
+from hub_core.plugin_api import Check, Format, FormatReader, Subject, hookimpl
 
 COLLHUB_PLUGIN_API = (1, 0)
 
@@ -26,3 +26,16 @@ _TECCL = Format(
 def collhub_producers() -> Sequence[FormatReader]:
     """Describe the reader."""
     return [FormatReader(_TECCL, "collhub_teccl.read:read", samples="collhub_teccl.read:samples")]
+
+
+@hookimpl
+def collhub_checks() -> Sequence[Check]:
+    """Describe the check."""
+    return [
+        Check(
+            "teccl-claims",
+            Subject.ALGORITHM,
+            "the epochs that TE-CCL claims beside those that its schedule needs",
+            "collhub_teccl.claims:check",
+        )
+    ]
