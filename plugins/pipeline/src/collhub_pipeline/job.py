@@ -223,5 +223,6 @@ class _Writer:
             mine, other = ends if kind is NodeKind.SEND else reversed(ends)
             if mine == self._own:
                 shift = other - self._own
-                rows.append(self.program.message(kind, name, leg.bytes, shift, tag, after))
+                row = self.program.message(kind, name, leg.bytes, shift, tag, after)
+                rows.append(row)
         return rows

@@ -211,7 +211,8 @@ class _Arrivals:
 
     def add_up(self) -> None:
         """Put the sums in place: of a box, the rows follow one another from the first summand."""
-        for row, summand in sorted(self.summands.items(), key=itemgetter(0)):
+        in_order = sorted(self.summands.items(), key=itemgetter(0))
+        for row, summand in in_order:
             place = self.wanted.box(self.plan, row)
             if self.plan.units.summand[row]:
                 place.add_(summand)

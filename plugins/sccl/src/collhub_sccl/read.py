@@ -124,9 +124,8 @@ class _StepReader:
         link = sends.source * document.ranks + sends.destination
         # Steps are barriers in the model alone: a send waits for its data.
         window = np.zeros(len(link), np.int64)
-        return Transfers(
-            chunk, sends.source, sends.destination, link, moment, moment + 1, reduces, window
-        )
+        end = moment + 1
+        return Transfers(chunk, sends.source, sends.destination, link, moment, end, reduces, window)
 
     def _chunk_of(self, address: Int64Array) -> Int64Array:
         number = num_addresses(self._kind, self._document.ranks)

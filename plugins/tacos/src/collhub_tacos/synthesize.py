@@ -63,7 +63,12 @@ def _synthesize(request: SynthesisRequest, options: TacosOptions) -> SynthesisRe
     )
     is_partial = setting.wanted is not None
     return SynthesisResult(
-        algorithm, made.time_ns, bounds, statistics, is_partial, made.is_replayed
+        algorithm,
+        made.time_ns,
+        bounds,
+        statistics,
+        is_partial,
+        made.is_replayed,
     )
 
 

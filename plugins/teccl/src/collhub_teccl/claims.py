@@ -40,8 +40,12 @@ def check(request: CheckRequest, options: NoOptions) -> CheckReport:
     if isinstance(duration_s, int | float):
         facts["needed_s"] = needed * duration_s
     verdict = f"TE-CCL claims {claimed} epochs; on its links the schedule needs {needed:.2f}"
+    warnings = _warnings(claimed, needed)
     return CheckReport(
-        ok=True, verdict=verdict, diagnostics=_warnings(claimed, needed), facts=facts
+        ok=True,
+        verdict=verdict,
+        diagnostics=warnings,
+        facts=facts,
     )
 
 

@@ -64,7 +64,9 @@ def _served(part: SourcePart, file: str, runtime: Runtime) -> ServedCalls:
     content = part.load()
     whole = Source(part.name, (part,), lambda _: None)
     calls = judged(whole, runtime)
-    algorithm = read_xml(Source(part.name, (part,), lambda _: None), ReadOptions())
+    # A source is read once.
+    again = Source(part.name, (part,), lambda _: None)
+    algorithm = read_xml(again, ReadOptions())
     verdict = verify(algorithm)
     if not verdict.ok:
         raise InputError(verdict.diagnostics)

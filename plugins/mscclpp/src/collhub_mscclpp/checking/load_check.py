@@ -58,10 +58,11 @@ def _verdict(report: PlanReport) -> str:
     """The judgement in a few words."""
     loads = "mscclpp loads it" if report.is_loadable else "mscclpp refuses it"
     words = _WORDS[report.verdict]
+    again = _WORDS[report.verdict_relaunch]
     if report.is_fragment:
         return f"{loads}; a fragment, which promises nothing: alone, {words}"
     if report.verdict_relaunch != report.verdict:
-        return f"{loads}; {words} once, and launch after launch {_WORDS[report.verdict_relaunch]}"
+        return f"{loads}; {words} once, and launch after launch {again}"
     if report.verdict == OK:
         return f"{loads}; {words}, in {LAUNCHES} launches one after the other"
     return f"{loads}; {words}"

@@ -58,7 +58,8 @@ class BlockWriter:
         self._make_room(channel_type, [channel])
         last = self._last
         last.channel(channel_type, channel)
-        last.greeted[channel_type].append(channel)
+        greeted = last.greeted[channel_type]
+        greeted.append(channel)
 
     def wait(self, name: str, channel_type: str, channel: int) -> None:
         """Wait for the next signal on a channel."""

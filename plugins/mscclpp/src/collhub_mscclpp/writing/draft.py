@@ -42,7 +42,8 @@ class Draft:
         block = blocks_of(work)
         landing = _landing(work, block, types, options)
         semaphores = semaphores_of(work, block)
-        for table, count in zip(tables, semaphores.count, strict=True):
+        counts = zip(tables, semaphores.count, strict=True)
+        for table, count in counts:
             # Each part of a block waits for the same part of the other one.
             table.semaphores = count * options.tbg
         return cls(work, landing, block, semaphores, types, tables, options)

@@ -35,7 +35,8 @@ class StepGroup:
     @property
     def rows(self) -> list[int]:
         """All steps in their order."""
-        return [*self.receives, *self.sends]
+        receives = self.receives
+        return [*receives, *self.sends]
 
 
 def groups_of(draft: Draft, rows: Sequence[int]) -> list[StepGroup]:
@@ -43,10 +44,11 @@ def groups_of(draft: Draft, rows: Sequence[int]) -> list[StepGroup]:
     groups: list[StepGroup] = []
     for row in rows:
         # Only neighbours join, so that the order of the block stays.
-        if groups and _is_term(draft, groups[-1], row):
-            groups[-1].terms.append(row)
-        elif groups and _joins(draft, groups[-1], row):
-            groups[-1].sends.append(row)
+        last = groups[-1] if groups else None
+        if last and _is_term(draft, last, row):
+            last.terms.append(row)
+        elif last and _joins(draft, last, row):
+            last.sends.append(row)
         else:
             groups.append(StepGroup(row))
     return groups

@@ -105,7 +105,8 @@ def _layouts(work: PlanWork) -> Iterator[MemoryLayout]:
 def _can_be_direct(work: PlanWork) -> BoolArray:
     """Plain receives into what holds no data before, and what they alone write: bool[rows]."""
     can = work.steps.is_kind(StepKind.RECV)
-    for layout, regions in zip(_layouts(work), coarse_regions(work), strict=True):
+    modes = zip(_layouts(work), coarse_regions(work), strict=True)
+    for layout, regions in modes:
         can &= _is_untouched(work, layout, regions)
     return can
 

@@ -36,9 +36,10 @@ def _send(draft: Draft, writer: BlockWriter, group: StepGroup) -> None:
         _put_by_port(draft, writer, group.row)
         return
     writer.meet()
-    sources = [draft.source(row) for row in group.rows]
-    _put(draft, writer, sources, group.rows)
-    _announce(draft, writer, group.rows)
+    sends = group.rows
+    sources = [draft.source(row) for row in sends]
+    _put(draft, writer, sources, sends)
+    _announce(draft, writer, sends)
 
 
 def _put(

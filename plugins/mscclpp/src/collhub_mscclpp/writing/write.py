@@ -51,7 +51,8 @@ def _check_options(algorithm: Algorithm, options: PlanWriteOptions) -> None:
         # Proxies move what lies in memory: they make no packets of it.
         message = "packets do not travel between nodes"
         raise UsageError(message, cure="choose -O protocol=Simple for several nodes")
-    least, most = options.min_size or 0, options.max_size
+    least = options.min_size or 0
+    most = options.max_size
     if most is not None and most < least:
         message = f"max_size={most} is less than min_size={least}"
         raise UsageError(message, cure="choose a window of sizes that is not empty")
