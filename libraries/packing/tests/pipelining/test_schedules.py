@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -14,7 +15,7 @@ from collhub_packing.pipelining import (
     by_multiplicative_increase,
     fitted_chunks,
 )
-from collhub_schedules import algorithm_of
+from collhub_schedules import Chunks, Transfers, algorithm_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pipelining_reference import plain_schedule
@@ -159,6 +160,30 @@ def test_all_reduce_does_not_wait_between_its_phases() -> None:
         topology, [tree], collective, 50_000, Occupancy.ALPHA_BETA, range(5)
     ).schedule([10])
     assert pipeline.time_ps == (10 + 4 - 1) * (200_000 + 100_000)
+
+
+def test_what_is_reduced_goes_before_what_is_broadcast() -> None:
+    topology = parse_topology(f"ring:4{CONSTANTS}")
+    pipelining, trees = prepared(CollectiveKind.ALL_REDUCE, topology)
+    first = replace(pipelining, reduces_first=True).schedule(counts_of(trees, 8)).transfers
+    mixed = pipelining.schedule(counts_of(trees, 8)).transfers
+    assert len(first) == len(mixed)
+    for link in np.unique(first.link).tolist():
+        kinds = [
+            found.reduces[found.link == link][np.argsort(found.start[found.link == link])]
+            for found in (first, mixed)
+        ]
+        # The last sum of a link leaves it no later than among broadcasts.
+        ends = [int(np.flatnonzero(one).max(initial=-1)) for one in kinds]
+        assert ends[0] <= ends[1]
+    assert verify(algorithm_of(*_parts_of(pipelining, trees))).ok
+
+
+def _parts_of(
+    pipelining: Pipelining, trees: list[SpanningTree]
+) -> tuple[Collective, Chunks, Transfers]:
+    made = replace(pipelining, reduces_first=True).schedule(counts_of(trees, 8))
+    return made.collective, made.chunks, made.transfers
 
 
 def test_trees_carry_data_by_their_weights() -> None:

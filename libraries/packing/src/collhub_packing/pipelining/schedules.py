@@ -53,7 +53,11 @@ class Pipeline:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pipelining:
-    """A collective on trees, prepared for schedules with different numbers of chunks."""
+    """A collective on trees, prepared for schedules with different numbers of chunks.
+
+    `reduces_first`: on every link what is reduced goes before what is broadcast, so that an
+    all-reduce is a reduce-scatter and then an all-gather where all links are busy with both.
+    """
 
     topology: Topology
     collective: Collective
@@ -62,6 +66,7 @@ class Pipelining:
     streams: tuple[Stream, ...]
     operations: Operations
     routes: Routes
+    reduces_first: bool = False
 
     @classmethod
     def of(
@@ -171,12 +176,13 @@ class Pipelining:
         next_indptr, followers = csr(operations.before, operations.after, len(operations))
         needs = np.bincount(operations.after, minlength=len(operations))
         size_class, busy, arrival = self._times(sizes)
+        turn = self._turns(repeats)
         return PipelinePlan(
             stream_operation=row_pointer(width),
             stream_message=row_pointer(width * repeats),
             stream_chunk=row_pointer(repeats),
-            turn=self._turns(repeats),
-            remaining=operations.remaining,
+            turn=turn,
+            remaining=self._urgency(turn),
             needs=needs.astype(np.int64),
             next_indptr=next_indptr,
             next_operation=followers,
@@ -186,6 +192,15 @@ class Pipelining:
             busy=busy,
             arrival=arrival,
         )
+
+    def _urgency(self, turn: Int64Array) -> Int64Array:
+        """Per operation, by how much it goes before its turn."""
+        remaining = self.operations.remaining
+        if not self.reduces_first:
+            return remaining
+        # Before all that is broadcast: more than all turns, and what may follow.
+        ahead = int(turn.max(initial=0) + remaining.max(initial=0)) + 1
+        return remaining + np.where(self.operations.reduces, ahead, 0)
 
     def _turns(self, repeats: Int64Array) -> Int64Array:
         """Per chunk of all streams, its turn: equal where as much of the tree's data is before."""

@@ -9,7 +9,8 @@ from collhub_packing import SwitchSpread, all_reduce_packing, direct
 from collhub_blink.fewest.all_reduce import fewest_all_reduce_trees
 from collhub_blink.packing.bounds import partition_bound
 from collhub_blink.packing.directed_all_reduce import directed_packing
-from collhub_blink.packing.packings import PlacedPacking
+from collhub_blink.packing.multi_root import every_rank_packing
+from collhub_blink.packing.packings import PlacedPacking, RateBound
 from collhub_blink.packing.placing import PlacedTree, placed
 from collhub_blink.packing.shallow import shallow_packing, three_phase_packing
 from collhub_blink.packing.task import PackingTask
@@ -57,10 +58,30 @@ def _fewest(task: PackingTask) -> PlacedPacking:
 
 
 def _switched(task: PackingTask) -> list[PlacedPacking]:
-    """Trees past the switches, and the three-phase plan of several machines."""
+    """Trees past the switches, of every rank and of any, and the plan of several machines."""
     packings = [_split(task, SwitchSpread.NOWHERE), _split(task, SwitchSpread.EVERYWHERE)]
-    plan = three_phase_packing(task, packings[0].bound)
+    bound = packings[0].bound
+    # Mostly the fastest in large data: what is far behind it is not simulated.
+    packings = [_scattered_and_gathered(task, bound), *packings]
+    plan = three_phase_packing(task, bound)
     return [*packings, plan] if plan is not None else packings
+
+
+def _scattered_and_gathered(task: PackingTask, bound: RateBound) -> PlacedPacking:
+    """A reduce-scatter up the trees of an all-gather, and the all-gather down again.
+
+    Both take of every link what the other one takes of the link back: each has half of it.
+    """
+    gathered = every_rank_packing(task, task.network, SwitchSpread.NOWHERE)
+    return replace(
+        gathered,
+        method="up and down trees of every rank",
+        unit=gathered.unit / 2,
+        bound=bound,
+        at_least=1,
+        reason="a packing has a tree",
+        reduces_first=True,
+    )
 
 
 def _split(task: PackingTask, spread: SwitchSpread) -> PlacedPacking:

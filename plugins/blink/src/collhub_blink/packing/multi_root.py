@@ -18,11 +18,11 @@ def spread_packings(task: PackingTask) -> list[PlacedPacking]:
     Also Blink's three-phase plan, and shallow trees.
     """
     network = task.oriented_network
-    packings = [_packing(task, network, SwitchSpread.NOWHERE)]
+    packings = [every_rank_packing(task, network, SwitchSpread.NOWHERE)]
     bound = packings[0].bound
     # Without switches there is nothing to spread, and there is but one machine.
     if not network.is_direct:
-        packings.append(_packing(task, network, SwitchSpread.EVERYWHERE))
+        packings.append(every_rank_packing(task, network, SwitchSpread.EVERYWHERE))
         plan = three_phase_packing(task, bound)
         if plan is not None:
             packings.append(plan)
@@ -31,7 +31,9 @@ def spread_packings(task: PackingTask) -> list[PlacedPacking]:
     return packings
 
 
-def _packing(task: PackingTask, network: RankNetwork, spread: SwitchSpread) -> PlacedPacking:
+def every_rank_packing(
+    task: PackingTask, network: RankNetwork, spread: SwitchSpread
+) -> PlacedPacking:
     """Trees of every rank, with the traffic at switches spread in one way."""
     found = all_gather_trees(
         network.graph,

@@ -28,7 +28,8 @@ class PlacedPacking:
 
     `at_least`: no packing of this rate has fewer trees of whole weights; `reason`: why.
     `targets[t]`: the NPU whose part alone tree t carries, empty where every tree serves all.
-    `method`: for people; `is_shallow`: made for little latency, not for the rate.
+    `method`: for people; `is_shallow`: made for little latency, not for the rate. `reduces_first`:
+    an all-reduce whose messages up the trees go before those down.
     """
 
     method: str
@@ -39,6 +40,7 @@ class PlacedPacking:
     reason: str = "a packing has a tree"
     targets: tuple[int, ...] = ()
     is_shallow: bool = False
+    reduces_first: bool = False
 
     @property
     def weights(self) -> list[int]:

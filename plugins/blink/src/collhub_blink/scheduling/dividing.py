@@ -19,7 +19,7 @@ from collhub_blink.packing.task import PackingTask
 from collhub_blink.scheduling.channels import Channel, balanced_shares
 from collhub_blink.scheduling.fastest import TimedSchedule, fastest
 from collhub_blink.scheduling.planes import Plane
-from collhub_blink.scheduling.schedules import Scheduled, schedule
+from collhub_blink.scheduling.schedules import Scheduled, schedule, without_turns
 from collhub_blink.scheduling.shares import Share, joined
 from hub_core.model import InputError
 
@@ -162,15 +162,18 @@ def _again(
     part: Fraction,
     time_ns: PipelineTimer,
 ) -> TimedSchedule | None:
-    """Another part on the same plane, with the packing and the number of chunks of a known one."""
+    """Another part on the same plane, with the packing, chunks and turns of a known one."""
     task = _task_of(share.plane, part)
     if task is None:
         return None
     # Powers of two have small common units, in which the contents are checked.
-    chunks = 1 << (share.made.scheduled.chunks.bit_length() - 1)
+    known = share.made.scheduled
+    chunks = 1 << (known.chunks.bit_length() - 1)
     scheduled = schedule(replace(task, chunks=chunks), share.packing)
     if scheduled is None:
         return None
+    if not known.has_turns:
+        scheduled = without_turns(scheduled)
     untimed = TimedSchedule(share.packing, scheduled, 0, share.made.is_interrupted)
     return _timed(Share(share.plane, part, untimed), time_ns)
 

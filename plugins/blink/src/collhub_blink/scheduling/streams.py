@@ -34,7 +34,12 @@ def pipelining_of(task: PackingTask, packing: PlacedPacking) -> Pipelining:
     may be others.
     """
     prepared = _prepared(packing, task.topology, task.collective, task.npus)
-    return replace(prepared, collective_bytes=task.collective_bytes, occupancy=task.occupancy)
+    return replace(
+        prepared,
+        collective_bytes=task.collective_bytes,
+        occupancy=task.occupancy,
+        reduces_first=packing.reduces_first,
+    )
 
 
 # One packing is scheduled for many sizes: packings are kept between them as well.
