@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 
 from hub_core.model import Algorithm, Collective, UsageError
@@ -37,8 +38,9 @@ def synthesize(
     `npus`: the NPU of each rank, default NPU r for rank r; all other NPUs may relay. `wanted`: the
     NPUs whose steps are needed (default: all). `backend`: the simulator by which a synthesizer may
     judge; where it is not installed, it judges by its own account. `judge`: nanoseconds of an
-    algorithm in place of `backend`. A text such as `ring:4`, or a file, is read as a topology.
-    Raises `HubError`.
+    algorithm in place of `backend`. A time below a bound, as simulators drop fractions of a
+    nanosecond, is told anew in picoseconds, rounded up. A text such as `ring:4`, or a file, is read
+    as a topology. Raises `HubError`.
     """
     registry = registry or discover()
     topology = as_topology(topology, registry)
@@ -56,7 +58,18 @@ def synthesize(
         judge or _judge(topology, collective_bytes, occupancy, backend, registry),
         progress,
     )
-    return call(synthesizer, SynthesisResult, request, bound_options(synthesizer, options))
+    made = call(synthesizer, SynthesisResult, request, bound_options(synthesizer, options))
+    if judge is not None or made.is_partial or made.time_ns >= (made.bound_ns or 0):
+        return made
+    bandwidth, latency_s = topology.bandwidth_bytes_per_s, topology.latency_s
+    slow = replace(topology, bandwidth_bytes_per_s=bandwidth / 1000, latency_s=latency_s * 1000)
+    time_ps = _judge(slow, collective_bytes, occupancy, backend, registry)(made.algorithm)
+    if time_ps is None:
+        return made
+    # What is still later is a bound for messages of other sizes than these.
+    time_ns = -(-time_ps // 1000)
+    bounds = {kind: bound for kind, bound in made.bounds_ns.items() if bound <= time_ns}
+    return replace(made, time_ns=time_ns, bounds_ns=bounds)
 
 
 def _check_npus(

@@ -487,6 +487,9 @@ def test_synthesizer_of_another_type_is_blamed(offering: Offering) -> None:
         synthesize(RING.collective, RING_NET, 1024, name="t", registry=registry)
 
 
+RING_RATE = RING_NET.bandwidth_bytes_per_s[0]
+
+
 @dataclass(frozen=True)
 class LinkModel:
     """An option as simulators of both link models have it."""
@@ -579,3 +582,26 @@ def test_topology_is_a_text_or_a_file(tmp_path: Path) -> None:
 def test_topology_that_is_neither_says_why(text: str, reason: str) -> None:
     with pytest.raises(hub_core.HubError, match=reason):
         hub_core.read_topology(text)
+
+
+@pytest.mark.parametrize(
+    ("time_ns", "told_ns", "bounds"),
+    [
+        # The simulator says 7 units of time: ns at first, and ps where links are slow.
+        (9, 9, {"cut": 9, "of others": 8}),
+        (7, 8, {"of others": 8}),
+    ],
+)
+def test_time_below_a_bound_is_told_in_picoseconds(
+    offering: Offering, time_ns: int, told_ns: int, bounds: dict[str, int]
+) -> None:
+    def work(request: Any, options: object) -> object:
+        if isinstance(request, SynthesisRequest):
+            return replace(MADE, time_ns=time_ns, bounds_ns={"cut": 9, "of others": 8})
+        is_slow = request.topology.latency_s[0] > RING_NET.latency_s[0]
+        assert is_slow == (request.topology.bandwidth_bytes_per_s[0] == RING_RATE / 1000)
+        return SimulationResult((7 if not is_slow else 7001,) * 4)
+
+    registry = offering(Synthesizer("t", "d", "m:f"), Simulator("s", "d", "m:f"), work=work)
+    made = synthesize(RING.collective, RING_NET, 8, name="t", backend="s", registry=registry)
+    assert (made.time_ns, dict(made.bounds_ns)) == (told_ns, bounds)

@@ -57,7 +57,9 @@ def synthesize(request: SynthesisRequest, options: AutoOptions) -> SynthesisResu
     best = min(found, key=lambda one: one.time_ns)
     statistics = _statistics(best, found, len(names), is_interrupted)
     bounds = {name: ns for one in found for name, ns in one.result.bounds_ns.items()}
+    # What others prove may hold for messages of their sizes; what the winner proves holds for it.
     fitting = {name: ns for name, ns in bounds.items() if ns <= best.time_ns}
+    fitting |= best.result.bounds_ns
     return replace(best.result, time_ns=best.time_ns, statistics=statistics, bounds_ns=fitting)
 
 
