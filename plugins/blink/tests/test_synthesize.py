@@ -39,7 +39,12 @@ def test_the_time_is_the_simulators(kind: str, topology: str, occupancy: str) ->
     simulated = hub_core.simulate(
         made.algorithm, parse_topology(topology), MIB, options={"occupancy": occupancy}
     )
-    assert simulated.time_ns == made.time_ns
+    assert made.bound_ns is not None
+    if simulated.time_ns < made.bound_ns:
+        # Whole nanoseconds a message add up to less than the wire takes: told in finer ones.
+        assert made.bound_ns <= made.time_ns < 1.02 * simulated.time_ns
+    else:
+        assert made.time_ns == simulated.time_ns
 
 
 @pytest.mark.parametrize("occupancy", list(Occupancy))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from collhub_tuning import auto
@@ -80,6 +81,29 @@ def test_ctrl_c_ends_the_search_with_the_best_so_far() -> None:
     result = auto.synthesize(request_for(simulate=judge), AutoOptions(candidates="ring,direct"))
     assert result.statistics["winner"] == "ring"
     assert result.statistics["interrupted"] is True
+
+
+@pytest.mark.parametrize(
+    ("judged", "expected"),
+    [
+        ((30, 40), {"cut": 25, "latency": 5}),
+        # What the loser proves lies above the winner's time: true for its own messages alone.
+        ((20, 40), {"cut": 10, "latency": 5}),
+    ],
+)
+def test_of_each_kind_the_latest_bound_that_fits_the_winner_stays(
+    judged: tuple[int, int], expected: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request = request_for(simulate=lambda algorithm: next(times))
+    asked = AutoOptions(candidates="ring,direct")
+    made = auto.synthesize(request_for(), asked)
+    proved = iter([{"cut": 10, "latency": 5}, {"cut": 25}])
+    times = iter(judged)
+    monkeypatch.setattr(
+        auto.hub_core, "synthesize", lambda *_, **__: replace(made, bounds_ns=next(proved))
+    )
+    result = auto.synthesize(request, asked)
+    assert (result.time_ns, result.bounds_ns) == (judged[0], expected)
 
 
 def test_unknown_candidates_are_answered_with_the_closest_one() -> None:

@@ -7,7 +7,7 @@ own account.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import hub_core
@@ -56,11 +56,21 @@ def synthesize(request: SynthesisRequest, options: AutoOptions) -> SynthesisResu
     # Of equal ones the first, which is the same on every run.
     best = min(found, key=lambda one: one.time_ns)
     statistics = _statistics(best, found, len(names), is_interrupted)
-    bounds = {name: ns for one in found for name, ns in one.result.bounds_ns.items()}
-    # What others prove may hold for messages of their sizes; what the winner proves holds for it.
-    fitting = {name: ns for name, ns in bounds.items() if ns <= best.time_ns}
-    fitting |= best.result.bounds_ns
-    return replace(best.result, time_ns=best.time_ns, statistics=statistics, bounds_ns=fitting)
+    bounds = _bounds_ns(best, found)
+    return replace(best.result, time_ns=best.time_ns, statistics=statistics, bounds_ns=bounds)
+
+
+def _bounds_ns(best: _Candidate, found: Sequence[_Candidate]) -> dict[str, int]:
+    """Of each kind the latest bound: all that the winner proves, and what fits of the others'.
+
+    What others prove may hold for messages of their sizes alone.
+    """
+    bounds: dict[str, int] = {}
+    for one in found:
+        for kind, bound_ns in one.result.bounds_ns.items():
+            if one is best or bound_ns <= best.time_ns:
+                bounds[kind] = max(bound_ns, bounds.get(kind, 0))
+    return bounds
 
 
 def _listed(failures: dict[str, str]) -> str:
