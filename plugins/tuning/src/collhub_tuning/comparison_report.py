@@ -21,7 +21,7 @@ HEADER = ("size", "winner", "time", "algorithm", "bus", "ratio to bound", "ahead
 RIGHT = ("size", "time", "algorithm", "bus", "ratio to bound", "ahead of the next")
 _CSV_COLUMNS = (
     *("algorithm", "size", "time_ns", "algorithm_bandwidth_bytes_per_s"),
-    *("bus_bandwidth_bytes_per_s", "ratio_to_bound", "failure"),
+    *("bus_bandwidth_bytes_per_s", "ratio_to_bound", "made_for", "failure"),
 )
 
 
@@ -163,5 +163,6 @@ def measurement_fields(
             bus_bandwidth(collective, one.size, time_s) if time_s else None
         ),
         "ratio_to_bound": one.time_ns / bound if one.time_ns and bound else None,
+        "made_for": one.made_for,
         "failure": one.failure or None,
     }

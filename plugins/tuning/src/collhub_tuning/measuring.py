@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import hub_core
 from collhub_tuning.questions import (
@@ -16,6 +16,8 @@ from hub_core import Algorithm, HubError, Registry, Topology, UsageError
 from hub_core.model import placement_of
 from hub_core.verification import VerificationInput, verify_input
 
+# By so much the share of an algorithm's time may be later than its share of the bytes.
+_PROPORTIONATE = 1.005
 _NO_REPORTS: Callable[[object], None] = lambda found: None  # noqa: E731
 
 
@@ -46,7 +48,8 @@ def measured(
             algorithm_at = _checked(compared.name, ours, question)
     except HubError as error:
         return _failures(compared, question, error)
-    return list(_all_sizes(compared, question, stopwatch, algorithm_at))
+    found = {one.size: one for one in _all_sizes(compared, question, stopwatch, algorithm_at)}
+    return [found[size] for size in question.sizes]
 
 
 def file_read(
@@ -66,7 +69,7 @@ def verified_algorithm(
     topology: Topology,
     registry: Registry,
 ) -> Algorithm:
-    """The algorithm as it was measured at one size. Raises `HubError`."""
+    """The algorithm as it was made for one size and measured. Raises `HubError`."""
     stopwatch = _Stopwatch(topology, question.backend, registry)
     algorithm = _maker(compared, question, stopwatch)(size)
     _check(algorithm)
@@ -120,15 +123,42 @@ def _runs_alike(algorithm: Algorithm, other: Algorithm) -> bool:
     return placement_of(algorithm) == placement_of(other)
 
 
+@dataclass(frozen=True, slots=True)
+class _Timed:
+    """An algorithm and its nanoseconds at a size."""
+
+    algorithm: Algorithm
+    size: int
+    time_ns: int
+
+    def scales_to(self, size: int, time_ns: int | None) -> bool:
+        """Whether it takes in proportion no longer at a smaller size, but for the tolerance.
+
+        No algorithm does better there: the least time of a share of the bytes is at least that
+        share of the least time of all, since on wires and latencies that are slowed down alike
+        the fastest one of the share would carry all of them.
+        """
+        return time_ns is not None and time_ns * self.size <= _PROPORTIONATE * self.time_ns * size
+
+
 def _all_sizes(
     compared: ComparedAlgorithm,
     question: ComparisonQuestion,
     stopwatch: _Stopwatch,
     algorithm_at: Callable[[int], Algorithm],
 ) -> Iterator[Measurement]:
+    """From the largest size down; an algorithm that scales is kept."""
     verified: Algorithm | None = None
-    for size in question.sizes:
+    kept: _Timed | None = None
+    is_new = False
+    for size in sorted(question.sizes, reverse=True):
         try:
+            if kept is not None:
+                time_ns = stopwatch.time_ns(kept.algorithm, size)
+                if kept.scales_to(size, time_ns):
+                    is_new = False
+                    yield Measurement(compared.name, size, time_ns, made_for=kept.size)
+                    continue
             algorithm = algorithm_at(size)
             # The same steps at another size are right as well.
             if verified is None or algorithm.steps.differences(verified.steps):
@@ -139,7 +169,12 @@ def _all_sizes(
             yield _failure(compared, size, error)
             continue
         failure = "a rank never finishes" if time_ns is None else ""
-        yield Measurement(compared.name, size, time_ns, failure)
+        made_for = None if compared.is_file else size
+        yield Measurement(compared.name, size, time_ns, failure, made_for)
+        # What did not last for one size tells that latency counts: below it nothing scales.
+        is_last = is_new or time_ns is None or made_for is None
+        kept = None if is_last else _Timed(algorithm, size, time_ns)
+        is_new = True
 
 
 def _maker(
@@ -154,7 +189,7 @@ def _maker(
 def _of_synthesizer(
     name: str, question: ComparisonQuestion, stopwatch: _Stopwatch
 ) -> Callable[[int], Algorithm]:
-    """Made anew for every size, since chunks depend on it."""
+    """Made for a size, since chunks depend on it."""
 
     def made(size: int) -> Algorithm:
         result = hub_core.synthesize(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from hub_core.model import Collective, CollectiveKind
 
@@ -51,13 +51,11 @@ class Measurement:
     """One algorithm at one size.
 
     `time_ns`: simulated, None where there is no algorithm; `failure` then says why, in one line.
+    `made_for`: the size in bytes for which a synthesizer made it; None where it made none.
     """
 
     algorithm: str
     size: int
     time_ns: int | None
     failure: str = ""
-
-    def as_object(self) -> dict[str, str | int | None]:
-        """As a JSON object, from which `of_object` makes it again."""
-        return asdict(self)
+    made_for: int | None = None

@@ -16,9 +16,9 @@ from pathlib import Path
 
 from collhub_tuning.questions import ComparedAlgorithm, ComparisonQuestion, Measurement
 
-_SCHEMA = "collhub/compared-2"
-# Time in nanoseconds, or None and why there is none; by size in bytes.
-_Kept = dict[int, tuple[int | None, str]]
+_SCHEMA = "collhub/compared-3"
+# Fields of a measurement without its algorithm: size, time, why there is none, made for which size.
+_Row = tuple[int, int | None, str, int | None]
 
 
 def cache_folder(environment: Mapping[str, str]) -> Path:
@@ -43,13 +43,13 @@ class ResultCache:
     def find(
         self, compared: ComparedAlgorithm, question: ComparisonQuestion
     ) -> list[Measurement] | None:
-        """What is known of an algorithm, one measurement a size; None unless all sizes are."""
+        """What is known of an algorithm, one measurement a size; None where nothing is."""
         if self._folder is None:
             return None
-        known = _read(self._path(self._folder, compared, question))
-        if not all(size in known for size in question.sizes):
+        rows = _read(self._path(self._folder, compared, question))
+        if [size for size, *_ in rows] != list(question.sizes):
             return None
-        return [Measurement(compared.name, size, *known[size]) for size in question.sizes]
+        return [Measurement(compared.name, *row) for row in rows]
 
     def keep(
         self,
@@ -60,16 +60,13 @@ class ResultCache:
         """Keep what was measured, where the folder can be written."""
         if self._folder is None:
             return
-        path = self._path(self._folder, compared, question)
-        # Of two that write at once the last one wins: what the other had is measured again.
-        known = _read(path)
-        known |= {found.size: (found.time_ns, found.failure) for found in measurements}
-        self.defect = self.defect or _write(path, known)
+        rows = [(one.size, one.time_ns, one.failure, one.made_for) for one in measurements]
+        self.defect = self.defect or _write(self._path(self._folder, compared, question), rows)
 
     def _path(
         self, folder: Path, compared: ComparedAlgorithm, question: ComparisonQuestion
     ) -> Path:
-        asked = asdict(replace(question, topology=self._network, sizes=()))
+        asked = asdict(replace(question, topology=self._network))
         parts = [_SCHEMA, asked, _content(compared), self._versions]
         name = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
         return folder / name[:2] / f"{name}.json"
@@ -89,29 +86,29 @@ def _content(compared: ComparedAlgorithm) -> list[str]:
     return [hashlib.sha256(file.read_bytes()).hexdigest() for file in files if file.is_file()]
 
 
-def _read(path: Path) -> _Kept:
+def _read(path: Path) -> list[_Row]:
     """What a file holds; nothing where there is none of this form."""
     try:
-        found = json.loads(path.read_bytes())["results"]
-        kept = {int(size): (time_ns, failure) for size, (time_ns, failure) in found.items()}
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
-        return {}
-    is_right = all(_is_result(*result) for result in kept.values())
-    return kept if is_right else {}
+        rows = [_row(*row) for row in json.loads(path.read_bytes())["results"]]
+    except (OSError, ValueError, TypeError, KeyError):
+        return []
+    return rows
 
 
-def _is_result(time_ns: object, failure: object) -> bool:
-    """Whether these are a time, or none, and a reason."""
-    return (time_ns is None or type(time_ns) is int) and isinstance(failure, str)
+def _row(size: object, time_ns: object, failure: object, made_for: object) -> _Row:
+    """Raises `ValueError` for what is none."""
+    is_right = type(size) is int and isinstance(failure, str)
+    if is_right and {type(time_ns), type(made_for)} <= {int, type(None)}:
+        return size, time_ns, failure, made_for
+    raise ValueError("no measurement")
 
 
-def _write(path: Path, kept: _Kept) -> str:
+def _write(path: Path, rows: Sequence[_Row]) -> str:
     """Why it could not be written; empty where it was."""
-    content = {"schema": _SCHEMA, "results": {str(size): kept[size] for size in sorted(kept)}}
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:
-            json.dump(content, file)
+            json.dump({"schema": _SCHEMA, "results": rows}, file)
         os.replace(file.name, path)
     except OSError as error:
         # A cache is a favour: without it the result is the same.

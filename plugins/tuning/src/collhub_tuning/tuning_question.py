@@ -79,12 +79,14 @@ def _maker(
     """The verified algorithm by name and size, each made once."""
     by_name: Mapping[str, ComparedAlgorithm] = {one.name: one for one in tuned.algorithms}
     question = tuned.outcome.question
+    made_for = {(one.algorithm, one.size): one.made_for for one in tuned.outcome.measurements}
     kept: dict[tuple[str, int], Algorithm] = {}
 
     def made(name: str, size: int) -> Algorithm:
-        if (name, size) not in kept:
-            found = verified_algorithm(by_name[name], question, size, topology, registry)
-            kept[name, size] = found
-        return kept[name, size]
+        asked = made_for.get((name, size)) or size
+        if (name, asked) not in kept:
+            found = verified_algorithm(by_name[name], question, asked, topology, registry)
+            kept[name, asked] = found
+        return kept[name, asked]
 
     return made
