@@ -248,7 +248,7 @@ def test_a_folder_is_known_by_the_content_of_its_files(tmp_path: Path) -> None:
         '{"results": [[1024, 1, "", null], [2048, 1]]}',
         '{"results": [[1024, "x", "", null], [2048, 1, "", null]]}',
         '{"results": [[1024, 1, null, null], [2048, 1, "", null]]}',
-        '{"results": [[1024, 1, "", true], [2048, 1, "", null]]}',
+        '{"results": [[1024, 1, "", "1"], [2048, 1, "", null]]}',
     ],
 )
 def test_a_broken_cache_file_is_measured_again(tmp_path: Path, content: str) -> None:

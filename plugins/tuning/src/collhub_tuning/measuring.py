@@ -169,11 +169,10 @@ def _all_sizes(
             yield _failure(compared, size, error)
             continue
         failure = "a rank never finishes" if time_ns is None else ""
-        made_for = None if compared.is_file else size
-        yield Measurement(compared.name, size, time_ns, failure, made_for)
+        yield Measurement(compared.name, size, time_ns, failure, None if compared.is_file else size)
         # What did not last for one size tells that latency counts: below it nothing scales.
-        is_last = is_new or time_ns is None or made_for is None
-        kept = None if is_last else _Timed(algorithm, size, time_ns)
+        is_last = is_new or compared.is_file
+        kept = None if is_last or time_ns is None else _Timed(algorithm, size, time_ns)
         is_new = True
 
 

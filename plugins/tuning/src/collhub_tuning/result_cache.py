@@ -97,10 +97,11 @@ def _read(path: Path) -> list[_Row]:
 
 def _row(size: object, time_ns: object, failure: object, made_for: object) -> _Row:
     """Raises `ValueError` for what is none."""
-    is_right = type(size) is int and isinstance(failure, str)
-    if is_right and {type(time_ns), type(made_for)} <= {int, type(None)}:
-        return size, time_ns, failure, made_for
-    raise ValueError("no measurement")
+    if not (isinstance(size, int) and isinstance(failure, str)):
+        raise ValueError("no size, or no reason")
+    if not (isinstance(time_ns, int | None) and isinstance(made_for, int | None)):
+        raise ValueError("no time")
+    return size, time_ns, failure, made_for
 
 
 def _write(path: Path, rows: Sequence[_Row]) -> str:
