@@ -17,7 +17,7 @@ from hub_core.model import placement_of
 from hub_core.verification import VerificationInput, verify_input
 
 # By so much the share of an algorithm's time may be later than its share of the bytes.
-_PROPORTIONATE = 1.005
+_PROPORTIONATE = 1.01
 _NO_REPORTS: Callable[[object], None] = lambda found: None  # noqa: E731
 
 

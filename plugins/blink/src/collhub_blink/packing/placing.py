@@ -131,15 +131,10 @@ def placed_along_routes(
 
 def _along_routes(network: RankNetwork, tree: SpanningTree) -> PlacedTree:
     """One tree over ranks on the topology's own routes."""
-    topology, nodes = network.topology, network.nodes
+    nodes = network.nodes
     ranks = np.flatnonzero(tree.parent >= 0)
-    parents, children = nodes[tree.parent[ranks]], nodes[ranks]
-    routes = topology.routes(parents, children)
-    ways = []
-    for place, parent in enumerate(parents.tolist()):
-        rows = routes.links[routes.indptr[place] : routes.indptr[place + 1]]
-        ways.append((parent, *topology.destination[rows].tolist()))
-    return placed_by_stops(topology, int(nodes[tree.root]), tree.weight, ways)
+    ways = network.ways(nodes[tree.parent[ranks]], nodes[ranks])
+    return placed_by_stops(network.topology, int(nodes[tree.root]), tree.weight, ways)
 
 
 def shallow_tree(graph: CapacityGraph, root: int) -> SpanningTree:

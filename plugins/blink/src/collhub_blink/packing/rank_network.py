@@ -19,12 +19,14 @@ _NAMED_IN_A_MESSAGE = 8
 class RankNetwork:
     """`graph` node v is node `nodes[v]` of `topology`, node r that of rank r.
 
-    NPUs that take no part forward, as switches do: they stand behind the ranks.
+    NPUs that take no part forward, as switches do: they stand behind the ranks. `is_turned`: all
+    links are turned round.
     """
 
     topology: Topology
     graph: CapacityGraph
     nodes: Int64Array
+    is_turned: bool = False
 
     @classmethod
     def of(cls, topology: Topology, npus: Sequence[int]) -> RankNetwork:
@@ -52,9 +54,24 @@ class RankNetwork:
     @property
     def reversed(self) -> RankNetwork:
         """All links turned round."""
-        source, destination = self.topology.source, self.topology.destination
-        turned = replace(self.topology, source=destination, destination=source)
-        return RankNetwork(turned, transposed(self.graph), self.nodes)
+        turned = _turned(self.topology)
+        return RankNetwork(turned, transposed(self.graph), self.nodes, not self.is_turned)
+
+    def ways(self, parents: Int64Array, children: Int64Array) -> list[tuple[int, ...]]:
+        """Nodes of the way from each parent to its child, int64 nodes of the topology.
+
+        As simulators route messages, which go to the parent where the links are turned round.
+        """
+        topology, senders, takers = self.topology, parents, children
+        if self.is_turned:
+            topology, senders, takers = _turned(topology), children, parents
+        routes = topology.routes(senders, takers)
+        ways = []
+        for place, sender in enumerate(senders.tolist()):
+            rows = routes.links[routes.indptr[place] : routes.indptr[place + 1]]
+            way = (sender, *topology.destination[rows].tolist())
+            ways.append(way[::-1] if self.is_turned else way)
+        return ways
 
     @property
     def is_direct(self) -> bool:
@@ -117,6 +134,11 @@ class RankNetwork:
         names = [self.topology.node_name(node) for node in nodes[:_NAMED_IN_A_MESSAGE]]
         listed = ", ".join(names)
         return listed + ", ..." if len(nodes) > len(names) else listed
+
+
+def _turned(topology: Topology) -> Topology:
+    """All links turned round, in the same order."""
+    return replace(topology, source=topology.destination, destination=topology.source)
 
 
 def _reached(graph: CapacityGraph, start: int) -> BoolArray:

@@ -18,6 +18,7 @@ from collhub_packing import (
 from collhub_blink.fewest.broadcast import fewest_broadcast_trees
 from collhub_blink.fewest.counting import Fewest
 from collhub_blink.packing.bounds import cut_bound
+from collhub_blink.packing.chain import chain_packing
 from collhub_blink.packing.packings import PlacedPacking, RateBound
 from collhub_blink.packing.placing import PlacedTree, placed
 from collhub_blink.packing.rank_network import RankNetwork
@@ -74,6 +75,9 @@ def _switched(
     if task.depth is not None:
         message = "depth: trees of a stated depth are not searched in networks with switches"
         raise InputError(message, code="depth")
+    chain = chain_packing(task, bound)
+    if chain is not None:
+        yield chain
     # An all-gather to which the root alone contributes.
     sent = np.zeros(graph.num_compute, np.int64)
     sent[task.root] = 1
