@@ -30,7 +30,7 @@ from hub_core.plugin_api import SynthesisRequest, SynthesisResult
 
 _NAME = "collhub-blink"
 # Larger schedules are judged by their own times, since simulating each would take long.
-_MOST_SIMULATED = 1 << 19
+_MOST_SIMULATED = 1 << 20
 
 _PACKERS: Mapping[CollectiveKind, Callable[[PackingTask], list[PlacedPacking]]] = {
     CollectiveKind.BROADCAST: rooted_packings,

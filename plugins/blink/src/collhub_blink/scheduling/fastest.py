@@ -18,12 +18,15 @@ from collhub_blink.scheduling.schedules import (
     schedule,
     without_turns,
 )
+from hub_core.model import CollectiveKind
 
 # The schedule's own time is not that far from the simulator's: what takes so much longer by it than
 # the fastest so far is not simulated.
 _HOPELESS = 1.3
 # Rough schedules that take longer than so many times the fastest get no faster than it.
 _NEAR = 1.06
+# A schedule that takes no more than so many times what its rate allows is not cut otherwise.
+_AT_ITS_RATE = 1.02
 
 Judge = Callable[[PlacedPacking, Scheduled], int]
 """Time in nanoseconds of a schedule of a packing."""
@@ -99,9 +102,32 @@ def _in_order(
         found = schedule(task, packing)
         if found is None or _is_hopeless(found, least):
             continue
-        time_ns = judge(packing, found)
-        least = time_ns if least is None else min(least, time_ns)
-        yield TimedSchedule(packing, found, time_ns)
+        for made in _ever_fewer(task, packing, found, judge):
+            least = made.time_ns if least is None else min(least, made.time_ns)
+            yield made
+
+
+def _ever_fewer(
+    task: PackingTask, packing: PlacedPacking, found: Scheduled, judge: Judge
+) -> Iterator[TimedSchedule]:
+    """A schedule, and half the chunks as long as that helps where messages go both ways.
+
+    Those up and those down the trees meet on links as the simulator alone tells.
+    """
+    least_ns = judge(packing, found)
+    yield TimedSchedule(packing, found, least_ns)
+    is_both_ways = task.collective.kind is CollectiveKind.ALL_REDUCE
+    if not is_both_ways or task.chunks is not None:
+        return
+    while least_ns > _AT_ITS_RATE * _fluid_ns(task, packing):
+        fewer = halved(task, packing, found)
+        if fewer is None:
+            return
+        time_ns = judge(packing, fewer)
+        yield TimedSchedule(packing, fewer, time_ns)
+        if time_ns >= least_ns:
+            return
+        found, least_ns = fewer, time_ns
 
 
 def _both_ways(
@@ -147,8 +173,12 @@ def _is_slower(
     """Whether the rate of a packing alone makes it no faster than the fastest so far."""
     if least_ns is None:
         return False
-    fluid_ns = task.collective_bytes * 10**9 / packing.rate
-    return bool(fluid_ns >= least_ns)
+    return _fluid_ns(task, packing) >= least_ns
+
+
+def _fluid_ns(task: PackingTask, packing: PlacedPacking) -> float:
+    """Nanoseconds of the data at the rate of a packing, without latency."""
+    return float(task.collective_bytes * 10**9 / packing.rate)
 
 
 def _is_hopeless(found: Scheduled, least_ns: int | None) -> bool:
