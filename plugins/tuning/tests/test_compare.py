@@ -66,14 +66,14 @@ def test_times_are_those_of_the_simulator(collhub, tmp_path: Path) -> None:
 
 
 def test_what_scales_is_made_for_the_larger_size(collhub) -> None:
-    """No time is in proportion more than 0.5 % above that of the size it was made for."""
+    """No time is in proportion more than 1 % above that of the size it was made for."""
     report = collhub(*ASKED, "--size", "1KiB..256MiB", "--with", "ring", "--json").report()
     times = {one["size"]: one["time_ns"] for one in report["results"]}
     made_for = {one["size"]: one["made_for"] for one in report["results"]}
     assert made_for[1 << 10] == 1 << 10
     assert made_for[1 << 27] == 1 << 28
     for size, larger in made_for.items():
-        assert times[size] * larger <= 1.005 * times[larger] * size
+        assert times[size] * larger <= 1.01 * times[larger] * size
 
 
 def test_each_size_alone_is_at_most_the_tolerance_better(collhub) -> None:
@@ -83,7 +83,7 @@ def test_each_size_alone_is_at_most_the_tolerance_better(collhub) -> None:
     for one in together:
         size = f"{one['size']}B"
         alone = collhub(*ASKED, "--size", size, *asked, "--no-cache").report()["results"][0]
-        assert one["time_ns"] <= 1.005 * alone["time_ns"]
+        assert one["time_ns"] <= 1.01 * alone["time_ns"]
 
 
 def test_what_does_not_fit_is_said_and_left_out(collhub, tmp_path: Path) -> None:
