@@ -87,8 +87,13 @@ def compared_ps(
 
 
 def _dropped_ps(setting: Setting, algorithm: Algorithm) -> int:
-    """Fractions of nanoseconds of all messages on a link together, of the link with most."""
+    """Fractions of nanoseconds of all messages on a link together, of the link with most.
+
+    0 where switches multicast or reduce: how many messages a link carries is not known here.
+    """
     network, steps = setting.network, algorithm.steps
+    if network.topology.multicast or network.topology.reduction:
+        return 0
     sends = np.flatnonzero(steps.is_kind(StepKind.SEND))
     pair = steps.peer[sends].astype(np.int64) * network.num_nodes + steps.rank[sends]
     # Links stand by destination, then by source, so that these keys ascend.
