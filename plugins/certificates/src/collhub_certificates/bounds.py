@@ -42,7 +42,11 @@ def _rate_by_partition(
     named: list[int] = []
     for block in blocks:
         named += block
-    # Switches may be in any number of blocks: they neither reduce nor multicast.
+    network = claim.document["network"]
+    if network.get("multicast") or network.get("reduce"):
+        message = "where switches multicast or reduce, a partition bounds nothing"
+        raise FlawError("bound", message, "state a cut")
+    # Other switches may be in any number of blocks.
     ranks = set(claim.ranks)
     named_ranks = sorted(node for node in named if node in ranks)
     are_parted = len(blocks) >= 2 and named_ranks == sorted(ranks)
