@@ -162,12 +162,9 @@ def _switches(file: str, root: JsonObject, key: str, nodes: _Nodes) -> tuple[int
     """Switches that are listed under a key; `true` stands for all of them."""
     stated = root.get(key, False)
     if isinstance(stated, bool):
-        return tuple(range(nodes.npus, nodes.count)) if stated else ()
-    found = [
-        _at(file, f"$.{key}[{row}]", nodes.number, member, nodes.count)
-        for row, member in enumerate(stated)
-    ]
-    return tuple(sorted(set(found)))
+        stated = range(nodes.npus, nodes.count) if stated else []
+    place = f"$.{key}"
+    return tuple(sorted({_at(file, place, nodes.number, one, nodes.count) for one in stated}))
 
 
 def _at(

@@ -46,8 +46,10 @@ class TopologyText:
         self.bandwidths = tuple(parse_bandwidth(part) for part in stated.get("bandwidth", []))
         self.latencies = tuple(parse_time(part) for part in stated.get("latency", []))
         self.npus = parse_ranks(",".join(stated["npus"])) if "npus" in stated else None
-        self.multicasts = self._is_true("multicast", stated)
-        self.reduces = self._is_true("reduce", stated)
+        for key in ("multicast", "reduce"):
+            if stated.get(key, ["true"]) != ["true"]:
+                raise self.error(f"{key} is not true", f"write {key}=true, or leave it out")
+        self.multicasts, self.reduces = "multicast" in stated, "reduce" in stated
 
     def _stated(self, query: str) -> dict[str, list[str]]:
         """The values of every key of the query."""
@@ -62,13 +64,6 @@ class TopologyText:
                 raise self.error(f"{key} is stated twice", cure)
             stated[key] = value.split(",")
         return stated
-
-    def _is_true(self, key: str, stated: dict[str, list[str]]) -> bool:
-        """Whether a key is `true`; by default it is not."""
-        value = ",".join(stated.get(key, ["false"]))
-        if value not in ("true", "false"):
-            raise self.error(f"{key} is {value!r}", f"write {key}=true, or leave it out")
-        return value == "true"
 
     def declared(self, topology: Topology) -> Topology:
         """A topology whose switches multicast and reduce as stated. Raises `UsageError`."""

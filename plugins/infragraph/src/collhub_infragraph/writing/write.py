@@ -28,6 +28,8 @@ _CONSEQUENCES = {
     "node_names": "nodes are read back under the names of their vertices",
     "groups": "there are no groups of NPUs",
     "dimensions": "the network is not known to be regular",
+    "multicast": "switches send no copies of a message on",
+    "reduction": "switches add up no messages",
 }
 
 
