@@ -150,7 +150,7 @@ def _topology(file: str, root: JsonObject, links: list[object] | None) -> Topolo
     build = partial(found.topology, dimensions=dimensions, node_names=nodes.names, groups=groups)
     plain = _at(file, "$", build, name, nodes.npus, nodes.count)
     multicast, reduction = (_switches(file, root, key, nodes) for key in ("multicast", "reduce"))
-    topology = _at(file, "$", replace, plain, multicast=multicast, reduction=reduction)
+    topology: Topology = _at(file, "$", replace, plain, multicast=multicast, reduction=reduction)
     differences = set() if regular is None else set(regular.differences(plain))
     if differences - {"link_order", "node_names", "groups"}:
         message = "these are not the nodes and links that are stated"

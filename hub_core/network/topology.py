@@ -156,8 +156,8 @@ class Topology:
         Latencies are compared to 1e-6 ns. What the networks are called is no part of them.
         """
         plain = ("num_npus", "num_nodes", "dimensions", "node_names", "groups")
-        plain += ("multicast", "reduction")
-        found = [name for name in plain if getattr(self, name) != getattr(other, name)]
+        names = (*plain, "multicast", "reduction")
+        found = [name for name in names if getattr(self, name) != getattr(other, name)]
         rows, others = self._rows(), other._rows()
         if not np.array_equal(rows, others):
             one, another = (each[:, np.lexsort(each)] for each in (rows, others))
