@@ -133,7 +133,8 @@ def _heads(steps: StepTable) -> Int64Array:
 def _continues(steps: StepTable, parents: Int64Array, children: Int64Array) -> BoolArray:
     """Whether a row adds a received message to what its parent has added to."""
     adds: BoolArray = steps.is_kind(StepKind.RECV_REDUCE) & (steps.dst_buffer != Buffer.UNKNOWN)
-    is_on: BoolArray = adds[parents] & adds[children] & (steps.count[parents] == steps.count[children])
+    is_on: BoolArray = adds[parents] & adds[children]
+    is_on &= steps.count[parents] == steps.count[children]
     for name in ("buffer", "offset"):
         target = getattr(steps, f"dst_{name}")[parents]
         # The local operand is what stands there, and the sum comes there again.
