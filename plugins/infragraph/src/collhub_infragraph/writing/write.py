@@ -56,6 +56,7 @@ def write(topology: Topology, options: InfragraphWriteOptions) -> WriteResult:
 
 
 def _envelope(document: InfragraphDocument) -> JsonObject:
+    """What InfraGraph itself hands over: the document with its annotations."""
     return {"infrastructure": document.infrastructure, "annotations": document.annotations}
 
 
