@@ -28,6 +28,7 @@ def allowed_rate(claim: Claim) -> Fraction:
 
 
 def _rate_of(claim: Claim, stated: CertifiedBound, capacities: LinkCapacities) -> Fraction:
+    """Bytes per second that a stated bound allows on links of these capacities."""
     # Only an all-reduce has a bound by partition; a cut bounds everything.
     if stated["kind"] == "partition" and claim.kind is CollectiveKind.ALL_REDUCE:
         return _rate_by_partition(claim, stated, capacities)
