@@ -117,7 +117,8 @@ SWITCHED = np.dtype(
         ("sum_at", np.int64),
         ("first_part", np.int32),  # the messages that arrive within this one
         ("next_part", np.int32),
-        ("is_copy", np.bool_),
+        ("leader", np.int32),  # the message that leaves the sender for it, of a copy
+        ("is_sent", np.bool_),
     ],
     align=True,
 )
@@ -362,9 +363,23 @@ def _send(row: Integer, now: Integer, world: SimulatedWorld) -> None:
         key = node["key"]
         node["slot"] = world.first_slot[key] + world.sends[key]
         world.sends[key] += 1
-    # A copy goes on its way where a switch makes it.
-    if len(world.switched) == 0 or not world.switched[row]["is_copy"]:
+    if len(world.switched) > 0:
+        _send_once(row, now, world)
+    else:
         _put(row, now, world)
+
+
+@compiled
+def _send_once(row: Integer, now: Integer, world: SimulatedWorld) -> None:
+    """Put a message on its way, or the one that it is copied from, if that is not under way yet.
+
+    Messages of a multicast begin in one instant: the first to begin has its place in the line.
+    """
+    leader = world.switched[row]["leader"]
+    first = row if leader < 0 else leader
+    if not world.switched[first]["is_sent"]:
+        world.switched[first]["is_sent"] = True
+        _put(first, now, world)
 
 
 @compiled

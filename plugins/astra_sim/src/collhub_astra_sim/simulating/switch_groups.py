@@ -1,9 +1,9 @@
 """Which sends of an algorithm are one multicast, and which receives one sum, for switches that can.
 
-Sends of a rank are one multicast where they read the same units and wait for the same steps:
-nothing can write to the units between them, since that would be a race. Receives that add to the
-same units are one sum where each waits for the one before it alone, and nobody else does: whoever
-reads the units waits for the last of them anyway.
+Sends of a rank are one multicast where they stand together, read the same units and wait for the
+same steps: nothing can write to the units between them, since that would be a race. Receives that
+add to the same units are one sum where each waits for the one before it alone, and nobody else
+does: whoever reads the units waits for the last of them anyway.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from collhub_columns import BoolArray, Int64Array, distinct
+from collhub_columns import BoolArray, Int64Array, distinct, run_lengths, run_starts
 
 from hub_core.model import Algorithm, Buffer, Findings, StepKind, StepTable, match_messages
 from hub_core.network import Topology
@@ -61,17 +61,11 @@ def _multicasts(steps: StepTable) -> tuple[Int64Array, Int64Array]:
         steps.count[rows],
         _signatures(steps)[rows].view(np.int64),
     )
-    return _alike(rows, columns)
-
-
-def _alike(rows: Int64Array, columns: tuple[Int64Array, ...]) -> tuple[Int64Array, Int64Array]:
-    """Rows that agree with others in all columns, and a number for each group of them."""
-    order = np.lexsort((rows, *columns))
-    is_new = np.ones(len(rows), np.bool_)
-    is_new[1:] = np.any([column[order][1:] != column[order][:-1] for column in columns], axis=0)
-    group = np.cumsum(is_new) - 1
-    kept = np.bincount(group, minlength=1)[group] > 1
-    return rows[order][kept], group[kept]
+    starts = run_starts(*columns)
+    lengths = run_lengths(starts, len(rows))
+    group = np.repeat(np.arange(len(starts)), lengths)
+    kept = lengths[group] > 1
+    return rows[kept], group[kept]
 
 
 def _signatures(steps: StepTable) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:

@@ -67,7 +67,7 @@ def switched_records(
     switched = np.zeros(len(route_of_node), SWITCHED)
     for name in ("first_copy", "next_copy", "leaves_at", "sum", "sum_at"):
         switched[name] = -1
-    switched["first_part"] = switched["next_part"] = -1
+    switched["first_part"] = switched["next_part"] = switched["leader"] = -1
     laid_out = _Layout(_Shapes(topology, routes), routes, switched)
     for nodes in _members(groups.multicasts, node_of_row):
         laid_out.copy(nodes, route_of_node[nodes])
@@ -99,7 +99,8 @@ class _Layout:
         switched = self._switched
         for one in self._shapes.copies(routes):
             node, source = nodes[one.member], nodes[one.origin]
-            switched["is_copy"][node] = True
+            leader = switched["leader"][source]
+            switched["leader"][node] = source if leader < 0 else leader
             switched["leaves_at"][node] = self._first[routes[one.origin]] + one.hops
             switched["skipped"][node] = one.hops
             switched["next_copy"][node] = switched["first_copy"][source]
