@@ -50,7 +50,7 @@ class BlinkOptions:
     # Counted in steps, at most 1e15 of them: far below what an int64 holds.
     time_limit: float = option(
         OptionType.FLOAT,
-        10.0,
+        2.0,
         "seconds for proofs of fewest trees, counted as a million search steps each "
         "so that results repeat",
         minimum=0,

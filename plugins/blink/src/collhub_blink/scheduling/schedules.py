@@ -22,7 +22,7 @@ _MOST_MESSAGES = 1 << 20
 _MOST_MESSAGES_THROUGH_SWITCHES = 1 << 18
 # Each chunk more costs steps, which all who work on the algorithm pay: they must save such parts of
 # the time. Where twice the chunks save 0.3 %, filling takes 0.6 %.
-_WORTH_OF_HALF, WORTH_OF_QUARTER = 3e-3, 5e-3
+WORTH_OF_HALF, WORTH_OF_QUARTER = 3e-3, 5e-3
 # As many messages of one link may be on their way at once, see
 # `collhub_schedules.Transfers.window`.
 _MOST_ON_THE_WAY = 12
@@ -68,12 +68,14 @@ def rough(task: PackingTask, packing: PlacedPacking) -> Scheduled | None:
     return search.with_chunks(max(1, quarter))
 
 
-def finest(task: PackingTask, packing: PlacedPacking) -> Scheduled | None:
-    """The schedule with the most chunks that make sense."""
-    pipelining = pipelining_of(task, packing)
-    search = _CountSearch(pipelining, packing.weights)
-    most = search.most()
-    return search.with_chunks(most)
+def most_chunks(task: PackingTask, packing: PlacedPacking) -> int:
+    """The most chunks that make sense, at least 1."""
+    return _CountSearch(pipelining_of(task, packing), packing.weights).most()
+
+
+def with_chunks(task: PackingTask, packing: PlacedPacking, chunks: int) -> Scheduled | None:
+    """The schedule with so many chunks, None where that makes no sense."""
+    return _scheduled(pipelining_of(task, packing), packing.weights, chunks)
 
 
 def halved(task: PackingTask, packing: PlacedPacking, found: Scheduled) -> Scheduled | None:
@@ -131,7 +133,7 @@ class _CountSearch:
         while count and self._is_good(count, WORTH_OF_QUARTER):
             count //= 4
         if self.best is not None:
-            self._is_good(self.best.chunks // 2, _WORTH_OF_HALF)
+            self._is_good(self.best.chunks // 2, WORTH_OF_HALF)
 
     def _is_good(self, count: int, worth: float) -> bool:
         """Whether so many chunks are the best so far: if all more take not that much less."""
