@@ -102,9 +102,13 @@ class FlowJobs:
         least = self.time_ps(start)
         failures = 0
         for _ in range(_PASSES):
+            before = start
             # What ended last starts first on the way back.
             back = turned._starts(turned._rank(-(start + self.arrival)[::-1]))
             start = self._starts(self._rank(-(back + turned.arrival)[::-1]))
+            # The next pass would lead here again.
+            if np.array_equal(start, before):
+                return
             yield start
             failures = 0 if self.time_ps(start) < least else failures + 1
             least = min(least, self.time_ps(start))
