@@ -14,6 +14,8 @@ from collhub_blink.scheduling.schedules import (
     WORTH_OF_HALF,
     WORTH_OF_QUARTER,
     Scheduled,
+    finest_ns,
+    fluid_ns,
     halved,
     most_chunks,
     rough,
@@ -94,7 +96,7 @@ def _candidates(
         ways.setdefault(id(made.packing), made)
     least_ns = timed[0].time_ns if timed else 0
     for made in ways.values():
-        if made.time_ns > _NEAR * timed[0].time_ns:
+        if made.time_ns > _NEAR * timed[0].time_ns or _is_too_late(task, made):
             continue
         for finer in _finer(task, made, judge, least_ns):
             least_ns = min(least_ns, finer.time_ns)
@@ -132,7 +134,7 @@ def _ever_fewer(
     is_both_ways = task.collective.kind is CollectiveKind.ALL_REDUCE
     if not is_both_ways or task.chunks is not None:
         return
-    while least_ns > _AT_ITS_RATE * _fluid_ns(task, packing):
+    while least_ns > _AT_ITS_RATE * fluid_ns(task, packing):
         # By their own time fewer chunks take longer: they help where the simulator says otherwise.
         if least_ns <= (1 + WORTH_OF_HALF) * _own_ns(found):
             return
@@ -182,7 +184,7 @@ def _finer(
     `least_ns`: the fastest so far of all packings.
     """
     # Its rate allows no gain that would be worth the messages.
-    if made.time_ns <= (1 + WORTH_OF_QUARTER) * _fluid_ns(task, made.packing):
+    if made.time_ns <= (1 + WORTH_OF_QUARTER) * fluid_ns(task, made.packing):
         return
     most = most_chunks(task, made.packing)
     if most == made.scheduled.chunks:
@@ -234,6 +236,13 @@ def _again(
     return TimedSchedule(made.packing, scheduled, judge(made.packing, scheduled))
 
 
+def _is_too_late(task: PackingTask, made: TimedSchedule) -> bool:
+    """Whether more chunks would not be faster, either, than what is reached already."""
+    if task.within_ns is None:
+        return False
+    return finest_ns(made.time_ns, fluid_ns(task, made.packing)) >= task.within_ns
+
+
 def _is_slower(
     task: PackingTask,
     packing: PlacedPacking,
@@ -242,12 +251,7 @@ def _is_slower(
     """Whether the rate of a packing alone makes it no faster than the fastest so far."""
     if least_ns is None:
         return False
-    return _fluid_ns(task, packing) >= least_ns
-
-
-def _fluid_ns(task: PackingTask, packing: PlacedPacking) -> float:
-    """Nanoseconds of the data at the rate of a packing, without latency."""
-    return float(task.collective_bytes * 10**9 / packing.rate)
+    return fluid_ns(task, packing) >= least_ns
 
 
 def _is_hopeless(found: Scheduled, least_ns: int | None, far: float) -> bool:

@@ -44,8 +44,8 @@ class Scheduled:
 def schedule(task: PackingTask, packing: PlacedPacking) -> Scheduled | None:
     """The schedule with the stated number of chunks, or with about the best one.
 
-    None where the data is too small to share out. Ctrl-C ends the search; without a schedule it is
-    raised again.
+    A rougher one where that takes a time within which there is another algorithm. None where the
+    data is too small to share out. Ctrl-C ends the search; without a schedule it is raised again.
     """
     pipelining = pipelining_of(task, packing)
     if task.chunks is not None:
@@ -53,11 +53,25 @@ def schedule(task: PackingTask, packing: PlacedPacking) -> Scheduled | None:
         return Scheduled(task.chunks, pipelining.schedule(counts))
     search = _CountSearch(pipelining, packing.weights)
     try:
-        search.run()
+        search.run(fluid_ns(task, packing), task.within_ns)
     except KeyboardInterrupt:
         if search.best is None:
             raise
     return search.best
+
+
+def fluid_ns(task: PackingTask, packing: PlacedPacking) -> float:
+    """Nanoseconds of the data at the rate of a packing, without latency."""
+    return float(task.collective_bytes * 10**9 / packing.rate)
+
+
+def finest_ns(time_ns: float, flows_ns: float) -> float:
+    """About what four times the chunks would take at least.
+
+    `flows_ns`: what the data take at the rate of their packing; the rest of `time_ns` fills
+    pipelines, and shrinks in proportion at best.
+    """
+    return flows_ns + (time_ns - flows_ns) / 4
 
 
 def rough(task: PackingTask, packing: PlacedPacking) -> Scheduled | None:
@@ -121,15 +135,27 @@ class _CountSearch:
     ) -> None:
         self._pipelining = pipelining
         self._weights = weights
+        self._made: dict[int, Scheduled | None] = {}
         self.best: Scheduled | None = None
 
-    def run(self) -> None:
+    def run(self, flows_ns: float, within_ns: float | None) -> None:
         """From the most chunks on ever fewer: quarters, while that costs little, then a half.
 
         In large data the most are mostly the best, so that few schedules are made. Times of few
-        chunks are too uneven to tell those of many.
+        chunks are too uneven to tell those of many. `flows_ns`, `within_ns`: the time at the rate
+        of the packing, and one that is reached already.
         """
         count = self.most()
+        quarter = self.with_chunks(count // 4)
+        if quarter is not None:
+            time_ns = quarter.pipeline.time_ps / 1000
+            is_as_good = time_ns <= (1 + WORTH_OF_QUARTER) * flows_ns
+            is_too_late = within_ns is not None and finest_ns(time_ns, flows_ns) >= within_ns
+            if is_too_late:
+                self.best = quarter
+                return
+            # As good as any, without a look at what more chunks take.
+            count = quarter.chunks if is_as_good else count
         while count and self._is_good(count, WORTH_OF_QUARTER):
             count //= 4
         if self.best is not None:
@@ -148,7 +174,9 @@ class _CountSearch:
 
     def with_chunks(self, count: int) -> Scheduled | None:
         """The schedule with so many chunks, None where that makes no sense."""
-        return _scheduled(self._pipelining, self._weights, count)
+        if count not in self._made:
+            self._made[count] = _scheduled(self._pipelining, self._weights, count)
+        return self._made[count]
 
     def most(self) -> int:
         """The most chunks that make sense, at least 1, by bisection."""
