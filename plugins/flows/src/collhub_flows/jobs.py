@@ -14,6 +14,7 @@ from collhub_columns import (
     expanded_ranges,
     inverse,
     row_pointer,
+    stable_order,
 )
 from collhub_packing.picoseconds import PICOSECONDS, whole_picoseconds
 
@@ -159,7 +160,7 @@ class FlowJobs:
         """Place of each job by these keys, the first one first, then by its way round."""
         order = self.around
         for key in reversed(keys):
-            order = order[np.argsort(key[order], kind="stable")]
+            order = order[stable_order(key[order])]
         return inverse(order)
 
 
