@@ -158,8 +158,16 @@ class _CountSearch:
             count = quarter.chunks if is_as_good else count
         while count and self._is_good(count, WORTH_OF_QUARTER):
             count //= 4
-        if self.best is not None:
+        if self.best is not None and self._may_half_do(self.best):
             self._is_good(self.best.chunks // 2, WORTH_OF_HALF)
+
+    def _may_half_do(self, found: Scheduled) -> bool:
+        """Whether half of the chunks may be as good, by what a quarter of them has lost."""
+        quarter = self._made.get(found.chunks // 4)
+        if quarter is None:
+            return True
+        # A pipeline of half the chunks takes twice as long to fill, of a quarter four times.
+        return _part_lost(found, quarter) / 3 <= 2 * WORTH_OF_HALF
 
     def _is_good(self, count: int, worth: float) -> bool:
         """Whether so many chunks are the best so far: if all more take not that much less."""
