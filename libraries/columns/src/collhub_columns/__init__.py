@@ -32,6 +32,7 @@ from collhub_columns.levels import Order, topological_levels
 from collhub_columns.pairs import NodePairs
 from collhub_columns.parts import chain_cover, connected_parts, values_of_single_keys
 from collhub_columns.paths import ArcGroups, Arcs
+from collhub_columns.sorting import stable_order, stable_order_by
 from collhub_columns.tables import ColumnTable, RankTable
 
 __all__ = [
@@ -69,6 +70,8 @@ __all__ = [
     "run_mask",
     "run_starts",
     "sorted_ordinals",
+    "stable_order",
+    "stable_order_by",
     "topological_levels",
     "values_of_single_keys",
 ]  # fmt: skip

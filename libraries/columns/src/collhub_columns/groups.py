@@ -12,6 +12,8 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from collhub_columns.sorting import stable_order
+
 Int64Array = npt.NDArray[np.int64]
 Int32Array = npt.NDArray[np.int32]
 UInt8Array = npt.NDArray[np.uint8]
@@ -113,7 +115,7 @@ def ordinals(keys: IntArray) -> Int64Array:
     """For every row, how many rows of the same key stand before it; keys in any order."""
     if is_sorted(keys):
         return sorted_ordinals(keys)
-    order = np.argsort(keys, kind="stable")
+    order = stable_order(keys)
     # Numbered where keys stand together, then put back to where each row came from.
     found = np.empty(len(keys), np.int64)
     found[order] = sorted_ordinals(keys[order])
@@ -146,7 +148,7 @@ def csr(keys: IntArray, values: Int64Array, count: int) -> tuple[Int64Array, Int
     """(indptr, values in group order) by `keys`; within a group the given order is kept."""
     if not is_sorted(keys):
         # Stable, so that the given order stays within a group.
-        values = values[np.argsort(keys, kind="stable")]
+        values = values[stable_order(keys)]
     return group_pointer(keys, count), values
 
 

@@ -6,7 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
-from collhub_columns import BoolArray, ColumnTable, Int64Array, ordinals, run_mask
+from collhub_columns import (
+    BoolArray,
+    ColumnTable,
+    Int64Array,
+    ordinals,
+    run_mask,
+    stable_order_by,
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -68,7 +75,7 @@ def _numbers_within_pairs(pair: Int64Array, link: Int64Array) -> Int64Array:
     `pair`: one number a pair.
     """
     # A link may be of several pairs, where it is the first one of their routes.
-    order = np.lexsort((link, pair))
+    order = stable_order_by(pair, link)
     pair, link = pair[order], link[order]
     is_new = run_mask(pair, link)
     number = ordinals(pair[is_new])

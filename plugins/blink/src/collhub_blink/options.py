@@ -50,9 +50,15 @@ class BlinkOptions:
     # Counted in steps, at most 1e15 of them: far below what an int64 holds.
     time_limit: float = option(
         OptionType.FLOAT,
-        10.0,
+        1.0,
         "seconds for proofs of fewest trees, counted as a million search steps each "
         "so that results repeat",
         minimum=0,
         maximum=1e9,
+    )
+    within: float = option(
+        OptionType.TIME,
+        0.0,
+        "time that is reached already, as 662us: what cannot be faster is not refined (0: none)",
+        minimum=0,
     )

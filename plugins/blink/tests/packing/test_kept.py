@@ -62,7 +62,7 @@ def test_another_size_takes_what_is_kept() -> None:
         {"seed": 3},
         {"seeds": 2},
         {"depth": 2},
-        {"time_limit": 1.0},
+        {"time_limit": 3.0},
     ],
     ids=str,
 )

@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from blink_requests import MIB, synthesized
 from collhub_blink.options import BlinkOptions
+from collhub_blink.packing.packings import PlacedPacking
 from collhub_blink.packing.task import PackingTask
-from collhub_blink.scheduling.schedules import finest, halved, rough, schedule, without_turns
+from collhub_blink.scheduling.fastest import fastest
+from collhub_blink.scheduling.schedules import (
+    Scheduled,
+    halved,
+    most_chunks,
+    rough,
+    schedule,
+    with_chunks,
+    without_turns,
+)
 from collhub_blink.synthesize import packings_of
 
 import hub_core
@@ -23,11 +35,16 @@ def _task(topology: str) -> PackingTask:
     return PackingTask.of(request, BlinkOptions())
 
 
+def _finest(task: PackingTask, packing: PlacedPacking) -> Scheduled:
+    found = with_chunks(task, packing, most_chunks(task, packing))
+    assert found is not None
+    return found
+
+
 def test_rough_schedules_have_a_quarter_of_the_finest_chunks() -> None:
     task = _task("dgx-a100")
     packing = packings_of(task)[0]
-    most = finest(task, packing)
-    assert most is not None
+    most = _finest(task, packing)
     quarter, half = rough(task, packing), halved(task, packing, most)
     assert quarter is not None
     assert half is not None
@@ -37,8 +54,7 @@ def test_rough_schedules_have_a_quarter_of_the_finest_chunks() -> None:
 def test_the_chosen_chunks_cost_less_than_a_percent() -> None:
     task = _task("dgx1v")
     for packing in packings_of(task):
-        most, found = finest(task, packing), schedule(task, packing)
-        assert most is not None
+        most, found = _finest(task, packing), schedule(task, packing)
         assert found is not None
         assert found.chunks <= most.chunks
         assert found.pipeline.time_ps <= 1.01 * most.pipeline.time_ps
@@ -51,6 +67,30 @@ def test_without_turns_the_same_messages_are_sent() -> None:
     free = without_turns(found)
     assert (found.has_turns, free.has_turns) == (True, False)
     assert (free.pipeline.transfers.start == found.pipeline.transfers.start).all()
+
+
+def test_schedules_that_are_alike_are_judged_once() -> None:
+    task = _task("dgx-a100")
+    packing = packings_of(task)[0]
+    judged: list[Scheduled] = []
+
+    def judge(packing: PlacedPacking, scheduled: Scheduled) -> int:
+        judged.append(scheduled)
+        return scheduled.pipeline.time_ps // 1000
+
+    fastest(task, [packing, replace(packing, method="another name")], judge)
+    rough_chunks = judged[0].chunks
+    assert [each.has_turns for each in judged if each.chunks == rough_chunks] == [True, False]
+
+
+def test_what_is_not_faster_than_a_time_that_is_reached_stays_rough() -> None:
+    task = replace(_task("mesh:4x4"), collective_bytes=4 * MIB)
+    packing = packings_of(task)[0]
+    finer = schedule(task, packing)
+    assert finer is not None
+    rougher = schedule(replace(task, within_ns=1.0), packing)
+    assert rougher is not None
+    assert rougher.chunks < finer.chunks
 
 
 def test_what_goes_without_turns_behind_switches_is_right() -> None:

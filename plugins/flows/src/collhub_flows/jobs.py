@@ -14,6 +14,7 @@ from collhub_columns import (
     expanded_ranges,
     inverse,
     row_pointer,
+    stable_order,
 )
 from collhub_packing.picoseconds import PICOSECONDS, whole_picoseconds
 
@@ -102,9 +103,13 @@ class FlowJobs:
         least = self.time_ps(start)
         failures = 0
         for _ in range(_PASSES):
+            before = start
             # What ended last starts first on the way back.
             back = turned._starts(turned._rank(-(start + self.arrival)[::-1]))
             start = self._starts(self._rank(-(back + turned.arrival)[::-1]))
+            # The next pass would lead here again.
+            if np.array_equal(start, before):
+                return
             yield start
             failures = 0 if self.time_ps(start) < least else failures + 1
             least = min(least, self.time_ps(start))
@@ -155,7 +160,7 @@ class FlowJobs:
         """Place of each job by these keys, the first one first, then by its way round."""
         order = self.around
         for key in reversed(keys):
-            order = order[np.argsort(key[order], kind="stable")]
+            order = order[stable_order(key[order])]
         return inverse(order)
 
 

@@ -12,8 +12,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from collhub_columns import BoolArray, Int64Array
-from collhub_packing.compiling import kernel, part
+from collhub_columns import BoolArray, Int64Array, first_positions
+from collhub_packing.compiling import lean_kernel, lean_part
 
 
 class _Heaps(NamedTuple):
@@ -23,151 +23,86 @@ class _Heaps(NamedTuple):
     items: Int64Array
 
 
-@part
-def _precedes(heaps: _Heaps, place: int, other: int) -> bool:
-    """Whether the entry at a place goes before another one."""
-    if heaps.keys[place] != heaps.keys[other]:
-        return bool(heaps.keys[place] < heaps.keys[other])
-    return bool(heaps.items[place] < heaps.items[other])
+@lean_part
+def _precedes(key: int, item: int, other_key: int, other_item: int) -> bool:
+    """Whether an entry goes before another one."""
+    return key < other_key or (key == other_key and item < other_item)
 
 
-@part
-def _swap(heaps: _Heaps, place: int, other: int) -> None:
-    key, item = heaps.keys[place], heaps.items[place]
-    heaps.keys[place] = heaps.keys[other]
-    heaps.items[place] = heaps.items[other]
-    heaps.keys[other] = key
-    heaps.items[other] = item
-
-
-@part
+@lean_part
 def _push(heaps: _Heaps, base: int, size: int, key: int, item: int) -> None:
-    """Add an entry to the heap of `size` entries from `base` on."""
-    heaps.keys[base + size] = key
-    heaps.items[base + size] = item
+    """Add an entry to the heap of `size` entries from `base` on: those above it move down."""
+    keys, items = heaps.keys, heaps.items
     place = size
     while place > 0:
         above = (place - 1) >> 1
-        if _precedes(heaps, base + above, base + place):
+        if _precedes(keys[base + above], items[base + above], key, item):
             break
-        _swap(heaps, base + above, base + place)
+        keys[base + place] = keys[base + above]
+        items[base + place] = items[base + above]
         place = above
+    keys[base + place] = key
+    items[base + place] = item
 
 
-@part
+@lean_part
 def _popped(heaps: _Heaps, base: int, size: int) -> int:
     """Take the item of the first entry out of the heap from `base` on, of `size` entries."""
-    top = heaps.items[base]
+    keys, items = heaps.keys, heaps.items
+    top = items[base]
     last = size - 1
-    heaps.keys[base] = heaps.keys[base + last]
-    heaps.items[base] = heaps.items[base + last]
+    key, item = keys[base + last], items[base + last]
     place, below = 0, 1
     while below < last:
-        # The smaller one of the two below moves up.
-        if below + 1 < last and _precedes(heaps, base + below + 1, base + below):
+        # The smaller one of the two below moves up, until the last entry fits.
+        one, other = base + below, base + below + 1
+        if below + 1 < last and _precedes(keys[other], items[other], keys[one], items[one]):
             below += 1
-        if _precedes(heaps, base + place, base + below):
+        if _precedes(key, item, keys[base + below], items[base + below]):
             break
-        _swap(heaps, base + place, base + below)
+        keys[base + place] = keys[base + below]
+        items[base + place] = items[base + below]
         place = below
         below = 2 * place + 1
+    keys[base + place] = key
+    items[base + place] = item
     return int(top)
 
 
-class _Lines(NamedTuple):
-    """What waits for every link: a heap each, from `begin` on, of `size`; int64 by link.
+class _Jobs(NamedTuple):
+    """What is to be done; int64 and bool arrays that are only read: see `list_starts`."""
 
-    `free`: when the link is free.
+    link: Int64Array
+    indptr: Int64Array
+    following: Int64Array
+    busy: Int64Array
+    arrival: Int64Array
+    rank: Int64Array
+    is_forwarded: BoolArray
+
+
+class _State(NamedTuple):
+    """How far the schedule is.
+
+    `start`: of every job, -1: not yet. `waits`: how many others a job still waits for; `ready`:
+    the last arrival of those that it waited for. What waits for link l is a heap of `lines` at
+    `line_begin[l]`, `line_size[l]` long; `free`: when the link is free. An event is a job that
+    becomes ready, or a link that becomes free: what has a number behind those of all jobs.
+    `touched`: links to look at in this instant.
     """
 
-    heaps: _Heaps
-    begin: Int64Array
-    size: Int64Array
+    start: Int64Array
+    waits: Int64Array
+    ready: Int64Array
+    lines: _Heaps
+    line_begin: Int64Array
+    line_size: Int64Array
     free: Int64Array
+    events: _Heaps
+    touched: Int64Array
+    is_touched: BoolArray
 
 
-@part
-def _empty_lines(link: Int64Array, num_links: int) -> _Lines:
-    """Lines with room for all jobs of each link."""
-    count = len(link)
-    begin = np.zeros(num_links + 1, np.int64)
-    for job in range(count):
-        begin[link[job] + 1] += 1
-    for place in range(num_links):
-        begin[place + 1] += begin[place]
-    heaps = _Heaps(np.empty(count, np.int64), np.empty(count, np.int64))
-    size = np.zeros(num_links, np.int64)
-    free = np.zeros(num_links, np.int64)
-    return _Lines(heaps, begin, size, free)
-
-
-@part
-def _line_up(lines: _Lines, used: int, key: int, job: int) -> None:
-    """Let a job wait for a link."""
-    begin = lines.begin[used]
-    size = lines.size[used]
-    _push(lines.heaps, begin, size, key, job)
-    lines.size[used] += 1
-
-
-@part
-def _line_up_first(lines: _Lines, link: Int64Array, waits: Int64Array, rank: Int64Array) -> None:
-    """Let all jobs wait that are ready at the beginning."""
-    count = len(link)
-    by_rank = np.empty(count, np.int64)
-    for job in range(count):
-        by_rank[rank[job]] = job
-    # Sorted entries stay where a heap takes them in.
-    for place in range(count):
-        job = by_rank[place]
-        if waits[job] == 0:
-            _line_up(lines, link[job], place, job)
-
-
-@part
-def _next_job(lines: _Lines, used: int, now: int) -> int:
-    """Take the job that a link begins now out of its line; -1 for none."""
-    if lines.free[used] > now:
-        return -1
-    if lines.size[used] == 0:
-        return -1
-    begin = lines.begin[used]
-    size = lines.size[used]
-    job = _popped(lines.heaps, begin, size)
-    lines.size[used] -= 1
-    return job
-
-
-@part
-def _counts_of(following: Int64Array, count: int) -> Int64Array:
-    """How often each job is named."""
-    counts = np.zeros(count, np.int64)
-    for job in following:
-        counts[job] += 1
-    return counts
-
-
-@part
-def _arrive(
-    behind: Int64Array,
-    then: int,
-    ready: Int64Array,
-    waits: Int64Array,
-    events: _Heaps,
-    num_events: int,
-) -> int:
-    """Number of events after jobs have been told of an arrival: those that wait no more are one."""
-    for after in behind:
-        # The last one that it waits for need not be the last to arrive.
-        ready[after] = max(ready[after], then)
-        waits[after] -= 1
-        if waits[after] == 0:
-            _push(events, 0, num_events, ready[after], after)
-            num_events += 1
-    return num_events
-
-
-@kernel
 def list_starts(
     link: Int64Array,
     indptr: Int64Array,
@@ -184,48 +119,84 @@ def list_starts(
     smaller goes first, where the job is not `is_forwarded` by a switch.
     """
     count = len(link)
-    start = np.full(count, -1, np.int64)
-    lines = _empty_lines(link, num_links)
-    waits = _counts_of(following, count)
-    ready = np.zeros(count, np.int64)
-    _line_up_first(lines, link, waits, rank)
-    # A job becomes ready, or a link free: what has a number from `count` on.
-    room = count + num_links
-    events = _Heaps(np.empty(room, np.int64), np.empty(room, np.int64))
-    num_events = 0
-    # At time 0 every link may begin.
-    touched = np.arange(num_links)
-    is_touched = np.ones(num_links, np.bool_)
-    num_touched = num_links
-    now = 0
+    by_rank = np.empty(count, np.int64)
+    by_rank[rank] = np.arange(count)
+    state = _State(
+        start=np.full(count, -1, np.int64),
+        waits=np.bincount(following, minlength=count).astype(np.int64),
+        ready=np.zeros(count, np.int64),
+        lines=_Heaps(np.empty(count, np.int64), np.empty(count, np.int64)),
+        line_begin=first_positions(np.bincount(link, minlength=num_links)),
+        line_size=np.zeros(num_links, np.int64),
+        free=np.zeros(num_links, np.int64),
+        events=_Heaps(np.empty(count + num_links, np.int64), np.empty(count + num_links, np.int64)),
+        # At time 0 every link may begin.
+        touched=np.arange(num_links),
+        is_touched=np.ones(num_links, np.bool_),
+    )
+    _run(_Jobs(link, indptr, following, busy, arrival, rank, is_forwarded), state, by_rank)
+    return state.start
+
+
+@lean_kernel
+def _run(jobs: _Jobs, state: _State, by_rank: Int64Array) -> None:
+    """Let all jobs happen; `by_rank`: the jobs in the order of their ranks."""
+    count, num_touched = len(jobs.link), len(state.touched)
+    # Sorted entries stay where a heap takes them in.
+    for place in range(count):
+        job = by_rank[place]
+        if state.waits[job] == 0:
+            _line_up(state, jobs.link[job], place, job)
+    now, num_events = 0, 0
     while True:
         for place in range(num_touched):
-            used = touched[place]
-            is_touched[used] = False
-            job = _next_job(lines, used, now)
-            if job < 0:
-                continue
-            start[job] = now
-            free = now + busy[job]
-            lines.free[used] = free
-            _push(events, 0, num_events, free, used + count)
-            num_events += 1
-            behind = following[indptr[job] : indptr[job + 1]]
-            num_events = _arrive(behind, now + arrival[job], ready, waits, events, num_events)
+            used = state.touched[place]
+            state.is_touched[used] = False
+            num_events = _begin_next(jobs, state, used, now, num_events)
         if num_events == 0:
-            return start
-        now = events.keys[0]
+            return
+        now = state.events.keys[0]
         num_touched = 0
         # The choice waits until all of this instant is known.
-        while num_events > 0 and events.keys[0] == now:
-            what = _popped(events, 0, num_events)
+        while num_events > 0 and state.events.keys[0] == now:
+            what = _popped(state.events, 0, num_events)
             num_events -= 1
             used = what - count
             if what < count:
-                used = link[what]
-                key = now if is_forwarded[what] else rank[what]
-                _line_up(lines, used, key, what)
-            if not is_touched[used]:
-                is_touched[used] = True
-                touched[num_touched] = used
+                used = jobs.link[what]
+                key = now if jobs.is_forwarded[what] else jobs.rank[what]
+                _line_up(state, used, key, what)
+            if not state.is_touched[used]:
+                state.is_touched[used] = True
+                state.touched[num_touched] = used
                 num_touched += 1
+
+
+@lean_part
+def _line_up(state: _State, used: int, key: int, job: int) -> None:
+    """Let a job wait for a link."""
+    _push(state.lines, state.line_begin[used], state.line_size[used], key, job)
+    state.line_size[used] += 1
+
+
+@lean_part
+def _begin_next(jobs: _Jobs, state: _State, used: int, now: int, num_events: int) -> int:
+    """Let a link that is free begin the first job of its line; the number of events then."""
+    if state.free[used] > now or state.line_size[used] == 0:
+        return num_events
+    job = _popped(state.lines, state.line_begin[used], state.line_size[used])
+    state.line_size[used] -= 1
+    state.start[job] = now
+    state.free[used] = now + jobs.busy[job]
+    _push(state.events, 0, num_events, state.free[used], used + len(jobs.link))
+    num_events += 1
+    then = now + jobs.arrival[job]
+    for place in range(jobs.indptr[job], jobs.indptr[job + 1]):
+        after = jobs.following[place]
+        # The last one that it waits for need not be the last to arrive.
+        state.ready[after] = max(state.ready[after], then)
+        state.waits[after] -= 1
+        if state.waits[after] == 0:
+            _push(state.events, 0, num_events, state.ready[after], after)
+            num_events += 1
+    return num_events

@@ -287,7 +287,9 @@ def _fastest_orders(problem: _Problem, paths: FlowPaths, jobs: FlowJobs) -> Iter
     # Of very many jobs one order has to do.
     if len(jobs.link) <= _MOST_JOBS:
         best = min(orders, key=jobs.time_ps)
-        starts.append(best)
+        # One schedule is judged once.
+        if not np.array_equal(best, by_pieces):
+            starts.append(best)
     network = problem.network
     demand = problem.demand
     for start in starts:

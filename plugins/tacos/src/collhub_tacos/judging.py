@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from collhub_columns import Int64Array, IntArray, expanded_ranges, run_starts
@@ -46,46 +47,51 @@ def whole_with_time(
     """Algorithm with all its steps, and its nanoseconds: the simulator's where that counts more."""
     if candidate.whole is not None:
         # Of what no own clock has put in time there is the simulator's word alone.
-        return candidate.whole, request.simulate(candidate.whole) or whole_ns(candidate.time_ps)
+        time_ns = candidate.whole_ns or request.simulate(candidate.whole)
+        return candidate.whole, time_ns or whole_ns(candidate.time_ps)
     transfers = candidate.transfers(None)
     algorithm = algorithm_for(setting, candidate, transfers, None)
     judged = judged_ns(setting, request, algorithm)
     return algorithm, judged or whole_ns(last_finish_ps(transfers))
 
 
-def candidate_time_ns(
-    setting: Setting, request: SynthesisRequest, candidate: SynthesisCandidate, *, is_alone: bool
-) -> int:
-    """What a form takes beside others, by the simulator where its word counts more."""
-    # Nothing to compare with, or too much to simulate.
-    if is_alone or candidate.num_transfers > MOST_JUDGED:
-        return whole_ns(candidate.time_ps)
-    _, time_ns = whole_with_time(setting, request, candidate)
-    return time_ns
+def judged_form(
+    setting: Setting, request: SynthesisRequest, candidate: SynthesisCandidate
+) -> tuple[int, SynthesisCandidate]:
+    """What a form takes beside others, by the simulator where its word counts more.
+
+    With the form as it was judged: its algorithm need not be made again.
+    """
+    # Too much to simulate.
+    if candidate.num_transfers > MOST_JUDGED:
+        return whole_ns(candidate.time_ps), candidate
+    algorithm, time_ns = whole_with_time(setting, request, candidate)
+    return time_ns, replace(candidate, whole=algorithm, whole_ns=time_ns)
 
 
-def compared_ps(
+def compared(
     setting: Setting, request: SynthesisRequest, candidate: SynthesisCandidate, limit_ps: int | None
-) -> int | None:
+) -> tuple[int | None, SynthesisCandidate]:
     """Picoseconds by which a candidate is compared; None where it is far above `limit_ps`.
 
     By the simulator, and what the fullest link gains as simulators drop fractions of nanoseconds:
     else the tiniest chunks would seem to take no time. None, too, for what has no time of its own
-    where there is no simulator.
+    where there is no simulator. With the candidate as it was judged.
     """
-    if candidate.whole is not None:
-        time_ns = request.simulate(candidate.whole)
-        algorithm = candidate.whole
-        return None if time_ns is None else 1000 * time_ns + _dropped_ps(setting, algorithm)
-    transfers = candidate.transfers(None)
-    own_ps = last_finish_ps(transfers)
-    if limit_ps is not None and own_ps > _HOPELESS * limit_ps:
-        return None
-    algorithm = algorithm_for(setting, candidate, transfers, None)
-    judged = judged_ns(setting, request, algorithm)
-    if judged is None:
-        return own_ps if candidate.is_timed else None
-    return 1000 * judged + _dropped_ps(setting, algorithm)
+    algorithm, own_ps = candidate.whole, None
+    if algorithm is None:
+        transfers = candidate.transfers(None)
+        own_ps = last_finish_ps(transfers)
+        if limit_ps is not None and own_ps > _HOPELESS * limit_ps:
+            return None, candidate
+        algorithm = algorithm_for(setting, candidate, transfers, None)
+        judged = judged_ns(setting, request, algorithm)
+    else:
+        judged = request.simulate(algorithm)
+    if judged is not None:
+        made = replace(candidate, whole=algorithm, whole_ns=judged)
+        return 1000 * judged + _dropped_ps(setting, algorithm), made
+    return (own_ps if candidate.is_timed else None), candidate
 
 
 def _dropped_ps(setting: Setting, algorithm: Algorithm) -> int:

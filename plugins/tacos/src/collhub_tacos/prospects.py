@@ -14,6 +14,9 @@ _OFTEN = 2
 _FASTER = 0.9
 # Numbers of pieces that differ by less say nothing of that.
 _APART = 1.5
+# Twice the pieces gain half as much once more where a pipeline fills: a way that is so far behind
+# after so many times its last gain does not catch up, either.
+_CATCHES_UP, _GAINS_LEFT = 1.02, 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +34,8 @@ class Way:
 class Prospects:
     """Times of ways by number of pieces.
 
-    A way has none left when it was far behind several times in a row, and gained little. The
-    fastest way of a number of pieces always goes on.
+    A way has none left when it was far behind several times in a row, and gained little; or behind
+    by more than what it may still gain. The fastest way of a number of pieces always goes on.
     """
 
     def __init__(self, far: float = _FAR) -> None:
@@ -54,8 +57,19 @@ class Prospects:
         tried = [rung for rung in sorted(self._times) if rung < pieces and way in self._times[rung]]
         if len(tried) < _OFTEN:
             return True
+        if not any(self._may_catch_up(way, tried, rung) for rung in tried[-_OFTEN:]):
+            return False
         behind = [self._behind(way, rung) for rung in tried[-_OFTEN:]]
         return min(behind) <= self._far or self._gains(way, tried)
+
+    def _may_catch_up(self, way: Way, tried: Sequence[int], rung: int) -> bool:
+        """Whether a way could reach what was the fastest, by what it had gained by then."""
+        time_ps, fewer = self._times[rung][way], [one for one in tried if one <= rung / _APART]
+        if not fewer or math.isinf(time_ps):
+            return True
+        gained_ps = max(0.0, self._times[fewer[-1]][way] - time_ps)
+        fastest_ps = min(self._times[rung].values())
+        return time_ps - _GAINS_LEFT * gained_ps <= _CATCHES_UP * fastest_ps
 
     def _behind(
         self,

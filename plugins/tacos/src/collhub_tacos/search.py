@@ -8,8 +8,9 @@ from functools import partial
 
 import numpy as np
 
+from collhub_tacos.bounds.form_bounds import two_phases_ps, whole_vector_ps
 from collhub_tacos.bounds.lower_bounds import lower_bounds_ps
-from collhub_tacos.judging import candidate_time_ns, compared_ps, is_judged
+from collhub_tacos.judging import compared, is_judged, judged_form
 from collhub_tacos.networks.link_network import LinkNetwork
 from collhub_tacos.phases.candidate import SynthesisCandidate
 from collhub_tacos.phases.forms import FORMS, ladder_of
@@ -98,11 +99,11 @@ class _BestCandidate:
         way, pieces = candidate.way, candidate.pieces
         if way is not None and not self.prospects.are_good(way, pieces):
             return
-        time_ps = compared_ps(self._setting, self._request, candidate, limit)
+        time_ps, judged = compared(self._setting, self._request, candidate, limit)
         if way is not None:
             self.prospects.note(way, pieces, time_ps)
         if time_ps is not None and self._is_worth(candidate, time_ps):
-            self._compared = time_ps, candidate
+            self._compared = time_ps, judged
 
     def _is_worth(
         self,
@@ -121,13 +122,15 @@ class _BestCandidate:
         candidates = list(self._by_form.values())
         if self._compared is not None:
             candidates.insert(0, self._compared[1])
-        is_alone = len(candidates) == 1
-        return min(
-            candidates,
-            key=lambda candidate: candidate_time_ns(
-                self._setting, self._request, candidate, is_alone=is_alone
-            ),
-        )
+        # Nothing to compare with.
+        if len(candidates) == 1:
+            return candidates[0]
+        least, fastest = judged_form(self._setting, self._request, candidates[0])
+        for candidate in candidates[1:]:
+            time_ns, judged = judged_form(self._setting, self._request, candidate)
+            if time_ns < least:
+                least, fastest = time_ns, judged
+        return fastest
 
 
 def _searches(setting: Setting, best: _BestCandidate) -> list[_FormSearch]:
@@ -143,16 +146,21 @@ def _searches(setting: Setting, best: _BestCandidate) -> list[_FormSearch]:
             )
         return [climb]
     forms: dict[str, _FormSearch] = {
-        "two-phase": climb,
-        "latency": partial(_on_one_tree, setting),
         "fused": partial(_on_many_trees, setting),
-        # Last, because others tell up to which size it can be the fastest.
+        "two-phase": climb,
+        "latency": partial(_on_one_tree, setting, None),
         "one-shot": partial(_in_one_phase, setting, best),
     }
     if method != "auto":
         return [forms[method]]
+    forms["two-phase"] = partial(_in_two_phases, setting, best)
+    forms["latency"] = partial(_on_one_tree, setting, best)
     if not _has_trees(setting):
         del forms["latency"], forms["fused"]
+    elif not _is_promising(setting):
+        del forms["fused"]
+    # What carries most is first, what serves the smallest sizes last: others tell up to which
+    # size it can be the fastest.
     return list(forms.values())
 
 
@@ -164,17 +172,36 @@ def _has_trees(setting: Setting) -> bool:
     return unsuitability(setting.network) is None and not setting.has_relays
 
 
-def _on_one_tree(setting: Setting, progress: Progress) -> Iterator[SynthesisCandidate]:
-    from collhub_tacos.phases.fused import latency
+def _is_promising(setting: Setting) -> bool:
+    from collhub_tacos.phases.fused import is_promising
 
-    yield latency(setting, progress)
+    return is_promising(setting)
 
 
 def _on_many_trees(setting: Setting, progress: Progress) -> Iterator[SynthesisCandidate]:
-    from collhub_tacos.phases.fused import fused, is_promising
+    from collhub_tacos.phases.fused import fused
 
-    if setting.method == "fused" or is_promising(setting):
-        yield fused(setting, progress)
+    yield fused(setting, progress)
+
+
+def _in_two_phases(
+    setting: Setting, best: _BestCandidate, progress: Progress
+) -> Iterator[SynthesisCandidate]:
+    """Candidates by growing number of chunks, unless what enters some NPU takes too long."""
+    limit = best.limit_ps()
+    if limit is None or two_phases_ps(setting) <= limit:
+        yield from _climb(setting, best, progress)
+
+
+def _on_one_tree(
+    setting: Setting, best: _BestCandidate | None, progress: Progress
+) -> Iterator[SynthesisCandidate]:
+    """The algorithm on one tree, unless a link that carries all data takes too long."""
+    from collhub_tacos.phases.fused import latency
+
+    limit = None if best is None else best.limit_ps()
+    if limit is None or whole_vector_ps(setting) <= limit:
+        yield latency(setting, progress)
 
 
 def _in_one_phase(

@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 import hub_core
 from collhub_tuning.options import AutoOptions
+from collhub_tuning.stopwatch import Stopwatch
 from hub_core import HubError, InputError, Registry, UsageError
 from hub_core.model import JsonValue
 from hub_core.plugin_api import SynthesisRequest, SynthesisResult, Synthesizer
 
 NAME = "auto"
+# The option of those who spend less where a time is reached already. They come last.
+_WITHIN = "within"
 # Of what does not fit, so much is told in one line.
 _MOST_REASONS, _MOST_NAMED = 4, 3
 
@@ -53,8 +56,8 @@ def synthesize(request: SynthesisRequest, options: AutoOptions) -> SynthesisResu
         is_interrupted = True
     if not found:
         raise InputError(f"no synthesizer fits: {_listed(failures)}", code="nothing-fits")
-    # Of equal ones the first, which is the same on every run.
-    best = min(found, key=lambda one: one.time_ns)
+    # Of equal ones the first by its place among all, which is the same on every run.
+    best = min(found, key=lambda one: (one.time_ns, names.index(one.name)))
     statistics = _statistics(best, found, len(names), is_interrupted)
     bounds = _bounds_ns(best, found)
     return replace(best.result, time_ns=best.time_ns, statistics=statistics, bounds_ns=bounds)
@@ -111,28 +114,52 @@ def _candidates(
 ) -> Iterator[_Candidate]:
     """Each candidate as it is made; the reason of those that do not fit is noted."""
     start = time.perf_counter()
-    for place, name in enumerate(names):
+    stopwatch = Stopwatch(request.simulate)
+    least_ns: int | None = None
+    for place, name in enumerate(_in_turn(names, registry)):
         if place and time.perf_counter() - start > budget_s:
             return
         request.progress(place / len(names), name)
         try:
-            result = _made(request, name, registry)
+            result = _made(request, name, registry, stopwatch, least_ns)
         except HubError as error:
             failures[name] = error.diagnostics[0].message if error.diagnostics else str(error)
             continue
-        judged = None if result.is_partial else request.simulate(result.algorithm)
-        yield _Candidate(name, result, judged or result.time_ns)
+        judged = None if result.is_partial else stopwatch.time_ns(result.algorithm)
+        time_ns = judged or result.time_ns
+        least_ns = time_ns if least_ns is None else min(least_ns, time_ns)
+        yield _Candidate(name, result, time_ns)
 
 
-def _made(request: SynthesisRequest, name: str, registry: Registry) -> SynthesisResult:
+def _in_turn(names: list[str], registry: Registry) -> list[str]:
+    """The candidates with those last that take a time that is reached already."""
+    return sorted(names, key=lambda name: _takes_a_time(name, registry))
+
+
+def _takes_a_time(name: str, registry: Registry) -> bool:
+    options = registry.find(Synthesizer, name).offer.options
+    return _WITHIN in {field.name for field in fields(options)}
+
+
+def _made(
+    request: SynthesisRequest,
+    name: str,
+    registry: Registry,
+    stopwatch: Stopwatch,
+    least_ns: int | None,
+) -> SynthesisResult:
+    """What a synthesizer makes; `least_ns`: the fastest of those before it."""
+    is_told = least_ns is not None and _takes_a_time(name, registry)
     return hub_core.synthesize(
         request.collective,
         request.topology,
         request.collective_bytes,
         name=name,
+        options={_WITHIN: f"{least_ns}ns"} if is_told else None,
         npus=request.npus,
         occupancy=request.occupancy,
         wanted=request.wanted,
+        judge=stopwatch.time_ns,
         registry=registry,
     )
 

@@ -12,8 +12,8 @@ from collhub_tuning.questions import (
     ComparisonQuestion,
     Measurement,
 )
+from collhub_tuning.stopwatch import Stopwatch
 from hub_core import Algorithm, HubError, Registry, Topology, UsageError
-from hub_core.model import placement_of
 from hub_core.verification import VerificationInput, verify_input
 
 # By so much the share of an algorithm's time may be later than its share of the bytes.
@@ -39,16 +39,16 @@ def measured(
     else:
         # What comes from another process can be written to; what is made anew cannot.
         topology = replace(network)
-    stopwatch = _Stopwatch(topology, question.backend, registry)
+    simulations = _Simulations(topology, question.backend, registry)
     try:
         if algorithm is None:
-            algorithm_at = _maker(compared, question, stopwatch)
+            algorithm_at = _maker(compared, question, simulations)
         else:
             ours = replace(algorithm, steps=replace(algorithm.steps))
             algorithm_at = _checked(compared.name, ours, question)
     except HubError as error:
         return _failures(compared, question, error)
-    found = {one.size: one for one in _all_sizes(compared, question, stopwatch, algorithm_at)}
+    found = {one.size: one for one in _all_sizes(compared, question, simulations, algorithm_at)}
     return [found[size] for size in question.sizes]
 
 
@@ -70,14 +70,14 @@ def verified_algorithm(
     registry: Registry,
 ) -> Algorithm:
     """The algorithm as it was made for one size and measured. Raises `HubError`."""
-    stopwatch = _Stopwatch(topology, question.backend, registry)
-    algorithm = _maker(compared, question, stopwatch)(size)
+    simulations = _Simulations(topology, question.backend, registry)
+    algorithm = _maker(compared, question, simulations)(size)
     _check(algorithm)
     return algorithm
 
 
-class _Stopwatch:
-    """Simulates algorithms, and keeps the fastest: a synthesizer has mostly asked for its time."""
+class _Simulations:
+    """Simulates algorithms at one size after the other."""
 
     def __init__(
         self,
@@ -88,8 +88,7 @@ class _Stopwatch:
         self.topology = topology
         self.backend = backend
         self.registry = registry
-        self._size = 0
-        self._fastest: tuple[int, Algorithm] | None = None
+        self._at: tuple[int, Stopwatch] | None = None
 
     def time_ns(
         self,
@@ -97,30 +96,15 @@ class _Stopwatch:
         size: int,
     ) -> int | None:
         """Nanoseconds at a size, None where a rank never finishes. Raises `HubError`."""
-        if size == self._size and self._fastest is not None:
-            time_ns, fastest = self._fastest
-            if _runs_alike(algorithm, fastest):
-                return time_ns
-        result = hub_core.simulate(
-            algorithm, self.topology, size, backend=self.backend, registry=self.registry
-        )
-        self._keep(algorithm, size, result.time_ns)
-        return result.time_ns
+        if self._at is None or self._at[0] != size:
+            self._at = size, Stopwatch(lambda each: self._simulated_ns(each, size))
+        return self._at[1].time_ns(algorithm)
 
-    def _keep(self, algorithm: Algorithm, size: int, time_ns: int | None) -> None:
-        if size != self._size:
-            self._size, self._fastest = size, None
-        if time_ns is None:
-            return
-        if self._fastest is None or time_ns < self._fastest[0]:
-            self._fastest = time_ns, algorithm
-
-
-def _runs_alike(algorithm: Algorithm, other: Algorithm) -> bool:
-    """Whether they are one algorithm, but for what is said of it."""
-    if algorithm.steps is not other.steps or algorithm.collective != other.collective:
-        return False
-    return placement_of(algorithm) == placement_of(other)
+    def _simulated_ns(self, algorithm: Algorithm, size: int) -> int | None:
+        topology, registry = self.topology, self.registry
+        return hub_core.simulate(
+            algorithm, topology, size, backend=self.backend, registry=registry
+        ).time_ns
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +128,7 @@ class _Timed:
 def _all_sizes(
     compared: ComparedAlgorithm,
     question: ComparisonQuestion,
-    stopwatch: _Stopwatch,
+    simulations: _Simulations,
     algorithm_at: Callable[[int], Algorithm],
 ) -> Iterator[Measurement]:
     """From the largest size down; an algorithm that scales is kept."""
@@ -154,7 +138,7 @@ def _all_sizes(
     for size in sorted(question.sizes, reverse=True):
         try:
             if kept is not None:
-                time_ns = stopwatch.time_ns(kept.algorithm, size)
+                time_ns = simulations.time_ns(kept.algorithm, size)
                 if kept.scales_to(size, time_ns):
                     is_new = False
                     yield Measurement(compared.name, size, time_ns, made_for=kept.size)
@@ -164,7 +148,7 @@ def _all_sizes(
             if verified is None or algorithm.steps.differences(verified.steps):
                 _check(algorithm)
             verified = algorithm
-            time_ns = stopwatch.time_ns(algorithm, size)
+            time_ns = simulations.time_ns(algorithm, size)
         except HubError as error:
             yield _failure(compared, size, error)
             continue
@@ -177,27 +161,27 @@ def _all_sizes(
 
 
 def _maker(
-    compared: ComparedAlgorithm, question: ComparisonQuestion, stopwatch: _Stopwatch
+    compared: ComparedAlgorithm, question: ComparisonQuestion, simulations: _Simulations
 ) -> Callable[[int], Algorithm]:
     """The algorithm by size. Raises `HubError` for a file that cannot be read or does not fit."""
     if compared.is_file:
-        return _checked(compared.name, _read(compared.name, stopwatch.registry), question)
-    return _of_synthesizer(compared.name, question, stopwatch)
+        return _checked(compared.name, _read(compared.name, simulations.registry), question)
+    return _of_synthesizer(compared.name, question, simulations)
 
 
 def _of_synthesizer(
-    name: str, question: ComparisonQuestion, stopwatch: _Stopwatch
+    name: str, question: ComparisonQuestion, simulations: _Simulations
 ) -> Callable[[int], Algorithm]:
     """Made for a size, since chunks depend on it."""
 
     def made(size: int) -> Algorithm:
         result = hub_core.synthesize(
             question.collective,
-            stopwatch.topology,
+            simulations.topology,
             size,
             name=name,
-            judge=lambda algorithm: stopwatch.time_ns(algorithm, size),
-            registry=stopwatch.registry,
+            judge=lambda algorithm: simulations.time_ns(algorithm, size),
+            registry=simulations.registry,
         )
         _check_modes(name, result.algorithm, question)
         return result.algorithm

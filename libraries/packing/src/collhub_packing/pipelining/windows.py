@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
-from collhub_columns import BoolArray, Int64Array, sorted_ordinals
+from collhub_columns import (
+    BoolArray,
+    Int64Array,
+    run_lengths,
+    run_starts,
+    sorted_ordinals,
+    stable_order_by,
+)
 
 # A runtime that holds more open at once gains little and needs as many buffers.
 _MOST_ON_THE_WAY = 12
@@ -26,7 +33,7 @@ def windows_of(
     if not len(link):
         return link
     # Link by link, in the order in which messages start.
-    order = np.lexsort((start, link))
+    order = stable_order_by(link, start)
     link = link[order]
     turn = sorted_ordinals(link)
     at_once = np.minimum(_most_at_once(link, start[order], finish[order]), limit)
@@ -44,6 +51,8 @@ def _most_at_once(link: Int64Array, start: Int64Array, finish: Int64Array) -> In
     # Messages of the link that have ended by then.
     before = np.searchsorted(ended, link * span + start, side="right")
     on_the_way = np.arange(len(link)) - before + 1
-    most = np.zeros(int(link[-1]) + 1, np.int64)
-    np.maximum.at(most, link, on_the_way)
-    return most[link]
+    first = run_starts(link)
+    most: Int64Array = np.repeat(
+        np.maximum.reduceat(on_the_way, first), run_lengths(first, len(link))
+    )
+    return most

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from collhub_columns import BoolArray, Int64Array, run_lengths, run_starts
+from collhub_columns import BoolArray, Int64Array, run_lengths, run_starts, stable_order
 
 from collhub_schedules.lowering.columns import RowPairs
 from collhub_schedules.lowering.message_ends import MessageEnds
@@ -60,7 +60,7 @@ class _LinkQueues:
         rows = np.flatnonzero(ends.is_send & (transfers.window[ends.transfer] > 0))
         link = transfers.link[ends.transfer[rows]]
         # Rows of a sender are in the order of time, which a stable sort keeps.
-        order = np.argsort(link, kind="stable")
+        order = stable_order(link)
         rows, link = rows[order], link[order]
         starts = run_starts(link)
         lengths = run_lengths(starts, len(link))

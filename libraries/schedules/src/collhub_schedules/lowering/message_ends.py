@@ -6,7 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from collhub_columns import BoolArray, ColumnTable, Int64Array, run_lengths, run_starts
+from collhub_columns import (
+    BoolArray,
+    ColumnTable,
+    Int64Array,
+    run_lengths,
+    run_starts,
+    stable_order,
+    stable_order_by,
+)
 
 from collhub_schedules.lowering.holders import ChunkHolders
 from collhub_schedules.transfers import Transfers
@@ -47,7 +55,7 @@ class MessageEnds(ColumnTable):
         is_send = end < count
 
         # What arrives at the moment of a departure can leave with it, so arrivals go first.
-        order = np.lexsort((is_send, time[end], rank[end]))
+        order = stable_order_by(rank[end], 2 * time[end] + is_send)
         end, is_send = end[order], is_send[order]
         transfer = end % max(count, 1)
         chunk = transfers.chunk[transfer]
@@ -88,7 +96,7 @@ def _last_arrivals(place: Int64Array, is_send: BoolArray) -> Int64Array:
     """
     # A stable sort by place keeps the order of time within each.
     rows = len(place)
-    order = np.argsort(place, kind="stable")
+    order = stable_order(place)
     starts = run_starts(place[order])
     first = np.repeat(starts, run_lengths(starts, rows))
 

@@ -167,7 +167,11 @@ def _link_search(problem: _SpanningProblem, weights: Sequence[int]) -> _LinkSear
     farther = np.maximum(problem.first, problem.second)
     order = np.lexsort((nearer, farther))
     capacities = problem.capacity[order].tolist()
-    families = [_sharers(capacity, weights, problem.is_full) for capacity in capacities]
+    # Links of a network have few capacities, and there are thousands of weight vectors.
+    family_of = {
+        capacity: _sharers(capacity, weights, problem.is_full) for capacity in set(capacities)
+    }
+    families = [family_of[capacity] for capacity in capacities]
     # A link that no set of trees fills, or fits on.
     if not all(families):
         return None

@@ -28,7 +28,8 @@ class PackingTask:
     """A synthesis request as packings and schedules take it.
 
     `depth`: the most hops of a tree, None for any. `chunks`: None to choose. `trees`: value of
-    the option. `budget`: what is left for proofs of fewest trees. `progress(fraction, what)`.
+    the option. `budget`: what is left for proofs of fewest trees. `within_ns`: a time that is
+    reached already, None for none. `progress(fraction, what)`.
     """
 
     collective: Collective
@@ -42,6 +43,7 @@ class PackingTask:
     depth: int | None
     trees: str
     budget: Budget
+    within_ns: float | None = None
     progress: Callable[[float, str], None] = field(default=lambda fraction, what: None)
 
     @classmethod
@@ -66,6 +68,8 @@ class PackingTask:
             depth=options.depth or None,
             trees=options.trees,
             budget=Budget(int(options.time_limit * STEPS_PER_SECOND)),
+            # 0 stands for none.
+            within_ns=options.within * 1e9 or None,
             progress=request.progress,
         )
 

@@ -22,7 +22,7 @@ _MOST_MESSAGES = 1 << 20
 _MOST_MESSAGES_THROUGH_SWITCHES = 1 << 18
 # Each chunk more costs steps, which all who work on the algorithm pay: they must save such parts of
 # the time. Where twice the chunks save 0.3 %, filling takes 0.6 %.
-_WORTH_OF_HALF, WORTH_OF_QUARTER = 3e-3, 5e-3
+WORTH_OF_HALF, WORTH_OF_QUARTER = 3e-3, 5e-3
 # As many messages of one link may be on their way at once, see
 # `collhub_schedules.Transfers.window`.
 _MOST_ON_THE_WAY = 12
@@ -44,8 +44,8 @@ class Scheduled:
 def schedule(task: PackingTask, packing: PlacedPacking) -> Scheduled | None:
     """The schedule with the stated number of chunks, or with about the best one.
 
-    None where the data is too small to share out. Ctrl-C ends the search; without a schedule it is
-    raised again.
+    A rougher one where that takes a time within which there is another algorithm. None where the
+    data is too small to share out. Ctrl-C ends the search; without a schedule it is raised again.
     """
     pipelining = pipelining_of(task, packing)
     if task.chunks is not None:
@@ -53,11 +53,25 @@ def schedule(task: PackingTask, packing: PlacedPacking) -> Scheduled | None:
         return Scheduled(task.chunks, pipelining.schedule(counts))
     search = _CountSearch(pipelining, packing.weights)
     try:
-        search.run()
+        search.run(fluid_ns(task, packing), task.within_ns)
     except KeyboardInterrupt:
         if search.best is None:
             raise
     return search.best
+
+
+def fluid_ns(task: PackingTask, packing: PlacedPacking) -> float:
+    """Nanoseconds of the data at the rate of a packing, without latency."""
+    return float(task.collective_bytes * 10**9 / packing.rate)
+
+
+def finest_ns(time_ns: float, flows_ns: float) -> float:
+    """About what four times the chunks would take at least.
+
+    `flows_ns`: what the data take at the rate of their packing; the rest of `time_ns` fills
+    pipelines, and shrinks in proportion at best.
+    """
+    return flows_ns + (time_ns - flows_ns) / 4
 
 
 def rough(task: PackingTask, packing: PlacedPacking) -> Scheduled | None:
@@ -68,12 +82,14 @@ def rough(task: PackingTask, packing: PlacedPacking) -> Scheduled | None:
     return search.with_chunks(max(1, quarter))
 
 
-def finest(task: PackingTask, packing: PlacedPacking) -> Scheduled | None:
-    """The schedule with the most chunks that make sense."""
-    pipelining = pipelining_of(task, packing)
-    search = _CountSearch(pipelining, packing.weights)
-    most = search.most()
-    return search.with_chunks(most)
+def most_chunks(task: PackingTask, packing: PlacedPacking) -> int:
+    """The most chunks that make sense, at least 1."""
+    return _CountSearch(pipelining_of(task, packing), packing.weights).most()
+
+
+def with_chunks(task: PackingTask, packing: PlacedPacking, chunks: int) -> Scheduled | None:
+    """The schedule with so many chunks, None where that makes no sense."""
+    return _scheduled(pipelining_of(task, packing), packing.weights, chunks)
 
 
 def halved(task: PackingTask, packing: PlacedPacking, found: Scheduled) -> Scheduled | None:
@@ -119,19 +135,39 @@ class _CountSearch:
     ) -> None:
         self._pipelining = pipelining
         self._weights = weights
+        self._made: dict[int, Scheduled | None] = {}
         self.best: Scheduled | None = None
 
-    def run(self) -> None:
+    def run(self, flows_ns: float, within_ns: float | None) -> None:
         """From the most chunks on ever fewer: quarters, while that costs little, then a half.
 
         In large data the most are mostly the best, so that few schedules are made. Times of few
-        chunks are too uneven to tell those of many.
+        chunks are too uneven to tell those of many. `flows_ns`, `within_ns`: the time at the rate
+        of the packing, and one that is reached already.
         """
         count = self.most()
+        quarter = self.with_chunks(count // 4)
+        if quarter is not None:
+            time_ns = quarter.pipeline.time_ps / 1000
+            is_as_good = time_ns <= (1 + WORTH_OF_QUARTER) * flows_ns
+            is_too_late = within_ns is not None and finest_ns(time_ns, flows_ns) >= within_ns
+            if is_too_late:
+                self.best = quarter
+                return
+            # As good as any, without a look at what more chunks take.
+            count = quarter.chunks if is_as_good else count
         while count and self._is_good(count, WORTH_OF_QUARTER):
             count //= 4
-        if self.best is not None:
-            self._is_good(self.best.chunks // 2, _WORTH_OF_HALF)
+        if self.best is not None and self._may_half_do(self.best):
+            self._is_good(self.best.chunks // 2, WORTH_OF_HALF)
+
+    def _may_half_do(self, found: Scheduled) -> bool:
+        """Whether half of the chunks may be as good, by what a quarter of them has lost."""
+        quarter = self._made.get(found.chunks // 4)
+        if quarter is None:
+            return True
+        # A pipeline of half the chunks takes twice as long to fill, of a quarter four times.
+        return _part_lost(found, quarter) / 3 <= 2 * WORTH_OF_HALF
 
     def _is_good(self, count: int, worth: float) -> bool:
         """Whether so many chunks are the best so far: if all more take not that much less."""
@@ -146,7 +182,9 @@ class _CountSearch:
 
     def with_chunks(self, count: int) -> Scheduled | None:
         """The schedule with so many chunks, None where that makes no sense."""
-        return _scheduled(self._pipelining, self._weights, count)
+        if count not in self._made:
+            self._made[count] = _scheduled(self._pipelining, self._weights, count)
+        return self._made[count]
 
     def most(self) -> int:
         """The most chunks that make sense, at least 1, by bisection."""

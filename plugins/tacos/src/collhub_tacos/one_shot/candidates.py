@@ -9,6 +9,7 @@ import numpy as np
 from collhub_columns import expanded_ranges
 from collhub_schedules import Chunks, Transfers
 
+from collhub_tacos.bounds.form_bounds import whole_vector_ps
 from collhub_tacos.networks.path_network import links_of_arcs
 from collhub_tacos.one_shot.in_trees import InTrees, in_trees
 from collhub_tacos.one_shot.partial_sums import PartialSums, partial_sums
@@ -45,6 +46,10 @@ def one_shot(
     None where the fullest link alone takes longer than `limit_ps()`, the fastest time so far.
     """
     progress(0.0, _WORK)
+    limit = limit_ps()
+    # Every NPU but the last sends whole vectors: that needs no trees to be told.
+    if limit is not None and whole_vector_ps(setting) > limit:
+        return
     trees = in_trees(setting.network, setting.link_times(1))
     if not trees.connects_all:
         return

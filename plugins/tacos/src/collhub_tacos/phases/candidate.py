@@ -21,7 +21,8 @@ class SynthesisCandidate:
 
     `transfers(nodes)`: all of them, or those that touch some nodes. `replay(progress)`: check the
     whole on the synthesizer's own arrays, where not all steps are made; False where it cannot.
-    `whole`: the algorithm itself, where it does not follow from transfers. `is_timed`: whether the
+    `whole`: the algorithm itself, where it does not follow from transfers, or is known already;
+    `whole_ns`: its nanoseconds, where they are known. `is_timed`: whether the
     times take it into account that messages meet; else a simulator has to tell. `way`: where
     several numbers of pieces are tried.
     """
@@ -37,5 +38,6 @@ class SynthesisCandidate:
     details: Mapping[str, JsonValue] = field(default_factory=dict)
     is_interrupted: bool = False
     whole: Algorithm | None = None
+    whole_ns: int | None = None
     is_timed: bool = True
     way: Way | None = None

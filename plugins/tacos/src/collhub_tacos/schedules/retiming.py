@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-from collhub_columns import Int64Array, row_pointer
+from collhub_columns import Int64Array, row_pointer, stable_order_by
 from collhub_packing.compiling import kernel
 
 from collhub_tacos.networks.link_network import LinkTimes
@@ -30,7 +30,7 @@ def retimed(schedule: LinkSchedule, times: LinkTimes) -> LinkSchedule:
         return settled(schedule, times)
     turns = np.bincount(schedule.link, minlength=network.num_links)
     start = _earliest(
-        np.lexsort((schedule.finish, schedule.start)),
+        stable_order_by(schedule.start, schedule.finish),
         schedule.link,
         *_cells(schedule),
         times.busy,

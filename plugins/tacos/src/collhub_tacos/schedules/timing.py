@@ -11,6 +11,7 @@ from collhub_columns import (
     csr,
     group_pointer,
     inverse,
+    stable_order,
 )
 
 from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
@@ -36,8 +37,8 @@ def settled(schedule: LinkSchedule, times: LinkTimes) -> LinkSchedule:
     its source, for its turn on the link, and for the message `windows.windows` turns before it to
     arrive. Messages that meet at a switch wait in line.
     """
-    by_finish = np.argsort(schedule.finish, kind="stable")
-    by_start = by_finish[np.argsort(schedule.start[by_finish], kind="stable")]
+    by_finish = stable_order(schedule.finish)
+    by_start = by_finish[stable_order(schedule.start[by_finish])]
     waits = _waits(schedule)
     rank = inverse(by_start)
     start, finish = in_time(schedule.network, times, schedule.link, waits, rank, is_fixed=True)
@@ -53,7 +54,7 @@ def _waits(schedule: LinkSchedule) -> tuple[Int64Array, Int64Array]:
     from collhub_tacos.schedules.ordering import grouped, waits_within_chunks
 
     num_chunks = int(schedule.chunk.max(initial=0)) + 1
-    by_start = np.argsort(schedule.start, kind="stable")
+    by_start = stable_order(schedule.start)
     return waits_within_chunks(
         grouped(by_start, schedule.chunk, num_chunks),
         schedule.chunk,

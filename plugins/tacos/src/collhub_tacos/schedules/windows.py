@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from collhub_columns import Int64Array, sorted_ordinals
+from collhub_columns import Int64Array, sorted_ordinals, stable_order_by
 
 from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
 from collhub_tacos.networks.path_network import PathNetwork
@@ -57,7 +57,7 @@ def windows(
     """
     if not len(row):
         return window
-    order = np.lexsort((start, row))
+    order = stable_order_by(row, start)
     link = row[order]
     place = np.arange(len(row))
     turn = sorted_ordinals(link)
@@ -77,7 +77,8 @@ def windows(
 def _latest_so_far(link: Int64Array, finish: Int64Array) -> Int64Array:
     """Which of the messages of its link up to each one arrives last; rows stand by link."""
     place = np.arange(len(link))
-    by_finish = np.lexsort((place, finish, link))
+    # Of those that arrive at once the later one stands last.
+    by_finish = stable_order_by(link, finish)
     standing = np.empty(len(link), np.int64)
     standing[by_finish] = place
     latest: Int64Array = by_finish[np.maximum.accumulate(standing)]
