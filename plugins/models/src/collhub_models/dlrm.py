@@ -116,6 +116,7 @@ def _mlp(
     after: list[int] | tuple[()],
     before: list[int] | tuple[()],
 ) -> int:
+    """Work of layers that are as wide as stated; returns its node."""
     times = _BACKWARD if name.startswith("backward") else 1
     operations = times * sizes.operations(widths)
     touched = times * sizes.bytes(widths)

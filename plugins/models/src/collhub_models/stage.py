@@ -144,6 +144,7 @@ class StageProgram:
         return self._message(NodeKind.RECV, shift, microbatch, ())
 
     def _send(self, shift: int, microbatch: int) -> None:
+        """Send what a microbatch made to a neighbour."""
         # Nothing of this stage waits until it has arrived.
         self._message(NodeKind.SEND, shift, microbatch, self._flow)
 

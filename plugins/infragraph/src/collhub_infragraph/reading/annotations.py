@@ -34,6 +34,7 @@ def _pairs(
     value: Value,
     key: str,
 ) -> Iterator[tuple[str, str]]:
+    """Attributes with their values as texts, nothing where none is stated."""
     for entry in value.items_of(key):
         stated = entry.get("value")
         yield entry["attribute"].text(), "" if stated is None else str(stated.raw)

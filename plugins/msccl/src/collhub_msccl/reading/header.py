@@ -187,7 +187,9 @@ class _AttributeReader:
         return value
 
     def _warn(self, code: str, message: str) -> None:
+        """Add a warning at the line of the header."""
         self._findings.warn(code, message, self._line)
 
     def _error(self, code: str, message: str) -> None:
+        """Add an error at the line of the header."""
         self._findings.error(code, message, self._line)

@@ -36,6 +36,7 @@ def _check_blocks(
     plan: Plan,
     findings: PlanFindings,
 ) -> None:
+    """Refuse thread blocks with more operations than the executor has room for."""
     count = np.bincount(plan.operations.block, minlength=len(plan.blocks))
     for number, block in enumerate(plan.blocks):
         name = f"thread block {block.position}"
@@ -72,6 +73,7 @@ def _check_ranges(
     plan: Plan,
     findings: PlanFindings,
 ) -> None:
+    """Refuse operations with more ranges on a side than the executor has room for."""
     operands = plan.operands
     # The tables of both sides overrun by themselves.
     for side, key in ((0, "src_buff"), (1, "dst_buff")):
