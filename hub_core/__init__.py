@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         option_pairs,
         output_option,
         output_options,
+        parse_sizes,
         source_argument,
         strict_flag,
         verify_option,
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from hub_core.cli.command_context import CommandContext, OpenedInput, OutputTarget, WrittenFiles
     from hub_core.cli.command_group import CommandGroup
     from hub_core.cli.job_path import job_partners
+    from hub_core.cli.report_objects import diagnostic_object, loss_object
     from hub_core.documents.schema_check import first_violation
     from hub_core.documents.strict_json import json_document, parse_json_object
     from hub_core.documents.topologies import topology_to_json
@@ -81,12 +83,13 @@ __all__ = [
     "StepKind", "StepTable", "StepTableBuilder", "Topology", "TraceOptions", "UsageError",
     "VerifyReport", "Workload", "Written", "WrittenFiles", "__version__", "assign",
     "chakra_algorithm", "chakra_bytes", "chakra_nodes", "chakra_traces", "check_stdout",
-    "complete_offers", "discover", "execute", "first_violation", "force_flag", "format_option",
-    "from_option", "input_options", "installed_version", "job_partners", "json_document",
-    "json_flag", "names_from", "number_option", "offer_option", "option_pairs", "output_option",
-    "output_options", "parse_json_object", "parse_topology", "read", "read_topology",
-    "read_workload", "simulate", "source_argument", "start_engine", "strict_flag", "synthesize",
-    "topology_to_json", "transform", "verify", "verify_option", "write",
+    "complete_offers", "diagnostic_object", "discover", "execute", "first_violation",
+    "force_flag", "format_option", "from_option", "input_options", "installed_version",
+    "job_partners", "json_document", "json_flag", "loss_object", "names_from", "number_option",
+    "offer_option", "option_pairs", "output_option", "output_options", "parse_json_object",
+    "parse_sizes", "parse_topology", "read", "read_topology", "read_workload", "simulate",
+    "source_argument", "start_engine", "strict_flag", "synthesize", "topology_to_json",
+    "transform", "verify", "verify_option", "write",
 ]  # fmt: skip
 
 _HOMES = {
@@ -96,11 +99,12 @@ _HOMES = {
     "hub_core.cli.arguments": (
         "COLLECTIVE FILE Assignments OutputRequest assign check_stdout complete_offers force_flag "
         "format_option from_option input_options json_flag number_option offer_option option_pairs "
-        "output_option output_options source_argument strict_flag verify_option"
+        "output_option output_options parse_sizes source_argument strict_flag verify_option"
     ),
     "hub_core.cli.command_context": "CommandContext OpenedInput OutputTarget WrittenFiles",
     "hub_core.cli.command_group": "CommandGroup",
     "hub_core.cli.job_path": "job_partners",
+    "hub_core.cli.report_objects": "diagnostic_object loss_object",
     "hub_core.documents.schema_check": "first_violation",
     "hub_core.documents.strict_json": "json_document parse_json_object",
     "hub_core.documents.topologies": "topology_to_json",

@@ -26,6 +26,7 @@ _NETWORKS = (
 _NUMBERS = (1, 2, 3, 4, 5, 7)
 _BANDWIDTHS = ("1B/s", "1KB/s", "3MB/s", "50GB/s", "1TB/s", "999PB/s", "1GB/s,7GB/s")
 _LATENCIES = ("0ns", "1ps", "500ns", "1s", "1000000s")
+_ABILITIES = ("multicast", "reduce")
 _SIZES = (1, 2, 3, 7, 8, 63, 64, 1000, 1024, 1 << 20, (1 << 20) + 1, 1 << 30, 1 << 40)
 _KINDS = [kind for kind in CollectiveKind if kind is not CollectiveKind.CUSTOM]
 
@@ -66,6 +67,8 @@ def _drawn(draw: random.Random) -> Topology | None:
     if draw.random() < 0.3:
         npus = sorted(draw.sample(range(8), draw.randint(1, 4)))
         stated.append(f"npus={','.join(map(str, npus))}")
+    # Of networks without switches these are refused.
+    stated += [f"{ability}=true" for ability in _ABILITIES if draw.random() < 0.25]
     try:
         return hub_core.parse_topology(text + ("?" + "&".join(stated) if stated else ""))
     except HubError:

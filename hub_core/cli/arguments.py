@@ -14,6 +14,7 @@ import click
 
 from hub_core.model.diagnostics import UsageError, closest
 from hub_core.model.kinds import STANDARD_KINDS
+from hub_core.model.quantities import parse_size
 from hub_core.plugin_api.offers import Offer
 from hub_core.plugin_api.options import Option, OptionType
 from hub_core.plugin_api.reader import FormatReader
@@ -338,3 +339,22 @@ def _parsed_pairs(
             raise click.BadParameter(f"{key!r} is given twice", context, parameter)
         parsed[key] = value
     return parsed
+
+
+def parse_sizes(text: str) -> tuple[int, ...]:
+    """`1MiB`: that size.
+
+    `1MiB..1GiB`: from the first to the last, each twice the one before. Raises `UsageError`.
+    """
+    first, dots, last = text.partition("..")
+    sizes = [parse_size(first)]
+    if not dots:
+        return tuple(sizes)
+    end = parse_size(last)
+    if end < sizes[0]:
+        raise UsageError(
+            f"the range of sizes {text!r} ends below its start", cure="write for example 1MiB..1GiB"
+        )
+    while sizes[-1] * 2 <= end:
+        sizes.append(sizes[-1] * 2)
+    return tuple(sizes)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hub_core.cli.output import print_diagnostic, print_fields
-from hub_core.model.diagnostics import diagnostic_object
+from hub_core.cli.report_objects import diagnostic_object
 
 if TYPE_CHECKING:
     from hub_core.model import JsonValue

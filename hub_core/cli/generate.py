@@ -13,9 +13,9 @@ from hub_core.cli.arguments import (
     output_option,
     output_options,
 )
+from hub_core.cli.report_objects import loss_object
 from hub_core.cli.session import Session, written_paths
 from hub_core.cli.workloads import admit_workload
-from hub_core.model import loss_object
 from hub_core.plugin_api import WorkloadGenerator
 
 if TYPE_CHECKING:

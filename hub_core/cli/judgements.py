@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from hub_core.cli.output import print_diagnostic, print_json, print_line
+from hub_core.cli.report_objects import diagnostic_object
 from hub_core.model import Diagnostic, ExitCode, HubError, UsageError
-from hub_core.model.diagnostics import diagnostic_object
 
 if TYPE_CHECKING:
     from hub_core.model import JsonValue

@@ -16,8 +16,8 @@ from hub_core.cli.output import (
     print_table,
     progress,
 )
+from hub_core.cli.report_objects import diagnostic_object
 from hub_core.cli.session import Session
-from hub_core.model.diagnostics import diagnostic_object
 
 if TYPE_CHECKING:
     from hub_core.model import JsonValue

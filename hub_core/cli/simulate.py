@@ -16,22 +16,16 @@ from hub_core.cli.arguments import (
     assign,
     input_options,
     offer_option,
+    parse_sizes,
     source_argument,
 )
 from hub_core.cli.output import print_fields, print_json, print_line, print_table, progress
+from hub_core.cli.report_objects import diagnostic_object
 from hub_core.cli.session import Session
 from hub_core.cli.simulate_job import JobOutputs, refuse_overlap, simulate_workload
 from hub_core.cli.step_times import write_step_times
 from hub_core.cli.workloads import read_workload, warn_of_workload
-from hub_core.model import (
-    ExitCode,
-    UsageError,
-    format_bytes,
-    format_ranks,
-    format_time,
-    parse_sizes,
-)
-from hub_core.model.diagnostics import diagnostic_object
+from hub_core.model import ExitCode, UsageError, format_bytes, format_ranks, format_time
 from hub_core.plugin_api import Simulator, WorkloadSimulator
 
 if TYPE_CHECKING:

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hub_core.cli.output import print_fields, print_json, print_line, print_note, print_table
+from hub_core.cli.report_objects import diagnostic_object
 from hub_core.cli.step_times import write_step_times
 from hub_core.cli.workloads import LISTED
 from hub_core.model import ExitCode, UsageError, format_bytes, format_time
-from hub_core.model.diagnostics import diagnostic_object
 from hub_core.plugin_api import WorkloadRequest, WorkloadTimes
 
 if TYPE_CHECKING:

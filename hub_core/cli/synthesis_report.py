@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hub_core.cli.output import print_fields, print_json
-from hub_core.model import format_bytes, format_time, loss_object
-from hub_core.model.diagnostics import diagnostic_object
+from hub_core.cli.report_objects import diagnostic_object, loss_object
+from hub_core.model import format_bytes, format_time
 
 if TYPE_CHECKING:
     from hub_core.model import JsonValue

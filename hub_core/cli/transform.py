@@ -23,10 +23,10 @@ from hub_core.cli.arguments import (
 from hub_core.cli.pass_arguments import PassCommand, PassStep, pass_steps, shared_pairs
 from hub_core.cli.pass_moves import show_moves
 from hub_core.cli.placed_output import placed
+from hub_core.cli.report_objects import loss_object
 from hub_core.cli.search_workers import SearchWorkers, is_search
 from hub_core.cli.session import ChosenOutput, Session, written_paths
 from hub_core.cli.workloads import admit_workload, read_workload
-from hub_core.model import loss_object
 from hub_core.plugin_api import AlgorithmPass, Engine
 
 if TYPE_CHECKING:

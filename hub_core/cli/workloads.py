@@ -15,6 +15,7 @@ from hub_core.cli.output import (
     print_table,
     progress,
 )
+from hub_core.cli.report_objects import diagnostic_object
 from hub_core.model import (
     InputError,
     JobCollective,
@@ -24,7 +25,6 @@ from hub_core.model import (
     format_bytes,
     format_time,
 )
-from hub_core.model.diagnostics import diagnostic_object
 from hub_core.plugin_api import CheckRequest, Subject
 
 if TYPE_CHECKING:

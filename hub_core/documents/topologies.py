@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import NoReturn, TypeVar
 
@@ -65,6 +65,9 @@ def topology_to_json(topology: Topology) -> bytes:
         parts["dimensions"] = _lines(map(_dimension_object, topology.dimensions))
     if topology.groups:
         parts["groups"] = _compact(dict(topology.groups))
+    for key, switches in (("multicast", topology.multicast), ("reduce", topology.reduction)):
+        if switches:
+            parts[key] = _compact([int(switch) for switch in switches])
     parts["links"] = _lines(_link_objects(topology))
     body = ",\n".join(f'  "{key}": {parts[key]}' for key in sorted(parts))
     return f"{{\n{body}\n}}\n".encode("ascii")
@@ -145,18 +148,31 @@ def _topology(file: str, root: JsonObject, links: list[object] | None) -> Topolo
         for group, members in root.get("groups", {}).items()
     }
     build = partial(found.topology, dimensions=dimensions, node_names=nodes.names, groups=groups)
-    topology = _at(file, "$", build, name, nodes.npus, nodes.count)
-    differences = set() if regular is None else set(regular.differences(topology))
+    plain = _at(file, "$", build, name, nodes.npus, nodes.count)
+    multicast, reduction = (_switches(file, root, key, nodes) for key in ("multicast", "reduce"))
+    topology: Topology = _at(file, "$", replace, plain, multicast=multicast, reduction=reduction)
+    differences = set() if regular is None else set(regular.differences(plain))
     if differences - {"link_order", "node_names", "groups"}:
         message = "these are not the nodes and links that are stated"
         _fail(file, "$.dimensions", message, "leave dimensions out")
     return topology
 
 
-def _at(file: str, path: str, build: Callable[..., _Result], *arguments: object) -> _Result:
+def _switches(file: str, root: JsonObject, key: str, nodes: _Nodes) -> tuple[int, ...]:
+    """Switches that are listed under a key; `true` stands for all of them."""
+    stated = root.get(key, False)
+    if isinstance(stated, bool):
+        stated = range(nodes.npus, nodes.count) if stated else []
+    place = f"$.{key}"
+    return tuple(sorted({_at(file, place, nodes.number, one, nodes.count) for one in stated}))
+
+
+def _at(
+    file: str, path: str, build: Callable[..., _Result], *arguments: object, **named: object
+) -> _Result:
     """Call `build`, which complains without a place; what it finds wrong stands at `path`."""
     try:
-        return build(*arguments)
+        return build(*arguments, **named)
     except HubError as error:
         found = error.diagnostics[0]
         _fail(file, path, found.message, found.cure)

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
         PluginError,
         Severity,
         UsageError,
-        diagnostic_object,
     )
     from hub_core.model.findings import CAP, Findings
     from hub_core.model.kinds import (
@@ -44,7 +43,7 @@ if TYPE_CHECKING:
         ReduceOp,
         StepKind,
     )
-    from hub_core.model.losses import Loss, LossPolicy, apply_policy, loss_object
+    from hub_core.model.losses import Loss, LossPolicy, apply_policy
     from hub_core.model.messages import Messages, connection_keys, match_messages, pair_in_order
     from hub_core.model.placement import PLACEMENT, placed, placement_of
     from hub_core.model.quantities import (
@@ -53,7 +52,6 @@ if TYPE_CHECKING:
         format_time,
         parse_bandwidth,
         parse_size,
-        parse_sizes,
         parse_time,
     )
     from hub_core.model.rank_lists import format_ranks, parse_ranks
@@ -76,10 +74,9 @@ __all__ = [
     "LossyError", "MemoryLayout", "Messages", "NodeColumns", "NodeKind", "PluginError",
     "ProcessGroup", "Provenance", "ReduceOp", "Severity", "StepKind", "StepTable",
     "StepTableBuilder", "UsageError", "Workload", "action", "apply_policy", "connection_keys",
-    "describe", "diagnostic_object", "format_bandwidth", "format_bytes", "format_ranks",
-    "format_time", "loss_object", "match_messages", "message_bytes", "pair_in_order",
-    "parse_bandwidth", "parse_ranks", "parse_size", "parse_sizes", "parse_time", "placed",
-    "placement_of", "region",
+    "describe", "format_bandwidth", "format_bytes", "format_ranks", "format_time",
+    "match_messages", "message_bytes", "pair_in_order", "parse_bandwidth", "parse_ranks",
+    "parse_size", "parse_time", "placed", "placement_of", "region",
 ]  # fmt: skip
 
 _HOMES = {
@@ -89,19 +86,18 @@ _HOMES = {
     ),
     "hub_core.model.diagnostics": (
         "Diagnostic ExitCode HubError InputError Location LossyError PluginError Severity "
-        "UsageError diagnostic_object"
+        "UsageError"
     ),
     "hub_core.model.findings": "CAP Findings",
     "hub_core.model.kinds": (
         "Buffer CollectiveKind CollectiveTraits JobCollective NodeKind READING REDUCING ROOTED "
         "ReduceOp STANDARD_KINDS StepKind WRITING"
     ),
-    "hub_core.model.losses": "Loss LossPolicy apply_policy loss_object",
+    "hub_core.model.losses": "Loss LossPolicy apply_policy",
     "hub_core.model.messages": "Messages connection_keys match_messages pair_in_order",
     "hub_core.model.placement": "PLACEMENT placed placement_of",
     "hub_core.model.quantities": (
-        "format_bandwidth format_bytes format_time parse_bandwidth parse_size parse_sizes "
-        "parse_time"
+        "format_bandwidth format_bytes format_time parse_bandwidth parse_size parse_time"
     ),
     "hub_core.model.rank_lists": "format_ranks parse_ranks",
     "hub_core.model.steps": "COLUMN_DEFAULTS COLUMN_DTYPES StepTable StepTableBuilder",

@@ -8,7 +8,7 @@ from enum import IntEnum, StrEnum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from hub_core.model.algorithm import JsonValue
+    pass
 
 
 # Scripts rely on these numbers; sysexits.h has 70 for an internal error.
@@ -135,19 +135,3 @@ def closest(name: str, known: Iterable[str]) -> str:
 
     close = difflib.get_close_matches(name, sorted(set(known)), 1, 0.6)
     return f"did you mean {close[0]!r}?" if close else ""
-
-
-def diagnostic_object(diagnostic: Diagnostic) -> dict[str, JsonValue]:
-    """A finding as the reports carry it; parts of the location that are not known are null."""
-    place = diagnostic.location
-    return {
-        "code": diagnostic.code,
-        "severity": str(diagnostic.severity),
-        "message": diagnostic.message,
-        "cure": diagnostic.cure,
-        "file": place.file,
-        "line": place.line,
-        "byte": place.byte,
-        "rank": place.rank,
-        "step": place.step,
-    }

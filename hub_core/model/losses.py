@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from hub_core.model.diagnostics import Diagnostic, LossyError
 
 if TYPE_CHECKING:
-    from hub_core.model.algorithm import JsonValue
+    pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +29,6 @@ class Loss:
     def __str__(self) -> str:
         """One line for people."""
         return f"{self.feature} ({self.where}): {self.consequence}"
-
-
-def loss_object(loss: Loss) -> dict[str, JsonValue]:
-    """A loss as the reports carry it."""
-    return {"feature": loss.feature, "where": loss.where, "consequence": loss.consequence}
 
 
 class LossPolicy(StrEnum):

@@ -29,25 +29,6 @@ def parse_size(text: str) -> int:
     raise UsageError(message, cure="write for example 1MiB")
 
 
-def parse_sizes(text: str) -> tuple[int, ...]:
-    """`1MiB`: that size.
-
-    `1MiB..1GiB`: from the first to the last, each twice the one before. Raises `UsageError`.
-    """
-    first, dots, last = text.partition("..")
-    sizes = [parse_size(first)]
-    if not dots:
-        return tuple(sizes)
-    end = parse_size(last)
-    if end < sizes[0]:
-        raise UsageError(
-            f"the range of sizes {text!r} ends below its start", cure="write for example 1MiB..1GiB"
-        )
-    while sizes[-1] * 2 <= end:
-        sizes.append(sizes[-1] * 2)
-    return tuple(sizes)
-
-
 def parse_bandwidth(text: str) -> float:
     """Turn `50GB/s`, `400Gbit/s` into bytes per second. Raises `UsageError` for anything else."""
     factors = {**_BYTES, **_BITS}

@@ -31,7 +31,8 @@ def lower_bound_ns(
     Patarasuk and Yuan, JPDC 2009); and the least latency between two ranks of which one must hear
     of the other. A link to a rank carries nothing before the least latency from a rank through it
     has passed, a link from a rank nothing that could still arrive in less. Ranks are NPUs 0..n-1;
-    other NPUs and switches forward, they neither reduce nor multicast.
+    other NPUs forward, and switches multicast and reduce where the topology says so: then what all
+    ranks together send (receive) is no more than each must alone.
 
     It holds for links that are shared (not for the model congestion-unaware) and for exact times: a
     simulator that truncates every message's time to whole nanoseconds, as ASTRA-sim does, gains up
@@ -48,10 +49,12 @@ def lower_bound_ns(
     traffic = _traffic(collective, float(collective_bytes))
     if traffic is None or n < 2:
         return None if traffic is None else 0.0
+    received = float(traffic.ingress.sum()) if topology.reduction else traffic.total
+    sent = float(traffic.egress.sum()) if topology.multicast else traffic.total
     bounds = [
         _latency_bound(collective, topology),
-        _transfer_bound(topology, traffic.ingress, traffic.total, is_sending=False),
-        _transfer_bound(topology, traffic.egress, traffic.total, is_sending=True),
+        _transfer_bound(topology, traffic.ingress, received, is_sending=False),
+        _transfer_bound(topology, traffic.egress, sent, is_sending=True),
     ]
     return float(np.floor(max(bounds)))
 

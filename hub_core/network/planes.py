@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -30,14 +31,19 @@ def side_by_side(name: str, parts: Sequence[Topology]) -> Topology:
     nodes = npus
     links: list[Links] = []
     names = [first.node_name(npu) for npu in range(npus)]
+    multicast: list[int] = []
+    reduction: list[int] = []
     for plane, part in enumerate(with_links):
+        multicast += [switch + nodes - npus for switch in part.multicast]
+        reduction += [switch + nodes - npus for switch in part.reduction]
         links.append(_moved_links(part, plane, nodes - npus))
         nodes += part.num_nodes - npus
         names += _switch_names(part, plane, names)
     # Reversed, so that the first part that has a group wins.
     groups = {group: members for part in reversed(parts) for group, members in part.groups.items()}
     stated = tuple(names) if any(part.node_names for part in parts) else ()
-    return Links.joined(links).topology(name, npus, nodes, node_names=stated, groups=groups)
+    whole = Links.joined(links).topology(name, npus, nodes, node_names=stated, groups=groups)
+    return replace(whole, multicast=tuple(multicast), reduction=tuple(reduction))
 
 
 def _moved_links(part: Topology, plane: int, switches_before: int) -> Links:

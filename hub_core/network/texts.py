@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 from hub_core.model import UsageError, parse_bandwidth, parse_ranks, parse_time
@@ -33,8 +34,8 @@ class TopologyText:
     `text`: the whole, without `npus=...`; it becomes the topology's name. `name`: that of the
     builder. `argument`: what stands between `:` and `?`, such as `4x4`, or nothing. `bandwidths` in
     bytes/s and `latencies` in s, as stated, in order. `npus`: the NPUs to keep, None for all; the
-    caller of the builder does that. Raises `UsageError` for an unknown key, one that is stated
-    twice, and a value that is no quantity.
+    caller of the builder does that, as it declares that switches multicast or reduce. Raises
+    `UsageError` for an unknown key, one that is stated twice, and a value that is no quantity.
     """
 
     def __init__(self, text: str) -> None:
@@ -45,20 +46,36 @@ class TopologyText:
         self.bandwidths = tuple(parse_bandwidth(part) for part in stated.get("bandwidth", []))
         self.latencies = tuple(parse_time(part) for part in stated.get("latency", []))
         self.npus = parse_ranks(",".join(stated["npus"])) if "npus" in stated else None
+        for key in ("multicast", "reduce"):
+            if stated.get(key, ["true"]) != ["true"]:
+                raise self.error(f"{key} is not true", f"write {key}=true, or leave it out")
+        self.multicasts, self.reduces = "multicast" in stated, "reduce" in stated
 
     def _stated(self, query: str) -> dict[str, list[str]]:
         """The values of every key of the query."""
         stated: dict[str, list[str]] = {}
         for item in filter(None, query.split("&")):
             key, _, value = item.partition("=")
-            if key not in ("bandwidth", "latency", "npus"):
-                cure = "use bandwidth=..., latency=... and npus=..."
+            if key not in ("bandwidth", "latency", "npus", "multicast", "reduce"):
+                cure = "use bandwidth=..., latency=..., npus=..., multicast=true and reduce=true"
                 raise self.error(f"unknown key {key!r}", cure)
             if key in stated:
                 cure = "separate the values of several dimensions by commas"
                 raise self.error(f"{key} is stated twice", cure)
             stated[key] = value.split(",")
         return stated
+
+    def declared(self, topology: Topology) -> Topology:
+        """A topology whose switches multicast and reduce as stated. Raises `UsageError`."""
+        if not (self.multicasts or self.reduces):
+            return topology
+        switches = tuple(range(topology.num_npus, topology.num_nodes))
+        if not switches:
+            raise self.error(
+                "only switches multicast and reduce, and there are none", "leave it out"
+            )
+        multicast, reduction = switches * self.multicasts, switches * self.reduces
+        return replace(topology, multicast=multicast, reduction=reduction)
 
     def error(self, message: str, cure: str) -> UsageError:
         """An error that names the topology, to be raised by the caller."""
@@ -131,16 +148,17 @@ def build_topology(text: str, find_builder: Callable[[str], TopologyFunction]) -
     One value of bandwidth or latency holds for all dimensions, a comma-separated list states one
     each. Several regular dimensions are joined by `*`: `ring:4*switch:2`, or by `-` with the sizes
     behind: `ring-switch:4x2`. Defaults: 50GB/s and 500ns per link. `npus=0,2,4-7` keeps these NPUs
-    alone, renumbered in that order. `dgx1v+dgx1-pcie` puts networks on the same NPUs, one plane
-    each (`side_by_side`). Everything else is the work of the builder that `find_builder` returns
-    for its name. Raises `UsageError`, and what `find_builder` raises for an unknown name.
+    alone, renumbered in that order; with `multicast=true` or `reduce=true` all switches do that.
+    `dgx1v+dgx1-pcie` puts networks on the same NPUs, one plane each (`side_by_side`). Everything
+    else is the work of the builder that `find_builder` returns for its name. Raises `UsageError`,
+    and what `find_builder` raises for an unknown name.
     """
     if len(text) > MAX_TEXT:
         message = f"topology {text[:40]!r}...: more than {MAX_TEXT} characters"
         raise UsageError(message, cure="write a topology file")
     parts = []
     for part in map(TopologyText, PLANE_SEPARATOR.split(text)):
-        whole = _built(part, find_builder)
+        whole = part.declared(_built(part, find_builder))
         parts.append(whole if part.npus is None else whole.subset(part.npus))
     return parts[0] if len(parts) == 1 else side_by_side(text, parts)
 

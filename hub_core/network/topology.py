@@ -59,7 +59,8 @@ class Topology:
     network, empty otherwise. `node_names`: one per node or empty. `groups`: named lists of NPUs.
     `plane`: int64, by default 0: links of one number are a network of their own on the same NPUs,
     numbered from 0 without a gap. A message on channel c takes links of plane c modulo `num_planes`
-    alone. Raises `InputError` for what does not fit together.
+    alone. `multicast`, `reduction`: switches that send copies of a message on, and that add up
+    messages to one NPU (NVLS, SHARP). Raises `InputError` for what does not fit together.
     """
 
     name: str
@@ -73,6 +74,8 @@ class Topology:
     node_names: tuple[str, ...] = ()
     groups: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     plane: Int64Array = None  # type: ignore[assignment]
+    multicast: tuple[int, ...] = ()
+    reduction: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         # By default, one plane; the class is frozen for all others.
@@ -134,7 +137,7 @@ class Topology:
         return None
 
     def _groups_defect(self) -> str | None:
-        """Groups of what is no NPU, and dimensions of other sizes."""
+        """Groups of what is no NPU, dimensions of other sizes, and NPUs that multiply."""
         for group, members in self.groups.items():
             is_outside = any(not 0 <= member < self.num_npus for member in members)
             if is_outside or len(set(members)) != len(members):
@@ -142,6 +145,9 @@ class Topology:
         sizes = [dimension.size for dimension in self.dimensions]
         if sizes and math.prod(sizes) != self.num_npus:
             return f"the dimensions do not multiply to {self.num_npus} NPUs"
+        multiplying = {*self.multicast, *self.reduction}
+        if not multiplying <= set(range(self.num_npus, self.num_nodes)):
+            return f"only switches, {self.num_npus}..{self.num_nodes - 1}, multicast or reduce"
         return None
 
     def differences(self, other: Topology) -> list[str]:
@@ -150,7 +156,8 @@ class Topology:
         Latencies are compared to 1e-6 ns. What the networks are called is no part of them.
         """
         plain = ("num_npus", "num_nodes", "dimensions", "node_names", "groups")
-        found = [name for name in plain if getattr(self, name) != getattr(other, name)]
+        names = (*plain, "multicast", "reduction")
+        found = [name for name in names if getattr(self, name) != getattr(other, name)]
         rows, others = self._rows(), other._rows()
         if not np.array_equal(rows, others):
             one, another = (each[:, np.lexsort(each)] for each in (rows, others))
@@ -189,6 +196,8 @@ class Topology:
             destination=destination[rows],
             node_names=names,
             groups={name: members for name, members in groups.items() if -1 not in members},
+            multicast=tuple(numbers[switch] for switch in self.multicast),
+            reduction=tuple(numbers[switch] for switch in self.reduction),
             plane=np.unique(self.plane[rows], return_inverse=True)[1].astype(np.int64),
         )
 
@@ -233,6 +242,8 @@ class Topology:
             num_nodes=nodes,
             node_names=self.node_names[:nodes],
             plane=np.zeros(len(rows), np.int64),
+            multicast=tuple(switch for switch in self.multicast if switch < nodes),
+            reduction=tuple(switch for switch in self.reduction if switch < nodes),
         )
 
     def _part(self, rows: Int64Array, **changes: Any) -> Topology:

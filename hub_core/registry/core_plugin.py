@@ -36,14 +36,9 @@ _REGULAR = {
     "fc": ("short for fully-connected", "fc:8"),
     "switch": ("NPUs at one switch", "switch:8"),
 }
-_BUILDERS = (
-    *(
-        TopologyBuilder(name, description, "hub_core.network.regular:regular", example)
-        for name, (description, example) in _REGULAR.items()
-    ),
-    TopologyBuilder(
-        "hypercube", "2^n NPUs in n dimensions", "hub_core.network.regular:hypercube", "hypercube:3"
-    ),
+_BUILDERS = tuple(
+    TopologyBuilder(name, description, "hub_core.network.regular:regular", example)
+    for name, (description, example) in _REGULAR.items()
 )
 
 # In the order in which the help lists them; a plugin's commands follow.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -28,11 +29,14 @@ def sample_topologies() -> Mapping[str, Topology]:
     """Networks by name.
 
     Regular ones, a fat tree of two levels with names and groups, links one way alone, several
-    cables between two nodes, and several planes.
+    cables between two nodes, several planes, and a switch that multicasts and reduces.
     """
     found = {text: _built(text) for text in ("ring:4", "switch:4", "ring:2*switch:2", "torus:3x3")}
     found["two planes"] = side_by_side("two planes", [_built("ring:4"), _built("switch:4")])
     found["two leaves"] = _two_leaves()
+    found["multiplying switch"] = replace(
+        _built("switch:4?multicast=true&reduce=true"), name="multiplying switch"
+    )
     ring = np.arange(4)
     one_way = Links.uniform(ring, (ring + 1) % 4, 25e9, 1e-6)
     found["one way"] = one_way.topology("one way", 4, 4)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import hub_core
-from hub_core.model import parse_sizes
+from hub_core import parse_sizes
 from hub_core.model.diagnostics import UsageError
 from hub_core.model.placement import placed
 

@@ -26,7 +26,7 @@ TEXTS = (
     "ring:4",
     "mesh:2x3?latency=0.5ns",
     "switch:3",
-    "hypercube:3?npus=0,1,5",
+    "mesh:2x2x2?npus=0,1,5",
     "fc:3+switch:3",
     "ring:2*switch:3",
     "ring-fc-switch:3x2x2",

@@ -23,7 +23,7 @@ from hub_core.testing.networks import distances
 KINDS = st.sampled_from(list(DimensionKind))
 GRIDS = st.lists(st.tuples(KINDS, st.integers(1, 4)), min_size=1, max_size=3)
 TEXTS = (
-    "line:5", "ring:6", "mesh:3x4", "torus:3x4", "fully-connected:5", "switch:5", "hypercube:3",
+    "line:5", "ring:6", "mesh:3x4", "torus:3x4", "fully-connected:5", "switch:5",
     "ring-fc-switch:3x2x2",
 )  # fmt: skip
 GUIDE = Path(__file__).resolve().parents[2] / "docs" / "topologies.md"
@@ -121,7 +121,6 @@ def test_npu_takes_the_first_of_parallel_links():
     ("text", "counts"),
     [
         ("ring-fc-switch:4x3x2", (24, 12, 24 * 2 + 24 * 2 + 24 * 2)),
-        ("hypercube:10", (1024, 0, 10240)),
     ],
 )
 def test_npus_switches_and_links_of_large_builders(text, counts):
@@ -164,8 +163,6 @@ def test_each_dimension_has_its_own_bandwidth():
         ("ring:4x4", "join dimensions by"),
         ("mesh:9999999", "too large"),
         ("fc:9999", "too large"),
-        ("hypercube:20", "the order is not in 1..19"),
-        ("hypercube:2x2", "2 numbers where 1 were expected"),
         ("ring-fc:8", "1 numbers where 2 were expected"),
         ("ring:4*mesh:4", "'mesh' is no dimension"),
         ("ring:4*ring:4x4", "write one size a factor"),

@@ -19,7 +19,7 @@ from hub_core.network.topology import Topology
 from hub_core.plugin_api import NoOptions, Source
 from hub_core.registry.discovery import core_alone
 
-BOTH = "hypercube:3+ring:4*switch:2"
+BOTH = "mesh:2x2x2+ring:4*switch:2"
 PAIR = "fc:2?bandwidth=50GB/s&latency=0ns+fc:2?bandwidth=10GB/s&latency=0ns"
 COLUMNS = ("source", "destination", "bandwidth_bytes_per_s", "latency_s", "plane")
 
@@ -37,7 +37,7 @@ def test_parts_joined_by_plus_are_planes_with_their_switches_in_order() -> None:
 
 def test_a_plane_alone_is_the_part_it_came_from() -> None:
     both = parse_topology(BOTH)
-    for plane, part in enumerate(("hypercube:3", "ring:4*switch:2")):
+    for plane, part in enumerate(("mesh:2x2x2", "ring:4*switch:2")):
         alone = both.on_plane(plane)
         assert same(alone, parse_topology(part))
         assert alone.num_nodes == parse_topology(part).num_nodes
@@ -78,7 +78,7 @@ def test_the_document_states_planes_only_where_there_are_several() -> None:
     both = parse_topology(BOTH)
     content = topology_to_json(both)
     assert same(read(Source.of_bytes("t.json", content), NoOptions()), both)
-    assert b"plane" not in topology_to_json(parse_topology("hypercube:3"))
+    assert b"plane" not in topology_to_json(parse_topology("mesh:2x2x2"))
 
 
 @pytest.mark.parametrize(

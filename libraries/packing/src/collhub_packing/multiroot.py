@@ -77,6 +77,7 @@ def fixed_rate(
     network = SourcedNetwork(graph)
 
     def suffices(times: Fraction) -> bool:
+        """Whether capacities times this, rounded down, let everything through."""
         return network.shortage(_floors(graph.capacity, times), sent) is None
 
     least = per_root / all_gather_rate(graph, weights).value

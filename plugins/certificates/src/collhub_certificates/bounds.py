@@ -28,6 +28,7 @@ def allowed_rate(claim: Claim) -> Fraction:
 
 
 def _rate_of(claim: Claim, stated: CertifiedBound, capacities: LinkCapacities) -> Fraction:
+    """Bytes per second that a stated bound allows on links of these capacities."""
     # Only an all-reduce has a bound by partition; a cut bounds everything.
     if stated["kind"] == "partition" and claim.kind is CollectiveKind.ALL_REDUCE:
         return _rate_by_partition(claim, stated, capacities)
@@ -42,7 +43,11 @@ def _rate_by_partition(
     named: list[int] = []
     for block in blocks:
         named += block
-    # Switches may be in any number of blocks: they neither reduce nor multicast.
+    network = claim.document["network"]
+    if network.get("multicast") or network.get("reduce"):
+        message = "where switches multicast or reduce, a partition bounds nothing"
+        raise FlawError("bound", message, "state a cut")
+    # Other switches may be in any number of blocks.
     ranks = set(claim.ranks)
     named_ranks = sorted(node for node in named if node in ranks)
     are_parted = len(blocks) >= 2 and named_ranks == sorted(ranks)

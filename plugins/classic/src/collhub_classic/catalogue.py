@@ -34,6 +34,7 @@ def _plain(plan_of: PlanOf, cost_of: CostOf) -> Planner:
     """An algorithm that needs the number of ranks alone."""
 
     def planned(task: ClassicTask) -> PlannedAlgorithm:
+        """The plan for as many ranks, with its cost."""
         return PlannedAlgorithm(plan_of(task.num_ranks), cost_of(task.num_ranks), {})
 
     return planned

@@ -18,11 +18,12 @@ from hub_core import (
     WrittenFiles,
     assign,
     from_option,
+    loss_object,
     number_option,
     output_option,
     output_options,
 )
-from hub_core.model import Loss, UsageError, loss_object
+from hub_core.model import Loss, UsageError
 
 if TYPE_CHECKING:
     from hub_core.model import Algorithm, JsonValue

@@ -19,13 +19,14 @@ from hub_core import (
     WrittenFiles,
     assign,
     from_option,
+    loss_object,
     number_option,
     offer_option,
     output_option,
     output_options,
     source_argument,
 )
-from hub_core.model import format_bytes, loss_object
+from hub_core.model import format_bytes
 from hub_core.plugin_api import Synthesizer, WorkloadRequest, WorkloadSimulator
 
 if TYPE_CHECKING:

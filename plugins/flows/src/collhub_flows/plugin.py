@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from collhub_flows.options import FlowOptions
-from hub_core.plugin_api import Command, Synthesizer, hookimpl
+from hub_core.plugin_api import Check, Command, Subject, Synthesizer, WarmOptions, hookimpl
 
 COLLHUB_PLUGIN_API = (1, 0)
 
@@ -31,5 +31,19 @@ def collhub_commands() -> Sequence[Command]:
             "groups",
             "Make algorithms for process groups that run at the same time.",
             "collhub_flows.groups.command:groups",
+        )
+    ]
+
+
+@hookimpl
+def collhub_checks() -> Sequence[Check]:
+    """Describe what compiles the kernels beforehand."""
+    return [
+        Check(
+            "flows-kernels",
+            Subject.INSTALLATION,
+            "compiles the kernels beforehand, for doctor --warm",
+            "collhub_flows.warming:check",
+            WarmOptions,
         )
     ]

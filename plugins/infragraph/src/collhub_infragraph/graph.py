@@ -20,6 +20,7 @@ BANDWIDTH = "collhub-bandwidth-bytes-per-s"
 LATENCY = "collhub-latency-s"
 GROUP = "collhub-group:"
 DIMENSIONS = "collhub-dimensions"
+MULTICAST, REDUCTION = "collhub-multicast", "collhub-reduction"
 
 _MOST_DIGITS = 9
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from collhub_local.local_run import LocalRun
-from hub_core.model import diagnostic_object, format_bandwidth, format_bytes, format_time
+from hub_core import diagnostic_object
+from hub_core.model import format_bandwidth, format_bytes, format_time
 
 if TYPE_CHECKING:
     from collhub_execution import OutputJudgement

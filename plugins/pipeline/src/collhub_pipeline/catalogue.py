@@ -61,6 +61,7 @@ class Shape:
         return self.memory is None or most <= self.memory * self._chunks_of(schedule)
 
     def _chunks_of(self, schedule: Schedule) -> int:
+        """Chunks of the model that a device has."""
         return len(schedule.device_of[0]) // self.devices
 
 

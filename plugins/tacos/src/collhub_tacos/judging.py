@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-from collhub_columns import expanded_ranges
+from collhub_columns import Int64Array, IntArray, expanded_ranges, run_starts
 from collhub_schedules import Transfers, algorithm_of
 
 from collhub_tacos.networks.path_network import PathNetwork
@@ -94,7 +95,11 @@ def compared(
 
 
 def _dropped_ps(setting: Setting, algorithm: Algorithm) -> int:
-    """Fractions of nanoseconds of all messages on a link together, of the link with most."""
+    """Fractions of nanoseconds of all messages on a link together, of the link with most.
+
+    Where switches multicast (reduce), what a rank sends (adds up) of one place goes over a link
+    once.
+    """
     network, steps = setting.network, algorithm.steps
     sends = np.flatnonzero(steps.is_kind(StepKind.SEND))
     pair = steps.peer[sends].astype(np.int64) * network.num_nodes + steps.rank[sends]
@@ -108,9 +113,25 @@ def _dropped_ps(setting: Setting, algorithm: Algorithm) -> int:
         first, lengths = network.paths.indptr[arc], np.diff(network.paths.indptr)[arc]
         arc = network.paths.links[expanded_ranges(first, lengths)]
         size, links = np.repeat(size, lengths), network.links
+        sends = np.repeat(sends, lengths)
     busy_ns = 1e9 * size / links.topology.bandwidth_bytes_per_s[links.row[arc]]
     dropped = np.bincount(arc, busy_ns % 1.0, minlength=links.num_links)
+    topology = network.topology
+    for is_able, end in ((topology.multicast, steps.rank), (topology.reduction, steps.peer)):
+        if is_able:
+            place = (arc, end[sends], steps.src_buffer[sends], steps.src_offset[sends])
+            once = _first_of_each(place)
+            least = np.bincount(arc[once], busy_ns[once] % 1.0, minlength=links.num_links)
+            dropped = np.minimum(dropped, least)
     return int(1000 * dropped.max(initial=0.0))
+
+
+def _first_of_each(columns: Sequence[IntArray]) -> Int64Array:
+    """The first row of every kind of rows that agree in all columns."""
+    order = np.lexsort(tuple(columns))
+    starts = run_starts(*(column[order] for column in columns))
+    found: Int64Array = order[starts]
+    return found
 
 
 def is_judged(setting: Setting, request: SynthesisRequest) -> bool:

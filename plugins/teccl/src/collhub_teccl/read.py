@@ -218,6 +218,7 @@ class _Task:
         return chunk[origin != target], target[origin != target]
 
     def _check_switches(self) -> None:
+        """Raise `InputError` for nodes that are both switch and GPU, and for a single GPU."""
         both = [int(node) for node in self._gpus if int(node) in self._paths.switches]
         if both:
             message = f"node {both[0]} is a switch in one hop and an end of another"

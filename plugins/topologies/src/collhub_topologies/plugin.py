@@ -14,6 +14,12 @@ _MACHINES = "collhub_topologies.builders.machines"
 
 _BUILDERS = (
     TopologyBuilder(
+        "hypercube",
+        "2^n NPUs in n dimensions",
+        "collhub_topologies.builders.hypercubes:hypercube",
+        "hypercube:3",
+    ),
+    TopologyBuilder(
         "fat-tree",
         "switches of k ports in three levels",
         f"{_SWITCHED}:fat_tree",

@@ -19,7 +19,7 @@ from hub_core.testing import check_cabling, check_subset, some_npus
 TEXTS = (
     "fat-tree:4", "dragonfly:3,2,1", "rail:3x4", "dgx1p", "dgx1v", "dgx1v-smi", "dgx1-pcie", "dgx2",
     "dgx-a100", "dgx-a100:2", "dgx-h100", "dgx-h100:2", "mi250", "mi250:2", "mi300x",
-    "mi300x:2", "leaf-spine:3,2,2",
+    "mi300x:2", "leaf-spine:3,2,2", "hypercube:3",
 )  # fmt: skip
 BUILDERS = [builder.name for builder in collhub_topologies()]
 GUIDE = Path(__file__).resolve().parents[4] / "docs" / "topologies.md"
@@ -168,6 +168,7 @@ def test_groups_stay_where_all_their_members_do():
         ("rail:4x8", (32, 12, 128)),
         ("leaf-spine:8,8,4", (64, 12, 2 * (64 + 8 * 4))),
         ("leaf-spine:1,3,1", (3, 2, 2 * (3 + 1))),
+        ("hypercube:10", (1024, 0, 10240)),
     ],
 )
 def test_npus_switches_and_links_of_large_builders(text, counts):
@@ -180,6 +181,8 @@ def test_npus_switches_and_links_of_large_builders(text, counts):
     ("text", "says"),
     [
         ("fat-tree:3", "not an even number"),
+        ("hypercube:20", "the order is not in 1..19"),
+        ("hypercube:2x2", "2 numbers where 1 were expected"),
         ("fat-tree:66", "not an even number in 2..64"),
         ("dragonfly:4", "1 numbers where 3 were expected; write for example dragonfly:4,2,2"),
         ("dragonfly:9999999,1,1", "too large"),

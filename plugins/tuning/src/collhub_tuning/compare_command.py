@@ -16,8 +16,9 @@ from hub_core import (
     json_flag,
     number_option,
     option_pairs,
+    parse_sizes,
 )
-from hub_core.model import ExitCode, parse_sizes
+from hub_core.model import ExitCode
 from hub_core.plugin_api import Shown
 
 if TYPE_CHECKING:

@@ -26,8 +26,9 @@ from hub_core import (
     json_flag,
     number_option,
     option_pairs,
+    parse_sizes,
 )
-from hub_core.model import STANDARD_KINDS, ExitCode, UsageError, parse_sizes
+from hub_core.model import STANDARD_KINDS, ExitCode, UsageError
 from hub_core.plugin_api import SelectionWriter
 
 if TYPE_CHECKING:

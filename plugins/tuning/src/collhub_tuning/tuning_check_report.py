@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from collhub_tuning.tuned_folder import CheckedFormat
-from hub_core.model import diagnostic_object
 
 if TYPE_CHECKING:
-    from hub_core.model import JsonValue
+    from hub_core import diagnostic_object
+from hub_core.model import JsonValue
 
 
 def check_document(folder: str, checked: Sequence[CheckedFormat]) -> dict[str, JsonValue]:

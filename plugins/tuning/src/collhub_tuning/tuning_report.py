@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from collhub_tuning.comparison_report import comparison_failures
 from collhub_tuning.coverage import served_by, sizes_text
 from collhub_tuning.tuning_question import TunedCollective, num_nodes
-from hub_core.model import CollectiveKind, format_bytes, format_time, loss_object
+from hub_core import loss_object
+from hub_core.model import CollectiveKind, format_bytes, format_time
 from hub_core.plugin_api import SelectedWindow, ServedCalls, WriteResult
 
 if TYPE_CHECKING:

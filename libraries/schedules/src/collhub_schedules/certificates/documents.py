@@ -35,6 +35,10 @@ def network_object(topology: Topology, with_links: bool = True) -> dict[str, Jso
         "npus": topology.num_npus,
         "nodes": topology.num_nodes,
     }
+    # Stated where there are any: what others count on does not hold there.
+    for key, switches in (("multicast", topology.multicast), ("reduce", topology.reduction)):
+        if switches:
+            head[key] = list(switches)
     links = _link_objects(topology)
     # The name is no part of what is hashed: it proves nothing.
     hashed = {**head, "links": links}

@@ -13,7 +13,8 @@ class CertifiedNetwork(TypedDict):
     """The network that the certificate is for.
 
     `links`: [source, destination, bandwidth], of several planes [..., plane]; left out where there
-    are many. `sha256`: of the counts and links as compact JSON with sorted keys.
+    are many. `multicast`, `reduce`: switches that do so, left out where there are none. `sha256`:
+    of the counts, these and the links as compact JSON with sorted keys.
     """
 
     name: str
@@ -21,6 +22,8 @@ class CertifiedNetwork(TypedDict):
     nodes: int
     sha256: str
     links: NotRequired[list[list[int | str]]]
+    multicast: NotRequired[list[int]]
+    reduce: NotRequired[list[int]]
 
 
 class CertifiedBound(TypedDict):

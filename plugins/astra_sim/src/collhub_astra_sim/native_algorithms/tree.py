@@ -73,6 +73,7 @@ def _tree(ranks: int, *, is_lowest: bool) -> _Tree:
     children = np.where(is_root, ranks >> 1, number - half), number + half
 
     def rank_of(numbers: Int64Array) -> Int64Array:
+        """Ranks of places in the tree."""
         return numbers % ranks if is_lowest else (numbers - 1) % ranks
 
     parent = rank_of((number & ~bit) | (2 * bit))

@@ -34,7 +34,7 @@ def expressed(
     uniform links become FullyConnected where the algorithm sends to neighbours only. Raises
     `UsageError` with the reason where there is no such network.
     """
-    dimensions = _astra_dimensions(topology)
+    dimensions = () if topology.multicast or topology.reduction else _astra_dimensions(topology)
     is_native = bool(dimensions) and all(dimension.kind in KIND_NAMES for dimension in dimensions)
     if is_native and (len(dimensions) == 1 or not is_congestion_aware):
         return AstraNetwork(dimensions)
@@ -97,6 +97,8 @@ def _obstacle(topology: Topology, sources: Int64Array, destinations: Int64Array)
     """Why links cannot be written as private links of equal speed, or None."""
     if not topology.num_links:
         return "it has no links"
+    if topology.multicast or topology.reduction:
+        return "its switches multicast or reduce"
     if topology.num_planes > 1:
         planes = topology.num_planes
         return f"it has {planes} planes, and ASTRA-sim routes all messages over one network"

@@ -179,6 +179,7 @@ def _dimension(
 
 
 def _is_positive_number(text: str) -> bool:
+    """Whether a text is a whole number above 0 that is not absurdly long."""
     # Other digits of Unicode are decimal too, and huge numbers take long to read.
     is_short_number = text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS
     return is_short_number and int(text) > 0

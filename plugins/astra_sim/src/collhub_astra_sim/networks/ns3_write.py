@@ -10,7 +10,7 @@ from collhub_networks import Cable, cables_of
 
 from collhub_astra_sim.networks.servers import servers_of
 from collhub_astra_sim.options import SIMAI, Ns3WriteOptions
-from hub_core.model import Loss
+from hub_core.model import Loss, format_ranks
 from hub_core.network import Topology
 from hub_core.plugin_api import Artifact, WriteResult
 
@@ -72,7 +72,10 @@ def _delay(latency_s: float) -> str:
 
 
 def name_losses(topology: Topology) -> Iterator[Loss]:
-    """Names of nodes and groups, which files of numbers do not carry."""
+    """Names of nodes and groups, and what switches do, which files of numbers do not carry."""
+    for name, switches in (("multicast", topology.multicast), ("reduction", topology.reduction)):
+        if switches:
+            yield Loss(name, format_ranks(switches), "switches forward alone")
     if topology.node_names:
         yield Loss("node_names", "all nodes", "nodes have numbers alone")
     if topology.groups:

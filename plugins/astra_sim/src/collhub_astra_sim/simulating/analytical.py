@@ -13,6 +13,7 @@ from collhub_columns import Int64Array
 from collhub_astra_sim.fixed_size import check_size
 from collhub_astra_sim.options import AnalyticalOptions
 from collhub_astra_sim.simulating.local_costs import local_durations_ns, stated_durations_ns
+from collhub_astra_sim.simulating.switch_groups import SwitchGroups, switch_groups
 from collhub_astra_sim.simulating.timing_model import TimingModel
 from hub_core import NodeTable, chakra_nodes
 from hub_core.model import Algorithm, Diagnostic, Location
@@ -58,6 +59,7 @@ def simulate(request: SimulationRequest, options: AnalyticalOptions) -> Simulati
         partial(_step_location, algorithm, nodes),
         _channels(algorithm, nodes),
         request.npus,
+        switch_groups(algorithm, request.topology) if model.is_congestion_aware else None,
     )
     start, end = _step_times(nodes, times, len(algorithm.steps))
     return SimulationResult(times.rank_finish_ns, start, end, times.link_loads, times.diagnostics)
@@ -71,13 +73,15 @@ def simulate_nodes(
     locate: Callable[[int], Location] | None = None,
     channel: Int64Array | None = None,
     npus: Sequence[int] | None = None,
+    groups: SwitchGroups | None = None,
 ) -> NodeTimes:
     """Simulate the nodes of a set of traces as they stand.
 
     `duration_ns`: int64 per node, at least 1 at COMP nodes; by default as stated. `locate` tells
     where a node stands, for messages; by default its rank and its position there. `channel`: int64
     per node, by default 0; it matters on topologies of several planes alone. `npus`: the NPU of
-    every rank, by default NPU r for rank r. Raises `InputError` as `simulate`.
+    every rank, by default NPU r for rank r. `groups`: what switches multicast and reduce. Raises
+    `InputError` as `simulate`.
     """
     # The modules that import numba take a second to import.
     from collhub_astra_sim.simulating.findings import findings
@@ -89,7 +93,7 @@ def simulate_nodes(
     if duration_ns is None:
         duration_ns = stated_durations_ns(nodes)
     npu_of_rank = np.arange(nodes.num_ranks) if npus is None else np.asarray(npus, np.int64)
-    world = world_of(nodes, duration_ns, topology, model, place, npu_of_rank, channel)
+    world = world_of(nodes, duration_ns, topology, model, place, npu_of_rank, channel, groups)
     has_event_at_zero = run(world, parents_of(nodes))
     found = findings(nodes, world, has_event_at_zero, topology, model, place)
     loads = link_loads(topology, world.link) if model.is_congestion_aware else ()

@@ -105,6 +105,29 @@ LINK = np.dtype(
     align=True,
 )
 TIME = np.dtype([("size", np.int64), ("busy_ns", np.int64), ("arrival_ns", np.int64)], align=True)
+# What switches do with a message, by its SEND; places are indices of `path_link` of its own route,
+# -1 for none.
+SWITCHED = np.dtype(
+    [
+        ("first_copy", np.int32),  # the messages that switches copy from this one
+        ("next_copy", np.int32),  # another copy of the same message
+        ("leaves_at", np.int64),  # the place at which it leaves the message it is copied from
+        ("skipped", np.int64),  # links of its own route up to there
+        ("sum", np.int32),  # the next sum that it comes into
+        ("sum_at", np.int64),
+        ("first_part", np.int32),  # the messages that arrive within this one
+        ("next_part", np.int32),
+        ("leader", np.int32),  # the message that leaves the sender for it, of a copy
+        ("is_sent", np.bool_),
+    ],
+    align=True,
+)
+# A sum in a switch: the message that carries it on, how many are still to come, and the next sum of
+# the carrier.
+SUM = np.dtype(
+    [("carrier", np.int32), ("missing", np.int32), ("next", np.int32), ("next_at", np.int64)],
+    align=True,
+)
 HEAP = np.dtype([("first", np.int64), ("size", np.int64)], align=True)
 # An entry of a heap.
 ENTRY = np.dtype([("time", np.int64), ("sequence", np.int64), ("item", np.int64)], align=True)
@@ -160,10 +183,11 @@ class SimulatedWorld(NamedTuple):
     RECV, `NOBODY` or _ARRIVED. `is_shared`: messages wait for one another on links. Heap 0 holds
     the buckets, heap 1 + r the running COMPs of rank r; `heap` says where each stands in `entry`.
     `recent`: buckets by the lowest bits of their time, -1 for none. `store`: of events, of buckets.
-    `counter`: the number of entries so far. `ended`, `freed`, `parents`, `is_touched` (as long
-    as the largest rank, at least 2), `latest_child` (by node, all -1), `element` (one longer than
-    the largest rank) and `before` (a bucket count that holds the largest rank, all -1) are room to
-    work in.
+    `counter`: the number of entries so far. `switched` (by node), `sum`: what switches copy and add
+    up, empty where they do neither. `ended` (room for all that one event ends), `freed`, `parents`,
+    `is_touched` (as long as the largest rank, at least 2), `latest_child` (by node, all -1),
+    `element` (one longer than the largest rank) and `before` (a bucket count that holds the largest
+    rank, all -1) are room to work in.
     """
 
     node: Records
@@ -184,6 +208,8 @@ class SimulatedWorld(NamedTuple):
     recent: Int64Array
     store: Records
     counter: Int64Array
+    switched: Records
+    sum: Records
     ended: Int64Array
     freed: Int64Array
     parents: Int64Array
@@ -337,7 +363,23 @@ def _send(row: Integer, now: Integer, world: SimulatedWorld) -> None:
         key = node["key"]
         node["slot"] = world.first_slot[key] + world.sends[key]
         world.sends[key] += 1
-    _put(row, now, world)
+    if len(world.switched) > 0:
+        _send_once(row, now, world)
+    else:
+        _put(row, now, world)
+
+
+@compiled
+def _send_once(row: Integer, now: Integer, world: SimulatedWorld) -> None:
+    """Put a message on its way, or the one that it is copied from, if that is not under way yet.
+
+    Messages of a multicast begin in one instant: the first to begin has its place in the line.
+    """
+    leader = world.switched[row]["leader"]
+    first = row if leader < 0 else leader
+    if not world.switched[first]["is_sent"]:
+        world.switched[first]["is_sent"] = True
+        _put(first, now, world)
 
 
 @compiled
@@ -484,8 +526,12 @@ def _arrive(row: Integer, now: Integer, world: SimulatedWorld) -> Integer:
     node = world.node[row]
     if node["work"] & _LOW_BITS < node["work"] >> 32:
         node["work"] += 1
+        if len(world.switched) > 0:
+            return _switch(row, now, world)
         _put(row, now, world)
         return 0
+    if len(world.switched) > 0 and world.switched[row]["first_part"] >= 0:
+        return _deliver_sum(row, world)
     # A send ends by arrival, whether or not anybody waits for it: buffers are without limit.
     world.ended[0] = row
     slot = node["slot"]
@@ -495,6 +541,64 @@ def _arrive(row: Integer, now: Integer, world: SimulatedWorld) -> Integer:
         return 1
     world.ended[1] = receiver
     return 2
+
+
+# --- switches that multicast and reduce ---
+
+
+@compiled
+def _switch(row: Integer, now: Integer, world: SimulatedWorld) -> Integer:
+    """Pass a message on from a switch, with the copies and into the sum that are made there."""
+    place = world.node[row]["work"] & _LOW_BITS
+    switched = world.switched[row]
+    ended = 0
+    if switched["sum"] >= 0 and switched["sum_at"] == place:
+        # Its sender is done with it: what goes on is the sum.
+        if world.node[row]["end"] < 0:
+            world.ended[0] = row
+            ended = 1
+        _add(switched["sum"], now, world)
+    else:
+        _put(row, now, world)
+    copy = switched["first_copy"]
+    while copy >= 0:
+        made = world.switched[copy]
+        if made["leaves_at"] == place:
+            world.node[copy]["work"] += made["skipped"]
+            _put(copy, now, world)
+        copy = made["next_copy"]
+    return ended
+
+
+@compiled
+def _add(index: Integer, now: Integer, world: SimulatedWorld) -> None:
+    """Add a message to a sum, which goes on when it is complete."""
+    total = world.sum[index]
+    total["missing"] -= 1
+    if total["missing"] > 0:
+        return
+    carrier = total["carrier"]
+    world.switched[carrier]["sum"] = total["next"]
+    world.switched[carrier]["sum_at"] = total["next_at"]
+    _put(carrier, now, world)
+
+
+@compiled
+def _deliver_sum(row: Integer, world: SimulatedWorld) -> Integer:
+    """Deliver all messages of a sum at once; RECVs that are posted end, in the order of the sum."""
+    ended = 0
+    part = row
+    while part >= 0:
+        slot = world.node[part]["slot"]
+        receiver = world.slot[slot]
+        if receiver < 0:
+            world.slot[slot] = _ARRIVED
+        else:
+            world.ended[ended] = receiver
+            ended += 1
+        following = world.switched[part]
+        part = following["first_part"] if part == row else following["next_part"]
+    return ended
 
 
 # --- events ---

@@ -28,6 +28,8 @@ from collhub_astra_sim.simulating.kernel import (
 from collhub_astra_sim.simulating.matching import message_keys, pair_codes
 from collhub_astra_sim.simulating.node_checks import Locate, check_longest_time, check_nodes
 from collhub_astra_sim.simulating.simulated_network import SimulatedNetwork, network_between
+from collhub_astra_sim.simulating.switch_groups import SwitchGroups
+from collhub_astra_sim.simulating.switch_ways import switched_records
 from collhub_astra_sim.simulating.timing_model import TimingModel
 from hub_core import NodeTable, NodeType
 from hub_core.model import InputError
@@ -48,8 +50,11 @@ def world_of(
     locate: Locate,
     npu_of_rank: Int64Array,
     channel: Int64Array | None = None,
+    groups: SwitchGroups | None = None,
 ) -> SimulatedWorld:
     """The state before the start; `channel` (int64 per node) chooses the plane of a message.
+
+    `groups`: what switches copy and add up, by steps.
 
     Ranks start in the order of their numbers, which is that of their NPUs where these ascend, as
     ASTRA-sim's groups have to. Raises `InputError` for what cannot be simulated, at the place that
@@ -73,7 +78,19 @@ def world_of(
     work[sends] = (last << 32) + network.routes.indptr[route_of_send]
     node = _node_records(nodes, work, rank, key, size_class)
     node["slot"] = _only_slots(key, first_slot)
-    return _world(nodes, node, first_slot, network, model)
+    route_of_node = np.full(len(nodes), -1, np.int64)
+    route_of_node[sends] = route_of_send
+    node_of_row = _sends_of_steps(nodes, sends)
+    switches = switched_records(groups, topology, network.routes, node_of_row, route_of_node)
+    return _world(nodes, node, first_slot, network, model, switches)
+
+
+def _sends_of_steps(nodes: NodeTable, sends: Int64Array) -> Int64Array:
+    """The node that sends for every step, -1 for none: int64[steps]."""
+    found = np.full(int(nodes.step.max(initial=-1)) + 1, -1, np.int64)
+    rows = nodes.step[sends]
+    found[rows[rows >= 0]] = sends[rows >= 0]
+    return found
 
 
 def _planes(topology: Topology, sends: Int64Array, channel: Int64Array | None) -> Int64Array:
@@ -155,6 +172,7 @@ def _world(
     first_slot: Int64Array,
     network: SimulatedNetwork,
     model: TimingModel,
+    switches: tuple[Records, Records],
 ) -> SimulatedWorld:
     count, ranks, links = len(nodes), nodes.num_ranks, len(network.link_class)
     largest = int(np.diff(nodes.rank_indptr).max(initial=2))
@@ -182,6 +200,8 @@ def _world(
         recent=np.full(RECENT_TIMES, -1, np.int64),
         store=_records(STORE, 2, {"returned": -1}),
         counter=np.zeros(1, np.int64),
+        switched=switches[0],
+        sum=switches[1],
         ended=np.empty(largest, np.int64),
         freed=np.empty(largest, np.int64),
         parents=np.empty(largest, np.int64),

@@ -66,6 +66,7 @@ def fewest_broadcast_trees(
     widest = widest_tree(graph, root)
 
     def search_of(weights: Sequence[int]) -> _ParentSearch | None:
+        """Search for trees of these weights, None where they cannot fit."""
         return _parent_search(graph, root, weights, depth)
 
     def attempt(count: int) -> tuple[tuple[SpanningTree, ...] | None, bool]:

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from fractions import Fraction
 
-from collhub_packing import all_gather_trees, broadcast_rate
+from collhub_packing import all_gather_trees
 from collhub_schedules import partition_rate
 
-from collhub_blink.packing.bounds import cut_bound
+from collhub_blink.packing.bounds import least_cut_bound
 from collhub_blink.packing.packings import PlacedPacking, RateBound
 from collhub_blink.packing.placing import PlacedTree, placed, unit_that_fits
 from collhub_blink.packing.rank_network import RankNetwork
@@ -77,8 +77,11 @@ def directed_bound(network: RankNetwork) -> RateBound:
 
     All data must cross a cut either way. A packing need not reach the bound.
     """
-    bounds = [*_partition_bounds(network), *_cut_bounds(network)]
-    return min(bounds, key=lambda bound: bound.rate)
+    if network.is_multiplied:
+        return least_cut_bound(network)
+    return min(
+        [*_partition_bounds(network), least_cut_bound(network)], key=lambda bound: bound.rate
+    )
 
 
 def _partition_bounds(network: RankNetwork) -> Iterator[RateBound]:
@@ -99,13 +102,3 @@ def _bandwidths(network: RankNetwork) -> dict[tuple[int, int], Fraction]:
     ends = zip(sources, destinations, strict=True)
     bandwidths = [capacity * graph.unit for capacity in graph.capacity.tolist()]
     return dict(zip(ends, bandwidths, strict=True))
-
-
-def _cut_bounds(network: RankNetwork) -> Iterator[RateBound]:
-    """What leaves the side of rank 0 at a least cut, and what enters it at another."""
-    yield cut_bound(network, broadcast_rate(network.graph, 0))
-    into = broadcast_rate(network.reversed.graph, 0)
-    # Turned round again, the links leave the nodes on the other side.
-    every_node = range(network.graph.num_nodes)
-    behind = tuple(node for node in every_node if node not in into.cut)
-    yield cut_bound(network, replace(into, cut=behind))

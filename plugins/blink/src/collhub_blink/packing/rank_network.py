@@ -88,6 +88,11 @@ class RankNetwork:
         """Whether all nodes are NPUs, so that every link's messages wait where they are sent."""
         return self.topology.num_npus == self.topology.num_nodes
 
+    @property
+    def is_multiplied(self) -> bool:
+        """Whether switches multicast or reduce, so that links carry messages for several others."""
+        return bool(self.topology.multicast or self.topology.reduction)
+
     def named(self, nodes: Sequence[int]) -> tuple[int, ...]:
         """Nodes of the graph as nodes of the topology, ascending."""
         return tuple(sorted(int(self.nodes[node]) for node in nodes))

@@ -46,5 +46,6 @@ def _operand(operand: Operand, names: dict[str, str]) -> str:
 
 
 def _hash(parts: Iterable[str]) -> str:
+    """One text for all of the parts, in their order."""
     # No part of a hash contains a line break.
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()

@@ -105,6 +105,7 @@ class TreeJobs:
         return TreeJobs(*columns, edges, self.number, self.num_links)
 
     def _starts(self, rank: Int64Array) -> Int64Array:
+        """When every job begins where links take their jobs by rank; int64[jobs]."""
         # Imported here: numba takes a second.
         from collhub_flows.list_kernel import list_starts
 

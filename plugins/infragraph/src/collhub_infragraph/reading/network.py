@@ -14,9 +14,11 @@ from collhub_infragraph.graph import (
     CODE,
     DIMENSIONS,
     GROUP,
+    MULTICAST,
     NAME,
     POSITIONS,
     RANK,
+    REDUCTION,
     VertexGraph,
     number_of,
 )
@@ -74,6 +76,9 @@ def topology_of_graph(
             len(nodes),
             node_names=_node_names(graph, nodes),
             groups=_groups(graph),
+        )
+        found = replace(
+            found, multicast=_switches(graph, MULTICAST), reduction=_switches(graph, REDUCTION)
         )
     # A topology does not know the file that its names and groups come from.
     except HubError as error:
@@ -260,6 +265,15 @@ def _groups(graph: VertexGraph) -> dict[str, tuple[int, ...]]:
         if attribute.startswith(GROUP):
             found[attribute.removeprefix(GROUP)] = parse_ranks(value, "NPU") if value else ()
     return found
+
+
+def _switches(
+    graph: VertexGraph,
+    attribute: str,
+) -> tuple[int, ...]:
+    """Switches by their numbers among all nodes, which the hub annotates."""
+    value = graph.annotations.of_graph.get(attribute)
+    return parse_ranks(value, "switch") if value else ()
 
 
 def _with_dimensions(

@@ -14,9 +14,11 @@ from collhub_infragraph.graph import (
     EXACT,
     GROUP,
     LATENCY,
+    MULTICAST,
     NAME,
     PLANE,
     POSITIONS,
+    REDUCTION,
 )
 from collhub_infragraph.writing.strands import Strand, strands_of
 from hub_core.model import format_ranks
@@ -147,6 +149,12 @@ class _Drawing:
             graph.append({"attribute": DIMENSIONS, "value": ", ".join(parts)})
         for group, members in self._topology.groups.items():
             graph.append({"attribute": GROUP + group, "value": format_ranks(members)})
+        for attribute, switches in (
+            (MULTICAST, self._topology.multicast),
+            (REDUCTION, self._topology.reduction),
+        ):
+            if switches:
+                graph.append({"attribute": attribute, "value": format_ranks(switches)})
         return {"nodes": nodes, "edges": self._marks, "links": links, "graph": graph}
 
 

@@ -28,6 +28,8 @@ _CONSEQUENCES = {
     "node_names": "nodes are read back under the names of their vertices",
     "groups": "there are no groups of NPUs",
     "dimensions": "the network is not known to be regular",
+    "multicast": "switches send no copies of a message on",
+    "reduction": "switches add up no messages",
 }
 
 
@@ -54,6 +56,7 @@ def write(topology: Topology, options: InfragraphWriteOptions) -> WriteResult:
 
 
 def _envelope(document: InfragraphDocument) -> JsonObject:
+    """What InfraGraph itself hands over: the document with its annotations."""
     return {"infrastructure": document.infrastructure, "annotations": document.annotations}
 
 

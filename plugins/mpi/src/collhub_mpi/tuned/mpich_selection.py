@@ -78,6 +78,7 @@ def _defaults(name: str) -> dict[str, _Tree]:
 
 
 def _no_defaults(name: str, reason: str) -> InputError:
+    """The refusal of a file that holds no selection of MPICH."""
     message = f"no selection file of MPICH: {reason}"
     return InputError(message, code="not-a-selection", location=Location(name), cure=_CURE)
 
@@ -138,4 +139,5 @@ def _leaf(collective: str, algorithm: str) -> _Tree:
 
 
 def _key(collective: str, algorithm: str) -> str:
+    """Leaf of a selection tree that names an algorithm."""
     return f"algorithm=MPIR_{collective.capitalize()}_intra_{algorithm}"

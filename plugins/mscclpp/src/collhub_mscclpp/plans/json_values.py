@@ -30,6 +30,7 @@ class JsonValue:
 
     @property
     def _file(self) -> str:
+        """The file that the value stands in."""
         return self._key if self._parent is None else self._parent._file
 
     def fail(

@@ -40,6 +40,7 @@ def in_turns(name: str, warmups: Sequence[int], micros: int, *, delayed: bool) -
 
 def _order(stage: int, warmup: int, micros: int, *, delayed: bool) -> list[Operation]:
     def step(kind: Pass, micro: int) -> Operation:
+        """A pass of the one chunk of this stage."""
         return Operation(kind, 0, stage, micro)
 
     order = [step(Pass.FORWARD, micro) for micro in range(warmup)]

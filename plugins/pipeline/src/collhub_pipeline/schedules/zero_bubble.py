@@ -34,6 +34,7 @@ def with_delays(name: str, warmups: Sequence[int], delays: Sequence[int], micros
 
 def _order(stage: int, warmup: int, delay: int, micros: int) -> list[Operation]:
     def step(kind: Pass, micro: int) -> Operation:
+        """A pass of the one chunk of this stage."""
         return Operation(kind, 0, stage, micro)
 
     order = [step(Pass.FORWARD, micro) for micro in range(warmup)]

@@ -35,6 +35,8 @@ _CONSEQUENCES = {
     "node_names": "nodes have numbers alone",
     "groups": "there are no groups of NPUs",
     "dimensions": "the network is not known to be regular",
+    "multicast": "switches send no copies of a message on",
+    "reduction": "switches add up no messages",
 }
 # The solver cuts times to whole units: of at least so many it loses at most a percent.
 _LEAST_UNITS = 100

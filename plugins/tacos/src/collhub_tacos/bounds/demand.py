@@ -25,16 +25,19 @@ def _outside_if_inside(inside: Int64Array, outside: Int64Array, has_root: BoolAr
 
 
 def _one_if_both(inside: Int64Array, outside: Int64Array, has_root: BoolArray) -> Int64Array:
+    """All-reduce: a chunk where there are members on both sides; int64[sets]."""
     is_divided = (inside > 0) & (outside > 0)
     return is_divided.astype(np.int64)
 
 
 def _one_from_root(inside: Int64Array, outside: Int64Array, has_root: BoolArray) -> Int64Array:
+    """Broadcast: a chunk where the root has members outside; int64[sets]."""
     leaves = has_root & (outside > 0)
     return leaves.astype(np.int64)
 
 
 def _one_to_root(inside: Int64Array, outside: Int64Array, has_root: BoolArray) -> Int64Array:
+    """Reduce: a chunk of those inside where the root is not among them; int64[sets]."""
     leaves = ~has_root & (inside > 0)
     return leaves.astype(np.int64)
 

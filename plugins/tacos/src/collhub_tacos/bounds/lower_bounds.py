@@ -86,8 +86,9 @@ def _cuts(
 
 def _totals(demand: CollectiveDemand, network: LinkNetwork) -> Iterator[LinkGroups]:
     """All links together, or all between slabs."""
-    kind = demand.collective.kind
-    if kind is CollectiveKind.ALL_REDUCE:
+    kind, topology = demand.collective.kind, network.topology
+    is_multiplied = bool(topology.multicast or topology.reduction)
+    if kind is CollectiveKind.ALL_REDUCE and not is_multiplied:
         yield from _all_reduce_totals(demand, network)
     if kind is CollectiveKind.ALL_TO_ALL:
         hops = total_hops(network, np.flatnonzero(demand.is_member))

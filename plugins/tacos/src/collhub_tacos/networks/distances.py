@@ -103,6 +103,7 @@ def _longest_by_sweeps(paths: ShortestPaths, members: Int64Array) -> int:
 
 
 def _longest(length: Int64Array) -> int:
+    """The greatest length of a path, of those that there are."""
     return int(np.max(length, where=length < _FAR, initial=0))
 
 

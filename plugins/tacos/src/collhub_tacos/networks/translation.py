@@ -71,10 +71,12 @@ class Translations:
         return offset * own + cells % own
 
     def _negative(self, offsets: Int64Array) -> Int64Array:
+        """The offsets back."""
         return self.minus(np.zeros(1, np.int64), offsets)
 
 
 def _difference(left: Int64Array, right: Int64Array, moduli: tuple[int, ...]) -> Int64Array:
+    """Differences of nodes dimension by dimension, each modulo its size."""
     result = np.zeros(np.broadcast_shapes(left.shape, right.shape), np.int64)
     stride = 1
     for modulus in moduli:

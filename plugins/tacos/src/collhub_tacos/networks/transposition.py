@@ -32,7 +32,10 @@ def transposed(network: LinkNetwork) -> LinkNetwork:
 
 
 def _turned(topology: Topology) -> Topology:
-    """Topology with source and destination exchanged; dimensions do not hold for it any more."""
+    """Topology with source and destination exchanged; dimensions do not hold for it any more.
+
+    Backwards in time, a copy is a sum.
+    """
     return Topology(
         topology.name,
         topology.num_npus,
@@ -44,6 +47,8 @@ def _turned(topology: Topology) -> Topology:
         (),
         topology.node_names,
         topology.groups,
+        multicast=topology.reduction,
+        reduction=topology.multicast,
     )
 
 

@@ -14,7 +14,14 @@ from collhub_schedules import Chunks, Transfers
 from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
 from collhub_tacos.networks.path_network import PathNetwork
 from collhub_tacos.networks.transposition import is_duplex, transposed
-from collhub_tacos.networks.window_rules import CAPPED, FREE, SLOW_START, UNCAPPED, WindowRule
+from collhub_tacos.networks.window_rules import (
+    CAPPED,
+    FREE,
+    SLOW_START,
+    SUMS_IN_TURN,
+    UNCAPPED,
+    WindowRule,
+)
 from collhub_tacos.phases.candidate import Nodes, SynthesisCandidate
 from collhub_tacos.phases.reversal import reversed_schedule
 from collhub_tacos.progress import Progress
@@ -130,6 +137,9 @@ class _Phases:
 
     def _rules(self) -> tuple[WindowRule, ...]:
         """Windows that differ on this network, those of the plan first."""
+        has_sums = self.is_first_reversed and len(self.spreads) > 1
+        if self.times.rule is FREE and has_sums and self.network.topology.reduction:
+            return (FREE, SUMS_IN_TURN)
         if self.times.rule in (SLOW_START, FREE) or not self.is_free_early:
             return (self.times.rule,)
         widest = int(windows_of_links(self.network, self.times).max(initial=1))

@@ -108,9 +108,11 @@ class LinkSchedule(ColumnTable):
 
     def _windows(self, times: LinkTimes) -> Int64Array:
         """How many turns of its link before its own a message waits for: 0 for none and no turn."""
+        network = self.network
+        if times.rule.sums_in_turn:
+            return np.where(self.reduces, windows_of_links(network, times)[self.link], 0)
         if not times.rule.keeps_order:
             return np.zeros(len(self), np.int64)
-        network = self.network
         window = windows_of_links(network, times)[self.link]
         at_once = released_at_once(network, times.rule)
         return windows(network.row[self.link], self.start, self.finish, window, at_once)

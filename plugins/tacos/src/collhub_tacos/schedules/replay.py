@@ -207,6 +207,7 @@ def _everywhere(network: LinkNetwork, num_chunks: int) -> Pairs:
 
 
 def _check_ranges(movements: _Movements, num_chunks: int) -> None:
+    """Raise `InputError` for a chunk or a link that is not there."""
     _check_range("chunk", movements.chunk, num_chunks)
     _check_range("link", movements.link, movements.network.num_links)
 

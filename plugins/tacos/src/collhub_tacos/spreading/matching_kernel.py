@@ -184,6 +184,7 @@ def _choose(links: InLinks, state: SpreadState, is_needed: BoolArray, node: Inte
 
 @part
 def _destination(indptr: Int64Array, link: Integer) -> Integer:
+    """Node that a link leads to, as links stand by destination."""
     return np.searchsorted(indptr, link, side="right") - 1
 
 

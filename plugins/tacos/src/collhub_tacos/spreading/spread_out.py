@@ -186,11 +186,13 @@ def spread_freely(task: SpreadTask) -> list[SpreadResult]:
     """Ways to spread without turns, whose time a simulator has to tell; few, or none.
 
     Their own times are those of messages that do not meet. Not where all pairs of NPUs are alike,
-    nor for what is too large to be simulated again and again.
+    unless switches multicast or reduce, nor for what is too large to be simulated again and again.
     """
     is_small = task.setting.is_compared(len(task.origin)) and task.setting.wanted is None
-    has_stages = isinstance(task.network, PathNetwork) and task.is_everywhere
-    if not (is_small and has_stages) or task.times.is_alike:
+    has_stages = isinstance(task.network, PathNetwork) and not task.setting.has_relays
+    is_multiplied = bool(task.network.topology.multicast or task.network.topology.reduction)
+    is_worth = is_multiplied or (task.is_everywhere and not task.times.is_alike)
+    if not (is_small and has_stages and is_worth):
         return []
     free = replace(task, times=replace(task.times, rule=FREE))
     return [

@@ -169,12 +169,15 @@ def free_all_gathers(
     """Schedules of few full links in which a message waits for its data alone, not for its turn.
 
     Where messages of many senders meet inside the network, turns that are kept add up to waits.
-    Who has several things at hand sends first pieces first.
+    Who has several things at hand sends first pieces first. Where switches multicast or reduce, of
+    all ways: a link carries less than its messages then.
     """
     plans = all_gather_plans(network, times, origin)
     fullest = [plan.fullest_ps(times) for plan in plans]
     piece = ordinals(origin)
-    by_load = np.argsort(fullest, kind="stable")[:_MOST_FREE].tolist()
+    is_multiplied = network.topology.multicast or network.topology.reduction
+    most = len(plans) if is_multiplied else _MOST_FREE
+    by_load = np.argsort(fullest, kind="stable")[:most].tolist()
     ordered = (plans[place].sorted_by(piece[plans[place].chunk]) for place in by_load)
     return [plan.unhindered(times) for plan in ordered]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from hub_core import CommandContext
+from hub_core import CommandContext, diagnostic_object
 from hub_core.model import (
     ROOTED,
     Collective,
@@ -12,7 +12,6 @@ from hub_core.model import (
     Diagnostic,
     JsonValue,
     Severity,
-    diagnostic_object,
     format_time,
 )
 from hub_core.network import Topology, lower_bound_ns

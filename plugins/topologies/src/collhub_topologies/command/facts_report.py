@@ -24,6 +24,8 @@ def facts_object(network: Topology, facts: Facts, *, with_links: bool) -> dict[s
         "half_cuts": [_cut_object(cut) for cut in facts.half_cuts],
         "node_names": list(network.node_names),
         "groups": {name: list(members) for name, members in network.groups.items()},
+        "multicast": list(network.multicast),
+        "reduce": list(network.reduction),
     }
     if with_links:
         document["links"] = [_link_object(link) for link in network.links()]

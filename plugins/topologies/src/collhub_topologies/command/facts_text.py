@@ -26,6 +26,9 @@ def print_facts(context: CommandContext, network: Topology, facts: Facts) -> Non
         "links": f"{network.num_links} directed",
         "diameter": diameter,
     }
+    for what, able in (("multicast", network.multicast), ("reduce", network.reduction)):
+        if able:
+            fields[what] = _count(len(able), "switch", "switches")
     for kind, spans in facts.spans.items():
         fields[f"each {kind}"] = _both_ends(spans)
     cuts = {cut.dimension: cut for cut in facts.half_cuts}
