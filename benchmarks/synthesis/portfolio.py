@@ -106,7 +106,11 @@ def _answer(question: tuple[str, str, int, bool]) -> _Row:
     start = time.process_time()
     result = hub_core.synthesize(collective, topology, size, name="auto")
     cpu_s = time.process_time() - start
-    behind = list(_ahead(collective, topology, size, result.time_ns)) if has_peers else []
+    behind: list[str] = []
+    if has_peers:
+        # As others are timed, fractions of nanoseconds dropped.
+        time_ns = hub_core.simulate(result.algorithm, topology, size).time_ns
+        behind += _ahead(collective, topology, size, time_ns or result.time_ns)
     return _Row(
         name,
         kind,
@@ -155,7 +159,8 @@ def _ahead(collective: Collective, topology: Topology, size: int, time_ns: int) 
     ours = hub_core.synthesize(
         collective, topology, size, name="auto", occupancy=Occupancy.ALPHA_BETA
     )
-    if release_us < ours.time_ns / 1000:
+    # Ours is told in whole nanoseconds.
+    if release_us < (ours.time_ns - 1) / 1000:
         yield f"TACOS's release {100 * (1 - 1000 * release_us / ours.time_ns):.1f} %"
 
 

@@ -12,6 +12,7 @@ from collhub_tacos.bounds.form_bounds import two_phases_ps, whole_vector_ps
 from collhub_tacos.bounds.lower_bounds import lower_bounds_ps
 from collhub_tacos.judging import compared, is_judged, judged_form
 from collhub_tacos.networks.link_network import LinkNetwork
+from collhub_tacos.networks.reach import hops_from
 from collhub_tacos.phases.candidate import SynthesisCandidate
 from collhub_tacos.phases.forms import FORMS, ladder_of
 from collhub_tacos.progress import Progress, part_of
@@ -169,7 +170,10 @@ def _has_trees(setting: Setting) -> bool:
     # Imported here and below: numba takes a second.
     from collhub_tacos.phases.fused import unsuitability
 
-    return unsuitability(setting.network) is None and not setting.has_relays
+    if unsuitability(setting.network) is not None or setting.has_relays:
+        return False
+    # Of a network in pieces, spreading says which pair there is no way for.
+    return bool(np.all(hops_from(setting.network, 0) >= 0))
 
 
 def _is_promising(setting: Setting) -> bool:

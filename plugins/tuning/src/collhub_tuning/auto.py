@@ -114,12 +114,13 @@ def _candidates(
 ) -> Iterator[_Candidate]:
     """Each candidate as it is made; the reason of those that do not fit is noted."""
     start = time.perf_counter()
-    stopwatch = Stopwatch(request.simulate)
     least_ns: int | None = None
     for place, name in enumerate(_in_turn(names, registry)):
         if place and time.perf_counter() - start > budget_s:
             return
         request.progress(place / len(names), name)
+        # What a candidate has asked for is known.
+        stopwatch = Stopwatch(request.simulate)
         try:
             result = _made(request, name, registry, stopwatch, least_ns)
         except HubError as error:
