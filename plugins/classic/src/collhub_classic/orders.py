@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
 import numpy as np
-from collhub_columns import BoolArray, Float64Array, Int64Array
+from collhub_columns import Float64Array, Int64Array
 
 from hub_core.network import Topology
 
@@ -136,40 +136,76 @@ def _direct_links(topology: Topology, npus: Sequence[int]) -> Int64Array:
 
 def _paths(free: Int64Array, noise: Int64Array) -> Iterator[list[int]]:
     """Rings from rank 0 on, by depth-first search; ends after so many steps."""
-    is_free = free > 0
-    ranks = len(is_free)
-    path, is_left = [0], np.ones(ranks, np.bool_)
-    is_left[0] = False
+    ranks = len(free)
+    # Sets of ranks as the bits of a number: counting those that are left is one instruction.
+    following = [_bits(np.flatnonzero(row).tolist()) for row in free > 0]
+    preceding = [_bits(np.flatnonzero(column).tolist()) for column in free.T > 0]
+    ties: list[int] = noise.tolist()
+    path, left = [0], (1 << ranks) - 2
     # The ways that were not tried yet, for every rank of the path.
-    choices = [_ways(is_free, is_left, 0, noise)]
+    choices = [_ways(following, left, 0, ties)]
     for _ in range(_MOST_STEPS):
         if not choices:
             return
         if not choices[-1]:
             choices.pop()
-            is_left[path.pop()] = True
+            left |= 1 << path.pop()
             continue
         rank = choices[-1].pop()
         path.append(rank)
-        is_left[rank] = False
-        if len(path) == ranks and is_free[rank, 0]:
+        left &= ~(1 << rank)
+        if len(path) == ranks and following[rank] & 1:
             yield list(path)
             return
-        choices.append(_ways(is_free, is_left, rank, noise))
+        is_open = _can_be_passed(following, preceding, left, rank, following[path[-2]])
+        choices.append(_ways(following, left, rank, ties) if is_open else [])
+
+
+def _can_be_passed(
+    following: Sequence[int],
+    preceding: Sequence[int],
+    left: int,
+    end: int,
+    near: int,
+) -> bool:
+    """Whether a ring that ends at `end` so far can come to each of the ranks `near` and go on."""
+    near &= left
+    while near:
+        rank = (near & -near).bit_length() - 1
+        near &= near - 1
+        before = preceding[rank] & (left | 1 << end)
+        behind = following[rank] & (left | 1)
+        # Not back to where it came from.
+        if not before or not behind or (before | behind).bit_count() < 2:
+            return False
+    return True
+
+
+def _bits(ranks: Sequence[int]) -> int:
+    """A set of ranks as a number."""
+    found = 0
+    for rank in ranks:
+        found |= 1 << rank
+    return found
 
 
 def _ways(
-    is_free: BoolArray,
-    is_left: BoolArray,
+    following: Sequence[int],
+    left: int,
     rank: int,
-    noise: Int64Array,
+    ties: Sequence[int],
 ) -> list[int]:
     """Ranks to go to next, the one with the fewest ways on last, which is tried first."""
-    ways = np.flatnonzero(is_free[rank] & is_left)
-    onward = (is_free[ways] & is_left).sum(axis=1)
-    order = np.lexsort((noise[ways], -onward))
-    found: list[int] = ways[order].tolist()
-    return found
+    ways = following[rank] & left
+    found: list[tuple[int, int, int]] = []
+    while ways:
+        lowest = ways & -ways
+        ways ^= lowest
+        way = lowest.bit_length() - 1
+        onward = (following[way] & left).bit_count()
+        found.append((-onward, ties[way], way))
+    found.sort()
+    return [way for _, _, way in found]
 
 
 def _nearest(latency: Float64Array) -> Int64Array:
