@@ -13,9 +13,18 @@ from hypothesis import strategies as st
 from hub_core import Topology, parse_topology
 
 
+def test_a_mesh_of_an_odd_number_has_no_ring() -> None:
+    # Its neighbours are black and white in turn, as on a chessboard.
+    mesh = parse_topology("mesh:3x5")
+    assert [ring.tolist() for ring in disjoint_rings(mesh, range(15), 16)] == [list(range(15))]
+
+
 @pytest.mark.parametrize(
     ("topology", "rings"),
-    [("ring:8", 2), ("torus:4x4", 4), ("fc:8", 4), ("fc:7", 6), ("dgx1v", 6), ("hypercube:3", 2)],
+    [
+        *(("ring:8", 2), ("torus:4x4", 4), ("fc:8", 4), ("fc:7", 6), ("dgx1v", 6)),
+        *(("hypercube:3", 2), ("mesh:8x8", 2), ("mesh:5x8", 2)),
+    ],
 )
 def test_rings_share_no_link(topology: str, rings: int) -> None:
     network = parse_topology(topology)
