@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from hub_core.model import Diagnostic, JsonValue, Loss
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    # The help of commands needs no numpy.
+    from hub_core.model import Diagnostic, JsonValue, Loss
 
 
 def diagnostic_object(diagnostic: Diagnostic) -> dict[str, JsonValue]:
