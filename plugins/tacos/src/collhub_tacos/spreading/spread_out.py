@@ -38,7 +38,7 @@ _PAIRS_FOR_SYMMETRY = 20_000_000
 _TRANSFERS_TO_RETIME = 2_000_000
 # Pairs of a node and a chunk up to which a seed of a matching takes less than a second.
 _CELLS_FOR_MATCHING = 100_000
-_CELLS_FOR_MATCHING_SEEDS, _MOST_MATCHING_SEEDS = 200_000, 20
+_CELLS_FOR_MATCHING_SEEDS, _MOST_MATCHING_SEEDS = 120_000, 20
 _GIB = 2**30
 
 
