@@ -29,7 +29,7 @@ from collhub_astra_sim.simulating.matching import message_keys, pair_codes
 from collhub_astra_sim.simulating.node_checks import Locate, check_longest_time, check_nodes
 from collhub_astra_sim.simulating.simulated_network import SimulatedNetwork, network_between
 from collhub_astra_sim.simulating.switch_groups import SwitchGroups
-from collhub_astra_sim.simulating.switch_ways import switched_records
+from collhub_astra_sim.simulating.switch_ways import no_switched_records, switched_records
 from collhub_astra_sim.simulating.timing_model import TimingModel
 from hub_core import NodeTable, NodeType
 from hub_core.model import InputError
@@ -78,10 +78,13 @@ def world_of(
     work[sends] = (last << 32) + network.routes.indptr[route_of_send]
     node = _node_records(nodes, work, rank, key, size_class)
     node["slot"] = _only_slots(key, first_slot)
-    route_of_node = np.full(len(nodes), -1, np.int64)
-    route_of_node[sends] = route_of_send
-    node_of_row = _sends_of_steps(nodes, sends)
-    switches = switched_records(groups, topology, network.routes, node_of_row, route_of_node)
+    if groups is None:
+        switches = no_switched_records()
+    else:
+        route_of_node = np.full(len(nodes), -1, np.int64)
+        route_of_node[sends] = route_of_send
+        node_of_row = _sends_of_steps(nodes, sends)
+        switches = switched_records(groups, topology, network.routes, node_of_row, route_of_node)
     return _world(nodes, node, first_slot, network, model, switches)
 
 

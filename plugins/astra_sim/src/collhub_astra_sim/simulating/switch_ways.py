@@ -51,19 +51,22 @@ class _Sums:
     arrivals: tuple[tuple[int, ...], ...]
 
 
+def no_switched_records() -> tuple[Records, Records]:
+    """Those of switches that forward alone."""
+    return np.zeros(0, SWITCHED), np.zeros(0, SUM)
+
+
 def switched_records(
-    groups: SwitchGroups | None,
+    groups: SwitchGroups,
     topology: Topology,
     routes: Routes,
     node_of_row: Int64Array,
     route_of_node: Int64Array,
 ) -> tuple[Records, Records]:
-    """What switches do with every message, and their sums; empty without groups.
+    """What switches do with every message, and their sums.
 
     `node_of_row`: the node of every step's message, `route_of_node`: the route of a SEND.
     """
-    if groups is None:
-        return np.zeros(0, SWITCHED), np.zeros(0, SUM)
     switched = np.zeros(len(route_of_node), SWITCHED)
     for name in ("first_copy", "next_copy", "leaves_at", "sum", "sum_at"):
         switched[name] = -1
