@@ -18,7 +18,7 @@ from collhub_columns import (
     Int64Array,
     IntArray,
     RankTable,
-    distinct,
+    csr_of_pairs,
     group_pointer,
     inverse,
     is_sorted,
@@ -167,7 +167,7 @@ class StepTable(RankTable):
         if any(bool(np.any(parents >= children)) for parents, children in given):
             order = ordered_rows(table["rank"], indptr, given, table["source_line"], file)
             table, given = _reordered(table, given, order)
-        data_csr, control_csr = (_dependency_csr(*edges, rows) for edges in given)
+        data_csr, control_csr = (csr_of_pairs(*edges, rows) for edges in given)
         return cls(
             **table,
             rank_indptr=indptr,
@@ -287,13 +287,3 @@ def _reordered(
     position = inverse(order)
     moved = {name: column[order] for name, column in table.items()}
     return moved, [(position[parents], position[children]) for parents, children in edges]
-
-
-def _dependency_csr(
-    parents: Int64Array, children: Int64Array, rows: int
-) -> tuple[Int64Array, Int64Array]:
-    """The parents of every row, ascending and without repetition: (indptr, indices)."""
-    width = np.int64(max(rows, 1))
-    # Sorted by (child, parent); a dependency that is given twice is one.
-    children, indices = np.divmod(distinct(children * width + parents), width)
-    return group_pointer(children, rows), indices

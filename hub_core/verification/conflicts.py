@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from collhub_columns import BoolArray, Int64Array, distinct, expanded_ranges, run_mask
+from collhub_columns import BoolArray, Int64Array, distinct, expanded_ranges, run_mask, suffix_least
 
 from hub_core.model.diagnostics import InputError
 from hub_core.verification.regions import Regions
@@ -111,14 +111,9 @@ def _neighbours(block: Int64Array, is_write: BoolArray) -> tuple[Int64Array, Int
     is_direct = ~is_write | (last_write == here - 1)
     after_write = (last_write >= first) & is_direct
     is_end = np.roll(is_first, -1)
-    end = _running_minimum_from_end(np.where(is_end, here, none))
-    next_write = _running_minimum_from_end(np.where(is_write, here, none))
+    end = suffix_least(np.where(is_end, here, none))
+    next_write = suffix_least(np.where(is_write, here, none))
     # A read conflicts with the write that ends its value, if there is one in the block.
     before_write = ~is_write & (next_write <= end)
     earlier = np.concatenate([last_write[after_write], here[before_write]])
     return earlier, np.concatenate([here[after_write], next_write[before_write]])
-
-
-def _running_minimum_from_end(values: Int64Array) -> Int64Array:
-    """The least of each value and all behind it: int64, as long as `values`."""
-    return np.minimum.accumulate(values[::-1])[::-1]

@@ -5,7 +5,14 @@ from __future__ import annotations
 from functools import cached_property
 
 import numpy as np
-from collhub_columns import Int64Array, chain_cover, connected_parts, csr, values_of_single_keys
+from collhub_columns import (
+    Int64Array,
+    chain_cover,
+    connected_parts,
+    csr,
+    csr_within,
+    values_of_single_keys,
+)
 
 from hub_core.model import StepTable
 from hub_core.verification.step_order import HappensBefore
@@ -30,7 +37,7 @@ class OrderGraph:
         self.lane = steps.lane[order.nodes].astype(np.int64)
         self.parents, self.children = parents[runs], children[runs]
         self.num_dependencies = int(np.count_nonzero(runs[: relation.num_dependencies]))
-        self._data = order.position[np.stack(steps.data_edges)]
+        self._data = tuple(order.position[rows] for rows in steps.data_edges)
         self.level_indptr = order.level_indptr
         self.indptr, self.indices = csr(self.children, self.parents, len(order.nodes))
 
@@ -39,16 +46,15 @@ class OrderGraph:
 
     def edges(self, part: Int64Array) -> tuple[Int64Array, Int64Array]:
         """The parents of every node in its own part of the graph: (indptr, indices)."""
-        inside = part[self.parents] == part[self.children]
-        return csr(self.children[inside], self.parents[inside], len(self))
+        return csr_within(self.indptr, self.indices, part)
 
     @cached_property
     def flow(self) -> Int64Array:
         """What every node is connected with by data and messages, named by its first node."""
-        data = self._data[:, self._data[1] >= 0]
-        messages = np.stack([self.parents, self.children])[:, self.num_dependencies :]
-        parents, children = np.concatenate([data, messages], axis=1)
-        return connected_parts(parents, children, len(self))
+        edges = zip(self._data, (self.parents, self.children), strict=True)
+        runs, split = self._data[1] >= 0, self.num_dependencies
+        ends = [np.concatenate([data[runs], both[split:]]) for data, both in edges]
+        return connected_parts(*ends, len(self))
 
     @cached_property
     def program_chain(self) -> Int64Array:

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from collhub_columns import BoolArray, Int64Array, distinct, ordinals
+from collhub_columns import BoolArray, Int64Array, distinct, ordinals, rows_of
 
 from hub_core.verification.order_graph import OrderGraph
 
@@ -42,7 +42,7 @@ def unordered_in(graph: OrderGraph, earlier: Int64Array, later: Int64Array) -> I
 
 
 def _are_linked(graph: OrderGraph, earlier: Int64Array, later: Int64Array) -> BoolArray:
-    """Whether `earlier` is one of the first few parents of `later`."""
+    """Whether `earlier` is a parent of `later`."""
     linked = np.zeros(len(earlier), np.bool_)
     first = graph.indptr[later]
     degree = graph.indptr[later + 1] - first
@@ -50,11 +50,18 @@ def _are_linked(graph: OrderGraph, earlier: Int64Array, later: Int64Array) -> Bo
         # Clamped, since a node without a k-th parent must still read something.
         probe = np.minimum(first + k, max(len(graph.indices) - 1, 0))
         linked |= (degree > k) & (graph.indices[probe] == earlier)
+    # All edges to nodes of more parents are searched: one copy may wait for thousands of messages.
+    has_more = np.diff(graph.indptr)[graph.children] > _PROBED_PARENTS
+    rest = np.flatnonzero(~linked)
+    edges = distinct(graph.children[has_more] * len(graph) + graph.parents[has_more])
+    linked[rest] = rows_of(later[rest] * len(graph) + earlier[rest], edges) >= 0
     return linked
 
 
 def _are_joined(graph: OrderGraph, earlier: Int64Array, later: Int64Array) -> BoolArray:
     """Whether there is a path: exactly."""
+    if not len(earlier):
+        return np.zeros(0, np.bool_)
     earlier, later = _contract(graph, earlier, later)
     ordered = _are_on_a_chain(graph, earlier, later)
     for part, start, stop in _searches(graph, earlier, later):

@@ -16,6 +16,7 @@ from collhub_columns import (
     row_pointer,
     run_lengths,
     run_starts,
+    stable_order_by,
 )
 
 from hub_core.chakra.algorithms.numbering import EXTENSION, restore
@@ -57,17 +58,18 @@ def _plain(algorithm: Algorithm, collective_bytes: int) -> NodeTable:
     # The same node, where a step is not a pair.
     last = first + is_pair
     nodes = int(rank_indptr[-1])
-    # Both nodes of a step are joined by a data dependency.
-    children = np.concatenate([first[group_of_entry(steps.data_indptr)], last[is_pair]])
-    parents = np.concatenate([last[steps.data_indices], first[is_pair]])
-    data_indptr, data_indices = csr(children, parents, nodes)
+    # Both nodes of a step are joined by a data dependency, between those of steps that ascend.
+    behind_own = steps.data_indptr[1:][is_pair]
+    data_indices = np.insert(last[steps.data_indices], behind_own, first[is_pair])
+    waits = np.bincount(last[is_pair], minlength=nodes)
+    waits[first] += np.diff(steps.data_indptr)
     children, parents = first[group_of_entry(steps.control_indptr)], last[steps.control_indices]
     control_indptr, control_indices = csr(children, parents, nodes)
     return NodeTable(
         counted_positions(nodes_of_rank).astype(np.uint64),
         **_columns(algorithm, first, last, nodes, collective_bytes),
         rank_indptr=rank_indptr,
-        data_indptr=data_indptr,
+        data_indptr=row_pointer(waits),
         data_indices=data_indices,
         control_indptr=control_indptr,
         control_indices=control_indices,
@@ -110,10 +112,11 @@ def message_tags(steps: StepTable) -> npt.NDArray[np.int32]:
     rows = np.flatnonzero(steps.sends | steps.receives)
     is_send = steps.sends[rows]
     source, destination = steps.ends(rows)
-    pair = source.astype(np.int64) * (1 << 31) + destination
+    # Of broken algorithms a peer may be -1.
+    pair = source.astype(np.int64) * (steps.num_ranks + 1) + destination
     channel = steps.channel[rows]
     # The sort is stable: within a side messages keep the order of the program.
-    order = np.lexsort((is_send, channel, pair))
+    order = stable_order_by(pair, 2 * channel.astype(np.int64) + is_send)
     pair, channel, is_send = pair[order], channel[order], is_send[order]
     side_lengths = run_lengths(run_starts(pair, channel, is_send), len(rows))
     ordinal = counted_positions(side_lengths)

@@ -9,6 +9,8 @@ import pytest
 from collhub_columns import (
     counted_positions,
     csr,
+    csr_of_pairs,
+    csr_within,
     distinct,
     expanded_ranges,
     first_positions,
@@ -26,6 +28,7 @@ from collhub_columns import (
     run_mask,
     run_starts,
     sorted_ordinals,
+    suffix_least,
 )
 from hypothesis import given
 from hypothesis import strategies as st
@@ -138,3 +141,19 @@ def test_labels_are_equal_where_rows_are_and_ascend_with_them(rows):
     table = np.array(rows, np.int64).reshape(-1, 2)
     ordered = sorted(set(rows))
     assert labels(*table.T).tolist() == [ordered.index(row) for row in rows]
+
+
+def test_pairs_stand_once_and_ascend_in_each_group() -> None:
+    parents, children = np.asarray([3, 2, 3, 0]), np.asarray([1, 1, 1, 0])
+    indptr, values = csr_of_pairs(parents, children, 4)
+    assert (indptr.tolist(), values.tolist()) == ([0, 1, 3, 3, 3], [0, 2, 3])
+
+
+def test_edges_between_parts_are_left_out() -> None:
+    indptr, indices = np.asarray([0, 0, 2, 3]), np.asarray([2, 0, 0])
+    found = csr_within(indptr, indices, np.asarray([7, 7, 8]))
+    assert [column.tolist() for column in found] == [[0, 0, 1, 1], [0]]
+
+
+def test_the_least_of_all_behind() -> None:
+    assert suffix_least(np.asarray([4, 1, 3, 2])).tolist() == [1, 1, 2, 2]

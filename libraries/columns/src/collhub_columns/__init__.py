@@ -10,6 +10,8 @@ from collhub_columns.groups import (
     UInt64Array,
     counted_positions,
     csr,
+    csr_of_pairs,
+    csr_within,
     distinct,
     expanded_ranges,
     first_positions,
@@ -27,6 +29,7 @@ from collhub_columns.groups import (
     run_mask,
     run_starts,
     sorted_ordinals,
+    suffix_least,
 )
 from collhub_columns.levels import Order, topological_levels
 from collhub_columns.pairs import NodePairs
@@ -53,6 +56,8 @@ __all__ = [
     "connected_parts",
     "counted_positions",
     "csr",
+    "csr_of_pairs",
+    "csr_within",
     "distinct",
     "expanded_ranges",
     "first_positions",
@@ -72,6 +77,7 @@ __all__ = [
     "sorted_ordinals",
     "stable_order",
     "stable_order_by",
+    "suffix_least",
     "topological_levels",
     "values_of_single_keys",
 ]  # fmt: skip

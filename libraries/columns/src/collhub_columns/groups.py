@@ -22,6 +22,7 @@ Float64Array = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
 IntArray = npt.NDArray[np.integer]
 AnyNumber = TypeVar("AnyNumber", bound=np.integer)
+_Csr = tuple[Int64Array, Int64Array]
 
 
 def row_pointer(counts: npt.ArrayLike) -> Int64Array:
@@ -158,3 +159,24 @@ def gather(indptr: Int64Array, indices: Int64Array, groups: IntArray) -> Int64Ar
     starts = indptr[groups]
     found: Int64Array = indices[expanded_ranges(starts, indptr[groups + 1] - starts)]
     return found
+
+
+def csr_of_pairs(parents: Int64Array, children: Int64Array, count: int) -> _Csr:
+    """(indptr, parents of every child), ascending and without repetition."""
+    width = np.int64(max(count, 1))
+    # Sorted by (child, parent); a pair that is given twice is one.
+    groups, values = np.divmod(distinct(children * width + parents), width)
+    return group_pointer(groups, count), values
+
+
+def csr_within(indptr: Int64Array, indices: Int64Array, part: Int64Array) -> _Csr:
+    """The entries of a CSR table of a graph whose two ends are in one part; `part`: of nodes."""
+    groups = group_of_entry(indptr)
+    is_inside = part[indices] == part[groups]
+    # What is kept stays in its order.
+    return group_pointer(groups[is_inside], len(indptr) - 1), indices[is_inside]
+
+
+def suffix_least(values: Int64Array) -> Int64Array:
+    """The least of each value and all behind it: int64, as long as `values`."""
+    return np.minimum.accumulate(values[::-1])[::-1]

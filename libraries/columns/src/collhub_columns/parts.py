@@ -17,13 +17,17 @@ def connected_parts(parents: Int64Array, children: Int64Array, nodes: int) -> In
     Edges connect whatever their direction.
     """
     head = np.arange(nodes)
-    # Each round joins every part to its lowest neighbour.
-    while not np.array_equal(*(names := (head[parents], head[children]))):
-        lowest = np.minimum(*names)
-        for name in names:
-            np.minimum.at(head, name, lowest)
+    while True:
+        one, other = head[parents], head[children]
+        apart = np.flatnonzero(one != other)
+        if not len(apart):
+            return head
+        one, other = one[apart], other[apart]
+        # Each round joins every part to its lowest neighbour.
+        np.minimum.at(head, np.maximum(one, other), np.minimum(one, other))
         head = _heads(head)
-    return head
+        # What is joined stays so.
+        parents, children = parents[apart], children[apart]
 
 
 def chain_cover(

@@ -13,8 +13,8 @@ from collhub_schedules import collective_among
 
 from collhub_classic.catalogue import ALGORITHMS
 from collhub_classic.estimate import estimated_ns, link_of_message
+from collhub_classic.lowering.kept import kept_steps
 from collhub_classic.lowering.places import BlockPlaces
-from collhub_classic.lowering.steps import steps_of
 from collhub_classic.message_plan import MessagePlan
 from collhub_classic.options import ClassicOptions
 from collhub_classic.orders import group_orders, ring_order
@@ -190,7 +190,7 @@ def _algorithm(plan: MessagePlan, request: SynthesisRequest, options: ClassicOpt
     )
     # An all-to-all has blocks for every pair, its units are those of one rank's buffer.
     places = BlockPlaces(collective, plan.num_blocks)
-    steps, scratch = steps_of(plan, places, is_synchronous=options.rounds == "blocking")
+    steps, scratch = kept_steps(plan, places, is_synchronous=options.rounds == "blocking")
     total = request.topology.num_npus
     given = {name: str(value) for name, value in asdict(options).items()}
     version = installed_version(_NAME) or ""

@@ -51,6 +51,10 @@ class Prospects:
         """What a way takes; None where that is more than anybody would compare."""
         self._times.setdefault(pieces, {})[way] = math.inf if time_ps is None else time_ps
 
+    def least_ps(self, pieces: int) -> float:
+        """What the fastest way of so many pieces takes, infinite for none."""
+        return min(self._times.get(pieces, {}).values(), default=math.inf)
+
     def are_good(self, way: Way, pieces: int) -> bool:
         """Whether a way should be tried with so many pieces, after all that had fewer."""
         # A rung that left the way out says nothing of it.

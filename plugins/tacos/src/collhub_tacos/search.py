@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -24,6 +25,8 @@ from hub_core.plugin_api import SynthesisRequest
 
 # More messages must save so much: all who work on the algorithm pay for them.
 _WORTH = 1e-3
+# Of numbers of chunks that are nearer one of two is tried: that whose kind was better before.
+_NEAR = 1.25
 # More chunks that take so many times as long do not catch up, however messages meet.
 _FAR = 1.1
 _FormSearch = Callable[[Progress], Iterator[SynthesisCandidate]]
@@ -236,13 +239,17 @@ def _climb(
     ladder = ladder_of(setting)
     times: list[int] = []
     enough_ps = 0
+    skipped: set[int] = set()
     for place, pieces in enumerate(ladder):
+        if place in skipped:
+            continue
         part = part_of(progress, place, len(ladder))
         candidates = FORMS[kind](setting, pieces, part, best.prospects)
         yield from candidates
         if not candidates:
             return
         times.append(candidates[0].time_ps)
+        skipped.update(_worse_of_pairs(ladder, place, best.prospects))
         is_compared = setting.is_compared(candidates[0].collective.unit_count)
         if is_compared and not place:
             # After the first candidates: they say what is wrong with a network.
@@ -254,6 +261,20 @@ def _climb(
         far = _FAR if is_compared else 1.0
         if len(times) > 2 and min(times[-2:]) >= far * min(times[:-2]):
             return
+
+
+def _worse_of_pairs(ladder: Sequence[int], place: int, prospects: Prospects) -> Iterator[int]:
+    """Places of later pairs of near numbers that need no trial, after both of one pair.
+
+    Multiples of the others and powers of two fill a pipeline alike: one kind is mostly the better.
+    """
+    first, second = ladder[max(0, place - 1)], ladder[place]
+    least = prospects.least_ps(first), prospects.least_ps(second)
+    if not first < second < _NEAR * first or math.inf in least:
+        return
+    for later in range(place + 1, len(ladder) - 1):
+        if ladder[later + 1] < _NEAR * ladder[later]:
+            yield later if least[1] <= least[0] else later + 1
 
 
 def _bound_ps(setting: Setting) -> int:

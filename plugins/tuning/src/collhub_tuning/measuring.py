@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import cache
 
 import hub_core
 from collhub_tuning.questions import (
@@ -31,9 +32,9 @@ def measured(
 
     `network`: in place of what the text of the question names. `algorithm`: what `file_read` read,
     where the file is not seen here. What cannot be made for a size, is wrong, or never ends is a
-    failure of that size. Runs in a process of its own: plugins are discovered once for all sizes.
+    failure of that size. May run in a process of its own, which discovers plugins once.
     """
-    registry = hub_core.discover()
+    registry = _plugins_here()
     if network is None:
         topology = hub_core.read_topology(question.topology, registry=registry)
     else:
@@ -57,7 +58,7 @@ def file_read(
 ) -> Algorithm | list[Measurement]:
     """The algorithm in a file, to send it to where the file is not; else why there is none."""
     try:
-        return _read(compared.name, hub_core.discover())
+        return _read(compared.name, _plugins_here())
     except HubError as error:
         return _failures(compared, question, error)
 
@@ -74,6 +75,12 @@ def verified_algorithm(
     algorithm = _maker(compared, question, simulations)(size)
     _check(algorithm)
     return algorithm
+
+
+@cache
+def _plugins_here() -> Registry:
+    """The plugins of this process: to discover them takes longer than many an algorithm."""
+    return hub_core.discover()
 
 
 class _Simulations:

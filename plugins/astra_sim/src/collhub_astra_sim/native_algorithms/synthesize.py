@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, replace
+from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 from collhub_schedules import collective_among
@@ -19,7 +21,14 @@ from collhub_astra_sim.native_algorithms.tree import double_binary_tree
 from collhub_astra_sim.options import AnalyticalOptions, NativeAlgorithmOptions
 from collhub_astra_sim.simulating.analytical import simulate
 from hub_core import installed_version
-from hub_core.model import Algorithm, CollectiveKind, InputError, Provenance, UsageError
+from hub_core.model import (
+    Algorithm,
+    CollectiveKind,
+    InputError,
+    Provenance,
+    StepTable,
+    UsageError,
+)
 from hub_core.plugin_api import SimulationRequest, SynthesisRequest, SynthesisResult
 
 _NAME = "collhub-astra-sim"
@@ -74,11 +83,13 @@ def _synthesized(
     if collective.num_ranks == 1:
         cure = "let at least two ranks take part"
         raise UsageError("one rank has nothing to send", cure=cure, code="one-rank")
-    plan = plan_of(_task(request, options))
+    total = request.topology.num_npus
+    # Sizes count for the time of reductions alone.
+    counted = 0 if options.memory_bandwidth is None else size
+    plan = _placed(plan_of, collective.kind, options, counted, request.npus, total)
     if size < plan.unit_count:
         message = f"{size} bytes cannot be cut in {plan.unit_count} parts"
         raise UsageError(message, cure="choose a larger size", code="size-too-small")
-    total = request.topology.num_npus
     stated = replace(
         collective, unit_count=plan.unit_count, in_place=plan.in_place, out_of_place=True
     )
@@ -87,7 +98,7 @@ def _synthesized(
     given = {key: str(value) for key, value in asdict(options).items()}
     algorithm = Algorithm(
         collective_among(stated, request.npus, total),
-        plan.steps.table(request.npus, total),
+        plan.steps,
         scratch,
         Provenance(_NAME, installed_version(_NAME) or "", request.topology.name, "", given),
         size,
@@ -96,21 +107,45 @@ def _synthesized(
     return SynthesisResult(algorithm, time_ns, statistics={"algorithm": name})
 
 
-def _task(request: SynthesisRequest, options: NativeAlgorithmOptions) -> NativeTask:
+class _PlacedPlan(NamedTuple):
+    """A `NativePlan` whose ranks are put on NPUs, its steps as a table."""
+
+    steps: StepTable
+    unit_count: int
+    scratch_units: int
+    in_place: bool
+
+
+# A comparison asks for one plan at every size.
+@lru_cache(maxsize=4)
+def _placed(
+    plan_of: Callable[[NativeTask], NativePlan],
+    kind: CollectiveKind,
+    options: NativeAlgorithmOptions,
+    size: int,
+    npus: tuple[int, ...],
+    total: int,
+) -> _PlacedPlan:
+    """The plan for `size` bytes, rank r on NPU `npus[r]` of so many."""
+
     def reduce_ns(size: int) -> int:
         bandwidth = options.memory_bandwidth
         return 0 if bandwidth is None else _ACCESSES * int(size / bandwidth * 1e9)
 
-    return NativeTask(
-        request.collective.kind,
-        request.collective.num_ranks,
-        request.collective_bytes,
-        options.delay_ns,
-        reduce_ns,
-        options.width,
-        options.small_group,
-        options.root == "lowest",
+    plan = plan_of(
+        NativeTask(
+            kind,
+            len(npus),
+            size,
+            options.delay_ns,
+            reduce_ns,
+            options.width,
+            options.small_group,
+            options.root == "lowest",
+        )
     )
+    table = plan.steps.table(npus, total)
+    return _PlacedPlan(table, plan.unit_count, plan.scratch_units, plan.in_place)
 
 
 def _time_ns(algorithm: Algorithm, request: SynthesisRequest) -> int:

@@ -80,16 +80,16 @@ def _joint_codes(columns: Sequence[IntArray]) -> Int64Array:
         width = int(column.max(initial=0)) + 1
         # Only what does not fit in 64 bits has to be numbered anew on the way.
         if span * width > _LARGEST_CODE:
-            codes, span = _dense(codes, span)
+            codes, span = dense_codes(codes, span)
         codes = codes * width + column
         span *= width
         # What is cheap to number keeps the next step cheap, too.
         if span <= _ROOM * len(codes):
-            codes, span = _dense(codes, span)
-    return _dense(codes, span)[0]
+            codes, span = dense_codes(codes, span)
+    return dense_codes(codes, span)[0]
 
 
-def _dense(codes: Int64Array, span: int) -> tuple[Int64Array, int]:
+def dense_codes(codes: Int64Array, span: int) -> tuple[Int64Array, int]:
     """(codes below `span` numbered without gaps, in their order; how many there are).
 
     Cost: linear where the span is not much larger than the number of codes, else that of a sort.

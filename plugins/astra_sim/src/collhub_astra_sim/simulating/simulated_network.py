@@ -8,6 +8,7 @@ it. Times are tabulated by size and class of links, as algorithms have few of ei
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +21,8 @@ from hub_core.network import Occupancy, Routes, Topology, link_times_ns
 
 LONGEST_NS = 1 << 62
 _LARGEST_TABLE = 1 << 27
+# Pairs up to which routes are kept: a network is mostly simulated again and again.
+_MOST_KEPT = 1 << 14
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -68,11 +71,35 @@ def routed_links(
     The links are those of the topology, or, if they are not shared, one for every pair.
     """
     if is_shared:
-        routes = topology.routes(sources, destinations, channels)
+        routes = _routes(topology, sources, destinations, channels)
         return routes, topology.bandwidth_bytes_per_s, topology.latency_ns
     bandwidth, latency_ns = private_links(topology, sources, destinations, channels)
     pairs = np.arange(len(sources) + 1, dtype=np.int64)
     return Routes(pairs, pairs[:-1]), bandwidth, latency_ns
+
+
+def _routes(
+    topology: Topology,
+    sources: Int64Array,
+    destinations: Int64Array,
+    channels: Int64Array | None,
+) -> Routes:
+    """`Topology.routes`, from what was found before where the pairs are few."""
+    if len(sources) > _MOST_KEPT:
+        return topology.routes(sources, destinations, channels)
+    # As bytes, by which they are found again.
+    chosen = b"" if channels is None else channels.astype(np.int64).tobytes()
+    routes = _kept_routes(topology, sources.tobytes(), destinations.tobytes(), chosen)
+    # Copied: kernels take no arrays that must not be written to.
+    return Routes(routes.indptr.copy(), routes.links.copy())
+
+
+@lru_cache(maxsize=64)
+def _kept_routes(topology: Topology, sources: bytes, destinations: bytes, chosen: bytes) -> Routes:
+    """The same for pairs as the bytes of int64."""
+    channels = np.frombuffer(chosen, np.int64) if chosen else None
+    pairs = np.frombuffer(sources, np.int64), np.frombuffer(destinations, np.int64)
+    return topology.routes(*pairs, channels)
 
 
 def _with_times(

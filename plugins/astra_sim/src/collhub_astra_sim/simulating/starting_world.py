@@ -25,7 +25,7 @@ from collhub_astra_sim.simulating.kernel import (
     Records,
     SimulatedWorld,
 )
-from collhub_astra_sim.simulating.matching import message_keys, pair_codes
+from collhub_astra_sim.simulating.matching import dense_codes, message_keys, pair_codes
 from collhub_astra_sim.simulating.node_checks import Locate, check_longest_time, check_nodes
 from collhub_astra_sim.simulating.simulated_network import SimulatedNetwork, network_between
 from collhub_astra_sim.simulating.switch_groups import SwitchGroups
@@ -62,7 +62,9 @@ def world_of(
     """
     rank = group_of_entry(nodes.rank_indptr)
     check_nodes(nodes, rank, topology, locate)
-    sizes, size_class = np.unique(nodes.size, return_inverse=True)
+    # Of few values a search is faster than the sort behind an inverse.
+    sizes = np.unique(nodes.size)
+    size_class = np.searchsorted(sizes, nodes.size)
     sends = np.flatnonzero(nodes.type == NodeType.COMM_SEND)
     planes = _planes(topology, sends, channel)
     routed, route_of_send = _routed_pairs(nodes, rank, sends, planes)
@@ -111,8 +113,12 @@ def _routed_pairs(
 ) -> tuple[Int64Array, Int64Array]:
     """(a code for each pair of ranks that talk on a plane, and which of them every send uses)."""
     pair = pair_codes(rank[sends], nodes.peer[sends], nodes.num_ranks)
-    codes, of_send = np.unique(planes * nodes.num_ranks**2 + pair, return_inverse=True)
-    return codes, of_send
+    codes = planes * nodes.num_ranks**2 + pair
+    span = int(codes.max(initial=-1)) + 1
+    of_send, number = dense_codes(codes, span)
+    distinct = np.empty(number, np.int64)
+    distinct[of_send] = codes
+    return distinct, of_send
 
 
 def _network(

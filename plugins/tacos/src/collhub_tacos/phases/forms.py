@@ -36,6 +36,8 @@ from hub_core.model import Collective, CollectiveKind
 _SPREAD_LADDER = (1, 2, 3, 4, 6, 8)
 # Behind switches a chunk is stored on its way: finer ones fill the links sooner.
 _STAGED_LADDER = (1, 2, 4, 8, 16)
+# Where even so many times the pieces take a link so many times its latency, fewer are left out.
+_FINER, _LONG = 8, 32
 _PIPELINE_LADDER = tuple(1 << power for power in range(11))
 LADDERS: Mapping[CollectiveKind, Sequence[int]] = {
     CollectiveKind.ALL_GATHER: _SPREAD_LADDER,
@@ -51,25 +53,38 @@ LADDERS: Mapping[CollectiveKind, Sequence[int]] = {
 
 
 def ladder_of(setting: Setting) -> list[int]:
-    """Chunks of a share that are tried.
-
-    For what leaves a root through switches, also multiples of the others: as each sends on as many.
-    """
+    """Chunks of a share that are tried."""
     kind = setting.collective.kind
     ladder, is_switched = LADDERS[kind], isinstance(setting.network, PathNetwork)
     if ladder is _SPREAD_LADDER:
         # The parts of an all-reduce are shares of all ranks.
         parts = setting.collective.num_ranks if kind is CollectiveKind.ALL_REDUCE else 1
         return setting.candidates(_STAGED_LADDER if is_switched else ladder, parts)
-    if not is_switched:
-        return setting.candidates(ladder)
     if ladder is not _PIPELINE_LADDER:
         return setting.candidates(ladder)
+    if is_switched:
+        ladder = _with_multiples(ladder, setting)
+    found = setting.candidates(ladder)
+    return [pieces for pieces in found if _may_fill(setting, pieces)] or found[-1:]
+
+
+def _with_multiples(ladder: Sequence[int], setting: Setting) -> list[int]:
+    """Also multiples of the others, for what leaves a root: as each sends on as many."""
     # At least one: a network of one NPU has nobody else.
     others = max(1, setting.network.num_npus - 1)
     rounds = (ladder[-1] // others).bit_length()
     multiples = [others << power for power in range(rounds)]
-    return setting.candidates(sorted({*ladder, *multiples}))
+    return sorted({*ladder, *multiples})
+
+
+def _may_fill(setting: Setting, pieces: int) -> bool:
+    """Whether so many pieces fill a pipeline no later than many times as many."""
+    topology = setting.network.topology
+    fastest = float(topology.bandwidth_bytes_per_s.max(initial=1.0))
+    finer_s = setting.collective_bytes / (_FINER * pieces * fastest)
+    # Between two NPUs there is nothing to fill.
+    is_pipeline = topology.num_npus > 2
+    return not is_pipeline or finer_s <= _LONG * float(topology.latency_s.max(initial=0.0))
 
 
 _Way = TypeVar("_Way")
