@@ -77,10 +77,9 @@ class FlowJobs:
         columns = piece, link, is_forwarded, busy, arrival, indptr, number, units, path, around
         return cls(*columns, num_links)
 
-    def orders(self) -> Iterator[Int64Array]:
-        """Starts of all jobs, int64 picoseconds, by one order after another."""
-        yield self._starts(self._rank(self.number[self.piece], -self._remaining()))
-        yield from self._forward_and_backward()
+    def by_pieces(self) -> Int64Array:
+        """Starts of all jobs, int64 picoseconds: the first pieces of all paths first."""
+        return self._starts(self._rank(self.number[self.piece], -self._remaining()))
 
     def time_ps(self, start: Int64Array) -> int:
         """When the last piece arrives."""
@@ -92,10 +91,11 @@ class FlowJobs:
         latency = np.add.reduceat(self.arrival - self.busy, self.indptr[:-1])
         return int(max(load.max(initial=0), latency.max(initial=0)))
 
-    def _forward_and_backward(self) -> Iterator[Int64Array]:
-        """Longest remaining time first; then the reversed jobs by latest end, and so to and fro.
+    def forward_and_backward(self) -> Iterator[Int64Array]:
+        """Starts by ever better orders.
 
-        After the forward-backward improvement of Li and Willis (Eur. J. Oper. Res. 56, 1992).
+        Longest remaining time first; then the reversed jobs by latest end, and so to and fro. After
+        the forward-backward improvement of Li and Willis (Eur. J. Oper. Res. 56, 1992).
         """
         start = self._starts(self._rank(-self._remaining()))
         yield start

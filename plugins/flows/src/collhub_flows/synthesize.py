@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 
 import numpy as np
-from collhub_columns import Float64Array
+from collhub_columns import Float64Array, Int64Array
 from collhub_schedules import algorithm_of, fastest_of
 
 from collhub_flows.certificate import flow_certificate
@@ -44,6 +44,8 @@ _MOST_SHARES = 300_000
 # Jobs beyond which further counts of pieces, and the simulator, would take too long.
 _MOST_JOBS = 400_000
 _MOST_SIMULATED = 1 << 20
+# Jobs up to which several orders take a moment.
+_FEW_JOBS = 50_000
 # What takes so much longer by the own clock is not simulated.
 _HOPELESS = 1.05
 # So near to what no order of the paths goes below, more pieces are not worth their messages.
@@ -159,6 +161,15 @@ class _Found:
     is_interrupted: bool = False
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Tried:
+    """Jobs whose first order was judged, with the starts by it."""
+
+    found: _Found
+    jobs: FlowJobs
+    start: Int64Array
+
+
 def _synthesize(request: SynthesisRequest, options: FlowOptions) -> SynthesisResult:
     problem = _Problem.of(request)
     share_units = problem.share_units()
@@ -253,24 +264,36 @@ def _candidates(
 
 
 def _ladder(problem: _Problem, paths: FlowPaths, options: FlowOptions) -> Iterator[_Found]:
-    """Schedules of every count of pieces, simulated where they can win."""
+    """Schedules of every count of pieces by one order, and of some by the best of several."""
     ladder = (options.pieces,) if options.pieces else _LADDER
-    least_ps, fastest_ns = 0, 0
+    tried: list[_Tried] = []
     for place, pieces in enumerate(ladder):
         problem.request.progress(0.5 + 0.5 * place / len(ladder), "schedules")
         jobs = _jobs(problem, paths, pieces)
         if place and len(jobs.link) > _MOST_JOBS:
-            return
+            break
         # Finer pieces fill links sooner, and gain nothing where latencies or loads decide.
+        fastest_ns = min((one.found.time_ns for one in tried), default=0)
         if fastest_ns and 1000 * fastest_ns <= _GOOD * jobs.least_ps():
-            return
-        for schedule in _fastest_orders(problem, paths, jobs):
-            if least_ps and schedule.time_ps > _HOPELESS * least_ps:
-                continue
-            least_ps = min(least_ps or schedule.time_ps, schedule.time_ps)
-            found = _judged(problem, schedule, pieces)
-            fastest_ns = min(fastest_ns or found.time_ns, found.time_ns)
-            yield found
+            break
+        start = jobs.by_pieces()
+        found = _judged(problem, _scheduled(problem, paths, jobs, start), pieces)
+        tried.append(_Tried(found, jobs, start))
+        yield found
+    least_ps = min(one.found.schedule.time_ps for one in tried)
+    fastest = min(tried, key=lambda one: one.found.time_ns)
+    for one in tried:
+        count = len(one.jobs.link)
+        # Of many jobs other orders are for the finest, which gain most, and the fastest; of very
+        # many one order has to do.
+        is_worth = count <= _FEW_JOBS or one is fastest or one is tried[-1]
+        if not is_worth or count > _MOST_JOBS:
+            continue
+        start = min(one.jobs.forward_and_backward(), key=one.jobs.time_ps)
+        schedule = _scheduled(problem, paths, one.jobs, start)
+        # One schedule is judged once, and what comes far too late is not.
+        if schedule.time_ps <= _HOPELESS * least_ps and not np.array_equal(start, one.start):
+            yield _judged(problem, schedule, one.found.pieces)
 
 
 def _jobs(problem: _Problem, paths: FlowPaths, pieces: int) -> FlowJobs:
@@ -279,21 +302,10 @@ def _jobs(problem: _Problem, paths: FlowPaths, pieces: int) -> FlowJobs:
     return FlowJobs.of(problem.network, paths, pieces, unit_bytes, occupancy)
 
 
-def _fastest_orders(problem: _Problem, paths: FlowPaths, jobs: FlowJobs) -> Iterator[FlowSchedule]:
-    """The order by pieces, and the best one of the forward and backward passes."""
-    orders = jobs.orders()
-    by_pieces = next(orders)
-    starts = [by_pieces]
-    # Of very many jobs one order has to do.
-    if len(jobs.link) <= _MOST_JOBS:
-        best = min(orders, key=jobs.time_ps)
-        # One schedule is judged once.
-        if not np.array_equal(best, by_pieces):
-            starts.append(best)
-    network = problem.network
-    demand = problem.demand
-    for start in starts:
-        yield schedule_of(network, demand, paths, jobs, start)
+def _scheduled(
+    problem: _Problem, paths: FlowPaths, jobs: FlowJobs, start: Int64Array
+) -> FlowSchedule:
+    return schedule_of(problem.network, problem.demand, paths, jobs, start)
 
 
 def _judged(
