@@ -53,8 +53,8 @@ class OrderGraph:
         """What every node is connected with by data and messages, named by its first node."""
         edges = zip(self._data, (self.parents, self.children), strict=True)
         runs, split = self._data[1] >= 0, self.num_dependencies
-        ends = [np.concatenate([data[runs], both[split:]]) for data, both in edges]
-        return connected_parts(*ends, len(self))
+        parents, children = (np.concatenate([data[runs], both[split:]]) for data, both in edges)
+        return connected_parts(parents, children, len(self))
 
     @cached_property
     def program_chain(self) -> Int64Array:

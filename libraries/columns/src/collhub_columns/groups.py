@@ -149,7 +149,8 @@ def csr(keys: IntArray, values: Int64Array, count: int) -> tuple[Int64Array, Int
     """(indptr, values in group order) by `keys`; within a group the given order is kept."""
     if not is_sorted(keys):
         # Stable, so that the given order stays within a group.
-        values = values[stable_order(keys)]
+        order = stable_order(keys)
+        values = values[order]
     return group_pointer(keys, count), values
 
 
@@ -179,4 +180,5 @@ def csr_within(indptr: Int64Array, indices: Int64Array, part: Int64Array) -> _Cs
 
 def suffix_least(values: Int64Array) -> Int64Array:
     """The least of each value and all behind it: int64, as long as `values`."""
+    # From the last one on, and turned round again.
     return np.minimum.accumulate(values[::-1])[::-1]

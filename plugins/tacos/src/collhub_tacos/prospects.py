@@ -53,7 +53,8 @@ class Prospects:
 
     def least_ps(self, pieces: int) -> float:
         """What the fastest way of so many pieces takes, infinite for none."""
-        return min(self._times.get(pieces, {}).values(), default=math.inf)
+        times = self._times.get(pieces, {})
+        return min(times.values(), default=math.inf)
 
     def are_good(self, way: Way, pieces: int) -> bool:
         """Whether a way should be tried with so many pieces, after all that had fewer."""
