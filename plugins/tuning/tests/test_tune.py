@@ -124,6 +124,14 @@ def test_a_missing_file_is_a_gap(collhub, tuned: Path) -> None:
     assert "gap: nothing serves them" in run.err
 
 
+def test_the_json_of_a_check_says_what_is_wrong(collhub, tuned: Path) -> None:
+    _program(tuned).unlink()
+    run = collhub("tune", "--check", tuned, "--json")
+    assert run.code == 1
+    findings = [one for form in run.report()["formats"] for one in form["findings"]]
+    assert any("the file is gone" in one["message"] for one in findings)
+
+
 def test_a_raised_min_bytes_is_a_gap(collhub, tuned: Path) -> None:
     file = _program(tuned)
     least = file.name.split("-")[2]

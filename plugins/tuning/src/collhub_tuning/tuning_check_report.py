@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from collhub_tuning.tuned_folder import CheckedFormat
-
-if TYPE_CHECKING:
-    from hub_core import diagnostic_object
+from hub_core import diagnostic_object
 from hub_core.model import JsonValue
 
 
