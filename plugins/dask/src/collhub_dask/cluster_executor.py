@@ -88,33 +88,38 @@ class ClusterExecutor(Executor):
     def _run_once(self, task: Callable[[], T]) -> T:
         """What the task returns, run once by a free worker; raises as `take` and `_result` do."""
         address = self._workers.take()
+        # A worker may be about to end for what another task took.
+        was_full = self._was_full(address)
         try:
             future = self._client.submit(task, workers=[address], pure=False)
-            result: T = self._result(future, address)
+            result: T = self._result(future, address, was_full)
         finally:
             self._workers.give_back(address)
         return result
 
-    def _result(self, future: DaskFuture[Any], address: str) -> Any:
-        """What the task returns or raises; whatever happens, nothing of it stays."""
+    def _result(self, future: DaskFuture[Any], address: str, was_full: bool) -> Any:
+        """What the task returns or raises; whatever happens, nothing of it stays.
+
+        `was_full`: whether the worker was out of memory before.
+        """
         try:
-            self._wait(future, address)
+            self._wait(future, address, was_full)
             return self._fetched(future, address)
         except KilledWorker:
-            raise self._cause(address) from None
+            raise self._cause(address, was_full) from None
         except CancelledError:
             raise BrokenExecutor("the cluster was left") from None
         finally:
             future.release()
 
-    def _wait(self, future: DaskFuture[Any], address: str) -> None:
+    def _wait(self, future: DaskFuture[Any], address: str, was_full: bool) -> None:
         """Return when the task is done; raise where its worker is gone, or its time is over."""
         done = Event()
         future.add_done_callback(lambda found: done.set())
         start_s = time.monotonic()
         while not done.wait(LOOK_S):
             if not self._workers.is_there(address):
-                raise self._cause(address)
+                raise self._cause(address, was_full)
             taken_s = time.monotonic() - start_s
             if self._timeout_s is not None and taken_s > self._timeout_s:
                 # Before the worker is there again, which would begin it anew.
@@ -132,12 +137,17 @@ class ClusterExecutor(Executor):
             # It is computed again where the worker is that has it, which is nowhere.
             raise _WorkerDiedError(f"the worker {address} died with the result") from None
 
-    def _cause(self, address: str) -> Exception:
+    def _cause(self, address: str, was_full: bool) -> Exception:
         """Why a worker is gone."""
         # Its nanny says it at the time when it ends the worker.
         time.sleep(LOOK_S)
+        if not was_full and self._was_full(address):
+            return MemoryError(f"the worker {address} had no more memory")
+        return _WorkerDiedError(f"the worker {address} that ran it died")
+
+    def _was_full(self, address: str) -> bool:
+        """Whether a worker has been ended as it had no more memory."""
         with suppress(OSError, RuntimeError):
             ended = self._client.get_events(_MEMORY_TOPIC)
-            if any(event["worker"] == address for _, event in ended):
-                return MemoryError(f"the worker {address} had no more memory")
-        return _WorkerDiedError(f"the worker {address} that ran it died")
+            return any(event["worker"] == address for _, event in ended)
+        return False
