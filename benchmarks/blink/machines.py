@@ -1,12 +1,13 @@
 """Packings on machines with switches and on several of them, beside ForestColl's.
 
-    python benchmarks/blink/machines.py [--simulate 268435456] [MACHINE ...]
+    python benchmarks/blink/machines.py [--simulate 268435456] [--chunks 128] [MACHINE ...]
 
 Per machine and collective: the rate of the packing with the fewest trees among those at the
 optimal rate, whether the certificate's check confirms that it is the best, trees and depth, and
 CPU seconds of all packings together (kernels are loaded before). `forestcoll`: trees of its public
 code (arXiv 2402.06787; measured 2026-11, all-gather). With --simulate also the fastest algorithm
-for that size: by which packing, and its part of the best rate in simulation.
+for that size: by which packing, and its part of the best rate in simulation; with --chunks by so
+many on the widest tree.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ def main() -> None:
         for kind in KINDS:
             line = _line(machine, topology, kind)
             if arguments.simulate:
-                line += _simulated(topology, kind, arguments.simulate)
+                line += _simulated(topology, kind, arguments.simulate, arguments.chunks)
             print(line, flush=True)
 
 
@@ -73,6 +74,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("machines", nargs="*", default=list(MACHINES))
     size_help = "also synthesize for this size and simulate"
     parser.add_argument("--simulate", type=int, metavar="BYTES", help=size_help)
+    parser.add_argument("--chunks", default="auto", help="of the widest tree (default: searched)")
     return parser.parse_args()
 
 
@@ -124,10 +126,11 @@ def _collective(topology: Topology, kind: CollectiveKind) -> Collective:
     return Collective(kind, topology.num_npus, units, root=root, in_place=True)
 
 
-def _simulated(topology: Topology, kind: CollectiveKind, size: int) -> str:
+def _simulated(topology: Topology, kind: CollectiveKind, size: int, chunks: str) -> str:
     """The fastest algorithm for a size, as the simulator sees it."""
     start = time.process_time()
-    made = hub_core.synthesize(_collective(topology, kind), topology, size, name="blink")
+    collective, options = _collective(topology, kind), {"chunks": chunks}
+    made = hub_core.synthesize(collective, topology, size, name="blink", options=options)
     seconds = time.process_time() - start
     time_ns = hub_core.simulate(made.algorithm, topology, size).time_ns
     assert time_ns is not None

@@ -58,7 +58,7 @@ def _plain(algorithm: Algorithm, collective_bytes: int) -> NodeTable:
     # The same node, where a step is not a pair.
     last = first + is_pair
     nodes = int(rank_indptr[-1])
-    # Both nodes of a step are joined by a data dependency, between those of steps that ascend.
+    # A data dependency joins both nodes of a step; it stands behind those of the step itself.
     behind_own = steps.data_indptr[1:][is_pair]
     data_indices = np.insert(last[steps.data_indices], behind_own, first[is_pair])
     waits = np.bincount(last[is_pair], minlength=nodes)

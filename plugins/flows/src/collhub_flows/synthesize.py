@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 
@@ -280,6 +280,13 @@ def _ladder(problem: _Problem, paths: FlowPaths, options: FlowOptions) -> Iterat
         found = _judged(problem, _scheduled(problem, paths, jobs, start), pieces)
         tried.append(_Tried(found, jobs, start))
         yield found
+    yield from _by_other_orders(problem, paths, tried)
+
+
+def _by_other_orders(
+    problem: _Problem, paths: FlowPaths, tried: Sequence[_Tried]
+) -> Iterator[_Found]:
+    """The best of the forward and backward passes, where these are worth their time."""
     least_ps = min(one.found.schedule.time_ps for one in tried)
     fastest = min(tried, key=lambda one: one.found.time_ns)
     for one in tried:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from dataclasses import dataclass, field
+from functools import lru_cache
 
 from collhub_columns import Int64Array
 
@@ -11,32 +12,42 @@ from collhub_classic.lowering.steps import steps_of
 from collhub_classic.message_plan import MessagePlan
 from hub_core.model import StepTable
 
-# Orders of ranks and numbers of chunks of one algorithm; larger plans would take memory.
-_MOST_KEPT, _MOST_BLOCKS = 8, 1 << 18
-_Lowered = tuple[StepTable, Int64Array]
-_kept: OrderedDict[tuple[object, ...], _Lowered] = OrderedDict()
+# Larger plans would take memory.
+_MOST_BLOCKS = 1 << 18
 
 
-def kept_steps(plan: MessagePlan, places: BlockPlaces, *, is_synchronous: bool) -> _Lowered:
+@dataclass(frozen=True, slots=True)
+class _Content:
+    """A plan that is the same as another one of the same numbers."""
+
+    plan: MessagePlan = field(compare=False)
+    numbers: tuple[object, ...]
+
+    @classmethod
+    def of(cls, plan: MessagePlan) -> _Content:
+        columns = (
+            *(plan.round, plan.source, plan.destination, plan.channel),
+            *(plan.reduces, plan.indptr, plan.blocks),
+        )
+        content = (column.tobytes() for column in columns)
+        return cls(plan, (plan.num_ranks, plan.num_blocks, *content))
+
+
+def kept_steps(
+    plan: MessagePlan, places: BlockPlaces, *, is_synchronous: bool
+) -> tuple[StepTable, Int64Array]:
     """`steps_of`, from memory where the same steps were made in this process before."""
     if len(plan.blocks) > _MOST_BLOCKS:
         return steps_of(plan, places, is_synchronous=is_synchronous)
-    key = (*_content(plan), places, is_synchronous)
-    found = _kept.get(key)
-    if found is None:
-        found = steps_of(plan, places, is_synchronous=is_synchronous)
-        # Shared from now on, as steps are.
-        found[1].flags.writeable = False
-        _kept[key] = found
-    _kept.move_to_end(key)
-    while len(_kept) > _MOST_KEPT:
-        _kept.popitem(last=False)
-    return found
+    return _steps(_Content.of(plan), places, is_synchronous)
 
 
-def _content(plan: MessagePlan) -> tuple[object, ...]:
-    columns = (
-        *(plan.round, plan.source, plan.destination, plan.channel),
-        *(plan.reduces, plan.indptr, plan.blocks),
-    )
-    return plan.num_ranks, plan.num_blocks, *(column.tobytes() for column in columns)
+# Orders of ranks and numbers of chunks of one algorithm.
+@lru_cache(maxsize=8)
+def _steps(
+    content: _Content, places: BlockPlaces, is_synchronous: bool
+) -> tuple[StepTable, Int64Array]:
+    steps, scratch_units = steps_of(content.plan, places, is_synchronous=is_synchronous)
+    # Shared from now on, as steps are.
+    scratch_units.flags.writeable = False
+    return steps, scratch_units
