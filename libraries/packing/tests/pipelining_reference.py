@@ -17,7 +17,7 @@ class PlainMessage:
     """One operation for one chunk."""
 
     number: int
-    urgency: tuple[Fraction, int, int]
+    urgency: tuple[Fraction, int, int, int, int]
     route: list[int]
     size: int
     needs: int
@@ -62,7 +62,7 @@ def plain_schedule(pipelining: Pipelining, counts: list[int]) -> tuple[list[int]
 
 def _messages(pipelining: Pipelining, counts: list[int]) -> list[PlainMessage]:
     messages: list[PlainMessage] = []
-    first_operation = 0
+    first_operation, num_npus = 0, pipelining.topology.num_npus
     parts = [stream.part / counts[stream.tree] for stream in pipelining.streams]
     units = int(np.lcm.reduce([part.denominator for part in parts]))
     shares = pipelining.schedule(counts).collective.unit_count // units
@@ -83,6 +83,9 @@ def _messages(pipelining: Pipelining, counts: list[int]) -> list[PlainMessage]:
                 urgency = (
                     Fraction(chunk, counts[stream.tree]),
                     -int(operations.remaining[operation]),
+                    int(operations.root[operation] - operations.source[operation]) % num_npus,
+                    int(operations.destination[operation] - operations.source[operation])
+                    % num_npus,
                     number,
                 )
                 followers = [

@@ -8,7 +8,7 @@ from fractions import Fraction
 from collhub_blink.packing.packings import PlacedPacking, RateBound
 from collhub_blink.packing.task import PackingTask
 from collhub_blink.scheduling.dividing import Divided
-from collhub_blink.scheduling.fastest import TimedSchedule
+from collhub_blink.scheduling.timed import TimedSchedule
 from hub_core.model import JsonValue
 
 Statistics = dict[str, JsonValue]

@@ -5,7 +5,7 @@ message over one route, is repeated for every chunk of its stream. An event is a
 free or a message that arrives. All events of one instant happen before any link takes its next
 message, and a free link takes the first of the messages that wait for it: those that a switch
 passes on in the order of arrival, then by turn (the part of the tree's data that lies before the
-chunk) less the messages that follow, then by number.
+chunk) less its urgency, then by number. Data that have arrived are sent on after the slack.
 Invariant: a message waits in the line of exactly one link, or is on its way over one, or has
 ended, or has unmet needs; a link that is free has an empty line between two instants. So the
 schedule is deterministic, and whatever waits makes progress as long as the needs have no cycle.
@@ -36,18 +36,19 @@ class PipelinePlan(NamedTuple):
 
     Stream s has the operations `stream_operation[s]:stream_operation[s + 1]`, and the messages
     from `stream_message[s]` on: chunk by chunk, each with all operations. `turn`: per chunk of
-    all streams, from `stream_chunk[s]` on. Of every operation: `remaining` hops, `needs`, the
-    number of operations of the same chunk that must have ended before,
-    `next_operation[next_indptr[o]:next_indptr[o + 1]]`, who waits for it, and its links
+    all streams, from `stream_chunk[s]` on. Of every operation: `urgency`, by how much it goes
+    before its turn, `needs`, the number of operations of the same chunk that must have ended
+    before, `next_operation[next_indptr[o]:next_indptr[o + 1]]`, who waits for it, and its links
     `route_link[route_indptr[o]:route_indptr[o + 1]]`. `busy`, `arrival`: picoseconds by size
-    class and link, int64[classes, links]; `size_class`: by stream.
+    class and link, int64[classes, links]; `size_class`: by stream. `slack`: int64[1], picoseconds
+    from the end of a message until others may follow it.
     """
 
     stream_operation: Int64Array
     stream_message: Int64Array
     stream_chunk: Int64Array
     turn: Int64Array
-    remaining: Int64Array
+    urgency: Int64Array
     needs: Int64Array
     next_indptr: Int64Array
     next_operation: Int64Array
@@ -56,6 +57,7 @@ class PipelinePlan(NamedTuple):
     size_class: Int64Array
     busy: Int64Array
     arrival: Int64Array
+    slack: Int64Array
 
 
 class PipelineState(NamedTuple):
@@ -181,7 +183,7 @@ def _happen(item: int, now: int, touched: int, plan: PipelinePlan, state: Pipeli
     if next_hop < plan.route_indptr[operation + 1]:
         state.hop[message] += 1
         return _line_up(message, touched, plan, state)
-    state.finish[message] = now
+    state.finish[message] = now - plan.slack[0]
     for position in range(plan.next_indptr[operation], plan.next_indptr[operation + 1]):
         # Messages of a chunk stand side by side, in the order of the operations.
         follower = message - operation + plan.next_operation[position]
@@ -208,8 +210,7 @@ def _line_up(message: int, touched: int, plan: PipelinePlan, state: PipelineStat
         width = plan.stream_operation[stream + 1] - plan.stream_operation[stream]
         place = message - plan.stream_message[stream]
         chunk = plan.stream_chunk[stream] + place // width
-        # Turns lie farther apart than any number of messages that may follow.
-        key = plan.turn[chunk] - plan.remaining[operation]
+        key = plan.turn[chunk] - plan.urgency[operation]
     link = plan.route_link[plan.route_indptr[operation] + hop]
     first, size = state.line_first[link], state.line_size[link]
     _push(state.line_key, state.line_message, first, size, key, message)
@@ -243,13 +244,17 @@ def _dispatch(now: int, touched: int, plan: PipelinePlan, state: PipelineState) 
             state.start[message] = now
         stream = state.stream[message]
         size_class = plan.size_class[stream]
+        operation = _operation(message, stream, plan)
         arrival = now + plan.arrival[size_class, link]
         # Messages that wait for nothing are told apart in a trace only by the end of the first.
-        needs = plan.needs[_operation(message, stream, plan)]
+        needs = plan.needs[operation]
         is_alone = state.is_unused[link] and needs == 0
         free = arrival if is_alone else now + plan.busy[size_class, link]
         state.is_free[link] = False
         state.is_unused[link] = False
+        next_hop = plan.route_indptr[operation] + state.hop[message] + 1
+        if next_hop == plan.route_indptr[operation + 1]:
+            arrival += plan.slack[0]
         # Two events: the link is busy until one, and the message arrives at the other.
         events = state.counter[_EVENTS]
         _push(state.event_time, state.event_item, 0, events, free, link)

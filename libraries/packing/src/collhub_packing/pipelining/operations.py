@@ -19,12 +19,13 @@ from hub_core.model import InputError
 class Operations(ColumnTable):
     """Messages for one chunk, as int64 columns; `reduces`: bool.
 
-    `remaining`: messages in a row from this one to the last. Pair i: operation `after[i]` waits
-    for `before[i]`.
+    `root`: of the tree. `remaining`: messages in a row from this one to the last. Pair i: operation
+    `after[i]` waits for `before[i]`.
     """
 
     source: Int64Array
     destination: Int64Array
+    root: Int64Array
     reduces: BoolArray
     remaining: Int64Array
     before: Int64Array
@@ -120,6 +121,7 @@ def broadcast(tree: PrunedTree) -> Operations:
     return Operations(
         source=parent,
         destination=nodes,
+        root=np.full(len(nodes), tree.root),
         reduces=np.zeros(len(nodes), np.bool_),
         remaining=tree.height[nodes] + 1,
         before=tree.place[parent[inner]],
@@ -133,6 +135,7 @@ def reduction(tree: PrunedTree) -> Operations:
     return Operations(
         source=down.destination,
         destination=down.source,
+        root=down.root,
         reduces=np.ones(len(down), np.bool_),
         remaining=tree.depth[tree.nodes],
         before=down.after,
@@ -161,6 +164,7 @@ def _path(tree: PrunedTree, target: int) -> Operations:
     return Operations(
         source=tree.parent[nodes],
         destination=nodes,
+        root=np.full(length, tree.root),
         reduces=np.zeros(length, np.bool_),
         remaining=length - hops,
         before=hops[:-1],

@@ -1,9 +1,11 @@
 """Schedules of collectives that run on weighted trees, chunk after chunk, without barriers.
 
 List scheduling (Graham 1966): a link that is idle takes, of the messages whose data is at its
-start, one of the earliest chunk, and of these the one that most others follow. The progress of
-trees is compared by the part of their data that lies before a chunk, so that trees with unequal
-numbers of chunks end together. Reduce and broadcast of different chunks overlap; a barrier
+start, one of the earliest chunk, and of these the one that most others follow. Of equal ones every
+NPU begins with the tree of the NPU behind it by number, and with its own last: so no two send to
+one at once, where networks look alike from all NPUs, and trees end one after the other. The
+progress of trees is compared by the part of their data that lies before a chunk, so that trees with
+unequal numbers of chunks end together. Reduce and broadcast of different chunks overlap; a barrier
 between the phases would cost up to half of the rate.
 """
 
@@ -16,7 +18,14 @@ from fractions import Fraction
 from typing import TYPE_CHECKING
 
 import numpy as np
-from collhub_columns import Int64Array, counted_positions, csr, group_of_entry, row_pointer
+from collhub_columns import (
+    Int64Array,
+    counted_positions,
+    csr,
+    group_of_entry,
+    row_pointer,
+    run_mask,
+)
 from collhub_schedules import Chunks, Transfers
 
 from collhub_packing.picoseconds import PICOSECONDS, whole_picoseconds
@@ -122,17 +131,19 @@ class Pipelining:
         """Shares into which the collective's data falls: one a rank, or one in all."""
         return self.collective.kind.traits.parts(self.collective.num_ranks)
 
-    def schedule(self, chunk_counts: Sequence[int]) -> Pipeline:
+    def schedule(self, chunk_counts: Sequence[int], slack_ps: int = 0) -> Pipeline:
         """Schedule with `chunk_counts[t]` equal chunks on tree t.
 
-        In a scatter or gather so many for every rank. Cost: a few heap operations per message and
-        link. Raises `InputError` for chunks of less than one byte.
+        In a scatter or gather so many for every rank. `slack_ps`: picoseconds that data lie at an
+        NPU before they are sent on, so that what comes later than planned holds up nobody. Cost: a
+        few heap operations per message and link. Raises `InputError` for chunks of less than one
+        byte.
         """
         counts = [chunk_counts[stream.tree] for stream in self.streams]
         collective, chunks, units = self._cut(counts)
         # Bytes of a chunk: a unit of the collective need not be a whole number of them.
         sizes = message_bytes(self.collective_bytes, collective.unit_count, units)
-        plan = self._plan(counts, sizes)
+        plan = self._plan(counts, sizes, slack_ps)
         start, finish = _run(plan)
         transfers = self._transfers(plan, start, finish)
         return Pipeline(collective, chunks, transfers, int(finish.max(initial=0)))
@@ -163,7 +174,7 @@ class Pipelining:
             )
         return parts
 
-    def _plan(self, counts: Sequence[int], sizes: Int64Array) -> PipelinePlan:
+    def _plan(self, counts: Sequence[int], sizes: Int64Array, slack_ps: int) -> PipelinePlan:
         """What the kernel reads; `counts` and `sizes`, in bytes, are those of chunks by stream."""
         # Importing numba takes a second.
         from collhub_packing.pipelining.event_kernel import PipelinePlan
@@ -176,13 +187,18 @@ class Pipelining:
         next_indptr, followers = csr(operations.before, operations.after, len(operations))
         needs = np.bincount(operations.after, minlength=len(operations))
         size_class, busy, arrival = self._times(sizes)
-        turn = self._turns(repeats)
+        urgency = self._urgency()
+        turn = _turns(repeats) * (int(urgency.max(initial=0)) + 1)
+        if self.reduces_first:
+            # Before all that is broadcast: more than all turns, and what goes before them.
+            ahead = int(turn.max(initial=0) + urgency.max(initial=0)) + 1
+            urgency += np.where(self.operations.reduces, ahead, 0)
         return PipelinePlan(
             stream_operation=row_pointer(width),
             stream_message=row_pointer(width * repeats),
             stream_chunk=row_pointer(repeats),
             turn=turn,
-            remaining=self._urgency(turn),
+            urgency=urgency,
             needs=needs.astype(np.int64),
             next_indptr=next_indptr,
             next_operation=followers,
@@ -191,25 +207,21 @@ class Pipelining:
             size_class=size_class,
             busy=busy,
             arrival=arrival,
+            slack=np.asarray([slack_ps], np.int64),
         )
 
-    def _urgency(self, turn: Int64Array) -> Int64Array:
-        """Per operation, by how much it goes before its turn."""
-        remaining = self.operations.remaining
-        if not self.reduces_first:
-            return remaining
-        # Before all that is broadcast: more than all turns, and what may follow.
-        ahead = int(turn.max(initial=0) + remaining.max(initial=0)) + 1
-        return remaining + np.where(self.operations.reduces, ahead, 0)
-
-    def _turns(self, repeats: Int64Array) -> Int64Array:
-        """Per chunk of all streams, its turn: equal where as much of the tree's data is before."""
-        before = counted_positions(repeats) / np.repeat(repeats, repeats)
-        # Quotients of integers below 2^26 are equal as doubles only where they are equal.
-        _, turn = np.unique(before, return_inverse=True)
-        # Farther apart than messages can follow, so that a turn counts before what follows.
-        distance = int(self.operations.remaining.max(initial=0)) + 1
-        return turn.ravel().astype(np.int64) * distance
+    def _urgency(self) -> Int64Array:
+        """Per operation, its place among those of one turn, from 0 for the last on."""
+        operations, num_npus = self.operations, self.topology.num_npus
+        to_root = (operations.root - operations.source) % num_npus
+        to_destination = (operations.destination - operations.source) % num_npus
+        keys = (to_destination, to_root, -operations.remaining)
+        order = np.lexsort(keys)
+        is_later = run_mask(*(key[order] for key in keys))
+        place = np.empty(len(operations), np.int64)
+        place[order] = np.cumsum(is_later)
+        urgency: Int64Array = place.max(initial=0) - place
+        return urgency
 
     def _times(self, sizes: Int64Array) -> tuple[Int64Array, Int64Array, Int64Array]:
         """Size class per stream; by class and link the picoseconds of being busy and of arrival."""
@@ -241,6 +253,14 @@ class Pipelining:
             self.operations.reduces[operation],
             windows_of(first_link, start, finish, is_ready),
         )
+
+
+def _turns(repeats: Int64Array) -> Int64Array:
+    """Per chunk of all streams, its turn: equal where as much of the tree's data is before."""
+    before = counted_positions(repeats) / np.repeat(repeats, repeats)
+    # Quotients of integers below 2^26 are equal as doubles only where they are equal.
+    _, turn = np.unique(before, return_inverse=True)
+    return turn.ravel().astype(np.int64)
 
 
 def _part_of(whole: Chunks, share: Int64Array, within: Int64Array, count: Int64Array) -> Chunks:

@@ -9,10 +9,11 @@ from collhub_packing import SwitchSpread, all_reduce_packing, direct
 from collhub_blink.fewest.all_reduce import fewest_all_reduce_trees
 from collhub_blink.packing.bounds import partition_bound
 from collhub_blink.packing.directed_all_reduce import directed_packing
+from collhub_blink.packing.machines import machine_packings
 from collhub_blink.packing.multi_root import every_rank_packing
 from collhub_blink.packing.packings import PlacedPacking, RateBound
 from collhub_blink.packing.placing import PlacedTree, placed
-from collhub_blink.packing.shallow import shallow_packing, three_phase_packing
+from collhub_blink.packing.shallow import shallow_packing
 from collhub_blink.packing.task import PackingTask
 
 # Where switches have to be split off for every random order, one of so many is tried beyond so many
@@ -68,8 +69,7 @@ def _switched(task: PackingTask) -> list[PlacedPacking]:
     bound = packings[0].bound
     # Mostly the fastest in large data: what is far behind it is not simulated.
     packings = [_scattered_and_gathered(task, bound), *packings]
-    plan = three_phase_packing(task, bound)
-    return [*packings, plan] if plan is not None else packings
+    return [*packings, *machine_packings(task, bound)]
 
 
 def _scattered_and_gathered(task: PackingTask, bound: RateBound) -> PlacedPacking:

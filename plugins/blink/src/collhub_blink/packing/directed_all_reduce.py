@@ -10,10 +10,10 @@ from collhub_packing import all_gather_trees
 from collhub_schedules import partition_rate
 
 from collhub_blink.packing.bounds import least_cut_bound
+from collhub_blink.packing.machines import islands
 from collhub_blink.packing.packings import PlacedPacking, RateBound
 from collhub_blink.packing.placing import PlacedTree, placed, unit_that_fits
 from collhub_blink.packing.rank_network import RankNetwork
-from collhub_blink.packing.shallow import islands
 from collhub_blink.packing.task import PackingTask
 
 

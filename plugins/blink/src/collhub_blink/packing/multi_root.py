@@ -5,10 +5,11 @@ from __future__ import annotations
 from collhub_packing import SwitchSpread, all_gather_trees
 
 from collhub_blink.packing.bounds import ingress_bound
+from collhub_blink.packing.machines import machine_packings
 from collhub_blink.packing.packings import PlacedPacking
 from collhub_blink.packing.placing import placed
 from collhub_blink.packing.rank_network import RankNetwork
-from collhub_blink.packing.shallow import shallow_packing, three_phase_packing
+from collhub_blink.packing.shallow import shallow_packing
 from collhub_blink.packing.task import PackingTask
 
 
@@ -23,9 +24,7 @@ def spread_packings(task: PackingTask) -> list[PlacedPacking]:
     # Without switches there is nothing to spread, and there is but one machine.
     if not network.is_direct:
         packings.append(every_rank_packing(task, network, SwitchSpread.EVERYWHERE))
-        plan = three_phase_packing(task, bound)
-        if plan is not None:
-            packings.append(plan)
+        packings.extend(machine_packings(task, bound))
     every_rank = range(network.graph.num_compute)
     packings.append(shallow_packing(task, "a shallow tree a rank", every_rank, bound))
     return packings

@@ -167,7 +167,16 @@ def unit_that_fits(
     trees: Sequence[PlacedTree],
     is_up: bool,
 ) -> Fraction:
-    """Bytes per second and weight for which all links have room.
+    """Bytes per second and weight for which all links have room; `is_up` as in `loads`."""
+    bandwidth = exact_bandwidths(topology)
+    # A link that is not there has no room.
+    nothing = Fraction(0)
+    carried = loads(trees, is_up)
+    return min(bandwidth.get(pair, nothing) / load for pair, load in carried.items())
+
+
+def loads(trees: Sequence[PlacedTree], is_up: bool) -> Counter[tuple[int, int]]:
+    """By the ends of a link, the weight that it carries.
 
     Trees load their links, and on the way up, where there is one, the opposite ones.
     """
@@ -177,10 +186,7 @@ def unit_that_fits(
         if is_up:
             upward = (tree.up or tree).paths()
             _add_load(load, [path[::-1] for path in upward], tree.weight)
-    bandwidth = _exact_bandwidths(topology)
-    # A link that is not there has no room.
-    nothing = Fraction(0)
-    return min(bandwidth.get(pair, nothing) / carried for pair, carried in load.items())
+    return load
 
 
 def _add_load(
@@ -194,7 +200,7 @@ def _add_load(
             load[pair] += weight
 
 
-def _exact_bandwidths(topology: Topology) -> dict[tuple[int, int], Fraction]:
+def exact_bandwidths(topology: Topology) -> dict[tuple[int, int], Fraction]:
     """Bandwidth in bytes/s by the ends of a link; of parallel links the first one stands."""
     bandwidth: dict[tuple[int, int], Fraction] = {}
     for link in topology.links():

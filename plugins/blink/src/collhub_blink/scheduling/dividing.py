@@ -17,10 +17,11 @@ from collhub_schedules import fastest_of
 from collhub_blink.packing.packings import PlacedPacking
 from collhub_blink.packing.task import PackingTask
 from collhub_blink.scheduling.channels import Channel, balanced_shares
-from collhub_blink.scheduling.fastest import TimedSchedule, fastest
+from collhub_blink.scheduling.fastest import fastest
 from collhub_blink.scheduling.planes import Plane
-from collhub_blink.scheduling.schedules import Scheduled, schedule, without_turns
+from collhub_blink.scheduling.schedules import Scheduled, with_chunks, without_turns
 from collhub_blink.scheduling.shares import Share, joined
+from collhub_blink.scheduling.timed import TimedSchedule
 from hub_core.model import InputError
 
 # Shares to begin with are fractions of a denominator up to this.
@@ -169,7 +170,7 @@ def _again(
     # Powers of two have small common units, in which the contents are checked.
     known = share.made.scheduled
     chunks = 1 << (known.chunks.bit_length() - 1)
-    scheduled = schedule(replace(task, chunks=chunks), share.packing)
+    scheduled = with_chunks(task, share.packing, chunks, known.slack)
     if scheduled is None:
         return None
     if not known.has_turns:

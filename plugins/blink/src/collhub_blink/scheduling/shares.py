@@ -13,8 +13,8 @@ from collhub_packing.pipelining import Pipeline
 from collhub_schedules import Chunks, Transfers, link_channels
 
 from collhub_blink.packing.packings import PlacedPacking
-from collhub_blink.scheduling.fastest import TimedSchedule
 from collhub_blink.scheduling.planes import Plane
+from collhub_blink.scheduling.timed import TimedSchedule
 from hub_core.model import Collective
 
 _Columns = TypeVar("_Columns", Chunks, Transfers)

@@ -1,0 +1,181 @@
+"""Trees for several machines alike, joined by narrower links than those within them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from fractions import Fraction
+
+import numpy as np
+from collhub_columns import BoolArray, Int64Array
+from collhub_packing import CapacityGraph, SpanningTree
+
+from collhub_blink.packing.packings import PlacedPacking, RateBound
+from collhub_blink.packing.placing import exact_bandwidths, loads, shallow_tree
+from collhub_blink.packing.shallow import along_routes
+from collhub_blink.packing.task import PackingTask
+from hub_core.model import CollectiveKind
+
+Blocks = list[tuple[int, ...]]
+"""A partition of the ranks."""
+
+# Trees of two kinds share the data as one to so much at most: chunks are as large as the smaller
+# share, and there must not be too many.
+_MOST_PARTS = 64
+# Two kinds of trees are made for so much more of the rate.
+_WORTH_OF_TWO_KINDS = Fraction(1, 200)
+# Of shares with about the best rate, those with the fewest parts.
+_AS_GOOD = Fraction(1, 5000)
+
+
+def machine_packings(task: PackingTask, bound: RateBound) -> list[PlacedPacking]:
+    """Blink's plan for several machines, as trees, and with room left between them a second one.
+
+    The plan (Wang et al., MLSys 2020) has one tree a rank, over the ranks of its number in the
+    other machines: reduce within machines, across, and broadcast within machines are then one
+    pipeline. None where the network does not fall into machines of one size.
+    """
+    graph = task.network.graph
+    # The first such partition has the smallest machines: what joins them are the widest links.
+    blocks = next((found for found in islands(graph) if _are_machines(found)), None)
+    if blocks is None:
+        return []
+    machines = _Machines(blocks, [_within(graph, block) for block in blocks], graph.num_compute)
+    plan = along_routes(task, "three phases", machines.trees(is_across=False), bound)
+    packings = [plan]
+    if plan.rate * (1 + _WORTH_OF_TWO_KINDS) < bound.rate:
+        across = along_routes(task, "straight across", machines.trees(is_across=True), bound)
+        both = _both(task, plan, across)
+        if both.rate >= plan.rate * (1 + _WORTH_OF_TWO_KINDS):
+            packings.append(both)
+    return packings
+
+
+def _are_machines(blocks: Blocks) -> bool:
+    """Whether there are several blocks of one size above 1."""
+    sizes = {len(block) for block in blocks}
+    return len(blocks) > 1 and len(sizes) == 1 and sizes != {1}
+
+
+class _Machines:
+    """Blocks of ranks, and trees within each from all of its ranks."""
+
+    def __init__(
+        self, blocks: Blocks, inner: Sequence[dict[int, SpanningTree]], num_ranks: int
+    ) -> None:
+        self._blocks = blocks
+        self._inner = inner
+        self._num_ranks = num_ranks
+
+    def trees(self, is_across: bool) -> list[SpanningTree]:
+        """A tree a rank, which leaves its machine from the root alone or, `is_across`, from all."""
+        joined = self._straight_across if is_across else self._over_the_same_number
+        places = [(home, index) for home in range(len(self._blocks)) for index in self._numbers]
+        return [joined(home, index) for home, index in places]
+
+    @property
+    def _numbers(self) -> range:
+        """Numbers of ranks within a machine."""
+        return range(len(self._blocks[0]))
+
+    def _over_the_same_number(self, home: int, index: int) -> SpanningTree:
+        """The ranks of the root's number hang at it, and all others at that of their machine."""
+        parent = np.full(self._num_ranks, -1, np.int64)
+        root = self._blocks[home][index]
+        for number, block in enumerate(self._blocks):
+            self._hang_up(parent, number, block[index])
+            if number != home:
+                parent[block[index]] = root
+        return _tree(root, parent)
+
+    def _straight_across(self, home: int, index: int) -> SpanningTree:
+        """Every rank outside the root's machine hangs at the one of its number there."""
+        parent = np.full(self._num_ranks, -1, np.int64)
+        root = self._blocks[home][index]
+        for block in self._blocks:
+            parent[list(block)] = self._blocks[home]
+        parent[list(self._blocks[home])] = -1
+        self._hang_up(parent, home, root)
+        return _tree(root, parent)
+
+    def _hang_up(self, parent: Int64Array, machine: int, top: int) -> None:
+        """Set the parents in a machine below one of its ranks."""
+        tree = self._inner[machine][top]
+        hanging = np.flatnonzero(tree.parent >= 0)
+        parent[hanging] = tree.parent[hanging]
+
+
+def _tree(root: int, parent: Int64Array) -> SpanningTree:
+    """A tree of weight 1 over ranks, of no graph's arcs."""
+    return SpanningTree(root, 1, parent, np.full(len(parent), -1, np.int64))
+
+
+def _both(task: PackingTask, plan: PlacedPacking, across: PlacedPacking) -> PlacedPacking:
+    """Trees of both packings, by weights of which one is 1, at about the best rate."""
+    topology = task.oriented_network.topology
+    is_up = task.collective.kind is CollectiveKind.ALL_REDUCE
+    bandwidth = exact_bandwidths(topology)
+    one, two = (loads(packing.trees, is_up) for packing in (plan, across))
+    # Most links are like others.
+    alike = {(one[pair], two[pair], bandwidth[pair]) for pair in one | two}
+    many = range(1, _MOST_PARTS + 1)
+    rates = {}
+    for first, second in [*((part, 1) for part in many), *((1, part) for part in many)]:
+        unit = min(width / (first * here + second * there) for here, there, width in alike)
+        rates[first, second] = unit, unit * (first + second)
+    best = max(rate for _, rate in rates.values())
+    good = [shares for shares, (_, rate) in rates.items() if rate >= best * (1 - _AS_GOOD)]
+    weights = min(good, key=sum)
+    trees = []
+    for packing, weight in zip((plan, across), weights, strict=True):
+        for placed in packing.trees:
+            trees.append(replace(placed, tree=replace(placed.tree, weight=weight)))
+    return replace(
+        plan,
+        method="three phases, part straight across",
+        trees=tuple(trees),
+        unit=rates[weights][0],
+    )
+
+
+def _within(graph: CapacityGraph, block: tuple[int, ...]) -> dict[int, SpanningTree]:
+    """Shallow trees from every rank of a machine to the others of it."""
+    members = np.zeros(graph.num_compute, np.bool_)
+    members[list(block)] = True
+    trees = {}
+    for root in block:
+        tree = shallow_tree(graph, root)
+        parent = np.where(members, tree.parent, -1)
+        trees[root] = SpanningTree(root, 1, parent, tree.arc)
+    return trees
+
+
+def islands(graph: CapacityGraph) -> Iterator[Blocks]:
+    """Partitions of the ranks into those that wide links join, for ever narrower links.
+
+    The ranks of a machine are joined by wider links than machines are. Every rank alone comes
+    first.
+    """
+    seen = set()
+    # No link is as wide as this: every rank is alone.
+    above_all = int(graph.capacity.max()) + 1
+    for width in [above_all, *np.unique(graph.capacity)[::-1].tolist()]:
+        part = _parts(graph, graph.capacity >= width)[: graph.num_compute]
+        blocks = [tuple(np.flatnonzero(part == number).tolist()) for number in np.unique(part)]
+        if tuple(blocks) not in seen:
+            seen.add(tuple(blocks))
+            yield blocks
+
+
+def _parts(graph: CapacityGraph, chosen: BoolArray) -> Int64Array:
+    """The least node that each node is joined with by the chosen arcs, either way."""
+    part = np.arange(graph.num_nodes)
+    source, destination = graph.source[chosen], graph.destination[chosen]
+    while True:
+        least = part.copy()
+        np.minimum.at(least, destination, part[source])
+        np.minimum.at(least, source, part[destination])
+        # Numbers only fall, so that this ends.
+        if np.array_equal(least, part):
+            return part
+        part = least

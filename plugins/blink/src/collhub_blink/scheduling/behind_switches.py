@@ -1,0 +1,164 @@
+"""Schedules where messages meet at switches, which no schedule decides: the simulator tells.
+
+What comes later than planned holds up those that take turns with it on a link, and these others. So
+a schedule is tried as it is, then with slack before what was received is sent on, and without turns:
+the first that takes no longer than planned stands.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from collhub_blink.packing.packings import PlacedPacking
+from collhub_blink.packing.task import PackingTask
+from collhub_blink.scheduling.schedules import (
+    Scheduled,
+    finest_ns,
+    fluid_ns,
+    most_chunks,
+    rough,
+    with_chunks,
+    without_turns,
+)
+from collhub_blink.scheduling.timed import Judge, TimedSchedule, own_ns
+
+# What takes so many times as long as planned is held up.
+_AS_PLANNED = 1.004
+# So many times what the rate allows, a schedule is cut no finer: filling takes the rest.
+_AT_ITS_RATE = 1.007
+# Finer schedules must promise so much, since all who work on the algorithm pay for their steps.
+_WORTH = 2e-3
+
+
+def behind_switches(
+    task: PackingTask,
+    packings: Sequence[PlacedPacking],
+    judge: Judge,
+) -> Iterator[TimedSchedule]:
+    """Rough schedules of all packings first, then finer ones of those that may be the fastest."""
+    best_ways = []
+    for made in _rough_ones(task, packings, judge):
+        yield made
+        best_ways.append(made)
+    if not best_ways or task.chunks is not None:
+        return
+    least_ns = min(made.time_ns for made in best_ways)
+    ways: dict[int, TimedSchedule] = {}
+    for made in sorted(best_ways, key=lambda made: made.time_ns):
+        ways.setdefault(id(made.packing), made)
+    for made in sorted(ways.values(), key=lambda made: _promised_ns(task, made)):
+        if _promised_ns(task, made) * (1 + _WORTH) >= least_ns or _is_too_late(task, made):
+            continue
+        for finer in _finer(task, made, judge):
+            yield finer
+            least_ns = min(least_ns, finer.time_ns)
+
+
+def _rough_ones(
+    task: PackingTask, packings: Sequence[PlacedPacking], judge: Judge
+) -> Iterator[TimedSchedule]:
+    """Every packing with few chunks, or the stated ones, in the ways that may suit it."""
+    timed: list[TimedSchedule] = []
+    for packing, found in _by_own_time(task, packings):
+        own = own_ns(found)
+        if any(own >= made.time_ns for made in timed):
+            # It may still be the one that gains most from more chunks.
+            limit = finest_ns(own, fluid_ns(task, packing))
+            if any(limit >= _finest_ns(task, made) for made in timed):
+                continue
+        task.progress(len(timed) / (len(timed) + len(packings)), packing.method)
+        for made in _ways(task, packing, found, judge):
+            timed.append(made)
+            yield made
+            if _is_too_late(task, made):
+                break
+
+
+def _by_own_time(
+    task: PackingTask, packings: Sequence[PlacedPacking]
+) -> list[tuple[PlacedPacking, Scheduled]]:
+    """Rough schedules of packings, the fastest by itself first, without those that are alike."""
+    found: list[tuple[PlacedPacking, Scheduled]] = []
+    for packing in packings:
+        made = rough(task, packing)
+        # Some differ from another by names alone.
+        if made is not None and not any(_are_alike(made, other) for _, other in found):
+            found.append((packing, made))
+    return sorted(found, key=lambda each: own_ns(each[1]))
+
+
+def _are_alike(found: Scheduled, other: Scheduled) -> bool:
+    """Whether two schedules have as many messages, which start and end at the same times."""
+    one, two = found.pipeline, other.pipeline
+    if one.time_ps != two.time_ps or len(one.transfers) != len(two.transfers):
+        return False
+    return all(
+        np.array_equal(np.sort(times), np.sort(others))
+        for times, others in (
+            (one.transfers.start, two.transfers.start),
+            (one.transfers.finish, two.transfers.finish),
+        )
+    )
+
+
+def _ways(
+    task: PackingTask, packing: PlacedPacking, found: Scheduled, judge: Judge
+) -> Iterator[TimedSchedule]:
+    """A schedule in turn, with ever more slack, and without turns, until it goes as planned."""
+    planned_ns = own_ns(found)
+    yield (made := TimedSchedule(packing, found, judge(packing, found)))
+    for turns in (1 / packing.depth, 2 / packing.depth):
+        if made.time_ns <= _AS_PLANNED * planned_ns:
+            return
+        slack = with_chunks(task, packing, found.chunks, turns)
+        if slack is not None:
+            yield (made := TimedSchedule(packing, slack, judge(packing, slack)))
+    free = without_turns(found)
+    yield TimedSchedule(packing, free, judge(packing, free))
+
+
+def _finer(task: PackingTask, made: TimedSchedule, judge: Judge) -> Iterator[TimedSchedule]:
+    """As many chunks as the rate is worth, in the way that went best; with more slack if late."""
+    chunks = _chunks_for_rate(task, made)
+    turns = made.scheduled.slack
+    for slack in (turns, 2 * turns or 1 / made.packing.depth):
+        found = with_chunks(task, made.packing, chunks, slack)
+        if found is None:
+            return
+        is_free = not made.scheduled.has_turns
+        scheduled = without_turns(found) if is_free else found
+        finer = TimedSchedule(made.packing, scheduled, judge(made.packing, scheduled))
+        yield finer
+        if is_free or finer.time_ns <= _AS_PLANNED * _promised_ns(task, made):
+            return
+
+
+def _chunks_for_rate(task: PackingTask, made: TimedSchedule) -> int:
+    """Chunks with which a packing comes as near to its rate as is worth while, as far as allowed.
+
+    What a schedule takes beyond its rate, which fills pipelines, shrinks as chunks get more.
+    """
+    flows_ns = fluid_ns(task, made.packing)
+    times = (made.time_ns / flows_ns - 1) / (_AT_ITS_RATE - 1)
+    wanted = math.ceil(made.scheduled.chunks * times)
+    return max(made.scheduled.chunks, min(wanted, most_chunks(task, made.packing)))
+
+
+def _promised_ns(task: PackingTask, made: TimedSchedule) -> float:
+    """About what a packing takes with those chunks."""
+    flows_ns = fluid_ns(task, made.packing)
+    part = made.scheduled.chunks / _chunks_for_rate(task, made)
+    return flows_ns + (made.time_ns - flows_ns) * part
+
+
+def _finest_ns(task: PackingTask, made: TimedSchedule) -> float:
+    """About what four times the chunks would take at least."""
+    return finest_ns(made.time_ns, fluid_ns(task, made.packing))
+
+
+def _is_too_late(task: PackingTask, made: TimedSchedule) -> bool:
+    """Whether more chunks would not be faster, either, than what is reached already."""
+    return task.within_ns is not None and _finest_ns(task, made) >= task.within_ns
