@@ -35,12 +35,9 @@ def machine_packings(task: PackingTask, bound: RateBound) -> list[PlacedPacking]
     other machines: reduce within machines, across, and broadcast within machines are then one
     pipeline. None where the network does not fall into machines of one size.
     """
-    graph = task.network.graph
-    # The first such partition has the smallest machines: what joins them are the widest links.
-    blocks = next((found for found in islands(graph) if _are_machines(found)), None)
-    if blocks is None:
+    machines = _Machines.of(task.network.graph)
+    if machines is None:
         return []
-    machines = _Machines(blocks, [_within(graph, block) for block in blocks], graph.num_compute)
     plan = along_routes(task, "three phases", machines.trees(is_across=False), bound)
     packings = [plan]
     if plan.rate * (1 + _WORTH_OF_TWO_KINDS) < bound.rate:
@@ -49,6 +46,19 @@ def machine_packings(task: PackingTask, bound: RateBound) -> list[PlacedPacking]
         if both.rate >= plan.rate * (1 + _WORTH_OF_TWO_KINDS):
             packings.append(both)
     return packings
+
+
+def rooted_machine_packing(task: PackingTask, bound: RateBound) -> PlacedPacking | None:
+    """Every part of the data goes to one machine first, which hands it on to all others.
+
+    A tree for every rank outside the root's machine. Chains over all machines have the same rate
+    and many more hops. None where the network does not fall into machines of one size.
+    """
+    machines = _Machines.of(task.network.graph)
+    if machines is None:
+        return None
+    trees = machines.rooted_trees(task.root)
+    return along_routes(task, "by way of every machine", trees, bound)
 
 
 def _are_machines(blocks: Blocks) -> bool:
@@ -67,11 +77,28 @@ class _Machines:
         self._inner = inner
         self._num_ranks = num_ranks
 
+    @classmethod
+    def of(cls, graph: CapacityGraph) -> _Machines | None:
+        """The smallest machines of one size; None where there are none."""
+        # The first such partition has the smallest: what joins them are the widest links.
+        blocks = next((found for found in islands(graph) if _are_machines(found)), None)
+        if blocks is None:
+            return None
+        return cls(blocks, [_within(graph, block) for block in blocks], graph.num_compute)
+
     def trees(self, is_across: bool) -> list[SpanningTree]:
         """A tree a rank, which leaves its machine from the root alone or, `is_across`, from all."""
         joined = self._straight_across if is_across else self._over_the_same_number
         places = [(home, index) for home in range(len(self._blocks)) for index in self._numbers]
         return [joined(home, index) for home, index in places]
+
+    def rooted_trees(self, root: int) -> list[SpanningTree]:
+        """A tree of the root for every rank outside its machine, which is the first to get it."""
+        home = next(number for number, block in enumerate(self._blocks) if root in block)
+        others = [number for number in range(len(self._blocks)) if number != home]
+        return [
+            self._by_way_of(root, home, first, index) for first in others for index in self._numbers
+        ]
 
     @property
     def _numbers(self) -> range:
@@ -96,6 +123,23 @@ class _Machines:
             parent[list(block)] = self._blocks[home]
         parent[list(self._blocks[home])] = -1
         self._hang_up(parent, home, root)
+        return _tree(root, parent)
+
+    def _by_way_of(self, root: int, home: int, first: int, index: int) -> SpanningTree:
+        """From the rank of a number in the root's machine to that of another, and of all others."""
+        parent = np.full(self._num_ranks, -1, np.int64)
+        for number, block in enumerate(self._blocks):
+            self._hang_up(parent, number, block[index])
+            parent[block[index]] = self._blocks[first][index]
+        leaving = self._blocks[home][index]
+        parent[self._blocks[first][index]] = leaving
+        if leaving == root:
+            # It sends all of the data anyway: others serve its machine in its place.
+            others = [rank for rank in self._blocks[home] if rank != root]
+            leaving = others[first % len(others)]
+            self._hang_up(parent, home, leaving)
+        parent[leaving] = root
+        parent[root] = -1
         return _tree(root, parent)
 
     def _hang_up(self, parent: Int64Array, machine: int, top: int) -> None:

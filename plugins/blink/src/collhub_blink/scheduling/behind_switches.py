@@ -1,8 +1,8 @@
 """Schedules where messages meet at switches, which no schedule decides: the simulator tells.
 
-What comes later than planned holds up those that take turns with it on a link, and these others. So
-a schedule is tried as it is, then with slack before what was received is sent on, and without turns:
-the first that takes no longer than planned stands.
+What comes later than planned holds up those that take turns with it on a link, and these others.
+So a schedule is tried as it is, then with slack before what was received is sent on, and without
+turns: the first that takes no longer than planned stands.
 """
 
 from __future__ import annotations
@@ -27,10 +27,13 @@ from collhub_blink.scheduling.timed import Judge, TimedSchedule, own_ns
 
 # What takes so many times as long as planned is held up.
 _AS_PLANNED = 1.004
-# So many times what the rate allows, a schedule is cut no finer: filling takes the rest.
-_AT_ITS_RATE = 1.007
+# What takes no more than such a part beyond what the best rate allows is cut no finer, nor what
+# takes so little beyond what its own rate allows.
+_AT_THE_RATE, _AT_ITS_RATE = 8e-3, 4e-3
 # Finer schedules must promise so much, since all who work on the algorithm pay for their steps.
 _WORTH = 2e-3
+# What is still beyond its rate is cut once more.
+_ROUNDS = 2
 
 
 def behind_switches(
@@ -122,17 +125,32 @@ def _ways(
 
 def _finer(task: PackingTask, made: TimedSchedule, judge: Judge) -> Iterator[TimedSchedule]:
     """As many chunks as the rate is worth, in the way that went best; with more slack if late."""
-    chunks = _chunks_for_rate(task, made)
-    turns = made.scheduled.slack
-    for slack in (turns, 2 * turns or 1 / made.packing.depth):
-        found = with_chunks(task, made.packing, chunks, slack)
+    for _ in range(_ROUNDS):
+        chunks = _chunks_for_rate(task, made)
+        if chunks <= made.scheduled.chunks:
+            return
+        finer = list(_with_slack(task, made, chunks, judge))
+        yield from finer
+        if not finer:
+            return
+        made = min(finer, key=lambda each: each.time_ns)
+
+
+def _with_slack(
+    task: PackingTask, made: TimedSchedule, chunks: int, judge: Judge
+) -> Iterator[TimedSchedule]:
+    """So many chunks with the slack of a known schedule, and with more if that is held up."""
+    packing, turns = made.packing, made.scheduled.slack
+    for slack in (turns, 2 * turns or 1 / packing.depth):
+        found = with_chunks(task, packing, chunks, slack)
         if found is None:
             return
-        is_free = not made.scheduled.has_turns
-        scheduled = without_turns(found) if is_free else found
-        finer = TimedSchedule(made.packing, scheduled, judge(made.packing, scheduled))
-        yield finer
-        if is_free or finer.time_ns <= _AS_PLANNED * _promised_ns(task, made):
+        if not made.scheduled.has_turns:
+            free = without_turns(found)
+            yield TimedSchedule(packing, free, judge(packing, free))
+            return
+        yield (finer := TimedSchedule(packing, found, judge(packing, found)))
+        if finer.time_ns <= _AS_PLANNED * own_ns(found):
             return
 
 
@@ -141,9 +159,10 @@ def _chunks_for_rate(task: PackingTask, made: TimedSchedule) -> int:
 
     What a schedule takes beyond its rate, which fills pipelines, shrinks as chunks get more.
     """
-    flows_ns = fluid_ns(task, made.packing)
-    times = (made.time_ns / flows_ns - 1) / (_AT_ITS_RATE - 1)
-    wanted = math.ceil(made.scheduled.chunks * times)
+    lost = float(made.packing.bound.rate / made.packing.rate) - 1
+    enough = max(_AT_THE_RATE - lost, _AT_ITS_RATE)
+    beyond = made.time_ns / fluid_ns(task, made.packing) - 1
+    wanted = math.ceil(made.scheduled.chunks * beyond / enough)
     return max(made.scheduled.chunks, min(wanted, most_chunks(task, made.packing)))
 
 

@@ -242,7 +242,7 @@ def _scheduled(
 
 
 def _is_sensible(pipelining: Pipelining, counts: Sequence[int], most: int) -> bool:
-    """Whether messages are no more than `most`, and so large that few are on their way on a link."""
+    """Whether messages are at most so many, and so large that few are on their way on a link."""
     if _message_count(pipelining, counts) > most:
         return False
     smallest = _smallest_chunk(pipelining, counts)
