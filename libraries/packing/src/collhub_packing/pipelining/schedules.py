@@ -215,7 +215,10 @@ class Pipelining:
         operations, num_npus = self.operations, self.topology.num_npus
         to_root = (operations.root - operations.source) % num_npus
         to_destination = (operations.destination - operations.source) % num_npus
-        keys = (to_destination, to_root, -operations.remaining)
+        # Of trees of one root, one chunk of each before all that a node sends of one.
+        widths = [len(stream.operations) for stream in self.streams]
+        stream = np.repeat(np.arange(len(widths)), widths)
+        keys = (to_destination, stream, to_root, -operations.remaining)
         order = np.lexsort(keys)
         is_later = run_mask(*(key[order] for key in keys))
         place = np.empty(len(operations), np.int64)

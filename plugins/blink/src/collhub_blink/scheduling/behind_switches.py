@@ -1,8 +1,8 @@
 """Schedules where messages meet at switches, which no schedule decides: the simulator tells.
 
 What comes later than planned holds up those that take turns with it on a link, and these others.
-So a schedule is tried as it is, then with slack before what was received is sent on, and without
-turns: the first that takes no longer than planned stands.
+So a schedule is tried as it is and without turns, and where both take longer than planned, with
+slack before what was received is sent on.
 """
 
 from __future__ import annotations
@@ -31,9 +31,7 @@ _AS_PLANNED = 1.004
 # takes so little beyond what its own rate allows.
 _AT_THE_RATE, _AT_ITS_RATE = 8e-3, 4e-3
 # Finer schedules must promise so much, since all who work on the algorithm pay for their steps.
-_WORTH = 2e-3
-# What is still beyond its rate is cut once more.
-_ROUNDS = 2
+_WORTH = 1e-3
 
 
 def behind_switches(
@@ -42,22 +40,31 @@ def behind_switches(
     judge: Judge,
 ) -> Iterator[TimedSchedule]:
     """Rough schedules of all packings first, then finer ones of those that may be the fastest."""
-    best_ways = []
+    best: dict[int, TimedSchedule] = {}
     for made in _rough_ones(task, packings, judge):
         yield made
-        best_ways.append(made)
-    if not best_ways or task.chunks is not None:
+        _keep(best, made)
+    if task.chunks is not None:
         return
-    least_ns = min(made.time_ns for made in best_ways)
-    ways: dict[int, TimedSchedule] = {}
-    for made in sorted(best_ways, key=lambda made: made.time_ns):
-        ways.setdefault(id(made.packing), made)
-    for made in sorted(ways.values(), key=lambda made: _promised_ns(task, made)):
+    least_ns = min((made.time_ns for made in best.values()), default=0)
+    # Best first, by what each promises; a promise that was not kept is made anew.
+    while best:
+        made = min(best.values(), key=lambda made: _promised_ns(task, made))
         if _promised_ns(task, made) * (1 + _WORTH) >= least_ns or _is_too_late(task, made):
-            continue
+            return
+        del best[id(made.packing)]
         for finer in _finer(task, made, judge):
             yield finer
             least_ns = min(least_ns, finer.time_ns)
+            if finer.time_ns < made.time_ns:
+                _keep(best, finer)
+
+
+def _keep(best: dict[int, TimedSchedule], made: TimedSchedule) -> None:
+    """Keep the faster schedule of a packing."""
+    known = best.get(id(made.packing))
+    if known is None or made.time_ns < known.time_ns:
+        best[id(made.packing)] = made
 
 
 def _rough_ones(
@@ -110,46 +117,31 @@ def _are_alike(found: Scheduled, other: Scheduled) -> bool:
 def _ways(
     task: PackingTask, packing: PlacedPacking, found: Scheduled, judge: Judge
 ) -> Iterator[TimedSchedule]:
-    """A schedule in turn, with ever more slack, and without turns, until it goes as planned."""
-    planned_ns = own_ns(found)
-    yield (made := TimedSchedule(packing, found, judge(packing, found)))
+    """A schedule in turn and without turns; where both are held up, with ever more slack."""
+    held_up_ns = _AS_PLANNED * own_ns(found)
+    free = without_turns(found)
+    made = [TimedSchedule(packing, way, judge(packing, way)) for way in (found, free)]
+    yield from made
+    least_ns = min(each.time_ns for each in made)
     for turns in (1 / packing.depth, 2 / packing.depth):
-        if made.time_ns <= _AS_PLANNED * planned_ns:
+        if least_ns <= held_up_ns:
             return
         slack = with_chunks(task, packing, found.chunks, turns)
         if slack is not None:
-            yield (made := TimedSchedule(packing, slack, judge(packing, slack)))
-    free = without_turns(found)
-    yield TimedSchedule(packing, free, judge(packing, free))
+            yield (late := TimedSchedule(packing, slack, judge(packing, slack)))
+            least_ns = min(least_ns, late.time_ns)
 
 
 def _finer(task: PackingTask, made: TimedSchedule, judge: Judge) -> Iterator[TimedSchedule]:
     """As many chunks as the rate is worth, in the way that went best; with more slack if late."""
-    for _ in range(_ROUNDS):
-        chunks = _chunks_for_rate(task, made)
-        if chunks <= made.scheduled.chunks:
-            return
-        finer = list(_with_slack(task, made, chunks, judge))
-        yield from finer
-        if not finer:
-            return
-        made = min(finer, key=lambda each: each.time_ns)
-
-
-def _with_slack(
-    task: PackingTask, made: TimedSchedule, chunks: int, judge: Judge
-) -> Iterator[TimedSchedule]:
-    """So many chunks with the slack of a known schedule, and with more if that is held up."""
-    packing, turns = made.packing, made.scheduled.slack
+    packing, chunks, turns = made.packing, _chunks_for_rate(task, made), made.scheduled.slack
     for slack in (turns, 2 * turns or 1 / packing.depth):
         found = with_chunks(task, packing, chunks, slack)
         if found is None:
             return
-        if not made.scheduled.has_turns:
-            free = without_turns(found)
-            yield TimedSchedule(packing, free, judge(packing, free))
-            return
-        yield (finer := TimedSchedule(packing, found, judge(packing, found)))
+        is_free = not made.scheduled.has_turns and slack == turns
+        way = without_turns(found) if is_free else found
+        yield (finer := TimedSchedule(packing, way, judge(packing, way)))
         if finer.time_ns <= _AS_PLANNED * own_ns(found):
             return
 
