@@ -27,11 +27,16 @@ from collhub_blink.scheduling.timed import Judge, TimedSchedule, own_ns
 
 # What takes so many times as long as planned is held up.
 _AS_PLANNED = 1.004
-# What takes no more than such a part beyond what the best rate allows is cut no finer, nor what
-# takes so little beyond what its own rate allows.
+# What takes no more than such a part beyond what the best rate allows is cut no finer, where that
+# would be dear; nor anywhere what takes so little beyond what its own rate allows.
 _AT_THE_RATE, _AT_ITS_RATE = 8e-3, 4e-3
 # Finer schedules must promise so much, since all who work on the algorithm pay for their steps.
 _WORTH = 1e-3
+# So many times the chunks are tried at once, and more if that gains such a part of what it
+# promised.
+_AT_ONCE, _KEPT = 4, 0.5
+# Finer chunks are tried with so many parts of slack, each a turn over the depth.
+_MORE_SLACK = 3
 
 
 def behind_switches(
@@ -47,7 +52,7 @@ def behind_switches(
     if task.chunks is not None:
         return
     least_ns = min((made.time_ns for made in best.values()), default=0)
-    # Best first, by what each promises; a promise that was not kept is made anew.
+    # Best first, by what each promises.
     while best:
         made = min(best.values(), key=lambda made: _promised_ns(task, made))
         if _promised_ns(task, made) * (1 + _WORTH) >= least_ns or _is_too_late(task, made):
@@ -56,7 +61,8 @@ def behind_switches(
         for finer in _finer(task, made, judge):
             yield finer
             least_ns = min(least_ns, finer.time_ns)
-            if finer.time_ns < made.time_ns:
+            # What gains less is held up at switches: more chunks are not what it lacks.
+            if _keeps_promise(task, made, finer.time_ns):
                 _keep(best, finer)
 
 
@@ -134,15 +140,18 @@ def _ways(
 
 def _finer(task: PackingTask, made: TimedSchedule, judge: Judge) -> Iterator[TimedSchedule]:
     """As many chunks as the rate is worth, in the way that went best; with more slack if late."""
-    packing, chunks, turns = made.packing, _chunks_for_rate(task, made), made.scheduled.slack
-    for slack in (turns, 2 * turns or 1 / packing.depth):
+    packing, chunks = made.packing, _chunks_for_rate(task, made)
+    # To simulate so many messages takes seconds.
+    is_dear = chunks > most_chunks(task, packing, is_cheap=True)
+    for more in range(_MORE_SLACK):
+        slack = made.scheduled.slack + more / packing.depth
         found = with_chunks(task, packing, chunks, slack)
-        if found is None:
+        if found is None or (is_dear and not _keeps_promise(task, made, own_ns(found))):
             return
-        is_free = not made.scheduled.has_turns and slack == turns
+        is_free = not made.scheduled.has_turns and not more
         way = without_turns(found) if is_free else found
         yield (finer := TimedSchedule(packing, way, judge(packing, way)))
-        if finer.time_ns <= _AS_PLANNED * own_ns(found):
+        if _keeps_promise(task, made, finer.time_ns):
             return
 
 
@@ -151,11 +160,14 @@ def _chunks_for_rate(task: PackingTask, made: TimedSchedule) -> int:
 
     What a schedule takes beyond its rate, which fills pipelines, shrinks as chunks get more.
     """
-    lost = float(made.packing.bound.rate / made.packing.rate) - 1
-    enough = max(_AT_THE_RATE - lost, _AT_ITS_RATE)
-    beyond = made.time_ns / fluid_ns(task, made.packing) - 1
-    wanted = math.ceil(made.scheduled.chunks * beyond / enough)
-    return max(made.scheduled.chunks, min(wanted, most_chunks(task, made.packing)))
+    flows_ns = fluid_ns(task, made.packing)
+    best_ns = float(task.collective_bytes * 10**9 / made.packing.bound.rate)
+    enough = max(_AT_THE_RATE + 1 - flows_ns / best_ns, _AT_ITS_RATE)
+    wanted = made.scheduled.chunks * (made.time_ns / flows_ns - 1)
+    dear = min(math.ceil(wanted / enough), most_chunks(task, made.packing))
+    cheap = min(math.ceil(wanted / _AT_ITS_RATE), most_chunks(task, made.packing, is_cheap=True))
+    chunks = made.scheduled.chunks
+    return max(chunks, min(max(dear, cheap), _AT_ONCE * chunks))
 
 
 def _promised_ns(task: PackingTask, made: TimedSchedule) -> float:
@@ -163,6 +175,11 @@ def _promised_ns(task: PackingTask, made: TimedSchedule) -> float:
     flows_ns = fluid_ns(task, made.packing)
     part = made.scheduled.chunks / _chunks_for_rate(task, made)
     return flows_ns + (made.time_ns - flows_ns) * part
+
+
+def _keeps_promise(task: PackingTask, made: TimedSchedule, finer_ns: float) -> bool:
+    """Whether finer chunks gain a good part of what they promised."""
+    return made.time_ns - finer_ns >= _KEPT * (made.time_ns - _promised_ns(task, made))
 
 
 def _finest_ns(task: PackingTask, made: TimedSchedule) -> float:

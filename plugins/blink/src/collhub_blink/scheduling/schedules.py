@@ -18,8 +18,9 @@ from hub_core.network import Occupancy
 
 _MOST_CHUNKS = 1 << 14
 _MOST_MESSAGES = 1 << 20
-# Of schedules that are compared before finer ones are made.
+# Of schedules that are compared before finer ones are made, and of those that cost little.
 _MOST_ROUGH_MESSAGES = 1 << 16
+_MOST_CHEAP_MESSAGES = 1 << 18
 # Each chunk more costs steps, which all who work on the algorithm pay: they must save such parts of
 # the time. Where twice the chunks save 0.3 %, filling takes 0.6 %.
 WORTH_OF_HALF, WORTH_OF_QUARTER = 3e-3, 5e-3
@@ -65,8 +66,19 @@ def schedule(task: PackingTask, packing: PlacedPacking) -> Scheduled | None:
 
 
 def fluid_ns(task: PackingTask, packing: PlacedPacking) -> float:
-    """Nanoseconds of the data at the rate of a packing, without latency."""
-    return float(task.collective_bytes * 10**9 / packing.rate)
+    """Nanoseconds of the data at the rate of a packing, without latency.
+
+    On the routes that messages take, which may be others than those of the packing.
+    """
+    pipelining = pipelining_of(task, packing)
+    routes, topology = pipelining.routes, pipelining.topology
+    parts = [float(stream.part) for stream in pipelining.streams]
+    carried = np.repeat(parts, [len(stream.operations) for stream in pipelining.streams])
+    load = np.bincount(
+        routes.links, np.repeat(carried, np.diff(routes.indptr)), len(topology.source)
+    )
+    share_bytes = task.collective_bytes / pipelining.num_shares
+    return float((load / topology.bandwidth_bytes_per_s).max() * share_bytes * 1e9)
 
 
 def finest_ns(time_ns: float, flows_ns: float) -> float:
@@ -91,9 +103,10 @@ def rough(task: PackingTask, packing: PlacedPacking) -> Scheduled | None:
     return with_chunks(task, packing, max(1, min(quarter, few)))
 
 
-def most_chunks(task: PackingTask, packing: PlacedPacking) -> int:
-    """The most chunks that make sense, at least 1."""
-    return _most_chunks(pipelining_of(task, packing), packing.weights, _MOST_MESSAGES)
+def most_chunks(task: PackingTask, packing: PlacedPacking, *, is_cheap: bool = False) -> int:
+    """The most chunks that make sense, at least 1; `is_cheap`: of those that cost little."""
+    most = _MOST_CHEAP_MESSAGES if is_cheap else _MOST_MESSAGES
+    return _most_chunks(pipelining_of(task, packing), packing.weights, most)
 
 
 def with_chunks(
