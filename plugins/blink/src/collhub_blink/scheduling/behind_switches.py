@@ -29,9 +29,10 @@ from collhub_blink.scheduling.timed import Judge, TimedSchedule, own_ns
 _AS_PLANNED = 1.004
 # What takes no more than such a part beyond what the best rate allows is cut no finer, where that
 # would be dear; nor anywhere what takes so little beyond what its own rate allows.
-_AT_THE_RATE, _AT_ITS_RATE = 8e-3, 4e-3
+_AT_THE_RATE, _AT_ITS_RATE = 6.5e-3, 4e-3
 # Finer schedules must promise so much, since all who work on the algorithm pay for their steps.
-_WORTH = 1e-3
+# To simulate many messages takes seconds, too.
+_WORTH, _WORTH_IF_DEAR = 1e-3, 3e-3
 # So many times the chunks are tried at once, and more if that gains such a part of what it
 # promised.
 _AT_ONCE, _KEPT = 4, 0.5
@@ -55,7 +56,9 @@ def behind_switches(
     # Best first, by what each promises.
     while best:
         made = min(best.values(), key=lambda made: _promised_ns(task, made))
-        if _promised_ns(task, made) * (1 + _WORTH) >= least_ns or _is_too_late(task, made):
+        is_dear = _is_dear(task, made.packing, _chunks_for_rate(task, made))
+        worth = _WORTH_IF_DEAR if is_dear else _WORTH
+        if _promised_ns(task, made) * (1 + worth) >= least_ns or _is_too_late(task, made):
             return
         del best[id(made.packing)]
         for finer in _finer(task, made, judge):
@@ -141,9 +144,8 @@ def _ways(
 def _finer(task: PackingTask, made: TimedSchedule, judge: Judge) -> Iterator[TimedSchedule]:
     """As many chunks as the rate is worth, in the way that went best; with more slack if late."""
     packing, chunks = made.packing, _chunks_for_rate(task, made)
-    # To simulate so many messages takes seconds.
-    is_dear = chunks > most_chunks(task, packing, is_cheap=True)
-    for more in range(_MORE_SLACK):
+    is_dear = _is_dear(task, packing, chunks)
+    for more in range(1 if is_dear else _MORE_SLACK):
         slack = made.scheduled.slack + more / packing.depth
         found = with_chunks(task, packing, chunks, slack)
         if found is None or (is_dear and not _keeps_promise(task, made, own_ns(found))):
@@ -168,6 +170,11 @@ def _chunks_for_rate(task: PackingTask, made: TimedSchedule) -> int:
     cheap = min(math.ceil(wanted / _AT_ITS_RATE), most_chunks(task, made.packing, is_cheap=True))
     chunks = made.scheduled.chunks
     return max(chunks, min(max(dear, cheap), _AT_ONCE * chunks))
+
+
+def _is_dear(task: PackingTask, packing: PlacedPacking, chunks: int) -> bool:
+    """Whether it takes seconds to simulate so many chunks."""
+    return chunks > most_chunks(task, packing, is_cheap=True)
 
 
 def _promised_ns(task: PackingTask, made: TimedSchedule) -> float:
