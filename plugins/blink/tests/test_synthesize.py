@@ -143,9 +143,8 @@ def test_one_hop_trees_win_behind_a_switch() -> None:
     assert (made.statistics["trees"], made.statistics["depth"]) == (16, 1)
 
 
-def test_scattered_and_gathered_along_all_trees_large_data_is_at_its_bound() -> None:
+def test_large_data_behind_a_switch_is_at_its_bound() -> None:
     made = synthesized("all-reduce", "dgx2", 64 * MIB)
-    assert made.statistics["method"] == "up and down trees of every rank"
     assert checked(made, "dgx2").is_optimal
     assert made.ratio_to_bound is not None
     assert made.ratio_to_bound < 1.01

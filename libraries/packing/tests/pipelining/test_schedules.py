@@ -107,6 +107,35 @@ def test_simulated_time_is_the_planned_time(kind: CollectiveKind, occupancy: Occ
     assert abs(simulated - pipeline.time_ps / 1000) <= longest
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_with_slack_data_lie_so_long_before_they_are_sent_on(kind: CollectiveKind) -> None:
+    slack_ps = 3_000_000
+    pipelining, trees = prepared(kind, parse_topology(f"mesh:3x2{CONSTANTS}"))
+    pipeline = pipelining.schedule(counts_of(trees, 2), slack_ps)
+    moved = pipeline.transfers
+    waits = [slack_ps]
+    for row in range(len(moved)):
+        came = (moved.chunk == moved.chunk[row]) & (moved.destination == moved.source[row])
+        before = came & (moved.finish <= moved.start[row])
+        waits.extend((moved.start[row] - moved.finish[before]).tolist())
+    assert min(waits) == slack_ps
+    assert len(waits) > 1
+    report = verify(algorithm_of(pipeline.collective, pipeline.chunks, moved))
+    assert report.ok, report.diagnostics[:3]
+
+
+def test_behind_a_switch_no_two_npus_send_to_one_at_once() -> None:
+    topology = parse_topology("switch:5")
+    trees = [tree_of([-1 if rank == root else root for rank in range(5)]) for root in range(5)]
+    gather = collective_of(CollectiveKind.ALL_GATHER, 5)
+    pipelining = Pipelining.of(topology, trees, gather, SIZE, Occupancy.SERIALIZATION, range(5))
+    moved = pipelining.schedule([2] * 5).transfers
+    for source in range(5):
+        order = np.argsort(moved.start + (moved.source != source) * (1 << 60), kind="stable")
+        sent_to = moved.destination[order[:8]].tolist()
+        assert sent_to == [(source + distance) % 5 for distance in (1, 2, 3, 4)] * 2
+
+
 @settings(max_examples=25)
 @given(
     st.sampled_from(KINDS),

@@ -98,6 +98,29 @@ def test_what_is_not_faster_than_a_time_that_is_reached_stays_rough() -> None:
     assert set(judged) == {found.chunks}
 
 
+def test_slack_is_a_part_of_the_turn_of_all_trees() -> None:
+    task = _task("dgx-a100:2")
+    packing = packings_of(task)[0]
+    plain, late = (with_chunks(task, packing, 8, slack) for slack in (0.0, 0.5))
+    assert plain is not None
+    assert late is not None
+    assert late.slack == 0.5
+    assert late.pipeline.time_ps > plain.pipeline.time_ps
+
+
+def test_two_machines_come_near_to_their_rate() -> None:
+    made = synthesized("all-reduce", "dgx-a100:2", 256 * MIB)
+    rate, best = 256 * MIB / made.time_ns, made.statistics["best rate GB/s"]
+    assert isinstance(best, float)
+    assert rate > 0.98 * best
+    assert hub_core.verify(made.algorithm).ok
+
+
+def test_stated_chunks_are_kept_behind_switches() -> None:
+    made = synthesized("all-gather", "dgx-a100:2", 64 * MIB, chunks=5)
+    assert made.statistics["chunks"] == 5
+
+
 def test_what_goes_without_turns_behind_switches_is_right() -> None:
     made = synthesized("all-gather", "dgx-a100:2", 256 * MIB, trees="fewest")
     assert hub_core.verify(made.algorithm).ok

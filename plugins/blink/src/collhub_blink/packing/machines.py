@@ -33,38 +33,47 @@ def machine_packings(task: PackingTask, bound: RateBound) -> list[PlacedPacking]
 
     The plan (Wang et al., MLSys 2020) has one tree a rank, over the ranks of its number in the
     other machines: reduce within machines, across, and broadcast within machines are then one
-    pipeline. None where the network does not fall into machines of one size.
+    pipeline. For every partition into machines of one size.
     """
-    machines = _Machines.of(task.network.graph)
-    if machines is None:
-        return []
-    plan = along_routes(task, "three phases", machines.trees(is_across=False), bound)
-    packings = [plan]
-    if plan.rate * (1 + _WORTH_OF_TWO_KINDS) < bound.rate:
-        across = along_routes(task, "straight across", machines.trees(is_across=True), bound)
-        both = _both(task, plan, across)
-        if both.rate >= plan.rate * (1 + _WORTH_OF_TWO_KINDS):
-            packings.append(both)
+    packings = []
+    for machines in _machines_of(task.network.graph):
+        plan = along_routes(task, "three phases", machines.trees(is_across=False), bound)
+        packings.append(plan)
+        if plan.rate * (1 + _WORTH_OF_TWO_KINDS) < bound.rate:
+            across = along_routes(task, "straight across", machines.trees(is_across=True), bound)
+            both = _both(task, plan, across)
+            if both.rate >= plan.rate * (1 + _WORTH_OF_TWO_KINDS):
+                packings.append(both)
     return packings
 
 
-def rooted_machine_packing(task: PackingTask, bound: RateBound) -> PlacedPacking | None:
+def rooted_machine_packings(task: PackingTask, bound: RateBound) -> list[PlacedPacking]:
     """Every part of the data goes to one machine first, which hands it on to all others.
 
     A tree for every rank outside the root's machine. Chains over all machines have the same rate
-    and many more hops. None where the network does not fall into machines of one size.
+    and many more hops. For every partition into machines of one size.
     """
-    machines = _Machines.of(task.network.graph)
-    if machines is None:
-        return None
-    trees = machines.rooted_trees(task.root)
-    return along_routes(task, "by way of every machine", trees, bound)
+    method = "by way of every machine"
+    return [
+        along_routes(task, method, machines.rooted_trees(task.root), bound)
+        for machines in _machines_of(task.network.graph)
+    ]
 
 
 def _are_machines(blocks: Blocks) -> bool:
     """Whether there are several blocks of one size above 1."""
     sizes = {len(block) for block in blocks}
     return len(blocks) > 1 and len(sizes) == 1 and sizes != {1}
+
+
+def _machines_of(graph: CapacityGraph) -> Iterator[_Machines]:
+    """Partitions into machines of one size, whose ranks reach one another within."""
+    for blocks in islands(graph):
+        if not _are_machines(blocks):
+            continue
+        inner = [_within(graph, block) for block in blocks]
+        if all(len(trees) == len(block) for trees, block in zip(inner, blocks, strict=True)):
+            yield _Machines(blocks, inner, graph.num_compute)
 
 
 class _Machines:
@@ -76,15 +85,6 @@ class _Machines:
         self._blocks = blocks
         self._inner = inner
         self._num_ranks = num_ranks
-
-    @classmethod
-    def of(cls, graph: CapacityGraph) -> _Machines | None:
-        """The smallest machines of one size; None where there are none."""
-        # The first such partition has the smallest: what joins them are the widest links.
-        blocks = next((found for found in islands(graph) if _are_machines(found)), None)
-        if blocks is None:
-            return None
-        return cls(blocks, [_within(graph, block) for block in blocks], graph.num_compute)
 
     def trees(self, is_across: bool) -> list[SpanningTree]:
         """A tree a rank, which leaves its machine from the root alone or, `is_across`, from all."""
@@ -183,14 +183,23 @@ def _both(task: PackingTask, plan: PlacedPacking, across: PlacedPacking) -> Plac
 
 
 def _within(graph: CapacityGraph, block: tuple[int, ...]) -> dict[int, SpanningTree]:
-    """Shallow trees from every rank of a machine to the others of it."""
-    members = np.zeros(graph.num_compute, np.bool_)
-    members[list(block)] = True
+    """Shallow trees over links of a machine from those of its ranks that reach all others."""
+    is_outside = np.zeros(graph.num_nodes, np.bool_)
+    is_outside[: graph.num_compute] = True
+    is_outside[list(block)] = False
+    inside = np.flatnonzero(~is_outside[graph.source] & ~is_outside[graph.destination])
+    machine = replace(
+        graph,
+        source=graph.source[inside],
+        destination=graph.destination[inside],
+        capacity=graph.capacity[inside],
+        row=graph.row[inside],
+    )
     trees = {}
     for root in block:
-        tree = shallow_tree(graph, root)
-        parent = np.where(members, tree.parent, -1)
-        trees[root] = SpanningTree(root, 1, parent, tree.arc)
+        tree = shallow_tree(machine, root)
+        if np.count_nonzero(tree.parent >= 0) == len(block) - 1:
+            trees[root] = tree
     return trees
 
 

@@ -19,7 +19,7 @@ from collhub_blink.fewest.broadcast import fewest_broadcast_trees
 from collhub_blink.fewest.counting import Fewest
 from collhub_blink.packing.bounds import cut_bound
 from collhub_blink.packing.chain import chain_packing
-from collhub_blink.packing.machines import rooted_machine_packing
+from collhub_blink.packing.machines import rooted_machine_packings
 from collhub_blink.packing.packings import PlacedPacking, RateBound
 from collhub_blink.packing.placing import PlacedTree, placed
 from collhub_blink.packing.rank_network import RankNetwork
@@ -99,9 +99,7 @@ def _switched(
         known.append(trees)
         unit = found.network.graph.unit
         yield PlacedPacking("trees through forwarders", trees, unit, bound)
-    by_machines = rooted_machine_packing(task, bound)
-    if by_machines is not None:
-        yield by_machines
+    yield from rooted_machine_packings(task, bound)
 
 
 def tree_front(
