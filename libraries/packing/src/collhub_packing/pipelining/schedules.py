@@ -244,6 +244,7 @@ class Pipelining:
         # The order of messages is that of `PipelinePlan`.
         chunk, position = np.divmod(message, width[stream])
         operation = plan.stream_operation[stream] + position
+        # Messages wait for each other where they leave.
         first_link = self.routes.links[self.routes.indptr[operation]]
         is_ready = plan.needs[operation] == 0
         return Transfers(
@@ -260,7 +261,8 @@ class Pipelining:
 
 def _turns(repeats: Int64Array) -> Int64Array:
     """Per chunk of all streams, its turn: equal where as much of the tree's data is before."""
-    before = counted_positions(repeats) / np.repeat(repeats, repeats)
+    chunks = np.repeat(repeats, repeats)
+    before = counted_positions(repeats) / chunks
     # Quotients of integers below 2^26 are equal as doubles only where they are equal.
     _, turn = np.unique(before, return_inverse=True)
     return turn.ravel().astype(np.int64)

@@ -156,19 +156,10 @@ def _tree(root: int, parent: Int64Array) -> SpanningTree:
 
 def _both(task: PackingTask, plan: PlacedPacking, across: PlacedPacking) -> PlacedPacking:
     """Trees of both packings, by weights of which one is 1, at about the best rate."""
-    topology = task.oriented_network.topology
-    is_up = task.collective.kind is CollectiveKind.ALL_REDUCE
-    bandwidth = exact_bandwidths(topology)
-    one, two = (loads(packing.trees, is_up) for packing in (plan, across))
-    # Most links are like others.
-    alike = {(one[pair], two[pair], bandwidth[pair]) for pair in one | two}
-    many = range(1, _MOST_PARTS + 1)
-    rates = {}
-    for first, second in [*((part, 1) for part in many), *((1, part) for part in many)]:
-        unit = min(width / (first * here + second * there) for here, there, width in alike)
-        rates[first, second] = unit, unit * (first + second)
-    best = max(rate for _, rate in rates.values())
-    good = [shares for shares, (_, rate) in rates.items() if rate >= best * (1 - _AS_GOOD)]
+    units = _units_by_weights(task, plan, across)
+    best = max(unit * sum(weights) for weights, unit in units.items())
+    enough = best * (1 - _AS_GOOD)
+    good = [weights for weights, unit in units.items() if unit * sum(weights) >= enough]
     weights = min(good, key=sum)
     trees = []
     for packing, weight in zip((plan, across), weights, strict=True):
@@ -178,8 +169,26 @@ def _both(task: PackingTask, plan: PlacedPacking, across: PlacedPacking) -> Plac
         plan,
         method="three phases, part straight across",
         trees=tuple(trees),
-        unit=rates[weights][0],
+        unit=units[weights],
     )
+
+
+def _units_by_weights(
+    task: PackingTask, plan: PlacedPacking, across: PlacedPacking
+) -> dict[tuple[int, int], Fraction]:
+    """Bytes per second and weight for which all links have room, by the weights of the two."""
+    is_up = task.collective.kind is CollectiveKind.ALL_REDUCE
+    bandwidth = exact_bandwidths(task.oriented_network.topology)
+    one = loads(plan.trees, is_up)
+    two = loads(across.trees, is_up)
+    # Most links are like others.
+    alike = {(one[pair], two[pair], bandwidth[pair]) for pair in one | two}
+    units = {}
+    for part in range(1, _MOST_PARTS + 1):
+        for first, second in ((part, 1), (1, part)):
+            room = (width / (first * here + second * there) for here, there, width in alike)
+            units[first, second] = min(room)
+    return units
 
 
 def _within(graph: CapacityGraph, block: tuple[int, ...]) -> dict[int, SpanningTree]:
@@ -197,6 +206,7 @@ def _within(graph: CapacityGraph, block: tuple[int, ...]) -> dict[int, SpanningT
     )
     trees = {}
     for root in block:
+        # Ranks that it does not reach have no parent.
         tree = shallow_tree(machine, root)
         if np.count_nonzero(tree.parent >= 0) == len(block) - 1:
             trees[root] = tree
@@ -215,6 +225,7 @@ def islands(graph: CapacityGraph) -> Iterator[Blocks]:
     for width in [above_all, *np.unique(graph.capacity)[::-1].tolist()]:
         part = _parts(graph, graph.capacity >= width)[: graph.num_compute]
         blocks = [tuple(np.flatnonzero(part == number).tolist()) for number in np.unique(part)]
+        # Narrower links may join nothing new.
         if tuple(blocks) not in seen:
             seen.add(tuple(blocks))
             yield blocks
@@ -225,6 +236,7 @@ def _parts(graph: CapacityGraph, chosen: BoolArray) -> Int64Array:
     part = np.arange(graph.num_nodes)
     source, destination = graph.source[chosen], graph.destination[chosen]
     while True:
+        # Along every arc the smaller number counts at both ends.
         least = part.copy()
         np.minimum.at(least, destination, part[source])
         np.minimum.at(least, source, part[destination])

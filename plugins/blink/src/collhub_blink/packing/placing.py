@@ -46,6 +46,7 @@ class PlacedTree:
         """Nodes of every way from a parent to its child."""
         paths = []
         for node, parent in enumerate(self.tree.parent.tolist()):
+            # The root has none.
             if parent >= 0:
                 paths.append(self.stops.get(node, (parent, node)))
         return paths
@@ -184,6 +185,7 @@ def loads(trees: Sequence[PlacedTree], is_up: bool) -> Counter[tuple[int, int]]:
     for tree in trees:
         _add_load(load, tree.paths(), tree.weight)
         if is_up:
+            # Without another tree, the way up is the same one turned round.
             upward = (tree.up or tree).paths()
             _add_load(load, [path[::-1] for path in upward], tree.weight)
     return load

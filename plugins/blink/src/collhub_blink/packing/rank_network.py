@@ -152,6 +152,7 @@ def _reached(graph: CapacityGraph, start: int) -> BoolArray:
     reached[start] = True
     while True:
         is_outward = reached[graph.source] & ~reached[graph.destination]
+        # Heads of links from what is reached to what is not.
         further = graph.destination[is_outward]
         if not len(further):
             return reached

@@ -82,18 +82,22 @@ def _rough_ones(
     """Every packing with few chunks, or the stated ones, in the ways that may suit it."""
     timed: list[TimedSchedule] = []
     for packing, found in _by_own_time(task, packings):
-        own = own_ns(found)
-        if any(own >= made.time_ns for made in timed):
-            # It may still be the one that gains most from more chunks.
-            limit = finest_ns(own, fluid_ns(task, packing))
-            if any(limit >= _finest_ns(task, made) for made in timed):
-                continue
+        planned = TimedSchedule(packing, found, math.ceil(own_ns(found)))
+        if timed and (_is_behind(task, planned, timed) or _is_too_late(task, planned)):
+            continue
+        # How many ways there will be is not known.
         task.progress(len(timed) / (len(timed) + len(packings)), packing.method)
         for made in _ways(task, packing, found, judge):
             timed.append(made)
             yield made
-            if _is_too_late(task, made):
-                break
+
+
+def _is_behind(task: PackingTask, planned: TimedSchedule, timed: Sequence[TimedSchedule]) -> bool:
+    """Whether a schedule is planned to be slower than another, and so would be with more chunks."""
+    if planned.time_ns < min(made.time_ns for made in timed):
+        return False
+    limit_ns = _finest_ns(task, planned)
+    return limit_ns >= min(_finest_ns(task, made) for made in timed)
 
 
 def _by_own_time(
@@ -129,6 +133,7 @@ def _ways(
     """A schedule in turn and without turns; where both are held up, with ever more slack."""
     held_up_ns = _AS_PLANNED * own_ns(found)
     free = without_turns(found)
+    # Which of the two goes better depends on what meets at switches.
     made = [TimedSchedule(packing, way, judge(packing, way)) for way in (found, free)]
     yield from made
     least_ns = min(each.time_ns for each in made)
@@ -162,19 +167,24 @@ def _chunks_for_rate(task: PackingTask, made: TimedSchedule) -> int:
 
     What a schedule takes beyond its rate, which fills pipelines, shrinks as chunks get more.
     """
-    flows_ns = fluid_ns(task, made.packing)
-    best_ns = float(task.collective_bytes * 10**9 / made.packing.bound.rate)
+    packing, chunks = made.packing, made.scheduled.chunks
+    flows_ns = fluid_ns(task, packing)
+    best_ns = float(task.collective_bytes * 10**9 / packing.bound.rate)
+    # A packing that is below the best rate has so much less to lose.
     enough = max(_AT_THE_RATE + 1 - flows_ns / best_ns, _AT_ITS_RATE)
-    wanted = made.scheduled.chunks * (made.time_ns / flows_ns - 1)
-    dear = min(math.ceil(wanted / enough), most_chunks(task, made.packing))
-    cheap = min(math.ceil(wanted / _AT_ITS_RATE), most_chunks(task, made.packing, is_cheap=True))
-    chunks = made.scheduled.chunks
-    return max(chunks, min(max(dear, cheap), _AT_ONCE * chunks))
+    # With so many chunks filling would take all of the flows' time once more.
+    filling = chunks * (made.time_ns / flows_ns - 1)
+    dear = min(math.ceil(filling / enough), most_chunks(task, packing))
+    most_cheap = most_chunks(task, packing, is_cheap=True)
+    cheap = min(math.ceil(filling / _AT_ITS_RATE), most_cheap)
+    wanted = max(dear, cheap)
+    return max(chunks, min(wanted, _AT_ONCE * chunks))
 
 
 def _is_dear(task: PackingTask, packing: PlacedPacking, chunks: int) -> bool:
     """Whether it takes seconds to simulate so many chunks."""
-    return chunks > most_chunks(task, packing, is_cheap=True)
+    most = most_chunks(task, packing, is_cheap=True)
+    return chunks > most
 
 
 def _promised_ns(task: PackingTask, made: TimedSchedule) -> float:
@@ -186,12 +196,15 @@ def _promised_ns(task: PackingTask, made: TimedSchedule) -> float:
 
 def _keeps_promise(task: PackingTask, made: TimedSchedule, finer_ns: float) -> bool:
     """Whether finer chunks gain a good part of what they promised."""
-    return made.time_ns - finer_ns >= _KEPT * (made.time_ns - _promised_ns(task, made))
+    promised_ns = made.time_ns - _promised_ns(task, made)
+    gained_ns = made.time_ns - finer_ns
+    return gained_ns >= _KEPT * promised_ns
 
 
 def _finest_ns(task: PackingTask, made: TimedSchedule) -> float:
     """About what four times the chunks would take at least."""
-    return finest_ns(made.time_ns, fluid_ns(task, made.packing))
+    flows_ns = fluid_ns(task, made.packing)
+    return finest_ns(made.time_ns, flows_ns)
 
 
 def _is_too_late(task: PackingTask, made: TimedSchedule) -> bool:

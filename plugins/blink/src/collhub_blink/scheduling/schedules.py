@@ -73,10 +73,11 @@ def fluid_ns(task: PackingTask, packing: PlacedPacking) -> float:
     pipelining = pipelining_of(task, packing)
     routes, topology = pipelining.routes, pipelining.topology
     parts = [float(stream.part) for stream in pipelining.streams]
-    carried = np.repeat(parts, [len(stream.operations) for stream in pipelining.streams])
-    load = np.bincount(
-        routes.links, np.repeat(carried, np.diff(routes.indptr)), len(topology.source)
-    )
+    widths = [len(stream.operations) for stream in pipelining.streams]
+    # The part of a share that every operation moves, on every link of its route.
+    moved = np.repeat(parts, widths)
+    passing = np.repeat(moved, np.diff(routes.indptr))
+    load = np.bincount(routes.links, passing, len(topology.source))
     share_bytes = task.collective_bytes / pipelining.num_shares
     return float((load / topology.bandwidth_bytes_per_s).max() * share_bytes * 1e9)
 
@@ -98,6 +99,7 @@ def rough(task: PackingTask, packing: PlacedPacking) -> Scheduled | None:
     if task.chunks is not None:
         return _scheduled(pipelining_of(task, packing), packing.weights, task.chunks)
     pipelining = pipelining_of(task, packing)
+    # Finer ones follow: so there must be room for them.
     quarter = _most_chunks(pipelining, packing.weights, _MOST_MESSAGES) // 4
     few = _most_chunks(pipelining, packing.weights, _MOST_ROUGH_MESSAGES)
     return with_chunks(task, packing, max(1, min(quarter, few)))
@@ -113,7 +115,8 @@ def with_chunks(
     task: PackingTask, packing: PlacedPacking, chunks: int, slack: float = 0.0
 ) -> Scheduled | None:
     """The schedule with so many chunks, None where a chunk would have less than a byte."""
-    slack_ps = slack * 1000 * fluid_ns(task, packing) / chunks
+    turn_ns = fluid_ns(task, packing) / chunks
+    slack_ps = 1000 * slack * turn_ns
     pipelining = pipelining_of(task, packing)
     return _scheduled(pipelining, packing.weights, chunks, slack, int(slack_ps))
 
