@@ -103,6 +103,7 @@ def _placed(
         route = list(direct.routes[tree.arc[rank]])
         passed = nodes[graph.destination[route]].tolist()
         path = [int(nodes[tree.parent[rank]]), *passed]
+        # Parts of it that others have brought the chunk along already are left out.
         for way in _new_ways(path, has_chunk, network.topology.num_npus):
             has_chunk.add(way[-1])
             ways.append(way)

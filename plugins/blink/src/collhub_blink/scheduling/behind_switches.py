@@ -85,7 +85,7 @@ def _rough_ones(
         planned = TimedSchedule(packing, found, math.ceil(own_ns(found)))
         if timed and (_is_behind(task, planned, timed) or _is_too_late(task, planned)):
             continue
-        # How many ways there will be is not known.
+        # How many ways there will be is not known: each is a part of what may be left.
         task.progress(len(timed) / (len(timed) + len(packings)), packing.method)
         for made in _ways(task, packing, found, judge):
             timed.append(made)
@@ -96,8 +96,10 @@ def _is_behind(task: PackingTask, planned: TimedSchedule, timed: Sequence[TimedS
     """Whether a schedule is planned to be slower than another, and so would be with more chunks."""
     if planned.time_ns < min(made.time_ns for made in timed):
         return False
+    # Deeper trees gain more from finer chunks, and may overtake flat ones.
     limit_ns = _finest_ns(task, planned)
-    return limit_ns >= min(_finest_ns(task, made) for made in timed)
+    other_ns = min(_finest_ns(task, made) for made in timed)
+    return limit_ns >= other_ns
 
 
 def _by_own_time(
