@@ -117,7 +117,8 @@ class _Nodes:
         """The node that a number below `limit`, or a name, means."""
         node = self.numbers.get(value) if isinstance(value, str) else value
         if node is None and isinstance(value, str):
-            raise InputError(f"no node is named {value[:80]!r}")
+            cure = "name it in npus or switches"
+            raise InputError(f"no node is named {value[:80]!r}", cure=cure)
         if type(node) is not int:
             raise InputError(f"expected a node's number or name, got {TYPE_NAMES[type(value)]}")
         if not 0 <= node < limit:

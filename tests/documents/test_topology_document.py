@@ -164,7 +164,7 @@ LINK_DEFECTS = [
     (("links", 1, "from"), 3, "$.links[1]: node 3 is not in 0..2"),
     (("links", 1, "from"), -1, "$.links[1]: node -1 is not in 0..2"),
     (("links", 1, "from"), 1 << 80, "$.links[1]: node 2^63 or more"),
-    (("links", 1, "from"), "c", "$.links[1]: no node is named 'c'"),
+    (("links", 1, "from"), "c", "$.links[1]: no node is named 'c'; name it in npus or switches"),
     (("links", 1, "from"), 0.0, "expected a node's number or name, got a number"),
     (("links", 1, "from"), True, "expected a node's number or name, got a boolean"),
     (("links", 1, "from"), None, "expected a node's number or name, got null"),
