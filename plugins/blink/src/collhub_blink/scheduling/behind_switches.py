@@ -155,7 +155,9 @@ def _finer(task: PackingTask, made: TimedSchedule, judge: Judge) -> Iterator[Tim
     for more in range(1 if is_dear else _MORE_SLACK):
         slack = made.scheduled.slack + more / packing.depth
         found = with_chunks(task, packing, chunks, slack)
-        if found is None or (is_dear and not _keeps_promise(task, made, own_ns(found))):
+        # With slack nothing is planned: it is only seen.
+        is_planned = is_dear and not slack
+        if found is None or (is_planned and not _keeps_promise(task, made, own_ns(found))):
             return
         is_free = not made.scheduled.has_turns and not more
         way = without_turns(found) if is_free else found
