@@ -134,10 +134,12 @@ class _Machines:
         leaving = self._blocks[home][index]
         parent[self._blocks[first][index]] = leaving
         if leaving == root:
-            # It sends all of the data anyway: others serve its machine in its place.
-            others = [rank for rank in self._blocks[home] if rank != root]
-            leaving = others[first % len(others)]
-            self._hang_up(parent, home, leaving)
+            # It sends all of the data anyway: others serve its machine in its place, two each.
+            others = np.asarray([rank for rank in self._blocks[home] if rank != root])
+            others = np.roll(others, first)
+            above = (np.arange(len(others)) - 1) // 2
+            parent[others] = others[above]
+            leaving = int(others[0])
         parent[leaving] = root
         parent[root] = -1
         return _tree(root, parent)
