@@ -16,11 +16,6 @@ from collhub_blink.packing.placing import PlacedTree, placed
 from collhub_blink.packing.shallow import shallow_packing
 from collhub_blink.packing.task import PackingTask
 
-# Where switches have to be split off for every random order, one of so many is tried beyond so many
-# ranks: the time decides, not the fewest trees, and more orders are worth little.
-_ORDERS_A_TRY = 4
-_RANKS_FOR_ALL_ORDERS = 24
-
 
 def all_reduce_packings(task: PackingTask) -> list[PlacedPacking]:
     """Packings at the optimal rate; for small sizes one tree, and one tree a rank."""
@@ -92,11 +87,10 @@ def _scattered_and_gathered(task: PackingTask, bound: RateBound) -> PlacedPackin
 def _split(task: PackingTask, spread: SwitchSpread) -> PlacedPacking:
     """Trees in the network whose switches are split off in one way."""
     network = task.network
-    is_small = network.graph.num_compute <= _RANKS_FOR_ALL_ORDERS
     found = all_reduce_packing(
         network.graph,
         spread=spread,
-        seeds=task.seeds if is_small else -(-task.seeds // _ORDERS_A_TRY),
+        seeds=task.orders_of_flat_trees,
         first_seed=task.seed,
     )
     return PlacedPacking(

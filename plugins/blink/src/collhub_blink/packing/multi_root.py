@@ -34,10 +34,11 @@ def every_rank_packing(
     task: PackingTask, network: RankNetwork, spread: SwitchSpread
 ) -> PlacedPacking:
     """Trees of every rank, with the traffic at switches spread in one way."""
+    is_flat = spread is SwitchSpread.EVERYWHERE
     found = all_gather_trees(
         network.graph,
         spread=spread,
-        seeds=task.seeds,
+        seeds=task.orders_of_flat_trees if is_flat else task.seeds,
         first_seed=task.seed,
     )
     return PlacedPacking(

@@ -16,6 +16,10 @@ STEPS_PER_SECOND = 1_000_000
 """Search steps that count as a second of `time_limit`: about what one core of a server does."""
 
 _MOST_CHUNKS = 1 << 20
+# One of so many random orders is tried beyond so many ranks where the time decides, not the fewest
+# trees: more orders are worth little.
+_ORDERS_A_TRY = 4
+_RANKS_FOR_ALL_ORDERS = 24
 
 _UNSUITABLE = (CollectiveKind.ALL_TO_ALL, CollectiveKind.CUSTOM)
 _FROM_THE_ROOT = (CollectiveKind.BROADCAST, CollectiveKind.SCATTER)
@@ -86,6 +90,13 @@ class PackingTask:
         """
         is_inward = self.collective.kind in _INWARD
         return self.network.reversed if is_inward else self.network
+
+    @property
+    def orders_of_flat_trees(self) -> int:
+        """Random orders to grow trees in, where flat ones are asked for and not few."""
+        if self.network.graph.num_compute <= _RANKS_FOR_ALL_ORDERS:
+            return self.seeds
+        return -(-self.seeds // _ORDERS_A_TRY)
 
     @property
     def root(self) -> int:
