@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import lru_cache
 
 import numpy as np
 from collhub_packing.pipelining import Pipeline, Pipelining
@@ -65,6 +66,8 @@ def schedule(task: PackingTask, packing: PlacedPacking) -> Scheduled | None:
     return search.best
 
 
+# A search asks for the same few packings of one task again and again.
+@lru_cache(maxsize=16)
 def fluid_ns(task: PackingTask, packing: PlacedPacking) -> float:
     """Nanoseconds of the data at the rate of a packing, without latency.
 
@@ -105,6 +108,7 @@ def rough(task: PackingTask, packing: PlacedPacking) -> Scheduled | None:
     return with_chunks(task, packing, max(1, min(quarter, few)))
 
 
+@lru_cache(maxsize=32)
 def most_chunks(task: PackingTask, packing: PlacedPacking, *, is_cheap: bool = False) -> int:
     """The most chunks that make sense, at least 1; `is_cheap`: of those that cost little."""
     most = _MOST_CHEAP_MESSAGES if is_cheap else _MOST_MESSAGES
