@@ -1,6 +1,7 @@
 """Packings on machines with switches and on several of them, beside ForestColl's.
 
-    python benchmarks/blink/machines.py [--simulate 268435456] [--chunks 128] [MACHINE ...]
+    python benchmarks/blink/machines.py [--simulate 268435456] [--chunks 128]
+        [--collective reduce ...] [MACHINE ...]
 
 Per machine and collective: the rate of the packing with the fewest trees among those at the
 optimal rate, whether the certificate's check confirms that it is the best, trees and depth, and
@@ -25,7 +26,7 @@ from collhub_blink.synthesize import packings_of
 from collhub_certificates import check_certificate
 
 import hub_core
-from hub_core.model import Collective, CollectiveKind
+from hub_core.model import ROOTED, Collective, CollectiveKind
 from hub_core.network import Occupancy, Topology
 from hub_core.plugin_api import SynthesisRequest
 
@@ -59,7 +60,8 @@ def main() -> None:
     print(_head(bool(arguments.simulate)))
     for machine in arguments.machines:
         topology = hub_core.read_topology(machine)
-        for kind in KINDS:
+        for name in arguments.collective:
+            kind = CollectiveKind(name)
             line = _line(machine, topology, kind)
             if arguments.simulate:
                 line += _simulated(topology, kind, arguments.simulate, arguments.chunks)
@@ -74,6 +76,14 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("machines", nargs="*", default=list(MACHINES))
     size_help = "also synthesize for this size and simulate"
     parser.add_argument("--simulate", type=int, metavar="BYTES", help=size_help)
+    packed = (*KINDS, CollectiveKind.REDUCE, CollectiveKind.REDUCE_SCATTER)
+    parser.add_argument(
+        "--collective",
+        nargs="+",
+        choices=[str(kind) for kind in packed],
+        default=[str(kind) for kind in KINDS],
+        help="which ones (default: %(default)s)",
+    )
     parser.add_argument("--chunks", default="auto", help="of the widest tree (default: searched)")
     return parser.parse_args()
 
@@ -121,7 +131,7 @@ def _packed(topology: Topology, kind: CollectiveKind) -> tuple[PackingTask, list
 
 
 def _collective(topology: Topology, kind: CollectiveKind) -> Collective:
-    root = 0 if kind is CollectiveKind.BROADCAST else None
+    root = 0 if kind in ROOTED else None
     units = kind.traits.parts(topology.num_npus)
     return Collective(kind, topology.num_npus, units, root=root, in_place=True)
 
