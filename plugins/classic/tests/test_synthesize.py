@@ -63,6 +63,50 @@ def test_a_stated_order_is_the_order_of_the_ring() -> None:
     assert pairs == {(0, 2), (2, 1), (1, 3), (3, 0)}
 
 
+def _pairs_by_channel(
+    name: str, kind: CollectiveKind, topology: str, **options: object
+) -> set[tuple[int, int, int]]:
+    """(channel, source, destination) of all messages."""
+    steps = make(name, kind, topology, **options).algorithm.steps
+    sends = steps.sends
+    columns = (steps.channel[sends], steps.rank[sends], steps.peer[sends])
+    return set(zip(*(column.tolist() for column in columns), strict=True))
+
+
+def test_both_halves_of_a_ring_all_reduce_send_to_the_next_rank() -> None:
+    # As in NCCL, MSCCL's programs and Patarasuk and Yuan: reduce-scatter and all-gather, r to r+1.
+    forward = {(0, rank, (rank + 1) % 5) for rank in range(5)}
+    for kind in (
+        CollectiveKind.ALL_REDUCE,
+        CollectiveKind.REDUCE_SCATTER,
+        CollectiveKind.ALL_GATHER,
+    ):
+        assert _pairs_by_channel("ring", kind, "fc:5") == forward
+
+
+@pytest.mark.parametrize(
+    ("name", "topology", "options"),
+    [
+        ("ring", "dgx1v", {}),
+        ("bidirectional-ring", "ring:6", {}),
+        ("rings", "dgx1v", {}),
+        ("rings", "leaf-spine:4,4,4", {}),
+        ("torus-rings", "torus:3x4", {}),
+        ("torus-rings", "torus:3x3", {"ports": "all"}),
+        ("torus-rings", "torus:3x4", {"ports": "one"}),
+        ("hierarchical", "leaf-spine:4,4,4", {}),
+        ("hierarchical", "fc:12", {"sizes": "3x4"}),
+    ],
+)
+def test_reduce_scatter_uses_the_directed_links_of_the_all_gather(
+    name: str, topology: str, options: dict[str, object]
+) -> None:
+    gather = _pairs_by_channel(name, CollectiveKind.ALL_GATHER, topology, **options)
+    scatter = _pairs_by_channel(name, CollectiveKind.REDUCE_SCATTER, topology, **options)
+    both = _pairs_by_channel(name, CollectiveKind.ALL_REDUCE, topology, **options)
+    assert gather == scatter == both
+
+
 def test_the_order_of_a_ring_follows_the_links_of_the_topology() -> None:
     result = make("ring", CollectiveKind.ALL_REDUCE, "dgx1v")
     network = hub_core.parse_topology("dgx1v")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import cast
+from dataclasses import replace
+from functools import partial
+from typing import Protocol, cast
 
 from collhub_classic.algorithms import (
     bruck,
@@ -22,12 +24,19 @@ from collhub_classic.costs import AlphaBetaCost
 from collhub_classic.grids import hierarchical, torus_rings
 from collhub_classic.message_plan import MessagePlan
 from collhub_classic.options import ChunkedOptions, PatOptions, RadixOptions
-from collhub_classic.ring_sets import bidirectional_ring, several_rings
+from collhub_classic.ring_sets import bidirectional_ring, several_rings, single_ring
 from collhub_classic.task import ClassicAlgorithm, ClassicTask, PlannedAlgorithm, Planner, RankOrder
 from hub_core.model import CollectiveKind, UsageError
 
 PlanOf = Callable[[int], MessagePlan]
 CostOf = Callable[[int], AlphaBetaCost]
+
+
+class DirectedPlanner(Protocol):
+    """Planner of an all-gather whose rings pass data to the next rank (1) or the previous (-1)."""
+
+    def __call__(self, task: ClassicTask, *, direction: int) -> PlannedAlgorithm:
+        """Plan the all-gather."""
 
 
 def _plain(plan_of: PlanOf, cost_of: CostOf) -> Planner:
@@ -45,25 +54,38 @@ def _gathering(plan_of: PlanOf, cost_of: CostOf) -> dict[CollectiveKind, Planner
     return gathering_planners(_plain(plan_of, cost_of))
 
 
-def gathering_planners(gather: Planner) -> dict[CollectiveKind, Planner]:
-    """The three collectives that an all-gather makes."""
+def gathering_planners(
+    gather: Planner, mirrored_gather: Planner | None = None
+) -> dict[CollectiveKind, Planner]:
+    """Planners of all-gather, reduce-scatter and all-reduce, given that of the all-gather.
 
-    def scattered(task: ClassicTask) -> PlannedAlgorithm:
-        """The reduce-scatter: the all-gather backwards, adding up, at the same cost."""
-        found = gather(task)
-        plan = found.plan.backwards(reduces=True)
-        return PlannedAlgorithm(plan, found.cost, found.details)
+    `mirrored_gather`: the all-gather whose reverse is the reduce-scatter, at the same cost; by
+    default `gather`. Reversing turns every message round, so rings pass the all-gather in the
+    opposite direction: both halves of their all-reduce then send over the same links, as in NCCL.
+    """
+    reversed_gather = mirrored_gather or gather
 
-    def reduced(task: ClassicTask) -> PlannedAlgorithm:
-        found = gather(task)
-        plan = found.plan.backwards(reduces=True).then(found.plan)
-        return PlannedAlgorithm(plan, found.cost + found.cost, found.details)
+    def plan_reduce_scatter(task: ClassicTask) -> PlannedAlgorithm:
+        """Run the all-gather backwards and reduce: the same cost."""
+        planned = reversed_gather(task)
+        return replace(planned, plan=planned.plan.backwards(reduces=True))
+
+    def plan_all_reduce(task: ClassicTask) -> PlannedAlgorithm:
+        """Run the reduce-scatter, then the all-gather."""
+        scatter, gathered = plan_reduce_scatter(task), gather(task)
+        plan = scatter.plan.then(gathered.plan)
+        return replace(gathered, plan=plan, cost=scatter.cost + gathered.cost)
 
     return {
         CollectiveKind.ALL_GATHER: gather,
-        CollectiveKind.REDUCE_SCATTER: scattered,
-        CollectiveKind.ALL_REDUCE: reduced,
+        CollectiveKind.REDUCE_SCATTER: plan_reduce_scatter,
+        CollectiveKind.ALL_REDUCE: plan_all_reduce,
     }
+
+
+def _ringwise(gather: DirectedPlanner) -> dict[CollectiveKind, Planner]:
+    """Planners of an all-gather round rings, all of whose messages go in one direction."""
+    return gathering_planners(partial(gather, direction=1), partial(gather, direction=-1))
 
 
 def _rooted(
@@ -233,14 +255,14 @@ _SWING = {
     **gathering_planners(_swing),
     CollectiveKind.ALL_REDUCE: _plain(swing.swing_all_reduce, butterflies.halving_all_reduce_cost),
 }
-_RING = {**_gathering(ring.ring_all_gather, ring.ring_cost), **_rooted(_chain)}
+_RING = {**_ringwise(single_ring), **_rooted(_chain)}
 
 ALGORITHMS: Mapping[str, ClassicAlgorithm] = {
     "ring": ClassicAlgorithm(_RING, order=RankOrder.RING),
     "bidirectional-ring": ClassicAlgorithm(
-        gathering_planners(bidirectional_ring), has_many_ports=True, order=RankOrder.RING
+        _ringwise(bidirectional_ring), has_many_ports=True, order=RankOrder.RING
     ),
-    "rings": ClassicAlgorithm(gathering_planners(several_rings), has_many_ports=True),
+    "rings": ClassicAlgorithm(_ringwise(several_rings), has_many_ports=True),
     "recursive-doubling": ClassicAlgorithm(_DOUBLING, order=RankOrder.GROUPS),
     "halving-doubling": ClassicAlgorithm(_HALVING, order=RankOrder.GROUPS),
     "bruck": ClassicAlgorithm(_BRUCK, order=RankOrder.GROUPS),
@@ -259,6 +281,6 @@ ALGORITHMS: Mapping[str, ClassicAlgorithm] = {
         _gathering(pat.sparbit_all_gather, bruck.bruck_all_gather_cost), order=RankOrder.GROUPS
     ),
     "swing": ClassicAlgorithm(_SWING, order=RankOrder.RING),
-    "torus-rings": ClassicAlgorithm(gathering_planners(torus_rings), has_many_ports=True),
-    "hierarchical": ClassicAlgorithm(gathering_planners(hierarchical)),
+    "torus-rings": ClassicAlgorithm(_ringwise(torus_rings), has_many_ports=True),
+    "hierarchical": ClassicAlgorithm(_ringwise(hierarchical)),
 }

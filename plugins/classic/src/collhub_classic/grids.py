@@ -20,11 +20,11 @@ from collhub_classic.task import ClassicTask, PlannedAlgorithm
 from hub_core.model import UsageError
 
 
-def torus_rings(task: ClassicTask) -> PlannedAlgorithm:
+def torus_rings(task: ClassicTask, *, direction: int) -> PlannedAlgorithm:
     """All-gather by rings along every dimension; dimensions of one size are used all at once.
 
     Parts of the data begin with different dimensions, or go round the other way, so that no two
-    are on one link.
+    are on one link. `direction` (1 or -1) reverses all rings.
     """
     sizes = _sizes(task, _dimensions_of(task))
     count = len(sizes)
@@ -34,17 +34,21 @@ def torus_rings(task: ClassicTask) -> PlannedAlgorithm:
     plans = []
     for order in orders:
         for stride in strides:
-            plan_of: list[AxisPlan] = [partial(ring_all_gather, stride=stride)] * count
+            plan_of: list[AxisPlan] = [partial(ring_all_gather, stride=direction * stride)] * count
             plans.append(grid_all_gather(sizes, order, plan_of))
     cost = grid_cost(sizes, orders[0], cost_of)
     shared = AlphaBetaCost(cost.alphas, cost.betas * Fraction(1, len(plans)))
     return PlannedAlgorithm(beside(plans), shared, _details(sizes))
 
 
-def hierarchical(task: ClassicTask) -> PlannedAlgorithm:
-    """All-gather by rings between groups, the farthest level first, then among all in a group."""
+def hierarchical(task: ClassicTask, *, direction: int) -> PlannedAlgorithm:
+    """All-gather by rings between groups, the farthest level first, then among all in a group.
+
+    `direction` (1 or -1) reverses all rings.
+    """
     sizes = _sizes(task, _groups_of(task))
-    plan_of: list[AxisPlan] = [direct_all_gather, *[ring_all_gather] * (len(sizes) - 1)]
+    between = partial(ring_all_gather, stride=direction)
+    plan_of: list[AxisPlan] = [direct_all_gather, *[between] * (len(sizes) - 1)]
     cost_of: list[AxisCost] = [direct_share_cost, *[ring_cost] * (len(sizes) - 1)]
     axes = list(reversed(range(len(sizes))))
     plan = grid_all_gather(sizes, axes, plan_of)

@@ -1,4 +1,7 @@
-"""Several rings at once, each with a part of the data: both ways, or on links of their own."""
+"""All-gathers over one ring, over both directions of it, and over rings without a common link.
+
+`direction`: 1 passes data to the next rank of the order, -1 to the previous one.
+"""
 
 from __future__ import annotations
 
@@ -14,15 +17,21 @@ from collhub_classic.task import ClassicTask, PlannedAlgorithm
 from hub_core.model import UsageError
 
 
-def bidirectional_ring(task: ClassicTask) -> PlannedAlgorithm:
-    """Half of the data one way round, half the other: (n - 1) (alpha + m beta / 2 n) for n > 2."""
+def single_ring(task: ClassicTask, *, direction: int) -> PlannedAlgorithm:
+    """One ring: (n - 1) (alpha + m beta / n)."""
     ranks = task.num_ranks
-    plan = beside([ring_all_gather(ranks), ring_all_gather(ranks, -1)])
+    return PlannedAlgorithm(ring_all_gather(ranks, direction), ring_cost(ranks), {})
+
+
+def bidirectional_ring(task: ClassicTask, *, direction: int) -> PlannedAlgorithm:
+    """Half of the data in each direction: (n - 1) (alpha + m beta / 2 n) for n > 2."""
+    ranks = task.num_ranks
+    plan = beside([ring_all_gather(ranks, direction), ring_all_gather(ranks, -direction)])
     # Between two ranks both ways round are the same link.
     return PlannedAlgorithm(plan, _shared(ring_cost(ranks), 2 if ranks > 2 else 1), {})
 
 
-def several_rings(task: ClassicTask) -> PlannedAlgorithm:
+def several_rings(task: ClassicTask, *, direction: int) -> PlannedAlgorithm:
     """k rings without a common link: (n - 1) (alpha + m beta / k n)."""
     ranks = task.num_ranks
     wanted = cast("RingsOptions", task.options).rings
@@ -33,7 +42,8 @@ def several_rings(task: ClassicTask) -> PlannedAlgorithm:
             cure="ask for fewer, or leave it away",
             code="option-range",
         )
-    plan = beside([ring_all_gather(ranks).renamed(order, order) for order in found])
+    gather = ring_all_gather(ranks, direction)
+    plan = beside([gather.renamed(order, order) for order in found])
     return PlannedAlgorithm(plan, _shared(ring_cost(ranks), len(found)), {"rings": len(found)})
 
 

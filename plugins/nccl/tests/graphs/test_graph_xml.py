@@ -115,6 +115,23 @@ def test_rings_of_the_corpus_are_recognised(corpus: Path, name: str) -> None:
     assert read_rings(text_of(hub_core.read(corpus / "msccl" / f"{name}.xml"))) == [list(range(8))]
 
 
+@pytest.mark.needs_plugins
+@pytest.mark.parametrize(
+    ("name", "rings"),
+    [
+        ("ring", [[0, 1, 2, 3, 4]]),
+        ("bidirectional-ring", [[0, 1, 2, 3, 4], [0, 4, 3, 2, 1]]),
+        ("rings", [[0, 1, 2, 3, 4], [0, 2, 4, 1, 3], [0, 3, 1, 4, 2], [0, 4, 3, 2, 1]]),
+    ],
+)
+def test_all_reduces_of_the_classic_synthesizers_are_rings(
+    name: str, rings: list[list[int]]
+) -> None:
+    collective = Collective(CollectiveKind.ALL_REDUCE, 5, 5, in_place=True)
+    result = hub_core.synthesize(collective, "fc:5", 1 << 20, name=name)
+    assert read_rings(text_of(result.algorithm)) == rings
+
+
 def test_devices_are_hexadecimal_and_may_be_named() -> None:
     text = text_of(samples.ring_all_gather(3), gpus="11,2,16")
     assert '<gpu dev="b"/>' in text

@@ -15,7 +15,10 @@ from collhub_classic.message_plan import MessagePlan, PlanBuilder
 
 
 def ring_all_gather(num_ranks: int, stride: int = 1) -> MessagePlan:
-    """Round k: rank r passes block r - k * stride on to rank r + stride."""
+    """Round k: rank r passes block r - k * stride on to rank r + stride.
+
+    Reversed, it is a reduce-scatter whose messages go from rank r to rank r - stride.
+    """
     builder = PlanBuilder(num_ranks, num_ranks)
     rank = np.arange(num_ranks)
     for k in range(num_ranks - 1):
