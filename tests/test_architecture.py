@@ -37,7 +37,7 @@ FLOOR_OF = {name: floor for floor, line in enumerate(FLOORS.split("\n")) for nam
 PUBLIC_PACKAGES = ("model", "network", "plugin_api", "testing", "verification")
 
 MOST_LINES = 400
-MOST_LINES_OF_THE_CORE = 12_000
+MOST_LINES_OF_THE_CORE = 12_400
 
 CORE_FILES = sorted(CORE.rglob("*.py"))
 LIBRARIES = sorted(path.parent for path in REPOSITORY.glob("libraries/*/pyproject.toml"))

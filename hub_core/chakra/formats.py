@@ -23,10 +23,10 @@ CHAKRA = Format(
     suffixes=(".et",),
     # Record 0 is GlobalMetadata: a version string of five characters, or an attribute with a plain
     # name. What the reader refuses by name is claimed too: a first record that is a node (legacy
-    # files), and compressed files.
-    signature=rb"(?s)\A(?:\x1f\x8b|.{1,5}(?:\x0a\x05[0-9]\.[0-9]\.[0-9]"
+    # files).
+    signature=rb"(?s)\A.{1,5}(?:\x0a\x05[0-9]\.[0-9]\.[0-9]"
     rb"|\x12.{1,5}\x0a[\x01-\x20][a-z_]{3}"
-    rb"|(?:\x08.{1,10})?\x12[\x01-\x40][A-Z][A-Za-z_]{2}))",
+    rb"|(?:\x08.{1,10})?\x12[\x01-\x40][A-Z][A-Za-z_]{2})",
     layout=Layout.PREFIX,
 )
 

@@ -9,7 +9,7 @@ from typing import TypeVar
 from hub_core.chakra.formats import CHAKRA
 from hub_core.model.diagnostics import HubError, InputError, Location, PluginError, UsageError
 from hub_core.pipeline.calls import blame
-from hub_core.pipeline.sources import Input, has_signature, may_read
+from hub_core.pipeline.sources import Input, content_of, has_signature, may_read
 from hub_core.plugin_api import (
     Format,
     FormatReader,
@@ -84,8 +84,10 @@ def is_trace(format: Format) -> bool:
 def _claims(found: Provided[R], opened: Input) -> bool:
     """Whether a reader of workloads says that a source is one."""
     claims = getattr(found.offer, "claims", "")
+    if not claims or (opened.is_gzip and not found.offer.format.accepts_gzip):
+        return False
     with blame(found):
-        return bool(claims) and bool(resolve(claims)(opened.source))
+        return bool(resolve(claims)(content_of(opened, found.offer.format)))
 
 
 def may_be_topology_file(text: str, registry: Registry) -> bool:

@@ -10,7 +10,7 @@ from typing import TypeVar
 from hub_core.model import Algorithm, Diagnostic, InputError, Location, Workload
 from hub_core.pipeline.calls import bound_options, call
 from hub_core.pipeline.detection import reader_for
-from hub_core.pipeline.sources import open_input
+from hub_core.pipeline.sources import content_of, open_input
 from hub_core.plugin_api import (
     FormatReader,
     Option,
@@ -126,4 +126,5 @@ def open_source(
     chosen = registry.find(kind, format) if format is not None else None
     readers = registry.all(kind) if chosen is None else [chosen]
     opened = open_input(path, [provided.offer.format for provided in readers], report)
-    return opened.source, chosen or reader_for(opened, kind, registry)
+    reader = chosen or reader_for(opened, kind, registry)
+    return content_of(opened, reader.offer.format), reader

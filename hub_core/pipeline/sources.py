@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from hub_core.model.diagnostics import Diagnostic, InputError, Location, Severity
-from hub_core.plugin_api import Format, Layout, Source, SourcePart
+from hub_core.plugin_api import Format, Layout, Source, SourcePart, decompressed
+from hub_core.plugin_api.gzip_streams import decompress_head, is_gzip
 
 STANDARD_STREAM = "-"
 HEAD_BYTES = 4096
@@ -38,12 +39,14 @@ Report = Callable[[Diagnostic], None]
 class Input:
     """An opened input: its source, the head (4096 bytes) of its first part, its layout.
 
-    Of a folder, the head of the file that tells its format.
+    Of a folder, the head of the file that tells its format. `is_gzip`: the first part is a gzip
+    archive; the head is then that of its content, while the parts hold the archives.
     """
 
     source: Source
     head: bytes
     layout: Layout
+    is_gzip: bool = False
 
 
 class _Member(NamedTuple):
@@ -77,7 +80,8 @@ def open_input(path: str | os.PathLike[str], formats: Sequence[Format], report: 
         if (folder := _folder_around(prefix, formats, report)) is not None:
             return folder
         parts = tuple(_part(member.file, member.rank) for member in members)
-        return Input(Source(str(prefix), parts, report), _head(members[0].file), Layout.PREFIX)
+        source = Source(str(prefix), parts, report)
+        return _input(source, _head(members[0].file), Layout.PREFIX)
     if place.is_dir():
         if not any(format.layout is Layout.FOLDER for format in formats):
             raise _no_files(place, "rank files")
@@ -88,6 +92,20 @@ def open_input(path: str | os.PathLike[str], formats: Sequence[Format], report: 
 def may_read(opened: Input, format: Format) -> bool:
     """Whether a reader of the format can take an input that lies on disk as this one does."""
     return format.layout in _READABLE_LAYOUTS[opened.layout]
+
+
+def content_of(opened: Input, format: Format) -> Source:
+    """The source as a reader of the format gets it: with decompressed parts.
+
+    Raises `InputError` for archives where the format is read uncompressed only.
+    """
+    if format.accepts_gzip:
+        return replace(opened.source, parts=tuple(map(_decompressed_part, opened.source.parts)))
+    if opened.is_gzip:
+        what = f"is compressed with gzip, but {format.name} is read uncompressed only"
+        place = Location(opened.source.parts[0].name)
+        raise InputError(what, location=place, cure="decompress it with gunzip", code="gzip")
+    return opened.source
 
 
 def are_one_set(paths: Sequence[str], formats: Sequence[Format]) -> bool:
@@ -157,7 +175,14 @@ def _single(place: Path, report: Report) -> Input:
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         return _stream(file, str(place), report, is_ours=True)
     file.close()
-    return Input(Source(str(place), (_part(place),), report), _head(place), Layout.FILE)
+    return _input(Source(str(place), (_part(place),), report), _head(place), Layout.FILE)
+
+
+def _input(source: Source, head: bytes, layout: Layout) -> Input:
+    """The input of a source; `head`: the first bytes as they are stored."""
+    if is_gzip(head):
+        return Input(source, decompress_head(head), layout, is_gzip=True)
+    return Input(source, head, layout)
 
 
 def _marker(folder: Path, formats: Sequence[Format]) -> bytes | None:
@@ -226,7 +251,30 @@ def _no_files(place: Path, what: str) -> InputError:
 def _part(file: Path, rank: int | None = None) -> SourcePart:
     with _read_errors(str(file)):
         size = file.stat().st_size
-    return SourcePart(str(file), partial(_load, file), rank, size)
+    return SourcePart(str(file), partial(_load, file), rank, size, partial(_open_part, file))
+
+
+def _open_part(file: Path) -> BinaryIO:
+    """A file as a stream; one that is not a regular file is loaded."""
+    opened = _open(file)
+    status = os.fstat(opened.fileno())
+    if stat.S_ISREG(status.st_mode) and status.st_size:
+        return opened
+    opened.close()
+    return io.BytesIO(_load(file))
+
+
+def _decompressed_part(part: SourcePart) -> SourcePart:
+    """The part with its content in place of an archive; `load` gives at most 4 GiB of it."""
+
+    def open_content() -> BinaryIO:
+        return decompressed(part.stream(), part.name)
+
+    def load() -> bytes:
+        with open_content() as content:
+            return _bounded(content, part.name, b"", MAX_FILE_BYTES)
+
+    return replace(part, load=load, open=open_content, size=None)
 
 
 def _load(file: Path) -> bytes:
@@ -263,17 +311,17 @@ def _stream(file: BinaryIO, name: str, report: Report, is_ours: bool = False) ->
                 file.close()
         return read[0]
 
-    return Input(Source(name, (SourcePart(name, load),), report), head, Layout.FILE)
+    return _input(Source(name, (SourcePart(name, load),), report), head, Layout.FILE)
 
 
-def _bounded(file: BinaryIO, name: str, head: bytes) -> bytes:
-    """`head` and all that follows it, at most 1 GiB: a stream does not say how long it is."""
+def _bounded(file: BinaryIO, name: str, head: bytes, limit: int = MAX_STREAM_BYTES) -> bytes:
+    """`head` and all that follows it, at most `limit` bytes: a stream does not give its length."""
     content = io.BytesIO()
     content.write(head)
     while chunk := file.read(_CHUNK_BYTES):
         content.write(chunk)
-        if content.tell() > MAX_STREAM_BYTES:
-            message = f"gives more than {MAX_STREAM_BYTES >> 30} GiB"
+        if content.tell() > limit:
+            message = f"gives more than {limit >> 30} GiB"
             raise _fault(name, message, "save it as a file and name that")
     return content.getvalue()
 

@@ -17,6 +17,7 @@ from hub_core.plugin_api.command import Command
 from hub_core.plugin_api.engine import Engine, EngineRequest
 from hub_core.plugin_api.executor import ExecutionRequest, ExecutionResult, Executor
 from hub_core.plugin_api.formats import Format, Layout
+from hub_core.plugin_api.gzip_streams import decompressed
 from hub_core.plugin_api.hooks import API_VERSION, hookimpl
 from hub_core.plugin_api.offers import OFFER_KINDS, Offer, OfferKind
 from hub_core.plugin_api.options import (
@@ -68,6 +69,6 @@ __all__ = [
     "SourcePart", "Subject", "SynthesisRequest", "SynthesisResult", "Synthesizer",
     "TopologyBuilder", "TopologyReader", "TopologyWriter", "WarmOptions", "WorkloadGenerator",
     "WorkloadReader", "WorkloadRequest", "WorkloadSimulator", "WorkloadTimes", "WorkloadWriter",
-    "WriteResult", "choice", "declared_options", "hookimpl", "log_diagnostic", "option", "optional",
-    "resolve",
+    "WriteResult", "choice", "declared_options", "decompressed", "hookimpl", "log_diagnostic",
+    "option", "optional", "resolve",
 ]  # fmt: skip

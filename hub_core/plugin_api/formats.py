@@ -21,7 +21,8 @@ class Format:
     `suffixes`: file name endings with the dot (`.xml`). `signature`: a regular expression (bytes)
     searched in the first 4096 bytes, empty for none. PREFIX: part files are
     `PREFIX.<rank><suffix>`. FOLDER: both are those of a file directly in the folder that tells what
-    the folder is.
+    the folder is. A format of which a suffix ends in `.gz` is also read from gzip archives of any
+    name: its reader gets the decompressed content, in which the signature is searched.
     """
 
     name: str
@@ -29,6 +30,11 @@ class Format:
     suffixes: tuple[str, ...]
     signature: bytes = b""
     layout: Layout = Layout.FILE
+
+    @property
+    def accepts_gzip(self) -> bool:
+        """Whether files of the format may be gzip archives."""
+        return any(suffix.endswith(".gz") for suffix in self.suffixes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import BinaryIO
 
 from hub_core.model.diagnostics import Diagnostic, UsageError
+
+_CHUNK_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class SourcePart:
-    """One file of a source: its name for messages, its rank where the name has one, its bytes."""
+    """One file of a source: its name for messages, its rank where the name has one, its bytes.
+
+    `open`: opens the file as a stream; None where only `load` gives the bytes.
+    """
 
     name: str
     load: Callable[[], bytes]
     rank: int | None = None
     size: int | None = None
+    open: Callable[[], BinaryIO] | None = None
+
+    def stream(self) -> BinaryIO:
+        """The bytes as a stream that the caller closes; a file on disk is not loaded."""
+        return io.BytesIO(self.load()) if self.open is None else self.open()
 
 
 def log_diagnostic(diagnostic: Diagnostic) -> None:
@@ -52,11 +64,16 @@ class Source:
         return self.parts[0].load()
 
     def sha256(self) -> str:
-        """Hexadecimal SHA-256 of the bytes of all parts, for `Provenance.source_sha256`."""
+        """Hexadecimal SHA-256 of the content of all parts, for `Provenance.source_sha256`.
+
+        The content of compressed files counts, not the archive.
+        """
         # Imported here: it loads a library that only readers of files need.
         import hashlib
 
         digest = hashlib.sha256()
         for part in self.parts:
-            digest.update(part.load())
+            with part.stream() as stream:
+                while chunk := stream.read(_CHUNK_BYTES):
+                    digest.update(chunk)
         return digest.hexdigest()

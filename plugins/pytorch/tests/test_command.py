@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 
 import pytest
@@ -92,3 +93,24 @@ def test_inspect_of_all_files_says_what_waits(collhub, files: list[Path]) -> Non
     assert "all-reduce  3.906 KiB      0      2      1      60.00 us  20.00 us  25.0 %" in run.out
     assert "is waiting for the last rank" in run.out
     assert len(collhub("inspect", *files, "--json").report()["lines"]) == 6
+
+
+@pytest.mark.parametrize("name", ["model.json.gz", "any.gz", "Qwen1.5-0.5B.json.gz", "plain"])
+def test_archives_of_any_name_are_read(collhub, tmp_path: Path, name: str) -> None:
+    (part, *_) = profiles()[0].parts
+    (tmp_path / name).write_bytes(gzip.compress(part.load()))
+    same = ("-O", "ranks_missing=assume-same")
+    run = collhub("inspect", tmp_path / name, *same)
+    assert (run.code, run.error_lines) == (0, []), run.err
+    assert "(kineto)" in run.out
+    assert collhub("convert", tmp_path / name, *same, "-o", tmp_path / "job.json").code == 0
+    simulated = collhub("simulate", tmp_path / name, *same, "--topology", "ring:2")
+    assert simulated.code == 0, simulated.err
+
+
+def test_compressed_execution_traces_of_any_name_are_read(collhub, tmp_path: Path) -> None:
+    (part, *_) = execution_traces()[0].parts
+    (tmp_path / "run.json.gz").write_bytes(gzip.compress(part.load()))
+    run = collhub("inspect", tmp_path / "run.json.gz", "-O", "ranks_missing=assume-same")
+    assert run.code == 0, run.err
+    assert "(pytorch-et)" in run.out

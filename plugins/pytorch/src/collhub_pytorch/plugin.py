@@ -12,14 +12,16 @@ COLLHUB_PLUGIN_API = (1, 0)
 _KINETO = Format(
     "kineto",
     "profiles of torch.profiler (Kineto, Chrome traces), one file a rank",
-    (".pt.trace.json", ".pt.trace.json.gz"),
-    rb'"(?:traceEvents|deviceProperties)"\s*:',
+    (".pt.trace.json", ".pt.trace.json.gz", ".json.gz"),
+    # Files of 2021 begin with `computeProperties`; bare lists of events with an event.
+    rb'"(?:traceEvents|deviceProperties|computeProperties)"\s*:'
+    rb'|\A\s*\[\s*\{[^{}]*"ph"\s*:\s*"|\A\s*\{\s*"schemaVersion"\s*:\s*1\b',
     Layout.PREFIX,
 )
 _EXECUTION_TRACE = Format(
     "pytorch-et",
     "PyTorch execution traces: collectives without times, one file a rank",
-    (".et.json", ".et.json.gz"),
+    (".et.json", ".et.json.gz", ".json.gz"),
     rb'"schema"\s*:\s*"[0-9.]+(?:-chakra[0-9.]+)?"',
     Layout.PREFIX,
 )
