@@ -274,13 +274,16 @@ def test_all_gathers_through_the_switch(instances: int) -> None:
     assert [name for name in names(program) if name.startswith("g")] == ["gstore"]
 
 
-def test_a_sum_of_the_switch_that_nobody_gets_is_refused() -> None:
-    program = CollectiveProgram("nvls", AllReduce(2, 1, True), 2)
-    with program:
-        switch = SwitchChannel([0, 1], BufferType.input)
-        switch.at_rank(0).reduce(0, 1, Rank(0).get_input_buffer()[0:1], tb=0)
-    with pytest.raises(RuntimeError, match="executors have no such operation"):
-        program.to_json()
+def test_a_sum_of_the_switch_that_is_not_broadcast_is_refused() -> None:
+    text = START + (
+        "from mscclpp.language.rank import *\n"
+        'with CollectiveProgram("nvls", AllReduce(2, 1, True), 2):\n'
+        "    switch = SwitchChannel([0, 1], BufferType.input)\n"
+        "    switch.at_rank(0).reduce(0, 1, Rank(0).get_input_buffer()[0:1], tb=0)\n"
+        "    print(JSON())\n"
+    )
+    with pytest.raises(InputError, match="the executor has no operation 'glre'"):
+        read_text(text)
 
 
 def test_a_switch_knows_its_group() -> None:

@@ -17,11 +17,16 @@ from collhub_mscclpp.language.collectives import (
 )
 from collhub_mscclpp.language.program import JSON, AlgoSpec, CollectiveProgram
 from collhub_mscclpp.language.ranks import LoopIterationContext, Rank, Semaphore
-from collhub_mscclpp.language.recorded import ReplicationPolicy, SyncType, ThreadBlockGroup
+from collhub_mscclpp.language.recorded import (
+    ReduceOperationType,
+    ReplicationPolicy,
+    SyncType,
+    ThreadBlockGroup,
+)
 
 __all__ = [
     "JSON", "AlgoSpec", "AllGather", "AllReduce", "AllToAll", "Buffer", "BufferType", "Chunk",
     "Collective", "CollectiveProgram", "LoopIterationContext", "MemoryChannel", "PortChannel",
-    "Rank", "ReduceScatter", "ReplicationPolicy", "Semaphore", "SendRecv", "SwitchChannel",
-    "SyncType", "TestCollective", "ThreadBlockGroup",
+    "Rank", "ReduceOperationType", "ReduceScatter", "ReplicationPolicy", "Semaphore", "SendRecv",
+    "SwitchChannel", "SyncType", "TestCollective", "ThreadBlockGroup",
 ]  # fmt: skip

@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from collhub_mscclpp.language.buffers import BufferType, Chunk, SwitchRange
-from collhub_mscclpp.language.recorded import Recorded, SyncType, ThreadBlockGroup
+from collhub_mscclpp.language.recorded import (
+    Recorded,
+    ReduceOperationType,
+    SyncType,
+    ThreadBlockGroup,
+)
 from collhub_mscclpp.language.state import current_program
 
 
-def blocks_of(tb: int | None, group: ThreadBlockGroup | None) -> list[tuple[int, tuple[int, int]]]:
-    """(thread block, its part) of all that do an operation. Raises `RuntimeError` for none."""
+def blocks_of(
+    tb: int | None, group: ThreadBlockGroup | None
+) -> list[tuple[int, tuple[int, int] | None]]:
+    """(thread block, its part in a group) of an operation. Raises `RuntimeError` for none."""
     # A stated block does all of the work, also where a group is given.
     if tb is not None:
-        return [(tb, (0, 1))]
+        return [(tb, None)]
     if group is None:
         raise RuntimeError("names no thread block: give tb= or tb_group=")
     return [(one, (group.get_internal_id(one), group.numtb())) for one in group.tb_list]
@@ -69,13 +77,13 @@ class _Channel:
         dst: Sequence[Chunk],
         tb: int | None,
         group: ThreadBlockGroup | None,
+        reduce_op: str = "",
     ) -> None:
         # The package does not look: the executor would read beside the chunk.
         self._check([*src, *dst])
-        channels = [self.channel_id]
+        moved = Recorded(name, self.src_rank, self.channel_type, [self.channel_id], src, dst)
         for block, part in blocks_of(tb, group):
-            moved = Recorded(name, self.src_rank, self.channel_type, channels, src, dst, part)
-            current_program().record(block, moved)
+            current_program().record(block, replace(moved, part=part, reduce_op=reduce_op))
 
     def _check(self, chunks: Sequence[Chunk]) -> None:
         """Refuse chunks of other ranks than the ends, and of unequal sizes."""
@@ -104,13 +112,13 @@ class MemoryChannel(_Channel):
         tb: int | None = None,
         tb_group: ThreadBlockGroup | None = None,
         local_dst_chunk: Chunk | None = None,
-        reduce_op: object = None,
+        reduce_op: ReduceOperationType = ReduceOperationType.sum,
     ) -> None:
         """Add chunks of the other end to a local one."""
-        del reduce_op
         # The sum replaces the local operand unless another place is named.
         target = local_dst_chunk or local_src_chunk
-        self._move("rre", [local_src_chunk, *remote_src_chunks], [target], tb, tb_group)
+        src = [local_src_chunk, *remote_src_chunks]
+        self._move("rre", src, [target], tb, tb_group, reduce_op.value)
 
 
 class PortChannel(_Channel):
@@ -162,39 +170,35 @@ class SwitchChannelAtRank:
         self.buffer_type = buffer_type
 
     def reduce(
-        self, buffer_offset: int, size: int, dst_chunk: Chunk, tb: int, reduce_op: object = None
+        self,
+        buffer_offset: int,
+        size: int,
+        dst_chunk: Chunk,
+        tb: int,
+        reduce_op: ReduceOperationType = ReduceOperationType.sum,
     ) -> None:
         """Add up a range over all ranks. Executors do so only for what is broadcast at once."""
-        del reduce_op
-        self._record("glre", [self._range(buffer_offset, size)], [dst_chunk], tb)
+        src = [self._range(buffer_offset, size)]
+        self._record("glre", src, [dst_chunk], tb, reduce_op.value)
 
     def broadcast(self, src_chunk: Chunk, buffer_offset: int, size: int, tb: int) -> None:
-        """Store a local chunk at every rank; a sum that was made for that, without a detour."""
-        target = self._range(buffer_offset, size)
-        program = current_program()
-        last = program.last_operation(self.src_rank, tb)
-        if last is None or not self._is_sum(last, src_chunk):
-            self._record("gstore", [src_chunk], [target], tb)
-            return
-        program.forget_last(self.src_rank, tb)
-        self._record("glres", last.src, [target], tb)
+        """Store a local chunk at every rank of the group."""
+        self._record("gstore", [src_chunk], [self._range(buffer_offset, size)], tb)
 
     def broadcast_packets(self, src_chunk: Chunk, buffer_offset: int, size: int, tb: int) -> None:
         """Store packets of the scratch at every rank, once they are there."""
         self._record("gstorepkt", [src_chunk], [self._range(buffer_offset, size)], tb)
 
-    def _is_sum(self, last: Recorded, chunk: Chunk) -> bool:
-        """Whether an operation adds up, through this channel, what a chunk then holds."""
-        is_own = list(last.channels) == [self.channel_id]
-        return last.name == "glre" and is_own and list(last.dst) == [chunk]
-
     def _range(self, first: int, size: int) -> SwitchRange:
         return SwitchRange(self.src_rank, self.buffer_type, first, size)
 
-    def _record(self, name: str, src: Sequence[Chunk], dst: Sequence[Chunk], tb: int) -> None:
+    def _record(
+        self, name: str, src: Sequence[Chunk], dst: Sequence[Chunk], tb: int, reduce_op: str = ""
+    ) -> None:
         """Record an operation. Raises `RuntimeError` for chunks of other ranks or sizes."""
         for chunk in (*src, *dst):
             if chunk.rank != self.src_rank or chunk.size != src[0].size:
                 raise RuntimeError(f"{name} of {src[0]} on rank {self.src_rank} with {chunk}")
-        recorded = Recorded(name, self.src_rank, "switch", [self.channel_id], src, dst)
+        channels = [self.channel_id]
+        recorded = Recorded(name, self.src_rank, "switch", channels, src, dst, reduce_op=reduce_op)
         current_program().record(tb, recorded)

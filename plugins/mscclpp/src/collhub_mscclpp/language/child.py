@@ -9,7 +9,7 @@ from typing import Any
 
 from collhub_source_programs import Report, calling_line, chosen_places, error_report, run_job
 
-from collhub_mscclpp.language.defects import defects_of
+from collhub_mscclpp.language.defects import find_defects
 from collhub_mscclpp.language.program import CollectiveProgram
 from collhub_mscclpp.language.shim import has_package, install
 
@@ -76,7 +76,7 @@ class _PlanLanguage:
         plan, line = self._plans[place], self._lines[place]
         # What the package makes is in its plan, for the check to find.
         made = () if self._uses_package else self._programs
-        defects = [*defects_of(self._programs[place], made[:place])] if made else []
+        defects = [*find_defects(self._programs[place], made[:place])] if made else []
         return {"plan": plan, "line": line, "package": self._uses_package, "defects": defects}
 
     def message(self, error: BaseException) -> str:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from collhub_mscclpp.language.buffers import BaseBuffer, BufferType
+from collhub_mscclpp.language.buffers import BaseBuffer, BufferType, Chunk
 
 
 @dataclass
@@ -22,20 +22,26 @@ class Collective:
         return self.chunk_factor, self.chunk_factor
 
     def init_buffers(self) -> list[dict[BufferType, BaseBuffer]]:
-        """Input and output of every rank; in place the smaller one is a part of the larger."""
-        given, made = self.counts()
-        buffers = []
-        for rank in range(self.num_ranks):
-            source = BaseBuffer(rank, BufferType.input, 0, given)
-            target = BaseBuffer(rank, BufferType.output, 0, made)
-            if self.inplace and given < made:
-                source = BaseBuffer(rank, BufferType.output, rank * given, given)
-            if self.inplace and made < given:
-                target = BaseBuffer(rank, BufferType.input, rank * made, made)
-            if self.inplace and made == given:
-                target = BaseBuffer(rank, BufferType.input, 0, made)
-            buffers.append({BufferType.input: source, BufferType.output: target})
-        return buffers
+        """Input and output of every rank."""
+        input_chunks, output_chunks = self.counts()
+        return [
+            {
+                BufferType.input: BaseBuffer(rank, BufferType.input, 0, input_chunks),
+                BufferType.output: BaseBuffer(rank, BufferType.output, 0, output_chunks),
+            }
+            for rank in range(self.num_ranks)
+        ]
+
+    def locate(self, chunk: Chunk) -> Chunk:
+        """The memory of a chunk: in place, the smaller buffer is a part of the larger one."""
+        input_chunks, output_chunks = self.counts()
+        if not self.inplace or chunk.buffer is BufferType.scratch:
+            return chunk
+        if chunk.buffer is BufferType.input:
+            offset = chunk.rank * input_chunks if input_chunks < output_chunks else 0
+        else:
+            offset = chunk.rank * output_chunks if output_chunks < input_chunks else 0
+        return replace(chunk, buffer=BufferType.output, index=chunk.index + offset)
 
 
 class AllGather(Collective):

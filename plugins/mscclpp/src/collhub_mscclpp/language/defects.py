@@ -1,31 +1,45 @@
-"""Where the package makes something else of a program than ours: defects of release 1f5f065d.
+"""Find where the package's plan of a program differs from ours: defects of release 1f5f065d.
 
-A program that is right here is to be right with the package too, or its author is to know.
+The plan of this host leaves them out, so the author of a program has to know of them before it is
+run with the package.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from collhub_mscclpp.language.fusion import MOST_CHANNELS, MOST_ENTRIES, fused_by_package
-from collhub_mscclpp.language.recorded import Recorded, ReplicationPolicy
+from collhub_mscclpp.language.fusion import (
+    MAX_CHANNELS,
+    MAX_RANGES,
+    MAX_SEMAPHORES,
+    SUMS,
+    exceeds_tables,
+    fuse_as_package,
+    lists_channels,
+    mixes_sources,
+    reads_sum,
+)
+from collhub_mscclpp.language.meetings import (
+    find_missing_meeting,
+    insert_data_meetings_as_package,
+    insert_stated_meetings,
+)
+from collhub_mscclpp.language.recorded import Recorded, ReduceOperationType, ReplicationPolicy
 
 if TYPE_CHECKING:
     from collhub_mscclpp.language.program import CollectiveProgram
 
-_MOST_BARRIERS = 16
-_APART = "part them by another operation, or set instr_fusion=False"
-_PACKET_SUMS = ("repkt", "respkt", "recpkt", "recspkt")
+_MAX_BARRIERS = 16
+_SEPARATE = "separate them by another operation, or set instr_fusion=False"
 
 
-def defects_of(
+def find_defects(
     program: CollectiveProgram,
     earlier: Sequence[CollectiveProgram] = (),
 ) -> Iterator[str]:
-    """What the package does wrong with a program, the first place of each kind for every rank.
+    """Describe the package's defects in a program, the first of each kind for every rank.
 
     `earlier`: programs of the same process before it.
     """
@@ -46,8 +60,8 @@ def _barrier_defects(
     """Barriers are counted through all programs of a process."""
     own, before = _barriers(program), sum(_barriers(one) for one in earlier)
     if own and before:
-        is_over = before + own > _MOST_BARRIERS
-        more = f", beyond the {_MOST_BARRIERS} of the executor" if is_over else ""
+        is_over = before + own > _MAX_BARRIERS
+        more = f", beyond the {_MAX_BARRIERS} of the executor" if is_over else ""
         yield (
             f"its barriers are numbered from {before} on there, behind those of the programs "
             f"before it{more}: make each program in a process of its own"
@@ -55,72 +69,85 @@ def _barrier_defects(
 
 
 def _barriers(program: CollectiveProgram) -> int:
-    """The most barriers of a rank."""
-    meetings = [
-        {frozenset(one.barrier) for one in _all(blocks) if one.name == "barrier"}
-        for blocks in program.blocks
-    ]
-    meetings = [
-        {frozenset(one.barrier) for one in _all(blocks) if one.name == "barrier"}
-        for blocks in program.blocks
-    ]
-    return max(map(len, meetings), default=0)
-
-
-def _all(blocks: dict[int, list[Recorded]]) -> Iterator[Recorded]:
-    """The operations of a rank, those in pipelines too."""
-    for recorded in blocks.values():
-        for one in recorded:
-            yield one
-            yield from one.body
+    """The largest number of barriers of a rank."""
+    return max(map(len, program.barriers), default=0)
 
 
 def _block_defects(
     program: CollectiveProgram, recorded: Sequence[Recorded]
 ) -> Iterator[tuple[str, str]]:
-    """(kind of defect, text) of the operations of a thread block, or of a pipeline."""
-    for one in recorded:
-        yield from _block_defects(program, one.body)
-    yield from _switch_defects(recorded)
-    if program.instr_fusion:
-        yield from _fusion_defects(recorded, program.instances)
+    """(kind of defect, text) of the operations of a thread block, pipelines included."""
+    fused = fuse_as_package(recorded) if program.instr_fusion else list(recorded)
+    lowered = insert_stated_meetings(fused)
     if program.auto_sync:
-        yield from _meeting_defects(recorded)
+        lowered = insert_data_meetings_as_package(lowered)
+    yield from _list_defects(program, recorded, fused, lowered)
+    bodies = zip(*(_bodies(operations) for operations in (recorded, fused, lowered)), strict=True)
+    for lists in bodies:
+        yield from _list_defects(program, *lists)
 
 
-def _switch_defects(recorded: Iterable[Recorded]) -> Iterator[tuple[str, str]]:
-    for one in recorded:
-        if one.name == "glres" and one.src[0].index != one.dst[0].index:
-            summed, stored = one.src[0].index, one.dst[0].index
-            text = f"a sum of chunk {summed} that is broadcast to chunk {stored} is stored at"
-            yield "switch", f"{text} {summed} there: use equal chunks"
+def _bodies(operations: Sequence[Recorded]) -> list[list[Recorded]]:
+    """The operations of each pipeline."""
+    return [operation.body for operation in operations if operation.name == "pipeline"]
 
 
-def _fusion_defects(recorded: Iterable[Recorded], instances: int) -> Iterator[tuple[str, str]]:
-    for one in fused_by_package(recorded):
-        buffers = list(dict.fromkeys(chunk.buffer.value for chunk in one.src))
-        if one.name in ("put", "ppkt") and len(buffers) > 1:
-            text = f"neighbouring {one.name} of buffers {', '.join(buffers)} become one there"
-            yield "buffers", f"{text}, which copies all from {buffers[0]}: {_APART}"
-        ranges = max(len(one.src), len(one.dst))
-        if len(one.channels) > MOST_CHANNELS or ranges > MOST_ENTRIES:
-            text = f"neighbours become one {one.name} of {len(one.channels)} channels and"
-            room = f"executors have room for {MOST_CHANNELS} and {MOST_ENTRIES}"
-            yield "size", f"{text} {ranges} ranges there, and {room}: {_APART}"
-        if one.name in ("recpkt", "recspkt") and instances > 1:
-            text = f"all {instances} instances of {one.name} write one copy of the packets there"
-            yield "packets", f"{text}: {_APART}"
+def _list_defects(
+    program: CollectiveProgram,
+    recorded: Sequence[Recorded],
+    fused: Sequence[Recorded],
+    lowered: Sequence[Recorded],
+) -> Iterator[tuple[str, str]]:
+    """Defects of one list of operations: as recorded, as the package fuses it, and as it ends."""
+    # A single operation with too many operands is in our plan, too, and is found there.
+    is_long = any(exceeds_tables(operation) for operation in recorded)
+    for operation in fused:
+        yield from _operation_defects(operation, program.instances)
+        if exceeds_tables(operation) and not is_long:
+            yield "size", _describe_excess(operation)
+    if program.instr_fusion:
+        yield from _sum_defects(recorded)
+    pair = find_missing_meeting(lowered, program.collective.locate) if program.auto_sync else None
+    if pair is not None:
+        first, second = pair
+        text = f"threads do not meet between {first.name} and {second.name} there, though both"
+        yield "meeting", f"{text} touch the same data: add a barrier of the block"
 
 
-def _meeting_defects(recorded: Sequence[Recorded]) -> Iterator[tuple[str, str]]:
-    """The plain operand of a sum of packets is not tracked."""
-    for before, one in pairwise(recorded):
-        if one.conflicts(before) and not _tracked(one).conflicts(_tracked(before)):
-            text = f"threads do not meet between {before.name} and {one.name} there, though both"
-            cure = "add a barrier of the block"
-            yield "meeting", f"{text} touch the plain operand of the sum of packets: {cure}"
+def _operation_defects(operation: Recorded, instances: int) -> Iterator[tuple[str, str]]:
+    """Defects of one operation of the package."""
+    name = operation.name
+    if name == "glres" and operation.src[0].index != operation.dst[0].index:
+        summed, stored = operation.src[0].index, operation.dst[0].index
+        text = f"a sum of chunk {summed} that is broadcast to chunk {stored} is stored at"
+        yield "switch", f"{text} {summed} there: use equal chunks"
+    if mixes_sources(operation):
+        buffers = list(dict.fromkeys(chunk.buffer.value for chunk in operation.src))
+        text = f"neighbouring {name} of buffers {', '.join(buffers)} become one there"
+        yield "buffers", f"{text}, which copies all from {buffers[0]}: {_SEPARATE}"
+    if name in ("recpkt", "recspkt") and instances > 1:
+        text = f"all {instances} instances of {name} write one copy of the packets there"
+        yield "packets", f"{text}: {_SEPARATE}"
+    if operation.reduce_op not in ("", ReduceOperationType.sum.value):
+        text = f"{name} names the operator {operation.reduce_op}, and executors always add"
+        yield "operator", f"{text}: use the operator sum"
 
 
-def _tracked(one: Recorded) -> Recorded:
-    """What the package knows of an operation."""
-    return replace(one, src=one.src[1:]) if one.name in _PACKET_SUMS else one
+def _describe_excess(operation: Recorded) -> str:
+    """The text about an operation with more operands than the executor has room for."""
+    ranges = max(len(operation.src), len(operation.dst))
+    channels = len(operation.channels) if lists_channels(operation) else 0
+    text = f"neighbours become one {operation.name} of {channels} channels, {ranges} ranges"
+    limits = f"{MAX_CHANNELS}, {MAX_RANGES} and {MAX_SEMAPHORES}"
+    counts = f"and {len(operation.semaphores)} semaphores there, and executors have room for"
+    return f"{text} {counts} {limits}: {_SEPARATE}"
+
+
+def _sum_defects(recorded: Sequence[Recorded]) -> Iterator[tuple[str, str]]:
+    """Sums that the package joins although the second one adds what the first one writes."""
+    for first, second in pairwise(recorded):
+        joined = fuse_as_package([first, second])
+        is_sum = first.name == second.name and first.name in SUMS
+        if is_sum and len(joined) == 1 and reads_sum(first, second):
+            text = f"two neighbouring {first.name} become one there, which reads a chunk before the"
+            yield "sum", f"{text} first one has written it: {_SEPARATE}"

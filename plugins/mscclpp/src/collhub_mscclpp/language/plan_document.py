@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from collhub_mscclpp.language.buffers import Chunk, SwitchRange
-from collhub_mscclpp.language.fusion import fused
-from collhub_mscclpp.language.recorded import Recorded, SyncType
+from collhub_mscclpp.language.buffers import BufferType, Chunk, SwitchRange
+from collhub_mscclpp.language.fusion import fuse, lists_channels
+from collhub_mscclpp.language.meetings import insert_data_meetings, insert_stated_meetings
+from collhub_mscclpp.language.recorded import Recorded
 
 if TYPE_CHECKING:
     from collhub_mscclpp.language.program import CollectiveProgram
 
-_NOP = {"name": "nop"}
 
-
-def document_of(program: CollectiveProgram) -> dict[str, Any]:
+def build_document(program: CollectiveProgram) -> dict[str, Any]:
     """The plan as a JSON document; instances are interleaved.
 
     Chunk `i` of size `s` of instance `n` of `k` is `i k + n s`; thread blocks, channels,
@@ -40,34 +39,34 @@ class _Gpu:
     """One rank of the plan."""
 
     def __init__(self, program: CollectiveProgram, rank: int) -> None:
-        self._program = program
+        self.program = program
+        self.copies = program.instances
         self._rank = rank
-        self._copies = program.instances
-        self._remote: dict[tuple[int, str, str], int] = {}
-        self._barriers: dict[tuple[int, ...], int] = {}
+        self._remote = {key: number for number, key in enumerate(program.remote[rank])}
 
     def document(self) -> dict[str, Any]:
         """The rank with all its thread blocks, which are there without gaps."""
-        program, copies = self._program, self._copies
+        program, copies = self.program, self.copies
         recorded = program.blocks[self._rank]
         # Programs may leave numbers out; ids are positions, so that blocks fill the gaps.
         count = max(recorded, default=-1) + 1
         blocks = [
-            _Block(self, tb * copies + copy, copy).document(recorded.get(tb, []))
+            _Block(self, tb * copies + copy, copy).document(operations)
             for tb in range(count)
+            for operations in [lower_block(program, recorded.get(tb, []))]
             for copy in range(copies)
         ]
-        given, made = program.collective.counts()
+        buffers = program.buffers[self._rank]
         return {
             "id": self._rank,
-            "input_chunks": given * copies,
-            "output_chunks": made * copies,
+            "input_chunks": buffers[BufferType.input].size * copies,
+            "output_chunks": buffers[BufferType.output].size * copies,
             "scratch_chunks": program.scratch[self._rank] * copies,
             "threadblocks": blocks,
             "channels": list(self._channels()),
             "remote_buffers": [
-                {"rank": rank, "type": buffer, "access_channel_types": [kind]}
-                for rank, buffer, kind in self._remote
+                {"rank": rank, "type": buffer.value, "access_channel_types": types}
+                for (rank, buffer), types in program.remote[self._rank].items()
             ],
             "semaphores": [
                 {"init_value": value}
@@ -77,43 +76,30 @@ class _Gpu:
         }
 
     def _channels(self) -> Iterator[dict[str, Any]]:
-        """The rank's channels by type."""
-        channels = self._program.channels[self._rank]
-        for kind in ("memory", "port"):
+        """The rank's channels by type, types in the order of their first channel."""
+        channels = self.program.channels[self._rank]
+        for kind in dict.fromkeys(kind for kind, _ in channels):
             # Copies of a channel stand together on both ranks: so the j-th meets the j-th.
-            peers = [peer for one, peer in channels if one == kind for _ in range(self._copies)]
-            if peers:
-                yield {"channel_type": kind, "connected_to": peers}
-        for buffer, group in self._program.switches[self._rank]:
-            stated = {"size": len(group), "ranks": list(group)}
-            groups = [stated for _ in range(self._copies)]
-            yield {"channel_type": "switch", "buffer_type": buffer.value, "rank_groups": groups}
+            peers = [peer for one, peer in channels if one == kind for _ in range(self.copies)]
+            yield {"channel_type": kind, "connected_to": peers}
+        for buffer, ranks in self.program.switches[self._rank]:
+            for _ in range(self.copies):
+                group = {"size": len(ranks), "ranks": list(ranks)}
+                yield {
+                    "channel_type": "switch", "buffer_type": buffer.value, "rank_groups": [group],
+                }  # fmt: skip
 
-    @property
-    def auto_sync(self) -> bool:
-        """Whether threads meet between operations that depend on each other."""
-        return self._program.auto_sync
-
-    @property
-    def fuses(self) -> bool:
-        """Whether neighbours become one operation."""
-        return self._program.instr_fusion
-
-    @property
-    def copies(self) -> int:
-        """Number of instances."""
-        return self._copies
-
-    def remote_buffer(self, chunk: Chunk, kind: str) -> int:
+    def find_remote_buffer(self, chunk: Chunk) -> int:
         """Position of a remote buffer in the list of the rank."""
-        key = (chunk.rank, chunk.buffer.value, kind)
-        return self._remote.setdefault(key, len(self._remote))
+        return self._remote[chunk.rank, chunk.buffer]
 
-    def barrier(self, blocks: tuple[int, ...]) -> int:
-        """Number of the barrier of these thread blocks."""
-        # Blocks that meet twice meet at one barrier, in any order of naming.
-        key = tuple(sorted(set(blocks)))
-        return self._barriers.setdefault(key, len(self._barriers))
+
+def lower_block(program: CollectiveProgram, recorded: Sequence[Recorded]) -> list[Recorded]:
+    """The operations of a thread block as the plan has them, nops included."""
+    operations = insert_stated_meetings(fuse(recorded) if program.instr_fusion else recorded)
+    if program.auto_sync:
+        operations = insert_data_meetings(operations, program.collective.locate)
+    return operations
 
 
 class _Block:
@@ -123,102 +109,92 @@ class _Block:
         self._gpu = gpu
         self._position = position
         self._copy = copy
-        self._channels: dict[str, dict[int, int]] = {"memory": {}, "port": {}, "switch": {}}
-        self._remote: dict[str, dict[int, int]] = {"memory": {}, "port": {}}
+        # By type, in the order of their first use: position in the block's list.
+        self._channels: dict[str, dict[int, int]] = {}
+        self._remote: dict[str, dict[int, int]] = {}
 
-    def document(self, recorded: list[Recorded]) -> dict[str, Any]:
+    def document(self, operations: Iterable[Recorded]) -> dict[str, Any]:
         """The block with its operations."""
-        operations = self._operations(recorded)
         return {
             "id": self._position,
-            "ops": operations,
+            "ops": [self._operation(operation) for operation in operations],
             "channels": [
                 {"channel_type": kind, "channel_ids": list(ids)}
                 for kind, ids in self._channels.items()
-                if ids
             ],
             "remote_buffer_refs": [
                 {"access_channel_type": kind, "remote_buffer_ids": list(ids)}
                 for kind, ids in self._remote.items()
-                if ids
             ],
         }
 
-    def _operations(self, recorded: list[Recorded]) -> list[dict[str, Any]]:
-        """Operations, and nops where threads are to meet."""
-        if self._gpu.fuses:
-            recorded = fused(recorded)
-        found: list[dict[str, Any]] = []
-        since_meeting: list[Recorded] = []
-        for one in recorded:
-            # There is no implicit meeting between operations of a block.
-            depends = any(one.conflicts(other) for other in since_meeting)
-            is_before = one.sync in (SyncType.before, SyncType.both)
-            if is_before or (depends and self._gpu.auto_sync):
-                _meet(found)
-                since_meeting = []
-            found.append(self._operation(one))
-            since_meeting.append(one)
-            if one.sync in (SyncType.after, SyncType.both) or one.name in ("nop", "barrier"):
-                _meet(found)
-                since_meeting = []
-        return found
-
-    def _operation(self, one: Recorded) -> dict[str, Any]:
+    def _operation(self, operation: Recorded) -> dict[str, Any]:
         """One operation with its ids."""
-        copies, copy = self._gpu.copies, self._copy
-        made: dict[str, Any] = {"name": one.name}
-        if one.name == "glre":
-            raise RuntimeError(
-                f"rank {one.rank} reduces through a switch and broadcasts nothing of it at once: "
-                "executors have no such operation"
-            )
-        if one.channel_type:
-            made["channel_type"] = one.channel_type
-        if one.channel_type in ("memory", "port"):
-            made["channel_ids"] = [
-                self._channel(one.channel_type, channel) for channel in one.channels
-            ]
-        if one.src:
-            made["src_buff"] = [self._range(chunk, one) for chunk in one.src]
-            made["dst_buff"] = [self._range(chunk, one) for chunk in one.dst]
-        # The executor takes a missing group for a group of one.
-        if one.part[1] > 1:
-            made["tbg_info"] = {"tb_id": one.part[0], "tbg_size": one.part[1]}
-        if one.semaphore >= 0:
-            made["semaphore_ids"] = [one.semaphore * copies + copy]
-        if one.name == "barrier":
-            made["barrier_id"] = self._gpu.barrier(one.barrier) * copies + copy
-            made["num_threadblocks"] = len(set(one.barrier))
-        if one.name == "pipeline":
-            unit, chunks = one.loop
-            made["iter_context"] = {"unit_size": unit, "num_chunks": chunks}
-            made["ops"] = self._operations(one.body)
-        return made
+        channels = [self._channel(operation.channel_type, one) for one in operation.channels]
+        if operation.name == "glre":
+            return self._switch_sum(operation, channels)
+        members: dict[str, Any] = {"name": operation.name}
+        if operation.src:
+            members["src_buff"] = [self._range(chunk, operation) for chunk in operation.src]
+            members["dst_buff"] = [self._range(chunk, operation) for chunk in operation.dst]
+        if lists_channels(operation):
+            members["channel_ids"] = channels
+        if operation.channel_type:
+            members["channel_type"] = operation.channel_type
+        if operation.reduce_op:
+            members["reduce_op"] = operation.reduce_op
+        if operation.part is not None:
+            members["tbg_info"] = {"tb_id": operation.part[0], "tbg_size": operation.part[1]}
+        if operation.semaphores:
+            members["semaphore_ids"] = [self._number(one) for one in operation.semaphores]
+        if operation.name == "barrier":
+            members["barrier_id"] = self._number(operation.barrier)
+            members["num_threadblocks"] = operation.barrier_blocks
+        if operation.name == "pipeline":
+            unit, chunks = operation.loop
+            members["iter_context"] = {"unit_size": unit, "num_chunks": chunks}
+            members["ops"] = [self._operation(inner) for inner in operation.body]
+        return members
+
+    def _number(self, ordinal: int) -> int:
+        """Number of this instance of a channel, semaphore or barrier."""
+        return ordinal * self._gpu.copies + self._copy
+
+    def _index(self, chunk: Chunk) -> int:
+        """First chunk of a range of this instance."""
+        # Instances take turns within every chunk, so that ranges stay in one piece.
+        return chunk.index * self._gpu.copies + self._copy * chunk.size
 
     def _channel(self, kind: str, ordinal: int) -> int:
         """Position of a channel among those of the block."""
-        known = self._channels[kind]
-        number = ordinal * self._gpu.copies + self._copy
-        return known.setdefault(number, len(known))
+        known = self._channels.setdefault(kind, {})
+        return known.setdefault(self._number(ordinal), len(known))
 
-    def _range(self, chunk: Chunk, one: Recorded) -> dict[str, Any]:
+    def _range(self, chunk: Chunk, operation: Recorded) -> dict[str, Any]:
         """A range of the instance."""
-        # Instances take turns within every chunk, so that ranges stay in one piece.
-        index = chunk.index * self._gpu.copies + self._copy * chunk.size
-        place = {"index": index, "size": chunk.size}
+        place = {"index": self._index(chunk), "size": chunk.size}
         if isinstance(chunk, SwitchRange):
-            return {"switch_channel_id": self._channel("switch", one.channels[0]), **place}
-        if chunk.rank == one.rank:
-            return {"type": chunk.buffer.value, **place}
+            return {"switch_channel_id": self._channel("switch", operation.channels[0]), **place}
+        if chunk.rank == operation.rank:
+            local = {"type": chunk.buffer.value, **place}
+            # Only stores through a switch name the rank, in plans of the package.
+            return {"rank": chunk.rank, **local} if operation.channel_type == "switch" else local
         # Operations name positions in the block's own list, not in that of the rank.
-        known = self._remote[one.channel_type]
-        buffer = self._gpu.remote_buffer(chunk, one.channel_type)
+        known = self._remote.setdefault(operation.channel_type, {})
+        buffer = self._gpu.find_remote_buffer(chunk)
         return {"buffer_id": known.setdefault(buffer, len(known)), **place}
 
-
-def _meet(operations: list[dict[str, Any]]) -> None:
-    """Let the threads of the block meet, once."""
-    # Two in a row would only take one of the 64 places.
-    if operations and operations[-1] != _NOP:
-        operations.append(_NOP)
+    def _switch_sum(self, operation: Recorded, channels: list[int]) -> dict[str, Any]:
+        """A sum through the switch that is not broadcast at once: executors do not know it."""
+        (summed,), (target,) = operation.src, operation.dst
+        place = {"index": self._index(target), "size": target.size}
+        return {
+            "name": operation.name,
+            "buffer_type": summed.buffer.value,
+            "buffer_offset": self._index(summed),
+            "size": summed.size,
+            "dst_chunk": {"rank": target.rank, "type": target.buffer.value, **place},
+            "channel_ids": channels,
+            "channel_type": operation.channel_type,
+            "reduce_op": operation.reduce_op,
+        }

@@ -8,7 +8,7 @@ from typing import Any
 
 from collhub_mscclpp.language.buffers import BufferType
 from collhub_mscclpp.language.collectives import Collective
-from collhub_mscclpp.language.plan_document import document_of
+from collhub_mscclpp.language.plan_document import build_document
 from collhub_mscclpp.language.recorded import Recorded, ReplicationPolicy
 from collhub_mscclpp.language.state import current_program, enter_program
 
@@ -72,6 +72,10 @@ class CollectiveProgram:
         self.switches: list[list[tuple[BufferType, tuple[int, ...]]]] = [[] for _ in ranks]
         self.semaphores: list[list[int]] = [[] for _ in ranks]
         self.blocks: list[dict[int, list[Recorded]]] = [{} for _ in ranks]
+        # By rank: types of the channels that access a (rank, buffer) elsewhere.
+        self.remote: list[dict[tuple[int, BufferType], list[str]]] = [{} for _ in ranks]
+        # By rank: number of the barrier of these thread blocks, in the order of the calls.
+        self.barriers: list[dict[tuple[int, ...], int]] = [{} for _ in ranks]
         self._loop: tuple[int, int] | None = None
         self._bodies: dict[tuple[int, int], Recorded] = {}
 
@@ -124,18 +128,20 @@ class CollectiveProgram:
         known.append(value)
         return len(known) - 1
 
+    def number_barrier(self, rank: int, blocks: tuple[int, ...]) -> int:
+        """The number of the barrier of these thread blocks, named in this order."""
+        known = self.barriers[rank]
+        return known.setdefault(blocks, len(known))
+
     def record(self, tb: int, operation: Recorded) -> None:
         """Add an operation to a thread block, or to its part of the pipeline."""
+        known = self.remote[operation.rank]
+        for chunk in (*operation.src, *operation.dst):
+            if chunk.rank != operation.rank:
+                types = known.setdefault((chunk.rank, chunk.buffer), [])
+                if operation.channel_type not in types:
+                    types.append(operation.channel_type)
         self._open_part(operation.rank, tb).append(operation)
-
-    def last_operation(self, rank: int, tb: int) -> Recorded | None:
-        """The last operation of a thread block, or of its part of the pipeline; None for none."""
-        known = self._open_part(rank, tb)
-        return known[-1] if known else None
-
-    def forget_last(self, rank: int, tb: int) -> None:
-        """Take the last operation back: another one does its work."""
-        self._open_part(rank, tb).pop()
 
     def _open_part(self, rank: int, tb: int) -> list[Recorded]:
         """Where the next operation of a thread block goes."""
@@ -161,7 +167,7 @@ class CollectiveProgram:
 
     def to_json(self, indent: int | None = 2, **given: Any) -> str:
         """The plan, formatted as asked for."""
-        return json.dumps(document_of(self), indent=indent, **given)
+        return json.dumps(build_document(self), indent=indent, **given)
 
 
 def JSON() -> str:  # noqa: N802 - the language's own name

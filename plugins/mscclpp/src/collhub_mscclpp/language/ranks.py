@@ -6,7 +6,12 @@ from collections.abc import Sequence
 
 from collhub_mscclpp.language.buffers import BaseBuffer, BufferType, Chunk
 from collhub_mscclpp.language.channels import blocks_of
-from collhub_mscclpp.language.recorded import Recorded, SyncType, ThreadBlockGroup
+from collhub_mscclpp.language.recorded import (
+    Recorded,
+    ReduceOperationType,
+    SyncType,
+    ThreadBlockGroup,
+)
 from collhub_mscclpp.language.state import current_program
 
 
@@ -62,14 +67,14 @@ class Rank:
         tb: int | None = None,
         tb_group: ThreadBlockGroup | None = None,
         dst_chunk: Chunk | None = None,
-        reduce_op: object = None,
+        reduce_op: ReduceOperationType = ReduceOperationType.sum,
         packet: bool = False,
     ) -> None:
         """Add chunks, or packets of the scratch, to a chunk."""
-        del reduce_op
         # In packets the first operand is plain all the same.
         name = "repkt" if packet else "re"
-        self._move(name, [src_chunk, *other_chunks], [dst_chunk or src_chunk], tb, tb_group)
+        src, dst = [src_chunk, *other_chunks], [dst_chunk or src_chunk]
+        self._move(name, src, dst, tb, tb_group, reduce_op.value)
 
     def barrier(self, tb_list: Sequence[int]) -> None:
         """Let thread blocks wait for each other; one alone: its threads."""
@@ -79,8 +84,11 @@ class Rank:
             raise RuntimeError("a barrier of no thread block")
         # Threads of one block meet without a counter.
         name = "barrier" if len(blocks) > 1 else "nop"
+        program = current_program()
+        number = program.number_barrier(self.rank, blocks) if len(blocks) > 1 else -1
         for tb in blocks:
-            current_program().record(tb, Recorded(name, self.rank, barrier=blocks))
+            recorded = Recorded(name, self.rank, barrier=number, barrier_blocks=len(blocks))
+            program.record(tb, recorded)
 
     def _move(
         self,
@@ -89,6 +97,7 @@ class Rank:
         dst: Sequence[Chunk],
         tb: int | None,
         group: ThreadBlockGroup | None,
+        reduce_op: str = "",
     ) -> None:
         """Record an operation. Raises `RuntimeError` for chunks of other ranks or sizes."""
         for chunk in (*src, *dst):
@@ -97,7 +106,7 @@ class Rank:
                 raise RuntimeError(f"{name} of {src[0]} on rank {self.rank} with {chunk}")
         # Every block of a group does its part.
         for block, part in blocks_of(tb, group):
-            moved = Recorded(name, self.rank, src=src, dst=dst, part=part)
+            moved = Recorded(name, self.rank, src=src, dst=dst, part=part, reduce_op=reduce_op)
             current_program().record(block, moved)
 
 
@@ -119,7 +128,7 @@ class Semaphore:
         self._record("sem_release", tb, data_sync)
 
     def _record(self, name: str, tb: int, sync: SyncType) -> None:
-        recorded = Recorded(name, self.rank, sync=sync, semaphore=self.id)
+        recorded = Recorded(name, self.rank, sync=sync, semaphores=[self.id])
         current_program().record(tb, recorded)
 
 

@@ -4,18 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from enum import Enum
+from enum import Enum, Flag
 
 from collhub_mscclpp.language.buffers import Chunk
 
 
-class SyncType(Enum):
+class SyncType(Flag):
     """Where the threads of a block meet around an operation that synchronises."""
 
-    none = "none"
-    before = "before"
-    after = "after"
-    both = "both"
+    none = 0
+    before = 1
+    after = 2
+    both = 3
+
+
+class ReduceOperationType(Enum):
+    """Operators that programs may name; executors always add."""
+
+    sum = "sum"
+    min = "min"
+    max = "max"
 
 
 class ReplicationPolicy(Enum):
@@ -43,13 +51,18 @@ class ThreadBlockGroup:
         return len(self.tb_list)
 
 
+MEETINGS = ("nop", "barrier")
+"""Operations at which all threads of a block meet."""
+
+
 @dataclass(slots=True)
 class Recorded:
     """An operation of a thread block. `rank`: where; chunks of other ranks are remote.
 
-    `channels`: (type, ordinal within the rank). `part`: (which, of how many). `sync`: where the
-    threads of the block meet. `semaphore`: its ordinal, or -1. `barrier`: blocks that meet.
-    `body`: of a pipeline, with its unit and chunks.
+    `channels`: ordinals of its type within the rank. `part`: (which, of how many) of a group of
+    thread blocks. `sync`: where the threads of the block meet. `semaphores`: ordinals within the
+    rank. `barrier`: number within the rank, or -1, and `barrier_blocks`: number of thread blocks
+    that it names. `body`: operations of a pipeline, `loop`: its bytes of a slice and chunks.
     """
 
     name: str
@@ -58,24 +71,35 @@ class Recorded:
     channels: Sequence[int] = ()
     src: Sequence[Chunk] = ()
     dst: Sequence[Chunk] = ()
-    part: tuple[int, int] = (0, 1)
+    part: tuple[int, int] | None = None
     sync: SyncType = SyncType.none
-    semaphore: int = -1
-    barrier: tuple[int, ...] = ()
+    semaphores: Sequence[int] = ()
+    barrier: int = -1
+    barrier_blocks: int = 0
+    reduce_op: str = ""
     body: list[Recorded] = field(default_factory=list)
     loop: tuple[int, int] = (0, 0)
 
-    def conflicts(self, other: Recorded) -> bool:
-        """Whether one writes what the other accesses, on this rank."""
-        mine, theirs = self._ranges(), other._ranges()
-        return any(
-            (is_written or is_other_written) and one.overlaps(two)
-            for one, is_written in mine
-            for two, is_other_written in theirs
-        )
+    @property
+    def is_synchronisation(self) -> bool:
+        """Whether the operation may state meetings of its own."""
+        return self.name in _SYNCHRONISATIONS
 
-    def _ranges(self) -> list[tuple[Chunk, bool]]:
-        """Local ranges, and whether they are written."""
-        # What is far away is ordered by signals, not by meetings.
-        reads = [(chunk, False) for chunk in self.src if chunk.rank == self.rank]
-        return reads + [(chunk, True) for chunk in self.dst if chunk.rank == self.rank]
+    @property
+    def starts_with_meeting(self) -> bool:
+        """Whether the threads of the block meet before the operation's work."""
+        if self.body:
+            return self.body[0].starts_with_meeting
+        return self.name in MEETINGS or SyncType.before in self.sync
+
+    @property
+    def ends_with_meeting(self) -> bool:
+        """Whether the threads of the block meet after the operation's work."""
+        if self.body:
+            return self.body[-1].ends_with_meeting
+        return self.name in MEETINGS or SyncType.after in self.sync
+
+
+_SYNCHRONISATIONS = (
+    "signal", "wait", "rlxsignal", "rlxwait", "flush", "sem_acquire", "sem_release",
+)  # fmt: skip
