@@ -31,16 +31,20 @@ W = TypeVar("W", FormatWriter, WorkloadWriter)
 def reader_for(opened: Input, kind: type[R], registry: Registry) -> Provided[R]:
     """The only reader that claims an input.
 
-    The suffix decides where one reader has it; else the signature, in the first 4096 bytes, among
-    the readers that have the suffix or, where none fits, among all. Raises `UsageError` or, where a
+    The suffix decides where one reader has it, unless its signature does not fit and that of the
+    only format without suffixes does; else the signature, in the first 4096 bytes, among the
+    readers that have the suffix or, where none fits, among all. Raises `UsageError` or, where a
     plugin that is not loaded may be the one, `PluginError`.
     """
     able = [provided for provided in registry.all(kind) if may_read(opened, provided.offer.format)]
     name = opened.source.parts[0].name
     named = [provided for provided in able if _has_suffix(name, provided.offer.format)]
-    if len(named) == 1:
-        return named[0]
     signed = [found for found in able if has_signature(opened.head, found.offer.format)]
+    if len(named) == 1:
+        # A format without suffixes, such as one kind of XML among several, has only its contents.
+        is_contradicted = named[0].offer.format.signature and named[0] not in signed
+        is_other = len(signed) == 1 and not signed[0].offer.format.suffixes
+        return signed[0] if is_contradicted and is_other else named[0]
     fitting = [found for found in signed if found in named] or signed
     # What may be either is an algorithm, unless a reader of workloads says that it is its own.
     others = [found for found in named or able if isinstance(found.offer, WorkloadReader)]

@@ -109,6 +109,18 @@ def test_format_is_told_by_suffix_before_content(tmp_path: Path, offering: Offer
     assert hub_core.read(tmp_path / "x.note", registry=registry) is RING
 
 
+def test_a_format_without_suffixes_is_recognised_by_content_under_any_name(
+    tmp_path: Path, offering: Offering
+) -> None:
+    registry = offering(
+        FormatReader(replace(NOTES, suffixes=()), "m:f"), work=lambda source, options: RING
+    )
+    # `.json` is a suffix of a reader whose signature does not fit these contents.
+    for name in ("x.json", "x.note", "x"):
+        (tmp_path / name).write_bytes(b"NOTE 1")
+        assert hub_core.read(tmp_path / name, registry=registry) is RING
+
+
 def test_format_is_told_by_content_where_no_suffix_helps(
     tmp_path: Path, offering: Offering
 ) -> None:

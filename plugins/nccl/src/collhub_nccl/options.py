@@ -77,20 +77,36 @@ class NcclProgramOptions:
 
 @dataclass(frozen=True, slots=True)
 class NcclRingOptions:
-    """Options of the writer `nccl-graph`; `speed` in GB/s, as in NCCL's file."""
+    """Options of the writer `nccl-graph`; `speed` in GB/s, as in NCCL's file.
+
+    Options that are not given keep the values of the file that was read, if it was such a file.
+    """
 
     gpus: str | None = optional(
         "device number of every rank in its node, as 0,2,1,3 (default: rank r has r)"
     )
     copies: int = option(OptionType.INT, 1, "channels for each ring", minimum=1)
-    speed: float = option(
+    speed: float | None = optional(
+        "bandwidth of one channel in GB/s, by which NCCL chooses between algorithms (default: 20)",
         OptionType.FLOAT,
-        20.0,
-        "bandwidth of one channel in GB/s, by which NCCL chooses between algorithms",
     )
-    type: str = choice(
-        ("NVL", "NVB", "PIX", "PXB", "PHB", "SYS"),
-        "the farthest kind of path between neighbours, by which NCCL chooses its protocol",
+    type: str | None = choice(
+        (None, "NVL", "NVB", "PIX", "PXB", "PHB", "SYS"),
+        "the farthest kind of path between neighbours, by which NCCL chooses its protocol "
+        "(default: NVL)",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class RingReadOptions:
+    """Options of the reader `nccl-graph`: the file holds for all collectives that use rings."""
+
+    collective: str = choice(
+        ("all-reduce", "all-gather", "reduce-scatter", "broadcast", "reduce"),
+        "the collective that the rings perform",
+    )
+    root: int | None = optional(
+        "root of a broadcast or reduce (default: 0)", OptionType.INT, minimum=0
     )
 
 

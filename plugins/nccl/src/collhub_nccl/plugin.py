@@ -11,12 +11,14 @@ from collhub_nccl.options import (
     MachineXmlOptions,
     NcclProgramOptions,
     NcclRingOptions,
+    RingReadOptions,
     SmiMatrixOptions,
     TunerOptions,
 )
 from hub_core.plugin_api import (
     Check,
     Format,
+    FormatReader,
     FormatWriter,
     Layout,
     SelectionWriter,
@@ -27,10 +29,13 @@ from hub_core.plugin_api import (
 
 COLLHUB_PLUGIN_API = (1, 0)
 
-# Comments may stand before the root.
-_XML_SIGNATURE = (
-    rb"\A(?:\xef\xbb\xbf)?\s*(?:<\?xml[^>]*\?>\s*)?(?><!--(?s:.*?)-->\s*)*+<system[\s/>]"
-)
+
+def _root_signature(root: bytes) -> bytes:
+    """Build the signature of XML by its root element, before which comments may come."""
+    declaration = rb"\A(?:\xef\xbb\xbf)?\s*(?:<\?xml[^>]*\?>\s*)?"
+    # Possessive groups keep the match linear in hostile files that are one long comment.
+    return declaration + rb"(?><!--(?s:.*?)-->\s*)*+<" + root + rb"[\s/>]"
+
 
 PROGRAM = FormatWriter(
     Format(
@@ -43,11 +48,16 @@ PROGRAM = FormatWriter(
     NcclProgramOptions,
 )
 
-RINGS = FormatWriter(
-    # No suffix: .xml says nothing of the kind of XML that is wanted.
-    Format("nccl-graph", "rings within a node as XML for NCCL_GRAPH_FILE", ()),
-    "collhub_nccl.graphs.graph_xml:write",
-    NcclRingOptions,
+# No suffix: several formats are XML, and NCCL's dumps have any name.
+_GRAPH = Format(
+    "nccl-graph", "rings within a node as XML, of NCCL_GRAPH_FILE", (), _root_signature(b"graphs")
+)
+RINGS = FormatWriter(_GRAPH, "collhub_nccl.graphs.graph_xml:write", NcclRingOptions)
+RING_READER = FormatReader(
+    _GRAPH,
+    "collhub_nccl.graphs.read_graph:read",
+    RingReadOptions,
+    samples="collhub_nccl.samples:graph_samples",
 )
 
 TUNER = SelectionWriter(
@@ -64,6 +74,12 @@ TUNER = SelectionWriter(
 
 
 @hookimpl
+def collhub_producers() -> Sequence[FormatReader]:
+    """Describe the reader of ring graphs."""
+    return [RING_READER]
+
+
+@hookimpl
 def collhub_consumers() -> Sequence[FormatWriter | SelectionWriter]:
     """Describe the writers."""
     return [PROGRAM, RINGS, TUNER]
@@ -71,7 +87,10 @@ def collhub_consumers() -> Sequence[FormatWriter | SelectionWriter]:
 
 TOPOLOGY_XML = TopologyReader(
     Format(
-        "nccl-topology", "machines as NCCL and RCCL describe them in XML", (".xml",), _XML_SIGNATURE
+        "nccl-topology",
+        "machines as NCCL and RCCL describe them in XML",
+        (".xml",),
+        _root_signature(b"system"),
     ),
     "collhub_nccl.topologies.topology_xml:read",
     MachineXmlOptions,

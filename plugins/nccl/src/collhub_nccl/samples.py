@@ -1,6 +1,6 @@
-"""Small machines, invented for the conformance kit and the tests.
+"""Small machines and a ring graph, invented for the conformance kit and the tests.
 
-One of NVIDIA's and one of AMD's as topology XML, and a matrix of nvidia-smi.
+One machine of NVIDIA and one of AMD as topology XML, and a matrix of nvidia-smi.
 """
 
 from __future__ import annotations
@@ -91,6 +91,11 @@ def _amd_machine() -> str:
     return f'<system version="2">\n{cpus}</system>\n'
 
 
+_GRAPH = (
+    '<graph id="0" pattern="4" crossnic="0" nchannels="{channels}" speedintra="30" speedinter="24"'
+    ' latencyinter="0" typeintra="NVL" typeinter="PXB" samechannels="1">'
+)
+
 MATRIX = """\
 \tGPU0\tGPU1\tGPU2\tGPU3\tNIC0\tNIC1\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID
 GPU0\t X \tNV12\tNV12\tNV12\tPIX\tSYS\t0-31\t0\t\tN/A
@@ -122,4 +127,17 @@ def text_samples() -> Sequence[Source]:
     """Output of `nvidia-smi topo -m`."""
     source = Source.of_bytes("matrix.txt", MATRIX.encode("ascii"))
     # Read without a profile, it gives a warning, which a check of the plugin need not show.
+    return [replace(source, report=lambda found: None)]
+
+
+def graph_samples() -> Sequence[Source]:
+    """A ring graph as NCCL dumps it on one of several nodes: three channels, two rings."""
+    orders = ((0, 1, 3, 2), (0, 2, 3, 1), (0, 1, 3, 2))
+    lines = ['<graphs version="1">', _GRAPH.format(channels=len(orders))]
+    for net, order in enumerate(orders):
+        gpus = [f'<gpu dev="0x{gpu:x}" rank="{gpu + 4}"/>' for gpu in order]
+        lines += ["<channel>", f'<net dev="{net}"/>', *gpus, f'<net dev="{net}"/>', "</channel>"]
+    text = "\n".join([*lines, "</graph>", "</graphs>", ""])
+    source = Source.of_bytes("graphs.dump", text.encode("ascii"))
+    # It notes that the rings go on in other nodes, which a check of the plugin need not show.
     return [replace(source, report=lambda found: None)]

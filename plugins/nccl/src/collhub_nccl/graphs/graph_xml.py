@@ -1,138 +1,140 @@
 """Write rings within a node as a file for `NCCL_GRAPH_FILE`.
 
-Stock NCCL then runs its collectives over them. Source of the format: `src/graph/search.cc` and the
-parser in `src/graph/xml.cc` of NCCL 2.30.
+Stock NCCL then runs its collectives over them; `ring_graph` gives the source of the format.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from xml.sax.saxutils import quoteattr
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from math import gcd
+from types import MappingProxyType
 
-from collhub_nccl.graphs.rings import Ring, rings_of
+from collhub_nccl.graphs.ring_algorithm import ring_algorithm
+from collhub_nccl.graphs.ring_graph import (
+    EXTENSION,
+    MAX_CHANNELS,
+    MAX_GPUS,
+    RingGraph,
+    restored_graph,
+)
+from collhub_nccl.graphs.rings import rings_of
 from collhub_nccl.options import NcclRingOptions
-from hub_core.model import Algorithm, InputError, Loss, ReduceOp, UsageError, parse_ranks
+from hub_core.model import (
+    Algorithm,
+    CollectiveKind,
+    InputError,
+    Loss,
+    UsageError,
+    parse_ranks,
+)
 from hub_core.plugin_api import Artifact, WriteResult
 from hub_core.verification import verify
 
-# NCCL reads more channels than these without a check, into arrays of this size.
-_MOST_CHANNELS = 32
-_MOST_GPUS = 256
-# NCCL_TOPO_PATTERN_RING
-_RING_PATTERN = 4
+# Parts of an algorithm that the file does not express, and what follows from that.
+_CONSEQUENCES: Mapping[str, str] = MappingProxyType(
+    {
+        "kind": "NCCL runs every collective over these rings where it chooses rings; "
+        "NCCL_ALGO=Ring makes it",
+        "root": "the call names it",
+        "reduce_op": "the call names it",
+        "in_place": "NCCL serves calls in place and out of place",
+        "out_of_place": "NCCL serves calls in place and out of place",
+        "unit_count": "NCCL chooses the size of its chunks",
+        "scratch_units": "NCCL has buffers of its own",
+        "collective_bytes": "the call names the size",
+        "extensions": "not in the file",
+        "steps": "NCCL cuts, orders and joins messages itself; only the order of the ranks is kept",
+    }
+)
 
 
 def write(algorithm: Algorithm, options: NcclRingOptions) -> WriteResult:
     """Writer of the format `nccl-graph`.
 
-    Raises `InputError` for all but equal rings over all ranks, with the reason.
+    Raises `InputError` with the reason unless the algorithm consists of rings over all ranks, each
+    with a share of the data that a whole number of equal channels carries.
     """
-    devices = _devices(options.gpus, algorithm.num_ranks)
-    rings = _equal_rings(algorithm)
-    copies = options.copies
-    if copies * len(rings) > _MOST_CHANNELS:
-        raise UsageError(
-            f"{copies} times {len(rings)} rings are not 1 to {_MOST_CHANNELS} channels",
-            cure="use option copies",
-        )
-    # NCCL shares data evenly among channels, so every ring needs as many.
-    channels = [ring for ring in rings for _ in range(copies)]
-    text = _document(channels, devices, options)
-    return WriteResult([Artifact("", text.encode)], tuple(_losses(algorithm)))
-
-
-def _equal_rings(algorithm: Algorithm) -> list[Ring]:
-    """The rings of an algorithm, each with the same share of the buffer."""
-    _refuse_wrong(algorithm)
-    parts = rings_of(algorithm)
-    if len(set(parts.values())) > 1:
-        shares = ", ".join(map(str, parts.values()))
+    if algorithm.num_ranks > MAX_GPUS:
         raise InputError(
-            f"not equal rings: they carry {shares} parts of the buffer, "
-            "NCCL gives all channels the same share",
-            cure="write it as a program: --to nccl",
-            code="unequal-rings",
+            f"{algorithm.num_ranks} ranks do not fit one node",
+            cure=f"use at most {MAX_GPUS}",
+            code="too-many-ranks",
         )
-    if len(parts) > _MOST_CHANNELS:
-        raise InputError(
-            f"{len(parts)} rings are more than the {_MOST_CHANNELS} channels of NCCL",
-            code="too-many-rings",
-        )
-    return list(parts)
-
-
-def _refuse_wrong(algorithm: Algorithm) -> None:
-    """A wrong algorithm must not become right by being handed to NCCL."""
+    # A wrong algorithm must not become right because NCCL runs its rings correctly.
     report = verify(algorithm)
     if not report.ok:
         raise InputError(report.diagnostics)
-
-
-def _devices(stated: str | None, num_ranks: int) -> tuple[int, ...]:
-    """Device number of every rank in its node, by the option `gpus`."""
-    if num_ranks > _MOST_GPUS:
+    rings = rings_of(algorithm)
+    unit = gcd(*rings.values())
+    shares = [share // unit for share in rings.values()]
+    if sum(shares) > MAX_CHANNELS:
+        listed = ", ".join(map(str, shares[:8])) + (", ..." if len(shares) > 8 else "")
         raise InputError(
-            f"{num_ranks} ranks do not fit one node",
-            cure=f"use at most {_MOST_GPUS}",
-            code="too-many-ranks",
+            f"{len(rings)} rings with shares {listed} of the data need {sum(shares)} equal "
+            f"channels, NCCL has at most {MAX_CHANNELS}",
+            cure="write it as a program: --to nccl",
+            code="too-many-channels",
         )
-    if stated is None:
-        return tuple(range(num_ranks))
-    return parse_ranks(stated, "device", num_ranks)
+    graph = _with_options(restored_graph(rings, algorithm.extensions.get(EXTENSION)), options)
+    content = graph.as_xml().encode("ascii")
+    return WriteResult([Artifact("", lambda: content)], tuple(_losses(algorithm, graph)))
 
 
-def _document(rings: Sequence[Ring], devices: Sequence[int], options: NcclRingOptions) -> str:
-    """The file in NCCL's dialect: no declaration, a tag on one line, devices in hexadecimal."""
-    attributes = _attributes(len(rings), options)
-    graph = " ".join(f"{name}={quoteattr(value)}" for name, value in attributes.items())
-    lines = ['<graphs version="1">', f"  <graph {graph}>"]
-    for ring in rings:
-        lines.append("    <channel>")
-        lines += [f'      <gpu dev="{devices[rank]:x}"/>' for rank in ring]
-        lines.append("    </channel>")
-    lines += ["  </graph>", "</graphs>", ""]
-    return "\n".join(lines)
-
-
-def _attributes(channel_count: int, options: NcclRingOptions) -> dict[str, str]:
-    """Attributes of the ring graph. NCCL fails where one but `latencyinter` is missing."""
-    speed = options.speed
-    if not 0 < speed < 1e6:
+def _with_options(graph: RingGraph, options: NcclRingOptions) -> RingGraph:
+    """Replace the parts that options state. Raises `UsageError`."""
+    copies = options.copies
+    if copies > 1 and copies * len(graph.channels) > MAX_CHANNELS:
         raise UsageError(
-            f"option speed: {speed} GB/s",
-            cure="state the bandwidth of one channel, as 20",
+            f"{copies} times {len(graph.channels)} rings are not 1 to {MAX_CHANNELS} channels",
+            cure="use option copies",
         )
-    return {
-        "id": "0",
-        "pattern": str(_RING_PATTERN),
-        "crossnic": "0",
-        "nchannels": str(channel_count),
-        "speedintra": f"{speed:g}",
-        "speedinter": f"{speed:g}",
-        "latencyinter": "0",
-        "typeintra": options.type,
-        "typeinter": "PIX",
-        "samechannels": "0",
-    }
+    if copies > 1:
+        graph = replace(
+            graph,
+            channels=tuple(ring for ring in graph.channels for _ in range(copies)),
+            nets=tuple(pair for pair in graph.nets for _ in range(copies)),
+        )
+    if options.gpus is not None:
+        devices = parse_ranks(options.gpus, "device", len(graph.devices))
+        graph = replace(graph, devices=devices, ranks=())
+    attributes = dict(graph.attributes)
+    if options.speed is not None:
+        if not 0 < options.speed < 1e6:
+            raise UsageError(
+                f"option speed: {options.speed} GB/s",
+                cure="state the bandwidth of one channel, as 20",
+            )
+        attributes |= dict.fromkeys(("speedintra", "speedinter"), f"{options.speed:g}")
+    if options.type is not None:
+        attributes["typeintra"] = options.type
+    return replace(graph, attributes=attributes)
 
 
-def _losses(algorithm: Algorithm) -> Iterator[Loss]:
-    """What the file does not say of the algorithm."""
-    collective = algorithm.collective
-    yield Loss(
-        "kind",
-        str(collective.kind),
-        "NCCL runs every collective over these rings where it chooses rings; "
-        "NCCL_ALGO=Ring makes it",
+def _losses(algorithm: Algorithm, graph: RingGraph) -> Iterator[Loss]:
+    """Compare the algorithm with the one that reading the file gives."""
+    stated = graph.as_json()
+    back = ring_algorithm(
+        CollectiveKind.ALL_REDUCE, graph.channels, extensions={EXTENSION: stated} if stated else {}
     )
-    yield Loss(
-        "steps",
-        "all",
-        "NCCL cuts, orders and joins messages itself; only the order of the ranks is kept",
-    )
-    if collective.root is not None:
-        yield Loss("root", f"rank {collective.root}", "the call names it")
-    if collective.reduce_op is not ReduceOp.SUM:
-        yield Loss("reduce_op", str(collective.reduce_op), "the call names it")
-    if algorithm.extensions:
-        yield Loss("extensions", ", ".join(sorted(algorithm.extensions)), "not in the file")
+    differences = set(algorithm.differences(replace(back, provenance=algorithm.provenance)))
+    for feature, consequence in _CONSEQUENCES.items():
+        if feature in differences:
+            yield Loss(feature, _place(algorithm, feature), consequence)
+            differences.remove(feature)
+    # The remaining names are columns and dependencies of the step table.
+    if differences:
+        yield Loss("steps", "all", _CONSEQUENCES["steps"])
+
+
+def _place(algorithm: Algorithm, feature: str) -> str:
+    """The value that is lost, where it is short."""
+    if feature == "root":
+        return f"rank {algorithm.collective.root}"
+    if feature == "extensions":
+        return ", ".join(sorted(algorithm.extensions)) or "none"
+    if feature == "scratch_units":
+        return "all ranks"
+    if feature == "collective_bytes":
+        return str(algorithm.collective_bytes)
+    return str(getattr(algorithm.collective, feature))

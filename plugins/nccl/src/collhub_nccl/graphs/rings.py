@@ -16,11 +16,10 @@ import numpy as np
 from collhub_columns import Int64Array, csr
 from collhub_execution import LevelledProgram, RecordKind, levelled_program
 
+from collhub_nccl.graphs.ring_graph import Ring
 from hub_core.model import Algorithm, Buffer, Collective, CollectiveKind, InputError
 
 RankPair = tuple[int, int]
-Ring = tuple[int, ...]
-"""Ranks in the order in which data passes them, from rank 0 on; the last one sends to the first."""
 
 # Times that a part passes over a link of its ring, as a multiple of n - 1. An all-reduce passes it
 # once to reduce it and once to spread the result.
@@ -39,6 +38,7 @@ _NOTHING = -1
 def rings_of(algorithm: Algorithm) -> dict[Ring, int]:
     """Rings, in the order of the first part that uses them, and the number of parts that pass each.
 
+    Rings are written from rank 0 on.
     Parts are equal: the blocks of the levelled program. Every part must be forwarded along a path
     over all ranks, the same cycle where an all-reduce passes it twice. Raises `InputError` with the
     first part that is not.

@@ -1,0 +1,198 @@
+"""Read the rings of a node from NCCL's graph XML: `NCCL_GRAPH_FILE`, `NCCL_GRAPH_DUMP_FILE`.
+
+The files state the order of GPUs in every channel. They hold for all collectives, so the user names
+the one that the algorithm performs.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NoReturn
+
+from collhub_nccl.graphs.ring_algorithm import ring_algorithm
+from collhub_nccl.graphs.ring_graph import (
+    DEFAULT_ATTRIBUTES,
+    EXTENSION,
+    MAX_CHANNELS,
+    MAX_GPUS,
+    RING_PATTERN,
+    RingGraph,
+)
+from collhub_nccl.options import RingReadOptions
+from collhub_nccl.topologies.elements import Element, parse
+from hub_core import Provenance, installed_version
+from hub_core.model import (
+    Algorithm,
+    CollectiveKind,
+    Diagnostic,
+    InputError,
+    Severity,
+    UsageError,
+)
+from hub_core.plugin_api import Source
+
+_DISTRIBUTION = "collhub-nccl"
+_GRAPHS = {"1": "tree", "2": "collnet chain", "3": "NVLS", "4": "collnet direct"}
+# NCCL reads device numbers with base 16, with or without 0x; the top byte is the system's number.
+_DEVICE = re.compile(r"(0[xX])?[0-9a-fA-F]{1,16}")
+_RANK = re.compile(r"[0-9]{1,9}")
+_NUMBER = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
+_WORD = re.compile(r"[A-Z0-9]{1,8}")
+# Rows of the step table: four for every message of an all-reduce and its two halves.
+_MAX_STEPS = 1 << 22
+
+
+def read(source: Source, options: RingReadOptions) -> Algorithm:
+    """Reader of the format `nccl-graph`: rank i is the GPU with the i-th smallest rank or device.
+
+    Raises `InputError` with file and line if a channel is not a ring over all GPUs of the node.
+    """
+    content = source.content()
+    root = parse(content, source.name)
+    if root.name != "graphs":
+        _refuse(root, f"the root element is <{root.name}>, not <graphs>")
+    if root.text("version") != "1":
+        _refuse(
+            root, f"version {root.text('version')!r:.40} is not 1, the only one that NCCL reads"
+        )
+    graph = _ring_graph(root, source)
+    kind = CollectiveKind(options.collective)
+    provenance = Provenance(
+        _DISTRIBUTION,
+        installed_version(_DISTRIBUTION) or "",
+        source.name,
+        source.sha256(),
+        {"collective": options.collective},
+    )
+    stated = graph.as_json()
+    return ring_algorithm(
+        kind,
+        graph.channels,
+        _root(kind, options.root, len(graph.devices)),
+        provenance,
+        {EXTENSION: stated} if stated else {},
+    )
+
+
+def _refuse(element: Element, message: str, cure: str = "") -> NoReturn:
+    raise InputError(message, location=element.place, cure=cure, code="invalid-nccl-graph")
+
+
+def _root(kind: CollectiveKind, stated: int | None, gpus: int) -> int | None:
+    """Root of a broadcast or reduce, by default 0. Raises `UsageError`."""
+    if not kind.traits.is_rooted:
+        if stated is not None:
+            raise UsageError(f"option root: {kind} has no root", cure="leave it out")
+        return None
+    if stated is not None and stated >= gpus:
+        raise UsageError(
+            f"option root: {stated} is not one of {gpus} ranks", cure=f"use 0 to {gpus - 1}"
+        )
+    return stated or 0
+
+
+def _ring_graph(root: Element, source: Source) -> RingGraph:
+    """The graph with id 0, whose channels are rings over the same GPUs."""
+    graphs = [graph for graph in root.named("graph") if graph.text("id") == "0"]
+    if len(graphs) != 1:
+        _refuse(
+            root,
+            f"{len(graphs)} graphs have id 0; one ring graph is expected",
+            "NCCL dumps it where it runs rings: NCCL_GRAPH_DUMP_FILE",
+        )
+    for other in root.named("graph"):
+        if other is not graphs[0]:
+            name = _GRAPHS.get(other.text("id"), "unknown")
+            message = f"graph {other.text('id')!r:.20} ({name}) is not read; NCCL finds its own"
+            _tell(source, other, "graph-not-read", message)
+    (graph,) = graphs
+    if graph.text("pattern") != str(RING_PATTERN):
+        _refuse(graph, f"pattern {graph.text('pattern')!r:.20} is not {RING_PATTERN}, a ring")
+    channels = list(graph.named("channel"))
+    if graph.text("nchannels") != str(len(channels)) or not channels:
+        _refuse(
+            graph,
+            f"nchannels={graph.text('nchannels')!r:.20}, but there are {len(channels)} channels",
+        )
+    if len(channels) > MAX_CHANNELS:
+        _refuse(graph, f"{len(channels)} channels are more than the {MAX_CHANNELS} of NCCL")
+    return _checked_channels(graph, channels, source)
+
+
+def _checked_channels(graph: Element, channels: list[Element], source: Source) -> RingGraph:
+    keys = [[_key(gpu) for gpu in channel.named("gpu")] for channel in channels]
+    devices = dict(keys[0])
+    gpus = len(devices)
+    if not 2 <= gpus <= MAX_GPUS:
+        _refuse(channels[0], f"the channel has {gpus} GPUs; 2 to {MAX_GPUS} form a ring")
+    if len(channels) * gpus * (gpus - 1) * 4 > _MAX_STEPS:
+        _refuse(graph, f"{len(channels)} rings of {gpus} GPUs need more than {_MAX_STEPS} steps")
+    for channel, row in zip(channels, keys, strict=True):
+        if len(row) != gpus or dict(row) != devices:
+            _refuse(channel, f"the channel does not hold each of the {gpus} GPUs once")
+    position = {key: place for place, key in enumerate(sorted(devices))}
+    ranks = [rank for rank, _ in position]
+    has_ranks = ranks[-1] >= 0
+    if has_ranks and (len(set(ranks)) < gpus or ranks[0] < 0):
+        _refuse(channels[0], "the ranks of the GPUs are not all stated and different")
+    return RingGraph(
+        tuple(tuple(position[key] for key, _ in row) for row in keys),
+        tuple(devices[key] for key in position),
+        tuple(ranks) if has_ranks else (),
+        _nets(channels, source),
+        _attributes(graph),
+    )
+
+
+_Key = tuple[int, int]
+
+
+def _key(gpu: Element) -> tuple[_Key, int]:
+    """((rank or -1, device), device) of a GPU, by which GPUs are sorted and compared."""
+    device, rank = gpu.text("dev"), gpu.text("rank")
+    if not _DEVICE.fullmatch(device):
+        _refuse(gpu, f"dev={device!r:.40} is not a hexadecimal device number")
+    if rank and not _RANK.fullmatch(rank):
+        _refuse(gpu, f"rank={rank!r:.40} is not a whole number")
+    number = int(device, 16)
+    return (int(rank) if rank else -1, number), number
+
+
+def _nets(channels: list[Element], source: Source) -> tuple[tuple[int, int], ...]:
+    """Network devices at both ends of every channel; empty unless all channels have two."""
+    pairs = []
+    for channel in channels:
+        nets = list(channel.named("net"))
+        is_framed = len(nets) == 2 and [channel.children[0], channel.children[-1]] == nets
+        if nets and not is_framed:
+            _refuse(channel, "the network devices are not the first and the last of the channel")
+        texts = [net.text("dev") for net in nets]
+        for net, text in zip(nets, texts, strict=True):
+            if not _DEVICE.fullmatch(text):
+                _refuse(net, f"dev={text!r:.40} is not a hexadecimal device number")
+        if nets:
+            pairs.append((int(texts[0], 16), int(texts[1], 16)))
+    if not pairs:
+        return ()
+    if len(pairs) != len(channels):
+        _refuse(channels[0], "only some channels begin and end at network devices")
+    message = "the rings go on in other nodes; they are read as rings of this node's ranks"
+    _tell(source, channels[0], "one-node", message)
+    return tuple(pairs)
+
+
+def _attributes(graph: Element) -> dict[str, str]:
+    """Attributes that decide which algorithm NCCL chooses, as written."""
+    texts = {}
+    for name, default in DEFAULT_ATTRIBUTES.items():
+        text = graph.text(name, default if name == "latencyinter" else "")
+        pattern = _WORD if name.startswith("type") else _NUMBER
+        if not pattern.fullmatch(text):
+            expected = "a kind of path, such as NVL" if pattern is _WORD else "a number"
+            _refuse(graph, f"{name}={text!r:.40} is not {expected}; NCCL requires it")
+        texts[name] = text
+    return texts
+
+
+def _tell(source: Source, element: Element, code: str, message: str) -> None:
+    source.report(Diagnostic(code, message, Severity.NOTE, element.place))

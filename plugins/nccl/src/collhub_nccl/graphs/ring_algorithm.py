@@ -1,0 +1,84 @@
+"""Build the algorithm that passes the data of a collective round given rings, one a channel."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from collhub_columns import BoolArray, Int64Array
+from collhub_schedules import Chunks, Transfers, algorithm_of
+
+from collhub_nccl.graphs.ring_graph import Ring
+from hub_core.model import Algorithm, Collective, CollectiveKind, JsonValue, Provenance
+
+
+def ring_algorithm(
+    kind: CollectiveKind,
+    rings: Sequence[Ring],
+    root: int | None = None,
+    provenance: Provenance | None = None,
+    extensions: Mapping[str, JsonValue] | None = None,
+) -> Algorithm:
+    """Run a collective over `rings`, each of which carries an equal share on its own channel.
+
+    Every ring holds each rank once. All-reduce: every rank's block is reduced along the ring up to
+    that rank, then passed on along the same ring (Patarasuk and Yuan, JPDC 2009). A broadcast is a
+    chain from the root on, a reduction the chain that ends at the root. `root`: for these two.
+    """
+    ranks, count = len(rings[0]), len(rings)
+    blocks = 1 if kind in (CollectiveKind.BROADCAST, CollectiveKind.REDUCE) else ranks
+    collective = Collective(kind, ranks, blocks * count, root, in_place=True, out_of_place=True)
+    # Shares of an all-reduce are not those of ranks: the vector is cut in all of its chunks.
+    pieces = collective.units_per_rank
+    chunks = Chunks.cut(collective, np.ones(pieces, np.int64))
+    hops = [_hops(kind, ring, number, count, root) for number, ring in enumerate(rings)]
+    block, source, target, start, reduces, channel = map(np.concatenate, zip(*hops, strict=True))
+    transfers = Transfers(
+        block * count + channel,
+        source,
+        target,
+        link=channel * ranks + source,
+        start=start,
+        finish=start + 1,
+        reduces=reduces.astype(np.bool_),
+        window=np.ones(len(block), np.int64),
+        channel=channel,
+    )
+    return algorithm_of(collective, chunks, transfers, provenance=provenance, extensions=extensions)
+
+
+_Hops = tuple[Int64Array, Int64Array, Int64Array, Int64Array, BoolArray, Int64Array]
+
+
+def _hops(kind: CollectiveKind, ring: Ring, channel: int, count: int, root: int | None) -> _Hops:
+    """(block, source, target, round, whether it reduces, channel) of the messages on one ring."""
+    order, ranks = np.asarray(ring, np.int64), len(ring)
+    if root is None:
+        round_, position = (axis.ravel() for axis in np.indices((ranks - 1, ranks)))
+        # Both phases send from each position to the next one. The block of position p starts the
+        # reduce-scatter at p + 1 and ends at p, where the all-gather starts.
+        scattered, gathered = (
+            order[(position - 1 - round_) % ranks],
+            order[(position - round_) % ranks],
+        )
+        phases = {
+            CollectiveKind.REDUCE_SCATTER: [(scattered, True)],
+            CollectiveKind.ALL_GATHER: [(gathered, False)],
+            CollectiveKind.ALL_REDUCE: [(scattered, True), (gathered, False)],
+        }[kind]
+    else:
+        place = ring.index(root)
+        # The chain starts at the root, or behind it, and leaves out the link that closes the ring.
+        first = place if kind is CollectiveKind.BROADCAST else place + 1
+        round_ = np.arange(ranks - 1)
+        position = (first + round_) % ranks
+        phases = [(np.zeros(ranks - 1, np.int64), kind is CollectiveKind.REDUCE)]
+    parts = len(phases)
+    return (
+        np.concatenate([block for block, _ in phases]),
+        np.tile(order[position], parts),
+        np.tile(order[(position + 1) % ranks], parts),
+        np.concatenate([round_ + phase * (ranks - 1) for phase in range(parts)]),
+        np.repeat([reduces for _, reduces in phases], len(round_)),
+        np.full(parts * len(round_), channel),
+    )
