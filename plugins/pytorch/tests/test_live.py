@@ -1,4 +1,4 @@
-"""Profiles that today's torch records, on two ranks of gloo."""
+"""Profiles that today's torch records of DistributedDataParallel, on two ranks of gloo."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ needs_torch = pytest.mark.skipif(
     reason="torch is not installed: python -m pip install torch",
 )
 EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "profile_training.py"
-STEP = ["all_reduce", "all_gather", "broadcast"]
+# The gradients of two layers of 64 x 64 weights and 64 biases, a loss, and a learning rate.
+STEP = [("all_reduce", 2 * (64 * 64 + 64) * 4, -1), ("all_gather", 4, -1), ("broadcast", 4, 0)]
 
 
 @pytest.fixture(scope="module")
@@ -56,10 +57,7 @@ def test_profiles_without_a_device_are_replayed(folder: Path) -> None:
     options = ProfileOptions(clocks="stated")
     workload = read_profiles(paths, options)
     for rank in range(2):
-        found = collectives(workload, rank)
-        assert [name for name, _, _ in found] == 3 * STEP
-        assert {size for _, size, _ in found} == {64 * 64 * 4}
-        assert [root for _, _, root in found] == 3 * [-1, -1, 0]
+        assert collectives(workload, rank) == 3 * STEP
     profile = measured(workload)
     assert replayed(workload).span_ns == pytest.approx(profile.span_ns, rel=0.01)
     assert min(profile.span_ns) > 0
@@ -69,4 +67,14 @@ def test_profiles_without_a_device_are_replayed(folder: Path) -> None:
 def test_execution_traces_of_the_same_run_agree(folder: Path) -> None:
     paths = [str(path) for path in sorted(folder.glob("*.et.json"))]
     workload = read_traces(on_disk(paths), RankOptions(), Provenance("test"))
-    assert [name for name, _, _ in collectives(workload, 1)] == 3 * STEP
+    found = [name for name, _, _ in collectives(workload, 1)]
+    assert found == 3 * [name for name, _, _ in STEP]
+
+
+@needs_torch
+def test_the_host_waits_for_gradients_that_backward_issues(folder: Path) -> None:
+    paths = [str(path) for path in sorted(folder.glob("*.pt.trace.json.gz"))]
+    workload = read_profiles(paths, ProfileOptions(clocks="stated"))
+    without = replayed(workload, lambda kind, size, ranks: 0)
+    # Each step of this example ends with collectives that the host waits for.
+    assert without.job_ns < measured(workload).job_ns

@@ -361,7 +361,6 @@ def test_what_is_left_out_is_said() -> None:
              for rank, own in enumerate(events)]  # fmt: skip
     read(Source("job", tuple(parts), lambda found: said.append(found.message)), DEFAULTS)
     assert said[:2] == [
-        "job.0.json: 1 kernels of communication are taken for computation: "
-        "nothing tells what they do",
-        "job.0.json: 1 collectives of the host, beside its device, are left out",
+        "rank 0: 1 kernels of communication count as communication of an unknown collective",
+        "rank 0: 1 collectives of the host, next to its device, are left out",
     ]

@@ -25,12 +25,17 @@ _COLLECTIVES = {
     "alltoall": JobCollective.ALL_TO_ALL,
     "reducescatter": JobCollective.REDUCE_SCATTER,
     "barrier": JobCollective.BARRIER,
+    "allreducebarrier": JobCollective.BARRIER,
+    "monitoredbarrier": JobCollective.BARRIER,
+    "sparseallreduce": JobCollective.ALL_REDUCE,
 }
 _MESSAGES = {"send": NodeKind.SEND, "recv": NodeKind.RECV, "recvanysource": NodeKind.RECV}
 # Variants of a collective that move the same: `_base` and `into_tensor` of one tensor, `v` uneven.
 _ENDINGS = ("coalesced", "sparse", "base", "intotensor", "tensor", "single", "oop", "v")
 # Where the inputs of the operator `c10d::NAME` hold the root or the other side.
 ROOT_OR_PEER = {"broadcast_": 2, "send": 2, "recv_": 2, "reduce_": 3, "gather_": 3, "scatter_": 3}
+# Namespaces of the operators that issue collectives, or wait for one.
+ISSUER_NAMESPACES = ("c10d::", "_c10d_functional::", "c10d_functional::")
 # Annotations of libraries that communicate from main memory.
 HOST_LIBRARIES = ("gloo:", "mpi:", "ucc:")
 _NOT_LETTERS = re.compile(r"[^a-z]")

@@ -9,6 +9,7 @@ import numpy as np
 from collhub_columns import Int64Array
 
 from collhub_pytorch.calls import Call, GroupSaid
+from collhub_pytorch.kineto.idle import STREAMS_PER_DEVICE, StreamIdle
 from collhub_pytorch.missing_ranks import group_of_rank
 from collhub_pytorch.options import RankOptions
 from collhub_pytorch.rank_nodes import NONE, RankNodes
@@ -33,9 +34,12 @@ def joined(
     provenance: Provenance,
     extension: Mapping[str, JsonValue],
 ) -> Workload:
-    """The workload of all ranks. `extension`: what else to say of it under the plugin's name.
+    """The workload of all ranks. `extension`: further members of the plugin's extension.
 
-    Raises `InputError` for ranks that have two files or none, and for groups without their rank.
+    The extension also holds, by rank: `files`, `has_device`, `idle` (streams, null without a device
+    and for assumed ranks); and `assumed_ranks`, `memory_names`, `communication_names` as
+    `RankFacts` has them. Raises `InputError` for ranks that have two files or none, and for groups
+    without their rank.
     """
     _check_unique(parts)
     sources = _by_rank(parts, options)
@@ -44,14 +48,42 @@ def joined(
     assumed: list[JsonValue] = [rank for rank in range(len(sources)) if rank not in has_file]
     tables = _Tables(len(sources))
     nodes = _nodes(sources, tables, provenance.source_name or None)
+    memory = frozenset[str]().union(*(part.facts.memory_names for part in parts))
+    communication = tables.demoted.union(*(part.facts.communication_names for part in parts))
+    facts: dict[str, JsonValue] = {
+        "files": files,
+        "assumed_ranks": assumed,
+        "has_device": [part.facts.has_device for part in sources],
+        "memory_names": [*sorted(memory)],
+        "communication_names": [*sorted(communication)],
+        "idle": [
+            _idle_objects(part.facts.idle) if rank in has_file else None
+            for rank, part in enumerate(sources)
+        ],
+    }
     return Workload(
         nodes,
         tuple(tables.names),
         tuple(ProcessGroup(*one) for one in tables.groups),
         extras=tuple(tables.extras),
         provenance=provenance,
-        extensions={EXTENSION: {"files": files, "assumed_ranks": assumed, **extension}},
+        extensions={EXTENSION: {**facts, **extension}},
     )
+
+
+def _idle_objects(streams: Sequence[StreamIdle] | None) -> JsonValue:
+    if streams is None:
+        return None
+    return [
+        {
+            "device": one.stream // STREAMS_PER_DEVICE,
+            "stream": one.stream % STREAMS_PER_DEVICE,
+            "host_wait_ns": one.host_wait_ns,
+            "kernel_wait_ns": one.kernel_wait_ns,
+            "other_ns": one.other_ns,
+        }
+        for one in streams
+    ]
 
 
 def _by_rank(parts: Sequence[RankNodes], options: RankOptions) -> list[RankNodes]:
@@ -83,11 +115,23 @@ def _nodes(sources: Sequence[RankNodes], tables: _Tables, file: str | None) -> N
     )
 
 
+def fact_list(workload: Workload, name: str) -> list[JsonValue]:
+    """A list of the plugin's extension, empty where a workload of another reader has none."""
+    facts = workload.extensions.get(EXTENSION)
+    values = facts.get(name) if isinstance(facts, dict) else None
+    return values if isinstance(values, list) else []
+
+
 def file_of(workload: Workload, rank: int) -> str | None:
     """The file of a rank, where the workload was read from one a rank."""
-    said = workload.extensions.get(EXTENSION)
-    files = said.get("files") if isinstance(said, dict) else None
-    return str(files[rank]) if isinstance(files, list) else workload.provenance.source_name
+    files = fact_list(workload, "files")
+    return str(files[rank]) if files else workload.provenance.source_name
+
+
+def has_device(workload: Workload, rank: int) -> bool:
+    """Whether the file of a rank records the work of a device."""
+    flags = fact_list(workload, "has_device")
+    return bool(flags[rank]) if flags else False
 
 
 def _check_unique(parts: Sequence[RankNodes]) -> None:
@@ -132,12 +176,15 @@ class _Tables:
     def __init__(self, world_size: int) -> None:
         self._world_size = world_size
         self.names: dict[str, int] = {}
+        # Names of messages that became work of the device.
+        self.demoted: set[str] = set()
         self.extras: dict[str, int] = {}
         self.groups: dict[tuple[str, tuple[int, ...]], int] = {}
 
     def columns(self, part: RankNodes, rank: int) -> dict[str, Int64Array]:
         """Columns of a rank that does what `part` says."""
         calls = [_placed(call, part, rank, self._world_size) for call in part.calls]
+        self.demoted |= {one.name for one in calls if one.kind is NodeKind.COMPUTE}
         call = np.array(part.call, np.int64)
         kind = np.array(part.kind, np.int64)
         kind[call >= 0] = np.array([int(one.kind) for one in calls], np.int64)[call[call >= 0]]

@@ -42,3 +42,9 @@ class ProfileOptions(RankOptions):
         " (default: 1ms, 100ms without a device)",
         minimum=0,
     )
+    kernel_delay_factor: float = option(
+        OptionType.FLOAT,
+        1.0,
+        "idle gaps of a stream below 30 ns times this count as the usual delay between two kernels",
+        minimum=0,
+    )

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from collhub_pytorch.calls import Call
+from collhub_pytorch.kineto.idle import StreamIdle
 from hub_core.model import NodeKind
 
 NONE = -1
@@ -17,12 +18,35 @@ def _column() -> array[int]:
 
 
 @dataclass(slots=True)
+class RankFacts:
+    """What one file shows besides its nodes.
+
+    `has_device`: it records the work of a device. `unknown_kernels`: kernels of communication whose
+    collective is unknown; `unrecorded`: collectives without a recorded time; `left_out`:
+    collectives of the host next to a device, of which there are no nodes; `unknown_calls`:
+    annotations of communication that name no known collective, counted by name.
+    `memory_names`, `communication_names`: names of nodes that copy or set memory, and of nodes that
+    communicate although their collective is unknown. `idle`: idle time by stream, None without a
+    device.
+    """
+
+    has_device: bool = False
+    unknown_kernels: int = 0
+    unrecorded: int = 0
+    left_out: int = 0
+    unknown_calls: dict[str, int] = field(default_factory=dict)
+    memory_names: frozenset[str] = frozenset()
+    communication_names: frozenset[str] = frozenset()
+    idle: tuple[StreamIdle, ...] | None = None
+
+
+@dataclass(slots=True)
 class RankNodes:
     """Columns of nodes in order of time, and edges between their rows.
 
     `name`: index of `names`, `call`: index of `calls`, -1 for none. `duration_ns` -1 where the file
     states no time. `before`, `after`: ends of the edges; `is_stated`: 0 for those that are assumed.
-    `notes`: what there is to say of the file.
+    `facts`: what the file shows besides its nodes.
     """
 
     file: str
@@ -38,7 +62,7 @@ class RankNodes:
     before: array[int] = field(default_factory=_column)
     after: array[int] = field(default_factory=_column)
     is_stated: array[int] = field(default_factory=_column)
-    notes: list[str] = field(default_factory=list)
+    facts: RankFacts = field(default_factory=RankFacts)
 
     def add(self, name: int, duration_ns: int, *, on_host: bool, call: int = NONE) -> int:
         """Append a node, of communication where `call` is one, and return its row."""

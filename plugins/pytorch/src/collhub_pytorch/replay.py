@@ -20,6 +20,7 @@ from collhub_pytorch.analysis import (
     meeting_times,
 )
 from collhub_pytorch.analysis.timeline import timeline
+from collhub_pytorch.job import has_device
 from hub_core.model import JobCollective, NodeKind, Workload
 
 # The time in ns of a collective of so many bytes among these ranks; None keeps what was measured.
@@ -70,12 +71,11 @@ def replayed(
 def device_rows(workload: Workload, rank: int) -> Int64Array:
     """The nodes of a rank between whose first start and last end its span lies.
 
-    They are those of its device, or all but its begin where all run on the host.
+    They are those of its device, or all but its begin without a device.
     """
     nodes = workload.nodes
     own = np.arange(nodes.rank_indptr[rank], nodes.rank_indptr[rank + 1])
-    on_device = own[~nodes.on_host[own]]
-    return on_device if len(on_device) else own[1:]
+    return own[~nodes.on_host[own]] if has_device(workload, rank) else own[1:]
 
 
 def _replay_of(workload: Workload, times: Timeline) -> Replay:

@@ -36,6 +36,12 @@ def measured_timeline(workload: Workload) -> Timeline:
     return timeline(workload, alone, np.empty(0, np.int64), lambda rows, starts: ())
 
 
+def has_times(workload: Workload) -> bool:
+    """Whether every node has a measured time."""
+    nodes = workload.nodes
+    return not bool(((nodes.duration_ns < 0) & ~nodes.is_kind(NodeKind.MARKER)).any())
+
+
 def timeline(workload: Workload, meeting: Int64Array, sizes: Int64Array, ends: Ends) -> Timeline:
     """The times where each node starts as soon as all that it waits for has ended.
 

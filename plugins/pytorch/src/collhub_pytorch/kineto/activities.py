@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from collhub_columns import Int64Array
+from collhub_columns import BoolArray, Int64Array
 
 from collhub_pytorch.calls import Call
+from collhub_pytorch.kineto.idle import StreamIdle
 
 Pairs = tuple[Int64Array, Int64Array]
 NO_PAIRS: Pairs = (np.empty(0, np.int64), np.empty(0, np.int64))
@@ -16,7 +17,9 @@ NO_PAIRS: Pairs = (np.empty(0, np.int64), np.empty(0, np.int64))
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RankProfile:
-    """Activities by start, points by time, in ns of the rank's own clock; -1 for none.
+    """Activities by start (those of a host by issue), points by time; ns of the rank's own clock.
+
+    -1 means none.
 
     Activities (kernels, copies; collectives of the host in profiles without a device): `start`,
     `end`; `stream`; `label`: index of `names`; `call`: index of `calls` for communication;
@@ -26,7 +29,9 @@ class RankProfile:
 
     `assumed`, `stated`: (earlier activity, later activity), dependencies between streams that
     explain what the file shows, and those that it states. `unknown`: kernels of communication of
-    which nothing tells what they do.
+    which nothing tells what they do; `communication_names`: their names. `memory_names`: names of
+    activities that copy or set memory. `is_recorded`: bool[activities], whether the file has the
+    time of an activity; None for all. `idle`: the idle time of each stream.
     """
 
     file: str
@@ -47,3 +52,7 @@ class RankProfile:
     assumed: Pairs = NO_PAIRS
     stated: Pairs = NO_PAIRS
     unknown: int = 0
+    communication_names: frozenset[str] = frozenset()
+    memory_names: frozenset[str] = frozenset()
+    is_recorded: BoolArray | None = None
+    idle: tuple[StreamIdle, ...] = ()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -13,6 +14,7 @@ from collhub_pytorch.calls import Call, call_of_kernel
 from collhub_pytorch.kineto.activities import NO_PAIRS, RankProfile
 from collhub_pytorch.kineto.dependencies import assumed_dependencies, stated_dependencies
 from collhub_pytorch.kineto.events import BLOCK, LAUNCH, RankEvents, Span, resolved_group
+from collhub_pytorch.kineto.idle import KERNEL_DELAY_NS, idle_by_stream
 from hub_core.model import InputError, Location
 
 # Annotations lie within one another; more than this is no nesting that torch makes.
@@ -41,13 +43,19 @@ class Launches:
         return mask
 
 
-def device_profile(events: RankEvents, window: tuple[int, int] | None) -> RankProfile:
-    """The profile of a rank with a device; `window`: only what is issued within these times."""
+def device_profile(
+    events: RankEvents, window: tuple[int, int] | None, kernel_delay_ns: float = KERNEL_DELAY_NS
+) -> RankProfile:
+    """The profile of a rank with a device; `window`: only what is issued within these times.
+
+    `kernel_delay_ns`: gaps of a stream below it count as the usual delay between two kernels.
+    """
     order, launches = _issued(events, window)
     start = events.device.column("start")[order]
     end = start + events.device.column("duration")[order]
     stream = events.device.column("place")[order]
     calls, call, unknown = _calls(events, order, launches)
+    issued_at = launches.issue_times(np.full(len(start), -1, np.int64))
     issue, time, awaited = _points(launches, start, end)
     correlation = events.device.column("correlation")[order]
     stated = stated_dependencies(events.waits, stream, correlation)
@@ -71,7 +79,10 @@ def device_profile(events: RankEvents, window: tuple[int, int] | None) -> RankPr
         np.full(len(time), -1, np.int64),
         assumed=NO_PAIRS if is_stated else assumed,
         stated=stated,
-        unknown=unknown,
+        unknown=unknown.total(),
+        communication_names=frozenset({*unknown, *events.communication_names}),
+        memory_names=frozenset(events.memory_names),
+        idle=idle_by_stream(start, end, stream, issued_at, kernel_delay_ns),
     )
 
 
@@ -109,22 +120,23 @@ def _launches(events: RankEvents, correlation: Int64Array) -> Launches:
 
 def _calls(
     events: RankEvents, order: Int64Array, launches: Launches
-) -> tuple[list[Call], Int64Array, int]:
-    """Communications, the one of each activity or -1, and how many kernels remain unknown."""
+) -> tuple[list[Call], Int64Array, Counter[str]]:
+    """Communications, the one of each activity or -1, and the unknown kernels by name."""
     position = positions_in(order, len(events.device.start))
     names = list(events.names)
     spans = _spans_by_thread(events.spans)
     found: list[Call] = []
     of_activity = np.full(len(order), -1, np.int64)
-    unknown = 0
+    unknown: Counter[str] = Counter()
     for row, stated in events.kernel_calls.items():
         activity = int(position[row])
         if activity < 0:
             continue
         call = stated or _enclosing_call(spans, launches, int(launches.of_activity[activity]))
-        call = call or call_of_kernel(names[events.device.label[row]])
+        name = names[events.device.label[row]]
+        call = call or call_of_kernel(name)
         if call is None:
-            unknown += 1
+            unknown[name] += 1
             continue
         of_activity[activity] = len(found)
         found.append(replace(call, group=resolved_group(events, call.group)))

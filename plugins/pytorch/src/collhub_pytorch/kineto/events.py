@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
 from array import array
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -13,27 +15,41 @@ from collhub_columns import Int64Array
 
 from collhub_pytorch.calls import (
     HOST_LIBRARIES,
+    ISSUER_NAMESPACES,
     ROOT_OR_PEER,
     Call,
     GroupSaid,
     call_of_args,
     call_of_shapes,
+    elements_of,
     group_of_args,
+    kind_of,
 )
 from collhub_pytorch.json_stream import JsonStream, Record
+from collhub_pytorch.kineto.idle import STREAMS_PER_DEVICE
 from collhub_pytorch.trace_files import TraceFile, opened
 from hub_core.model import InputError, Location
 
-_DEVICE_WORK = ("kernel", "gpu_memcpy", "gpu_memset")
-_HOST_CALLS = ("cuda_runtime", "cuda_driver", "hip_runtime", "runtime", "driver")
-_COMMUNICATION_KERNEL = re.compile(r"(nccl|rccl)", re.IGNORECASE)
-_ANNOTATED_CALL = re.compile(r"(?:nccl|gloo|mpi|ucc|xccl|hccl):")
+# Categories in lower case; files of 2021 capitalise them and call copies `Memcpy`.
+_KERNELS = ("kernel", "concurrent_kernel", "mtia_ccp_events")
+_MEMORY_WORK = ("gpu_memcpy", "gpu_memset", "memcpy", "memset")
+_OPERATORS = ("cpu_op", "operator")
+_RUNTIME = re.compile(r"(?:[a-z0-9]+_)?(?:runtime|driver)\Z")
+_COMMUNICATION_KERNEL = re.compile(r"nccl|rccl|hccl|mccl|oneccl", re.IGNORECASE)
+# Kernels by which runtimes communicate without a library: vLLM, torch's symmetric memory, NVSHMEM.
+_CUSTOM_COMMUNICATION = re.compile(
+    r"cross_device_reduce|(?:one|two)_shot_all_reduce|multimem_|mscclpp|msccl|nvshmem",
+    re.IGNORECASE,
+)
+# Memory engines of MTIA; its copies have the category of its kernels.
+_MEMORY_KERNEL = re.compile(r"(?:hip)?Mem(?:cpy|set)|dma")
+_ANNOTATED_CALL = re.compile(r"(?:nccl|rccl|gloo|mpi|ucc|xccl|hccl):")
 _BLOCKING = re.compile(r"(?:Stream|Device|Event|Ctx)Synchronize|Memcpy(?!.*Async)")
 _STATED_WAIT = "Stream Wait Event"
 _STREAM_WAIT = re.compile(r"StreamWaitEvent")
+# Annotations around several collectives, or about none.
+_NO_COLLECTIVES = (":coalesced", ":wait", ":init", ":end_coalescing", ":start_coalescing")
 _STEP = re.compile(r"ProfilerStep#([0-9]+)\Z")
-# A stream's number is unique on its device.
-_STREAMS_PER_DEVICE = 1 << 32
 
 
 @dataclass(slots=True)
@@ -65,7 +81,8 @@ class EventColumns:
 class Span:
     """A stretch of a host thread that says which communication is issued in it.
 
-    `is_of_host`: by a library that communicates from main memory, in which it then lasts so long.
+    `is_of_host`: by a library that communicates from main memory; the communication then lasts as
+    long as the span.
     """
 
     start: int
@@ -73,6 +90,14 @@ class Span:
     thread: int
     call: Call
     is_of_host: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class IssuerArgs:
+    """What an operator of torch.distributed states: elements of its inputs, and root or peer."""
+
+    sizes: frozenset[int]
+    target: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,11 +117,14 @@ class RankEvents:
 
     `device`: kernels and copies; `names` of their labels; `kernel_calls`: communications that
     kernels state themselves, by row of `device`, None where only the name tells that it is one.
+    `memory_names`, `communication_names`: names of device work that copies or sets memory, and of
+    kernels that communicate although nothing states their collective.
     `calls`: of the runtime, labels LAUNCH, BLOCK and STREAM_WAIT. `operators`: of the host, kept
-    where the job has no device. `spans` state communications on the host. `steps`: iterations by
-    number. `groups`: the ranks of groups by name, as far as calls list them; `threads`: numbers of
-    threads by name. `targets`: root or other side that an operator of torch.distributed states, by
-    its start. `waits`: of streams for streams.
+    where the job has no device; `issuers`: those of torch.distributed among them, by row. `spans`
+    state communications on the host; `unknown_calls`: annotations of a communication library that
+    name no known collective, counted by name. `steps`: iterations by number. `groups`: the ranks of
+    groups by name, as far as calls list them; `threads`: numbers of threads by name. `waits`: of
+    streams for streams.
     """
 
     file: str
@@ -111,14 +139,36 @@ class RankEvents:
     steps: dict[int, tuple[int, int]] = field(default_factory=dict)
     groups: dict[str, tuple[int, ...]] = field(default_factory=dict)
     threads: dict[str, int] = field(default_factory=dict)
-    targets: dict[int, int] = field(default_factory=dict)
+    issuers: dict[int, IssuerArgs] = field(default_factory=dict)
+    memory_names: set[str] = field(default_factory=set)
+    communication_names: set[str] = field(default_factory=set)
+    unknown_calls: dict[str, int] = field(default_factory=dict)
     waits: list[StreamWait] = field(default_factory=list)
 
     @property
     def world_size(self) -> int | None:
-        """Number of ranks of the job, where the file says it."""
-        found = self.header.get("distributedInfo", {}).get("world_size")
-        return None if found is None else int(found)
+        """Number of ranks of the job, where the file states it."""
+        return self.distributed_number("world_size")
+
+    def distributed_number(self, key: str) -> int | None:
+        """A number of `distributedInfo`, None where it is missing or negative (not initialised).
+
+        Raises `InputError` for other values.
+        """
+        value = self.distributed().get(key)
+        if value is None:
+            return None
+        try:
+            number = int(value)
+        except (TypeError, ValueError):
+            message = f"distributedInfo states {key} {value!r}, which is no number"
+            raise InputError(message, location=Location(self.file)) from None
+        return number if number >= 0 else None
+
+    def distributed(self) -> Record:
+        """`distributedInfo` of the file, empty where it has none."""
+        stated = self.header.get("distributedInfo")
+        return stated if isinstance(stated, dict) else {}
 
 
 LAUNCH, BLOCK, STREAM_WAIT = 0, 1, 2
@@ -136,41 +186,64 @@ def read_events(file: TraceFile, order: int) -> RankEvents:
         for record in stream.records("traceEvents"):
             if record.get("ph") == "X":
                 _take(events, record)
-    stated = events.header.get("distributedInfo", {}).get("rank")
-    events.rank = file.rank_or(None if stated is None else int(stated), order)
+    events.rank = file.rank_or(events.distributed_number("rank"), order)
     _check_not_empty(events)
     return events
 
 
 def _take(events: RankEvents, record: Record) -> None:
     """Keep an event if it matters. Raises `InputError` for one without what it needs."""
-    take = _TAKERS.get(record.get("cat", ""))
+    take = _taker_of(str(record.get("cat", "")))
     if take is None:
         return
+    name = str(record.get("name", ""))[:60]
+    if not isinstance(record.setdefault("args", {}), dict):
+        message = f"`args` of an event {name!r} of category {record['cat']} is not an object"
+        raise InputError(message, location=Location(events.file), cure="record the profile again")
     try:
         take(events, record)
-    except (KeyError, TypeError, ValueError, OverflowError) as error:
-        name = str(record.get("name", ""))[:60]
+    except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
         message = f"an event {name!r} of category {record['cat']} lacks {error}"
         raise InputError(message, location=Location(events.file)) from None
+
+
+@lru_cache(maxsize=64)
+def _taker_of(category: str) -> Callable[[RankEvents, Record], None] | None:
+    """How events of a category are kept, None for those that are not."""
+    name = category.lower()
+    return _TAKERS.get(name) or (_take_call if _RUNTIME.match(name) else None)
+
+
+def _take_kernel(events: RankEvents, record: Record) -> None:
+    name, args = str(record["name"]), record["args"]
+    if _COMMUNICATION_KERNEL.match(name) or "Collective name" in args:
+        events.kernel_calls[len(events.device.start)] = _stated_call(events, args)
+    elif _CUSTOM_COMMUNICATION.search(name):
+        events.communication_names.add(name)
+    elif _MEMORY_KERNEL.match(name):
+        events.memory_names.add(name)
+    _take_device(events, record)
+
+
+def _take_memory_work(events: RankEvents, record: Record) -> None:
+    events.memory_names.add(str(record["name"]))
+    _take_device(events, record)
 
 
 def _take_device(events: RankEvents, record: Record) -> None:
     if not events.device.start:
         # With a device, the work of the host is what it launches.
         events.operators = EventColumns()
-    name, args = str(record["name"]), record.get("args", {})
-    is_kernel = record["cat"] == "kernel"
-    if is_kernel and (_COMMUNICATION_KERNEL.match(name) or "Collective name" in args):
-        row = len(events.device.start)
-        events.kernel_calls[row] = _stated_call(events, args)
+        events.issuers.clear()
+    args = record["args"]
     stream = _stream(args, "stream")
+    name = str(record["name"])
     label = events.names.setdefault(name, len(events.names))
     events.device.add(record, stream, int(args.get("correlation", -1)), label)
 
 
 def _take_wait(events: RankEvents, record: Record) -> None:
-    args = record.get("args", {})
+    args = record["args"]
     before = int(args.get("wait_on_cuda_event_record_corr_id", -1))
     if record["name"] == _STATED_WAIT and before >= 0:
         after, awaited = int(args["correlation"]), _stream(args, "wait_on_stream")
@@ -179,7 +252,7 @@ def _take_wait(events: RankEvents, record: Record) -> None:
 
 def _stream(args: Mapping[str, Any], name: str) -> int:
     """A number for a stream that is unique among the devices."""
-    return int(args.get(name, -1)) + _STREAMS_PER_DEVICE * int(args.get("device", 0))
+    return int(args.get(name, -1)) + STREAMS_PER_DEVICE * int(args.get("device", 0))
 
 
 def _take_call(events: RankEvents, record: Record) -> None:
@@ -189,45 +262,60 @@ def _take_call(events: RankEvents, record: Record) -> None:
         kind = BLOCK
     elif _STREAM_WAIT.search(name):
         kind = STREAM_WAIT
-    correlation = int(record.get("args", {}).get("correlation", -1))
+    correlation = int(record["args"].get("correlation", -1))
     events.calls.add(record, _thread(events, record), correlation, kind)
 
 
 def _take_operator(events: RankEvents, record: Record) -> None:
-    args = record.get("args", {})
-    if record["name"] == "record_param_comms":
+    name, args = str(record["name"]), record["args"]
+    if name == "record_param_comms":
         call = _stated_call(events, args)
         if call is not None:
             _add_span(events, record, call)
+    elif _STEP.match(name) or _ANNOTATED_CALL.match(name):
+        # Files of 2021 have no category of their own for annotations.
+        _take_annotation(events, record)
     elif not events.device.start:
-        name = str(record["name"])
-        inputs = args.get("Concrete Inputs", ())
-        place = ROOT_OR_PEER.get(name.removeprefix("c10d::"), len(inputs))
-        if place < len(inputs) and str(inputs[place]).isdigit():
-            events.targets[round(record["ts"] * 1000)] = int(inputs[place])
+        if name.startswith(ISSUER_NAMESPACES) and kind_of(name) is not None:
+            events.issuers[len(events.operators.start)] = _issuer_args(name, args)
         label = events.names.setdefault(name, len(events.names))
         events.operators.add(record, _thread(events, record), -1, label)
 
 
+def _issuer_args(name: str, args: Mapping[str, Any]) -> IssuerArgs:
+    """The sizes of an operator's inputs; the place of root or peer depends on the operator."""
+    inputs = args.get("Concrete Inputs", ())
+    place = ROOT_OR_PEER.get(name.removeprefix("c10d::"), len(inputs))
+    is_stated = place < len(inputs) and str(inputs[place]).isdigit()
+    sizes = frozenset(elements_of(shape) for shape in _shapes(args) if shape)
+    return IssuerArgs(sizes, int(inputs[place]) if is_stated else -1)
+
+
 def _take_annotation(events: RankEvents, record: Record) -> None:
-    name, args = str(record["name"]), record.get("args", {})
+    name, args = str(record["name"]), record["args"]
     if step := _STEP.match(name):
         start = round(record["ts"] * 1000)
         events.steps[int(step[1])] = (start, start + round(record["dur"] * 1000))
     elif _ANNOTATED_CALL.match(name):
-        shapes = args.get("Input Dims") or []
         call = _stated_call(events, args)
-        call = call or call_of_shapes(name, shapes, args.get("Input type") or [])
+        call = call or call_of_shapes(name, _shapes(args), args.get("Input type") or [])
         if call is not None:
-            is_of_host = name.startswith(HOST_LIBRARIES)
-            _add_span(events, record, call, is_of_host)
+            _add_span(events, record, call, name.startswith(HOST_LIBRARIES))
+        elif not name.endswith(_NO_COLLECTIVES):
+            events.unknown_calls[name] = events.unknown_calls.get(name, 0) + 1
+
+
+def _shapes(args: Mapping[str, Any]) -> list[Any]:
+    """The shapes of an operator's inputs; files of 2021 spell the key differently."""
+    shapes = args.get("Input Dims") or args.get("Input dims") or []
+    return list(json.loads(shapes) if isinstance(shapes, str) else shapes)
 
 
 _TAKERS: Mapping[str, Callable[[RankEvents, Record], None]] = {
-    **dict.fromkeys(_DEVICE_WORK, _take_device),
-    **dict.fromkeys(_HOST_CALLS, _take_call),
+    **dict.fromkeys(_KERNELS, _take_kernel),
+    **dict.fromkeys(_MEMORY_WORK, _take_memory_work),
+    **dict.fromkeys(_OPERATORS, _take_operator),
     "cuda_sync": _take_wait,
-    "cpu_op": _take_operator,
     "user_annotation": _take_annotation,
 }
 
@@ -258,9 +346,13 @@ def _stated_call(events: RankEvents, args: Mapping[str, Any]) -> Call | None:
 
 def _configured(events: RankEvents, name: str) -> tuple[int, ...] | None:
     """The ranks that the head of the file gives a group."""
-    groups = events.header.get("distributedInfo", {}).get("pg_config", [])
-    found = [one.get("ranks") for one in groups if str(one.get("pg_name")) == name]
-    return tuple(found[0]) if found and found[0] else None
+    groups = events.distributed().get("pg_config")
+    for one in groups if isinstance(groups, list) else []:
+        ranks = one.get("ranks") if isinstance(one, dict) and str(one.get("pg_name")) == name else 0
+        # Newer files cut long lists as text.
+        if ranks and isinstance(ranks, list):
+            return tuple(map(int, ranks))
+    return None
 
 
 def _thread(events: RankEvents, record: Record) -> int:

@@ -47,9 +47,13 @@ class _Builder:
         return int(min(firsts, default=0))
 
     def built(self) -> RankNodes:
-        """All nodes: at equal times points come first, for activities start after their issue."""
+        """All nodes: at equal times points come first, for activities start after their issue.
+
+        Collectives of the host are placed at their issue: that is the order common to all ranks.
+        """
         profile = self._profile
-        times = np.concatenate([profile.time, profile.start])
+        begins = profile.time[profile.issue] if profile.is_on_host else profile.start
+        times = np.concatenate([profile.time, begins])
         is_activity = np.arange(len(times)) >= len(profile.time)
         previous, moment = 0, self._first
         for entry in np.lexsort((is_activity, times)).tolist():
@@ -113,8 +117,12 @@ class _Builder:
         label = int(profile.label[activity])
         name = label + len(PASSING_TIME) if label >= 0 else NONE
         duration = int(profile.end[activity] - profile.start[activity])
+        if profile.is_recorded is not None and not profile.is_recorded[activity]:
+            duration = NONE
         call = int(profile.call[activity])
-        row = self._nodes.add(name, duration, on_host=profile.is_on_host, call=call)
+        # A collective occupies the network, not the host, whichever thread runs it.
+        is_on_host = profile.is_on_host and call < 0
+        row = self._nodes.add(name, duration, on_host=is_on_host, call=call)
         self._row_of_activity[activity] = row
         return row
 

@@ -1,117 +1,259 @@
-"""Profiles without a device: collectives of gloo and the operators of the host around them."""
+"""Profiles without a device: collectives of gloo, mpi and ucc, and the operators around them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from collhub_columns import BoolArray, Int64Array
 
-from collhub_pytorch.calls import aimed, kind_of
+from collhub_pytorch.calls import ISSUER_NAMESPACES, Call, aimed, kind_of
 from collhub_pytorch.kineto.activities import RankProfile
-from collhub_pytorch.kineto.events import RankEvents, Span, resolved_group
+from collhub_pytorch.kineto.events import IssuerArgs, RankEvents, Span, resolved_group
+from collhub_pytorch.kineto.issuers import Issuer, assign_spans
+from hub_core.model import InputError, Location
 
-# The operator that issues a collective: `c10d::allreduce_`.
-_ISSUER = "c10d::"
+_NO_ARGS = IssuerArgs(frozenset(), -1)
 
 
 def host_profile(events: RankEvents, window: tuple[int, int] | None) -> RankProfile:
     """The profile of a rank whose collectives run on the host.
 
-    Its points are the begins and ends of the outermost operators of the threads that issue
-    collectives. That an operator waits for a collective which ended while the host was idle, or
-    within a `c10d` operator, is assumed: files do not say it.
+    Its points are the begins and ends of operators of the threads that issue collectives. An
+    operator that contains one of torch.distributed is replaced by the operators in it; the rest of
+    its time counts as idle. That the host waits for a collective which ended while the host was
+    idle, or within an operator of torch.distributed, is assumed: files do not state it.
+
+    Collectives of libraries of a device (nccl) have no recorded times without its kernels: their
+    durations are unknown, and nothing waits for them. Raises `InputError` for collectives of the
+    host without an operator that issued them.
     """
-    names = list(events.names)
-    outermost = _outermost(events, names)
-    begin, spans = _issued(events, outermost, names)
+    operators = _Operators.of(events)
+    issued = _issued_calls(events, operators, window)
+    visible = operators.visible_rows()
+    begin = operators.start[visible]
     if window is not None:
-        start = events.operators.column("start")[outermost]
-        outermost = outermost[(start >= window[0]) & (start < window[1])]
-        is_kept = (begin >= window[0]) & (begin < window[1])
-        begin, spans = begin[is_kept], [spans[one] for one in np.flatnonzero(is_kept)]
-    end = np.array([one.end for one in spans], np.int64)
-    time, work = _points(events, outermost)
+        visible = visible[(begin >= window[0]) & (begin < window[1])]
+    issue_time = np.array([one.issue_time for one in issued], np.int64)
+    start = np.array([one.span.start for one in issued], np.int64)
+    is_recorded = np.array([one.span.is_of_host for one in issued], np.bool_)
+    end = np.where(is_recorded, np.array([one.span.end for one in issued], np.int64), start)
+    time, work = _points(operators, visible, issue_time)
+    may_wait = _may_wait(work, operators.names)
     return RankProfile(
         events.file,
         events.rank,
         events.world_size,
-        names,
-        [replace(one.call, group=resolved_group(events, one.call.group)) for one in spans],
-        np.array([one.start for one in spans], np.int64),
+        operators.names,
+        [one.call(events) for one in issued],
+        start,
         end,
-        # What runs in the pool of a group's threads waits for nothing but its issue.
-        np.arange(len(spans)),
-        np.full(len(spans), -1, np.int64),
-        np.arange(len(spans)),
-        np.searchsorted(time, begin, "left"),
+        # The threads of a library run collectives independently of one another.
+        np.arange(len(issued)),
+        np.full(len(issued), -1, np.int64),
+        np.arange(len(issued)),
+        np.searchsorted(time, issue_time, "left"),
         time,
-        _awaited(time, _may_wait(work, names), end, begin),
+        _awaited(time, may_wait, np.where(is_recorded, end, -1), issue_time),
         work,
         is_on_host=True,
+        is_recorded=is_recorded,
     )
 
 
-def _outermost(events: RankEvents, names: Sequence[str]) -> Int64Array:
-    """Operators that lie in no other, by start, of the threads that issue collectives."""
-    start, label = events.operators.column("start"), events.operators.column("label")
-    end, thread = start + events.operators.column("duration"), events.operators.column("place")
-    is_issuer = np.array([name.startswith(_ISSUER) for name in names], np.bool_)[label]
-    is_wanted = np.isin(thread, thread[is_issuer])
-    order = np.lexsort((-end, start, thread))
-    found = []
-    last_thread, last_end = -1, 0
-    for row in order[is_wanted[order]].tolist():
-        if thread[row] != last_thread or start[row] >= last_end:
-            found.append(row)
-            last_thread, last_end = int(thread[row]), int(end[row])
-    kept = np.array(found, np.int64)
-    return kept[np.argsort(start[kept], kind="stable")]
+@dataclass(frozen=True, slots=True)
+class _IssuedCall:
+    """A collective, the time at which it was issued, and the root or other side, -1 if unknown."""
+
+    span: Span
+    issue_time: int
+    target: int = -1
+
+    def call(self, events: RankEvents) -> Call:
+        """The communication with its group; a library of the host has the root from its issuer."""
+        call = replace(self.span.call, group=resolved_group(events, self.span.call.group))
+        return aimed(call, self.target) if self.span.is_of_host else call
 
 
-def _issued(
-    events: RankEvents, outermost: Int64Array, names: Sequence[str]
-) -> tuple[Int64Array, list[Span]]:
-    """When each collective is issued, and the collectives by start.
+@dataclass(frozen=True, slots=True, eq=False)
+class _Operators:
+    """The operators of all threads, by thread and start, enclosing ones first; int64[operators].
 
-    The k-th of a kind is issued by the k-th operator of that kind.
+    `row`: in the columns of the events; `parent`: the operator around each, -1 for none;
+    `has_issuer`: it contains an operator of torch.distributed; `is_on_issuing_thread`.
     """
-    label = events.operators.column("label")
-    start = events.operators.column("start")
-    waiting: dict[object, list[Span]] = {}
-    for span in sorted(events.spans, key=lambda one: -one.start):
-        waiting.setdefault((span.call.kind, span.call.collective), []).append(span)
-    found = []
-    for row in outermost.tolist():
-        name = names[label[row]]
-        kind = kind_of(name) if name.startswith(_ISSUER) else None
-        if kind is not None and waiting.get(kind):
-            span = waiting[kind].pop()
-            call = aimed(span.call, events.targets.get(int(start[row]), -1))
-            found.append((int(start[row]), replace(span, call=call)))
-    found.sort(key=lambda pair: pair[1].start)
-    begin = np.array([issued_at for issued_at, _ in found], np.int64)
-    return begin, [span for _, span in found]
+
+    names: Sequence[str]
+    row: Int64Array
+    start: Int64Array
+    end: Int64Array
+    thread: Int64Array
+    label: Int64Array
+    parent: Int64Array
+    has_issuer: BoolArray
+    is_on_issuing_thread: BoolArray
+
+    @classmethod
+    def of(cls, events: RankEvents) -> _Operators:
+        """The operators of a file."""
+        columns = events.operators
+        names = list(events.names)
+        start, thread = columns.column("start"), columns.column("place")
+        end, label = start + columns.column("duration"), columns.column("label")
+        order = np.lexsort((-end, start, thread))
+        start, end, thread, label = start[order], end[order], thread[order], label[order]
+        parent = _parents(start, end, thread)
+        is_issuer = np.array([name.startswith(ISSUER_NAMESPACES) for name in names], np.bool_)[
+            label
+        ]
+        has_issuer = np.zeros(len(order), np.bool_)
+        # Children follow their parents.
+        for child in range(len(order) - 1, -1, -1):
+            if parent[child] >= 0 and (is_issuer[child] or has_issuer[child]):
+                has_issuer[parent[child]] = True
+        on_issuing = np.isin(thread, thread[is_issuer])
+        return cls(names, order, start, end, thread, label, parent, has_issuer, on_issuing)
+
+    def visible_rows(self) -> Int64Array:
+        """The operators that the host is seen to work in: outermost ones, and those within others
+        that contain an operator of torch.distributed, by start."""
+        is_open = np.zeros(len(self.row), np.bool_)
+        for one in range(len(self.row)):
+            around = self.parent[one]
+            is_open[one] = around < 0 or (is_open[around] and self.has_issuer[around])
+        rows = np.flatnonzero(is_open & ~self.has_issuer & self.is_on_issuing_thread)
+        return rows[np.argsort(self.start[rows], kind="stable")]
+
+    def issuers(self, events: RankEvents) -> list[Issuer]:
+        """The operators that issue collectives and messages."""
+        issuers = []
+        for one in np.flatnonzero(np.isin(self.row, list(events.issuers))).tolist():
+            args = events.issuers.get(int(self.row[one]), _NO_ARGS)
+            kind = kind_of(self.names[self.label[one]])
+            if kind is not None:
+                issuers.append(
+                    Issuer(
+                        int(self.start[one]),
+                        int(self.end[one]),
+                        int(self.thread[one]),
+                        kind,
+                        args.sizes,
+                        args.target,
+                        self._encloses_kind(one, kind),
+                    )
+                )
+        return issuers
+
+    def _encloses_kind(self, one: int, kind: object) -> bool:
+        """Whether an operator of the kind lies within this one."""
+        inner = one + 1
+        while self.has_issuer[one] and inner < len(self.row) and self._is_within(inner, one):
+            name = self.names[self.label[inner]]
+            if name.startswith(ISSUER_NAMESPACES) and kind_of(name) == kind:
+                return True
+            inner += 1
+        return False
+
+    def _is_within(self, inner: int, outer: int) -> bool:
+        is_same_thread = self.thread[inner] == self.thread[outer]
+        return bool(is_same_thread and self.end[inner] <= self.end[outer])
 
 
-def _points(events: RankEvents, outermost: Int64Array) -> tuple[Int64Array, Int64Array]:
-    """Times of begins and ends of operators, and what was done before each: idle is -1."""
-    start = events.operators.column("start")[outermost]
-    end = start + events.operators.column("duration")[outermost]
-    time = np.concatenate([start, end])
-    work = np.concatenate(
-        [np.full(len(outermost), -1), events.operators.column("label")[outermost]]
+def _parents(start: Int64Array, end: Int64Array, thread: Int64Array) -> Int64Array:
+    """For every operator the one around it on its thread, -1 for outermost ones."""
+    parent = np.full(len(start), -1, np.int64)
+    around: list[int] = []
+    for one in range(len(start)):
+        while around and (thread[around[-1]] != thread[one] or end[around[-1]] <= start[one]):
+            around.pop()
+        if around:
+            parent[one] = around[-1]
+        around.append(one)
+    return parent
+
+
+def _issued_calls(
+    events: RankEvents, operators: _Operators, window: tuple[int, int] | None
+) -> list[_IssuedCall]:
+    """The collectives that were issued within the window, in the order in which they were.
+
+    All ranks issue them in the same order; the threads of a library may start them in another one.
+    Raises `InputError` for those that no operator issued.
+    """
+    of_host = [span for span in events.spans if span.is_of_host]
+    issuers = operators.issuers(events)
+    calls, orphans = [], []
+    for span, issuer in zip(of_host, assign_spans(of_host, issuers), strict=True):
+        if issuer >= 0:
+            calls.append(_IssuedCall(span, issuers[issuer].start, issuers[issuer].target))
+        elif window is None or window[0] <= span.start < window[1]:
+            orphans.append(span)
+    if orphans:
+        raise _without_issuer(events, orphans, len(of_host))
+    calls += [_IssuedCall(span, span.start) for span in _device_library_spans(events)]
+    if window is not None:
+        calls = [one for one in calls if window[0] <= one.issue_time < window[1]]
+    return sorted(calls, key=lambda one: one.issue_time)
+
+
+def _device_library_spans(events: RankEvents) -> list[Span]:
+    """One span for each collective of a library of a device: of nested ones the most complete."""
+    spans = [span for span in events.spans if not span.is_of_host]
+    spans.sort(key=lambda one: (one.thread, one.start, -one.end))
+    found: list[Span] = []
+    thread, end = -1, 0
+    for span in spans:
+        if span.thread != thread or span.start >= end:
+            found.append(span)
+            thread, end = span.thread, span.end
+        elif span.call.group.name and not found[-1].call.group.name:
+            found[-1] = span
+    return found
+
+
+def _without_issuer(events: RankEvents, orphans: Sequence[Span], count: int) -> InputError:
+    first = min(orphans, key=lambda one: one.start)
+    message = (
+        f"{len(orphans)} of {count} collectives have no operator of torch.distributed that issued"
+        f" them, the first a {first.call.name} at {first.start / 1000:.3f} us"
     )
-    # An end before the begin of the next operator at the same time.
-    order = np.lexsort((work < 0, time))
-    return time[order], work[order]
+    cure = (
+        "record a profile that begins before the first collective is issued,"
+        " or read one iteration with -O step=N"
+    )
+    return InputError(message, location=Location(events.file), cure=cure, code="no-issuer")
+
+
+def _points(
+    operators: _Operators, visible: Int64Array, issue_times: Int64Array
+) -> tuple[Int64Array, Int64Array]:
+    """Times of begins and ends of operators, and the work of the host before each: idle is -1.
+
+    `issue_times` are points too, where a collective is issued by an operator that is not visible.
+    """
+    start, end = operators.start[visible], operators.end[visible]
+    extra = np.setdiff1d(issue_times, start)
+    time = np.concatenate([end, start, extra])
+    # Ends come before begins at the same time.
+    order = np.lexsort((np.arange(len(time)) >= len(end), time))
+    work = np.full(len(time), -1, np.int64)
+    active: list[int] = []
+    for place, entry in enumerate(order.tolist()):
+        if active:
+            work[place] = operators.label[visible[active[-1]]]
+        if entry < len(end):
+            if entry in active:
+                active.remove(entry)
+        elif entry < 2 * len(end) and end[entry - len(end)] > time[entry]:
+            active.append(entry - len(end))
+    return time[order], work
 
 
 def _may_wait(work: Int64Array, names: Sequence[str]) -> BoolArray:
     """Whether the host may have waited for a collective before each point."""
-    is_issuer = np.array([name.startswith(_ISSUER) for name in names], np.bool_)
-    found: BoolArray = (work < 0) | is_issuer[work]
+    is_issuer = np.array([*(name.startswith(ISSUER_NAMESPACES) for name in names), True], np.bool_)
+    found: BoolArray = is_issuer[work]
     return found
 
 
@@ -120,12 +262,13 @@ def _awaited(
 ) -> Int64Array:
     """For every point the collective for which the host waited before it, or -1.
 
-    It is the last to end between the point and the one before, and was issued before that.
+    It is the last to end between the point and the one before, and was issued before that. Ends of
+    -1 are unknown.
     """
     found = np.full(len(time), -1, np.int64)
     place = np.searchsorted(time, ends, "left")
     for span in np.argsort(ends, kind="stable").tolist():
         point = int(place[span])
-        if point < len(time) and may_wait[point] and begin[span] < time[point]:
+        if ends[span] >= 0 and point < len(time) and may_wait[point] and begin[span] < time[point]:
             found[point] = span
     return found

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 from collhub_columns import Int64Array
 
-from collhub_pytorch.analysis import fitted_clocks, matched, measured_timeline
-from collhub_pytorch.job import joined
+from collhub_pytorch.analysis import fitted_clocks, has_times, matched, measured_timeline
+from collhub_pytorch.job import has_device, joined
 from collhub_pytorch.kineto.device import device_profile
 from collhub_pytorch.kineto.events import RankEvents, read_events
 from collhub_pytorch.kineto.graph import nodes_of
 from collhub_pytorch.kineto.host import host_profile
+from collhub_pytorch.kineto.idle import KERNEL_DELAY_NS
 from collhub_pytorch.options import ProfileOptions
-from collhub_pytorch.rank_nodes import RankNodes
+from collhub_pytorch.rank_nodes import RankFacts, RankNodes
 from collhub_pytorch.trace_files import TraceFile, files_of
 from hub_core.model import (
     Diagnostic,
@@ -56,13 +57,16 @@ def read(source: Source, options: ProfileOptions) -> Workload:
 def workload_of(
     files: Sequence[TraceFile], options: ProfileOptions, provenance: Provenance
 ) -> Workload:
-    """The workload of these files; one is in memory at a time, and of it what matters."""
-    parts = [_rank_nodes(file, order, options.step) for order, file in enumerate(files)]
-    lines: list[JsonValue] = [line for part in parts for line in part.notes]
+    """The workload of these files, one of which is in memory at a time.
+
+    Clocks are aligned where the files record the times of their collectives.
+    """
+    parts = [_rank_nodes(file, order, options) for order, file in enumerate(files)]
+    lines: list[JsonValue] = [*_fact_lines(parts)]
     assumptions: list[JsonValue] = list(ASSUMPTIONS)
     said: dict[str, JsonValue] = {"assumptions": assumptions, "notes": lines}
     workload = joined(parts, options, provenance, said)
-    return _with_one_clock(workload, parts, options)
+    return _with_one_clock(workload, options)
 
 
 def notes(workload: Workload) -> list[str]:
@@ -85,23 +89,72 @@ def notes(workload: Workload) -> list[str]:
     return found
 
 
-def _rank_nodes(file: TraceFile, order: int, step: int | None) -> RankNodes:
+def _rank_nodes(file: TraceFile, order: int, options: ProfileOptions) -> RankNodes:
     events = read_events(file, order)
-    window = None if step is None else _window(events, step)
-    if not events.device.start:
-        return nodes_of(host_profile(events, window))
-    profile = device_profile(events, window)
+    window = None if options.step is None else _window(events, options.step)
+    has_device = bool(events.device.start)
+    if has_device:
+        delay_ns = KERNEL_DELAY_NS * options.kernel_delay_factor
+        profile = device_profile(events, window, delay_ns)
+    else:
+        profile = host_profile(events, window)
     nodes = nodes_of(profile)
-    lines = {
-        "kernels of communication are taken for computation: nothing tells what they do": (
-            profile.unknown
-        ),
-        "collectives of the host, beside its device, are left out": (
-            sum(span.is_of_host for span in events.spans)
-        ),
-    }
-    nodes.notes += [f"{file.name}: {count} {line}" for line, count in lines.items() if count]
+    is_recorded = profile.is_recorded
+    nodes.facts = RankFacts(
+        has_device,
+        profile.unknown,
+        0 if is_recorded is None else int((~is_recorded).sum()),
+        sum(span.is_of_host for span in events.spans) if has_device else 0,
+        events.unknown_calls,
+        profile.memory_names,
+        profile.communication_names,
+        profile.idle if has_device else None,
+    )
     return nodes
+
+
+def _fact_lines(parts: Sequence[RankNodes]) -> list[str]:
+    """Notes on the files: what is counted how, and which data they lack."""
+    facts = [(part.rank, part.facts) for part in parts]
+    lines = [
+        _counted_line(
+            "kernels of communication count as communication of an unknown collective",
+            {rank: fact.unknown_kernels for rank, fact in facts},
+        ),
+        _counted_line(
+            "collectives of the host, next to its device, are left out",
+            {rank: fact.left_out for rank, fact in facts},
+        ),
+        _counted_line(
+            "annotations of communication name no known collective and are left out",
+            {rank: sum(fact.unknown_calls.values()) for rank, fact in facts},
+        ),
+        _counted_line(
+            "collectives have no kernels in the profile: their times, waiting, overlap and idle "
+            "time are not recorded; profile with ProfilerActivity.CUDA (XPU, MTIA) as well",
+            {rank: fact.unrecorded for rank, fact in facts},
+        ),
+    ]
+    silent = [part.rank for part in parts if not part.calls]
+    if silent:
+        lines.append(f"{_ranks_text(silent)}: no collectives are recorded")
+    hosts = [rank for rank, fact in facts if not fact.has_device]
+    if hosts:
+        missing = "overlap, idle time of streams and memory copies"
+        lines.append(
+            f"{_ranks_text(hosts)}: no work of a device is recorded: {missing} are missing"
+        )
+    return [line for line in lines if line]
+
+
+def _counted_line(text: str, counts: Mapping[int, int]) -> str:
+    """`ranks 0-1: 5 TEXT` for the ranks with a count, empty without."""
+    ranks = [rank for rank, count in counts.items() if count]
+    return f"{_ranks_text(ranks)}: {sum(counts.values())} {text}" if ranks else ""
+
+
+def _ranks_text(ranks: Sequence[int]) -> str:
+    return f"{'rank' if len(ranks) == 1 else 'ranks'} {format_ranks(sorted(ranks))}"
 
 
 def _window(events: RankEvents, step: int) -> tuple[int, int]:
@@ -114,15 +167,13 @@ def _window(events: RankEvents, step: int) -> tuple[int, int]:
     raise InputError(message, location=place, cure="name another step", code="step")
 
 
-def _with_one_clock(
-    workload: Workload, parts: Sequence[RankNodes], options: ProfileOptions
-) -> Workload:
+def _with_one_clock(workload: Workload, options: ProfileOptions) -> Workload:
     """The workload with time 0 at the earliest begin of a rank, by clocks that agree."""
     meetings = matched(workload)
     bases = np.array(workload.nodes.duration_ns[workload.nodes.rank_indptr[:-1]])
     offsets = np.zeros(workload.num_ranks, np.int64)
     said: dict[str, JsonValue] = dict(workload.extensions["pytorch"])  # type: ignore[arg-type]
-    if options.clocks == "align" and workload.num_ranks > 1:
+    if options.clocks == "align" and workload.num_ranks > 1 and has_times(workload):
         # Ranks that are assumed have the clock of the file that they are taken from.
         most_ns = _most_residual_ns(workload, options)
         fit = fitted_clocks(workload, measured_timeline(workload), meetings, most_ns)
@@ -146,5 +197,5 @@ def _most_residual_ns(workload: Workload, options: ProfileOptions) -> float:
     if options.clock_residual is not None:
         return options.clock_residual * 1e9
     # The ranks of a device end with its network; threads of the host end when they get a core.
-    is_on_host = bool(workload.nodes.on_host.all())
-    return _HOST_RESIDUAL_NS if is_on_host else _DEVICE_RESIDUAL_NS
+    is_on_device = any(has_device(workload, rank) for rank in range(workload.num_ranks))
+    return _DEVICE_RESIDUAL_NS if is_on_device else _HOST_RESIDUAL_NS

@@ -1,0 +1,54 @@
+"""Idle time of the streams of a device, as HolisticTraceAnalysis breaks it down.
+
+Source: `get_idle_time_breakdown` of facebookresearch/HolisticTraceAnalysis. A gap between two
+consecutive kernels or copies of a stream is
+
+- host wait, if the second one was launched after the first one ended: nothing was queued;
+- kernel wait, if it was queued and the gap is below the usual delay between two kernels;
+- other: it was queued and waited longer, for another stream as a rule.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from collhub_columns import Int64Array
+
+# HolisticTraceAnalysis' delay between consecutive kernels; an option multiplies it.
+KERNEL_DELAY_NS = 30
+# A stream's number is unique on its device: streams are numbered device * this + stream.
+STREAMS_PER_DEVICE = 1 << 32
+
+
+@dataclass(frozen=True, slots=True)
+class StreamIdle:
+    """Idle time of one stream in ns, from its first start to its last end."""
+
+    stream: int
+    host_wait_ns: int
+    kernel_wait_ns: int
+    other_ns: int
+
+
+def idle_by_stream(
+    start: Int64Array,
+    end: Int64Array,
+    stream: Int64Array,
+    issued_at: Int64Array,
+    kernel_delay_ns: float,
+) -> tuple[StreamIdle, ...]:
+    """The idle time of every stream; columns int64[activities] by start, times in ns.
+
+    `issued_at`: when each was launched, -1 where the launch is not recorded.
+    """
+    found = []
+    for number in np.unique(stream).tolist():
+        rows = np.flatnonzero(stream == number)
+        ready = end[rows[:-1]]
+        gap = np.maximum(start[rows[1:]] - ready, 0)
+        is_host_wait = issued_at[rows[1:]] > ready
+        is_kernel_wait = ~is_host_wait & (gap < kernel_delay_ns)
+        sums = [gap[is_host_wait], gap[is_kernel_wait], gap[~is_host_wait & ~is_kernel_wait]]
+        found.append(StreamIdle(number, *(int(one.sum()) for one in sums)))
+    return tuple(found)

@@ -1,0 +1,142 @@
+"""Which operator of torch.distributed issued each collective of a library of the host.
+
+gloo, mpi and ucc run a collective in a thread of their own and mark it with an annotation; the
+profile does not link the annotation to the operator (`c10d::allreduce_`) that issued it. Each
+library starts the collectives in the order in which they are issued, so that the annotations, in
+the order of their starts, are assigned to the first free operator that fits:
+
+1. the innermost operator of the same kind that encloses the start on the same thread (messages);
+2. of the same kind with an input of as many elements, issued before the start;
+3. of the same kind, issued before the start;
+4. as 2 and 3, for a kind by which the library implements the operator (gloo's reduce-scatter is an
+   all-reduce of the input).
+
+An operator that encloses another one of its kind only passes the call on; it is considered last.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass
+
+from collhub_pytorch.calls import element_bytes
+from collhub_pytorch.kineto.events import Span
+from hub_core.model import JobCollective, NodeKind
+
+Kind = tuple[NodeKind, int]
+_ALL_REDUCE: Kind = (NodeKind.COLLECTIVE, int(JobCollective.ALL_REDUCE))
+# Kinds of annotations that implement an operator of another kind.
+_IMPLEMENTED_BY: dict[Kind, Kind] = {
+    (NodeKind.COLLECTIVE, int(JobCollective.REDUCE_SCATTER)): _ALL_REDUCE,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Issuer:
+    """An operator of torch.distributed on the host; times in ns of the clock of its file.
+
+    `sizes`: elements of each of its inputs, empty where the profile has no shapes. `target`: the
+    root or the other side, -1 if unknown. `is_wrapper`: it encloses an operator of its kind.
+    """
+
+    start: int
+    end: int
+    thread: int
+    kind: Kind
+    sizes: frozenset[int] = frozenset()
+    target: int = -1
+    is_wrapper: bool = False
+
+
+def assign_spans(spans: Sequence[Span], issuers: Sequence[Issuer]) -> list[int]:
+    """For every span the index of its issuer, -1 where none fits. Cost: sorting both."""
+    return _Assignment(spans, issuers).run()
+
+
+class _Assignment:
+    """The spans by start and the operators by start; each operator is assigned once."""
+
+    def __init__(self, spans: Sequence[Span], issuers: Sequence[Issuer]) -> None:
+        self._spans = spans
+        self._issuers = issuers
+        self._by_start = sorted(range(len(issuers)), key=lambda one: issuers[one].start)
+        self._issuer_of = [-1] * len(spans)
+        self._is_free = [True] * len(issuers)
+
+    def run(self) -> list[int]:
+        """The index of the issuer of each span, -1 for none."""
+        self._assign_enclosing()
+        plain = [one for one in self._by_start if not self._issuers[one].is_wrapper]
+        for candidates in (plain, self._by_start):
+            self._assign_in_order(candidates, _sized_keys, _sized_key)
+            self._assign_in_order(candidates, _kind_keys, _kind_key)
+            self._assign_in_order(candidates, _implementing_keys, _kind_key)
+        return self._issuer_of
+
+    def _assign_enclosing(self) -> None:
+        """Assign the spans that start within an operator of their thread to the innermost one."""
+        on_thread: dict[tuple[int, Kind], list[int]] = {}
+        for one in self._by_start:
+            issuer = self._issuers[one]
+            on_thread.setdefault((issuer.thread, issuer.kind), []).append(one)
+        for span in self._unassigned():
+            start = self._spans[span].start
+            candidates = on_thread.get((self._spans[span].thread, _kind_key(self._spans[span])), [])
+            place = bisect_right(candidates, start, key=lambda one: self._issuers[one].start)
+            for one in reversed(candidates[:place]):
+                if self._is_free[one] and self._issuers[one].end >= start:
+                    self._take(span, one)
+                    break
+
+    def _assign_in_order(
+        self,
+        candidates: Sequence[int],
+        keys: Callable[[Issuer], Iterable[Hashable]],
+        key: Callable[[Span], Hashable],
+    ) -> None:
+        """Assign each span to the first free candidate with its key that was issued before it."""
+        queues: dict[Hashable, list[int]] = {}
+        for one in reversed(candidates):
+            for name in keys(self._issuers[one]):
+                queues.setdefault(name, []).append(one)
+        for span in self._unassigned():
+            queue = queues.get(key(self._spans[span]), [])
+            while queue and not self._is_free[queue[-1]]:
+                queue.pop()
+            if queue and self._issuers[queue[-1]].start <= self._spans[span].start:
+                self._take(span, queue.pop())
+
+    def _unassigned(self) -> list[int]:
+        """The spans without an issuer, by start."""
+        spans = [one for one, issuer in enumerate(self._issuer_of) if issuer < 0]
+        return sorted(spans, key=lambda one: self._spans[one].start)
+
+    def _take(self, span: int, issuer: int) -> None:
+        self._issuer_of[span] = issuer
+        self._is_free[issuer] = False
+
+
+def _kind_key(span: Span) -> Kind:
+    return span.call.kind, span.call.collective
+
+
+def _sized_key(span: Span) -> Hashable:
+    size = element_bytes(span.call.dtype)
+    return _kind_key(span), span.call.bytes // size if size > 0 else -1
+
+
+def _kind_keys(issuer: Issuer) -> Iterable[Hashable]:
+    return [issuer.kind]
+
+
+def _sized_keys(issuer: Issuer) -> Iterable[Hashable]:
+    keys = [(issuer.kind, size) for size in issuer.sizes]
+    if issuer.kind in _IMPLEMENTED_BY and issuer.sizes:
+        # The implementation gets the input, which is the larger side.
+        keys.append((_IMPLEMENTED_BY[issuer.kind], max(issuer.sizes)))
+    return keys
+
+
+def _implementing_keys(issuer: Issuer) -> Iterable[Hashable]:
+    return [_IMPLEMENTED_BY[issuer.kind]] if issuer.kind in _IMPLEMENTED_BY else []
