@@ -67,6 +67,54 @@ def copied(source: Json, target: Json, **other: object) -> Json:
     return {"name": "copy", "src_buff": [source], "dst_buff": [target], **other}
 
 
+def by_port(name: str, channels: list[int], **other: object) -> Json:
+    """A synchronisation on port channels, by their positions in the thread block."""
+    return {"name": name, "channel_type": "port", "channel_ids": channels, **other}
+
+
+def port_put(name: str, source: Json, index: int = 0, channel: int = 0) -> Json:
+    """A put through a port channel into the output of the other rank."""
+    target = {"buffer_id": 0, "index": index, "size": source["size"]}
+    return by_port(name, [channel], src_buff=[source], dst_buff=[target])
+
+
+def sent_by_proxy(*ops: Json, collective: str = "sendrecv") -> Json:
+    """Two ranks that exchange a chunk by their proxies; `ops` follow the handshake.
+
+    Every rank has two port channels to the other one, and one thread block.
+    """
+    handshake = [by_port("signal", [0]), by_port("wait", [0]), NOP]
+    gpus = []
+    for rank in range(2):
+        block = {
+            "id": 0,
+            "channels": [{"channel_type": "port", "channel_ids": [0, 1]}],
+            "remote_buffer_refs": [{"access_channel_type": "port", "remote_buffer_ids": [0]}],
+            "ops": [*handshake, *ops],
+        }
+        remote = {"rank": 1 - rank, "type": "o", "access_channel_types": ["port"]}
+        gpu = {
+            "id": rank,
+            "input_chunks": 1,
+            "output_chunks": 1,
+            "scratch_chunks": 2,
+            "channels": [{"channel_type": "port", "connected_to": [1 - rank, 1 - rank]}],
+            "remote_buffers": [remote],
+            "semaphores": [],
+            "threadblocks": [block],
+        }
+        gpus.append(gpu)
+    return copy.deepcopy(
+        {
+            "name": "p",
+            "collective": collective,
+            "protocol": "Simple",
+            "inplace": False,
+            "gpus": gpus,
+        }
+    )
+
+
 def ring(num_ranks: int) -> Json:
     """An all-reduce in place around a ring, staged, with a handshake; blocks of few operations."""
     return {

@@ -28,7 +28,7 @@ _PACKETS = {
     "respkt": (1, 1),
     "recpkt": (1, 1),
     "recspkt": (1, 1),
-    "gstorepkt": (0, 99),
+    "gstorepkt": (0, 0),
 }
 _KNOWN = {
     *_WAITS, *_SIGNALS, *_EACH, *_PACKETS, "nop", "barrier", "copy", "re", "res", "rre", "rres",

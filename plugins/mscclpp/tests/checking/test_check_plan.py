@@ -8,13 +8,16 @@ from hypothesis import strategies as st
 from made_plans import (
     NOP,
     Json,
+    by_port,
     checked,
     chunk,
     codes,
     copied,
     fragment,
     operations,
+    port_put,
     ring,
+    sent_by_proxy,
     two_ranks,
 )
 
@@ -233,12 +236,201 @@ def test_a_put_with_signal_does_not_signal_on_memory_channels() -> None:
     assert report.verdict == "deadlock"
 
 
-def test_a_missing_block_barrier_is_a_warning() -> None:
+@pytest.mark.parametrize("place", [1, 3])
+def test_missing_block_barrier_is_a_race(place: int) -> None:
+    # Between the handshake and the put, and between the put and its signal.
     plan = two_ranks()
-    del operations(plan, 0, 1)[3]
+    assert operations(plan, 0, 1)[place] == NOP
+    del operations(plan, 0, 1)[place]
     report = checked(plan)
     assert codes(report) == {"missing-nop"}
-    assert report.ok
+    assert (report.ok, report.verdict) == (False, "race")
+
+
+@pytest.mark.parametrize("name", ["re", "put"])
+def test_operations_on_the_same_data_need_a_block_barrier(name: str) -> None:
+    # Ring: the sum is put on, and is made of data that came with a signal.
+    plan = ring(3)
+    ops = operations(plan, 0, 0)
+    place = next(at for at, one in enumerate(ops) if one["name"] == "re")
+    removed = place - 1 if name == "re" else place + 1
+    assert ops[removed] == NOP
+    del ops[removed]
+    report = checked(plan)
+    assert (codes(report), report.ok) == ({"missing-nop"}, False)
+
+
+def test_reading_and_writing_other_data_needs_no_block_barrier() -> None:
+    first, second = copied(chunk("i", 0), chunk("s", 0)), copied(chunk("i", 0), chunk("s", 1))
+    assert checked(fragment(first, second)).ok
+    assert not checked(fragment(first, copied(chunk("s", 0), chunk("o", 0)))).ok
+    assert not checked(fragment(first, copied(chunk("i", 1), chunk("i", 0)))).ok
+
+
+def test_wait_and_request_of_one_thread_need_no_block_barrier() -> None:
+    plan = sent_by_proxy(port_put("pwsf", chunk("i", 0)), by_port("wait", [0]))
+    for rank in range(2):
+        assert operations(plan, rank, 0).pop(2) == NOP
+    assert checked(plan).ok
+    # Thread 0 requests the put, but thread 1 waits for the second channel.
+    for rank in range(2):
+        for sync in operations(plan, rank, 0)[:2]:
+            sync["channel_ids"] = [0, 1]
+    assert codes(checked(plan)) == {"missing-nop"}
+
+
+_WAIT = by_port("wait", [0])
+_FLUSH = by_port("flush", [0], dst_buff=[{"buffer_id": 0, "index": 0, "size": 1}])
+_SENT = port_put("pws", chunk("i", 0))
+
+
+@pytest.mark.parametrize(
+    "ops",
+    [
+        [port_put("pwsf", chunk("i", 0)), _WAIT],
+        [_SENT, _FLUSH, _WAIT],
+        [_SENT, _WAIT, _FLUSH],
+        [port_put("put", chunk("i", 0)), by_port("signal", [0]), _FLUSH, _WAIT],
+        # The receiver tells that the data is there, so the proxy has read it.
+        [_SENT, _WAIT, by_port("signal", [1]), by_port("wait", [1])],
+    ],
+)
+def test_put_that_is_done_before_the_kernel_ends_is_right(ops: list[Json]) -> None:
+    report = checked(sent_by_proxy(*ops))
+    assert report.diagnostics == ()
+    assert (report.verdict, report.verdict_relaunch) == ("ok", "ok")
+
+
+@pytest.mark.parametrize(
+    "ops",
+    [
+        [_SENT, _WAIT],
+        [port_put("put", chunk("i", 0)), by_port("signal", [0]), _WAIT],
+        # A flush of another channel waits for nothing that was put through this one.
+        [_SENT, _WAIT, by_port("flush", [1], dst_buff=_FLUSH["dst_buff"])],
+        # The language leaves dst_buff out, by which the executor counts channels.
+        [_SENT, _WAIT, by_port("flush", [0])],
+    ],
+)
+def test_put_that_may_outlast_the_kernel_is_a_warning(ops: list[Json]) -> None:
+    report = checked(sent_by_proxy(*ops))
+    assert "unflushed-put" in codes(report)
+    assert (report.ok, report.verdict, report.verdict_relaunch) == (True, "ok", "ok")
+    found = next(str(one) for one in report.diagnostics if one.code == "unflushed-put")
+    assert "the kernel may end before the proxy has read chunk 0 of buffer 'i' of rank 0" in found
+    assert "write pwsf, or a flush with one dst_buff entry for each channel" in found
+
+
+def test_put_of_a_collective_without_a_name_is_warned_of_too() -> None:
+    assert codes(checked(sent_by_proxy(_SENT, _WAIT, collective="custom"))) >= {"unflushed-put"}
+
+
+def test_source_of_a_put_that_is_overwritten_before_a_flush_is_a_race() -> None:
+    staged = copied(chunk("i", 0), chunk("s", 0))
+    reused = copied(chunk("i", 0), chunk("s", 0))
+    put = port_put("pws", chunk("s", 0))
+    hasty = checked(sent_by_proxy(staged, NOP, put, NOP, reused, _WAIT))
+    assert (hasty.ok, hasty.verdict) == (False, "race")
+    told = " ".join(str(found) for found in hasty.errors)
+    assert "overwrites chunk 0 of buffer 's' of rank 0 while the proxy may not have read it" in told
+    # The next launch overwrites it before the other rank has told that it has the data.
+    plan = sent_by_proxy(put, _WAIT)
+    for rank in range(2):
+        operations(plan, rank, 0)[:0] = [staged, NOP]
+    hasty = checked(plan)
+    assert (hasty.ok, hasty.verdict, hasty.verdict_relaunch) == (False, "ok", "race")
+    patient = checked(sent_by_proxy(staged, NOP, put, _FLUSH, NOP, reused, _WAIT))
+    assert patient.diagnostics == ()
+
+
+def test_signal_of_a_memory_channel_does_not_tell_that_a_proxy_is_done() -> None:
+    plan = sent_by_proxy(port_put("put", chunk("i", 0)), _FLUSH)
+    for rank, gpu in enumerate(plan["gpus"]):
+        gpu["channels"].append({"channel_type": "memory", "connected_to": [1 - rank]})
+        block = gpu["threadblocks"][0]
+        block["channels"].append({"channel_type": "memory", "channel_ids": [0]})
+        sync = {"channel_type": "memory", "channel_ids": [0]}
+        block["ops"] += [NOP, {"name": "signal", **sync}, {"name": "wait", **sync}]
+    assert checked(plan).ok
+    for rank in range(2):
+        # The flush, and then the block barrier behind it.
+        del operations(plan, rank, 0)[4]
+    assert checked(plan).verdict == "race"
+
+
+def test_every_range_of_a_port_put_has_its_channel() -> None:
+    put = port_put("pwsf", chunk("i", 0))
+    put["channel_ids"] = []
+    report = checked(sent_by_proxy(put, _WAIT))
+    assert codes(report) == {"port-channels"}
+    assert not report.is_loadable
+
+
+def test_unequal_halves_of_a_double_scratch_are_refused() -> None:
+    def exchange(*scratch: int, is_double: bool = True) -> Json:
+        plan = two_ranks()
+        plan.update(protocol="LL", use_double_scratch_buffer=is_double)
+        for rank, gpu in enumerate(plan["gpus"]):
+            gpu["scratch_chunks"] = scratch[rank]
+            gpu["remote_buffers"][0]["type"] = "s"
+            unpacked = {"name": "upkt", "src_buff": [chunk("s", 0)]}
+            gpu["threadblocks"][0]["ops"] = [{**unpacked, "dst_buff": [chunk("o", 1 - rank)]}]
+            put = operations(plan, rank, 1)[2]
+            put.update(name="ppkt", dst_buff=[{"buffer_id": 0, "index": 0, "size": 1}])
+            own = copied(chunk("i", 0), chunk("o", rank))
+            gpu["threadblocks"][1]["ops"] = [put, own]
+        return plan
+
+    assert checked(exchange(2, 2)).ok
+    report = checked(exchange(1, 2))
+    assert codes(report) == {"scratch-halves"}
+    assert (report.ok, report.verdict, report.verdict_relaunch) == (False, "ok", "deadlock")
+    assert "1 on rank 0, 2 on rank 1" in str(report.errors[0])
+    assert "state 2 on all of them" in str(report.errors[0])
+    # One half: senders add nothing to remote addresses.
+    assert "scratch-halves" not in codes(checked(exchange(1, 2, is_double=False)))
+
+
+def test_plain_remote_scratch_stays_in_the_first_half() -> None:
+    """Only packets and local operands alternate: `handlePut` adds no half to the remote address."""
+    plan = ring(3)
+    assert checked(plan).ok
+    plan["use_double_scratch_buffer"] = True
+    report = checked(plan)
+    assert (report.verdict, report.verdict_relaunch) == ("ok", "wrong")
+
+
+def test_packets_of_a_switch_tell_all_members_that_they_are_there() -> None:
+    """As the DSL's all-gather by packets through the switch: no signal and no wait."""
+    plan = two_ranks()
+    plan.update(protocol="LL", use_double_scratch_buffer=True)
+    for rank, gpu in enumerate(plan["gpus"]):
+        gpu.update(scratch_chunks=2, remote_buffers=[])
+        groups = [{"size": 2, "ranks": [0, 1]}]
+        gpu["channels"] = [{"channel_type": "switch", "buffer_type": "s", "rank_groups": groups}]
+        slot = chunk("s", rank)
+        target = {"switch_channel_id": 0, "index": rank, "size": 1}
+        store = {"name": "gstorepkt", "channel_type": "switch", "src_buff": [slot]}
+        ops = [
+            {"name": "cpkt", "src_buff": [chunk("i", 0)], "dst_buff": [slot]},
+            {**store, "dst_buff": [target]},
+            *(
+                {"name": "upkt", "src_buff": [chunk("s", k)], "dst_buff": [chunk("o", k)]}
+                for k in range(2)
+            ),
+        ]
+        channels = [{"channel_type": "switch", "channel_ids": [0]}]
+        gpu["threadblocks"] = [{"id": 0, "channels": channels, "ops": ops}]
+    report = checked(plan)
+    assert report.diagnostics == ()
+    assert (report.verdict, report.verdict_relaunch) == ("ok", "ok")
+    plan["gpus"][1]["scratch_chunks"] = 3
+    assert codes(checked(plan)) == {"scratch-halves"}
+
+
+def test_sum_of_a_switch_that_is_not_stored_is_unknown() -> None:
+    report = checked(fragment({"name": "glre"}))
+    assert "glres" in str(report.errors[0])
 
 
 def test_a_packet_that_is_written_twice_is_a_race() -> None:

@@ -7,17 +7,24 @@ from dataclasses import dataclass
 import numpy as np
 from collhub_columns import Int64Array
 
+from collhub_mscclpp.checking.block_barriers import check_block_barriers
 from collhub_mscclpp.checking.contents import Contents, contents_of
 from collhub_mscclpp.checking.execution import Execution, LaunchResult
 from collhub_mscclpp.checking.habits import (
-    check_block_barriers,
     check_habits,
     check_overlaps,
     check_pipelines,
     check_scratch,
 )
 from collhub_mscclpp.checking.limits import check_limits
-from collhub_mscclpp.checking.lowering import Counters, counters_of, program_of, ranges_of
+from collhub_mscclpp.checking.lowering import (
+    Counters,
+    Proxies,
+    counters_of,
+    lagging_proxies,
+    program_of,
+    ranges_of,
+)
 from collhub_mscclpp.checking.memory import PlanMemory, has_contract, plan_memory
 from collhub_mscclpp.checking.program import Program
 from collhub_mscclpp.checking.report import (
@@ -32,6 +39,7 @@ from collhub_mscclpp.checking.report import (
 from collhub_mscclpp.checking.rules import (
     check_barriers,
     check_counters,
+    check_halves,
     check_header,
     check_operations,
 )
@@ -59,15 +67,19 @@ def check_plan(
     findings = PlanFindings(plan)
     check_header(plan, findings)
     check_limits(plan, findings)
-    if not check_operations(plan, findings) or not _is_small(plan, findings):
+    if not check_operations(plan, findings):
         return _report(findings, UNKNOWN, UNKNOWN, np.zeros(0, np.int64))
     try:
         prepared = _prepared(plan, findings)
     except InputError as error:
         findings.on_plan("plan-size", error.diagnostics[0].message, error.diagnostics[0].cure)
         return _report(findings, UNKNOWN, UNKNOWN, np.zeros(0, np.int64))
-    execution, results = _launched(prepared, launches)
+    # With unequal halves the second launch has no meaning: packets go astray.
+    has_halves = check_halves(plan, findings)
+    execution, results = _launched(prepared, launches if has_halves else 1)
     verdicts = [_verdict(result, findings) for result in results]
+    if not has_halves:
+        verdicts.append(DEADLOCK)
     story = Story(plan, execution, findings)
     for number, result in enumerate(results):
         story.tell(result, number)
@@ -82,6 +94,7 @@ class _Prepared:
     memory: PlanMemory
     program: Program
     counters: Counters
+    proxies: Proxies
     contents: Contents
 
 
@@ -103,9 +116,11 @@ def _prepared(
     check_scratch(plan, memory, ranges, findings)
     check_overlaps(plan, ranges, findings)
     check_habits(plan, findings)
-    check_block_barriers(plan, findings)
-    program = program_of(plan, counters, ranges)
-    return _Prepared(plan, memory, program, counters, contents_of(memory))
+    check_block_barriers(plan, ranges, findings)
+    proxies = lagging_proxies(plan)
+    _check_actors(plan, proxies)
+    program = program_of(plan, counters, proxies, ranges)
+    return _Prepared(plan, memory, program, counters, proxies, contents_of(memory))
 
 
 def _launched(prepared: _Prepared, launches: int) -> tuple[Execution, list[LaunchResult]]:
@@ -121,6 +136,7 @@ def _launched(prepared: _Prepared, launches: int) -> tuple[Execution, list[Launc
             prepared.memory,
             prepared.program,
             prepared.counters,
+            prepared.proxies.count,
             prepared.contents,
             launches,
             has_contract(prepared.plan),
@@ -135,16 +151,12 @@ def _launched(prepared: _Prepared, launches: int) -> tuple[Execution, list[Launc
         late |= found
 
 
-def _is_small(plan: Plan, findings: PlanFindings) -> bool:
-    """Whether the clocks of all thread blocks fit memory."""
-    actors = len(plan.blocks) + plan.num_ranks
+def _check_actors(plan: Plan, proxies: Proxies) -> None:
+    """Raise `InputError` if the clocks of all actors need too much memory."""
+    actors = len(plan.blocks) + plan.num_ranks + proxies.count
     if actors > _MOST_ACTORS:
-        message = (
-            f"{actors} thread blocks and ranks, more than the {_MOST_ACTORS} that are followed"
-        )
-        findings.on_plan("plan-size", message, "check a plan for fewer ranks")
-        return False
-    return True
+        message = f"{actors} thread blocks, ranks and lagging port channels; at most {_MOST_ACTORS}"
+        raise InputError(message, cure="check a plan for fewer ranks", code="plan-size")
 
 
 def _report(findings: PlanFindings, verdict: str, relaunch: str, order: Int64Array) -> PlanReport:
@@ -164,7 +176,8 @@ def _verdict(result: LaunchResult, findings: PlanFindings) -> str:
     """The gravest thing that happened in a launch."""
     if len(result.blocked):
         return DEADLOCK
-    if result.races:
+    # Threads without a barrier between them race as thread blocks do.
+    if result.races or findings.found.has("missing-nop"):
         return RACE
     if result.wrong.any() or findings.found.has("chunk-counts"):
         return WRONG

@@ -11,6 +11,7 @@ from collhub_mscclpp.checking.contents import Contents
 from collhub_mscclpp.checking.lowering import Counters, block_ranks
 from collhub_mscclpp.checking.memory import PlanMemory, buffer_cells
 from collhub_mscclpp.checking.program import (
+    FIRST_PROXY,
     FREE_CLOCKS,
     FREE_READS,
     NEXT_READ,
@@ -31,7 +32,9 @@ class Race:
     """Two accesses to a cell without an order.
 
     `operation`, `other`: rows of operations, -1 for the host, which fills inputs and reads outputs;
-    `rank`: of the host, if it takes part; `launch` and `other_launch` from 0.
+    `host_rank`: of the host, if it takes part, else -1; `launch` and `other_launch` from 0.
+    `is_late`: the other one is a put that a proxy may do later than it was asked to, and the first
+    one overwrites its source.
     """
 
     operation: int
@@ -40,18 +43,22 @@ class Race:
     other_launch: int
     cell: int
     host_rank: int
+    is_late: bool
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LaunchResult:
     """One launch. `blocked`: rows of the operations at which thread blocks stand for ever.
 
-    `wrong`: bool[outputs] of `Contents`; `value`, `is_defined`: of all cells after it, where some
-    are wrong, else empty; `order`: operations as they were done.
+    `exposed`: races of puts with the host, which may overwrite their sources when the kernel of its
+    rank has ended; only a caller that does so gets wrong data. `races`: all others. `wrong`:
+    bool[outputs] of `Contents`; `value`, `is_defined`: of all cells after it, where some are wrong,
+    else empty; `order`: operations as they were done.
     """
 
     blocked: Int64Array
     races: tuple[Race, ...]
+    exposed: tuple[Race, ...]
     wrong: BoolArray
     value: UInt64Array
     is_defined: UInt8Array
@@ -67,6 +74,7 @@ class Execution:
         memory: PlanMemory,
         program: Program,
         counters: Counters,
+        proxies: int,
         contents: Contents,
         launches: int,
         has_host: bool,
@@ -74,8 +82,8 @@ class Execution:
     ) -> None:
         """Lay memory and counters out.
 
-        `has_host`: whether the host's filling of inputs and reading of outputs are judged; `late`:
-        counters whose raises have no order.
+        `proxies`: number of port channels that may lag behind; `has_host`: whether the accesses of
+        the host to inputs and outputs are judged; `late`: counters whose raises have no order.
         """
         self.memory = memory
         self.contents = contents
@@ -86,7 +94,7 @@ class Execution:
         self._blocks = len(plan.blocks)
         self._launch = 0
         self.counters = counters
-        self.state = _new_state(plan, memory, program, counters, launches)
+        self.state = _new_state(plan, memory, program, counters, proxies, launches)
         self.state.is_late[list(late)] = 1
 
     def unordered_counters(self) -> frozenset[int]:
@@ -111,9 +119,11 @@ class Execution:
         wrong = self.contents.wrong(state.value, state.is_defined)
         # Copies for messages only: most launches are right.
         shown = slice(None) if wrong.any() else slice(0)
+        races = self._races()
         result = LaunchResult(
             blocked,
-            self._races(),
+            tuple(race for race in races if not (race.is_late and race.host_rank >= 0)),
+            tuple(race for race in races if race.is_late and race.host_rank >= 0),
             wrong,
             state.value[shown].copy(),
             state.is_defined[shown].copy(),
@@ -140,6 +150,7 @@ class Execution:
         """Read the outputs behind all thread blocks of their rank."""
         self._join_ranks(2 * self._launch + 2)
         self._host(Buffer.OUTPUT, 2 * self._launch + 2, False)
+        self._note_late_reads()
         self._free_clocks()
 
     def _join_ranks(
@@ -170,6 +181,15 @@ class Execution:
             mine = cells[rank == one]
             self._reserve_reads(len(mine))
             host_access(self.state, mine, self._blocks + one, time, self._launch, is_write)
+
+    def _note_late_reads(self) -> None:
+        """Find puts whose sources the caller of their rank gets back before they are done."""
+        from collhub_mscclpp.checking.kernel import late_reads
+
+        for buffer in (Buffer.INPUT, Buffer.OUTPUT):
+            rank, cells = buffer_cells(self.memory, buffer)
+            for one in range(self._plan.num_ranks):
+                late_reads(self.state, cells[rank == one], self._blocks + one, self._launch)
 
     def _run(self) -> int:
         """Run to the end, enlarging pools on the way; returns how many operations were done."""
@@ -238,13 +258,14 @@ class Execution:
     def _races(self) -> tuple[Race, ...]:
         """The races of this launch, one for every two operations."""
         found: dict[tuple[int, ...], Race] = {}
-        for launch, operation, cell, actor, time, own in self.state.races[
+        hosts = range(self._blocks, int(self.state.scalars[FIRST_PROXY]))
+        for launch, operation, cell, actor, time, own, is_late in self.state.races[
             : self.state.scalars[RACES]
         ].tolist():
             del launch
             other, other_launch = self._operation_at(actor, time)
-            host = max(actor, own) - self._blocks
-            race = Race(operation, other, self._launch, other_launch, cell, max(host, -1))
+            host = next((one - self._blocks for one in (actor, own) if one in hosts), -1)
+            race = Race(operation, other, self._launch, other_launch, cell, host, bool(is_late))
             found.setdefault((operation, other, other_launch, race.host_rank), race)
         return tuple(found.values())
 
@@ -254,6 +275,10 @@ class Execution:
         time: int,
     ) -> tuple[int, int]:
         """(operation, launch) of the operation that an actor did at a time; -1 for the host."""
+        state = self.state
+        if actor >= state.scalars[FIRST_PROXY]:
+            request = int(state.request_first[actor - state.scalars[FIRST_PROXY]]) + time - 1
+            actor, time = int(state.request_block[request]), int(state.request_time[request])
         if actor >= self._blocks:
             return -1, (time - 1) // 2
         first, last = self._program.block_first[actor : actor + 2].tolist()
@@ -266,16 +291,20 @@ def _new_state(
     memory: PlanMemory,
     program: Program,
     counters: Counters,
+    proxies: int,
     launches: int,
 ) -> State:
     """The state before the first launch."""
     blocks = len(plan.blocks)
-    actors = blocks + plan.num_ranks
+    actors = blocks + plan.num_ranks + proxies
     cells = memory.layout.total
     number = len(counters.names)
     initial, capacity = _queues(program, counters, launches)
     queue_first = np.concatenate([[0], np.cumsum(capacity)])
     barriers = int(program.barrier.max(initial=-1)) + 1
+    is_lagging = program.write_proxy >= 0
+    requests = launches * np.bincount(program.write_proxy[is_lagging], minlength=proxies)
+    request_first = np.concatenate([[0], np.cumsum(requests)]).astype(np.int64)
     return State(
         clocks=np.zeros((actors, actors), np.int32),
         kept=np.zeros((_FIRST_POOL, actors), np.int32),
@@ -308,8 +337,11 @@ def _new_state(
         gathered=np.zeros((barriers, actors), np.int32),
         released=np.zeros((barriers, actors), np.int32),
         order=np.zeros(len(plan.operations), np.int64),
-        races=np.zeros((_MOST_RACES, 6), np.int64),
-        scalars=np.asarray([_FIRST_POOL, _FIRST_POOL, 0, 0], np.int64),
+        races=np.zeros((_MOST_RACES, 7), np.int64),
+        request_first=request_first[:proxies],
+        request_block=np.zeros(int(request_first[-1]), np.int64),
+        request_time=np.zeros(int(request_first[-1]), np.int64),
+        scalars=np.asarray([_FIRST_POOL, _FIRST_POOL, 0, 0, blocks + plan.num_ranks], np.int64),
     )
 
 

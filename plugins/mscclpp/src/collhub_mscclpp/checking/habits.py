@@ -1,4 +1,4 @@
-"""What the executor does other than plans seem to say, and block barriers that are missing."""
+"""What the executor does other than plans seem to say."""
 
 from __future__ import annotations
 
@@ -12,10 +12,7 @@ from collhub_mscclpp.plans.operations import CHANNEL_TYPES, Role
 from collhub_mscclpp.plans.records import Plan
 from hub_core.model import Buffer
 
-_PORT = CHANNEL_TYPES.index("port")
 _MEMORY = CHANNEL_TYPES.index("memory")
-# Threads meet at these, as at a nop.
-_MEETING = (Role.NOP, Role.BARRIER)
 
 
 def check_habits(
@@ -44,11 +41,19 @@ def check_habits(
         if name == "get" and indices.setdefault((row, position), index) != index:
             message = "the executor swaps the indices of both sides of a get"
             findings.warn_at("get-indices", row, message, "use equal indices")
+    named = np.bincount(plan.items.operation, minlength=len(table))
     for row in range(len(table)):
         operation = plan.operation(row)
         if operation and operation.signals and table.channel_type[row] == _MEMORY:
             message = "on memory channels it does not signal"
             findings.warn_at("memory-signal", row, message, "write put, nop, signal")
+        if operation and operation.role is Role.FLUSH and table.flushed[row] < named[row]:
+            message = (
+                f"the executor counts the channels of a flush by dst_buff, which has"
+                f" {table.flushed[row]} entries for {named[row]} channels: it does not wait for all"
+            )
+            cure = "list one entry in dst_buff for each channel"
+            findings.warn_at("flush-count", row, message, cure)
 
 
 def check_pipelines(
@@ -138,41 +143,3 @@ def check_overlaps(
     for row in np.unique(operation[write[overlaps]]).tolist():
         message = "reads and writes ranges that overlap, by threads without an order"
         findings.at("overlap", row, message, "use ranges apart, or equal")
-
-
-def check_block_barriers(
-    plan: Plan,
-    findings: PlanFindings,
-) -> None:
-    """Warn of operations that threads of a block do without meeting those before them."""
-    table = plan.operations
-    waited, moved, last_block = -1, -1, -1
-    for row in range(len(table)):
-        operation = plan.operation(row)
-        if table.block[row] != last_block:
-            waited, moved, last_block = -1, -1, int(table.block[row])
-        if operation is None or operation.role in _MEETING:
-            waited, moved = -1, -1
-            continue
-        is_port = table.channel_type[row] == _PORT
-        if operation.role is Role.DATA:
-            if waited >= 0 and not is_port:
-                cure = "put a nop between them"
-                message = f"no nop since the {_name(plan, waited)} before it"
-                findings.warn_at("missing-nop", row, message, cure)
-                waited = -1
-            moved = row if not is_port else moved
-        elif operation.role in (Role.SIGNAL, Role.RELEASE) and moved >= 0:
-            message = f"no nop since the {_name(plan, moved)} that it announces"
-            findings.warn_at("missing-nop", row, message, "put a nop between them")
-            moved = -1
-        elif operation.role in (Role.WAIT, Role.ACQUIRE):
-            waited = row
-
-
-def _name(
-    plan: Plan,
-    row: int,
-) -> str:
-    operation = plan.operation(row)
-    return operation.name if operation else plan.unknown_names[row]

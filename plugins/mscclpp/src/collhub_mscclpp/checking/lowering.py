@@ -20,7 +20,10 @@ _IS_EACH = np.asarray([operation.is_each for operation in KNOWN] + [False])
 # channels: the executor looks at src[0] alone.
 _FIRST_BUFFER = np.asarray([one.name in ("put", "ppkt") for one in KNOWN] + [False])
 _IS_GET = np.asarray([one.name == "get" for one in KNOWN] + [False])
-_MEMORY = CHANNEL_TYPES.index("memory")
+# Operations that raise or await the counters of their channels or semaphores.
+_COUNTS = np.asarray([one.counts_items for one in KNOWN] + [False])
+_FLUSHES = np.asarray([one.flushes or one.role is Role.FLUSH for one in KNOWN] + [False])
+_MEMORY, _PORT = CHANNEL_TYPES.index("memory"), CHANNEL_TYPES.index("port")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -28,8 +31,8 @@ class Counters:
     """What is raised and awaited: directions of channels, and semaphores.
 
     `names` in words, and `targets`: rank that awaits, of every counter. `of_item`: int64[items],
-    counter of every row of `Plan.items`, -1 where nobody is at the other end. `initial`:
-    int64[counters].
+    counter of every row of `Plan.items`, -1 where nobody is at the other end, and for channels that
+    are only flushed or put through. `initial`: int64[counters].
     """
 
     names: tuple[str, ...]
@@ -58,9 +61,79 @@ class Ranges:
     is_dst: UInt8Array
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Proxies:
+    """Port channels whose proxy may lag behind the thread blocks: one actor each.
+
+    `count` of them. `of_item`: int64[items], number of the channel of every row of `Plan.items`, -1
+    where it does not lag, or where a flush does not count it.
+    """
+
+    count: int
+    of_item: Int64Array
+
+
+def lagging_proxies(plan: Plan) -> Proxies:
+    """Number the port channels on which a thread block goes on before its puts are done.
+
+    A put that is flushed before its thread block does anything else is as good as done at once.
+    """
+    table, items = plan.operations, plan.items
+    first = group_pointer(items.operation, len(table))
+    channels = items.item.tolist()
+    is_port = (table.channel_type == _PORT).tolist()
+    numbers: dict[tuple[int, int], int] = {}
+    requested: dict[tuple[int, int], None] = {}
+    last_block = -1
+
+    def leave() -> None:
+        for channel in requested:
+            numbers.setdefault(channel, len(numbers))
+        requested.clear()
+
+    for row, block in enumerate(table.block.tolist()):
+        if block != last_block:
+            leave()
+            last_block = block
+        operation = plan.operation(row)
+        rank = plan.blocks[block].rank
+        own = [(rank, channel) for channel in channels[first[row] : first[row + 1]]]
+        role = operation.role if operation else Role.UNKNOWN
+        if role is Role.FLUSH or (operation and operation.flushes and is_port[row]):
+            count = int(table.flushed[row]) if role is Role.FLUSH else len(own)
+            for channel in own[:count]:
+                requested.pop(channel, None)
+        elif role is Role.DATA and is_port[row]:
+            requested.update(dict.fromkeys(own))
+        elif role is not Role.NOP and not (role is Role.SIGNAL and is_port[row]):
+            leave()
+    leave()
+    return Proxies(len(numbers), _proxies_of_items(plan, first, numbers))
+
+
+def _proxies_of_items(
+    plan: Plan, first: Int64Array, numbers: dict[tuple[int, int], int]
+) -> Int64Array:
+    """Number of the lagging channel of every item: int64[items]."""
+    table, items = plan.operations, plan.items
+    operation = items.operation
+    rank = block_ranks(plan)[table.block[operation]]
+    is_port = table.channel_type[operation] == _PORT
+    role = _ROLES[table.code[operation]]
+    # Waits look at memory of their own rank: no proxy takes part.
+    is_port &= (role == Role.DATA) | (role == Role.SIGNAL) | (role == Role.FLUSH)
+    place = np.arange(len(operation)) - first[operation]
+    is_port &= (role != Role.FLUSH) | (place < table.flushed[operation])
+    found = np.full(len(operation), -1, np.int64)
+    for row in np.flatnonzero(is_port).tolist():
+        found[row] = numbers.get((int(rank[row]), int(items.item[row])), -1)
+    return found
+
+
 def program_of(
     plan: Plan,
     counters: Counters,
+    proxies: Proxies,
     ranges: Ranges,
 ) -> Program:
     """The program of a plan whose ranges all lie in their buffers."""
@@ -84,8 +157,10 @@ def program_of(
         role=_ROLES[table.code],
         barrier=barriers_of(plan),
         barrier_blocks=table.barrier_blocks,
+        flushes=(_FLUSHES[table.code] & (table.channel_type == _PORT)).astype(np.uint8),
         item_first=group_pointer(plan.items.operation, rows),
         item=counters.of_item,
+        item_proxy=proxies.of_item,
         move_first=move_first,
         cells=cells,
         read_first=group_pointer(move[reads], len(cells)),
@@ -96,7 +171,23 @@ def program_of(
         write_base=ranges.base[writes],
         write_shift=ranges.shift[writes],
         write_is_packet=ranges.is_packet[writes],
+        write_proxy=_proxies_of_writes(plan, proxies, ranges, writes),
     )
+
+
+def _proxies_of_writes(
+    plan: Plan, proxies: Proxies, ranges: Ranges, writes: Int64Array
+) -> Int64Array:
+    """Number of the lagging channel that moves each of these ranges, -1 for none."""
+    operands, items = plan.operands, plan.items
+    operand = ranges.operand[writes]
+    operation = operands.operation[operand]
+    first = group_pointer(items.operation, len(plan.operations))
+    found = np.full(len(writes), -1, np.int64)
+    # Destination k goes through channel k; `check_port_channels` has seen to it that there is one.
+    is_port = plan.operations.channel_type[operation] == _PORT
+    found[is_port] = proxies.of_item[(first[operation] + operands.position[operand])[is_port]]
+    return found
 
 
 def barriers_of(plan: Plan) -> Int64Array:
@@ -135,7 +226,12 @@ def ranges_of(
     is_scratch = home == Buffer.SCRATCH
     # Behind the plain form of the scratch, with all its halves, lies the form of packets.
     behind = np.where(is_scratch & (is_packet == 1), memory.halves * half, 0)
-    shift = np.where(is_scratch & memory.is_double, half, 0)
+    # The executor adds the half of the launch to packets, and to what a thread block touches in the
+    # memory of its own rank; proxies and other operations take remote addresses as they are.
+    is_near = operands.scope == Scope.LOCAL
+    is_near &= table.channel_type[operands.operation] != _PORT
+    is_alternating = (is_packet == 1) | is_near[operand]
+    shift = np.where(is_scratch & is_alternating & memory.is_double, half, 0)
     move = np.where(_IS_EACH[code], operands.position, 0)[operand]
     return Ranges(
         operand=operand,
@@ -222,12 +318,10 @@ def counters_of(plan: Plan) -> Counters:
     rank = block_ranks(plan)[table.block][items.operation]
     role = _ROLES[table.code[items.operation]]
     kind = table.channel_type[items.operation]
-    found = [
-        pairing.counter(*row)
-        for row in zip(
-            rank.tolist(), role.tolist(), kind.tolist(), items.item.tolist(), strict=True
-        )
-    ]
+    counts = _COUNTS[table.code[items.operation]]
+    columns = (counts, rank, role, kind, items.item)
+    rows = zip(*(column.tolist() for column in columns), strict=True)
+    found = [pairing.counter(*row) if is_counted else -1 for is_counted, *row in rows]
     return Counters(
         tuple(pairing.names),
         tuple(pairing.targets),
@@ -278,8 +372,6 @@ class _Pairing:
         if role in (Role.ACQUIRE, Role.RELEASE):
             initial = self._plan.gpus[rank].semaphores[item]
             return self._number(("semaphore", rank, item), rank, initial)
-        if role == Role.FLUSH:
-            return -1
         name = CHANNEL_TYPES[kind]
         peer, which = self._ends[rank, name, item]
         # A dummy is made for a partner that is missing, and for a rank's channel to itself.

@@ -11,27 +11,32 @@ from collhub_columns import Int32Array, Int64Array, UInt8Array, UInt64Array
 Clocks = npt.NDArray[np.int32]
 
 # Machine code keeps these numbers: whoever changes one touches `kernel.py` too.
-# Entries of `State.scalars`: free entries of the pools, found races, first free read.
-FREE_CLOCKS, FREE_READS, RACES, NEXT_READ = 0, 1, 2, 3
+# Entries of `State.scalars`: free entries of the pools, found races, first free read, and the first
+# actor that is a proxy.
+FREE_CLOCKS, FREE_READS, RACES, NEXT_READ, FIRST_PROXY = 0, 1, 2, 3, 4
 
 
 class Program(NamedTuple):
     """A plan in the form that runs; int64 columns unless stated.
 
     `block_first` [blocks + 1]: operations of a thread block. For every operation: `role`, `barrier`
-    (-1 for none), `barrier_blocks`, and CSR pointers `item_first` into `item` (counters that are
-    raised or awaited, -1: nobody is there) and `move_first` into moves. For every move: `cells`,
-    and CSR pointers `read_first`, `write_first`; every written cell gets the sum of the read ones.
-    For every range: its first cell, what is added to it in every second launch, and whether it is
-    packets (uint8).
+    (-1 for none), `barrier_blocks`, `flushes` (uint8, whether it waits for its proxies), and CSR
+    pointers `item_first` into `item` (counters that are raised or awaited, -1: nobody is there) and
+    `item_proxy` (number of the lagging channel, -1 for none), and `move_first` into moves. For
+    every move: `cells`, and CSR pointers `read_first`, `write_first`; every written cell gets the
+    sum of the read ones. For every range: its first cell, what is added to it in every second
+    launch, and whether it is packets (uint8); for a written one `write_proxy`, the number of the
+    lagging channel whose proxy moves it, -1 for the thread block itself.
     """
 
     block_first: Int64Array
     role: Int64Array
     barrier: Int64Array
     barrier_blocks: Int64Array
+    flushes: UInt8Array
     item_first: Int64Array
     item: Int64Array
+    item_proxy: Int64Array
     move_first: Int64Array
     cells: Int64Array
     read_first: Int64Array
@@ -42,6 +47,7 @@ class Program(NamedTuple):
     write_base: Int64Array
     write_shift: Int64Array
     write_is_packet: UInt8Array
+    write_proxy: Int64Array
 
 
 class State(NamedTuple):
@@ -58,7 +64,10 @@ class State(NamedTuple):
     together; `taken` in this launch, of `raised` in every one (0 for never known). Per barrier:
     `generation`, `waiting`, and clocks `gathered`, `released`.
     `order`: operations as they were done, `races`: launch, operation, cell, other actor and its
-    time, own actor.
+    time, own actor, and 1 where the other one is a proxy that reads late what the writer knows to
+    be requested. Proxies: request k of lagging channel c, counted from 0 over all launches, is row
+    `request_first[c] + k` of `request_block`, the thread block that made the request, and
+    `request_time`, its time then.
     """
 
     clocks: Clocks
@@ -92,4 +101,7 @@ class State(NamedTuple):
     released: Clocks
     order: Int64Array
     races: Int64Array
+    request_first: Int64Array
+    request_block: Int64Array
+    request_time: Int64Array
     scalars: Int64Array

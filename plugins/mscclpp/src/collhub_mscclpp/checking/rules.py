@@ -9,8 +9,11 @@ from collhub_mscclpp.checking.memory import counts_defect
 from collhub_mscclpp.checking.report import PlanFindings
 from collhub_mscclpp.plans.operations import BUFFER_TYPES, CHANNEL_TYPES, Role, Scope
 from collhub_mscclpp.plans.records import Plan
+from hub_core.model import format_ranks
 
-_MEMORY = CHANNEL_TYPES.index("memory")
+_PORT = CHANNEL_TYPES.index("port")
+# Written by the DSL for a sum through the switch that nothing is fused with.
+_CURES_OF_NAMES = {"glre": "store the sum through a switch channel too: glres"}
 _COLLECTIVES = (
     "allreduce",
     "allgather",
@@ -53,10 +56,12 @@ def check_operations(plan: Plan, findings: PlanFindings) -> bool:
     """
     for row, name in plan.unknown_names.items():
         message = f"the executor has no operation {name!r}"
-        findings.refuse_at("unknown-operation", row, message, "see the README for those it has")
+        cure = _CURES_OF_NAMES.get(name, "see the README for those it has")
+        findings.refuse_at("unknown-operation", row, message, cure)
     is_whole = not plan.unknown_names
     is_whole &= _check_sizes(plan, findings)
     is_whole &= _check_groups(plan, findings)
+    is_whole &= _check_port_channels(plan, findings)
     return is_whole & _check_bounds(plan, findings)
 
 
@@ -122,6 +127,65 @@ def _check_groups(
             findings.refuse_at("switch-group", row, message, "list every member itself")
             is_right = False
     return is_right
+
+
+def _check_port_channels(plan: Plan, findings: PlanFindings) -> bool:
+    """Whether every destination of a port operation has its channel, in the same place."""
+    table, operands = plan.operations, plan.operands
+    is_port = table.channel_type == _PORT
+    targets = np.bincount(operands.operation[operands.is_dst == 1], minlength=len(table))
+    channels = np.bincount(plan.items.operation, minlength=len(table))
+    lacking = np.flatnonzero(is_port & (targets > channels))
+    for row in lacking.tolist():
+        message = f"{targets[row]} ranges in dst_buff go through {channels[row]} channels"
+        cure = "list one channel in channel_ids for each range"
+        findings.refuse_at("port-channels", row, message, cure)
+    return not len(lacking)
+
+
+def check_halves(plan: Plan, findings: PlanFindings) -> bool:
+    """Whether ranks that write to each other's double scratch have equally large ones.
+
+    In every second launch a sender adds half of its *own* scratch to the remote address.
+    """
+    if not plan.header.double_scratch:
+        return True
+    operand, owner = owners(plan)
+    operands = plan.operands
+    here = block_ranks(plan)[plan.operations.block[operands.operation[operand]]]
+    is_far = (operands.buffer[operand] == BUFFER_TYPES.index("s")) & (owner != here)
+    pairs = np.unique(np.stack([here, owner], axis=1)[is_far], axis=0)
+    is_right = True
+    for ranks in _joined_ranks(plan.num_ranks, pairs.tolist()):
+        by_size: dict[int, list[int]] = {}
+        for rank in ranks:
+            by_size.setdefault(plan.gpus[rank].scratch_chunks, []).append(rank)
+        if len(by_size) > 1:
+            sizes = ", ".join(
+                f"{size} on {'ranks' if len(some) > 1 else 'rank'} {format_ranks(some)}"
+                for size, some in sorted(by_size.items())
+            )
+            message = (
+                f"scratch_chunks of ranks that write to each other's scratch differ: {sizes};"
+                " in every second launch a sender adds half of its own scratch to the remote"
+                " address, so packets go astray or out of bounds"
+            )
+            findings.on_plan("scratch-halves", message, f"state {max(by_size)} on all of them")
+            is_right = False
+    return is_right
+
+
+def _joined_ranks(num_ranks: int, pairs: list[list[int]]) -> list[list[int]]:
+    """Ranks that pairs connect, directly or by way of others."""
+    group = list(range(num_ranks))
+    for one, other in pairs:
+        low, high = sorted((group[one], group[other]))
+        if low != high:
+            group = [low if number == high else number for number in group]
+    return [
+        [rank for rank in range(num_ranks) if group[rank] == number]
+        for number in sorted(set(group))
+    ]
 
 
 def check_counters(

@@ -10,6 +10,9 @@ from collhub_mscclpp.plans.operations import BUFFER_TYPES
 from collhub_mscclpp.plans.records import Plan
 from hub_core.model import Buffer
 
+_FLUSH_CURE = (
+    "wait for the proxy before: write pwsf, or a flush with one dst_buff entry for each channel"
+)
 _ORDER_CURE = "order them by a signal and a wait, a semaphore or a barrier"
 
 
@@ -40,6 +43,9 @@ class Story:
             between = race.launch - race.other_launch
             if self._is_new(race.operation, race.other, between, race.host_rank):
                 self._tell_race(race)
+        for race in result.exposed:
+            if self._is_new(race.other):
+                self._tell_exposed(race)
         # Outputs of a launch that does not end are as far as it came.
         if not len(result.blocked):
             self._tell_contents(result, number)
@@ -61,7 +67,22 @@ class Story:
         row = max(race.operation, race.other)
         rank = self._execution.rank_of(row) if row >= 0 else race.host_rank
         message = f"{first} and {second} touch {place} without an order, {between}"
-        self._findings.on_rank("race", rank, message, _ORDER_CURE)
+        cure = _ORDER_CURE
+        if race.is_late:
+            message = (
+                f"{second} overwrites {place} while the proxy may not have read it for {first},"
+                f" {between}"
+            )
+            cure = _FLUSH_CURE
+        self._findings.on_rank("race", rank, message, cure)
+
+    def _tell_exposed(self, race: Race) -> None:
+        """Warn of a put whose source the caller gets back before the proxy has read it."""
+        message = (
+            f"the kernel may end before the proxy has read {self._place(race.cell)}: a caller that"
+            " then overwrites it sends wrong data"
+        )
+        self._findings.warn_at("unflushed-put", race.other, message, _FLUSH_CURE)
 
     def _party(self, race: Race, row: int) -> str:
         """One of the two that race."""

@@ -34,6 +34,9 @@ class Role(IntEnum):
     UNKNOWN = 9
 
 
+_COUNTING = (Role.SIGNAL, Role.WAIT, Role.ACQUIRE, Role.RELEASE)
+
+
 class Scope(IntEnum):
     """Where the range of an operand lies."""
 
@@ -49,7 +52,8 @@ class Operation:
     `is_each`: dst[i] takes src[i] for every i; else every dst takes the sum of all src. `src`,
     `dst`: scopes of the first and of the further operands. `src_packets`, `dst_packets`: number of
     the first operand that is packets. `least_src`, `least_dst`: operands that must be there.
-    `signals`: whether it ends with a signal, on port channels only.
+    `signals`: whether it ends with a signal, `flushes`: whether it then waits for the proxy; both
+    on port channels only.
     """
 
     name: str
@@ -65,6 +69,12 @@ class Operation:
     least_dst: int = 1
     channel_types: tuple[str, ...] = ()
     signals: bool = False
+    flushes: bool = False
+
+    @property
+    def counts_items(self) -> bool:
+        """Whether it raises or awaits the counters of its channels or semaphores."""
+        return self.signals or self.role in _COUNTING
 
     def scope(
         self,
@@ -101,7 +111,9 @@ def _order(
     return Operation(name, role, least_src=0, least_dst=0, channel_types=channel_types)
 
 
-def _put(name: str, packets: int = NEVER, *, signals: bool = False) -> Operation:
+def _put(
+    name: str, packets: int = NEVER, *, signals: bool = False, flushes: bool = False
+) -> Operation:
     return Operation(
         name,
         Role.DATA,
@@ -110,6 +122,7 @@ def _put(name: str, packets: int = NEVER, *, signals: bool = False) -> Operation
         dst_packets=packets,
         channel_types=_BOTH,
         signals=signals,
+        flushes=flushes,
     )
 
 
@@ -126,7 +139,7 @@ _LIST = (
     _order("pipeline", Role.PIPELINE),
     _put("put"),
     _put("pws", signals=True),
-    _put("pwsf", signals=True),
+    _put("pwsf", signals=True, flushes=True),
     _put("ppkt", 0),
     Operation("get", Role.DATA, is_each=True, src=_REMOTE, channel_types=_MEMORY),
     Operation("copy", Role.DATA, most_src=1, most_dst=1),
@@ -159,7 +172,7 @@ _LIST = (
     ),
     Operation("gstore", Role.DATA, dst=_GROUP, most_src=1, most_dst=1, channel_types=_SWITCH),
     Operation(
-        "gstorepkt", Role.DATA, dst=_GROUP, src_packets=0, most_src=1, most_dst=1,
+        "gstorepkt", Role.DATA, dst=_GROUP, src_packets=0, dst_packets=0, most_src=1, most_dst=1,
         channel_types=_SWITCH,
     ),
 )  # fmt: skip

@@ -100,6 +100,7 @@ class OperationReader:
             "channel_type": _channel_type(value, operation),
             "pipeline": around.pipeline,
             "place": place,
+            "flushed": _flushed(value, operation),
             **_part(value),
             **_barrier(value, operation),
             **_slices(value, operation, around),
@@ -248,15 +249,23 @@ def _items(
         cure = f"the rank has {count} semaphores"
         listed = value.member("semaphore_ids").items()
         return [one.integer(0, count - 1, cure) for one in listed]
-    # A put on a memory channel does not signal, whatever its name says.
-    signals = operation.signals and _type_name(value) == "port"
-    if operation.role not in _SYNCHRONISING and not signals:
+    # Data operations name channels only for the proxy: on memory channels they do not signal.
+    is_by_proxy = operation.role is Role.DATA and "port" in operation.channel_types
+    if operation.role not in _SYNCHRONISING and not is_by_proxy:
         return []
     kind = _type_name(value)
+    if is_by_proxy and kind != "port":
+        return []
     known = around.block.channels[kind]
     cure = f"the thread block has {len(known)} {kind} channels"
     listed = value.member("channel_ids").items()
     return [known[one.integer(0, len(known) - 1, cure)] for one in listed]
+
+
+def _flushed(value: JsonValue, operation: Operation | None) -> int:
+    """Entries of dst_buff of a flush: the executor waits for that many of its channels."""
+    is_flush = operation is not None and operation.role is Role.FLUSH
+    return len(value.member("dst_buff").items()) if is_flush and value.has("dst_buff") else 0
 
 
 def _operand(

@@ -79,7 +79,8 @@ class OperationTable(ColumnTable):
     `block`: index in `Plan.blocks`; `code`: of `KNOWN`, or -1; `channel_type`: of `CHANNEL_TYPES`,
     or -1; `part`, `parts`: which part of how many of every range (0 of 1 for all of it);
     `barrier`, `barrier_blocks`: of a barrier, else -1; `pipeline`: row of the pipeline that it is
-    in, or -1; `slice_bytes`, `slice_chunks`: of a pipeline, else 0; `place`: position in its list.
+    in, or -1; `slice_bytes`, `slice_chunks`: of a pipeline, else 0; `place`: position in its list;
+    `flushed`: of a flush the entries of dst_buff, as many as the executor flushes channels, else 0.
     """
 
     block: Int64Array
@@ -93,6 +94,7 @@ class OperationTable(ColumnTable):
     slice_bytes: Int64Array
     slice_chunks: Int64Array
     place: Int64Array
+    flushed: Int64Array
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -117,7 +119,10 @@ class OperandTable(ColumnTable):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ItemTable(ColumnTable):
-    """Rank-level channels (channel_ids) and semaphores of operations, in their order; int64."""
+    """Rank-level channels and semaphores of operations, in their order; int64.
+
+    Channels are those of synchronisation, and those through which a port operation moves data.
+    """
 
     operation: Int64Array
     item: Int64Array
