@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from collhub_mscclpp.checking.check_plan import check_plan
 from collhub_mscclpp.options import PlanWriteOptions
@@ -116,9 +117,45 @@ def test_every_imported_algorithm_runs_rightly() -> None:
 
 def synthesized(name: str, topology: str, kind: CollectiveKind) -> Algorithm:
     ranks = hub_core.parse_topology(topology).num_npus
-    units = 1 if kind is CollectiveKind.ALL_REDUCE else ranks
-    collective = Collective(kind, ranks, units)
+    units = 1 if kind in (CollectiveKind.ALL_REDUCE, CollectiveKind.BROADCAST) else ranks
+    root = 0 if kind is CollectiveKind.BROADCAST else None
+    collective = Collective(kind, ranks, units, root=root)
     return hub_core.synthesize(collective, topology, 1 << 20, name=name).algorithm
+
+
+UNEVEN = [
+    ("binomial", "fully-connected:6", CollectiveKind.BROADCAST, "collhub_classic"),
+    ("double-binary-tree", "fully-connected:6", CollectiveKind.ALL_REDUCE, "collhub_classic"),
+    ("blink", "dgx1p", CollectiveKind.BROADCAST, "collhub_blink"),
+    ("tacos", "mesh:3x3", CollectiveKind.BROADCAST, "collhub_tacos"),
+    ("tacos", "mesh:3x3", CollectiveKind.ALL_REDUCE, "collhub_tacos"),
+]
+
+
+@pytest.mark.parametrize(("name", "topology", "kind", "distribution"), UNEVEN)
+def test_ranks_that_need_different_numbers_of_slots_have_equal_scratch(
+    name: str, topology: str, kind: CollectiveKind, distribution: str
+) -> None:
+    """In every second launch a sender adds half of its own scratch to the remote address."""
+    pytest.importorskip(distribution)
+    algorithm = synthesized(name, topology, kind)
+    received = np.bincount(
+        algorithm.steps.rank[algorithm.steps.receives],
+        weights=algorithm.steps.count[algorithm.steps.receives],
+        minlength=algorithm.num_ranks,
+    )
+    # Every message has a slot of its own, so the ranks need different numbers of them.
+    assert len(set(received.tolist())) > 1
+    draft = draft_of(algorithm, PACKETS)
+    plan = parse_plan(plan_text(draft, thread_blocks(draft)), "uneven.json")
+    assert len({gpu.scratch_chunks for gpu in plan.gpus}) == 1
+    report = check_plan(plan)
+    assert (report.diagnostics, report.verdict_relaunch) == ((), "ok" if is_named(kind) else "n/a")
+
+
+def is_named(kind: CollectiveKind) -> bool:
+    """Whether plans have a name for a collective, so that they promise contents."""
+    return kind in KINDS
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ class Landing:
 
     `is_direct`: bool[rows], receives that find their data in place. `is_pulled`: bool[rows], sends
     and receives of what stays with the sender, from where it is added. `scratch`: int64[ranks],
-    chunks of scratch, those of the algorithm first.
+    chunks of scratch, those of the algorithm first, unused ones last.
     """
 
     buffer: Int64Array
@@ -55,7 +55,8 @@ def packet_landing_of(work: PlanWork) -> Landing:
     """Let all messages land as packets, in scratch behind that of the algorithm.
 
     Packet k lies at twice its index, so that the first one behind n plain chunks is n / 2; scratch
-    of packets is twice as large as it says.
+    of packets is twice as large as it says. All ranks have the largest scratch of any: in every
+    second launch the executor adds half of the sender's scratch to the address in the receiver's.
     """
     steps = work.steps
     send, receive = work.messages.send, work.messages.receive
@@ -66,7 +67,8 @@ def packet_landing_of(work: PlanWork) -> Landing:
     index = np.zeros(len(steps), np.int64)
     index[receive] = index[send] = start
     nowhere = np.zeros(len(steps), np.bool_)
-    return Landing(buffer, index, nowhere, nowhere, np.maximum(own, scratch))
+    largest = np.full_like(scratch, max(int(own.max()), int(scratch.max())))
+    return Landing(buffer, index, nowhere, nowhere, largest)
 
 
 def stages(
