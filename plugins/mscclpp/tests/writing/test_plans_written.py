@@ -231,6 +231,19 @@ def test_ranks_of_other_nodes_are_reached_by_port_channels() -> None:
     assert set(gpus[0].peers["port"]) == {2, 3}
 
 
+@pytest.mark.parametrize("way", ["nodes", "shared-nodes", "slices-nodes"])
+def test_put_by_a_proxy_is_flushed_before_its_thread_block_goes_on(way: str) -> None:
+    found = operations(direct_all_to_all(4), WAYS[way])
+    flat = [inner for one in found for inner in one.get("ops", [one])]
+    puts = [at for at, one in enumerate(flat) if one["name"] == "pws"]
+    assert len(puts) == 8 * WAYS[way].tbg
+    for at in puts:
+        flush = flat[at + 1]
+        assert (flush["name"], flush["channel_ids"]) == ("flush", flat[at]["channel_ids"])
+        # The executor counts the channels of a flush by its destinations.
+        assert len(flush["dst_buff"]) == 1
+
+
 def test_parts_of_a_thread_block_divide_every_operation_on_data() -> None:
     for operation in operations(ring_all_reduce(4), PlanWriteOptions(tbg=2)):
         if "src_buff" in operation:

@@ -118,6 +118,19 @@ class BlockWriter:
         self._last.ops.append(f"{{{','.join(words)}}}")
         self.has_moved = True
 
+    def flush(self, channel: int, target: Range) -> None:
+        """Wait until the proxy has done all that was put through a port channel.
+
+        `target`: any range that was put there; the executor counts channels by it.
+        """
+        self._make_room(PORT, [channel], [self._remote(target, PORT)])
+        place = self._last.channel(PORT, channel)
+        text = self._texts([target], PORT)
+        operation = synchronisation("flush", PORT, [place])
+        self._last.ops.append(f'{operation[:-1]},"dst_buff":[{text}]}}')
+        # One thread waits: the others may not overwrite the source before they meet.
+        self.has_waited = True
+
     def finish(self) -> None:
         """Tell senders that they may go, and wait for the receivers of what stayed here.
 

@@ -62,16 +62,19 @@ def _put(
 
 
 def _put_by_port(draft: Draft, writer: BlockWriter, row: int) -> None:
-    """Put by the proxy: the last put signals, and its end is waited for.
+    """Put by the proxy: the last put signals, and a flush waits until the proxy has read all.
 
-    Without the flush the source could be overwritten before the proxy has read it.
+    Without the flush the source could be overwritten before, by later steps, or by the caller once
+    the kernel has ended. It is an operation of its own: `pwsf` of released executors hands the
+    proxy the address of their table of offsets in place of the offset (`handlePut`).
     """
     channel = draft.channel(row, writer.part)
     sources, targets = draft.pieces(draft.source(row)), draft.pieces(draft.landing_range(row))
     writer.meet()
     for source, target in zip(sources[:-1], targets[:-1], strict=True):
         writer.move("put", [source], [target], PORT, [channel])
-    writer.move("pwsf", sources[-1:], targets[-1:], PORT, [channel])
+    writer.move("pws", sources[-1:], targets[-1:], PORT, [channel])
+    writer.flush(channel, targets[-1])
 
 
 def begin_launch(draft: Draft, writer: BlockWriter, group: StepGroup) -> None:
