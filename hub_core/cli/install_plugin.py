@@ -1,10 +1,11 @@
-"""Install a plugin distribution with pip and see what came of it."""
+"""Install a plugin distribution with pip and report the plugins that it added or changed."""
 
 from __future__ import annotations
 
 import contextlib
 import importlib.util
 import json
+import os
 import shlex
 import subprocess
 import sys
@@ -30,12 +31,13 @@ _PYTHON = (sys.executable, "-P", "-m")
 
 
 def install_plugin(target: str, pip_options: Sequence[str]) -> list[dict[str, JsonValue]]:
-    """Run `python -m pip install`.
+    """Run `python -m pip install TARGET` and return the plugins that were added or changed.
 
-    Return the plugins, as in the plugin report, that came or changed, and those of distributions
-    that were installed again or were there already.
+    The result has the form of the plugin report. It includes the plugins of distributions that
+    were installed again or were already present. A target that is an existing file or folder is
+    installed from there, as `spell_target` describes.
 
-    pip's output goes to standard error. Raises `PluginError` where pip is missing or fails.
+    pip's output goes to standard error. Raises `PluginError` if pip is missing or fails.
     """
     if target.startswith("-"):
         raise UsageError(
@@ -46,9 +48,23 @@ def install_plugin(target: str, pip_options: Sequence[str]) -> list[dict[str, Js
         own_tool = f"install {target} with the tool of your environment"
         cure = f"install it with '{sys.executable} -m ensurepip', or {own_tool}"
         raise PluginError("this Python has no pip", cure=cure, code="no-pip")
+    target = spell_target(target)
     before = _installed()
     asked = _run_pip(target, pip_options) | _named(target)
     return [plugin for plugin in _installed() if plugin not in before or _is_one_of(plugin, asked)]
+
+
+def spell_target(target: str | Path) -> str:
+    """Spell an existing file or folder so that pip treats it as a path, not as a package name.
+
+    pip looks up a word without a path separator in the package index even if a folder of that name
+    exists (pip's documentation, "pip install", section "Argument Handling"), so `name` becomes
+    `./name`. Absolute paths and paths that begin with a dot are returned unchanged, and so is the
+    name of a package.
+    """
+    text = os.fspath(target)
+    is_explicit = os.path.isabs(text) or text.startswith(os.curdir)
+    return text if is_explicit or not Path(text).exists() else os.path.join(os.curdir, text)
 
 
 def _run_pip(target: str, pip_options: Sequence[str]) -> set[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -149,12 +150,14 @@ def new(session: Session, name: str, directory: str | None, offers: str) -> int:
 
     A name that an installed plugin, package or offer has is refused.
     """
+    from hub_core.cli.install_plugin import spell_target
     from hub_core.cli.new_plugin import offers_of, write_plugin
 
     folder, files = write_plugin(name, directory, offers_of(offers), session.registry())
     for file in files:
-        print_line(str(file))
-    print_note(f"next: collhub plugins install {folder} && collhub plugins check {name}")
+        print_line(spell_target(file))
+    target = shlex.quote(spell_target(folder))
+    print_note(f"next: collhub plugins install {target} && collhub plugins check {name}")
     return ExitCode.DONE
 
 
@@ -166,9 +169,10 @@ def new(session: Session, name: str, directory: str | None, offers: str) -> int:
 def install(session: Session, target: str, pip_options: Sequence[str], as_json: bool) -> int:
     """Install a plugin with pip into the Python that runs collhub, and report its status.
 
-    One that is there already is no error.
+    PATH_OR_NAME is an existing folder or file, or else the name of a package in pip's index.
+    A plugin that is already installed is not an error.
 
-    What follows `--` is handed to pip: `collhub plugins install ./collhub-x -- --no-index`.
+    Options for pip follow after `--`: `collhub plugins install ./collhub-x -- --no-index`.
     """
     from hub_core.cli.install_plugin import install_plugin
 

@@ -185,6 +185,35 @@ def test_new_plugin_is_named_throughout(collhub: Collhub, tmp_path: Path) -> Non
     assert [name for name, text in files.items() if "example" in name + text] == []
 
 
+def test_new_plugin_is_printed_as_a_path_of_the_current_folder(
+    collhub: Collhub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, out, err = collhub("plugins", "new", "myfmt")
+    assert code == ExitCode.DONE
+    assert all(line.startswith("./collhub-myfmt/") for line in out.splitlines())
+    assert "next: collhub plugins install ./collhub-myfmt && collhub plugins check myfmt" in err
+
+
+def test_existing_folder_is_installed_as_a_path(
+    collhub: Collhub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "collhub-myfmt").mkdir()
+    code, _, err = collhub("plugins", "install", "collhub-myfmt", "--", "--no-index")
+    assert code == ExitCode.PLUGIN
+    assert err.splitlines()[0].endswith(" ./collhub-myfmt")
+
+
+def test_name_without_a_folder_is_installed_from_the_index(
+    collhub: Collhub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, _, err = collhub("plugins", "install", "collhub-myfmt", "--", "--no-index")
+    assert code == ExitCode.PLUGIN
+    assert err.splitlines()[0].endswith(" collhub-myfmt")
+
+
 def test_installation_that_pip_refuses_is_an_error(collhub: Collhub, tmp_path: Path) -> None:
     code, _, err = collhub("plugins", "install", tmp_path / "nothing", "--", "--no-index")
     assert code == ExitCode.PLUGIN
