@@ -23,7 +23,6 @@ from collhub_shardings import UnitTasks
 import hub_core
 
 SEED = 15
-TIME_LIMIT_S = 10.0
 MANY_TASKS = 1000
 
 
@@ -62,9 +61,9 @@ def pairs(count: int) -> bool:
     unsplit = 0
     for _ in range(count):
         units, tasks = on_hosts([random_move(rng)])
-        started = time.perf_counter()
-        best = best_schedule(tasks, units, Effort(time_limit_s=TIME_LIMIT_S))
-        longest = max(longest, time.perf_counter() - started)
+        started = time.process_time()
+        best = best_schedule(tasks, units, Effort())
+        longest = max(longest, time.process_time() - started)
         methods[best.status, best.proof] += 1
         gaps.append(best.gap)
         orders = public_orders.all_orders(tasks, units).values()
@@ -75,7 +74,7 @@ def pairs(count: int) -> bool:
         split = best_schedule(tasks, units, Effort(split=True))
         unsplit += split.makespan > split.bound.ticks * 101 / 100
     print(f"{count} pairs: " + ", ".join(f"{n} {s} by {p}" for (s, p), n in methods.items()))
-    print(f"largest gap {100 * max(gaps):.2f} %, longest search {longest:.1f} s")
+    print(f"largest gap {100 * max(gaps):.2f} %, longest search {longest:.1f} CPU s")
     best_gain = max(gained)
     print(f"worse than a public order: {worse}; best public order up to {best_gain:.3f} times ours")
     print(f"split schedules above the fluid bound by 1 %: {unsplit}")
@@ -87,7 +86,7 @@ def simulated(count: int) -> bool:
     rng = random.Random(SEED)
     ratios = []
     for _ in range(count):
-        choices = ReshardChoices(chunks=64, effort=Effort(time_limit_s=0))
+        choices = ReshardChoices(chunks=64, effort=Effort(work=0))
         plan = plan_reshard([random_move(rng)], host_bandwidth=1e9, choices=choices)
         made = plan.lower()
         size = made.algorithm.collective_bytes
@@ -113,11 +112,11 @@ def many() -> bool:
         texts = [f"{mesh}: {random_spec(rng, 3)}" for mesh in ("mesh(6,4)", "mesh(8,4)")]
         moves.append(parse_move(f"{shape}:float32", *texts))
     units, tasks = on_hosts(moves)
-    started = time.perf_counter()
+    started = time.process_time()
     best = best_schedule(tasks, units, Effort())
-    seconds = time.perf_counter() - started
+    seconds = time.process_time() - started
     shown = f"{best.status} by {best.method}, gap {100 * best.gap:.3f} %"
-    print(f"{len(units)} unit tasks of {len(moves)} tensors: {shown}, {seconds:.1f} s")
+    print(f"{len(units)} unit tasks of {len(moves)} tensors: {shown}, {seconds:.1f} CPU s")
     return seconds <= 30
 
 

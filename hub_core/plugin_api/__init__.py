@@ -21,6 +21,7 @@ from hub_core.plugin_api.gzip_streams import decompressed
 from hub_core.plugin_api.hooks import API_VERSION, hookimpl
 from hub_core.plugin_api.offers import OFFER_KINDS, Offer, OfferKind
 from hub_core.plugin_api.options import (
+    BOOL_WORDS,
     NoOptions,
     Option,
     OptionType,
@@ -59,8 +60,8 @@ from hub_core.plugin_api.workload_writer import WorkloadWriter
 from hub_core.plugin_api.writer import FormatWriter
 
 __all__ = [
-    "API_VERSION", "OFFER_KINDS", "AlgorithmPass", "Artifact", "BandwidthSeries", "Check",
-    "CheckLine", "CheckReport", "CheckRequest", "Command", "Engine", "EngineRequest",
+    "API_VERSION", "BOOL_WORDS", "OFFER_KINDS", "AlgorithmPass", "Artifact", "BandwidthSeries",
+    "Check", "CheckLine", "CheckReport", "CheckRequest", "Command", "Engine", "EngineRequest",
     "ExecutionRequest", "ExecutionResult", "Executor", "Format", "FormatReader", "FormatWriter",
     "Layout", "LinkLoad", "LoadableCall", "LocalWorkOptions", "NoOptions", "Offer", "OfferKind",
     "Option", "OptionType", "OptionValue", "PassMove", "PassReport", "Reference", "ReportRequest",

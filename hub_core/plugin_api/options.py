@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from types import MappingProxyType
 from typing import TypeVar
 
 OptionValue = str | int | float | bool | None
 T = TypeVar("T")
+
+BOOL_WORDS: Mapping[str, bool] = MappingProxyType(
+    {"true": True, "false": False, "yes": True, "no": False, "on": True, "off": False}
+)
+"""Lower-case texts of a BOOL option, with their values."""
 
 _METADATA_KEY = "collhub-option"
 
@@ -16,9 +23,10 @@ _METADATA_KEY = "collhub-option"
 class OptionType(StrEnum):
     """How the text of an option is read.
 
-    BOOL: true or false. SIZE: `1MiB` to bytes, int. TIME: `500ns` to seconds, float. BANDWIDTH:
-    `50GB/s` to bytes per second, float. PATH: text kept as is. PAIRS: of `name.key=value`, each
-    stated by itself, to text with a line `key=value` each, in the order of the keys.
+    BOOL: a word of `BOOL_WORDS`. SIZE: `1MiB` to bytes, int. TIME: `500ns` to seconds, float.
+    BANDWIDTH: `50GB/s` to bytes per second, float. PATH: text kept as is. PAIRS: of
+    `name.key=value`, each stated by itself, to text with a line `key=value` each, in the order of
+    the keys.
     """
 
     TEXT = "text"

@@ -7,7 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TypeGuard
 
 from hub_core.model.diagnostics import Diagnostic, HubError, UsageError, closest
-from hub_core.plugin_api.options import Option, OptionType, OptionValue, declared_options
+from hub_core.plugin_api.options import (
+    BOOL_WORDS,
+    Option,
+    OptionType,
+    OptionValue,
+    declared_options,
+)
 
 OptionText = Mapping[str, OptionValue]
 _LONGEST_NUMBER = 40
@@ -120,9 +126,9 @@ def _number_text(raw: object) -> str:
 def _truth(raw: object) -> bool:
     if isinstance(raw, bool):
         return raw
-    truth = {"true": True, "false": False}.get(raw.lower()) if isinstance(raw, str) else None
+    truth = BOOL_WORDS.get(raw.lower()) if isinstance(raw, str) else None
     if truth is None:
-        raise ValueError("is not true or false")
+        raise ValueError("is not true or false (yes, no, on and off are accepted too)")
     return truth
 
 

@@ -134,7 +134,6 @@ def test_a_whole_step_is_verified_and_simulated(
         ({"meshes": "mesh(2)@0-1: S0 R"}, "for each of 2 stages"),
         ({"meshes": "mesh(2): S0 R P0"}, "names the mesh axis '0' twice"),
         ({"meshes": "mesh(2,2): S0 R P1"}, "are summands"),
-        ({"meshes": "mesh(9): S0 R"}, "cuts dimension 0 of 4 elements in 9 tiles"),
         ({"meshes": "mesh(2): S0"}, "places 1 dimensions, the tensor has 2"),
         ({"activation_tensor": "4,8"}, "is no tensor"),
     ],

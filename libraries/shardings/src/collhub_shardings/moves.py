@@ -55,12 +55,15 @@ class Side:
 
     def __str__(self) -> str:
         # As --from and --to take it.
-        return f"{self.mesh}: {self.placement.text()}"
+        return f"{self.mesh}: {self.placement.text(self.mesh)}"
 
 
 @dataclass(frozen=True, slots=True)
 class Move:
     """A tensor on its way from one side to the other.
+
+    A dimension may be cut in more tiles than it has elements: the last devices then hold no
+    elements, as `torch.chunk` and DTensor leave them.
 
     `release_s`: when its producer is done. `due_s`: when its consumer starts, None for any time.
     """
@@ -79,20 +82,6 @@ class Move:
                 cure="move to Shard or Replicate; summands exist on the source side alone",
                 code="invalid-spec",
             )
-        for side in (self.source, self.destination):
-            self._check_tiles(side)
-
-    def _check_tiles(self, side: Side) -> None:
-        """Refuse more tiles than elements, but for an empty tensor, of which nothing moves."""
-        parts = side.placement.parts(side.mesh)
-        for dimension, (length, count) in enumerate(zip(self.tensor.shape, parts, strict=True)):
-            if 0 < length < count:
-                raise InputError(
-                    f"{self.name}: {side} cuts dimension {dimension} of {length} elements "
-                    f"in {count} tiles",
-                    cure="split it over fewer devices",
-                    code="too-many-tiles",
-                )
 
 
 def parse_tensor(text: str) -> TensorType:

@@ -1,12 +1,13 @@
 """Sharding specs in three notations, and where they cut the dimensions of a tensor.
 
 `S0 R S1` (Alpa's), `('x', None, 'y')` (JAX's PartitionSpec) and `Shard(0), Replicate()`
-(PyTorch's DTensor).
+(PyTorch's DTensor, with `_StridedShard(0, split_factor=2)` of FSDP2 over tensor parallelism).
 """
 
 from __future__ import annotations
 
 import ast
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +18,8 @@ from collhub_columns import Int64Array
 from collhub_shardings.meshes import Mesh
 from hub_core.model import InputError
 
-_DTENSOR = re.compile(r"(Shard|Replicate|Partial)\(\s*([^()]*?)\s*\)")
+_DTENSOR = re.compile(r"\b(_StridedShard|Shard|Replicate|Partial)\(\s*([^()]*?)\s*\)")
+_STRIDED = re.compile(r"(?:dim\s*=\s*)?(-?\d+)\s*,\s*(?:(?:split_factor|sf)\s*=\s*)?(\d+)\Z")
 _CURE = "write 'S0 R S1', \"('x', None, 'y')\" or 'Shard(0), Replicate()'"
 
 
@@ -34,13 +36,33 @@ class Placement:
     partial: tuple[int, ...] = ()
     is_nested: bool = False
 
-    def text(self) -> str:
-        """The spec as `S0 R S1`, with `P` and the axes of summands behind."""
+    def text(self, mesh: Mesh) -> str:
+        """The spec as `S0 R S1`, with `P` and the axes of summands at the end.
+
+        A dimension that several axes cut one after another is written in DTensor's notation, which
+        parses to the same tiles.
+        """
+        if self.is_nested and any(len(axes) > 1 for axes in self.axes):
+            return ", ".join(self._dtensor_words(mesh))
         words = ["S" + _joined(axes) if axes else "R" for axes in self.axes]
         # Summands are no dimension of the tensor.
         if self.partial:
             words.append("P" + _joined(self.partial))
         return " ".join(words)
+
+    def _dtensor_words(self, mesh: Mesh) -> list[str]:
+        """One word of DTensor's notation for each mesh axis."""
+        words = ["Replicate()"] * len(mesh.shape)
+        for axis in self.partial:
+            words[axis] = "Partial()"
+        for dimension, axes in enumerate(self.axes):
+            for position, axis in enumerate(axes):
+                # Later axes of the mesh that cut the dimension before this one.
+                factor = math.prod(mesh.shape[one] for one in axes[:position] if one > axis)
+                words[axis] = f"Shard({dimension})"
+                if any(one > axis for one in axes[:position]):
+                    words[axis] = f"_StridedShard({dimension}, split_factor={factor})"
+        return words
 
     def parts(self, mesh: Mesh) -> tuple[int, ...]:
         """Tiles along every dimension."""
@@ -158,29 +180,56 @@ def _entry_axes(entry: object, text: str, mesh: Mesh) -> tuple[int, ...]:
 
 
 def _dtensor(text: str, rank: int, mesh: Mesh) -> Placement:
-    """`Shard(0), Replicate()`: a placement a mesh axis."""
+    """`Shard(0), Replicate()`: a placement for each mesh axis.
+
+    Axes cut a dimension in their order. A strided shard cuts it after as many of the later axes as
+    have `split_factor` tiles together (PyTorch, `torch/distributed/tensor/placement_types.py`).
+    """
     words = _DTENSOR.findall(text)
     rest = _DTENSOR.sub("", text).strip(" ,[]()")
     if rest or len(words) != len(mesh.shape):
         raise _wrong(
-            f"spec {text!r:.80}: expected one of Shard(d), Replicate(), Partial() for each of the "
-            f"{len(mesh.shape)} mesh axes"
+            f"spec {text!r:.80}: expected one of Shard(d), _StridedShard(d, split_factor=k), "
+            f"Replicate(), Partial() for each of the {len(mesh.shape)} mesh axes"
         )
     axes: list[list[int]] = [[] for _ in range(rank)]
     partial = []
-    for axis, (kind, argument) in enumerate(words):
-        if kind == "Shard":
-            axes[_dimension(argument, rank, text)].append(axis)
-        elif kind == "Partial":
+    # From the last axis on: those that a strided shard refers to are known before it.
+    for axis, (kind, argument) in reversed(list(enumerate(words))):
+        if kind == "Partial":
             partial.append(_summed_axis(axis, argument, text))
-    return Placement(tuple(map(tuple, axes)), tuple(partial), is_nested=True)
+        elif kind == "Shard":
+            axes[_dimension(kind, argument, rank, text)].insert(0, axis)
+        elif kind == "_StridedShard":
+            match = _STRIDED.match(argument)
+            if match is None:
+                raise _wrong(f"spec {text!r:.80}: {kind}({argument}) has no split factor")
+            later = axes[_dimension(kind, match[1], rank, text)]
+            later.insert(_cuts_before(later, int(match[2]), mesh, text), axis)
+    return Placement(tuple(map(tuple, axes)), tuple(reversed(partial)), is_nested=True)
 
 
-def _dimension(argument: str, rank: int, text: str) -> int:
-    """The dimension that `Shard(d)` names, from the end where it is negative."""
-    digits = argument.removeprefix("dim=").strip()
+def _cuts_before(later: Sequence[int], split_factor: int, mesh: Mesh, text: str) -> int:
+    """How many of the later axes, in the order of their cuts, have `split_factor` tiles."""
+    tiles = 1
+    for count, axis in enumerate((*later, None)):
+        if tiles == split_factor:
+            # Axes of size 1 cut nothing: of equal counts the first is as good as any.
+            return count
+        if axis is not None:
+            tiles *= mesh.shape[axis]
+    sizes = " x ".join(str(mesh.shape[axis]) for axis in later) or "no later axis"
+    raise _wrong(
+        f"spec {text!r:.80}: split_factor={split_factor} is not the number of tiles of the later "
+        f"mesh axes that shard the same dimension ({sizes})"
+    )
+
+
+def _dimension(kind: str, argument: str, rank: int, text: str) -> int:
+    """The dimension that `Shard(d)` names, counted from the end if it is negative."""
+    digits = re.sub(r"dim\s*=\s*", "", argument).strip()
     if not re.fullmatch(r"-?\d+", digits) or not -rank <= int(digits) < rank:
-        raise _wrong(f"spec {text!r:.80}: Shard({argument}) names no dimension of {rank}")
+        raise _wrong(f"spec {text!r:.80}: {kind}({argument}) names no dimension of {rank}")
     return int(digits) % rank
 
 

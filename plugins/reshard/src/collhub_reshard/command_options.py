@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from typing import TypeVar
 
 import click
 
@@ -10,11 +12,15 @@ from collhub_reshard.planning import ReshardChoices
 from collhub_reshard.scheduling.best import Effort
 from collhub_reshard.scheduling.strategies import Strategy
 from hub_core import Assignments
-from hub_core.plugin_api import OptionType, option, optional
+from hub_core.plugin_api import BOOL_WORDS, OptionType, option, optional
+
+T = TypeVar("T")
 
 AUTO = "auto"
 _STRATEGIES = (AUTO, *(strategy.value for strategy in Strategy))
 _LAYOUTS = ("packed", "rows")
+_MAX_EFFORT = 1000.0
+_MAX_TIME_LIMIT_S = 1e6
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +35,18 @@ class ReshardOptions:
         choices=_LAYOUTS,
     )
     split: bool = option(OptionType.BOOL, False, "tasks may be split over senders and in time")
-    time_limit: float = option(OptionType.FLOAT, 20.0, "seconds of the solver; 0: none")
+    effort: float = option(
+        OptionType.FLOAT,
+        1.0,
+        "limit of the search's counted work, relative to the default; 0: heuristics only",
+        minimum=0,
+        maximum=_MAX_EFFORT,
+    )
+    time_limit: float | None = optional(
+        "seconds after which OR-tools is stopped; the result then depends on the machine's load "
+        "(default: no limit, the effort ends the search)",
+        OptionType.FLOAT,
+    )
     chunks: int | None = optional("chunks of a box (default: the closed form)", OptionType.INT)
     host_size: int | None = optional(
         "devices of a host (default: the last axis of a mesh)", OptionType.INT
@@ -45,7 +62,11 @@ def choices_of(given: Assignments) -> tuple[ReshardChoices, int | None]:
         None if strategy in (None, AUTO) else Strategy(strategy),
         _whole(given, "chunks", 1 << 16),
         _chosen(given, "layout", _LAYOUTS) or "packed",
-        Effort(_truth(given, "split"), _seconds(given, "time_limit")),
+        Effort(
+            _truth(given, "split"),
+            _number(given, "effort", 0.0, _MAX_EFFORT, Effort().work),
+            _number(given, "time_limit", 1e-3, _MAX_TIME_LIMIT_S, None),
+        ),
     )
     return choices, _whole(given, "host_size", 1 << 16)
 
@@ -74,22 +95,23 @@ def _whole(given: Assignments, name: str, most: int) -> int | None:
 
 
 def _truth(given: Assignments, name: str) -> bool:
-    """Whether an option is `true`; by default it is not."""
-    text = given.get(name, "false")
-    # Other words for yes and no are left to nobody's guess.
-    if text not in ("true", "false"):
-        raise click.UsageError(f"-O {name}={text}: expected true or false")
-    return text == "true"
+    """Value of an option that is true or false; false if it is not given."""
+    value = BOOL_WORDS.get(given.get(name, "false").lower())
+    if value is None:
+        raise click.UsageError(f"-O {name}={given[name]}: expected true or false")
+    return value
 
 
-def _seconds(given: Assignments, name: str) -> float:
+def _number(given: Assignments, name: str, low: float, high: float, default: T) -> float | T:
+    """A number from `low` to `high`, the default if it is not given."""
     text = given.get(name)
     if text is None:
-        return Effort().time_limit_s
+        return default
     try:
-        seconds = float(text)
+        number = float(text)
     except ValueError:
-        seconds = -1.0
-    if not 0 <= seconds < 1e6:
-        raise click.UsageError(f"-O {name}={text}: expected seconds, 0 or more")
-    return seconds
+        number = math.nan
+    if not low <= number <= high:
+        message = f"-O {name}={text}: expected a number from {low:g} to {high:g}"
+        raise click.UsageError(message)
+    return number

@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from reshard_tasks import between_hosts, check_pieces, moves
 
-HEURISTICS = Effort(time_limit_s=0)
+HEURISTICS = Effort(work=0)
 needs_solver = pytest.mark.skipif(
     not exact.is_installed(), reason="OR-tools is not installed: python -m pip install ortools"
 )
@@ -52,7 +52,7 @@ def test_solver_and_heuristics_agree_where_both_prove(move) -> None:
     if not len(tasks):
         return
     found = best_schedule(tasks, units, HEURISTICS)
-    solved = exact.solve(tasks, 0, found.pieces, 5.0)
+    solved = exact.solve(tasks, 0, found.pieces, 0.5)
     assert solved is not None
     check_pieces(tasks, solved.pieces)
     assert solved.lower_bound <= found.makespan
@@ -70,7 +70,7 @@ def test_without_solver_the_schedule_is_unproven_and_the_cure_is_said(monkeypatc
 
 
 def test_more_tasks_than_the_solver_takes_get_heuristics(monkeypatch) -> None:
-    monkeypatch.setattr(best_module, "MOST_TASKS_OF_SOLVER", 0)
+    monkeypatch.setattr(best_module, "MAX_TASKS_OF_SOLVER", 0)
     move = parse_move("31x29:float32", "mesh(3,2): S0 R", "mesh(4,2): R S01")
     units, tasks = between_hosts([move])
     assert best_schedule(tasks, units, Effort()).method != "cp-sat"
@@ -161,7 +161,7 @@ def test_the_solver_finds_an_order_that_keeps_all_dates() -> None:
     ]
     _, tasks = between_hosts(found)
     naive = in_order(tasks, public_orders.naive(tasks))
-    solved = exact.solve(tasks, 0, naive, 5.0)
+    solved = exact.solve(tasks, 0, naive, 0.5)
     assert solved is not None
     assert solved.is_optimal
     assert lateness(tasks, naive) > 0 == lateness(tasks, solved.pieces)

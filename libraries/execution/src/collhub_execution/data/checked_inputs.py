@@ -62,13 +62,13 @@ def checked_inputs(
 
 
 def elements_of_block(blocks: BlockCounts, inputs: Sequence[AnyArray]) -> int:
-    """Elements of a block, from the sizes of the inputs."""
+    """Elements of a block, from the sizes of the inputs; 1 if no rank has an input."""
     sizes = blocks.inputs.tolist()
     # Ranks without INPUT, as all but the root of a scatter, say nothing.
     stated: list[int] = [
         array.size // size for array, size in zip(inputs, sizes, strict=True) if size
     ]
-    return max(stated)
+    return max(stated, default=1)
 
 
 def _refuse_misfits(blocks: BlockCounts, inputs: Sequence[AnyArray]) -> None:

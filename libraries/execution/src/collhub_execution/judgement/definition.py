@@ -183,7 +183,9 @@ def _by_unit(collective: Collective, inputs: Sequence[Array]) -> list[Array]:
     """Every rank's input as rows, one a unit."""
     # Ranks without INPUT do not say how many elements a unit has.
     units = collective.input_units().tolist()
-    elements = max(array.size // size for array, size in zip(inputs, units, strict=True) if size)
+    sizes = [array.size // size for array, size in zip(inputs, units, strict=True) if size]
+    # An empty tensor leaves every rank without an input.
+    elements = max(sizes, default=1)
     return [array.reshape(size, elements) for array, size in zip(inputs, units, strict=True)]
 
 

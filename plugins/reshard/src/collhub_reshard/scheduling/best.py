@@ -1,4 +1,4 @@
-"""The best schedule of some tasks: the cheapest method that proves itself, else the solver."""
+"""Find the best schedule of some tasks: inexpensive methods first, until one meets a bound."""
 
 from __future__ import annotations
 
@@ -8,75 +8,145 @@ from fractions import Fraction
 
 from collhub_shardings import UnitTasks
 
-from collhub_reshard.scheduling import colouring, exact, splitting
+from collhub_reshard.scheduling import annealing, colouring, exact, splitting
+from collhub_reshard.scheduling.assignment import assign_senders
 from collhub_reshard.scheduling.bounds import Bound, fluid_bound, unsplit_bound
 from collhub_reshard.scheduling.host_tasks import HostTasks
-from collhub_reshard.scheduling.list_schedules import list_orders
+from collhub_reshard.scheduling.list_schedules import balanced_senders, list_orders
 from collhub_reshard.scheduling.public_orders import all_orders
 from collhub_reshard.scheduling.schedule import (
     HostSchedule,
+    Order,
     Piece,
     in_order,
     lateness,
     makespan_of,
 )
 
-# Above, the model of the solver takes longer to build than it is worth.
-MOST_TASKS_OF_SOLVER = 500
+# Above this number of tasks, building the model of CP-SAT takes longer than its gain justifies.
+MAX_TASKS_OF_SOLVER = 500
+# Above this number of tasks, only schedules by priority are built.
+_MAX_TASKS_OF_SEARCH = 2_000
 _ROUNDS = 8
-_MOST_TASKS_OF_ORDERS = 2_000
+# Tasks that annealing places at effort 1: two to three CPU seconds.
+_PLACEMENTS = 300_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How hard to look for a schedule.
+    """Work that the search for a schedule may do.
 
-    `split`: tasks may be split. `time_limit_s`: of the solver; 0 leaves it out.
+    `split`: tasks may be split. `work`: limit of counted work, relative to the default (two to
+    three CPU seconds of annealing, ten of CP-SAT); 0 leaves only heuristics. `time_limit_s`:
+    seconds after which CP-SAT is stopped, None for no limit; a result that was cut by time depends
+    on the load of the machine.
     """
 
     split: bool = False
-    time_limit_s: float = 20.0
+    work: float = 1.0
+    time_limit_s: float | None = None
 
 
 def best_schedule(tasks: HostTasks, units: UnitTasks, effort: Effort) -> HostSchedule:
-    """A schedule with the largest bound that is known.
+    """Find a schedule, with the largest lower bound that is known.
 
-    Never longer than any of the public orders. The first method that meets the bound ends the
-    search: priorities, colours, public orders, splitting where asked for, the solver. Where tasks
-    are due, the one that is latest counts before the makespan.
+    The schedule never takes longer than any of the public orders. The search ends with the first
+    method that meets the bound: priorities, colours, public orders, splitting where requested, the
+    best choice of senders, rotations, annealing, CP-SAT. If tasks have due times, the lateness of
+    the latest task is minimized before the makespan.
     """
     if effort.split and splitting.can_split(tasks) and len(tasks):
         return _split(tasks)
     bound = unsplit_bound(tasks)
-    best, method = _heuristic(tasks, units, bound)
-    least = bound.whole_ticks
-    if _is_done(tasks, best, least):
-        return HostSchedule(best, method, "optimal", "bound", bound, Fraction(least))
-    if _solver_can(tasks, effort):
-        found = exact.solve(tasks, least, best, effort.time_limit_s)
-        if found is not None and found.is_optimal:
-            # Of both numbers, lateness and makespan, where tasks are due.
-            lower = makespan_of(found.pieces)
-            return HostSchedule(found.pieces, "cp-sat", "optimal", "solver", bound, lower)
-        if found is not None:
-            best, method = _better(tasks, best, method, found.pieces, "cp-sat")
-            least = max(least, found.lower_bound)
-    return HostSchedule(best, method, "feasible", "none", bound, Fraction(least))
+    search = _Search(tasks, bound.whole_ticks)
+    _try_heuristics(search, units)
+    if search.is_done or not effort.work or len(tasks) > _MAX_TASKS_OF_SEARCH:
+        return search.schedule(bound)
+    _try_senders(search)
+    if not search.is_done and annealing.is_applicable(tasks):
+        placements = int(effort.work * _PLACEMENTS)
+        order = annealing.improve_order(tasks, search.pieces, search.lower_bound, placements)
+        search.add(order, "annealing")
+    if not search.is_done and _can_use_solver(tasks):
+        solved = exact.solve(
+            tasks, search.lower_bound, search.pieces, effort.work, effort.time_limit_s
+        )
+        if solved is not None:
+            search.add_pieces(solved.pieces, "cp-sat")
+            search.lower_bound = max(search.lower_bound, solved.lower_bound)
+            search.is_solved = solved.is_optimal
+    return search.schedule(bound)
+
+
+@dataclass(slots=True)
+class _Search:
+    """The best schedule so far; `lower_bound` in ticks; `is_solved` if a solver proves it."""
+
+    tasks: HostTasks
+    lower_bound: int
+    pieces: tuple[Piece, ...] = ()
+    method: str = "nothing"
+    is_solved: bool = False
+
+    @property
+    def is_done(self) -> bool:
+        """Whether no schedule can be better: the bound is met, and no task is late."""
+        if self.is_solved or not len(self.tasks):
+            return True
+        is_met = bool(self.pieces) and makespan_of(self.pieces) <= self.lower_bound
+        return is_met and not lateness(self.tasks, self.pieces)
+
+    def add(self, order: Order, method: str) -> None:
+        """Take the schedule of an order if it is better."""
+        self.add_pieces(in_order(self.tasks, order), method)
+
+    def add_pieces(self, pieces: tuple[Piece, ...], method: str) -> None:
+        """Take a schedule if it is less late, or as late and shorter; of equals the first stays."""
+        if not self.pieces or self._cost(pieces) < self._cost(self.pieces):
+            self.pieces, self.method = pieces, method
+
+    def schedule(self, bound: Bound) -> HostSchedule:
+        """The result; the analytic `bound` proves it, or a solver, or nothing does."""
+        lower = Fraction(self.lower_bound)
+        if not self.is_done:
+            return HostSchedule(self.pieces, self.method, "feasible", "none", bound, lower)
+        is_by_bound = makespan_of(self.pieces) <= bound.whole_ticks and not self.is_solved
+        if self.is_solved:
+            # CP-SAT proves lateness and makespan together; only the makespan is a bound here.
+            lower = makespan_of(self.pieces)
+        proof = "bound" if is_by_bound else "solver"
+        return HostSchedule(self.pieces, self.method, "optimal", proof, bound, lower)
+
+    def _cost(self, pieces: Sequence[Piece]) -> tuple[Fraction, Fraction]:
+        return lateness(self.tasks, pieces), makespan_of(pieces)
 
 
 def wants_solver(schedule: HostSchedule, effort: Effort) -> bool:
-    """Whether a solver that is not installed might have found a better schedule or a proof."""
-    # A solver that is not wanted is not missed.
-    is_open = schedule.status != "optimal" and effort.time_limit_s > 0
+    """Whether CP-SAT, which is not installed, might find a better schedule or a proof."""
+    is_open = schedule.status != "optimal" and effort.work > 0
     return is_open and not exact.is_installed()
 
 
-def _solver_can(tasks: HostTasks, effort: Effort) -> bool:
-    """Whether the solver is there, wanted, and fit for these tasks."""
-    # Building a model of thousands of intervals takes longer than
-    # a good schedule by priorities.
-    is_small = len(tasks) <= MOST_TASKS_OF_SOLVER
-    return is_small and effort.time_limit_s > 0 and exact.is_installed() and exact.fits(tasks)
+def _can_use_solver(tasks: HostTasks) -> bool:
+    """Whether CP-SAT is installed and fit for these tasks."""
+    return len(tasks) <= MAX_TASKS_OF_SOLVER and exact.is_installed() and exact.fits(tasks)
+
+
+def _try_senders(search: _Search) -> None:
+    """Improve the bound and the schedule by the best choice of senders, then by rotations."""
+    tasks = search.tasks
+    senders = [balanced_senders(tasks)]
+    assignment = assign_senders(tasks)
+    if assignment is not None:
+        search.lower_bound = max(search.lower_bound, assignment.lower_bound)
+        senders.append(list(assignment.senders))
+        for order in list_orders(tasks, _ROUNDS, senders[-1]):
+            search.add(order, "senders")
+    for chosen in senders:
+        for order in annealing.rotation_orders(tasks, chosen):
+            if search.is_done:
+                return
+            search.add(order, "rotation")
 
 
 def _split(tasks: HostTasks) -> HostSchedule:
@@ -90,47 +160,21 @@ def _split(tasks: HostTasks) -> HostSchedule:
     return HostSchedule(pieces, "split", status, proof, bound, bound.ticks)
 
 
-def _heuristic(tasks: HostTasks, units: UnitTasks, bound: Bound) -> tuple[tuple[Piece, ...], str]:
-    """The best of the heuristics, which ends where one meets the bound."""
-    least = bound.whole_ticks
-    best: tuple[Piece, ...] = ()
-    method = "nothing"
+def _try_heuristics(search: _Search, units: UnitTasks) -> None:
+    """Try colours, priorities and the public orders, until one meets the bound."""
+    tasks = search.tasks
     if not len(tasks):
-        return best, method
+        return
     if colouring.is_colourable(tasks):
-        best, method = colouring.coloured(tasks), "colours"
-    rounds = _ROUNDS if len(tasks) <= _MOST_TASKS_OF_ORDERS else 2
-    for order in list_orders(tasks, rounds):
-        if best and _is_done(tasks, best, least):
-            return best, method
-        best, method = _better(tasks, best, method, in_order(tasks, order), "priorities")
-    if len(tasks) > _MOST_TASKS_OF_ORDERS:
-        return best, method
+        search.add_pieces(colouring.coloured(tasks), "colours")
+    rounds = _ROUNDS if len(tasks) <= _MAX_TASKS_OF_SEARCH else 2
+    for order in list_orders(tasks, rounds, balanced_senders(tasks)):
+        if search.is_done:
+            return
+        search.add(order, "priorities")
+    if len(tasks) > _MAX_TASKS_OF_SEARCH:
+        return
     for name, make in all_orders(tasks, units).items():
-        if _is_done(tasks, best, least):
-            break
-        best, method = _better(tasks, best, method, in_order(tasks, make()), name)
-    return best, method
-
-
-def _is_done(tasks: HostTasks, pieces: Sequence[Piece], least: int) -> bool:
-    """Whether nothing can be better: the bound is met, and all are on time."""
-    if makespan_of(pieces) > least:
-        return False
-    return not lateness(tasks, pieces)
-
-
-def _better(
-    tasks: HostTasks,
-    best: Sequence[Piece],
-    method: str,
-    other: Sequence[Piece],
-    other_method: str,
-) -> tuple[tuple[Piece, ...], str]:
-    """The less late, then the shorter of two schedules, the first of equals."""
-    # Methods come in order of simplicity, and the same input must give the same schedule.
-    mine = lateness(tasks, best), makespan_of(best)
-    others = lateness(tasks, other), makespan_of(other)
-    if best and mine <= others:
-        return tuple(best), method
-    return tuple(other), other_method
+        if search.is_done:
+            return
+        search.add(make(), name)

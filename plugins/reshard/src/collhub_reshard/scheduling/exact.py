@@ -8,6 +8,7 @@ every sender below the makespan, and equal tasks in order.
 from __future__ import annotations
 
 import importlib.util
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -21,6 +22,8 @@ from hub_core.model import Diagnostic, Severity
 _LONGEST = 1 << 48
 _LONGEST_WITH_DUE = 1 << 28
 _SEED = 1
+# Limit of CP-SAT's own measure of work, which is about a second of one core.
+_DETERMINISTIC_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +38,11 @@ class Solved:
 def is_installed() -> bool:
     """Whether OR-tools is there."""
     return importlib.util.find_spec("ortools") is not None
+
+
+def worker_count() -> int:
+    """Threads of the solver: the cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def missing() -> Diagnostic:
@@ -73,12 +81,18 @@ class _Model:
 
 
 def solve(
-    tasks: HostTasks, least: int, hint: Sequence[Piece], time_limit_s: float
+    tasks: HostTasks,
+    least: int,
+    hint: Sequence[Piece],
+    work: float,
+    time_limit_s: float | None = None,
 ) -> Solved | None:
-    """The best schedule within a time, None where there is none; the hint is one to start from.
+    """Search for the best schedule within a limit of work, starting from the schedule `hint`.
 
-    `least`: a bound of the makespan in ticks. The search has one worker and a fixed seed, so that
-    it ends alike everywhere, unless the time runs out.
+    `least`: a bound of the makespan in ticks. `work`: 1 for ten deterministic seconds of CP-SAT.
+    The search strategies are interleaved in fixed batches, so that the result depends neither on
+    the number of cores nor on the time that the work takes, unless `time_limit_s` stops it.
+    Returns None if there is no schedule within these limits.
     """
     # Imported here: it takes a second, and is an extra.
     from ortools.sat.python import cp_model
@@ -88,10 +102,12 @@ def solve(
         built.model.add_hint(built.starts[piece.task], int(piece.start))
         for at, sender in enumerate(tasks.senders[piece.task]):
             built.model.add_hint(built.presences[piece.task][at], sender == piece.sender)
-    # Several workers would end at other schedules from run to run.
     solver = cp_model.CpSolver()
-    solver.parameters.max_time_in_seconds = time_limit_s
-    solver.parameters.num_workers = 1
+    solver.parameters.max_deterministic_time = _DETERMINISTIC_SECONDS * work
+    if time_limit_s is not None:
+        solver.parameters.max_time_in_seconds = time_limit_s
+    solver.parameters.interleave_search = True
+    solver.parameters.num_workers = worker_count()
     solver.parameters.random_seed = _SEED
     status = solver.solve(built.model)
     if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):

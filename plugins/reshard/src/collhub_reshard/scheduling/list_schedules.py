@@ -7,7 +7,7 @@ nothing by itself.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from collhub_reshard.scheduling.bounds import sender_sharing
@@ -33,13 +33,13 @@ def balanced_senders(tasks: HostTasks) -> list[int]:
     return chosen
 
 
-def list_orders(tasks: HostTasks, rounds: int) -> Iterator[Order]:
-    """Orders by priority: the first without chance, later ones with some, from fixed seeds."""
-    # The choice of senders is the same for all rounds:
-    # the flow has found the evenest one.
-    senders = balanced_senders(tasks)
+def list_orders(tasks: HostTasks, rounds: int, senders: Sequence[int]) -> Iterator[Order]:
+    """Build orders by priority for given senders of the tasks.
+
+    The first order has no random part; later ones disturb the priorities from fixed seeds.
+    """
     for seed in range(rounds):
-        yield _Lists(tasks, senders, random.Random(seed), noise=0.1 * min(seed, 5)).order()
+        yield _Lists(tasks, list(senders), random.Random(seed), noise=0.1 * min(seed, 5)).order()
 
 
 @dataclass(slots=True)
