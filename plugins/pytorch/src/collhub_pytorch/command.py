@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
 
 from hub_core import FILE, CommandContext, json_flag, offer_option
-from hub_core.model import STANDARD_KINDS, CollectiveKind, UsageError, parse_time
+from hub_core.model import STANDARD_KINDS, CollectiveKind, InputError, UsageError, parse_time
 from hub_core.plugin_api import Simulator
 
 if TYPE_CHECKING:
-    from collhub_pytorch.findings import Findings, Saving
-    from collhub_pytorch.network_times import NetworkTimes
     from collhub_pytorch.options import ProfileOptions
+    from collhub_pytorch.report import Block
     from collhub_pytorch.trace_files import TraceFile
+    from hub_core.model import Workload
+
+_READER_OPTION = re.compile(r"-O ([a-z_]+)=(\S+?)(?=[,.;)]|\s|\Z)")
 
 
 def _parsed_algorithms(
@@ -66,6 +71,14 @@ def _parsed_algorithms(
     help="The most by which ends of one collective may differ then (default: 1ms, 100ms without a "
     "device).",
 )
+@click.option(
+    "--kernel-delay-factor",
+    type=click.FloatRange(0),
+    metavar="F",
+    default=1.0,
+    show_default=True,
+    help="Idle gaps of a stream below 30 ns times F count as delay between two kernels.",
+)
 @json_flag
 @click.pass_obj
 def profile(
@@ -76,31 +89,47 @@ def profile(
     algorithms: dict[CollectiveKind, str],
     backend: str,
     as_json: bool,
-    **reading: str | int | None,
+    **reading: str | int | float | None,
 ) -> None:
     """Say where a PyTorch job waits, by the profiles of its ranks, one FILE each.
 
-    How long each collective transfers and how long its ranks wait for the last one, how much of
-    communication is hidden behind computation; with --topology, what the collectives of another
-    network or other algorithms would save. Of execution traces, the collectives are counted.
+    How long each collective transfers, at which bus bandwidth, and how long its ranks wait for the
+    last one; which ranks the others wait for; how the time of each rank divides into computation,
+    communication, memory work and idle time. With --topology, what the collectives of another
+    network or other algorithms would save. Without times, as in execution traces, the collectives
+    are counted.
     """
     if algorithms and topology_text is None:
         raise UsageError("--collective has no meaning without --topology", cure="give both")
     # Imported here: the help of a command needs no numpy.
     from collhub_pytorch import report
-    from collhub_pytorch.findings import findings_of, saving
+    from collhub_pytorch.analysis import has_times, matched
+    from collhub_pytorch.findings import calls_alike, findings_of, saving
     from collhub_pytorch.kineto.read import notes
     from collhub_pytorch.network_times import NetworkTimes
     from collhub_pytorch.reading import read_profiles
     from collhub_pytorch.trace_files import holds_execution_trace, on_disk
 
     opened, options = on_disk(files), _options(reading)
-    if holds_execution_trace(opened[0]):
-        _say_counts(context, opened, options, as_json)
+    with _own_options(), context.progress("reading profiles"):
+        if holds_execution_trace(opened[0]):
+            workload = _read_execution_traces(opened, options)
+            lines = ["execution traces record no times: name Kineto profiles for those"]
+        else:
+            workload = read_profiles(files, options)
+            lines = notes(workload)
+    if not has_times(workload):
+        if topology_text is not None:
+            message = "without times of collectives there is no job to replay"
+            raise UsageError(message, cure="leave out --topology, or profile the device as well")
+        calls = calls_alike(workload, matched(workload))
+        if as_json:
+            context.print_json(report.counts_document(workload, calls, lines))
+            return
+        _say_notes(context, lines)
+        _print_blocks(context, [report.counts_table(calls)])
         return
-    with context.progress("reading profiles"):
-        workload = read_profiles(files, options)
-    findings, lines, found = findings_of(workload), notes(workload), None
+    findings, found = findings_of(workload), None
     if topology_text is not None:
         topology = context.read_topology(topology_text)
         times = NetworkTimes(topology, algorithms, backend, context.registry())
@@ -109,12 +138,16 @@ def profile(
     if as_json:
         context.print_json(report.document(findings, lines, found))
         return
-    for line in lines:
-        context.say(f"note: {line}")
-    _print_findings(context, findings, found)
+    _say_notes(context, lines)
+    _print_blocks(context, [*report.blocks(findings), [report.instant_line(findings)]])
+    if found is not None:
+        gained, times = found
+        lead = f"with these times on {times.topology.name}"
+        context.print_line("")
+        _print_blocks(context, [report.simulated_table(times), [report.saving_line(gained, lead)]])
 
 
-def _options(reading: Mapping[str, str | int | None]) -> ProfileOptions:
+def _options(reading: Mapping[str, str | int | float | None]) -> ProfileOptions:
     """The options of the reader from those of the command, the clock residual in seconds."""
     from collhub_pytorch.options import ProfileOptions
 
@@ -124,47 +157,44 @@ def _options(reading: Mapping[str, str | int | None]) -> ProfileOptions:
         step=None if step is None else int(step),
         clocks=str(reading["clocks"]),
         clock_residual=None if residual is None else parse_time(str(residual)),
+        kernel_delay_factor=float(reading["kernel_delay_factor"] or 0),
     )
 
 
-def _say_counts(
-    context: CommandContext, files: Sequence[TraceFile], options: ProfileOptions, as_json: bool
-) -> None:
-    """The report of execution traces."""
-    from collhub_pytorch import report
-    from collhub_pytorch.analysis import matched
+def _read_execution_traces(files: Sequence[TraceFile], options: ProfileOptions) -> Workload:
     from collhub_pytorch.execution_trace import workload_of
-    from collhub_pytorch.findings import calls_alike
     from hub_core.model import Provenance
 
-    workload = workload_of(files, options, Provenance("pytorch-et", "", files[0].name))
-    calls = calls_alike(workload, matched(workload))
-    if as_json:
-        context.print_json(report.counts_document(workload, calls))
-        return
-    context.say("note: execution traces state no times: name Kineto profiles for those")
-    context.print_table(report.COUNTS_HEADER, report.counts_rows(calls), report.CALLS_RIGHT)
+    return workload_of(files, options, Provenance("pytorch-et", "", files[0].name))
 
 
-def _print_findings(
-    context: CommandContext, findings: Findings, found: tuple[Saving, NetworkTimes] | None
-) -> None:
-    """The tables for people."""
-    from collhub_pytorch import report
+@contextmanager
+def _own_options() -> Iterator[None]:
+    """Name the options of this command in errors of the readers: `-O step=3` is `--step 3`."""
+    try:
+        yield
+    except InputError as error:
+        diagnostics = [replace(one, cure=own_spelling(one.cure)) for one in error.diagnostics]
+        raise InputError(diagnostics) from None
 
-    context.print_table(report.CALLS_HEADER, report.calls_rows(findings), report.CALLS_RIGHT)
-    context.print_line("")
-    for line in report.kind_lines(findings):
-        context.print_line(line)
-    context.print_line("")
-    context.print_table(report.RANKS_HEADER, report.ranks_rows(findings), report.RANKS_RIGHT)
-    context.print_line("")
-    context.print_line(report.saving_line(findings.instant, "if collectives took no time"))
-    if found is None:
-        return
-    gained, times = found
-    lead = f"with these times on {times.topology.name}"
-    context.print_line("")
-    context.print_table(report.TIMES_HEADER, report.times_rows(times), report.TIMES_RIGHT)
-    context.print_line("")
-    context.print_line(report.saving_line(gained, lead))
+
+def own_spelling(cure: str) -> str:
+    """A cure with the options of this command in place of those of the readers."""
+    return _READER_OPTION.sub(lambda match: f"--{match[1].replace('_', '-')} {match[2]}", cure)
+
+
+def _say_notes(context: CommandContext, lines: Sequence[str]) -> None:
+    for line in lines:
+        context.say(f"note: {line}")
+
+
+def _print_blocks(context: CommandContext, blocks: Sequence[Block]) -> None:
+    """Tables and lines for people, an empty line between two blocks."""
+    for place, block in enumerate(blocks):
+        if place:
+            context.print_line("")
+        if isinstance(block, list):
+            for line in block:
+                context.print_line(line)
+        else:
+            context.print_table(block.header, block.rows, block.right)

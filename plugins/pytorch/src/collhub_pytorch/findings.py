@@ -1,30 +1,46 @@
-"""What is said of a profile: collectives, ranks, and what another network would save."""
+"""The contents of a report: collectives, ranks, stragglers, and what a network would save."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
-from collhub_columns import Int64Array
 
 from collhub_pytorch.analysis import (
     Meetings,
     MeetingTimes,
+    RankTime,
+    Stragglers,
+    find_stragglers,
+    is_measured,
     matched,
     meeting_times,
-    overlap_percent,
+    rank_times,
 )
+from collhub_pytorch.job import fact_list
 from collhub_pytorch.replay import CollectiveTime, Replay, measured, replayed
 from hub_core.model import JobCollective, NodeKind, Workload
+
+
+@dataclass(frozen=True, slots=True)
+class CausedWaiting:
+    """How many communications waited for a rank, and the time that their other ranks waited."""
+
+    rank: int
+    calls: int
+    waiting_ns: int
 
 
 @dataclass(frozen=True, slots=True)
 class CallsAlike:
     """Communications of one kind, size and group, with their times added up over calls and ranks.
 
-    `kind`: as the hub names it, or `send`. `bytes` -1 where the profile does not say. `group`: the
-    name of the process group, "" for all ranks. `calls`: how often all of its ranks came together.
+    `kind`: as the hub names it, or `send`. `bytes` -1 where the profile does not state it. `group`:
+    the name of the process group, "" for all ranks. `calls`: how often all of its ranks came
+    together. `waiting_ns`: of the `measured_count` ranks that have files; None where no call has
+    two of them, as nothing then tells waiting from transfer. `bus_bandwidth`: in bytes/s, as
+    nccl-tests defines it, None without size or time. `stragglers`: those waited for longest first.
     """
 
     kind: str
@@ -33,28 +49,48 @@ class CallsAlike:
     rank_count: int
     calls: int
     transferring_ns: int
-    waiting_ns: int
+    waiting_ns: int | None
+    measured_count: int = 0
+    bus_bandwidth: float | None = None
+    stragglers: tuple[CausedWaiting, ...] = ()
 
     @property
-    def waiting_percent(self) -> float:
-        """The part of the time of its kernels in which they only wait."""
-        return _percent(self.waiting_ns, self.waiting_ns + self.transferring_ns)
+    def waiting_percent(self) -> float | None:
+        """The share of the time of its kernels in which they only wait, of ranks with files."""
+        if self.waiting_ns is None:
+            return None
+        transferring = self.transferring_ns * self.measured_count / max(1, self.rank_count)
+        total = self.waiting_ns + transferring
+        return 100 * self.waiting_ns / total if total else 0.0
 
 
 @dataclass(frozen=True, slots=True)
-class RankSaid:
-    """One rank: its span by the profile and by the replay, and its communication, in ns.
+class IdleTime:
+    """Idle time of the streams of a rank in ns, added up: see `collhub_pytorch.kineto.idle`."""
 
-    `last_count`: how many communications waited for this rank alone.
+    host_wait_ns: int
+    kernel_wait_ns: int
+    other_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class RankFindings:
+    """One rank: its span by the profile and by the replay, and its times in ns.
+
+    `waiting_ns` None for a rank whose waiting is not measured. `last_count`: how many
+    communications waited for this rank only. `caused_waiting_ns`: how long the others did. `idle`:
+    None without a device, and for ranks without a file.
     """
 
     rank: int
     span_ns: int
     replayed_ns: int
     transferring_ns: int
-    waiting_ns: int
-    overlap_percent: float | None
+    waiting_ns: int | None
     last_count: int
+    caused_waiting_ns: int
+    times: RankTime
+    idle: IdleTime | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +103,7 @@ class Saving:
 
     @property
     def saved_percent(self) -> float:
-        """How much of the job's time goes away; negative where it grows."""
+        """The share of the job's time that is saved; negative where it grows."""
         return _percent(self.measured_ns - self.job_ns, self.measured_ns)
 
 
@@ -81,41 +117,50 @@ class Findings:
     workload: Workload
     meetings: Meetings
     calls: tuple[CallsAlike, ...]
-    ranks: tuple[RankSaid, ...]
+    ranks: tuple[RankFindings, ...]
     job_ns: int
     instant: Saving
-
-
-_SUMMED = ("calls", "transferring_ns", "waiting_ns")
 
 
 def findings_of(workload: Workload) -> Findings:
     """What the profile says of itself. Raises `InputError` for workloads without times."""
     meetings = matched(workload)
     profile = measured(workload)
-    times = meeting_times(profile.times, meetings)
+    waits = meeting_times(profile.times, meetings)
+    stragglers = find_stragglers(workload, profile.times, meetings, waits)
     again = replayed(workload, meetings=meetings)
     free = replayed(workload, lambda kind, size, ranks: 0, meetings)
     instant = Saving(profile.job_ns, free.job_ns, free.span_ns)
-    calls = calls_alike(workload, meetings, times)
-    ranks = _ranks(workload, meetings, times, (profile, again))
+    calls = calls_alike(workload, meetings, (waits, stragglers))
+    ranks = _rank_findings(workload, waits, stragglers, (profile, again), meetings)
     return Findings(workload, meetings, tuple(calls), tuple(ranks), profile.job_ns, instant)
 
 
 def kinds_of(calls: Sequence[CallsAlike]) -> list[CallsAlike]:
-    """The calls of each kind together."""
+    """The calls of each kind together; `rank_count` and `measured_count` are the largest."""
     found = []
     for kind in sorted({one.kind for one in calls}):
         own = [one for one in calls if one.kind == kind]
-        sums = [sum(getattr(one, name) for one in own) for name in _SUMMED]
-        found.append(CallsAlike(kind, -1, "", max(one.rank_count for one in own), *sums))
+        waiting = [one.waiting_ns for one in own if one.waiting_ns is not None]
+        found.append(
+            CallsAlike(
+                kind,
+                -1,
+                "",
+                max(one.rank_count for one in own),
+                sum(one.calls for one in own),
+                sum(one.transferring_ns for one in own),
+                sum(waiting) if waiting else None,
+                max(one.measured_count for one in own),
+            )
+        )
     return found
 
 
 def saving(findings: Findings, collective_time: CollectiveTime) -> Saving:
     """The replay with these times against the replay with those measured."""
-    found = replayed(findings.workload, collective_time, findings.meetings)
-    return Saving(findings.job_ns, found.job_ns, found.span_ns)
+    replay = replayed(findings.workload, collective_time, findings.meetings)
+    return Saving(findings.job_ns, replay.job_ns, replay.span_ns)
 
 
 def _percent(part: int, whole: int) -> float:
@@ -123,22 +168,104 @@ def _percent(part: int, whole: int) -> float:
     return 100 * part / whole if whole else 0.0
 
 
+@dataclass(slots=True)
+class _Sums:
+    """Sums over communications of one kind, size and group; `caused`: calls and ns by rank."""
+
+    calls: int = 0
+    transferring_ns: int = 0
+    waiting_ns: int | None = None
+    measured_count: int = 0
+    # Means over the ranks of a call, added up over calls.
+    time_ns: float = 0
+    caused: dict[int, list[int]] = field(default_factory=dict)
+
+
 def calls_alike(
-    workload: Workload, meetings: Meetings, times: MeetingTimes | None = None
+    workload: Workload,
+    meetings: Meetings,
+    times: tuple[MeetingTimes, Stragglers] | None = None,
 ) -> list[CallsAlike]:
     """Communications by kind, size and group, those that take longest first; 0 without times."""
-    sums: dict[tuple[str, int, str, int], Int64Array] = {}
+    sums: dict[tuple[str, int, str, int], _Sums] = {}
     for meeting in range(len(meetings)):
         rows = meetings.members(meeting)
-        entry = sums.setdefault(_likeness(workload, rows), np.zeros(3, np.int64))
-        entry[0] += 1
+        entry = sums.setdefault(_likeness(workload, rows), _Sums())
+        entry.calls += 1
         if times is not None:
-            entry[1:] += [times.transferring[rows].sum(), times.waiting[rows].sum()]
-    found = [CallsAlike(*key, *entry.tolist()) for key, entry in sums.items()]
-    return sorted(found, key=lambda one: (-one.transferring_ns - one.waiting_ns, one.kind))
+            transferring = times[0].transferring[rows]
+            entry.transferring_ns += int(transferring.sum())
+            entry.time_ns += float(transferring.mean())
+            _add_waiting(entry, workload, rows, meeting, times)
+    found = [_calls_of(key, entry) for key, entry in sums.items()]
+    return sorted(found, key=lambda one: (-one.transferring_ns - (one.waiting_ns or 0), one.kind))
 
 
-def _likeness(workload: Workload, rows: Int64Array) -> tuple[str, int, str, int]:
+def _add_waiting(
+    entry: _Sums,
+    workload: Workload,
+    rows: np.typing.NDArray[np.int64],
+    meeting: int,
+    times: tuple[MeetingTimes, Stragglers],
+) -> None:
+    """Add the waiting of the measured ranks of one communication."""
+    waits, stragglers = times
+    count = int(stragglers.measured[meeting])
+    entry.measured_count = max(entry.measured_count, count)
+    if count < 2:
+        return
+    own = rows[is_measured(workload)[rows]]
+    entry.waiting_ns = (entry.waiting_ns or 0) + int(waits.waiting[own].sum())
+    rank = int(stragglers.rank[meeting])
+    if rank >= 0:
+        caused = entry.caused.setdefault(rank, [0, 0])
+        caused[0] += 1
+        caused[1] += int(stragglers.caused_ns[meeting])
+
+
+def _calls_of(key: tuple[str, int, str, int], entry: _Sums) -> CallsAlike:
+    kind, size, group, rank_count = key
+    caused = [CausedWaiting(rank, *sums) for rank, sums in entry.caused.items()]
+    traffic = entry.calls * _bus_bytes(kind, size, rank_count)
+    return CallsAlike(
+        kind,
+        size,
+        group,
+        rank_count,
+        entry.calls,
+        entry.transferring_ns,
+        entry.waiting_ns,
+        entry.measured_count,
+        1e9 * traffic / entry.time_ns if traffic > 0 and entry.time_ns > 0 else None,
+        tuple(sorted(caused, key=lambda one: (-one.waiting_ns, one.rank))),
+    )
+
+
+def _bus_bytes(kind: str, size: int, rank_count: int) -> float:
+    """The bytes of one call that `busbw` of nccl-tests counts; 0 where nothing is known or moved.
+
+    `size`: what a rank puts in. nccl-tests divides the full buffer (of all ranks for all-gather and
+    gather) by the time, and multiplies by 2 (n - 1) / n for an all-reduce, (n - 1) / n for
+    collectives in which every rank keeps its own part, and 1 for the others. Source:
+    doc/PERFORMANCE.md of NVIDIA/nccl-tests.
+    """
+    if size <= 0 or rank_count < 2:
+        return 0.0
+    parts = (rank_count - 1) / rank_count
+    factors = {
+        "all-reduce": 2 * parts,
+        "all-gather": rank_count * parts,
+        "gather": rank_count * parts,
+        "reduce-scatter": parts,
+        "reduce-scatter-block": parts,
+        "scatter": parts,
+        "all-to-all": parts,
+        "barrier": 0.0,
+    }
+    return size * factors.get(kind, 1.0)
+
+
+def _likeness(workload: Workload, rows: np.typing.NDArray[np.int64]) -> tuple[str, int, str, int]:
     nodes, first = workload.nodes, int(rows[0])
     kind = "send"
     if nodes.kind[first] == NodeKind.COLLECTIVE:
@@ -148,37 +275,45 @@ def _likeness(workload: Workload, rows: Int64Array) -> tuple[str, int, str, int]
     return kind, int(nodes.bytes[rows].max()), name, len(rows)
 
 
-def _ranks(
-    workload: Workload, meetings: Meetings, times: MeetingTimes, replays: tuple[Replay, Replay]
-) -> list[RankSaid]:
+def _rank_findings(
+    workload: Workload,
+    waits: MeetingTimes,
+    stragglers: Stragglers,
+    replays: tuple[Replay, Replay],
+    meetings: Meetings,
+) -> list[RankFindings]:
     """An entry for every rank, in order; `replays`: the times measured, and those replayed."""
     nodes = workload.nodes
     profile, again = replays
-    overlap = overlap_percent(workload, profile.times)
-    last = _lasts(workload, meetings, profile)
+    times = rank_times(workload, profile.times)
+    measured_rows = is_measured(workload)
+    # Communications in which two ranks or more are measured tell waiting from transfer.
+    is_known = np.append(stragglers.measured >= 2, False)[meetings.of_node] & measured_rows
     found = []
     for rank in range(workload.num_ranks):
         own = slice(int(nodes.rank_indptr[rank]), int(nodes.rank_indptr[rank + 1]))
-        said = RankSaid(
-            rank,
-            profile.span_ns[rank],
-            again.span_ns[rank],
-            int(times.transferring[own].sum()),
-            int(times.waiting[own].sum()),
-            overlap[rank],
-            int(last[rank]),
+        caused = stragglers.rank == rank
+        found.append(
+            RankFindings(
+                rank,
+                profile.span_ns[rank],
+                again.span_ns[rank],
+                int(waits.transferring[own].sum()),
+                int(waits.waiting[own].sum()) if is_known[own].any() else None,
+                int(caused.sum()),
+                int(stragglers.caused_ns[caused].sum()),
+                times[rank],
+                _idle_time(workload, rank),
+            )
         )
-        found.append(said)
     return found
 
 
-def _lasts(workload: Workload, meetings: Meetings, profile: Replay) -> Sequence[int]:
-    """How often each rank was the only last one to come."""
-    count = [0] * workload.num_ranks
-    for meeting in range(len(meetings)):
-        rows = meetings.members(meeting)
-        start = profile.times.start[rows]
-        latest = np.flatnonzero(start == start.max())
-        if len(latest) == 1 and len(rows) > 1:
-            count[int(workload.nodes.rank[rows[int(latest[0])]])] += 1
-    return count
+def _idle_time(workload: Workload, rank: int) -> IdleTime | None:
+    """The idle time of all streams of a rank together."""
+    streams = (fact_list(workload, "idle") or [None] * workload.num_ranks)[rank]
+    if not isinstance(streams, list):
+        return None
+    names = ("host_wait_ns", "kernel_wait_ns", "other_ns")
+    sums = [sum(int(str(one[name])) for one in streams if isinstance(one, dict)) for name in names]
+    return IdleTime(*sums)

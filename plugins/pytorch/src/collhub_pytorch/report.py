@@ -3,74 +3,108 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from collhub_pytorch.findings import CallsAlike, Findings, Saving, kinds_of
+from collhub_pytorch.findings import CallsAlike, Findings, RankFindings, Saving, kinds_of
+from collhub_pytorch.job import fact_list
 from collhub_pytorch.network_times import NetworkTimes
 from hub_core.model import (
     JobCollective,
     JsonValue,
     Workload,
+    format_bandwidth,
     format_bytes,
     format_ranks,
     format_time,
 )
 
 SCHEMA = "collhub/report-profile-1"
-COUNTS_HEADER = ("collective", "size", "group", "ranks", "calls")
-CALLS_HEADER = (*COUNTS_HEADER, "transferring", "waiting", "share")
-CALLS_RIGHT = ("size", "ranks", "calls", "transferring", "waiting", "share")
-RANKS_HEADER = ("rank", "span", "replayed", "transferring", "waiting", "overlap", "last")
-RANKS_RIGHT = RANKS_HEADER
-TIMES_HEADER = ("collective", "size", "ranks", "algorithm", "simulated")
-TIMES_RIGHT = ("size", "simulated")
+OVERLAP_DEFINITION = (
+    "overlap, as HolisticTraceAnalysis defines it: share of the communication time in which kernels"
+    " of computation run; copies and sets of memory do not count"
+)
+HOST_OVERLAP_DEFINITION = (
+    "overlap: share of the communication time in which operators of the host run; "
+    "HolisticTraceAnalysis defines it by kernels, which the profile does not record"
+)
+IDLE_DEFINITION = (
+    "idle: no work on the device; of the gaps of its streams, added up: host (nothing was queued),"
+    " kernel (queued, below the usual delay between kernels), other, as HolisticTraceAnalysis"
+    " defines them"
+)
+_UNKNOWN = "-"
+_COUNTS_HEADER = ("collective", "size", "group", "ranks", "calls")
+_CALLS_HEADER = (*_COUNTS_HEADER, "transferring", "waiting", "share", "busbw")
+_RANKS_HEADER = ("rank", "span", "replayed", "transferring", "waiting", "overlap", "last")
+_TIMES_HEADER = (
+    "rank",
+    "computation",
+    "communication",
+    "memory",
+    "idle",
+    "host",
+    "kernel",
+    "other",
+)
+_STRAGGLERS_HEADER = ("collective", "size", "group", "rank", "last", "others waited", "share")
+_SIMULATED_HEADER = ("collective", "size", "ranks", "algorithm", "simulated")
+# Stragglers that are listed of one kind, size and group, and of all together.
+_LISTED_STRAGGLERS = 3
+_LISTED_TOTALS = 8
 
 
-def calls_rows(findings: Findings) -> list[list[str]]:
-    """One row for calls alike; times are those of one rank in the mean, over all calls."""
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table for people; `right`: its columns of numbers."""
+
+    header: tuple[str, ...]
+    rows: list[list[str]]
+    right: tuple[str, ...]
+
+
+Block = Table | list[str]
+
+
+def blocks(findings: Findings) -> list[Block]:
+    """The report of the measured times: tables and lines, an empty line between two of them."""
+    lines = kind_lines(findings)
     return [
-        [
-            *_call_row(one),
-            _mean(one.transferring_ns, one),
-            _mean(one.waiting_ns, one),
-            f"{one.waiting_percent:.1f} %",
-        ]
-        for one in findings.calls
+        Table(_CALLS_HEADER, _calls_rows(findings), ("size", *_CALLS_HEADER[3:])),
+        *([lines] if lines else []),
+        Table(_RANKS_HEADER, _ranks_rows(findings), _RANKS_HEADER),
+        Table(_TIMES_HEADER, _times_rows(findings), _TIMES_HEADER),
+        _definitions(findings),
+        *_straggler_blocks(findings),
     ]
+
+
+def simulated_table(times: NetworkTimes) -> Table:
+    """The collectives that were simulated."""
+    rows = [
+        [_name(kind), format_bytes(size), format_ranks(ranks), said.algorithm,
+         format_time(said.time_ns)]
+        for (kind, size, ranks), said in times.answers.items()
+    ]  # fmt: skip
+    return Table(_SIMULATED_HEADER, rows, ("size", "simulated"))
+
+
+def counts_table(calls: Sequence[CallsAlike]) -> Table:
+    """Calls of which no times are recorded."""
+    return Table(_COUNTS_HEADER, [_call_row(one) for one in calls], ("size", "ranks", "calls"))
 
 
 def kind_lines(findings: Findings) -> list[str]:
     """`all-to-all: 99.1 % of 4.05 ms is waiting for the last rank`."""
     lines = []
     for one in kinds_of(findings.calls):
-        total = one.waiting_ns + one.transferring_ns
-        share = f"{one.waiting_percent:.1f} % of {format_time(total)}"
+        if one.waiting_ns is None or one.waiting_percent is None:
+            total = format_time(one.transferring_ns)
+            lines.append(f"{one.kind}: {total}, all ranks together; waiting is not measured")
+            continue
+        total = format_time(one.waiting_ns + one.transferring_ns)
+        share = f"{one.waiting_percent:.1f} % of {total}"
         lines.append(f"{one.kind}: {share}, all ranks together, is waiting for the last rank")
     return lines
-
-
-def ranks_rows(findings: Findings) -> list[list[str]]:
-    """One row a rank."""
-    return [
-        [
-            str(one.rank),
-            format_time(one.span_ns),
-            format_time(one.replayed_ns),
-            format_time(one.transferring_ns),
-            format_time(one.waiting_ns),
-            "none" if one.overlap_percent is None else f"{one.overlap_percent:.1f} %",
-            str(one.last_count),
-        ]
-        for one in findings.ranks
-    ]
-
-
-def times_rows(times: NetworkTimes) -> list[list[str]]:
-    """The collectives that were simulated."""
-    return [
-        [_name(kind), format_bytes(size), format_ranks(ranks), said.algorithm,
-         format_time(said.time_ns)]
-        for (kind, size, ranks), said in times.answers.items()
-    ]  # fmt: skip
 
 
 def saving_line(found: Saving, lead: str) -> str:
@@ -84,13 +118,103 @@ def saving_line(found: Saving, lead: str) -> str:
     )
 
 
-def counts_rows(calls: Sequence[CallsAlike]) -> list[list[str]]:
-    """Rows of calls without times."""
-    return [_call_row(one) for one in calls]
+def instant_line(findings: Findings) -> str:
+    """What the network can save at most."""
+    if not findings.calls:
+        return "there are no collectives in the profile: a network can save nothing"
+    return saving_line(findings.instant, "if collectives took no time")
 
 
-def counts_document(workload: Workload, calls: Sequence[CallsAlike]) -> dict[str, JsonValue]:
-    """The report of execution traces, which state no times."""
+def _calls_rows(findings: Findings) -> list[list[str]]:
+    """One row for calls alike; times are those of one rank in the mean, over all calls."""
+    return [
+        [
+            *_call_row(one),
+            format_time(one.transferring_ns / one.rank_count),
+            _time(None if one.waiting_ns is None else one.waiting_ns / one.measured_count),
+            _percent(one.waiting_percent),
+            _UNKNOWN if one.bus_bandwidth is None else format_bandwidth(one.bus_bandwidth),
+        ]
+        for one in findings.calls
+    ]
+
+
+def _ranks_rows(findings: Findings) -> list[list[str]]:
+    """One row for each rank; times of communication only where it communicates."""
+    return [
+        [
+            str(one.rank),
+            _time(one.span_ns or None),
+            _time(one.replayed_ns or None),
+            _time(one.transferring_ns if one.times.communication_ns else None),
+            _time(one.waiting_ns),
+            _percent(one.times.overlap_percent),
+            _UNKNOWN if one.waiting_ns is None else str(one.last_count),
+        ]
+        for one in findings.ranks
+    ]
+
+
+def _times_rows(findings: Findings) -> list[list[str]]:
+    return [
+        [
+            str(one.rank),
+            _time(one.times.computation_ns or None),
+            _time(one.times.communication_ns or None),
+            _time(one.times.memory_ns),
+            _time(one.times.idle_ns),
+            *map(_time, _idle_values(one)),
+        ]
+        for one in findings.ranks
+    ]
+
+
+def _idle_values(one: RankFindings) -> list[int | None]:
+    if one.idle is None:
+        return [None, None, None]
+    return [one.idle.host_wait_ns, one.idle.kernel_wait_ns, one.idle.other_ns]
+
+
+def overlap_definition(findings: Findings) -> str:
+    """How `overlap` is defined for this profile."""
+    has_device = any(one.times.memory_ns is not None for one in findings.ranks)
+    return OVERLAP_DEFINITION if has_device else HOST_OVERLAP_DEFINITION
+
+
+def _definitions(findings: Findings) -> list[str]:
+    lines = [overlap_definition(findings)]
+    if any(one.idle is not None for one in findings.ranks):
+        lines.append(IDLE_DEFINITION)
+    return lines
+
+
+def _straggler_blocks(findings: Findings) -> list[Block]:
+    """The ranks that make the others wait: of all communications, and of those alike."""
+    total = sum(one.waiting_ns or 0 for one in findings.calls)
+    if not total:
+        return []
+    by_rank = sorted(findings.ranks, key=lambda one: (-one.caused_waiting_ns, one.rank))
+    rows = [
+        ["all", "", "", str(one.rank), str(one.last_count), format_time(one.caused_waiting_ns),
+         _percent(100 * one.caused_waiting_ns / total)]
+        for one in by_rank[:_LISTED_TOTALS] if one.caused_waiting_ns
+    ]  # fmt: skip
+    for call in findings.calls:
+        for one in call.stragglers[:_LISTED_STRAGGLERS]:
+            if one.waiting_ns and call.waiting_ns:
+                share = _percent(100 * one.waiting_ns / call.waiting_ns)
+                rows.append([
+                    *_call_row(call)[:3], str(one.rank), str(one.calls),
+                    format_time(one.waiting_ns), share,
+                ])  # fmt: skip
+    lead = "ranks that start last, and how long the other ranks wait for them:"
+    return [[lead], Table(_STRAGGLERS_HEADER, rows, ("size", *_STRAGGLERS_HEADER[3:]))]
+
+
+def counts_document(
+    workload: Workload, calls: Sequence[CallsAlike], notes: Sequence[str] = ()
+) -> dict[str, JsonValue]:
+    """The report of traces that record no times of collectives."""
     return {
         "schema": SCHEMA,
         "num_ranks": workload.num_ranks,
@@ -99,7 +223,7 @@ def counts_document(workload: Workload, calls: Sequence[CallsAlike]) -> dict[str
         "collectives": [_call_object(one) for one in calls],
         "kinds": [_kind_object(one) for one in kinds_of(calls)],
         "ranks": [],
-        "notes": [],
+        "notes": list(notes),
         "replay": None,
     }
 
@@ -108,6 +232,7 @@ def document(
     findings: Findings, notes: Sequence[str], found: tuple[Saving, NetworkTimes] | None
 ) -> dict[str, JsonValue]:
     """The report that `--json` prints, of schema `SCHEMA`."""
+    streams = fact_list(findings.workload, "idle") or [None] * len(findings.ranks)
     said: dict[str, JsonValue] = {
         "schema": SCHEMA,
         "num_ranks": findings.workload.num_ranks,
@@ -122,11 +247,18 @@ def document(
                 "replayed_span_ns": one.replayed_ns,
                 "transferring_ns": one.transferring_ns,
                 "waiting_ns": one.waiting_ns,
-                "overlap_percent": one.overlap_percent,
+                "overlap_percent": one.times.overlap_percent,
                 "last_count": one.last_count,
+                "caused_waiting_ns": one.caused_waiting_ns,
+                "computation_ns": one.times.computation_ns,
+                "communication_ns": one.times.communication_ns,
+                "memory_ns": one.times.memory_ns,
+                "idle_ns": one.times.idle_ns,
+                "idle_by_stream": idle,
             }
-            for one in findings.ranks
+            for one, idle in zip(findings.ranks, streams, strict=True)
         ],
+        "overlap_definition": overlap_definition(findings),
         "notes": list(notes),
         "replay": None,
     }
@@ -158,7 +290,12 @@ def _replay_object(found: Saving, times: NetworkTimes) -> dict[str, JsonValue]:
 def _call_object(one: CallsAlike) -> dict[str, JsonValue]:
     size: JsonValue = one.bytes if one.bytes >= 0 else None
     place = {"bytes": size, "group": one.group, "rank_count": one.rank_count}
-    return {**_kind_object(one), **place}
+    stragglers: list[JsonValue] = [
+        {"rank": rank.rank, "calls": rank.calls, "waiting_ns": rank.waiting_ns}
+        for rank in one.stragglers
+    ]
+    more = {"bus_bandwidth_bytes_per_s": one.bus_bandwidth, "stragglers": stragglers}
+    return {**_kind_object(one), **place, **more}
 
 
 def _kind_object(one: CallsAlike) -> dict[str, JsonValue]:
@@ -175,9 +312,12 @@ def _call_row(one: CallsAlike) -> list[str]:
     return [one.kind, size, one.group or "all", str(one.rank_count), str(one.calls)]
 
 
-def _mean(total_ns: int, one: CallsAlike) -> str:
-    """Text of the mean over the ranks of a time in ns that is summed over all of them."""
-    return format_time(total_ns / one.rank_count)
+def _time(time_ns: float | None) -> str:
+    return _UNKNOWN if time_ns is None else format_time(time_ns)
+
+
+def _percent(value: float | None) -> str:
+    return _UNKNOWN if value is None else f"{value:.1f} %"
 
 
 def _name(kind: JobCollective) -> str:

@@ -1,12 +1,21 @@
 """What a profile tells: pure functions over the columns of a workload."""
 
 from collhub_pytorch.analysis.clocks import ClockFit, fitted_clocks
+from collhub_pytorch.analysis.device_time import (
+    RankTime,
+    is_communication,
+    is_computation,
+    overlap_percent,
+    rank_times,
+)
 from collhub_pytorch.analysis.matching import Meetings, matched
-from collhub_pytorch.analysis.overlap import overlap_percent
+from collhub_pytorch.analysis.stragglers import Stragglers, find_stragglers, is_measured
 from collhub_pytorch.analysis.timeline import Timeline, has_times, measured_timeline
 from collhub_pytorch.analysis.waiting import MeetingTimes, meeting_times
 
 __all__ = [
-    "ClockFit", "MeetingTimes", "Meetings", "Timeline", "fitted_clocks", "has_times",
-    "matched", "measured_timeline", "meeting_times", "overlap_percent",
+    "ClockFit", "MeetingTimes", "Meetings", "RankTime", "Stragglers", "Timeline",
+    "find_stragglers", "fitted_clocks", "has_times", "is_communication", "is_computation",
+    "is_measured", "matched", "measured_timeline", "meeting_times", "overlap_percent",
+    "rank_times",
 ]  # fmt: skip

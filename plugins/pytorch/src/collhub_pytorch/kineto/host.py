@@ -81,7 +81,8 @@ class _Operators:
     """The operators of all threads, by thread and start, enclosing ones first; int64[operators].
 
     `row`: in the columns of the events; `parent`: the operator around each, -1 for none;
-    `has_issuer`: it contains an operator of torch.distributed; `is_on_issuing_thread`.
+    `has_issuer`: it contains an operator of torch.distributed; `is_on_issuing_thread`: its thread
+    issues collectives, or none does.
     """
 
     names: Sequence[str]
@@ -112,7 +113,8 @@ class _Operators:
         for child in range(len(order) - 1, -1, -1):
             if parent[child] >= 0 and (is_issuer[child] or has_issuer[child]):
                 has_issuer[parent[child]] = True
-        on_issuing = np.isin(thread, thread[is_issuer])
+        # A job that issues nothing still computes.
+        on_issuing = np.isin(thread, thread[is_issuer] if is_issuer.any() else thread)
         return cls(names, order, start, end, thread, label, parent, has_issuer, on_issuing)
 
     def visible_rows(self) -> Int64Array:

@@ -9,7 +9,7 @@ import numpy as np
 from collhub_columns import Int64Array
 
 from collhub_pytorch.analysis import fitted_clocks, has_times, matched, measured_timeline
-from collhub_pytorch.job import has_device, joined
+from collhub_pytorch.job import fact_list, has_device, joined
 from collhub_pytorch.kineto.device import device_profile
 from collhub_pytorch.kineto.events import RankEvents, read_events
 from collhub_pytorch.kineto.graph import nodes_of
@@ -173,7 +173,8 @@ def _with_one_clock(workload: Workload, options: ProfileOptions) -> Workload:
     bases = np.array(workload.nodes.duration_ns[workload.nodes.rank_indptr[:-1]])
     offsets = np.zeros(workload.num_ranks, np.int64)
     said: dict[str, JsonValue] = dict(workload.extensions["pytorch"])  # type: ignore[arg-type]
-    if options.clocks == "align" and workload.num_ranks > 1 and has_times(workload):
+    clock_count = len(set(map(str, fact_list(workload, "files"))))
+    if options.clocks == "align" and clock_count > 1 and has_times(workload):
         # Ranks that are assumed have the clock of the file that they are taken from.
         most_ns = _most_residual_ns(workload, options)
         fit = fitted_clocks(workload, measured_timeline(workload), meetings, most_ns)
