@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-from collhub_columns import Int64Array
+from collhub_columns import Int64Array, distinct
 
 from hub_core.cli.job_path import PathNode, critical_path, job_partners
 from hub_core.cli.workloads import collective_name
@@ -166,7 +166,7 @@ class _Table:
         exposed = self._exposed_ns[members]
         per_rank = np.bincount(self._rank[members], exposed)
         # A size that is not the same everywhere is not stated.
-        sizes = np.unique(self._bytes[members])
+        sizes = distinct(self._bytes[members])
         return Spent(
             _sort_name(int(self._sort[first])),
             int(self._ranks[first]),

@@ -175,16 +175,18 @@ def _collectives(workload: Workload) -> list[_Collectives]:
     """Those that carry most first."""
     # Imported here, and below: the help of the commands needs no numpy.
     import numpy as np
+    from collhub_columns import distinct
 
     nodes = workload.nodes
     rows = np.flatnonzero(nodes.is_kind(NodeKind.COLLECTIVE))
-    sizes = {group: len(workload.members(group)) for group in np.unique(nodes.group[rows]).tolist()}
+    named = distinct(nodes.group[rows]).tolist()
+    sizes = {group: len(workload.members(group)) for group in named}
     ranks = np.asarray([sizes[group] for group in nodes.group[rows].tolist()], np.int64)
     keys = np.stack([nodes.collective[rows].astype(np.int64), ranks, nodes.bytes[rows]])
     kinds, which, calls = np.unique(keys, axis=1, return_inverse=True, return_counts=True)
     found = []
     for index, (code, count, size) in enumerate(kinds.T.tolist()):
-        groups = len(np.unique(nodes.group[rows[which == index]]))
+        groups = len(distinct(nodes.group[rows[which == index]]))
         found.append(
             _Collectives(collective_name(code), count, max(size, 0), groups, int(calls[index]))
         )

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
-from collhub_columns import Int64Array
+from collhub_columns import Int64Array, distinct
 
 from hub_core.model.diagnostics import InputError, Location
 
@@ -32,7 +32,7 @@ def ordered_rows(
     parents, children = parents[by_child], children[by_child]
     order = np.arange(len(rank), dtype=np.int64)
     # A rank whose edges all point backwards is in a valid order already, and keeps it.
-    for touched in np.unique(rank[children[parents >= children]]).tolist():
+    for touched in distinct(rank[children[parents >= children]]).tolist():
         start, stop = int(rank_indptr[touched]), int(rank_indptr[touched + 1])
         low, high = np.searchsorted(children, [start, stop])
         local_parents = (parents[low:high] - start).tolist()

@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import Any
 
 import numpy as np
-from collhub_columns import Arcs, Float64Array, Int64Array, positions_in
+from collhub_columns import Arcs, Float64Array, Int64Array, distinct, positions_in
 
 from hub_core.model.diagnostics import InputError, UsageError
 from hub_core.model.rank_lists import format_ranks
@@ -118,7 +118,7 @@ class Topology:
 
     def _planes_defect(self) -> str | None:
         """Planes that are not numbered in sequence, or do not fit dimensions."""
-        planes = np.unique(self.plane)
+        planes = distinct(self.plane)
         if not np.array_equal(planes, np.arange(len(planes))):
             named = ", ".join(map(str, planes[:_NAMED_PLANES].tolist()))
             return f"its planes are not numbered from 0 without a gap, but {named}"
@@ -303,7 +303,7 @@ class Topology:
         if channels is not None:
             wanted = np.asarray(channels, np.int64) % self.num_planes
         found = []
-        for plane in np.unique(wanted).tolist():
+        for plane in distinct(wanted).tolist():
             pairs, rows = np.flatnonzero(wanted == plane), np.flatnonzero(self.plane == plane)
             part = self.on_plane(plane)
             routes = shortest_routes(part, sources[pairs], destinations[pairs])

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-from concurrent.futures import Executor
 from contextlib import AbstractContextManager, nullcontext
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from hub_core.model.diagnostics import PluginError
 from hub_core.plugin_api import NoOptions, resolve
@@ -15,6 +14,9 @@ from hub_core.registry.bind_options import OptionText, bind_options
 from hub_core.registry.border import blamed_on
 from hub_core.registry.descriptions import reference_of
 from hub_core.registry.plugins import Provided, Registry
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor
 
 T = TypeVar("T")
 
@@ -57,4 +59,6 @@ def start_engine(
 ) -> Executor:
     """The engine of a name, a context manager that ends its workers. Raises `HubError`."""
     engine = registry.find(Engine, name)
+    from concurrent.futures import Executor
+
     return call(engine, Executor, request, bound_options(engine, options))

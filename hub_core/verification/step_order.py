@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
-from collhub_columns import Int64Array, Order, csr, positions_in, topological_levels
+from collhub_columns import Int64Array, Order, csr, distinct, positions_in, topological_levels
 
 from hub_core.model.findings import CAP, Findings
 from hub_core.model.messages import Messages
@@ -78,7 +78,7 @@ def report_deadlock(steps: StepTable, relation: HappensBefore, findings: Finding
     cycle = find_cycle(relation.parents, relation.children, order)
     stuck = np.flatnonzero(order.position < 0)
     # Far more steps than those of the cycle can wait for it.
-    ranks = np.unique(steps.rank[stuck])
+    ranks = distinct(steps.rank[stuck])
     consequence = f"{len(stuck)} steps of {len(ranks)} ranks never run"
     findings.add(
         "deadlock",

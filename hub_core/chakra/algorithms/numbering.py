@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from collhub_chakra import NodeTable, UInt64Array
-from collhub_columns import Int64Array, gather, inverse, row_pointer
+from collhub_columns import Int64Array, distinct, gather, inverse, row_pointer
 
 from hub_core.model import InputError, JsonValue
 
@@ -103,7 +103,7 @@ class _RankEntry:
             # Ids that count from 0 are not remembered.
             return np.arange(self._count).astype(np.uint64)
         ids = _integers(self._entry["ids"], self._count, "ids")
-        if len(np.unique(ids)) != self._count:
+        if len(distinct(ids)) != self._count:
             raise _misfit("ids are not unique")
         return ids
 

@@ -19,7 +19,7 @@ from collhub_chakra import (
     TraceError,
     type_name,
 )
-from collhub_columns import Int64Array
+from collhub_columns import Int64Array, distinct
 
 from hub_core.chakra.algorithms.chunks import Chunk, Joined, irregular_ranks
 from hub_core.model import (
@@ -168,7 +168,7 @@ def foreign_sizes(
 def _symbolic(joined: Joined, num_ranks: int, metadata: Metadata, name: str) -> ForeignSizes:
     index, count, total = (joined.columns[column].astype(np.int64) for column in _TRIPLE)
     # Messages may cut the buffer differently; a unit is what divides all their chunks.
-    units = math.lcm(*np.unique(total[total > 0]).tolist())
+    units = math.lcm(*distinct(total[total > 0]).tolist())
     if units > _INT32:
         message = "the messages disagree on total_chunk_cnt and have no small common multiple"
         raise InputError(message, location=Location(name), code="size-mismatch")

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from collhub_pipeline.catalogue import NAMES, Shape, bound, fastest, schedule_of
+from collhub_pipeline.catalogue import Shape, bound, fastest, schedule_of
+from collhub_pipeline.options import NAMES
 from collhub_pipeline.schedules.schedule import Pass, Schedule
 from collhub_pipeline.timing import PassTimes
 from hypothesis import given, settings

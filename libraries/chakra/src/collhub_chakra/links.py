@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from collhub_columns import BoolArray, Int64Array, UInt64Array, group_of_entry, rows_of
+from collhub_columns import BoolArray, Int64Array, UInt64Array, distinct, group_of_entry, rows_of
 
 from collhub_chakra.records import Batch, Dependencies, NodeColumns
 
@@ -70,7 +70,7 @@ class _Index:
 
     def _sort(self) -> None:
         """Number the ids, so that file and id make one integer to search for."""
-        self._distinct = np.unique(self._ids)
+        self._distinct = distinct(self._ids)
         keys = self._keys(self._batch.file_of_node, self._ids)
         self._order = np.argsort(keys, kind="stable")
         self._sorted_keys = keys[self._order]

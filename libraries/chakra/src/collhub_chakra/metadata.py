@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -66,8 +66,100 @@ def _value(entry: MetadataEntry) -> bytes:
 
 
 def decode_metadata(body: bytes) -> Metadata:
-    """Decode the body of record 0. Raises `WireError` for other bytes and doubled attributes."""
-    # Imported here: writers need no protobuf, whose import takes longer than a small trace.
+    """Decode the body of record 0. Raises `WireError` for other bytes and doubled attributes.
+
+    Records of the usual kinds are decoded here. Others are left to protobuf, whose import takes
+    longer (0.1 s) than to read a small trace.
+    """
+    found = _decode_usual(body)
+    if found is None:
+        found = _decode_by_protobuf(body)
+    version, entries = found
+    attributes: dict[str, AttributeValue] = {}
+    kinds: dict[str, Kind | None] = {}
+    for name, kind, value in entries:
+        if name in attributes:
+            reason = f"the metadata attribute {name!r} stands twice"
+            raise WireError(reason, 0, "duplicate-attribute")
+        kinds[name], attributes[name] = kind, value
+    return Metadata(version, attributes, kinds)
+
+
+_Entries = list[tuple[str, Kind | None, AttributeValue]]
+_UNSIGNED = {Kind.UINT32: 1 << 32, Kind.UINT64: 1 << 64, Kind.BOOL: 2}
+_SIGNED = {Kind.INT32: 1 << 31, Kind.INT64: 1 << 63}
+
+
+def _decode_usual(body: bytes) -> tuple[str, _Entries] | None:
+    """(version, attributes) of a record with fields of the schema, each once and in range.
+
+    None for a record with anything else, or with values that are not texts, integers or booleans.
+    """
+    version = ""
+    entries: _Entries = []
+    try:
+        for number, content in _usual_fields(body):
+            if not isinstance(content, bytes):
+                return None
+            if number == _VERSION and not version:
+                version = content.decode()
+            elif number == _ATTR:
+                (name_number, name), (kind, value) = _usual_fields(content)
+                if name_number != _NAME or not isinstance(name, bytes):
+                    return None
+                entries.append((name.decode(), Kind(kind), _usual_value(Kind(kind), value)))
+            else:
+                return None
+    except ValueError:
+        return None
+    return version, entries
+
+
+def _usual_fields(body: bytes) -> Iterator[tuple[int, int | bytes]]:
+    """(number, value) of fields that are varints or bytes. Raises `ValueError` for others."""
+    at = 0
+    while at < len(body):
+        tag, at = _read_varint(body, at)
+        value, at = _read_varint(body, at)
+        if tag & 7 == WireType.VARINT:
+            yield tag >> 3, value
+        elif tag & 7 == WireType.BYTES and at + value <= len(body):
+            yield tag >> 3, body[at : at + value]
+            at += value
+        else:
+            raise ValueError("an unusual field")
+
+
+def _read_varint(body: bytes, at: int) -> tuple[int, int]:
+    """(the number, the place behind it). Raises `ValueError` for one that does not end."""
+    number = shift = 0
+    while at < len(body) and shift < 64:
+        number |= (body[at] & 127) << shift
+        shift += 7
+        at += 1
+        if body[at - 1] < 128:
+            return number, at
+    raise ValueError("a number does not end")
+
+
+def _usual_value(kind: Kind, value: int | bytes) -> AttributeValue:
+    """The value of an attribute. Raises `ValueError` for an unusual kind or number."""
+    if isinstance(value, bytes):
+        if kind == Kind.BYTES:
+            return value
+        if kind == Kind.STRING:
+            return value.decode()
+    elif kind in _SIGNED:
+        number = value - (1 << 64) if value >> 63 else value
+        if value < 1 << 64 and -_SIGNED[kind] <= number < _SIGNED[kind]:
+            return number
+    elif value < _UNSIGNED.get(kind, 0):
+        return bool(value) if kind == Kind.BOOL else value
+    raise ValueError("an unusual value")
+
+
+def _decode_by_protobuf(body: bytes) -> tuple[str, _Entries]:
+    """(version, attributes) of any record. Raises `WireError`."""
     from google.protobuf.message import DecodeError
 
     from collhub_chakra.messages import message_class
@@ -78,15 +170,7 @@ def decode_metadata(body: bytes) -> Metadata:
     except DecodeError:
         reason = "record 0 is not a GlobalMetadata record"
         raise WireError(reason, 0, "malformed-metadata") from None
-    attributes: dict[str, AttributeValue] = {}
-    kinds: dict[str, Kind | None] = {}
-    for attribute in message.attr:
-        name = attribute.name
-        if name in attributes:
-            reason = f"the metadata attribute {name!r} stands twice"
-            raise WireError(reason, 0, "duplicate-attribute")
-        kinds[name], attributes[name] = _kind_and_value(attribute)
-    return Metadata(message.version, attributes, kinds)
+    return message.version, [(one.name, *_kind_and_value(one)) for one in message.attr]
 
 
 def _kind_and_value(attribute: Any) -> tuple[Kind | None, AttributeValue]:

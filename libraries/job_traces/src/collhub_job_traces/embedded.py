@@ -13,9 +13,7 @@ from collections.abc import Sequence
 
 from collhub_chakra import Kind, Metadata, MetadataEntry
 
-from hub_core import ChakraReadOptions, InputError, Location, TraceOptions
-from hub_core import chakra_algorithm as algorithm_of
-from hub_core import chakra_traces as traces_of
+from hub_core import InputError, Location
 from hub_core.model import Algorithm
 from hub_core.plugin_api import Artifact, Source, SourcePart
 
@@ -39,12 +37,15 @@ def algorithm_of_texts(texts: Sequence[str], file: str, what: str) -> Algorithm:
     Raises `InputError` for texts that are no trace in base64.
     """
     contents = [_decoded(text, file, rank, what) for rank, text in enumerate(texts)]
+    # Imported here, and below, since most jobs hold no algorithms.
+    from hub_core import ChakraReadOptions, chakra_algorithm
+
     # As if they were files, so that errors name the rank.
     parts = [
         SourcePart(f"{file} {what}", content.__bytes__, rank, len(content))
         for rank, content in enumerate(contents)
     ]
-    return algorithm_of(Source(f"{file} {what}", tuple(parts)), ChakraReadOptions())
+    return chakra_algorithm(Source(f"{file} {what}", tuple(parts)), ChakraReadOptions())
 
 
 def embedded_traces(algorithms: Sequence[Algorithm]) -> Traces:
@@ -63,7 +64,9 @@ def entries(traces: Traces, rank: int) -> list[MetadataEntry]:
 
 
 def _traces(algorithm: Algorithm) -> tuple[Artifact, ...]:
-    return tuple(traces_of(algorithm, TraceOptions()).artifacts)
+    from hub_core import TraceOptions, chakra_traces
+
+    return tuple(chakra_traces(algorithm, TraceOptions()).artifacts)
 
 
 def _text(trace: Artifact) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 
-import numpy as np
+from collhub_columns import distinct
 
 from collhub_job_traces.stated_groups import stated_groups, with_stated
 from hub_core import Diagnostic, InputError, Location, Severity
@@ -44,7 +44,7 @@ def job_groups(
 
 def inferred_groups(names: Sequence[str], nodes: NodeColumns) -> tuple[ProcessGroup, ...]:
     """Groups of the ranks whose nodes name them, by index."""
-    ranks = [np.unique(nodes.rank[nodes.group == index]) for index in range(len(names))]
+    ranks = [distinct(nodes.rank[nodes.group == index]) for index in range(len(names))]
     return tuple(
         ProcessGroup(name, tuple(members.tolist()))
         for name, members in zip(names, ranks, strict=True)

@@ -8,6 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
+from collhub_columns import distinct
 
 from hub_core import Diagnostic, InputError, Location, Severity
 from hub_core.model import ProcessGroup, format_ranks
@@ -65,7 +66,7 @@ def own_groups(
     for missing in stand.assumed:
         rows = np.flatnonzero((rank == missing) & (column >= 0))
         named = column[rows]
-        for used in np.unique(named).tolist():
+        for used in distinct(named).tolist():
             own = _group_like(used, groups, of_rank[stand.of[missing]], of_rank[missing])
             if own < 0:
                 name = groups[used].name

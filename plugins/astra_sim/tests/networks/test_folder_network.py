@@ -6,6 +6,7 @@ import dataclasses
 import numpy as np
 import pytest
 from astra_calls import write_folder
+from collhub_astra_sim.networks import network_yaml
 from collhub_astra_sim.networks.expressible import expressed
 from collhub_astra_sim.networks.network_yaml import network_text, read
 from hypothesis import given
@@ -204,3 +205,34 @@ def test_wrong_network_file_is_refused_with_its_line(text, place, says):
 def test_any_bytes_give_a_topology_or_an_input_error(content):
     with contextlib.suppress(InputError):
         assert described(content).num_npus
+
+
+_LINES = st.sampled_from(
+    [
+        "", "# comment", "   # comment", "---", "other: abc", "other: [ a , b ]", "x: y#z", "a: b: c",
+        "topology: [ Ring ]", "topology: [ Ring, Switch ]", "topology:[Ring]", " topology: [Ring]",
+        "npus_count: [ 4 ]", "npus_count: 8 ", "npus_count: [ 4, ]", "npus_count: [ 4 , 2 ]",
+        "bandwidth: [ 50.0 ]  # GB/s", "bandwidth: [50.0,1e3]", "bandwidth: -5", "bandwidth: [5]#x",
+        "latency: [ 500.0 ]", "latency: 500 #x", "latency: [ ]", "latency: [5 ,6 ] # a [b]",
+        "latency: [a b]", "latency: 'q'", "latency: {a: 1}", "k: [l]m", "t:\tx", "u: é",
+    ]
+)  # fmt: skip
+_KEY_LINES = st.tuples(
+    st.sampled_from(["topology: [ Ring ]", "topology: Ring", "topology: [Ring,Switch] # x"]),
+    st.sampled_from(["npus_count: [ 4 ]", "npus_count:   8 ", "npus_count: [ 4 , 2 ]"]),
+    st.sampled_from(["bandwidth: [ 50.0 ]  # GB/s", "bandwidth: [50.0,1e3]"]),
+    st.sampled_from(["latency: [ 500.0 ]", "latency: 500 #x", "latency: [5 ,6 ] # a [b]"]),
+)
+
+
+@given(_KEY_LINES, st.lists(_LINES, max_size=2), st.randoms(), st.sampled_from(["", "\n", "\n\n"]))
+def test_plain_files_are_read_as_yaml_reads_them(keys, others, random, end):
+    lines = [*keys, *others]
+    random.shuffle(lines)
+    content = ("\n".join(lines) + end).encode()
+    plain = network_yaml._plain_values(content)
+    if plain is not None:
+        by_yaml = network_yaml._values("net.yml", network_yaml._parsed("net.yml", content))
+        assert {key: plain[key] for key in by_yaml} == by_yaml
+    if not others:
+        assert plain is not None

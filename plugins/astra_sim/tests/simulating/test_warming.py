@@ -1,9 +1,11 @@
-"""What `collhub doctor --warm` does here: afterwards the kernel of simulations is compiled."""
+"""`collhub doctor --warm` compiles and stores the kernels of the simulators."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 from collhub_astra_sim.simulating.warming import check
 
@@ -15,15 +17,19 @@ from collhub_astra_sim.simulating.warming import check
 from hub_core.plugin_api import CheckRequest, WarmOptions
 
 report = check(CheckRequest(), WarmOptions(warm=True))
-from collhub_astra_sim.simulating.kernel import run
-print(report.ok, len(run.signatures))
+print(report.ok)
 """
 
 
-def test_the_kernel_is_compiled() -> None:
+def test_the_kernels_are_stored(tmp_path: Path) -> None:
     command = [sys.executable, "-P", "-c", _COMPILED]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
-    assert (result.returncode, result.stdout) == (0, "True 1\n"), result.stderr
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
+    result = subprocess.run(
+        command, capture_output=True, text=True, timeout=600, check=False, env=environment
+    )
+    assert (result.returncode, result.stdout) == (0, "True\n"), result.stderr
+    # Of algorithms, of jobs, and of the orders of custom algorithms.
+    assert len(list(tmp_path.iterdir())) == 3
 
 
 def test_unasked_nothing_is_looked_at() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-from collhub_columns import Int64Array, labels, topological_levels
+from collhub_columns import Int64Array, distinct, labels, topological_levels
 from collhub_job_traces import EXTENSION, collectives_in_order
 
 from hub_core import Diagnostic, Location, UsageError
@@ -101,7 +101,7 @@ def _collectives(workload: Workload) -> list[Diagnostic]:
     nodes = workload.nodes
     found: list[Diagnostic] = []
     issued = collectives_in_order(nodes)
-    for group in np.unique(nodes.group[issued]).tolist():
+    for group in distinct(nodes.group[issued]).tolist():
         rows = issued[nodes.group[issued] == group]
         found += _group_findings(workload, group, rows)
     return _capped(found)

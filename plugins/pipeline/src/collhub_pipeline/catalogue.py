@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from collhub_pipeline.bounds import least
+from collhub_pipeline.options import SEARCHED
 from collhub_pipeline.schedules.interleaved import interleaved
 from collhub_pipeline.schedules.schedule import Operation, Pass, Schedule
 from collhub_pipeline.schedules.turns import (
@@ -19,8 +20,6 @@ from collhub_pipeline.schedules.zero_bubble import with_delays, zb_h1, zb_h2
 from collhub_pipeline.timing import PassTimes, Time, Timing, greedy, timed
 from hub_core import UsageError
 
-SEARCHED = "search"
-NAMES = ("1f1b", "eager-1f1b", "gpipe", "interleaved", "zb-h1", "zb-h2", "two-directions", SEARCHED)
 _TURNS = {
     "gpipe": gpipe_warmups,
     "1f1b": one_forward_one_backward_warmups,

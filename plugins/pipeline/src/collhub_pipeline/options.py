@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from collhub_pipeline.catalogue import NAMES
 from hub_core.plugin_api import OptionType, choice, option, optional
+
+SEARCHED = "search"
+NAMES = ("1f1b", "eager-1f1b", "gpipe", "interleaved", "zb-h1", "zb-h2", "two-directions", SEARCHED)
+"""Names of schedules. Defined here, because a listing of the plugin's options needs no schedule."""
 
 HAND_OVERS = ("all-gather", "broadcast", "send-recv")
 

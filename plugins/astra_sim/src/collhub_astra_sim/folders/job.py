@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-import numpy as np
 from collhub_chakra import Batch, NodeType, ShapeBook, TraceError, decode_nodes, open_rank_file
 from collhub_job_traces import JobReadOptions
 from collhub_job_traces import read as read_traces
@@ -19,8 +18,8 @@ from collhub_astra_sim.folders.found_files import FolderFiles
 from collhub_astra_sim.folders.run_script import MEMORY, NETWORK, NETWORK_KEY
 from collhub_astra_sim.options import JobFolderOptions
 from collhub_astra_sim.workloads.hazards import EXTENSION
-from hub_core import ChakraReadOptions, HubError, chakra_algorithm
-from hub_core.model import JsonValue, ProcessGroup, Workload
+from hub_core import HubError
+from hub_core.model import Algorithm, JsonValue, ProcessGroup, Workload
 from hub_core.plugin_api import Source, SourcePart
 
 _MEMORY_KEY = "memory-type"
@@ -49,11 +48,17 @@ def read(source: Source, options: JobFolderOptions) -> Workload:
     }
     return replace(
         traces,
-        algorithms=tuple(
-            chakra_algorithm(files.source_of(used), ChakraReadOptions()) for used in prefixes
-        ),
+        algorithms=tuple(_algorithm(files, used) for used in prefixes),
         extensions={**traces.extensions, EXTENSION: said},
     )
+
+
+def _algorithm(files: FolderFiles, prefix: str) -> Algorithm:
+    """The custom algorithm of a set of traces."""
+    # Imported here, since most jobs have none.
+    from hub_core import ChakraReadOptions, chakra_algorithm
+
+    return chakra_algorithm(files.source_of(prefix), ChakraReadOptions())
 
 
 def _traces(files: FolderFiles, prefix: str, groups: Mapping[str, tuple[int, ...]]) -> Workload:
@@ -116,7 +121,7 @@ def _is_of_job(part: SourcePart, uses: AlgorithmUses) -> bool:
     file, _ = open_rank_file(part.name, part.rank or 0, part.load())
     nodes = decode_nodes(Batch([file]), ShapeBook(["comm_type"], ()))
     is_collective = nodes.type == NodeType.COMM_COLL
-    others = set(np.unique(nodes.type[~is_collective]).tolist())
+    others = set(nodes.type[~is_collective].tolist())
     if others - {NodeType.COMP}:
         return True
     if not is_collective.any():

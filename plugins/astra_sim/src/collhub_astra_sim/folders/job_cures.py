@@ -10,7 +10,7 @@ from dataclasses import replace
 from itertools import count
 
 import numpy as np
-from collhub_columns import BoolArray, Int64Array
+from collhub_columns import BoolArray, Int64Array, distinct
 
 from hub_core.model import NODE_DEFAULTS, NODE_DTYPES, NodeColumns, NodeKind, ProcessGroup, Workload
 
@@ -101,7 +101,7 @@ def _with_last_computation(workload: Workload) -> Workload:
     nodes = workload.nodes
     is_risky = nodes.is_kind(NodeKind.LOAD, NodeKind.STORE, NodeKind.MARKER)
     is_risky |= nodes.is_kind(NodeKind.COMPUTE) & nodes.on_host
-    ranks = np.unique(nodes.rank[is_risky]).astype(np.int64)
+    ranks = distinct(nodes.rank[is_risky]).astype(np.int64)
     if not len(ranks):
         return workload
     edges, control = nodes.data_edges, nodes.control_edges

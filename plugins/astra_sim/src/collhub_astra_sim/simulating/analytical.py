@@ -21,7 +21,7 @@ from hub_core.network import Topology
 from hub_core.plugin_api import LinkLoad, SimulationRequest, SimulationResult
 
 if TYPE_CHECKING:
-    from collhub_astra_sim.simulating.kernel import Records, SimulatedWorld
+    from collhub_astra_sim.simulating.kernel import SimulatedWorld
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -83,10 +83,10 @@ def simulate_nodes(
     every rank, by default NPU r for rank r. `groups`: what switches multicast and reduce. Raises
     `InputError` as `simulate`.
     """
-    # The modules that import numba take a second to import.
     from collhub_astra_sim.simulating.findings import findings
     from collhub_astra_sim.simulating.kernel import parents_of, run
-    from collhub_astra_sim.simulating.starting_world import world_of
+    from collhub_astra_sim.simulating.simulated_network import link_loads
+    from collhub_astra_sim.simulating.starting_world import estimate_events, world_of
 
     model = model or TimingModel()
     place = locate or partial(_node_location, nodes)
@@ -94,7 +94,7 @@ def simulate_nodes(
         duration_ns = stated_durations_ns(nodes)
     npu_of_rank = np.arange(nodes.num_ranks) if npus is None else np.asarray(npus, np.int64)
     world = world_of(nodes, duration_ns, topology, model, place, npu_of_rank, channel, groups)
-    has_event_at_zero = run(world, parents_of(nodes))
+    has_event_at_zero = bool(run(world, parents_of(nodes), events=estimate_events(world)))
     found = findings(nodes, world, has_event_at_zero, topology, model, place)
     loads = link_loads(topology, world.link) if model.is_congestion_aware else ()
     # Copies, as columns of records would keep all of the world in memory.
@@ -160,23 +160,3 @@ def _finish_times(world: SimulatedWorld) -> tuple[int | None, ...]:
 def _time_or_none(time: int) -> int | None:
     """A time in ns, or None for a negative one, which stands for never."""
     return time if time >= 0 else None
-
-
-def link_loads(topology: Topology, link: Records) -> tuple[LinkLoad, ...]:
-    """Links that carried anything, the busiest first.
-
-    By bytes, then by busy time in ns; equal links stay in the order of the topology.
-    """
-    carried = link["bytes"]
-    busy_ns = link["busy_ns"]
-    used = np.flatnonzero(carried)
-    # The last key is the first to sort by.
-    keys = (used, -carried[used], -busy_ns[used])
-    used = used[np.lexsort(keys)]
-    columns = (
-        topology.source[used].tolist(),
-        topology.destination[used].tolist(),
-        carried[used].tolist(),
-        busy_ns[used].tolist(),
-    )
-    return tuple(LinkLoad(*load) for load in zip(*columns, strict=True))

@@ -1,4 +1,4 @@
-"""ASTRA-sim's event loop and the set orders that it follows, compiled by numba.
+"""ASTRA-sim's event loop and the set orders that it follows, as a kernel.
 
 The algorithm is a discrete-event simulation, one step of the model an event: events of one time
 stand in line in a bucket, buckets in a binary heap by (time, order of making). The model is that of
@@ -16,62 +16,22 @@ Cost: O(1) for an event whose time has a bucket, as in symmetric algorithms near
 O(log n); a message has two events a link (one without congestion), local work one, so the whole is
 at most O(h log h) for h hops of messages. The graph and its sets cost O(nodes + edges).
 
-All in one file, because numba's cache notices changes only in the file of the function that it
-compiles. Import it late: importing numba takes a second.
+The kernel is plain Python; `compiling` explains when it runs as machine code.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol, TypeVar, cast
+from typing import NamedTuple, Protocol
 
-import numba
 import numpy as np
 import numpy.typing as npt
 from collhub_columns import BoolArray, Int32Array, Int64Array, IntArray, UInt64Array
 
+from collhub_astra_sim.compiling import Kernel, compiled, outlined
 from hub_core import NodeTable, NodeType
 
 Records = npt.NDArray[np.void]
 Integer = int | np.int64
-
-_Function = TypeVar("_Function", bound=Callable[..., object])
-
-
-# Compiled code counts the references to every array that it takes out of the state: nine tenths of
-# the time of a run went there. Nothing here makes or keeps an array, so nothing need be counted.
-_UNCOUNTED: dict[str, Any] = {"nogil": True, "_nrt": False}
-# What only compiled code calls needs no way in from Python; half of the time to compile would go
-# there. The state is a hundred words, which every call that is not inlined would copy.
-_INNER: dict[str, Any] = {
-    "no_cpython_wrapper": True,
-    "no_cfunc_wrapper": True,
-    "forceinline": True,
-}
-
-
-def compiled(function: _Function) -> _Function:
-    """Compile when the first caller is compiled; the typed form of numba's decorator.
-
-    The function has no way in from Python: only compiled code calls it.
-    """
-    return cast(_Function, numba.njit(**_UNCOUNTED, **_INNER)(function))
-
-
-def _rare(function: _Function) -> _Function:
-    """Compile as `compiled`, but apart from the callers: what few networks need slows no others."""
-    options = {**_INNER, "forceinline": False}
-    return cast(_Function, numba.njit(**_UNCOUNTED, **options)(function))
-
-
-def _entry(function: _Function) -> _Function:
-    """Compile on the first call and keep the machine code on disk."""
-    try:
-        return cast(_Function, numba.njit(cache=True, **_UNCOUNTED)(function))
-    except RuntimeError:
-        # No folder for the cache can be written to.
-        return cast(_Function, numba.njit(**_UNCOUNTED)(function))
-
 
 # Records keep together what one event touches, and are small, because memory sets the pace: the
 # nodes of a large simulation exceed every cache. Times in ns, -1: never.
@@ -238,10 +198,10 @@ class NodeParents(NamedTuple):
 def parents_of(nodes: NodeTable) -> NodeParents:
     """The dependencies of nodes, in a form that compiled code takes."""
     return NodeParents(
-        nodes.data_indptr,
-        nodes.data_indices,
-        nodes.control_indptr,
-        nodes.control_indices,
+        np.ascontiguousarray(nodes.data_indptr),
+        np.ascontiguousarray(nodes.data_indices),
+        np.ascontiguousarray(nodes.control_indptr),
+        np.ascontiguousarray(nodes.control_indices),
     )
 
 
@@ -263,8 +223,7 @@ _LOW_BITS = (1 << 32) - 1
 _SEND, _RECV, _COMP = int(NodeType.COMM_SEND), int(NodeType.COMM_RECV), int(NodeType.COMP)
 
 
-@_entry
-def run(world: SimulatedWorld, parents: NodeParents) -> bool:
+def _run(world: SimulatedWorld, parents: NodeParents) -> bool:
     """Simulate until nothing is left to happen.
 
     Return whether the start schedules an event at time 0, on which ASTRA-sim aborts.
@@ -375,7 +334,7 @@ def _send(row: Integer, now: Integer, world: SimulatedWorld) -> None:
         _put(row, now, world)
 
 
-@_rare
+@outlined
 def _send_once(row: Integer, now: Integer, world: SimulatedWorld) -> None:
     """Put a message on its way, or the one that it is copied from, if that is not under way yet.
 
@@ -552,7 +511,7 @@ def _arrive(row: Integer, now: Integer, world: SimulatedWorld) -> Integer:
 # --- switches that multicast and reduce ---
 
 
-@_rare
+@outlined
 def _switch(row: Integer, now: Integer, world: SimulatedWorld) -> Integer:
     """Pass a message on from a switch, with the copies and into the sum that are made there."""
     place = world.node[row]["work"] & _LOW_BITS
@@ -589,7 +548,7 @@ def _add(index: Integer, now: Integer, world: SimulatedWorld) -> None:
     _put(carrier, now, world)
 
 
-@_rare
+@outlined
 def _deliver_sum(row: Integer, world: SimulatedWorld) -> Integer:
     """Deliver all messages of a sum at once; RECVs that are posted end, in the order of the sum."""
     ended = 0
@@ -854,7 +813,8 @@ def _touch_order(rank: Integer, world: SimulatedWorld, parents: NodeParents) -> 
     """
     first, end = world.rank[rank]["first"], world.rank[rank + 1]["first"]
     is_touched = world.is_touched[: end - first]
-    is_touched[:] = False
+    for index in range(end - first):
+        is_touched[index] = False
     count: Integer = 0
     for row in range(first, end):
         count = _touch(row, first, is_touched, world.freed, count)
@@ -980,7 +940,8 @@ def _place(
 @compiled
 def _grow(head: Integer, buckets: Integer, element: Records, before: Int64Array) -> Integer:
     """Take the next number of buckets and place all elements anew, as they stand in the list."""
-    before[:buckets] = -1
+    for bucket in range(buckets):
+        before[bucket] = -1
     for larger in BUCKET_COUNTS:
         if larger > buckets:
             buckets = larger
@@ -993,3 +954,6 @@ def _grow(head: Integer, buckets: Integer, element: Records, before: Int64Array)
         _place(position, head, buckets, element, before)
         position = following
     return buckets
+
+
+run = Kernel(_run)

@@ -9,15 +9,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
-from collhub_columns import Float64Array, Int64Array
+from collhub_columns import Float64Array, Int64Array, distinct
 
 from collhub_astra_sim.simulating.private_links import private_links
 from collhub_astra_sim.simulating.timing_model import TimingModel
 from hub_core.model import InputError
 from hub_core.network import Occupancy, Routes, Topology, link_times_ns
+from hub_core.plugin_api import LinkLoad
+
+if TYPE_CHECKING:
+    from collhub_astra_sim.simulating.kernel import Records
 
 LONGEST_NS = 1 << 62
 _LARGEST_TABLE = 1 << 27
@@ -125,7 +130,7 @@ def _link_classes(
     routes: Routes, bandwidth: Float64Array, latency_ns: Float64Array
 ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.complex128]]:
     """(class of every link, 0 for those without traffic; bandwidth + i latency of every class)."""
-    used = np.unique(routes.links)
+    used = distinct(routes.links)
     # A complex number per link, so that pairs of doubles sort and compare exactly.
     kinds = bandwidth[used] + 1j * latency_ns[used]
     classes, class_of_used = np.unique(kinds, return_inverse=True)
@@ -154,3 +159,23 @@ def _times(
             code="too-long",
         )
     return busy_ns, arrival_ns
+
+
+def link_loads(topology: Topology, link: Records) -> tuple[LinkLoad, ...]:
+    """Links that carried anything, the busiest first.
+
+    By bytes, then by busy time in ns; equal links stay in the order of the topology.
+    """
+    carried = link["bytes"]
+    busy_ns = link["busy_ns"]
+    used = np.flatnonzero(carried)
+    # The last key is the first to sort by.
+    keys = (used, -carried[used], -busy_ns[used])
+    used = used[np.lexsort(keys)]
+    columns = (
+        topology.source[used].tolist(),
+        topology.destination[used].tolist(),
+        carried[used].tolist(),
+        busy_ns[used].tolist(),
+    )
+    return tuple(LinkLoad(*load) for load in zip(*columns, strict=True))

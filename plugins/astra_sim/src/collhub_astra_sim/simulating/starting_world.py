@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 import numpy.typing as npt
-from collhub_columns import Int64Array, IntArray, group_of_entry
+from collhub_columns import Int64Array, IntArray, distinct, group_of_entry
 
 from collhub_astra_sim.simulating.kernel import (
     BUCKET,
@@ -63,7 +63,7 @@ def world_of(
     rank = group_of_entry(nodes.rank_indptr)
     check_nodes(nodes, rank, topology, locate)
     # Of few values a search is faster than the sort behind an inverse.
-    sizes = np.unique(nodes.size)
+    sizes = distinct(nodes.size)
     size_class = np.searchsorted(sizes, nodes.size)
     sends = np.flatnonzero(nodes.type == NodeType.COMM_SEND)
     planes = _planes(topology, sends, channel)
@@ -88,6 +88,14 @@ def world_of(
         node_of_row = _sends_of_steps(nodes, sends)
         switches = switched_records(groups, topology, network.routes, node_of_row, route_of_node)
     return _world(nodes, node, first_slot, network, model, switches)
+
+
+def estimate_events(world: SimulatedWorld) -> int:
+    """Steps of the run: one for each node, and two for each link that a message passes."""
+    work = world.node["work"][world.node["kind"] == NodeType.COMM_SEND]
+    # Of a SEND: its last link times 2^32, and its first one.
+    hops = (work >> 32) - (work & 0xFFFFFFFF) + 1
+    return len(world.node) + 2 * int(hops.sum())
 
 
 def _sends_of_steps(nodes: NodeTable, sends: Int64Array) -> Int64Array:
@@ -116,9 +124,9 @@ def _routed_pairs(
     codes = planes * nodes.num_ranks**2 + pair
     span = int(codes.max(initial=-1)) + 1
     of_send, number = dense_codes(codes, span)
-    distinct = np.empty(number, np.int64)
-    distinct[of_send] = codes
-    return distinct, of_send
+    code_of_pair = np.empty(number, np.int64)
+    code_of_pair[of_send] = codes
+    return code_of_pair, of_send
 
 
 def _network(
@@ -192,7 +200,7 @@ def _world(
     keys = len(first_slot) - 1
     return SimulatedWorld(
         node=node,
-        identity=nodes.node_id,
+        identity=np.ascontiguousarray(nodes.node_id),
         rank=_records(RANK, ranks + 1, {"first": nodes.rank_indptr, "finish": -1, "buckets": 1}),
         first_slot=first_slot,
         sends=np.zeros(keys, np.int32),
@@ -200,7 +208,7 @@ def _world(
         link=_records(LINK, links, {"first": -1, "last": -1, "link_class": network.link_class}),
         time=_time_records(network),
         slot=np.full(int(first_slot[-1]), NOBODY, np.int32),
-        path_link=network.routes.links,
+        path_link=np.ascontiguousarray(network.routes.links),
         child=np.empty(edges, np.int32),
         heap=_records(HEAP, ranks + 1, {"first": heap_first}),
         entry=np.empty(pending + count, ENTRY),

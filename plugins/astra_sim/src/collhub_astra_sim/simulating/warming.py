@@ -18,7 +18,7 @@ _BYTES = 64
 
 
 def check(request: CheckRequest, options: WarmOptions) -> CheckReport:
-    """Compile what is not compiled yet where `options.warm` asks for it, else look at nothing."""
+    """Compile and store the kernels that are not stored yet, if `options.warm` is set."""
     if not options.warm:
         return CheckReport(True)
     start = time.perf_counter()
@@ -28,12 +28,16 @@ def check(request: CheckRequest, options: WarmOptions) -> CheckReport:
 
 
 def _run_every_kernel() -> None:
-    # Imported here, as the work of this plugin is: numba takes a second.
+    # Imported here, so that a check that is not requested costs nothing.
+    from collhub_astra_sim.compiling import compile_at_once
     from collhub_astra_sim.simulating.analytical import simulate
+    from collhub_astra_sim.workloads.custom_tables import custom_tables
     from collhub_astra_sim.workloads.simulator import simulate as simulate_job
-    from hub_core import parse_topology
+    from hub_core import chakra_nodes, parse_topology
     from hub_core.testing import ring_all_reduce, training_step
 
-    network = parse_topology("ring:2")
-    simulate(SimulationRequest(ring_all_reduce(2), network, _BYTES), AnalyticalOptions())
-    simulate_job(WorkloadRequest(training_step(num_ranks=2), network), JobOptions())
+    network, algorithm = parse_topology("ring:2"), ring_all_reduce(2)
+    with compile_at_once():
+        simulate(SimulationRequest(algorithm, network, _BYTES), AnalyticalOptions())
+        simulate_job(WorkloadRequest(training_step(num_ranks=2), network), JobOptions())
+        custom_tables([chakra_nodes(algorithm, _BYTES)])

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import prod
 
 import numpy as np
-from collhub_columns import Int64Array
+from collhub_columns import Int64Array, distinct
 
 from collhub_astra_sim.simulating.kernel import Records
 from collhub_astra_sim.workloads.machine_state import (
@@ -126,17 +126,17 @@ def choices(
         [kind[rows].astype(np.int64), nodes.group[rows], nodes.dimensions[rows], prefix.number],
         axis=1,
     )
-    distinct, of_row = np.unique(table, axis=0, return_inverse=True)
+    settings, of_row = np.unique(table, axis=0, return_inverse=True)
     numbers = [
         chooser.native(one, group, mask)
         if name < 0
         else chooser.of_traces(prefix.names[name], group)
-        for one, group, mask, name in distinct.tolist()
+        for one, group, mask, name in settings.tolist()
     ]
     choice[rows] = np.array(numbers, np.int64)[of_row.reshape(-1)]
     member, members, group_rank = _members(workload, rows)
     used = tuple(algorithms[name] for name in chooser.custom)
-    pairs = np.unique(np.concatenate([np.zeros(0, np.int64), *chooser.pairs]))
+    pairs = distinct(np.concatenate([np.zeros(0, np.int64), *chooser.pairs]))
     return Choices(choice, member, members, group_rank, *_plan_records(chooser.plans), used, pairs)
 
 
@@ -185,12 +185,12 @@ def _members(workload: Workload, rows: Int64Array) -> tuple[Int64Array, Records,
     }
     grouped = rows[nodes.group[rows] >= 0]
     code = nodes.group[grouped].astype(np.int64) * workload.num_ranks + nodes.rank[grouped]
-    distinct, example, of_row = np.unique(code, return_index=True, return_inverse=True)
+    owners, example, of_row = np.unique(code, return_index=True, return_inverse=True)
     member = np.full(len(nodes), -1, np.int64)
     member[grouped] = of_row
     # Compiled code may look at the first one where there are none.
-    members = np.zeros(max(len(distinct), 1), MEMBER)
-    for index, one in enumerate(distinct.tolist()):
+    members = np.zeros(max(len(owners), 1), MEMBER)
+    for index, one in enumerate(owners.tolist()):
         number, rank = divmod(one, workload.num_ranks)
         position = place.get((number, rank))
         if position is None:
@@ -240,7 +240,7 @@ def _native_pairs(phase: Phase, members: Int64Array, num_ranks: int) -> Int64Arr
     for shift in _shifts(phase):
         ahead = np.roll(members, -shift, axis=1)
         found += [members * num_ranks + ahead, ahead * num_ranks + members]
-    return np.unique(np.concatenate(found)) if found else np.zeros(0, np.int64)
+    return distinct(np.concatenate(found).ravel()) if found else np.zeros(0, np.int64)
 
 
 def _shifts(phase: Phase) -> Iterator[int]:
@@ -262,4 +262,4 @@ def _custom_pairs(nodes: NodeTable, ranks: Int64Array, num_ranks: int) -> Int64A
     rows = np.flatnonzero((nodes.type == NodeType.COMM_SEND) | (nodes.type == NodeType.COMM_RECV))
     own = np.repeat(np.arange(nodes.num_ranks), np.diff(nodes.rank_indptr))[rows]
     one, other = ranks[own], ranks[nodes.peer[rows]]
-    return np.unique(np.concatenate([one * num_ranks + other, other * num_ranks + one]))
+    return distinct(np.concatenate([one * num_ranks + other, other * num_ranks + one]))

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from collhub_astra_sim.simulating.kernel import Integer, compiled, set_order
-from collhub_astra_sim.workloads.compiling import outlined
+from collhub_astra_sim.compiling import compiled, outlined
+from collhub_astra_sim.simulating.kernel import Integer, set_order
 from collhub_astra_sim.workloads.machine_state import CODE_BITS, CUSTOM_ENDS, Machine
 from collhub_astra_sim.workloads.messages import receive, send
 from collhub_astra_sim.workloads.pools import delay

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 from collhub_columns import Int32Array, Int64Array, UInt64Array
 
+from collhub_astra_sim.compiling import Kernel
 from collhub_astra_sim.simulating.kernel import (
     ELEMENT,
     NodeParents,
@@ -17,12 +18,8 @@ from collhub_astra_sim.simulating.kernel import (
     parents_of,
     roots_in_order,
 )
-from collhub_astra_sim.simulating.local_costs import stated_durations_ns
-from collhub_astra_sim.simulating.starting_world import world_of
-from collhub_astra_sim.simulating.timing_model import TimingModel
-from collhub_astra_sim.workloads.compiling import digest_of_sources, kept
 from collhub_astra_sim.workloads.machine_state import CUSTOM, CUSTOM_RANK
-from hub_core import NodeTable, NodeType, parse_topology
+from hub_core import NodeTable, NodeType
 from hub_core.model import Location
 
 
@@ -72,6 +69,12 @@ def custom_tables(algorithms: Sequence[NodeTable]) -> CustomTables:
 
 def _one(nodes: NodeTable) -> CustomTables:
     """The tables of one algorithm."""
+    # Imported here, since most jobs have no custom algorithms.
+    from collhub_astra_sim.simulating.local_costs import stated_durations_ns
+    from collhub_astra_sim.simulating.starting_world import world_of
+    from collhub_astra_sim.simulating.timing_model import TimingModel
+    from hub_core import parse_topology
+
     ranks = nodes.num_ranks
     # Any network will do: the orders have nothing to do with it.
     topology = parse_topology(f"switch:{ranks}")
@@ -81,7 +84,7 @@ def _one(nodes: NodeTable) -> CustomTables:
     )
     roots = np.zeros(len(nodes), np.int64)
     counts = np.zeros(ranks, np.int64)
-    _order(world, parents_of(nodes), roots, counts)
+    _order(world, parents_of(nodes), roots, counts, events=len(nodes))
     custom = np.zeros(len(nodes), CUSTOM)
     for name in ("first_child", "children", "unmet", "kind"):
         custom[name] = world.node[name]
@@ -105,24 +108,21 @@ def _one(nodes: NodeTable) -> CustomTables:
     )
 
 
-def _ordering(digest: int) -> Callable[[SimulatedWorld, NodeParents, Int64Array, Int64Array], int]:
-    """What writes the orders, compiled anew when the digest of the sources differs."""
+def _write_order(
+    world: SimulatedWorld, parents: NodeParents, roots: Int64Array, counts: Int64Array
+) -> int:
+    """Kernel: write children to the world, and roots, rank by rank, with their counts.
 
-    def order(
-        world: SimulatedWorld, parents: NodeParents, roots: Int64Array, counts: Int64Array
-    ) -> int:
-        """Write children to the world, and roots, rank by rank, with their counts."""
-        link_children(world, parents)
-        total = 0
-        for rank in range(len(counts)):
-            counts[rank] = roots_in_order(rank, world, parents)
-            for position in range(counts[rank]):
-                roots[total] = world.freed[position]
-                total += 1
-        # Returned, so that the digest is part of the closure.
-        return digest
-
-    return kept(order)
+    Return the number of roots.
+    """
+    link_children(world, parents)
+    total = 0
+    for rank in range(len(counts)):
+        counts[rank] = roots_in_order(rank, world, parents)
+        for position in range(counts[rank]):
+            roots[total] = world.freed[position]
+            total += 1
+    return total
 
 
-_order = _ordering(digest_of_sources())
+_order = Kernel(_write_order)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
-from collhub_columns import BoolArray
+from collhub_columns import BoolArray, distinct
 
 from collhub_astra_sim.workloads.system import NATIVE_TYPES, System
 from hub_core import UsageError
@@ -138,8 +138,9 @@ def _has_other_group(workload: Workload, system: System) -> BoolArray:
     rows = rows[np.array([*is_small, False])[nodes.group[rows]]]
     rows = rows[np.array([*is_one_entry, False])[nodes.collective[rows]]]
     use = nodes.rank[rows].astype(np.int64) * len(JobCollective) + nodes.collective[rows]
-    pairs = np.unique(np.stack([use, nodes.group[rows].astype(np.int64)], axis=1), axis=0)
-    uses, counts = np.unique(pairs[:, 0], return_counts=True)
+    groups = max(len(workload.groups), 1)
+    pairs = distinct(use * groups + nodes.group[rows])
+    uses, counts = np.unique(pairs // groups, return_counts=True)
     mask = np.zeros(len(nodes), np.bool_)
     mask[rows[np.isin(use, uses[counts > 1])]] = True
     return mask

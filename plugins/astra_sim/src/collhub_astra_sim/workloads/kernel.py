@@ -1,4 +1,4 @@
-"""Compiled: the event loop of a whole job.
+"""Kernel: the event loop of a whole job.
 
 A discrete-event simulation on the event queue of `simulating.kernel`: what happens is a code, the
 kind of the happening and the index of the thing that it happens to. One event hands on at most two
@@ -16,10 +16,8 @@ a message's route, d destinations of its source; O(log n) for a node among the f
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from collhub_astra_sim.simulating.kernel import Integer, compiled, end_bucket, next_event
-from collhub_astra_sim.workloads.compiling import digest_of_sources, kept, outlined
+from collhub_astra_sim.compiling import Kernel, compiled, outlined
+from collhub_astra_sim.simulating.kernel import Integer, end_bucket, next_event
 from collhub_astra_sim.workloads.custom import end_custom
 from collhub_astra_sim.workloads.machine_state import (
     CODE_BITS,
@@ -156,37 +154,29 @@ def _has_room(machine: Machine) -> bool:
     return bool(is_enough)
 
 
-def _loop(digest: int) -> Callable[[Machine], int]:
-    """The event loop, compiled anew when the digest of the sources differs."""
+def _run(machine: Machine) -> int:
+    """Go on until nothing is left to happen (`DONE`) or pools have to grow (`NEEDS_ROOM`).
 
-    def run(machine: Machine) -> int:
-        """Go on until nothing is left to happen (`DONE`) or pools have to grow (`NEEDS_ROOM`).
-
-        `OVERFLOWED`: one event has needed more than the margin.
-        """
-        # Read, so that the digest is part of the closure.
-        if digest < 0:
-            return OVERFLOWED
-        while machine.counter[STARTED] < len(machine.rank):
+    `OVERFLOWED`: one event has needed more than the margin.
+    """
+    while machine.counter[STARTED] < len(machine.rank):
+        if not _has_room(machine):
+            return NEEDS_ROOM
+        _start(machine.counter[STARTED], machine)
+        machine.counter[STARTED] += 1
+    buckets = machine.heap[0]
+    first = buckets["first"]
+    while buckets["size"] > 0:
+        now, place = machine.entry[first]["time"], machine.entry[first]["item"]
+        while machine.bucket[place]["first"] >= 0:
+            if machine.counter[OVERFLOW] != 0:
+                return OVERFLOWED
             if not _has_room(machine):
                 return NEEDS_ROOM
-            _start(machine.counter[STARTED], machine)
-            machine.counter[STARTED] += 1
-        buckets = machine.heap[0]
-        first = buckets["first"]
-        while buckets["size"] > 0:
-            now, place = machine.entry[first]["time"], machine.entry[first]["item"]
-            while machine.bucket[place]["first"] >= 0:
-                if machine.counter[OVERFLOW] != 0:
-                    return OVERFLOWED
-                if not _has_room(machine):
-                    return NEEDS_ROOM
-                machine.counter[EVENTS] += 1
-                _happen(next_event(place, machine), now, machine)
-            end_bucket(place, now, machine)
-        return DONE
-
-    return kept(run)
+            machine.counter[EVENTS] += 1
+            _happen(next_event(place, machine), now, machine)
+        end_bucket(place, now, machine)
+    return DONE
 
 
-run = _loop(digest_of_sources())
+run = Kernel(_run)

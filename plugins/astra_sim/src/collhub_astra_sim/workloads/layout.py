@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 import numpy.typing as npt
-from collhub_columns import Int64Array, csr
+from collhub_columns import Int64Array, csr, distinct
 
 from collhub_astra_sim.simulating.kernel import (
     BUCKET,
@@ -32,12 +32,14 @@ from collhub_astra_sim.workloads.machine_state import (
     NODE,
     PROGRESS,
     RANK,
+    SEND_NODE,
     SLOTS,
     STORES,
     STREAM,
     TYPES,
     Machine,
 )
+from collhub_astra_sim.workloads.native import messages_to_send
 from collhub_astra_sim.workloads.node_work import NodeWork, node_work
 from collhub_astra_sim.workloads.streams import TURNS
 from collhub_astra_sim.workloads.system import MemoryKind, RemoteMemory, System
@@ -155,6 +157,23 @@ class Layout:
             has_slots=has_slots,
         )
 
+    def estimate_events(self, machine: Machine) -> int:
+        """Steps of the run: of each node, of each message and of each link that it passes."""
+        phase, plan = machine.phase, machine.plan
+        triples = zip(
+            *(phase[name].tolist() for name in ("algorithm", "type", "size")), strict=True
+        )
+        of_phase = np.array([0, *(messages_to_send(*triple) for triple in triples)]).cumsum()
+        of_plan = of_phase[plan["first"] + plan["count"]] - of_phase[plan["first"]]
+        is_native = machine.node["choice"] >= 0
+        native = machine.node[is_native]
+        messages = int((of_plan[native["choice"]] * native["streams"]).sum())
+        messages += int(np.count_nonzero(machine.node["action"] == SEND_NODE))
+        nodes = len(machine.node) + len(machine.progress)
+        routes = max(len(machine.path_first) - 1, 1)
+        # Of a message: its packet is ready, its delivery over each link, and the link's release.
+        return nodes + messages * (1 + 2 * -(-len(machine.path_link) // routes))
+
     def _margin(self, node: Records, custom_nodes: int, has_slots: bool) -> int:
         """What one event can cause, of messages, delays or streams: it is that of one rank."""
         widths = self.choices.phase["size"].max(initial=1) + 4
@@ -179,7 +198,7 @@ class Layout:
             rows = rows[:0]
         own, peer = nodes.rank[rows].astype(np.int64), nodes.peer[rows].astype(np.int64)
         pairs = [self.choices.pairs, own * ranks + peer, peer * ranks + own]
-        codes = np.unique(np.concatenate(pairs))
+        codes = distinct(np.concatenate(pairs))
         source, destination = np.divmod(codes, ranks)
         routes, bandwidth, latency_ns = routed_links(self.topology, source, destination, is_shared)
         link = _filled(LINK, len(bandwidth), first=-1, last=-1)
@@ -235,7 +254,7 @@ def _children(nodes: NodeColumns, order: Int64Array, node: Records) -> Int64Arra
     place = np.empty(count, np.int64)
     place[order] = np.arange(count)
     parent, child = nodes.edges()
-    codes = np.unique(place[parent] * max(count, 1) + place[child])
+    codes = distinct(place[parent] * max(count, 1) + place[child])
     parents, children = np.divmod(codes, max(count, 1))
     first, children = csr(parents, children, count)
     node["first_child"], node["children"] = first[:-1], np.diff(first)

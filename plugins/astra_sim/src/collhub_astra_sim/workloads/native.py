@@ -11,9 +11,9 @@ Packets are made in order and sent in order, so their number alone says to whom 
 
 from __future__ import annotations
 
+from collhub_astra_sim.compiling import compiled, outlined
 from collhub_astra_sim.options import SMALL_GROUP_NS
-from collhub_astra_sim.simulating.kernel import Integer, compiled
-from collhub_astra_sim.workloads.compiling import outlined
+from collhub_astra_sim.simulating.kernel import Integer
 from collhub_astra_sim.workloads.machine_state import (
     ALL_GATHER,
     ALL_REDUCE,
@@ -73,11 +73,11 @@ def _reset(index: Integer, machine: Machine) -> None:
         position = stream["rank"] // phase["stride"] % phase["size"]
         stream["position"] = position
         stream["base"] = stream["rank"] - position * phase["stride"]
-    stream["to_send"] = _messages_to_send(phase["algorithm"], phase["type"], phase["size"])
+    stream["to_send"] = messages_to_send(phase["algorithm"], phase["type"], phase["size"])
 
 
 @compiled
-def _messages_to_send(algorithm: Integer, kind: Integer, size: Integer) -> Integer:
+def messages_to_send(algorithm: Integer, kind: Integer, size: Integer) -> Integer:
     """Messages that each of `size` ranks sends in a phase; a tree does not go by this number."""
     steps = size - 1
     if algorithm == HALVING_DOUBLING:

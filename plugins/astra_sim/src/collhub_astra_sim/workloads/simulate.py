@@ -10,7 +10,7 @@ import numpy as np
 from collhub_columns import Int64Array
 
 from collhub_astra_sim.options import CONGESTION_AWARE
-from collhub_astra_sim.simulating.analytical import link_loads
+from collhub_astra_sim.simulating.simulated_network import link_loads
 from collhub_astra_sim.workloads.system import MemoryKind, RemoteMemory, System
 from hub_core import NodeTable
 from hub_core.model import Diagnostic, UsageError, Workload
@@ -66,7 +66,6 @@ def simulate_workload(
     several dimensions are simulated with congestion, too, which ASTRA-sim cannot. Raises
     `InputError` and `UsageError` for what ASTRA-sim aborts on, and for what is not modelled.
     """
-    # The modules that import numba take a second to import.
     from collhub_astra_sim.workloads.layout import Layout, enlarged
     from collhub_astra_sim.workloads.waiting import waiting_ranks
 
@@ -88,10 +87,11 @@ def simulate_workload(
     )
     from collhub_astra_sim.workloads.kernel import DONE, EVENTS, NEEDS_ROOM, run
 
-    outcome = run(machine)
+    events = layout.estimate_events(machine)
+    outcome = run(machine, events=events)
     while outcome == NEEDS_ROOM:
         machine = enlarged(machine)
-        outcome = run(machine)
+        outcome = run(machine, events=0)
     if outcome != DONE:
         raise UsageError("one event has caused more than there is room for", code="too-large")
     start, end = np.empty(len(workload.nodes), np.int64), np.empty(len(workload.nodes), np.int64)

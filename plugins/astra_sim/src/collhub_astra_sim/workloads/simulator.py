@@ -11,7 +11,7 @@ from collhub_astra_sim.workloads.hazards import EXTENSION, empty_work
 from collhub_astra_sim.workloads.simulate import simulate_workload
 from collhub_astra_sim.workloads.stated_system import refuse_given, stated_system
 from collhub_astra_sim.workloads.system import RemoteMemory, System
-from hub_core import NodeTable, UsageError, chakra_nodes
+from hub_core import NodeTable, UsageError
 from hub_core.model import JsonValue, Workload
 from hub_core.network import Topology
 from hub_core.plugin_api import NoOptions, Source, WorkloadRequest, WorkloadTimes
@@ -72,8 +72,11 @@ def _algorithms(
 ) -> dict[str, NodeTable]:
     """The nodes of custom algorithms, by the prefixes that the configurations name."""
     prefixes, by_kind = folder.get("custom"), folder.get("by_kind")
-    if not isinstance(prefixes, list) or not isinstance(by_kind, dict):
+    if not isinstance(prefixes, list) or not prefixes or not isinstance(by_kind, dict):
         return {}
+    # Imported here, since most jobs have none.
+    from hub_core import chakra_nodes
+
     tables = {
         str(prefix): chakra_nodes(algorithm, algorithm.collective_bytes or 0)
         for prefix, algorithm in zip(prefixes, workload.algorithms, strict=True)

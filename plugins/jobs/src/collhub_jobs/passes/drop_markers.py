@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from collhub_columns import BoolArray, Int64Array, csr, expanded_ranges, positions_in
+from collhub_columns import BoolArray, Int64Array, csr, distinct, expanded_ranges, positions_in
 
 from collhub_jobs.passes.rows import Edges, columns_of, rebuilt
 from hub_core.model import NodeKind, Workload
@@ -58,12 +58,12 @@ def _bridges(data: Edges, control: Edges, is_marker: BoolArray) -> Edges:
         counts = indptr[parents + 1] - indptr[parents]
         children = np.repeat(children, counts)
         parents = before[expanded_ranges(indptr[parents], counts)]
-        codes = np.setdiff1d(np.unique(parents * count + children), seen)
+        codes = np.setdiff1d(distinct(parents * count + children), seen)
         seen = np.union1d(seen, codes)
         parents, children = np.divmod(codes, count)
         is_end = ~is_marker[parents]
         found.append(codes[is_end])
         parents, children = parents[~is_end], children[~is_end]
-    joined = np.unique(np.concatenate(found))
+    joined = distinct(np.concatenate(found))
     ends = np.divmod(joined, count)
     return ends[0], ends[1]

@@ -7,7 +7,7 @@ Source: Li et al., "PyTorch Distributed: Experiences on Accelerating Data Parall
 from __future__ import annotations
 
 import numpy as np
-from collhub_columns import BoolArray, Int64Array, positions_in, topological_levels
+from collhub_columns import BoolArray, Int64Array, distinct, positions_in, topological_levels
 
 from collhub_jobs.passes.options import FuseOptions
 from collhub_jobs.passes.rows import columns_of, rebuilt
@@ -41,7 +41,7 @@ def run(workload: Workload, options: FuseOptions) -> tuple[Workload, PassReport]
     columns = {name: column[kept] for name, column in columns.items()}
     result = rebuilt(workload, columns, edges[0], edges[1], changed[kept])
     count = int(fused.sum())
-    buckets = len(np.unique(target[fused]))
+    buckets = len(distinct(target[fused]))
     changes = (f"{count + buckets} all-reduces are fused into {buckets}",) if count else ()
     return result, PassReport(changes)
 
@@ -63,7 +63,7 @@ def _targets(workload: Workload, size: int) -> Int64Array:
     rows = np.flatnonzero(can_fuse)
     depth = _depths(nodes, can_fuse)
     rows = rows[np.lexsort((nodes.identity[rows], nodes.rank[rows], nodes.group[rows]))]
-    for group in np.unique(nodes.group[rows]).tolist():
+    for group in distinct(nodes.group[rows]).tolist():
         members = rows[nodes.group[rows] == group]
         by_rank = [members[nodes.rank[members] == rank] for rank in workload.members(group)]
         plans = [_buckets(nodes.bytes[own], depth[own], size) for own in by_rank]

@@ -1,0 +1,119 @@
+"""The decorators of kernels and of their parts, and the choice between Python and machine code."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, TypeVar
+
+import numpy as np
+
+from collhub_astra_sim.compiling.interpreted import LazyRecords, interpreted
+
+_Function = TypeVar("_Function", bound=Callable[..., object])
+
+# Events that are interpreted (15 us each) before stored machine code is loaded (0.1 s) and, without
+# stored code, before the kernel is compiled (40 s). Both count all calls of a process together.
+MAX_EVENTS_BEFORE_LOADING = 4_000
+MAX_EVENTS_BEFORE_COMPILING = 200_000
+
+# Machine code would count references to every array that is taken out of a state: nine tenths of
+# the time of a run. Kernels create no arrays, so that no references need to be counted.
+_UNCOUNTED: dict[str, Any] = {"nogil": True, "_nrt": False}
+# Types of the global constants that a kernel may use.
+_CONSTANTS = (bool, int, float, np.generic, tuple)
+_COMPILES_AT_ONCE: ContextVar[bool] = ContextVar("compiles_at_once", default=False)
+_PARTS: dict[Callable[..., object], dict[str, Any]] = {}
+
+
+@contextmanager
+def compile_at_once() -> Iterator[None]:
+    """Within the block, a kernel that is called is compiled, however small its input is."""
+    token = _COMPILES_AT_ONCE.set(True)
+    try:
+        yield
+    finally:
+        _COMPILES_AT_ONCE.reset(token)
+
+
+def compiled(function: _Function) -> _Function:
+    """Mark a part of a kernel. In machine code it is inlined into its callers.
+
+    The state is a hundred words, which every call that is not inlined would copy.
+    """
+    _PARTS[function] = {**_UNCOUNTED, "forceinline": True}
+    return function
+
+
+def outlined(function: _Function) -> _Function:
+    """Mark a part of a kernel. In machine code the compiler decides whether to inline it."""
+    _PARTS[function] = dict(_UNCOUNTED)
+    return function
+
+
+class Kernel:
+    """A function of states: arrays, structured arrays, or named tuples of these and of numbers.
+
+    It returns an integer or a truth value.
+    """
+
+    def __init__(self, function: Callable[..., object]) -> None:
+        self.function = function
+        self._events = 0
+        # By the types of the states; None if no code is stored.
+        self._native: dict[object, Callable[..., int] | None] = {}
+
+    def __call__(self, *states: Any, events: int) -> int:
+        """Run on these states, which are changed in place.
+
+        `events`: an estimate of the steps of the run. The choice between interpretation and
+        machine code depends on counts of events and not on time; the results are equal.
+        """
+        native = self._machine_code(states, events)
+        return self._interpret(states) if native is None else native(*states)
+
+    def _machine_code(self, states: Sequence[Any], events: int) -> Callable[..., int] | None:
+        """The machine code for these states; None if they are to be interpreted."""
+        self._events += events
+        if self._events <= MAX_EVENTS_BEFORE_LOADING and not _COMPILES_AT_ONCE.get():
+            return None
+        # NUMBA_DISABLE_JIT is numba's own variable.
+        if os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0"):
+            return None
+        from collhub_astra_sim.compiling.machine_code import load, types_of
+
+        types = types_of(states)
+        compiles = self._events > MAX_EVENTS_BEFORE_COMPILING or _COMPILES_AT_ONCE.get()
+        if self._native.get(types) is None and (compiles or types not in self._native):
+            parts, digest = self.sources()
+            options = {part: _PARTS[part] for part in parts}
+            self._native[types] = load(self.function, options, digest, states, compiles)
+        return self._native[types]
+
+    def _interpret(self, states: Sequence[Any]) -> int:
+        records: list[LazyRecords] = []
+        result: Any = self.function(*(interpreted(state, records) for state in states))
+        for view in records:
+            view.write_back()
+        return int(result)
+
+    def sources(self) -> tuple[list[Callable[..., object]], str]:
+        """(the parts that the kernel calls, directly or not; a digest of all of their code)."""
+        functions: list[Any] = [self.function]
+        content: list[object] = []
+        # The list grows while it is read.
+        for function in functions:
+            code = function.__code__
+            content.append((code.co_code, code.co_consts, code.co_varnames))
+            for name in code.co_names:
+                value = function.__globals__.get(name)
+                if isinstance(value, _CONSTANTS):
+                    content.append((name, value))
+                elif callable(value) and value in _PARTS:
+                    content.append((name, value.__module__, value.__qualname__))
+                    if value not in functions:
+                        functions.append(value)
+        return functions[1:], hashlib.sha256(repr(content).encode()).hexdigest()

@@ -1,0 +1,255 @@
+"""Machine code of kernels: compiled by numba, stored on disk, and loaded without numba.
+
+To import numba and to load a kernel from its cache takes 0.5 to 1.5 CPU seconds, more than most
+simulations. A kernel is therefore compiled as a function of addresses, lengths and numbers, and its
+object code is stored; a later process needs only LLVM's loader (llvmlite, 0.05 s) to run it.
+
+A stored file belongs to one state of the kernel's source, one kind of processor, one version of
+Python and of numba, and is verified by a checksum before it is loaded. Files are written to the
+first of these folders that can be written: `$NUMBA_CACHE_DIR`, `__pycache__` of this package,
+`$XDG_CACHE_HOME/collhub/kernels` (by default below `~/.cache`).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+
+_Function = Callable[..., object]
+_FORMAT = b"collhub-kernel-1"
+_SUFFIX = ".kernel"
+_ENTRY_OPTIONS: dict[str, Any] = {"nogil": True, "_nrt": False}
+# Functions that numba knows already.
+_REGISTERED: set[_Function] = set()
+# Engines own the memory of the code that they have loaded.
+_ENGINES: list[Any] = []
+
+
+def load(
+    function: _Function,
+    parts: Mapping[_Function, Mapping[str, Any]],
+    digest: str,
+    states: Sequence[Any],
+    compiles: bool,
+) -> Callable[..., int] | None:
+    """The machine code of a kernel for states of these types.
+
+    `parts`: the functions that the kernel calls, with numba's options. `digest`: of their sources.
+    `compiles`: whether to compile a kernel that is not stored, which takes up to 40 s; without it
+    the result is None.
+    """
+    key = _key(digest, states)
+    stored = _read(function, key)
+    if stored is None:
+        if not compiles:
+            return None
+        stored = _compile(function, parts, states)
+        _write(function, key, stored)
+    return _callable(*stored, states)
+
+
+# --- the form in which states are passed ---
+
+
+def _values(states: Sequence[Any]) -> Iterator[Any]:
+    """The arrays and numbers of states, in order."""
+    for state in states:
+        if isinstance(state, tuple):
+            yield from _values(state)
+        else:
+            yield state.item() if isinstance(state, np.generic) else state
+
+
+def _arguments(states: Sequence[Any]) -> Iterator[int | float]:
+    """What is passed to machine code: the address and the lengths of arrays, and numbers."""
+    for value in _values(states):
+        if isinstance(value, np.ndarray):
+            if not value.flags.c_contiguous:
+                raise ValueError("machine code takes contiguous arrays")
+            yield value.ctypes.data
+            yield from value.shape
+        else:
+            yield value
+
+
+def types_of(states: Sequence[Any]) -> tuple[object, ...]:
+    """What distinguishes the types of states between calls of one kernel."""
+    return tuple(
+        (value.dtype.num, value.dtype.itemsize, value.ndim)
+        if isinstance(value, np.ndarray)
+        else type(value)
+        for value in _values(states)
+    )
+
+
+def _describe(value: Any) -> str:
+    """The complete type of a state, with the names and the order of its fields."""
+    if isinstance(value, np.ndarray):
+        return f"{value.dtype.descr} {value.ndim}"
+    if isinstance(value, tuple):
+        return f"{getattr(value, '_fields', ())} {[_describe(one) for one in value]}"
+    return type(value.item() if isinstance(value, np.generic) else value).__name__
+
+
+def _entry(function: _Function, states: Sequence[Any]) -> tuple[_Function, Any]:
+    """(a function of addresses, lengths and numbers that calls the kernel, its signature)."""
+    import numba
+    from numba.np import arrayobj
+
+    types: Any = numba.types
+    # What `numba.carray` calls; that function itself would count references.
+    array_at = cast(Any, arrayobj).get_cfarray_intrinsic("C", None)
+    names: dict[str, Any] = {"array_at": array_at, "function": function, "int64": np.int64}
+    kinds: list[Any] = []
+
+    def parameter(kind: Any) -> str:
+        kinds.append(kind)
+        return f"p{len(kinds) - 1}"
+
+    def expression(value: Any) -> str:
+        if isinstance(value, tuple):
+            names[type(value).__name__] = type(value)
+            return f"{type(value).__name__}({', '.join(map(expression, value))})"
+        if isinstance(value, np.ndarray):
+            address = parameter(types.CPointer(numba.from_dtype(value.dtype)))
+            lengths = "".join(f"{parameter(types.int64)}, " for _ in value.shape)
+            return f"array_at({address}, ({lengths}))"
+        number = value.item() if isinstance(value, np.generic) else value
+        if isinstance(number, bool):
+            return f"({parameter(types.int64)} != 0)"
+        return parameter(types.float64 if isinstance(number, float) else types.int64)
+
+    call = f"function({', '.join(map(expression, states))})"
+    given = ", ".join(f"p{index}" for index in range(len(kinds)))
+    exec(f"def entry({given}):\n    return int64({call})\n", names)
+    return names["entry"], types.int64(*kinds)
+
+
+# --- compilation ---
+
+
+def _compile(
+    function: _Function, parts: Mapping[_Function, Mapping[str, Any]], states: Sequence[Any]
+) -> tuple[str, bytes]:
+    """(the name of the compiled function, the object code)."""
+    import numba
+    from numba.extending import register_jitable
+
+    options = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+    for part, own in {**parts, function: _ENTRY_OPTIONS}.items():
+        if part not in _REGISTERED:
+            register_jitable(**own, **options)(part)
+            _REGISTERED.add(part)
+    entry, signature = _entry(function, states)
+    njit: Any = numba.njit
+    dispatcher = njit(signature, **_ENTRY_OPTIONS, **options)(entry)
+    (result,) = dispatcher.overloads.values()
+    _, _, (code, _) = result.library.serialize_using_object_code()
+    return result.fndesc.llvm_func_name, code
+
+
+def _callable(name: str, code: bytes, states: Sequence[Any]) -> Callable[..., int]:
+    """A Python function that runs object code on states."""
+    from llvmlite import binding
+
+    binding.initialize_native_target()
+    binding.initialize_native_asmprinter()
+    machine = binding.Target.from_default_triple().create_target_machine(jit=True)
+    engine = binding.create_mcjit_compiler(binding.parse_assembly(""), machine)
+    engine.add_object_file(binding.ObjectFileRef.from_data(code))
+    engine.finalize_object()
+    _ENGINES.append(engine)
+    # numba's convention: a status, with places for the result and for an exception.
+    kinds = [
+        ctypes.c_int64 if isinstance(value, int) else ctypes.c_double
+        for value in _arguments(states)
+    ]
+    pointer = ctypes.POINTER(ctypes.c_int64)
+    native = ctypes.CFUNCTYPE(ctypes.c_int32, pointer, pointer, *kinds)(
+        engine.get_function_address(name)
+    )
+
+    def run(*states: Any) -> int:
+        result, exception = ctypes.c_int64(), ctypes.c_int64()
+        status = native(ctypes.byref(result), ctypes.byref(exception), *_arguments(states))
+        if status:
+            raise ArithmeticError(f"machine code ended with status {status}")
+        return result.value
+
+    return run
+
+
+# --- storage ---
+
+
+def _key(digest: str, states: Sequence[Any]) -> str:
+    """What a stored file depends on, as a digest."""
+    from llvmlite import binding
+
+    content = (
+        _FORMAT,
+        digest,
+        [_describe(state) for state in states],
+        sys.implementation.cache_tag,
+        metadata.version("numba"),
+        binding.get_process_triple(),
+        binding.get_host_cpu_name(),
+        binding.get_host_cpu_features().flatten(),
+    )
+    return hashlib.sha256(repr(content).encode()).hexdigest()
+
+
+def _folders() -> Iterator[Path]:
+    """The folders for stored code, by preference."""
+    if chosen := os.environ.get("NUMBA_CACHE_DIR"):
+        yield Path(chosen)
+    yield Path(__file__).parent / "__pycache__"
+    base = os.environ.get("XDG_CACHE_HOME")
+    try:
+        yield (Path(base) if base else Path.home() / ".cache") / "collhub" / "kernels"
+    except RuntimeError:
+        # No home.
+        return
+
+
+def _name(function: _Function, key: str) -> str:
+    module = str(getattr(function, "__module__", "")).rpartition(".")[0].rpartition(".")[2]
+    return f"{module}-{getattr(function, '__name__', 'kernel')}-{key[:32]}{_SUFFIX}"
+
+
+def _read(function: _Function, key: str) -> tuple[str, bytes] | None:
+    """Stored (name, object code); None if there is none, or a damaged file."""
+    for folder in _folders():
+        try:
+            content = (folder / _name(function, key)).read_bytes()
+        except OSError:
+            continue
+        checksum, _, rest = content.partition(b"\n")
+        if hashlib.sha256(rest).hexdigest().encode() == checksum:
+            name, _, code = rest.partition(b"\n")
+            return name.decode(), code
+    return None
+
+
+def _write(function: _Function, key: str, stored: tuple[str, bytes]) -> None:
+    """Store object code in the first folder that can be written, if there is one."""
+    rest = stored[0].encode() + b"\n" + stored[1]
+    content = hashlib.sha256(rest).hexdigest().encode() + b"\n" + rest
+    for folder in _folders():
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            with tempfile.NamedTemporaryFile(dir=folder, delete=False) as file:
+                file.write(content)
+            os.replace(file.name, folder / _name(function, key))
+        except OSError:
+            continue
+        return
