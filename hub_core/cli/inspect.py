@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
@@ -37,7 +38,7 @@ from hub_core.cli.summary import (
 )
 from hub_core.cli.workload_survey import survey
 from hub_core.cli.workloads import print_workload, read_workload
-from hub_core.model.diagnostics import InputError
+from hub_core.model.diagnostics import InputError, Severity
 from hub_core.model.placement import placement_of
 from hub_core.model.quantities import format_bytes, parse_size
 from hub_core.model.rank_lists import format_ranks
@@ -94,7 +95,7 @@ def inspect(
         if not is_workload and error.diagnostics[0].code != WORKLOAD_CODE:
             raise
         if is_workload:
-            session.report(error.diagnostics)
+            _warn(session, error)
         # Without what may stand beside the traces.
         traces = session.open_input(source, CANONICAL_FORMAT)
         print_survey(survey(traces.source), as_json)
@@ -107,6 +108,11 @@ def inspect(
         print_json(_object(opened.name, opened.format_name, algorithm, network, sent, longest))
     else:
         _print(opened.name, opened.format_name, algorithm, network, sent, longest)
+
+
+def _warn(session: Session, error: InputError) -> None:
+    """Print findings that do not stop the command, which exits with 0, as warnings."""
+    session.report(replace(found, severity=Severity.WARNING) for found in error.diagnostics)
 
 
 def _lines(opened: OpenedAlgorithm, workload: Workload) -> list[str]:
@@ -129,7 +135,7 @@ def _network(session: Session, opened: OpenedAlgorithm) -> str | None:
     try:
         topology = session.own_topology(opened)
     except InputError as error:
-        session.report(error.diagnostics)
+        _warn(session, error)
         return None
     return None if topology is None else topology.name
 

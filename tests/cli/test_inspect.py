@@ -63,9 +63,10 @@ def test_a_workload_trace_is_surveyed(collhub, corpus: Path) -> None:
 def test_every_trace_set_of_the_corpus_can_be_inspected(collhub, corpus: Path) -> None:
     members = sorted((corpus / "chakra").glob("*/*.0.et"))
     assert len(members) > 20
-    assert {member.name: collhub("inspect", member, "--json").code for member in members} == {
-        m.name: 0 for m in members
-    }
+    runs = {member.name: collhub("inspect", member, "--json") for member in members}
+    assert {name: run.code for name, run in runs.items()} == dict.fromkeys(runs, 0)
+    # What does not stop the command is a warning.
+    assert [run.err for run in runs.values() if "error:" in run.err] == []
 
 
 @pytest.mark.needs_plugins

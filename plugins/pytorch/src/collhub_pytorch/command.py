@@ -113,6 +113,7 @@ def profile(
     opened, options = on_disk(files), _options(reading)
     with _own_options(), context.progress("reading profiles"):
         if holds_execution_trace(opened[0]):
+            _refuse_times(reading)
             workload = _read_execution_traces(opened, options)
             lines = ["execution traces record no times: name Kineto profiles for those"]
         else:
@@ -163,9 +164,17 @@ def _options(reading: Mapping[str, str | int | float | None]) -> ProfileOptions:
 
 def _read_execution_traces(files: Sequence[TraceFile], options: ProfileOptions) -> Workload:
     from collhub_pytorch.execution_trace import workload_of
+    from collhub_pytorch.options import EXECUTION_TRACE
     from hub_core.model import Provenance
 
-    return workload_of(files, options, Provenance("pytorch-et", "", files[0].name))
+    return workload_of(files, options, Provenance(EXECUTION_TRACE, "", files[0].name))
+
+
+def _refuse_times(reading: Mapping[str, str | int | float | None]) -> None:
+    """Raise `UsageError` for an option about times, which execution traces do not record."""
+    if reading["step"] is not None:
+        message = "--step has no meaning for execution traces, which mark no iterations"
+        raise UsageError(message, cure="leave it out, or name Kineto profiles")
 
 
 @contextmanager

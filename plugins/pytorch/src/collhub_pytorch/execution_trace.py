@@ -21,7 +21,7 @@ from collhub_pytorch.calls import (
 )
 from collhub_pytorch.job import joined
 from collhub_pytorch.json_stream import JsonStream, Record
-from collhub_pytorch.options import RankOptions
+from collhub_pytorch.options import EXECUTION_TRACE, RankOptions
 from collhub_pytorch.rank_nodes import RankNodes
 from collhub_pytorch.trace_files import TraceFile, files_of, opened
 from hub_core.model import InputError, JsonValue, Location, Provenance, Workload
@@ -68,7 +68,7 @@ def read(source: Source, options: RankOptions) -> Workload:
 
     Raises `InputError` for damaged files, missing ranks, and collectives that do not match.
     """
-    provenance = Provenance("pytorch-et", "", source.name, source.sha256())
+    provenance = Provenance(EXECUTION_TRACE, "", source.name, source.sha256())
     return workload_of(files_of(source), options, provenance)
 
 

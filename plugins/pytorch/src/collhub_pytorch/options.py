@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 from hub_core.plugin_api import OptionType, option
 
+# Names of the formats, and of the producers in the provenance of workloads.
+KINETO, EXECUTION_TRACE = "kineto", "pytorch-et"
+
 
 @dataclass(frozen=True, slots=True)
 class RankOptions:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from collhub_pytorch.options import ProfileOptions, RankOptions
+from collhub_pytorch.options import EXECUTION_TRACE, KINETO, ProfileOptions, RankOptions
 from hub_core.plugin_api import Command, Format, Layout, WorkloadReader, hookimpl
 
 COLLHUB_PLUGIN_API = (1, 0)
 
 _KINETO = Format(
-    "kineto",
+    KINETO,
     "profiles of torch.profiler (Kineto, Chrome traces), one file a rank",
     (".pt.trace.json", ".pt.trace.json.gz", ".json.gz"),
     # Files of 2021 begin with `computeProperties`; bare lists of events with an event.
@@ -19,7 +19,7 @@ _KINETO = Format(
     Layout.PREFIX,
 )
 _EXECUTION_TRACE = Format(
-    "pytorch-et",
+    EXECUTION_TRACE,
     "PyTorch execution traces: collectives without times, one file a rank",
     (".et.json", ".et.json.gz", ".json.gz"),
     rb'"schema"\s*:\s*"[0-9.]+(?:-chakra[0-9.]+)?"',

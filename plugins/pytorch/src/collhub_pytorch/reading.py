@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from collhub_pytorch.options import ProfileOptions
+from collhub_pytorch.options import KINETO, ProfileOptions
 
 if TYPE_CHECKING:
     from hub_core.model import Workload
@@ -20,4 +20,4 @@ def read_profiles(files: Sequence[str], options: ProfileOptions = _ALL) -> Workl
     from collhub_pytorch.trace_files import on_disk
     from hub_core.model import Provenance
 
-    return workload_of(on_disk(files), options, Provenance("kineto", "", files[0]))
+    return workload_of(on_disk(files), options, Provenance(KINETO, "", files[0]))

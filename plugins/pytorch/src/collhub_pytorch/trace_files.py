@@ -12,30 +12,34 @@ from hub_core.plugin_api import Source, decompressed
 
 _HEAD_BYTES = 4096
 _EXECUTION_TRACE = re.compile(rb'"schema"\s*:\s*"[0-9]')
-_RANK_IN_NAME = re.compile(r"(?:rank|worker|\.)[_-]?([0-9]{1,6})(?![0-9a-z])", re.IGNORECASE)
+_RANK_WORD = re.compile(r"(?<![a-z])(?:rank|worker)[_-]?([0-9]{1,6})(?![0-9a-z])", re.IGNORECASE)
+_NUMBER_BEFORE_SUFFIX = re.compile(r"(.+)\.([0-9]{1,6})((?:\.[a-z][a-z0-9_]*)+)\Z", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
 class TraceFile:
-    """One file: its name for messages, how to open it, and the rank that a set of files states."""
+    """One file: its name for messages, how to open it, and the rank that its name states."""
 
     name: str
     open: Callable[[], BinaryIO]
     rank: int | None = None
 
     def rank_or(self, stated: int | None, order: int) -> int:
-        """The rank: what the content states, else the set or the name, else the order."""
+        """The rank: what the content states, else the name, else the order."""
         if stated is not None:
             return stated
-        if self.rank is not None:
-            return self.rank
-        found = _RANK_IN_NAME.findall(re.split(r"[/\\]", self.name)[-1])
-        return int(found[0]) if found else order
+        return order if self.rank is None else self.rank
 
 
 def files_of(source: Source) -> list[TraceFile]:
     """The parts of a source as files."""
-    return [TraceFile(part.name, part.stream, part.rank) for part in source.parts]
+    ranks = _ranks_of_names([part.name for part in source.parts])
+    # The number in the name of a single file may be anything: that of a version, a date, a step.
+    is_set = len(source.parts) > 1
+    return [
+        TraceFile(part.name, part.stream, part.rank if is_set and part.rank is not None else rank)
+        for part, rank in zip(source.parts, ranks, strict=True)
+    ]
 
 
 def on_disk(paths: Sequence[str]) -> list[TraceFile]:
@@ -43,7 +47,25 @@ def on_disk(paths: Sequence[str]) -> list[TraceFile]:
     twice = sorted(path for path in set(paths) if paths.count(path) > 1)
     if twice:
         raise UsageError(f"{twice[0]} is named more than once", cure="name each rank's file once")
-    return [TraceFile(path, _opener(path)) for path in paths]
+    ranks = _ranks_of_names(paths)
+    return [TraceFile(path, _opener(path), rank) for path, rank in zip(paths, ranks, strict=True)]
+
+
+def _ranks_of_names(paths: Sequence[str]) -> list[int | None]:
+    """The ranks that names state: `rank3`, `worker-3`, or `job.3.json` next to `job.2.json`.
+
+    A number without such a word is a rank only where several names differ in it alone: that of
+    `llama-3.1.json` is not.
+    """
+    names = [re.split(r"[/\\]", path)[-1] for path in paths]
+    words = [_RANK_WORD.search(name) for name in names]
+    numbers = [_NUMBER_BEFORE_SUFFIX.match(name) for name in names]
+    rests = {(match[1], match[3]) if match else None for match in numbers}
+    is_numbered = len(names) > 1 and len(rests) == 1 and None not in rests
+    return [
+        int(word[1]) if word else int(number[2]) if is_numbered and number else None
+        for word, number in zip(words, numbers, strict=True)
+    ]
 
 
 def opened(file: TraceFile) -> BinaryIO:

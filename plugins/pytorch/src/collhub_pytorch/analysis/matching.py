@@ -9,6 +9,7 @@ import numpy as np
 from collhub_columns import Int64Array, csr
 
 from collhub_pytorch.job import file_of
+from collhub_pytorch.options import KINETO
 from hub_core.model import (
     InputError,
     JobCollective,
@@ -133,7 +134,10 @@ def _lack(workload: Workload, group: int, row: int, lacking: int, count: int) ->
         f"({file_of(workload, lacking)}) has only {count}"
     )
     place = workload.nodes.location(row, file_of(workload, rank))
-    cure = "profile the same iterations on all ranks, or cut one with -O step=N"
+    cure = "profile the same iterations on all ranks"
+    # Execution traces do not mark iterations, and their reader has no such option.
+    if workload.provenance.producer == KINETO:
+        cure += ", or read one of them with -O step=N"
     return InputError(message, location=place, cure=cure, code="collective-missing")
 
 

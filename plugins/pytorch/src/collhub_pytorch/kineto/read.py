@@ -15,7 +15,7 @@ from collhub_pytorch.kineto.events import RankEvents, read_events
 from collhub_pytorch.kineto.graph import nodes_of
 from collhub_pytorch.kineto.host import host_profile
 from collhub_pytorch.kineto.idle import KERNEL_DELAY_NS
-from collhub_pytorch.options import ProfileOptions
+from collhub_pytorch.options import KINETO, ProfileOptions
 from collhub_pytorch.rank_nodes import RankFacts, RankNodes
 from collhub_pytorch.trace_files import TraceFile, files_of
 from hub_core.model import (
@@ -47,7 +47,7 @@ def read(source: Source, options: ProfileOptions) -> Workload:
     What is assumed goes to `source.report` and stands in `extensions`. Raises `InputError` for
     damaged files, missing ranks, collectives that do not match, and clocks that do not align.
     """
-    provenance = Provenance("kineto", "", source.name, source.sha256())
+    provenance = Provenance(KINETO, "", source.name, source.sha256())
     workload = workload_of(files_of(source), options, provenance)
     for line in notes(workload):
         source.report(Diagnostic("profile", line, Severity.NOTE, Location(source.name)))
