@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from hub_core.cli.command_group import CommandGroup
     from hub_core.cli.job_path import job_partners
     from hub_core.cli.report_objects import diagnostic_object, loss_object
-    from hub_core.documents.schema_check import first_violation
+    from hub_core.documents.schema_check import SchemaViolation, schema_violations
     from hub_core.documents.strict_json import json_document, parse_json_object
     from hub_core.documents.topologies import topology_to_json
     from hub_core.installed import installed_version
@@ -79,15 +79,17 @@ __all__ = [
     "Collective", "CollectiveKind", "CommandContext", "CommandGroup", "Contributions",
     "CustomContract", "Diagnostic", "HubError", "InputError", "Location", "Loss", "LossPolicy",
     "LossyError", "NodeTable", "NodeType", "OpenedInput", "OutputRequest", "OutputTarget",
-    "PluginError", "Provenance", "ReduceOp", "Registry", "Severity", "SimulationResult",
+    "PluginError", "Provenance", "ReduceOp", "Registry", "SchemaViolation", "Severity",
+    "SimulationResult",
     "StepKind", "StepTable", "StepTableBuilder", "Topology", "TraceOptions", "UsageError",
     "VerifyReport", "Workload", "Written", "WrittenFiles", "__version__", "assign",
     "chakra_algorithm", "chakra_bytes", "chakra_nodes", "chakra_traces", "check_stdout",
-    "complete_offers", "diagnostic_object", "discover", "execute", "first_violation",
+    "complete_offers", "diagnostic_object", "discover", "execute",
     "force_flag", "format_option", "from_option", "input_options", "installed_version",
     "job_partners", "json_document", "json_flag", "loss_object", "names_from", "number_option",
     "offer_option", "option_pairs", "output_option", "output_options", "parse_json_object",
-    "parse_sizes", "parse_topology", "read", "read_topology", "read_workload", "simulate",
+    "parse_sizes", "parse_topology", "read", "read_topology", "read_workload",
+    "schema_violations", "simulate",
     "source_argument", "start_engine", "strict_flag", "synthesize", "topology_to_json",
     "transform", "verify", "verify_option", "write",
 ]  # fmt: skip
@@ -105,7 +107,7 @@ _HOMES = {
     "hub_core.cli.command_group": "CommandGroup",
     "hub_core.cli.job_path": "job_partners",
     "hub_core.cli.report_objects": "diagnostic_object loss_object",
-    "hub_core.documents.schema_check": "first_violation",
+    "hub_core.documents.schema_check": "SchemaViolation schema_violations",
     "hub_core.documents.strict_json": "json_document parse_json_object",
     "hub_core.documents.topologies": "topology_to_json",
     "hub_core.installed": "installed_version",

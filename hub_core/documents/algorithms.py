@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from collhub_columns import Int64Array
 
-from hub_core.documents.schema_check import TYPE_NAMES, first_violation
+from hub_core.documents.schema_check import TYPE_NAMES, schema_violations
 from hub_core.documents.strict_json import (
     MAX_DEPTH,
     JsonObject,
@@ -32,6 +32,7 @@ from hub_core.model import (
     CollectiveKind,
     Contributions,
     CustomContract,
+    Diagnostic,
     InputError,
     JsonValue,
     Location,
@@ -72,12 +73,16 @@ _ARRAYS = {
 }
 
 
+_Edges = tuple[Int64Array, Int64Array]
+
+
 def read(source: Source, options: NoOptions) -> Algorithm:
     """Build the algorithm of a document.
 
     Rows may come in any order: they are grouped by rank and ordered by their dependencies, as
     `StepTable.from_columns` does. Every array is held against the document itself, never against a
-    stated size. Raises `InputError` naming the line, or the `$.path`, of the first defect.
+    stated size. Raises `InputError`: the line of text that is not JSON, or the `$.path` of every
+    violation of the schema, or of every array that is wrong.
     """
     del options
     return _Document(source.name, source.content()).algorithm()
@@ -139,25 +144,32 @@ class _Document:
 
     def __init__(self, file: str, content: bytes) -> None:
         self._file = file
+        self._findings: list[Diagnostic] = []
         self._root = parse_json_object(content, file)
         # Another format is named as such, before its differences are.
         self._check_name()
         extensions = self._root.get("extensions")
         if is_too_deep(extensions):
             self._fail(f"values are nested deeper than {MAX_DEPTH} levels", "$.extensions")
-        if violation := first_violation(_without_arrays(self._root, "$"), _SCHEMA_FILE):
-            path, message = violation
-            self._fail(message, path)
+        place = Location(file)
+        violations = schema_violations(_without_arrays(self._root, "$"), _SCHEMA_FILE)
+        if violations:
+            raise InputError([one.finding(place, "invalid-json") for one in violations])
 
     def algorithm(self) -> Algorithm:
-        """The algorithm that the document states."""
+        """Build the algorithm. Raises `InputError` with all faults of the document's arrays."""
         root = self._root
-        num_ranks: int = root["collective"]["num_ranks"]
+        stated = root["collective"]
+        num_ranks: int = stated["num_ranks"]
         scratch = self._integers(root["scratch_units"], "$.scratch_units", num_ranks)
+        contract = self._contract_arrays(stated.get("contract"), num_ranks)
+        columns, data, control = self._step_arrays(root["steps"], num_ranks)
+        if self._findings:
+            raise InputError(self._findings)
         try:
             return Algorithm(
-                self._collective(root["collective"]),
-                self._steps(root["steps"], num_ranks),
+                self._collective(stated, contract),
+                StepTable.from_columns(num_ranks, columns, data, control, self._file),
                 scratch,
                 Provenance(**root["provenance"]),
                 root["collective_bytes"],
@@ -169,6 +181,11 @@ class _Document:
                 raise
             # The model complains without a place.
             raise InputError(replace(found, location=Location(self._file))) from None
+
+    def _add_fault(self, message: str, path: str) -> None:
+        """Record a fault of an array; all of them are reported together."""
+        place = Location(self._file)
+        self._findings.append(Diagnostic("invalid-json", f"{path}: {message}", location=place))
 
     def _fail(self, message: str, path: str, cure: str = "") -> NoReturn:
         place = Location(self._file)
@@ -186,36 +203,41 @@ class _Document:
         cure = "name the format with --from; 'collhub formats' lists them"
         self._fail(f"expected {SCHEMA!r}, {found}", "$.schema", cure=cure)
 
-    def _collective(self, stated: JsonObject) -> Collective:
-        contract = stated.get("contract")
-        plain = {name: stated[name] for name in _PLAIN_FIELDS}
+    def _collective(self, stated: JsonObject, contract: CustomContract | None) -> Collective:
         return Collective(
             CollectiveKind(stated["kind"]),
             reduce_op=ReduceOp(stated["reduce_op"]),
-            contract=None if contract is None else self._contract(contract, plain["num_ranks"]),
-            **plain,
+            contract=contract,
+            **{name: stated[name] for name in _PLAIN_FIELDS},
         )
 
-    def _contract(self, stated: JsonObject, num_ranks: int) -> CustomContract:
+    def _contract_arrays(self, stated: JsonObject | None, num_ranks: int) -> CustomContract | None:
+        """The contract of a custom collective; None if there is none or an array is wrong."""
+        if stated is None:
+            return None
         path = "$.collective.contract"
         sizes = {
             name: self._integers(stated[name], f"{path}.{name}", num_ranks)
             for name in _CONTRACT_SIZES
         }
-        self._check_types(stated["defined"], f"{path}.defined", num_ranks, bool)
-        defined = np.asarray(stated["defined"], np.bool_)
+        has_types = self._has_types(stated["defined"], f"{path}.defined", num_ranks, bool)
         rows = stated["expected"]
-        if rows is None:
-            return CustomContract(**sizes, defined=defined, expected=None)
         columns = {}
         limits = {"rank": (0, num_ranks - 1), "source_rank": (-1, num_ranks - 1)}
-        for name in _CONTRACT_ROWS:
+        for name in _CONTRACT_ROWS if rows is not None else ():
             least, most = limits.get(name, (0, MAX_UNITS))
             at = f"{path}.expected.{name}"
             columns[name] = self._integers(rows[name], at, len(rows["rank"]), least, most)
-        return CustomContract(**sizes, defined=defined, expected=Contributions(**columns))
+        if self._findings or not has_types:
+            return None
+        defined = np.asarray(stated["defined"], np.bool_)
+        expected = None if rows is None else Contributions(**columns)
+        return CustomContract(**sizes, defined=defined, expected=expected)
 
-    def _steps(self, stated: JsonObject, num_ranks: int) -> StepTable:
+    def _step_arrays(
+        self, stated: JsonObject, num_ranks: int
+    ) -> tuple[dict[str, npt.ArrayLike], _Edges, _Edges]:
+        """(columns, data dependencies, control dependencies); faults are recorded."""
         rows = len(stated["rank"])
         columns: dict[str, npt.ArrayLike] = {}
         for name in [name for name in COLUMN_DTYPES if name in stated]:
@@ -228,50 +250,60 @@ class _Document:
             columns[name] = self._integers(stated[name], path, rows, _LEAST.get(name, 0), most)
         data = self._edges(stated.get("data"), "$.steps.data", rows)
         control = self._edges(stated.get("control"), "$.steps.control", rows)
-        return StepTable.from_columns(num_ranks, columns, data, control, self._file)
+        return columns, data, control
 
-    def _edges(
-        self, lists: list[list[int]] | None, path: str, rows: int
-    ) -> tuple[Int64Array, Int64Array]:
+    def _edges(self, lists: list[list[int]] | None, path: str, rows: int) -> _Edges:
         """(parent rows, child rows) of the list of parents that every row has."""
-        if lists is None:
+        if lists is None or not self._has_types(lists, path, rows, list):
             return np.zeros(0, np.int64), np.zeros(0, np.int64)
-        self._check_types(lists, path, rows, list)
         flat = list(itertools.chain.from_iterable(lists))
         if flat and not (set(map(type, flat)) == {int} and min(flat) >= 0 and max(flat) < rows):
-            # Something is wrong somewhere: list by list it is found.
             for row, parents in enumerate(lists):
+                before = len(self._findings)
                 self._integers(parents, f"{path}[{row}]", len(parents), 0, rows - 1)
+                if len(self._findings) > before:
+                    # One row shows the fault; thousands of rows may have it.
+                    break
+            return np.zeros(0, np.int64), np.zeros(0, np.int64)
         return np.asarray(flat, np.int64), np.repeat(np.arange(rows), list(map(len, lists)))
 
     def _names(
         self, values: list[Any], path: str, rows: int, names: Mapping[str, int]
     ) -> npt.NDArray[np.uint8]:
-        self._check_types(values, path, rows, str)
+        """Codes of a column of names; zeros, and a recorded fault, if one of them is wrong."""
+        if not self._has_types(values, path, rows, str):
+            return np.zeros(rows, np.uint8)
         try:
             return np.fromiter(map(names.__getitem__, values), np.uint8, rows)
         except KeyError:
             row = next(row for row, value in enumerate(values) if value not in names)
             message = f"{values[row][:40]!r} is not one of {', '.join(names)}"
-            self._fail(message, f"{path}[{row}]")
+            self._add_fault(message, f"{path}[{row}]")
+            return np.zeros(rows, np.uint8)
 
     def _integers(
         self, values: list[Any], path: str, length: int, least: int = 0, most: int = MAX_UNITS
     ) -> Int64Array:
-        self._check_types(values, path, length, int)
+        """A column of integers in a range; zeros, and a recorded fault, if one of them is wrong."""
+        if not self._has_types(values, path, length, int):
+            return np.zeros(0, np.int64)
         if length and not (least <= min(values) and max(values) <= most):
             row = next(row for row, value in enumerate(values) if not least <= value <= most)
-            self._fail(f"{str(values[row])[:40]} is not in {least}..{most}", f"{path}[{row}]")
+            self._add_fault(f"{str(values[row])[:40]} is not in {least}..{most}", f"{path}[{row}]")
+            return np.zeros(0, np.int64)
         return np.asarray(values, np.int64)
 
-    def _check_types(self, values: list[Any], path: str, length: int, expected: type) -> None:
-        """Check length and the exact type of every entry (a bool is no int)."""
+    def _has_types(self, values: list[Any], path: str, length: int, expected: type) -> bool:
+        """Check length and the exact type of every entry (a bool is no int); record a fault."""
         if len(values) != length:
-            self._fail(f"{length} entries were expected, there are {len(values)}", path)
+            self._add_fault(f"{length} entries were expected, there are {len(values)}", path)
+            return False
         if not set(map(type, values)) <= {expected}:
             row = next(row for row, value in enumerate(values) if type(value) is not expected)
             found = TYPE_NAMES[type(values[row])]
-            self._fail(f"expected {TYPE_NAMES[expected]}, got {found}", f"{path}[{row}]")
+            self._add_fault(f"expected {TYPE_NAMES[expected]}, got {found}", f"{path}[{row}]")
+            return False
+        return True
 
 
 def _without_arrays(value: object, path: str) -> object:

@@ -1,10 +1,16 @@
-"""Hold a parsed JSON document against a shipped schema, and name the path of what violates it."""
+"""Check a parsed JSON document against a shipped schema; each violation has its path and cure."""
 
 from __future__ import annotations
 
+import difflib
 import importlib.resources
+import itertools
 import json
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, cast
+
+from hub_core.model import Diagnostic, Location
 
 if TYPE_CHECKING:
     from jsonschema.exceptions import ValidationError
@@ -19,10 +25,31 @@ TYPE_NAMES: dict[type, str] = {
     type(None): "null",
 }
 _LONGEST_MESSAGE = 200
+# A document of which every row is wrong has as many errors as rows.
+_MAX_ERRORS = 1_000
+_MAX_VIOLATIONS = 20
+_MIN_SIMILARITY = 0.5
 
 
-def first_violation(document: object, schema_file: str) -> tuple[str, str] | None:
-    """`($.path, message)` of the violation nearest to the root, or None. 1.0 is no integer here."""
+@dataclass(frozen=True, slots=True)
+class SchemaViolation:
+    """A place that violates the schema of its document: `$.path`, message, cure ("" for none)."""
+
+    path: str
+    message: str
+    cure: str = ""
+
+    def finding(self, place: Location, code: str) -> Diagnostic:
+        """The violation as an error of a file."""
+        return Diagnostic(code, f"{self.path}: {self.message}", location=place, cure=self.cure)
+
+
+def schema_violations(document: object, schema_file: str) -> list[SchemaViolation]:
+    """Find the violations of a shipped schema, nearest to the root first, at most 20.
+
+    Members that are missing or unknown are one violation each; an unknown member is compared with
+    the members of the schema that the document lacks. 1.0 is not an integer.
+    """
     # Imported here: a quarter of the time that reading a small file takes.
     import jsonschema
 
@@ -34,15 +61,35 @@ def first_violation(document: object, schema_file: str) -> tuple[str, str] | Non
     extend = jsonschema.validators.extend
     strict = extend(draft, type_checker=types)  # type: ignore[no-untyped-call]
     schema = json.loads(resource.read_bytes())
-    errors = strict(schema).iter_errors(document)
-    nearest = min(errors, key=_depth_and_path, default=None)
-    return None if nearest is None else (nearest.json_path, _message(nearest))
+    errors = itertools.islice(strict(schema).iter_errors(document), _MAX_ERRORS)
+    violations = itertools.chain.from_iterable(
+        _violations_of(error) for error in sorted(errors, key=_depth_and_path)
+    )
+    return list(itertools.islice(violations, _MAX_VIOLATIONS))
 
 
 def _depth_and_path(error: ValidationError) -> tuple[int, list[str]]:
     # As texts: a path mixes names and numbers, which have no order.
     path = [str(part) for part in error.path]
     return len(path), path
+
+
+def _violations_of(error: ValidationError) -> Iterator[SchemaViolation]:
+    """The violations that one error stands for: one for each unknown member."""
+    known = error.schema.get("properties") if isinstance(error.schema, dict) else None
+    if error.validator != "additionalProperties" or not known or error.validator_value is not False:
+        yield SchemaViolation(error.json_path, _message(error))
+        return
+    present = set(cast("dict[str, object]", error.instance))
+    missing = sorted(known.keys() - present)
+    for member in sorted(present - known.keys()):
+        # For src_index, src_offset is meant rather than source_line, which has more common letters.
+        same_start = [name for name in missing if name.split("_")[0] == member.split("_")[0]]
+        near = difflib.get_close_matches(member, same_start or missing, 1, _MIN_SIMILARITY)
+        cure = (
+            f"did you mean {near[0]!r}?" if near else f"the schema has {', '.join(sorted(known))}"
+        )
+        yield SchemaViolation(error.json_path, f"unknown member {member!r:.60}", cure)
 
 
 def _message(error: ValidationError) -> str:

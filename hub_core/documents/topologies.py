@@ -13,7 +13,7 @@ from typing import NoReturn, TypeVar
 
 import numpy as np
 
-from hub_core.documents.schema_check import TYPE_NAMES, first_violation
+from hub_core.documents.schema_check import TYPE_NAMES, schema_violations
 from hub_core.documents.strict_json import JsonObject, parse_json_object
 from hub_core.model import HubError, InputError, Location, parse_bandwidth, parse_time
 from hub_core.network.grids import MAX_LINKS, MAX_NODES, grid
@@ -43,8 +43,9 @@ def read(source: Source, options: NoOptions) -> Topology:
         _fail(source.name, "$.schema", f"this is not a {SCHEMA} document", cure)
     # Links have their own check: a million of them would take a general validator minutes.
     links = root.pop("links") if isinstance(root.get("links"), list) else None
-    if violation := first_violation(root, _SCHEMA_FILE):
-        _fail(source.name, *violation)
+    if violations := schema_violations(root, _SCHEMA_FILE):
+        place = Location(source.name)
+        raise InputError([one.finding(place, "invalid-topology") for one in violations])
     return _topology(source.name, root, links)
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from difflib import get_close_matches
 from pathlib import PurePath
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from hub_core.chakra.formats import CHAKRA
 from hub_core.model.diagnostics import HubError, InputError, Location, PluginError, UsageError
 from hub_core.pipeline.calls import blame
+from hub_core.pipeline.json_heads import JsonHead, scan_json_head
 from hub_core.pipeline.sources import Input, content_of, has_signature, may_read
 from hub_core.plugin_api import (
     Format,
@@ -24,6 +26,9 @@ from hub_core.plugin_api.references import resolve
 from hub_core.registry.plugins import Provided, Registry
 
 CANONICAL_FORMAT = "chakra"
+_JSON = Format("json", "JSON of any kind", (".json",))
+# From which on two names of members count as the same word with a spelling mistake.
+_MIN_SIMILARITY = 0.85
 R = TypeVar("R", FormatReader, TopologyReader)
 W = TypeVar("W", FormatWriter, WorkloadWriter)
 
@@ -39,7 +44,9 @@ def reader_for(opened: Input, kind: type[R], registry: Registry) -> Provided[R]:
     able = [provided for provided in registry.all(kind) if may_read(opened, provided.offer.format)]
     name = opened.source.parts[0].name
     named = [provided for provided in able if _has_suffix(name, provided.offer.format)]
-    signed = [found for found in able if has_signature(opened.head, found.offer.format)]
+    json_head = scan_json_head(opened.head)
+    searched = opened.head if json_head is None else json_head.searched
+    signed = [found for found in able if has_signature(searched, found.offer.format)]
     if len(named) == 1:
         # A format without suffixes, such as one kind of XML among several, has only its contents.
         is_contradicted = named[0].offer.format.signature and named[0] not in signed
@@ -57,7 +64,10 @@ def reader_for(opened: Input, kind: type[R], registry: Registry) -> Provided[R]:
     rest = fitting or [one for one in unsure if not one.offer.format.signature] or unsure
     if len(rest) == 1:
         return rest[0]
-    raise _undecided(opened, fitting or named, noun_of(kind), registry)
+    is_json = json_head is not None or (bool(named) and _has_suffix(name, _JSON))
+    if fitting or not is_json or registry.unavailable_hint():
+        raise _undecided(opened, fitting or named, noun_of(kind), registry)
+    raise _json_error(opened, json_head, kind, registry)
 
 
 def writer_for(out: str, kind: type[W], registry: Registry) -> Provided[W]:
@@ -119,6 +129,64 @@ def _undecided(
         return PluginError(message, location=place, cure=cure, code="not-available")
     cure = "name the format with --from; 'collhub formats' lists them"
     return InputError(message, location=place, cure=cure, code="unknown-format")
+
+
+def _json_error(
+    opened: Input, head: JsonHead | None, kind: type[Offer], registry: Registry
+) -> InputError:
+    """The error for JSON, or a file named `.json`, that has the signature of no format."""
+    noun, place = noun_of(kind), Location(opened.source.name)
+    cure = "name the format with --from; 'collhub formats' lists them"
+    if head is None:
+        start = opened.head[:40].decode("utf-8", "replace").split("\n")[0]
+        message = f"is not JSON: it begins with {start!r}"
+        return InputError(message, location=place, cure=cure, code="not-json")
+    if head.hub_schema:
+        message = f"no {noun} reads the schema {head.hub_schema!r:.60}"
+    elif head.is_object:
+        members = ", ".join(f"{member!r:.40}" for member in head.members[:6]) or "none"
+        message = f"no {noun} recognises this JSON object with the members {members}"
+    else:
+        message = f"no {noun} recognises this JSON list"
+    nearest = _nearest_format(head, registry)
+    if nearest is not None:
+        format = nearest.offer.format
+        cure = (
+            f"the nearest format is {format.name} ({format.description}) "
+            f"with the members {', '.join(map(repr, format.members))}"
+        )
+        if isinstance(nearest.offer, TopologyReader) and kind is not TopologyReader:
+            cure = f"{cure}, which describes a topology"
+        if kind is TopologyReader and not isinstance(nearest.offer, TopologyReader):
+            cure = f"{cure}, which describes no topology"
+    return InputError(message, location=place, cure=cure, code="unknown-format")
+
+
+def _nearest_format(head: JsonHead, registry: Registry) -> Provided[Any] | None:
+    """The reader of the format that shares most members with a JSON object, None for none.
+
+    Spelling counts little: `collective_size` is near `collective-size` and `collectiveSize`.
+    """
+    readers: list[Provided[Any]] = [
+        *registry.all(FormatReader),
+        *registry.all(WorkloadReader),
+        *registry.all(TopologyReader),
+    ]
+    texts = [_plain_name(member) for member in head.members]
+    best: tuple[float, Provided[Any]] | None = None
+    for provided in readers:
+        format = provided.offer.format
+        known = {_plain_name(member) for member in format.members}
+        shared = sum(bool(get_close_matches(text, known, 1, _MIN_SIMILARITY)) for text in texts)
+        # Among formats that share as many, the one with fewer other members is nearer.
+        score = shared - len(known) / 1000
+        if shared and (best is None or score > best[0]):
+            best = score, provided
+    return None if best is None else best[1]
+
+
+def _plain_name(member: str) -> str:
+    return "".join(character for character in member.lower() if character.isalnum())
 
 
 def _names(candidates: Sequence[Provided[Offer]]) -> str:

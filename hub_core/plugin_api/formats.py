@@ -22,7 +22,9 @@ class Format:
     searched in the first 4096 bytes, empty for none. PREFIX: part files are
     `PREFIX.<rank><suffix>`. FOLDER: both are those of a file directly in the folder that tells what
     the folder is. A format of which a suffix ends in `.gz` is also read from gzip archives of any
-    name: its reader gets the decompressed content, in which the signature is searched.
+    name: its reader gets the decompressed content, in which the signature is searched. `members`:
+    the usual top-level members of a JSON format, by which errors name the format nearest to a file
+    that no reader recognises.
     """
 
     name: str
@@ -30,6 +32,7 @@ class Format:
     suffixes: tuple[str, ...]
     signature: bytes = b""
     layout: Layout = Layout.FILE
+    members: tuple[str, ...] = ()
 
     @property
     def accepts_gzip(self) -> bool:

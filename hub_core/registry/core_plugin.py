@@ -17,7 +17,11 @@ from hub_core.plugin_api.writer import FormatWriter
 COLLHUB_PLUGIN_API = API_VERSION
 
 _JSON = Format(
-    "json", "canonical JSON document of an algorithm", (".json",), rb'"collhub/algorithm-\d+"'
+    "json",
+    "canonical JSON document of an algorithm",
+    (".json",),
+    rb'"collhub/algorithm-\d+"',
+    members=("schema", "collective", "collective_bytes", "scratch_units", "steps"),
 )
 _TOPOLOGY_JSON = Format(
     "topology-json",
@@ -25,6 +29,7 @@ _TOPOLOGY_JSON = Format(
     (".json",),
     # The schema comes last in what the hub writes, behind all links: keys of its own tell as well.
     rb'"(?:collhub/topology-\d+|bandwidth_bytes_per_s|from|npus)"|\A\s*\{\s*"(?:groups|dimensions)',
+    members=("schema", "name", "npus", "switches", "links", "groups"),
 )
 # By name: what it is, and an example.
 _REGULAR = {

@@ -220,7 +220,7 @@ OTHER_DEFECTS = [
         [{"kind": "ring", "size": 3, "bandwidth": "1GB/s", "latency": "1ns"}],
         "the dimensions do not multiply to 2",
     ),
-    (("extra",), 1, "'extra' was unexpected"),
+    (("extra",), 1, "unknown member 'extra'"),
 ]
 
 

@@ -151,13 +151,14 @@ def test_a_signature_that_does_not_fit_speaks_against_a_format(
 
 
 def test_ambiguous_input_names_its_candidates(tmp_path: Path, offering: Offering) -> None:
-    registry = offering(FormatReader(replace(NOTES, suffixes=(".json",)), "m:f"))
-    (tmp_path / "x.json").write_bytes(b"something else")
+    others = replace(NOTES, name="letters", signature=b"^LETTER")
+    registry = offering(FormatReader(NOTES, "m:f"), FormatReader(others, "m:f"))
+    (tmp_path / "x.note").write_bytes(b"something else")
     with pytest.raises(
         InputError,
-        match=r"may be json \(plugin core .*\) or notes \(plugin guest .*\); name the format with --from",
+        match=r"may be letters \(plugin guest .*\) or notes \(plugin guest .*\); name the format with --from",
     ):
-        hub_core.read(tmp_path / "x.json", registry=registry)
+        hub_core.read(tmp_path / "x.note", registry=registry)
 
 
 def test_input_that_nothing_claims_is_refused(tmp_path: Path) -> None:

@@ -15,8 +15,8 @@ from collhub_certificates.comparison import compare
 from collhub_certificates.flaws import FlawError
 from collhub_certificates.rates import carried_rate
 from collhub_certificates.report import CertificateReport
-from hub_core import first_violation
-from hub_core.model import Algorithm, Diagnostic, Severity
+from hub_core import schema_violations
+from hub_core.model import Algorithm, Diagnostic, Location, Severity
 from hub_core.network import Topology
 
 _SCHEMA_FILE = "certificate-1.json"
@@ -33,11 +33,11 @@ def check_certificate(
     With `algorithm`, what the algorithm sends over every link must be what the trees send. Nothing
     is trusted but the topology. docs/certificates.md describes the document.
     """
-    violation = first_violation(certificate, _SCHEMA_FILE)
-    if violation is not None:
-        path, message = violation
-        found = Diagnostic("certificate-form", f"certificate: {path}: {message}")
-        return CertificateReport(None, None, (found,))
+    violations = schema_violations(certificate, _SCHEMA_FILE)
+    if violations:
+        place = Location("certificate")
+        findings = tuple(one.finding(place, "certificate-form") for one in violations)
+        return CertificateReport(None, None, findings)
     # The schema has the same members as the type.
     return _recomputed(cast(Certificate, certificate), algorithm, topology)
 

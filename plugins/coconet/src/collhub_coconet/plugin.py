@@ -32,6 +32,7 @@ _PROGRAM = Format(
     "programs of computations and collectives, typed and transformed",
     (".program.json",),
     signature=rb"collhub/tensor-program-1",
+    members=("schema", "name", "sizes", "arguments", "operations", "outputs"),
 )
 _PYTHON = Format(
     "tensor-program-python",

@@ -20,6 +20,7 @@ INFRAGRAPH = Format(
     "networks as InfraGraph describes them, in YAML or JSON",
     (".yaml", ".yml", ".json"),
     _SIGNATURE,
+    members=("infrastructure", "instances", "devices", "edges"),
 )
 
 

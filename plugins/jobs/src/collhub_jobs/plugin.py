@@ -37,7 +37,11 @@ CHAKRA_WORKLOAD = Format(
 )
 
 DOCUMENT = Format(
-    "workload-json", "JSON document of a whole job", (".json",), rb'"collhub/workload-\d+"'
+    "workload-json",
+    "JSON document of a whole job",
+    (".json",),
+    rb'"collhub/workload-\d+"',
+    members=("schema", "num_ranks", "groups", "names", "nodes"),
 )
 
 

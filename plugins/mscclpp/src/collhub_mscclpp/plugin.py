@@ -27,7 +27,11 @@ COLLHUB_PLUGIN_API = (1, 0)
 _SIGNATURE = rb'\A\s*\{(?s:.){0,2000}?"gpus"\s*:\s*\['
 
 _PLAN = Format(
-    "mscclpp", "execution plans of MSCCL++, as its DSL writes them", (".json",), _SIGNATURE
+    "mscclpp",
+    "execution plans of MSCCL++, as its DSL writes them",
+    (".json",),
+    _SIGNATURE,
+    members=("name", "collective", "protocol", "inplace", "gpus"),
 )
 # Names that end in `.json` alone are written as the hub's own documents.
 _WRITTEN_PLAN = replace(_PLAN, suffixes=(".plan.json",))

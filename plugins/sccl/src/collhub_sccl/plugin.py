@@ -36,6 +36,7 @@ _SCCL = Format(
     "algorithms of SCCL, msccl-tools and TACCL (JSON): steps of sends",
     (".json",),
     _SIGNATURE,
+    members=("name", "instance", "input_map", "output_map", "steps", "collective", "topology"),
 )
 # Names that end in `.json` alone are written as the hub's own documents.
 _WRITTEN_SCCL = replace(_SCCL, suffixes=(".sccl.json",))
@@ -44,6 +45,7 @@ _PROFILE = Format(
     "profiles of nodes that TACCL's solver takes (JSON)",
     (".json",),
     rb'"gpus_per_node"\s*+:',
+    members=("name", "gpus_per_node", "alpha", "links", "betas", "invbws"),
 )
 # As above: `.json` alone is the hub's own.
 _WRITTEN_PROFILE = replace(_PROFILE, suffixes=(".taccl.json",))

@@ -19,6 +19,7 @@ _TECCL = Format(
     "schedules of TE-CCL (JSON): all-gather and all-to-all, with fractions of chunks",
     (".json",),
     _SIGNATURE,
+    members=("1-Epoch_Duration", "3-Epochs_Required", "7-Flows", "8-Chunk paths"),
 )
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from collhub_coconet.program.operations import ATTRIBUTES, Argument, Kind, Operation, Reduction
 from collhub_coconet.program.program import Chain, Program, Stage
 from collhub_coconet.program.tensors import ElementType, Layout, Placement, TensorType
-from hub_core import first_violation, parse_json_object
+from hub_core import parse_json_object, schema_violations
 from hub_core.model import InputError, Location
 
 SCHEMA = "collhub/tensor-program-1"
@@ -53,12 +53,10 @@ def program_from_json(content: str | bytes, file: str = "program") -> Program:
 def program_of_fields(document: Fields, file: str) -> Program:
     """The program of a parsed document. Raises `InputError` as `program_from_json`."""
     # The schema first, so that what follows can take every field for what it is.
-    violation = first_violation(document, _SCHEMA_FILE)
-    if violation is not None:
-        path, message = violation
-        cure = f"see the schema {SCHEMA}"
+    violations = schema_violations(document, _SCHEMA_FILE)
+    if violations:
         place = Location(file)
-        raise InputError(f"{path}: {message}", location=place, cure=cure, code="schema")
+        raise InputError([one.finding(place, "schema") for one in violations])
     return _program(document)
 
 

@@ -19,8 +19,8 @@ from hub_core import (
     Location,
     Provenance,
     Workload,
-    first_violation,
     parse_json_object,
+    schema_violations,
 )
 from hub_core.model import NODE_DTYPES, NodeColumns, ProcessGroup
 from hub_core.plugin_api import NoOptions, Source
@@ -46,9 +46,10 @@ class _Document:
             self._fail("$.schema", f"expected {SCHEMA!r}, got {str(name)[:80]!r}")
         short = {key: value for key, value in self._root.items() if key not in _LONG}
         emptied = {key: type(self._root[key])() for key in _LONG if key in self._root}
-        violation = first_violation({**short, **emptied}, _SCHEMA_FILE)
-        if violation:
-            self._fail(*violation)
+        violations = schema_violations({**short, **emptied}, _SCHEMA_FILE)
+        if violations:
+            place = Location(self._file)
+            raise InputError([one.finding(place, "invalid-json") for one in violations])
 
     def workload(self) -> Workload:
         """The workload that the document states."""
