@@ -42,6 +42,11 @@ PUBLIC = {
     ("two_level_rings", "4 1 --nodes 2 --channels"): 1.0,
     ("two_level_rings", "16 1 --nodes 2 --channels"): 9 / 8,
     ("passed_on_all_gather", "4 1"): 1 / 2,
+    # Stated thread blocks, whose sums wait for operands that arrive one after the other.
+    ("tree_sum_all_reduce", "4 1"): 6 / 4,
+    ("tree_sum_all_reduce", "4 2"): 6 / 8,
+    ("tree_sum_all_reduce", "8 1"): 7 / 8,
+    ("tree_sum_all_reduce", "8 2"): 7 / 16,
 }
 
 

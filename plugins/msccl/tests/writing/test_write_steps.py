@@ -256,6 +256,57 @@ def test_reductions_wait_one_by_one_where_a_pass_needs_more_steps_than_there_may
     assert (figures.blocks, figures.executed) == (6, 10 + passes)
 
 
+def _late_operands(arrivals: list[int], reader: int) -> Algorithm:
+    """Rank 0 adds what each of the others sends after as many local copies as `arrivals` tells.
+
+    Lane 0 of rank 0 adds, in the order of the ranks. If `reader` is a rank, lane 9 overwrites the
+    scratch of its message as soon as that has been added.
+    """
+    draft = PlacedSteps(len(arrivals) + 1)
+    received, sums = [], []
+    for rank, copies in enumerate(arrivals, 1):
+        before: list[int] = []
+        for place in range(copies):
+            copied = draft.add(
+                rank, StepKind.COPY, (INPUT, 0), (SCRATCH, 10 + place), data=before, lane=1
+            )
+            before = [copied]
+        draft.add(rank, StepKind.SEND, (INPUT, 0), None, peer=0, data=before, lane=1)
+        received.append(draft.add(0, StepKind.RECV, None, (SCRATCH, rank), peer=rank, lane=rank))
+    for rank in range(1, len(arrivals) + 1):
+        data = [*sums[-1:], received[rank - 1]]
+        sums.append(draft.add(0, StepKind.REDUCE, (SCRATCH, rank), (INPUT, 0), data=data, lane=0))
+    if reader:
+        last = [sums[reader - 1]]
+        for _ in range(len(arrivals)):
+            copied = draft.add(0, StepKind.COPY, (INPUT, 1), (SCRATCH, reader), data=last, lane=9)
+            last = [copied]
+    return draft.algorithm(scratch=40)
+
+
+@pytest.mark.parametrize(
+    ("arrivals", "reader", "time", "passes"),
+    [
+        # All operands are there: one pass, of three operands.
+        ([0, 0, 0], 0, 1 + 3, 1),
+        # The last operand is sent at 5: a pass of all three would end at 6 + 3.
+        ([0, 0, 5], 0, 6 + 1, 2),
+        # The first operand is the last to come: a pass waits for nothing else.
+        ([5, 0, 0], 0, 6 + 3, 1),
+        # The block that waits for the first sum goes on for three units at 1 + 1.
+        ([0, 0, 0], 1, 2 + 3, 2),
+        # The block that waits for the last sum is not delayed by a pass.
+        ([0, 0, 0], 3, 4 + 3, 1),
+    ],
+)
+def test_a_pass_of_stated_thread_blocks_delays_nothing(
+    arrivals: list[int], reader: int, time: int, passes: int
+) -> None:
+    figures = block_figures(_program(_text(_late_operands(arrivals, reader))))
+    moves = 2 * len(arrivals) + sum(arrivals) + (len(arrivals) if reader else 0)
+    assert (figures.makespan, figures.executed) == (time, moves + passes)
+
+
 def _staged(is_in_turn: bool) -> Algorithm:
     """Two units reach rank 1 through scratch of their own, one after the other or at once."""
     draft = PlacedSteps(2)

@@ -34,9 +34,9 @@ class Attempt:
     """One way to make thread blocks.
 
     `may_cut`: those with too many steps may become several; `is_merging`: reductions may be done in
-    one pass, behind the waits of all; `is_new`: the thread blocks are not the producer's;
-    `is_enough`: what is found up to here is good enough if it is safe; `joined`: (row, later row)
-    that become one step, where that is settled.
+    one pass, behind the waits of all, in given lanes where that delays nothing; `is_new`: the
+    thread blocks are not the producer's; `is_enough`: what is found up to here is good enough if
+    it is safe; `joined`: (row, later row) that become one step, where that is settled.
     """
 
     draft: StepDraft
@@ -139,13 +139,10 @@ class _Assembly:
             first, second = self._joined
             is_inside = self._lanes.of_row[first] == self._lanes.of_row[second]
             return first[is_inside], second[is_inside]
-        pairs = [(np.zeros(0, np.int64), np.zeros(0, np.int64))]
-        if self._is_merging:
-            pairs.append(self._lanes.runs(self._draft))
-        if self._is_fusing:
-            pairs.append(self._lanes.fusable(self._draft))
-        into, fused = (np.concatenate(rows) for rows in zip(*pairs, strict=True))
-        return into, fused
+        nothing = np.zeros(0, np.int64), np.zeros(0, np.int64)
+        forwarded = self._lanes.fusable(self._draft) if self._is_fusing else nothing
+        runs = self._lanes.runs(self._draft, forwarded) if self._is_merging else nothing
+        return np.concatenate([runs[0], forwarded[0]]), np.concatenate([runs[1], forwarded[1]])
 
     def _channels(self, blocks: Blocks) -> Int64Array | None:
         """Channels of the connections; None if lanes had to be parted for them instead.

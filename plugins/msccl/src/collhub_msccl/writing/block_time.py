@@ -55,8 +55,9 @@ def block_figures(program: ThreadBlockProgram) -> BlockFigures:
     is_fused = program.is_type(
         StepType.RECV_COPY_SEND, StepType.RECV_REDUCE_SEND, StepType.RECV_REDUCE_COPY_SEND
     )
+    begin = begin_times(duration, ends, _messages(program))
     return BlockFigures(
-        makespan=_makespan(duration, ends, _messages(program)),
+        makespan=int((begin + duration).max(initial=0)),
         blocks=int(np.diff(program.block_indptr).max(initial=0)),
         channels=len(np.unique(program.channel[_has_peer(program)])),
         longest=int(np.bincount(program.block).max(initial=0)),
@@ -83,8 +84,11 @@ def _messages(program: ThreadBlockProgram) -> Edges:
     return messages.send, messages.receive
 
 
-def _makespan(duration: Int64Array, ends: Edges, messages: Edges) -> int:
-    """The last end. `ends`: (step, step that begins after its end)."""
+def begin_times(duration: Int64Array, ends: Edges, messages: Edges) -> Int64Array:
+    """When each step begins, int64. `ends`: (step, step that begins after its end).
+
+    `messages`: (sending, receiving) steps; a receive begins no earlier than its send.
+    """
     parents = np.concatenate([ends[0], messages[0]])
     children = np.concatenate([ends[1], messages[1]])
     # Of a message, only the beginning of the sending step is waited for.
@@ -96,7 +100,7 @@ def _makespan(duration: Int64Array, ends: Edges, messages: Edges) -> int:
     # In order of execution, so that a step's beginning is final when it is passed on.
     for parent, child, time in zip(*rows, strict=True):
         begin[child] = max(begin[child], begin[parent] + time)
-    return int((np.asarray(begin, np.int64) + duration).max(initial=0))
+    return np.asarray(begin, np.int64)
 
 
 def _ignore(_diagnostic: Diagnostic) -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from enum import Enum
 
 import numpy as np
-from collhub_columns import BoolArray, Int64Array
+from collhub_columns import BoolArray
 
 from collhub_msccl.conflicts.accesses import Edges
 from collhub_msccl.writing.draft import StepDraft
 from collhub_msccl.writing.ideal_times import arranged, ideal_begins
-from collhub_msccl.writing.reduction_runs import reduction_runs
+from collhub_msccl.writing.reduction_runs import NEVER, RunTimes, reduction_runs
 from collhub_msccl.writing.thread_blocks import one_to_one
 from collhub_msccl.writing.work_graph import WorkGraph, work_graph
 from hub_core.model import StepKind
@@ -65,8 +65,8 @@ def _makes_nothing_wait(draft: StepDraft, graph: WorkGraph, begin: list[int]) ->
     return found
 
 
-def _operand_times(draft: StepDraft, graph: WorkGraph) -> Int64Array:
-    """When all that each row waits for is done if links are free, but sums in its place."""
+def _operand_times(draft: StepDraft, graph: WorkGraph) -> RunTimes:
+    """Times where a run begins as soon as its first operand is there, and only that counts."""
     end = np.asarray(graph.start, np.int64) + np.asarray(graph.duration, np.int64)
     parents, children = draft.parents, draft.children
     is_sum = draft.is_kind(StepKind.REDUCE)[parents]
@@ -74,4 +74,4 @@ def _operand_times(draft: StepDraft, graph: WorkGraph) -> Int64Array:
         is_sum &= column[parents] == column[children]
     ready = np.zeros(len(draft), np.int64)
     np.maximum.at(ready, children[~is_sum], end[graph.node_of_row[parents[~is_sum]]])
-    return ready
+    return RunTimes(ready, begin=ready, end=ready, needed=np.full(len(draft), NEVER))

@@ -3,9 +3,13 @@
 The rule is that of the runtimes' parsers, see `reading.fusion`: neighbours with one destination and
 one source buffer, no wait and no flag between them, up to 16 operands. So that nothing stands
 between them, a run becomes one step of the writer: its waits all go before its first reduction.
+A run may therefore delay its first reduction, and whatever waits for an earlier one of the run;
+`RunTimes` excludes such runs.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import numpy as np
 from collhub_columns import BoolArray, Int64Array
@@ -15,17 +19,33 @@ from collhub_msccl.runtimes.known_runtimes import MOST_OPERANDS
 from collhub_msccl.writing.draft import StepDraft
 from hub_core.model import Buffer, StepKind
 
+NEVER = np.iinfo(np.int64).max
+"""Time at which nothing waits any more."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RunTimes:
+    """Times of rows while all reductions are single steps, int64 per row.
+
+    `ready`: when the operands that other thread blocks provide are there; `begin`, `end`: of the
+    row; `needed`: when the first row of another thread block begins that waits for this one.
+    """
+
+    ready: Int64Array
+    begin: Int64Array
+    end: Int64Array
+    needed: Int64Array
+
 
 def reduction_runs(
     draft: StepDraft,
     first: Int64Array,
     second: Int64Array,
-    ready: Int64Array | None = None,
+    times: RunTimes | None = None,
 ) -> Edges:
     """(first reduction, later reduction) rows of every run, of these pairs of rows in order.
 
-    `ready`: when the operand of each row is there; runs then wait for none that comes later than
-    that of their first.
+    With `times`, only runs that delay no row.
     """
     joins = draft.is_kind(StepKind.REDUCE)[first] & draft.is_kind(StepKind.REDUCE)[second]
     columns = {name: getattr(draft, name) for name in _COLUMNS}
@@ -36,7 +56,6 @@ def reduction_runs(
         if one not in following and other not in has_one_before:
             following[one] = other
             has_one_before.add(other)
-    times = [0] * len(draft) if ready is None else ready.tolist()
     starts = [row for row in following if row not in has_one_before]
     pairs = [pair for start in starts for pair in _pairs_from(start, following, times)]
     leaders, members = np.asarray(pairs, np.int64).reshape(-1, 2).T
@@ -68,15 +87,25 @@ def _is_apart(columns: Columns, row: Int64Array) -> BoolArray:
     return found
 
 
-def _pairs_from(start: int, following: dict[int, int], ready: list[int]) -> list[tuple[int, int]]:
+def _pairs_from(
+    start: int, following: dict[int, int], times: RunTimes | None
+) -> list[tuple[int, int]]:
     """The pairs of the chain that begins at `start`."""
     pairs: list[tuple[int, int]] = []
-    leader, length, row = start, 1, following.get(start)
+    run, row = [start], following.get(start)
     while row is not None:
-        if length == MOST_OPERANDS or ready[row] > ready[leader]:
-            leader, length = row, 0
+        is_full = len(run) == MOST_OPERANDS
+        if is_full or (times is not None and _is_delaying(run, row, times)):
+            run = [row]
         else:
-            pairs.append((leader, row))
-        length += 1
+            pairs.append((run[0], row))
+            run.append(row)
         row = following.get(row)
     return pairs
+
+
+def _is_delaying(run: list[int], row: int, times: RunTimes) -> bool:
+    """Whether the run with one more reduction begins later, or ends too late for other blocks."""
+    if times.ready[row] > times.begin[run[0]]:
+        return True
+    return bool(times.needed[run].min() < times.end[row])

@@ -12,9 +12,10 @@ import numpy as np
 from collhub_columns import BoolArray, Int64Array, run_mask, run_starts
 
 from collhub_msccl.conflicts.accesses import Edges
+from collhub_msccl.writing.block_time import begin_times
 from collhub_msccl.writing.draft import StepDraft
-from collhub_msccl.writing.emission_order import neighbours
-from collhub_msccl.writing.reduction_runs import reduction_runs
+from collhub_msccl.writing.emission_order import arrange, neighbours
+from collhub_msccl.writing.reduction_runs import NEVER, RunTimes, reduction_runs
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -45,9 +46,38 @@ class Lanes:
         is_pair = draft.forwards(first, second)
         return one_to_one(first[is_pair], second[is_pair])
 
-    def runs(self, draft: StepDraft) -> Edges:
-        """(first, later) pairs of reductions of one lane that may be done in one pass."""
-        return reduction_runs(draft, *self._consecutive(draft))
+    def runs(self, draft: StepDraft, fused: Edges) -> Edges:
+        """(first, later) pairs of reductions of one lane that may be done in one pass.
+
+        `fused`: (receive, send) pairs that are one step. In given lanes, whose order the producer
+        chose, only passes that delay nothing.
+        """
+        times = self._times(draft, fused) if self.is_given else None
+        return reduction_runs(draft, *self._consecutive(draft), times)
+
+    def _times(self, draft: StepDraft, fused: Edges) -> RunTimes | None:
+        """Times of the rows where each reduction is a step; None where there is no order."""
+        order = self.program_order()
+        arrangement = arrange(draft, *order, fused)
+        if arrangement is None:
+            return None
+        node = np.where(arrangement.fused_into < 0, np.arange(len(draft)), arrangement.fused_into)
+        ends = np.concatenate([draft.parents, order[0]]), np.concatenate([draft.children, order[1]])
+        is_between = node[ends[0]] != node[ends[1]]
+        sends = np.flatnonzero(draft.sends)
+        begin = begin_times(
+            draft.count,
+            (node[ends[0][is_between]], node[ends[1][is_between]]),
+            (node[sends], node[draft.partner[sends]]),
+        )[node]
+        end = begin + draft.count
+        is_crossing = self.of_row[draft.parents] != self.of_row[draft.children]
+        parents, children = draft.parents[is_crossing], draft.children[is_crossing]
+        ready = np.zeros(len(draft), np.int64)
+        np.maximum.at(ready, children, end[parents])
+        needed = np.full(len(draft), NEVER)
+        np.minimum.at(needed, parents, begin[children])
+        return RunTimes(ready, begin, end, needed)
 
     def _consecutive(self, draft: StepDraft) -> Edges:
         """Pairs of rows of a lane of which one waits for the other.
