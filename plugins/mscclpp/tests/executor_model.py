@@ -151,7 +151,7 @@ class _Block:
         flat = [one for op in operations for one in (op, *op.body)]
         wide = [len(op.channels) + len(op.semaphores) for op in flat]
         wide += [len(op.targets) for op in flat if op.channel_type == "port"]
-        self.num_threads = max([3, *wide])
+        self.num_threads = max([2, *wide])
 
     def show_stores(self) -> None:
         """Make everything that the block has stored at other ranks visible."""
@@ -239,7 +239,7 @@ class Execution:
         one, first = self.loaded[rank], offset // WORD
         sizes = {"i": one.input_bytes // WORD, "o": one.output_bytes // WORD}
         places = {"i": first, "o": first}
-        if self.call.in_place:
+        if self.call.shares_memory(rank):
             shared = np.full(first + max(sizes.values()), _GARBAGE)
             # The smaller buffer is the rank's part of the larger one, as in NCCL.
             smaller = min(sizes, key=lambda name: sizes[name])
@@ -309,7 +309,7 @@ class Execution:
             while self.running[rank]:
                 yield ("kernel", rank)
             last = target[1] + one.output_bytes // WORD
-            if not self.call.in_place:
+            if not self.call.shares_memory(rank):
                 source[0][source[1] :] = _GARBAGE
             yield None
             self.outputs[launch][rank] = target[0][target[1] : last].copy()

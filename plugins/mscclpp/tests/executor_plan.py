@@ -35,11 +35,19 @@ class TableOverrunError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """Bytes that every rank passes, and whether input and output share memory."""
+    """Bytes that every rank passes, and whether input and output share memory.
+
+    `separate`: ranks that pass unrelated buffers in a call in place, as one of them is not used.
+    """
 
     input_bytes: tuple[int, ...]
     output_bytes: tuple[int, ...]
     in_place: bool
+    separate: frozenset[int] = frozenset()
+
+    def shares_memory(self, rank: int) -> bool:
+        """Whether one buffer of this rank is a part of the other one."""
+        return self.in_place and rank not in self.separate
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +165,7 @@ class _RankLoader:
     def _scratch_bytes(self) -> int:
         """From the caller's allocation, which in place is the larger one of both buffers."""
         size = self.call.input_bytes[self.rank]
-        if self.call.in_place:
+        if self.call.shares_memory(self.rank):
             size = max(size, self.call.output_bytes[self.rank])
         size = min(size, self.plan.get("max_message_size", 2**64 - 1))
         if self.plan.get("reuse_resources", False):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -91,6 +92,47 @@ def run_call(
         if difference := _difference(execution, promises):
             return Outcome("wrong", difference, order.name)
     return Outcome("right")
+
+
+def run_written(
+    content: bytes,
+    collective: Collective,
+    units_per_chunk: int,
+    chunk_bytes: int = 48,
+    *,
+    orders: Iterable[Schedule] | None = None,
+    launches: int = 3,
+    has_promise: bool = True,
+) -> dict[bool, Outcome]:
+    """A plan that was written for a collective, in each mode that this claims (True: in place).
+
+    The plan's window of sizes is left out. Without `has_promise` contents are not compared.
+    """
+    plan = json.loads(content)
+    for key in ("min_message_size", "max_message_size"):
+        plan.pop(key, None)
+    gpus = plan["gpus"]
+    sizes = zip(collective.input_units(), collective.output_units(), strict=True)
+    separate = frozenset(rank for rank, units in enumerate(sizes) if not all(units))
+    word_of_unit = chunk_bytes // 4 // units_per_chunk
+    promises = promises_of(collective, word_of_unit) if has_promise else _promise_nothing
+    modes = {True: collective.in_place, False: collective.out_of_place}
+    return {
+        mode: run_call(
+            plan,
+            Call(
+                tuple(gpu["input_chunks"] * chunk_bytes for gpu in gpus),
+                tuple(gpu["output_chunks"] * chunk_bytes for gpu in gpus),
+                mode,
+                separate,
+            ),
+            promises=promises,
+            orders=orders,
+            launches=launches,
+        )
+        for mode, is_claimed in modes.items()
+        if is_claimed
+    }
 
 
 def promises_of(collective: Collective, word_of_unit: int) -> Promises:

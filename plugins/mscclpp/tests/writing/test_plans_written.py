@@ -14,6 +14,7 @@ from collhub_mscclpp.plans.read_plan import parse_plan
 from collhub_mscclpp.plans.records import Plan
 from collhub_mscclpp.reading.read import read
 from collhub_mscclpp.writing.write import draft_of, write
+from executor_verdicts import run_plan, run_written
 
 from hub_core.model import (
     Algorithm,
@@ -242,6 +243,75 @@ def test_put_by_a_proxy_is_flushed_before_its_thread_block_goes_on(way: str) -> 
         assert (flush["name"], flush["channel_ids"]) == ("flush", flat[at]["channel_ids"])
         # The executor counts the channels of a flush by its destinations.
         assert len(flush["dst_buff"]) == 1
+
+
+def run_in_place(
+    algorithm: Algorithm, way: PlanWriteOptions, chunk_bytes: int = 80, *, is_only_mode: bool = True
+) -> str:
+    """The executor's verdict on calls in place, with the collective claimed for them."""
+    modes = {"in_place": True, "out_of_place": not is_only_mode}
+    collective = replace(algorithm.collective, **modes)
+    written = content(replace(algorithm, collective=collective), way)
+    return run_written(written, collective, 1, chunk_bytes)[True].verdict
+
+
+def gathered_from_inputs(num_ranks: int) -> Algorithm:
+    """Every rank sends its input to all others."""
+    steps = StepTableBuilder(num_ranks)
+    for rank in range(num_ranks):
+        own = {"src_buffer": Buffer.INPUT, "count": 1}
+        steps.add(rank, StepKind.COPY, dst_buffer=Buffer.OUTPUT, dst_offset=rank, **own)
+        for peer in set(range(num_ranks)) - {rank}:
+            steps.add(rank, StepKind.SEND, peer=peer, **own)
+            received = {"dst_buffer": Buffer.OUTPUT, "dst_offset": peer, "count": 1}
+            steps.add(rank, StepKind.RECV, peer=peer, **received)
+    collective = Collective(CollectiveKind.ALL_GATHER, num_ranks, num_ranks)
+    return Algorithm(collective, steps.build(), collective.input_units() * 0)
+
+
+def test_part_of_a_gathered_vector_is_read_from_the_whole_through_ports() -> None:
+    # A port counts from the start of the allocation, which in place is that of the output.
+    way, algorithm = WAYS["nodes"], gathered_from_inputs(4)
+    assert run_in_place(algorithm, way) == "right"
+    both = replace(algorithm.collective, in_place=True)
+    losses = write(replace(algorithm, collective=both), way).losses
+    assert any("right out of place only" in loss.consequence for loss in losses)
+    assert run_in_place(algorithm, way, is_only_mode=False) == "wrong"
+
+
+def scattered_by(root: int, num_ranks: int) -> Algorithm:
+    """The root sends every rank its part, and keeps its own."""
+    steps = StepTableBuilder(num_ranks)
+    for peer in range(num_ranks):
+        region = {"src_buffer": Buffer.INPUT, "src_offset": peer, "count": 1}
+        if peer == root:
+            steps.add(root, StepKind.COPY, dst_buffer=Buffer.OUTPUT, **region)
+        else:
+            steps.add(root, StepKind.SEND, peer=peer, **region)
+            steps.add(peer, StepKind.RECV, peer=root, dst_buffer=Buffer.OUTPUT, count=1)
+    collective = Collective(CollectiveKind.SCATTER, num_ranks, num_ranks, root=root)
+    return Algorithm(collective, steps.build(), collective.input_units() * 0)
+
+
+@pytest.mark.parametrize("root", [0, 2])
+def test_buffers_at_other_offsets_than_the_own_are_not_written_directly(root: int) -> None:
+    # The executor adds the offset of the root's output, a part of its input, to all addresses.
+    assert run_in_place(scattered_by(root, 3), WAYS["pushed"]) == "right"
+
+
+def test_packets_of_a_gather_in_place_are_refused() -> None:
+    gather = SAMPLES["direct-gather"]
+    collective = replace(gather.collective, in_place=True, out_of_place=False)
+    with pytest.raises(UsageError, match="need equal scratch everywhere"):
+        write(replace(gather, collective=collective), WAYS["packets"])
+
+
+@pytest.mark.parametrize(("chunk_bytes", "verdict"), [(32, "throws"), (48, "right")])
+def test_every_thread_block_of_a_group_has_data(chunk_bytes: int, verdict: str) -> None:
+    # With more parts than units of 16 bytes the executor's parts do not cover a range.
+    plan = json.loads(content(ring_all_reduce(4), WAYS["shared"]))
+    assert plan["min_message_size"] == 3 * 16 * plan["gpus"][0]["input_chunks"]
+    assert run_plan(plan, chunk_bytes).verdict == verdict
 
 
 def test_parts_of_a_thread_block_divide_every_operation_on_data() -> None:

@@ -9,11 +9,17 @@ import numpy as np
 from collhub_columns import Int64Array
 
 from collhub_mscclpp.options import PACKETS, PlanWriteOptions
+from collhub_mscclpp.writing.addresses import (
+    containing_range,
+    has_equal_scratch,
+    has_port_offset,
+    memory_layouts,
+)
 from collhub_mscclpp.writing.block_writer import BlockWriter, Range
 from collhub_mscclpp.writing.blocks import blocks_of
 from collhub_mscclpp.writing.landing import Landing, landing_of, packet_landing_of
 from collhub_mscclpp.writing.pulling import pulled_of
-from collhub_mscclpp.writing.rank_tables import RankTables, channel_types, tables_of
+from collhub_mscclpp.writing.rank_tables import PORT, RankTables, channel_types, tables_of
 from collhub_mscclpp.writing.semaphores import Semaphores, semaphores_of
 from collhub_mscclpp.writing.work import PlanWork
 from hub_core.model import StepKind
@@ -85,6 +91,30 @@ class Draft:
         steps, unit = self.work.steps, self.work.unit
         index, size = int(steps.src_offset[row]) // unit, int(steps.count[row]) // unit
         return Range(int(steps.src_buffer[row]), index, size)
+
+    def port_source(self, row: int) -> Range:
+        """What a send through a port reads, from the start of its allocation."""
+        one, rank = self.source(row), int(self.work.steps.rank[row])
+        buffer, index = containing_range(self.work, rank, one.buffer, one.index)
+        return Range(buffer, index, one.size)
+
+    def serves_in_place(self) -> bool:
+        """Whether the plan is right in place too, where the algorithm claims it.
+
+        A plan for both modes cannot send the smaller buffer of a call in place through a port, and
+        packets need equal scratch on all ranks.
+        """
+        collective, steps = self.work.algorithm.collective, self.work.steps
+        if not collective.in_place:
+            return False
+        if self.options.protocol == PACKETS:
+            return all(map(has_equal_scratch, memory_layouts(self.work)))
+        if not collective.out_of_place:
+            return True
+        sends = self.work.messages.send
+        by_port = [row for row in sends.tolist() if self.channel_type(row) == PORT]
+        sources = {(int(steps.rank[row]), int(steps.src_buffer[row])) for row in by_port}
+        return not any(has_port_offset(self.work, *source) for source in sources)
 
     def target(self, row: int) -> Range:
         """What a step writes."""

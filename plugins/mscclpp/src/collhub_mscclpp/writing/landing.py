@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from collhub_columns import BoolArray, Int64Array, expanded_ranges, row_pointer
 
+from collhub_mscclpp.writing.addresses import have_equal_offsets, memory_layouts
 from collhub_mscclpp.writing.work import PlanWork
 from hub_core.model import Buffer, MemoryLayout, StepKind
 from hub_core.verification import Regions, find_regions
@@ -34,7 +35,9 @@ def landing_of(work: PlanWork, is_pulled: BoolArray) -> Landing:
     steps, unit = work.steps, work.unit
     send, receive = work.messages.send, work.messages.receive
     is_direct = np.zeros(len(steps), np.bool_)
-    is_direct[receive] = _can_be_direct(work)[receive]
+    target = steps.dst_buffer[receive].astype(np.int64)
+    can_address = have_equal_offsets(work, send, receive, target)
+    is_direct[receive] = _can_be_direct(work)[receive] & can_address
     staged = receive[~is_direct[receive] & ~is_pulled[receive]]
     buffer = steps.dst_buffer.astype(np.int64)
     index = steps.dst_offset // unit
@@ -90,24 +93,14 @@ def stages(
 
 def coarse_regions(work: PlanWork) -> Iterator[Regions]:
     """What every step reads and writes, in chunks, in each mode that the algorithm claims."""
-    for layout in _layouts(work):
+    for layout in memory_layouts(work):
         yield find_regions(work.algorithm, layout, np.ones(len(work.steps), np.bool_), work.unit)
-
-
-def _layouts(work: PlanWork) -> Iterator[MemoryLayout]:
-    """Memories in chunks, one a mode."""
-    collective, unit = work.algorithm.collective, work.unit
-    for in_place in (True, False):
-        # The plan is used in every mode that the algorithm claims.
-        if collective.in_place if in_place else collective.out_of_place:
-            layout = collective.memory_layout(in_place, work.algorithm.scratch_units)
-            yield MemoryLayout(layout.base // unit, layout.size // unit, layout.total // unit)
 
 
 def _can_be_direct(work: PlanWork) -> BoolArray:
     """Plain receives into what holds no data before, and what they alone write: bool[rows]."""
     can = work.steps.is_kind(StepKind.RECV)
-    modes = zip(_layouts(work), coarse_regions(work), strict=True)
+    modes = zip(memory_layouts(work), coarse_regions(work), strict=True)
     for layout, regions in modes:
         can &= _is_untouched(work, layout, regions)
     return can

@@ -20,7 +20,10 @@ def losses_of(draft: Draft) -> Iterator[Loss]:
     serves_both = collective.in_place and collective.out_of_place
     if serves_both:
         where = "calls in place"
-        yield Loss("in_place", where, "a plan states one mode; it runs rightly in both")
+        reason = "a plan states one mode; it runs rightly in both"
+        if not draft.serves_in_place():
+            reason = "right out of place only: ports miss parts of buffers, packets unequal scratch"
+        yield Loss("in_place", where, reason)
     if collective.kind not in NAMES:
         yield from _of_contract(draft)
     elif draft.work.unit * draft.options.tbg > 1:

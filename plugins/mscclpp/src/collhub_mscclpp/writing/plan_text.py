@@ -10,12 +10,12 @@ import numpy as np
 from collhub_columns import Int64Array
 
 from collhub_mscclpp.checking.limits import MOST_SLICES
-from collhub_mscclpp.options import ALIGNMENT, PACKETS, PlanWriteOptions
+from collhub_mscclpp.options import ALIGNMENT, PACKETS
 from collhub_mscclpp.plans.operations import BUFFER_TYPES
 from collhub_mscclpp.writing.draft import Draft
 from collhub_mscclpp.writing.rank_tables import RankTables
 from collhub_mscclpp.writing.segments import Segment
-from collhub_mscclpp.writing.work import NAMES, PlanWork
+from collhub_mscclpp.writing.work import NAMES
 from hub_core.model import CollectiveKind, UsageError
 
 _MOST_BYTES = 2**64 - 1
@@ -30,7 +30,7 @@ def plan_text(draft: Draft, blocks: Sequence[Sequence[Segment]]) -> bytes:
     work = draft.work
     # All chunks of a plan have one size, also those of scratch.
     counts = chunk_counts(draft)
-    header = _header(work, draft.options, _largest(draft, counts))
+    header = _header(draft, _smallest(draft, counts), _largest(draft, counts))
     gpus = [
         _gpu(rank, table, segments, counts[rank].tolist())
         for rank, (table, segments) in enumerate(zip(draft.tables, blocks, strict=True))
@@ -53,17 +53,35 @@ def _largest(draft: Draft, counts: Int64Array) -> int:
     if options.slices is None or not len(work.messages.send):
         return asked
     chunks = int(work.steps.count[work.messages.send].max()) // work.unit
-    side = 1 if work.algorithm.collective.kind is CollectiveKind.ALL_GATHER else 0
-    possible = MOST_SLICES * options.slices // chunks * int(counts[:, side].min())
+    possible = MOST_SLICES * options.slices // chunks * _chunks_of_message(draft, counts)
     if options.max_size is not None and possible < asked:
         message = f"slices of {options.slices} bytes reach {possible} bytes, not max_size={asked}"
         raise UsageError(message, cure="choose larger slices")
     return min(asked, possible)
 
 
-def _header(work: PlanWork, options: PlanWriteOptions, largest: int) -> str:
+def _smallest(draft: Draft, counts: Int64Array) -> int:
+    """The smallest message in bytes: the requested one, but a unit of data for every thread block.
+
+    The executor takes the number of a part modulo the number of units (`calcOffset`), and loses
+    data where there are more parts than units.
+    """
+    requested = draft.options.min_size or 0
+    if draft.options.tbg == 1:
+        return requested
+    return max(requested, draft.options.tbg * ALIGNMENT * _chunks_of_message(draft, counts))
+
+
+def _chunks_of_message(draft: Draft, counts: Int64Array) -> int:
+    """Chunks of the buffer that windows of sizes measure, on the rank with the fewest."""
+    # Of the input, but in an all-gather of the output.
+    is_gather = draft.work.algorithm.collective.kind is CollectiveKind.ALL_GATHER
+    return int(counts[:, 1 if is_gather else 0].min())
+
+
+def _header(draft: Draft, smallest: int, largest: int) -> str:
     """Members of the plan itself, but its name and ranks."""
-    collective = work.algorithm.collective
+    collective, options = draft.work.algorithm.collective, draft.options
     is_packets = options.protocol == PACKETS
     members = {
         "collective": NAMES.get(collective.kind, "custom"),
@@ -73,7 +91,7 @@ def _header(work: PlanWork, options: PlanWriteOptions, largest: int) -> str:
         "use_double_scratch_buffer": is_packets,
         "buffer_alignment": ALIGNMENT,
         "num_threads_per_block": 1024,
-        "min_message_size": options.min_size or 0,
+        "min_message_size": smallest,
         "max_message_size": largest,
     }
     return json.dumps(members, separators=(",", ":"))[1:-1]

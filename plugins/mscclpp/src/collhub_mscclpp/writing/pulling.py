@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from collhub_columns import BoolArray, Int64Array, expanded_ranges
 
+from collhub_mscclpp.writing.addresses import have_equal_offsets
 from collhub_mscclpp.writing.landing import coarse_regions
 from collhub_mscclpp.writing.rank_tables import MEMORY
 from collhub_mscclpp.writing.work import PlanWork
@@ -24,7 +25,10 @@ def pulled_of(work: PlanWork, block: Int64Array, types: Sequence[str]) -> BoolAr
     """
     send, receive = work.messages.send, work.messages.receive
     is_near = np.array(types) == MEMORY
-    can = work.steps.is_kind(StepKind.RECV_REDUCE)[receive] & is_near[work.connection[send]]
+    steps = work.steps
+    can = steps.is_kind(StepKind.RECV_REDUCE)[receive] & is_near[work.connection[send]]
+    source = steps.src_buffer[send].astype(np.int64)
+    can &= have_equal_offsets(work, receive, send, source)
     for regions in coarse_regions(work):
         candidates = np.flatnonzero(can)
         can[candidates] = _stay(work, block, regions, candidates)

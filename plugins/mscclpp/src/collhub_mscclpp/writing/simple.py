@@ -69,7 +69,7 @@ def _put_by_port(draft: Draft, writer: BlockWriter, row: int) -> None:
     proxy the address of their table of offsets in place of the offset (`handlePut`).
     """
     channel = draft.channel(row, writer.part)
-    sources, targets = draft.pieces(draft.source(row)), draft.pieces(draft.landing_range(row))
+    sources, targets = draft.pieces(draft.port_source(row)), draft.pieces(draft.landing_range(row))
     writer.meet()
     for source, target in zip(sources[:-1], targets[:-1], strict=True):
         writer.move("put", [source], [target], PORT, [channel])

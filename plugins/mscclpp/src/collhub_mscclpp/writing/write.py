@@ -37,7 +37,11 @@ def write(algorithm: Algorithm, options: PlanWriteOptions) -> WriteResult:
 def draft_of(algorithm: Algorithm, options: PlanWriteOptions) -> Draft:
     """The algorithm with everything chosen that the plan is to have."""
     _check_options(algorithm, options)
-    return Draft.of(work_of(algorithm), options)
+    draft = Draft.of(work_of(algorithm), options)
+    if not algorithm.collective.out_of_place and not draft.serves_in_place():
+        message = f"packets of a {algorithm.collective.kind} in place need equal scratch everywhere"
+        raise UsageError(message, cure="choose -O protocol=Simple")
+    return draft
 
 
 def _check_options(algorithm: Algorithm, options: PlanWriteOptions) -> None:
