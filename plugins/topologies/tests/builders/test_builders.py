@@ -190,8 +190,9 @@ def test_npus_switches_and_links_of_large_builders(text, counts):
         ("leaf-spine:8x8", "'8x8' is not a size; write for example leaf-spine:8,8,4"),
         ("leaf-spine:9999999,9999999,1", "too large"),
         ("rail:8", "1 numbers where 2 were expected"),
-        ("dgx1v:8", "dgx1v takes no size"),
-        ("dgx1-pcie:2", "dgx1-pcie takes no size"),
+        ("dgx1v:x", "'x' is not a size; write for example dgx1v:2 for two machines"),
+        ("dgx2:0", "'0' is not a size; write for example dgx2:2 for two machines"),
+        ("dgx1-pcie:2?bandwidth=1GB/s,2GB/s", "2 bandwidths for 3 classes of links"),
         ("dgx-a100:0", "'0' is not a size; write for example dgx-a100:2 for two machines"),
         ("dgx-a100:2x2", "2 numbers where 1 were expected"),
         ("dgx-h100:9999999", "too large"),
@@ -204,6 +205,46 @@ def test_npus_switches_and_links_of_large_builders(text, counts):
 def test_wrong_text_is_refused_with_the_cure(text, says):
     with pytest.raises(UsageError, match=says):
         parsed(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "gpus", "nics"),
+    [
+        ("dgx1p:2", 8, 4),
+        ("dgx1v:3", 8, 4),
+        ("dgx1v-smi:2", 8, 4),
+        ("dgx1-pcie:2", 8, 4),
+        ("dgx2:2", 16, 8),
+        ("dgx-a100:2", 8, 8),
+        ("mi300x:2", 8, 8),
+    ],
+)
+def test_joined_machines_repeat_the_machine_and_reach_the_network_by_nics(text, gpus, nics):
+    topology, machine = parsed(text), parsed(text.partition(":")[0])
+    count = topology.num_npus // gpus
+    assert list(topology.groups.values()) == [
+        tuple(range(first, first + gpus)) for first in range(0, count * gpus, gpus)
+    ]
+    # Between the first machine and the rest of the network, each NIC carries one link each way.
+    between = [
+        rate
+        for source, rate in zip(topology.source, topology.bandwidth_bytes_per_s, strict=True)
+        if topology.node_names[source].startswith(("network", "spine"))
+    ]
+    assert len(between) == count * nics
+    rate = {8: 25e9, 4: 12.5e9}[nics] if text.startswith("dgx") else 50e9
+    rate = 12.5e9 if text.startswith("dgx2") else rate
+    assert set(between) == {rate}
+    # Links between the NPUs of one machine are those of the machine alone.
+    inside = {
+        (s, d, b)
+        for s, d, b in zip(
+            topology.source, topology.destination, topology.bandwidth_bytes_per_s, strict=True
+        )
+        if s < gpus and d < gpus
+    }
+    ends = zip(machine.source, machine.destination, machine.bandwidth_bytes_per_s, strict=True)
+    assert inside == {(s, d, b) for s, d, b in ends if s < gpus and d < gpus}
 
 
 MACHINES = {

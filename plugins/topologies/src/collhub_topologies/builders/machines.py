@@ -39,48 +39,85 @@ _MI300X: Lanes = dict.fromkeys(combinations(range(8), 2), 1)
 
 _CLASSES = "classes of links"
 _GPUS_PER_DGX = 8
+_GPUS_PER_DGX2 = 16
+# DGX-1 and DGX-2 have one NIC of 100 Gbit/s (InfiniBand EDR) for two GPUs (NVIDIA's user guides).
+_EDR_NIC = 12.5e9
+_GPUS_PER_EDR_NIC = 2
 _DIES = 16
 
 
 def dgx1p(text: TopologyText) -> Topology:
-    """`dgx1p`: eight P100 with NVLinks of 20 GB/s a lane."""
+    """Build `dgx1p`: eight P100 with NVLinks of 20 GB/s a lane; `dgx1p:2` joins machines.
+
+    Classes of links of several machines: lane of NVLink; GPU to NIC to network.
+    """
     # NVLink 1 and 2, NVIDIA's white papers of the P100 and V100: 20 and 25 GB/s a lane and way.
-    return _direct_machine(text, _DGX1P, 20e9)
+    return _joined_machines(text, _DGX1P, _GPUS_PER_DGX, 20e9, _EDR_NIC, _GPUS_PER_EDR_NIC)
 
 
 def dgx1v(text: TopologyText) -> Topology:
-    """`dgx1v`: eight V100 with NVLinks of 25 GB/s a lane, numbered as msccl-tools does."""
-    return _direct_machine(text, _DGX1V, 25e9)
+    """Build `dgx1v`: eight V100 with NVLinks of 25 GB/s a lane, numbered as in msccl-tools."""
+    return _joined_machines(text, _DGX1V, _GPUS_PER_DGX, 25e9, _EDR_NIC, _GPUS_PER_EDR_NIC)
 
 
 def dgx1v_smi(text: TopologyText) -> Topology:
-    """`dgx1v-smi`: a DGX-1V with the numbers of nvidia-smi."""
-    return _direct_machine(text, _DGX1V_SMI, 25e9)
+    """Build `dgx1v-smi`: a DGX-1V with the numbers of nvidia-smi."""
+    return _joined_machines(text, _DGX1V_SMI, _GPUS_PER_DGX, 25e9, _EDR_NIC, _GPUS_PER_EDR_NIC)
 
 
 def dgx1_pcie(text: TopologyText) -> Topology:
-    """`dgx1-pcie`: the PCIe tree of a DGX-1, two GPUs a PCIe switch, two switches a CPU.
+    """Build `dgx1-pcie`: the PCIe tree of a DGX-1, two GPUs a PCIe switch, two switches a CPU.
 
-    Classes of links: PCIe, between the CPUs.
+    From two machines on, every PCIe switch has a NIC to the network. Switch ids: PCIe switches,
+    CPUs, network. Classes of links: PCIe, between the CPUs, and between machines NIC.
     """
-    text.without_argument()
-    pcie, between_cpus = text.per_dimension(2, (12e9, 10e9), _CLASSES)
-    gpu = np.arange(8, dtype=np.int64)
-    # The PCIe switches are nodes 8 to 11, the CPUs 12 and 13.
-    plx = np.arange(8, 12, dtype=np.int64)
-    levels = (
-        (gpu, 8 + gpu // 2),
-        (plx, 12 + (plx - 8) // 2),
-        (np.asarray([12]), np.asarray([13])),
-    )
-    names = ["plx 0", "plx 1", "plx 2", "plx 3", "cpu 0", "cpu 1"]
-    return joined_levels(text.text, 8, names, levels, [pcie, pcie, between_cpus], {})
+    machines = _machines(text, _GPUS_PER_DGX)
+    defaults = (12e9, 10e9) if machines == 1 else (12e9, 10e9, _EDR_NIC)
+    pcie, between_cpus, *network = text.per_dimension(len(defaults), defaults, _CLASSES)
+    npus = machines * _GPUS_PER_DGX
+    gpu = np.arange(npus, dtype=np.int64)
+    plx = np.arange(npus, npus + npus // 2, dtype=np.int64)
+    cpu = plx[-1] + 1 + np.arange(2 * machines, dtype=np.int64)
+    levels = [
+        (gpu, npus + gpu // 2),
+        (plx, cpu[0] + (plx - npus) // 2),
+        (cpu[::2], cpu[1::2]),
+    ]
+    constants = [pcie, pcie, between_cpus]
+    if machines == 1:
+        names = [*(f"plx {index}" for index in range(4)), "cpu 0", "cpu 1"]
+        return joined_levels(text.text, npus, names, levels, constants, {})
+    levels.append((plx, np.full(len(plx), cpu[-1] + 1)))
+    names = [f"plx {machine}.{index}" for machine in range(machines) for index in range(4)]
+    names += [f"cpu {machine}.{index}" for machine in range(machines) for index in range(2)]
+    names.append("network")
+    groups = _groups(machines, _GPUS_PER_DGX)
+    return joined_levels(text.text, npus, names, levels, [*constants, *network], groups)
 
 
 def dgx2(text: TopologyText) -> Topology:
-    """`dgx2`: sixteen V100 behind NVSwitches."""
-    text.without_argument()
-    return _nvswitch_machine(text, 16, 150e9)
+    """Build `dgx2`: sixteen V100 behind NVSwitches; `dgx2:2` joins machines.
+
+    Two GPUs share a NIC to the network. Switch ids: NVSwitches, NICs, network. Classes of links:
+    NVSwitch; GPU to NIC to network.
+    """
+    machines = _machines(text, _GPUS_PER_DGX2)
+    if machines == 1:
+        return _nvswitch_machine(text, _GPUS_PER_DGX2, 150e9)
+    nvlink, network = text.per_dimension(2, (150e9, _EDR_NIC), _CLASSES)
+    npus = machines * _GPUS_PER_DGX2
+    npu = np.arange(npus, dtype=np.int64)
+    first_nic = npus + machines
+    nic = first_nic + np.arange(npus // _GPUS_PER_EDR_NIC, dtype=np.int64)
+    levels = (
+        (npu, npus + npu // _GPUS_PER_DGX2),
+        (npu, first_nic + npu // _GPUS_PER_EDR_NIC),
+        (nic, np.full(len(nic), nic[-1] + 1)),
+    )
+    nics = _nics(machines, _GPUS_PER_DGX2 // _GPUS_PER_EDR_NIC)
+    names = [*_nvswitches(machines), *nics, "network"]
+    groups = _groups(machines, _GPUS_PER_DGX2)
+    return joined_levels(text.text, npus, names, levels, [nvlink, network, network], groups)
 
 
 def dgx_a100(text: TopologyText) -> Topology:
@@ -99,7 +136,7 @@ def dgx_a100(text: TopologyText) -> Topology:
     nic = npus + machines + npu
     network = 2 * npus + machines + npu % 2
     levels = ((npu, nvswitch), (npu, nic), (nic, network))
-    names = [*_nvswitches(machines), *_nics(machines), "network 0", "network 1"]
+    names = [*_nvswitches(machines), *_nics(machines, _GPUS_PER_DGX), "network 0", "network 1"]
     constants = [nvlink, ethernet, ethernet]
     groups = _groups(machines, _GPUS_PER_DGX)
     return joined_levels(text.text, npus, names, levels, constants, groups)
@@ -143,10 +180,18 @@ def mi300x(text: TopologyText) -> Topology:
 
 
 def _joined_machines(
-    text: TopologyText, lanes: Lanes, gpus: int, lane_bandwidth: float, nic_bandwidth: float
+    text: TopologyText,
+    lanes: Lanes,
+    gpus: int,
+    lane_bandwidth: float,
+    nic_bandwidth: float,
+    gpus_per_nic: int = 1,
 ) -> Topology:
-    """Machines whose GPUs are joined by lanes; from two on, every GPU hangs at one switch."""
-    # Without number one machine, which needs no switch.
+    """Build machines whose GPUs are joined by lanes; from two on, with NICs to one network switch.
+
+    A NIC of one GPU is the link from the GPU to the network. A NIC that GPUs share is a switch
+    between them and the network, with links of equal bandwidth on both sides.
+    """
     machines = _machines(text, gpus)
     if machines == 1:
         (lane,) = text.per_dimension(1, (lane_bandwidth,), _CLASSES)
@@ -154,13 +199,19 @@ def _joined_machines(
         return links.topology(text.text, gpus, gpus)
     lane, network = text.per_dimension(2, (lane_bandwidth, nic_bandwidth), _CLASSES)
     npus = machines * gpus
-    node = np.arange(npus, dtype=np.int64)
-    within = _lane_links(lanes, machines, gpus, lane)
-    between = both_ways(node, np.full(npus, npus), *network)
-    names = (*map(str, range(npus)), "network")
-    links = Links.joined([within, between]).by_source()
+    npu = np.arange(npus, dtype=np.int64)
+    nics = [] if gpus_per_nic == 1 else _nics(machines, gpus // gpus_per_nic)
+    nic = npus + np.arange(len(nics), dtype=np.int64)
+    switch = npus + len(nics)
+    parts = [_lane_links(lanes, machines, gpus, lane)]
+    if nics:
+        parts.append(both_ways(npu, npus + npu // gpus_per_nic, *network))
+    ends = nic if nics else npu
+    parts.append(both_ways(ends, np.full(len(ends), switch), *network))
+    names = (*map(str, range(npus)), *nics, "network")
+    links = Links.joined(parts).by_source()
     groups = _groups(machines, gpus)
-    return links.topology(text.text, npus, npus + 1, node_names=names, groups=groups)
+    return links.topology(text.text, npus, switch + 1, node_names=names, groups=groups)
 
 
 def _machines(text: TopologyText, gpus: int) -> int:
@@ -170,17 +221,6 @@ def _machines(text: TopologyText, gpus: int) -> int:
     (count,) = text.parameters(1, "x", f"{text.name}:2 for two machines")
     check_npus(text, count * gpus)
     return count
-
-
-def _direct_machine(text: TopologyText, lanes: Lanes, lane_bandwidth: float) -> Topology:
-    """One machine of eight GPUs with links of several lanes.
-
-    In the order of their ends.
-    """
-    text.without_argument()
-    (lane,) = text.per_dimension(1, (lane_bandwidth,))
-    links = _lane_links(lanes, 1, _GPUS_PER_DGX, lane)
-    return links.topology(text.text, _GPUS_PER_DGX, _GPUS_PER_DGX)
 
 
 def _nvswitch_machine(text: TopologyText, gpus: int, bandwidth_per_gpu: float) -> Topology:
@@ -221,12 +261,11 @@ def _nvswitches(machines: int) -> list[str]:
     return [f"nvswitch {machine}" for machine in range(machines)]
 
 
-def _nics(machines: int) -> list[str]:
-    """Names of one NIC a GPU."""
-    names = []
-    for machine in range(machines):
-        names += [f"nic {machine}.{index}" for index in range(_GPUS_PER_DGX)]
-    return names
+def _nics(machines: int, nics_per_machine: int) -> list[str]:
+    """Names of the NICs of all machines."""
+    return [
+        f"nic {machine}.{nic}" for machine in range(machines) for nic in range(nics_per_machine)
+    ]
 
 
 def _groups(machines: int, gpus: int) -> dict[str, tuple[int, ...]]:
