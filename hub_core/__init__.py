@@ -59,12 +59,13 @@ if TYPE_CHECKING:
     from hub_core.model.steps import StepTable, StepTableBuilder
     from hub_core.model.workload import Workload
     from hub_core.network.topology import Topology
+    from hub_core.pipeline.bounds import ProvenBound, beaten_bound, best_bounds
     from hub_core.pipeline.calls import start_engine
     from hub_core.pipeline.execution import execute
     from hub_core.pipeline.inputs import read, read_workload
     from hub_core.pipeline.outputs import Written, write
     from hub_core.pipeline.passes import transform
-    from hub_core.pipeline.simulation import simulate
+    from hub_core.pipeline.simulation import ExactTime, exact_time, simulate
     from hub_core.pipeline.synthesis import synthesize
     from hub_core.pipeline.topology_input import parse_topology, read_topology
     from hub_core.plugin_api.simulator import SimulationResult
@@ -75,23 +76,22 @@ if TYPE_CHECKING:
     from hub_core.version import __version__
 
 __all__ = [
-    "COLLECTIVE", "FILE", "Algorithm", "Assignments", "Buffer", "ChakraReadOptions",
-    "Collective", "CollectiveKind", "CommandContext", "CommandGroup", "Contributions",
-    "CustomContract", "Diagnostic", "HubError", "InputError", "Location", "Loss", "LossPolicy",
+    "COLLECTIVE", "FILE", "Algorithm", "Assignments", "Buffer", "ChakraReadOptions", "Collective",
+    "CollectiveKind", "CommandContext", "CommandGroup", "Contributions", "CustomContract",
+    "Diagnostic", "ExactTime", "HubError", "InputError", "Location", "Loss", "LossPolicy",
     "LossyError", "NodeTable", "NodeType", "OpenedInput", "OutputRequest", "OutputTarget",
-    "PluginError", "Provenance", "ReduceOp", "Registry", "SchemaViolation", "Severity",
-    "SimulationResult",
-    "StepKind", "StepTable", "StepTableBuilder", "Topology", "TraceOptions", "UsageError",
-    "VerifyReport", "Workload", "Written", "WrittenFiles", "__version__", "assign",
-    "chakra_algorithm", "chakra_bytes", "chakra_nodes", "chakra_traces", "check_stdout",
-    "complete_offers", "diagnostic_object", "discover", "execute",
-    "force_flag", "format_option", "from_option", "input_options", "installed_version",
-    "job_partners", "json_document", "json_flag", "loss_object", "names_from", "number_option",
-    "offer_option", "option_pairs", "output_option", "output_options", "parse_json_object",
-    "parse_sizes", "parse_topology", "read", "read_topology", "read_workload",
-    "schema_violations", "simulate",
-    "source_argument", "start_engine", "strict_flag", "synthesize", "topology_to_json",
-    "transform", "verify", "verify_option", "write",
+    "PluginError", "ProvenBound", "Provenance", "ReduceOp", "Registry", "SchemaViolation",
+    "Severity", "SimulationResult", "StepKind", "StepTable", "StepTableBuilder", "Topology",
+    "TraceOptions", "UsageError", "VerifyReport", "Workload", "Written", "WrittenFiles",
+    "__version__", "assign", "beaten_bound", "best_bounds", "chakra_algorithm", "chakra_bytes",
+    "chakra_nodes", "chakra_traces", "check_stdout", "complete_offers", "diagnostic_object",
+    "discover", "exact_time", "execute", "force_flag", "format_option", "from_option",
+    "input_options", "installed_version", "job_partners", "json_document", "json_flag",
+    "loss_object", "names_from", "number_option", "offer_option", "option_pairs", "output_option",
+    "output_options", "parse_json_object", "parse_sizes", "parse_topology", "read", "read_topology",
+    "read_workload", "schema_violations", "simulate", "source_argument", "start_engine",
+    "strict_flag", "synthesize", "topology_to_json", "transform", "verify", "verify_option",
+    "write",
 ]  # fmt: skip
 
 _HOMES = {
@@ -121,12 +121,13 @@ _HOMES = {
     "hub_core.model.steps": "StepTable StepTableBuilder",
     "hub_core.model.workload": "Workload",
     "hub_core.network.topology": "Topology",
+    "hub_core.pipeline.bounds": "ProvenBound beaten_bound best_bounds",
     "hub_core.pipeline.calls": "start_engine",
     "hub_core.pipeline.execution": "execute",
     "hub_core.pipeline.inputs": "read read_workload",
     "hub_core.pipeline.outputs": "Written write",
     "hub_core.pipeline.passes": "transform",
-    "hub_core.pipeline.simulation": "simulate",
+    "hub_core.pipeline.simulation": "ExactTime exact_time simulate",
     "hub_core.pipeline.synthesis": "synthesize",
     "hub_core.pipeline.topology_input": "parse_topology read_topology",
     "hub_core.plugin_api.simulator": "SimulationResult",

@@ -119,7 +119,7 @@ def _examples(registry: Registry, folder: Path) -> Iterator[_Example]:
 
 
 def _runs(registry: Registry, example: _Example) -> Iterator[_Run]:
-    from hub_core.cli.timing import judged
+    from hub_core.cli.timing import judge
     from hub_core.pipeline.simulation import simulate
     from hub_core.pipeline.topology_input import read_topology
 
@@ -128,9 +128,12 @@ def _runs(registry: Registry, example: _Example) -> Iterator[_Run]:
         topology = read_topology(text.format(algorithm.num_ranks), registry=registry)
         if topology.num_npus != algorithm.num_ranks:
             continue
-        for size in SIZES:
-            result = simulate(algorithm, topology, size, backend=SIMULATOR, registry=registry)
-            yield _Run(example, topology.name, judged(algorithm, topology, size, result))
+        results = {
+            size: simulate(algorithm, topology, size, backend=SIMULATOR, registry=registry)
+            for size in SIZES
+        }
+        for timing in judge(algorithm, topology, results, backend=SIMULATOR, registry=registry):
+            yield _Run(example, topology.name, timing)
 
 
 def _print(examples: Sequence[_Example], runs: Sequence[_Run], folder: Path) -> None:

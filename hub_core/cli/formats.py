@@ -23,6 +23,7 @@ from hub_core.plugin_api.check import Check, Subject
 from hub_core.plugin_api.engine import Engine
 from hub_core.plugin_api.executor import Executor
 from hub_core.plugin_api.formats import Format, Layout
+from hub_core.plugin_api.lower_bound import LowerBound
 from hub_core.plugin_api.offers import Offer
 from hub_core.plugin_api.options import Option
 from hub_core.plugin_api.reader import FormatReader
@@ -61,6 +62,7 @@ _DOES: dict[type[Offer], str] = {
     WorkloadSimulator: "simulate workload",
     Executor: "run",
     Engine: "sweep",
+    LowerBound: "bound",
     Check: "check",
 }
 # Subjects whose checks nobody names: all of them run.

@@ -191,6 +191,18 @@ SCAFFOLDS = {
         ('"example"', '"threads of this process"', _reference("start_engine:start")),
         "runs many tasks at once in threads of this process",
     ),
+    "lower-bound": Scaffold(
+        "example",
+        ("prove_bound.py",),
+        (
+            '"example"',
+            '"all-gathers: bytes by the bandwidth into all NPUs"',
+            _reference("prove_bound:prove"),
+            "(CollectiveKind.ALL_GATHER,)",
+            "loading_work=10_000_000",
+        ),
+        "proves a time that no all-gather beats",
+    ),
 }
 """By the kind's noun, with `-` for a blank, in the order of `OFFER_KINDS`."""
 
@@ -220,6 +232,7 @@ def plugin_module(nouns: Sequence[str]) -> str:
         "from collections.abc import Sequence",
         "",
         *(["from collhub_example.options import WriteOptions"] if "writer" in nouns else []),
+        *(["from hub_core.model import CollectiveKind"] if "lower-bound" in nouns else []),
         "from hub_core.plugin_api import (",
         *(f"    {name}," for name in (*sorted(names), "hookimpl")),
         ")",

@@ -118,16 +118,15 @@ def simulate(
         raise UsageError("--overlap is for workloads", cure="leave it out for an algorithm")
     topology = stated or _own_topology(session, opened)
     algorithm = session.read_input(opened, given["reader"])
-    timings = [
-        _timing(session, algorithm, topology, size, backend, given["simulator"])
-        for size in (sizes or _stated_size(opened.name, algorithm))
-    ]
+    sizes = sizes or _stated_size(opened.name, algorithm)
+    timings = _timings(session, algorithm, topology, sizes, backend, given["simulator"])
     if steps_out is not None:
         write_step_times(algorithm.steps, timings[0].result, steps_out)
     if timeline_out is not None:
         _write_timeline(session, algorithm, timings[0], timeline_out)
     _print(opened.name, algorithm, topology, backend, timings, as_json)
     found = dict.fromkeys(one for timing in timings for one in timing.result.diagnostics)
+    found |= dict.fromkeys(timing.defect for timing in timings if timing.defect is not None)
     session.report(found, opened, algorithm)
     is_finished = all(timing.time_ns is not None for timing in timings)
     return ExitCode.DONE if is_finished else ExitCode.INVALID
@@ -172,26 +171,32 @@ def timing_cells(timing: Timing) -> tuple[str, ...]:
         "never ends" if timing.time_ns is None else format_time(timing.time_ns),
         "-" if bandwidth is None else f"{bandwidth / 1e9:.2f} GB/s",
         "-" if timing.bound_ns is None else format_time(timing.bound_ns),
-        "-" if ratio is None else f"{ratio:.2f}",
+        "-" if ratio is None else f"{ratio:.3f}",
     )
 
 
-def _timing(
+def _timings(
     session: Session,
     algorithm: Algorithm,
     topology: Topology,
-    size: int,
+    sizes: Sequence[int],
     backend: str,
     options: Assignments,
-) -> Timing:
-    from hub_core.cli.timing import judged
+) -> list[Timing]:
+    from hub_core.cli.timing import judge
     from hub_core.pipeline.simulation import simulate as run_simulator
 
-    with progress(f"simulating {format_bytes(size)}"):
-        result = run_simulator(
-            algorithm, topology, size, backend=backend, options=options, registry=session.registry()
+    registry = session.registry()
+    results = {}
+    for size in sizes:
+        with progress(f"simulating {format_bytes(size)}"):
+            results[size] = run_simulator(
+                algorithm, topology, size, backend=backend, options=options, registry=registry
+            )
+    with progress("computing lower bounds"):
+        return judge(
+            algorithm, topology, results, backend=backend, options=options, registry=registry
         )
-    return judged(algorithm, topology, size, result)
 
 
 def _refuse_files(given: Mapping[str, str | None]) -> None:
@@ -248,7 +253,10 @@ def _object(topology: Topology, timing: Timing) -> dict[str, JsonValue]:
         "unfinished_ranks": [
             rank for rank, time in enumerate(result.rank_finish_ns) if time is None
         ],
+        "time_ps": timing.time_ps,
         "bound_ns": timing.bound_ns,
+        "bound_ps": None if timing.bound is None else timing.bound.time_ps,
+        "bound_method": None if timing.bound is None else timing.bound.method,
         "ratio_to_bound": timing.ratio_to_bound,
         "algorithm_bandwidth_bytes_per_s": timing.bandwidth_bytes_per_s,
         "busiest_links": [
@@ -282,9 +290,7 @@ def _print_one(algorithm: Algorithm, topology: Topology, timing: Timing) -> None
             "size": size,
             "time": f"{time}{exact}",
             "bandwidth": bandwidth,
-            "bound": f"{bound}, time is {ratio} times that"
-            if timing.ratio_to_bound is not None
-            else bound,
+            "bound": _bound_text(timing, bound, ratio),
         }
     )
     busiest = timing.result.link_loads[:LISTED_LINKS]
@@ -295,6 +301,17 @@ def _print_one(algorithm: Algorithm, topology: Topology, timing: Timing) -> None
             for load in busiest
         ]
         print_table(("link", "bytes", "busy"), rows, right=("bytes", "busy"))
+
+
+def _bound_text(timing: Timing, bound: str, ratio: str) -> str:
+    """The bound, the offer that proves it, and the ratio; the core's own bound has no name."""
+    from hub_core.pipeline.bounds import CORE_METHOD
+
+    if timing.bound is None or timing.bound.method == CORE_METHOD:
+        by = ""
+    else:
+        by = f" by {timing.bound.method}"
+    return f"{bound}{by}" + ("" if ratio == "-" else f", time is {ratio} times that")
 
 
 def _ends(topology: Topology, load: LinkLoad) -> str:

@@ -5,34 +5,45 @@ Bandwidth, lower bound, and the ratio to it.
 
 from __future__ import annotations
 
-import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from hub_core.model import Algorithm, placement_of
+from hub_core.model import Algorithm, Diagnostic, placement_of
 from hub_core.model.kinds import CollectiveKind
-from hub_core.network import Topology, lower_bound_ns
+from hub_core.network import Topology
+from hub_core.pipeline.bounds import ProvenBound, beaten_bound, best_bounds
+from hub_core.pipeline.simulation import exact_time
 from hub_core.plugin_api import SimulationResult
+from hub_core.registry.bind_options import OptionText
+from hub_core.registry.plugins import Registry
 
 
 @dataclass(frozen=True, slots=True)
 class Timing:
     """A run of a collective of `collective_bytes`.
 
-    `bound_ns`: no algorithm is faster, None where none is known.
-
-    `is_size_known`: False for a timing-only trace of messages in bytes, whose collective has an
-    unknown size.
+    `bound`: no algorithm is faster, None where none is known. `time_ps`: the time by which the
+    ratio is computed; `slack_ps`: what the simulator's rounding may have taken from it. See
+    `pipeline.simulation.exact_time`. `is_size_known`: False for a timing-only trace of messages in
+    bytes, whose collective has an unknown size.
     """
 
     collective_bytes: int
     result: SimulationResult
-    bound_ns: float | None
+    bound: ProvenBound | None
+    time_ps: int | None
+    slack_ps: int = 0
     is_size_known: bool = True
 
     @property
     def time_ns(self) -> int | None:
         """When the last rank finished, None where a rank never does."""
         return self.result.time_ns
+
+    @property
+    def bound_ns(self) -> int | None:
+        """Whole nanoseconds of the bound."""
+        return None if self.bound is None else self.bound.time_ns
 
     @property
     def bandwidth_bytes_per_s(self) -> float | None:
@@ -48,22 +59,57 @@ class Timing:
 
     @property
     def ratio_to_bound(self) -> float | None:
-        """Time by bound, or None where one of them is missing or the bound is zero."""
-        return self.time_ns / self.bound_ns if self.time_ns is not None and self.bound_ns else None
+        """Time by bound in picoseconds, at least 1; None where one of them is missing or zero.
+
+        Also None for a time that beats the bound, which `defect` reports.
+        """
+        return None if self.bound is None else self.bound.ratio(self.time_ps, self.slack_ps)
+
+    @property
+    def defect(self) -> Diagnostic | None:
+        """The finding for a time that beats the bound."""
+        return beaten_bound(self.bound, self.time_ps, slack_ps=self.slack_ps)
 
 
-def judged(
-    algorithm: Algorithm, topology: Topology, collective_bytes: int, result: SimulationResult
-) -> Timing:
-    """Put a result beside the lower bound of the algorithm's collective on the topology."""
-    # The bound is one of ranks on NPUs 0..n-1.
-    is_placed = placement_of(algorithm) is not None
+def judge(
+    algorithm: Algorithm,
+    topology: Topology,
+    results: Mapping[int, SimulationResult],
+    *,
+    backend: str,
+    options: OptionText | None = None,
+    registry: Registry,
+) -> list[Timing]:
+    """The results of `backend` by size in bytes, next to the bounds of the collective.
+
+    Without bounds where messages share no links, and for custom collectives.
+    """
     collective = algorithm.collective
-    bound = None if is_placed else lower_bound_ns(collective, topology, collective_bytes)
-    is_known = algorithm.collective.kind is not CollectiveKind.CUSTOM or algorithm.has_contents
-    return Timing(
-        collective_bytes,
-        result,
-        bound if bound is not None and math.isfinite(bound) else None,
-        is_known,
-    )
+    sizes = list(results)
+    is_known = collective.kind is not CollectiveKind.CUSTOM or algorithm.has_contents
+    bounds: tuple[ProvenBound | None, ...] = (None,) * len(sizes)
+    if all(result.shares_links for result in results.values()):
+        times = [result.time_ns for result in results.values()]
+        bounds = best_bounds(
+            collective,
+            topology,
+            sizes,
+            registry=registry,
+            npus=placement_of(algorithm),
+            best_times_ps=[None if time is None else 1000 * time for time in times],
+        )
+    timings = []
+    for size, bound in zip(sizes, bounds, strict=True):
+        result = results[size]
+        time = exact_time(
+            algorithm,
+            topology,
+            size,
+            result.time_ns,
+            near_ps=None if bound is None else bound.time_ps,
+            backend=backend,
+            options=options,
+            registry=registry,
+        )
+        timings.append(Timing(size, result, bound, time.time_ps, time.slack_ps, is_known))
+    return timings

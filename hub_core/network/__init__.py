@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from hub_core.network.bounds import lower_bound_ns
+from hub_core.network.bounds import (
+    UNICAST,
+    cut_bounds_ps,
+    distance_bounds_ps,
+    lower_bound_ns,
+    lower_bounds_ps,
+)
 from hub_core.network.grids import MAX_LINKS, MAX_NODES, grid
 from hub_core.network.links import Links, Occupancy, link_times_ns
 from hub_core.network.planes import side_by_side
@@ -18,7 +24,8 @@ from hub_core.network.topology import PLANE_SEPARATOR, Dimension, DimensionKind,
 
 __all__ = [
     "DEFAULT_BANDWIDTH_BYTES_PER_S", "DEFAULT_LATENCY_S", "MAX_LINKS", "MAX_NODES",
-    "PLANE_SEPARATOR", "Dimension", "DimensionKind", "Link", "Links",
-    "Occupancy", "Routes", "Topology", "TopologyFunction", "TopologyText", "build_topology", "grid",
-    "link_times_ns", "lower_bound_ns", "side_by_side",
+    "PLANE_SEPARATOR", "UNICAST", "Dimension", "DimensionKind", "Link", "Links",
+    "Occupancy", "Routes", "Topology", "TopologyFunction", "TopologyText", "build_topology",
+    "cut_bounds_ps", "distance_bounds_ps", "grid", "link_times_ns", "lower_bound_ns",
+    "lower_bounds_ps", "side_by_side",
 ]  # fmt: skip

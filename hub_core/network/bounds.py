@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from collhub_columns import BoolArray, Float64Array, Int64Array
@@ -10,34 +13,53 @@ from collhub_columns import BoolArray, Float64Array, Int64Array
 from hub_core.model.collectives import Collective
 from hub_core.model.diagnostics import InputError
 from hub_core.model.kinds import CollectiveKind
+from hub_core.network.cuts import beginnings_rate, leaving_rate, orders, partitions
 from hub_core.network.topology import Topology
+from hub_core.network.traffic import RankSets, Traffic
 
-
-class _LeastTraffic(NamedTuple):
-    """Bytes that each rank must receive and send, float64[ranks], and that all must together."""
-
-    ingress: Float64Array
-    egress: Float64Array
-    total: float
+# Of each partition and order so many sets are examined with the latencies of their links.
+_EXAMINED_SETS = 2
+# Ranks times links up to which distances between all ranks are computed (below 0.1 CPU s).
+_MAX_DISTANCE_WORK = 1 << 19
+UNICAST = (CollectiveKind.ALL_TO_ALL, CollectiveKind.GATHER, CollectiveKind.SCATTER)
+"""Kinds of which every byte goes from one rank to one other."""
 
 
 def lower_bound_ns(
-    collective: Collective, topology: Topology, collective_bytes: int
+    collective: Collective,
+    topology: Topology,
+    collective_bytes: int,
+    npus: Sequence[int] | None = None,
 ) -> float | None:
-    """A whole number of nanoseconds that no algorithm can beat, or None for custom collectives.
+    """The whole nanoseconds of `lower_bounds_ps`: infinite without a path, None if unknown."""
+    bounds_ps = lower_bounds_ps(collective, topology, (collective_bytes,), npus)
+    if bounds_ps is None or not math.isfinite(bounds_ps[0]):
+        return None if bounds_ps is None else bounds_ps[0]
+    return float(bounds_ps[0] // 1000)
 
-    The largest of: bytes that a rank must receive (send) through its incoming (outgoing) links;
-    bytes that all ranks together must receive (send) through theirs (all-reduce: 2 (n - 1) S,
-    Patarasuk and Yuan, JPDC 2009); and the least latency between two ranks of which one must hear
-    of the other. A link to a rank carries nothing before the least latency from a rank through it
-    has passed, a link from a rank nothing that could still arrive in less. Ranks are NPUs 0..n-1;
-    other NPUs forward, and switches multicast and reduce where the topology says so: then what all
-    ranks together send (receive) is no more than each must alone.
+
+def lower_bounds_ps(
+    collective: Collective,
+    topology: Topology,
+    sizes: Sequence[int],
+    npus: Sequence[int] | None = None,
+) -> tuple[float, ...] | None:
+    """Whole picoseconds that no algorithm can beat, by size in bytes; None for custom collectives.
+
+    Infinite where ranks cannot reach one another. Rank r runs on NPU `npus[r]`, by default NPU r;
+    other NPUs forward. The largest of: the bytes that must leave a set of nodes (one rank, a
+    machine, half of a network: `cuts`) through the links out of it; the bytes that all blocks of a
+    partition must send (receive) through theirs (all-reduce: 2 (blocks - 1) S, Patarasuk and Yuan,
+    JPDC 2009); where every byte has one destination, the bytes of all pairs of ranks times the
+    links between them, through all links; and the least latency between two ranks of which one must
+    hear of the other. A link carries nothing before the least latency from a rank through it has
+    passed, and nothing that could not arrive at a rank in time. Switches multicast and reduce where
+    the topology says so.
 
     It holds for links that are shared (not for the model congestion-unaware) and for exact times: a
-    simulator that truncates every message's time to whole nanoseconds, as ASTRA-sim does, gains up
-    to 1 ns a message and hop, which shows where messages take few nanoseconds each. Raises
-    `InputError` for too few NPUs.
+    simulator that truncates the time of every message to whole nanoseconds, as ASTRA-sim does,
+    gains up to 1 ns a message and link. Cost: some 20 passes over the links. Raises `InputError`
+    for too few NPUs.
     """
     n = collective.num_ranks
     if n > topology.num_npus:
@@ -46,98 +68,218 @@ def lower_bound_ns(
             cure="choose a larger topology",
             code="topology-too-small",
         )
-    traffic = _traffic(collective, float(collective_bytes))
-    if traffic is None or n < 2:
-        return None if traffic is None else 0.0
-    received = float(traffic.ingress.sum()) if topology.reduction else traffic.total
-    sent = float(traffic.egress.sum()) if topology.multicast else traffic.total
-    bounds = [
-        _latency_bound(collective, topology),
-        _transfer_bound(topology, traffic.ingress, received, is_sending=False),
-        _transfer_bound(topology, traffic.egress, sent, is_sending=True),
-    ]
-    return float(np.floor(max(bounds)))
+    if not Traffic(collective, 1).is_known:
+        return None
+    if n < 2:
+        return (0.0,) * len(sizes)
+    links = _links(collective, topology, npus)
+    return tuple(_whole_ps(links.bound_ns(Traffic(collective, size))) for size in sizes)
 
 
-def _traffic(collective: Collective, size: float) -> _LeastTraffic | None:
-    """The least traffic of all kinds but custom."""
-    n = collective.num_ranks
-    share = size / n
-    rest = size - share
-    at_all = np.ones(n)
-    at_root = np.zeros(n)
-    at_root[collective.root or 0] = 1.0
-    elsewhere = at_all - at_root
-    # Whatever the algorithm, each unit crosses to n - 1 other ranks, once; in an all-reduce twice.
-    crossing = (n - 1) * size
-    table = {
-        CollectiveKind.ALL_REDUCE: _LeastTraffic(at_all * size, at_all * size, 2 * crossing),
-        CollectiveKind.ALL_GATHER: _LeastTraffic(at_all * rest, at_all * share, crossing),
-        CollectiveKind.REDUCE_SCATTER: _LeastTraffic(at_all * share, at_all * rest, crossing),
-        CollectiveKind.ALL_TO_ALL: _LeastTraffic(at_all * rest, at_all * rest, crossing),
-        CollectiveKind.BROADCAST: _LeastTraffic(elsewhere * size, at_root * size, crossing),
-        CollectiveKind.REDUCE: _LeastTraffic(at_root * size, elsewhere * size, crossing),
-        CollectiveKind.GATHER: _LeastTraffic(at_root * rest, elsewhere * share, rest),
-        CollectiveKind.SCATTER: _LeastTraffic(elsewhere * share, at_root * rest, rest),
-    }
-    return table.get(collective.kind)
+def cut_bounds_ps(
+    collective: Collective,
+    topology: Topology,
+    sizes: Sequence[int],
+    npus: Sequence[int] | None,
+    label: Int64Array,
+) -> tuple[float, ...]:
+    """The bounds by one partition of the nodes, as `lower_bounds_ps` has them.
+
+    `label`: int64[nodes], blocks 0, 1, ..., `cuts.NO_BLOCK` for switches in none. For whoever knows
+    a better set of nodes than `cuts` tries.
+    """
+    links = _links(collective, topology, npus)
+    traffics = (Traffic(collective, size) for size in sizes)
+    return tuple(_whole_ps(max(links.partition_ns(label, traffic))) for traffic in traffics)
 
 
-def _transfer_bound(
-    topology: Topology, needs: Float64Array, total: float, *, is_sending: bool
-) -> float:
-    """Least time in which each rank alone, and all together, can receive (send) what they need."""
-    arcs = topology.arcs(backwards=is_sending)
-    near, far = arcs.head, arcs.tail
-    is_rank = np.arange(topology.num_nodes) < len(needs)
-    # Receiving: the way from the nearest rank to the far end comes before the link; sending: the
-    # way from the far end to the nearest rank comes behind it.
-    delay = topology.latency_ns + arcs.lengths_from(is_rank, topology.latency_ns)[far]
-    times = [_fill_time(topology, delay, near < len(needs), total)]
-    for rank, need in _distinct_needs(topology, delay, near, needs):
-        times.append(_fill_time(topology, delay, near == rank, need))
-    return max(times)
+def distance_bounds_ps(
+    collective: Collective,
+    topology: Topology,
+    sizes: Sequence[int],
+    npus: Sequence[int] | None,
+    length: Float64Array,
+) -> tuple[float, ...]:
+    """The bounds by one length of every link, of an all-to-all, gather or scatter.
+
+    `length`: float64[links], not negative, for example prices of a flow by bandwidths. Weak duality
+    of the flow: what all pairs of ranks need in bytes times distance is at most what the links
+    carry in bytes times length.
+    """
+    links = _links(collective, topology, npus)
+    far, capacity = links.distances(length)
+    traffics = (Traffic(collective, size) for size in sizes)
+    return tuple(_whole_ps(float(far @ traffic.share) / capacity) for traffic in traffics)
 
 
-def _distinct_needs(
-    topology: Topology, delay: Float64Array, ends: Int64Array, needs: Float64Array
-) -> list[tuple[int, float]]:
-    """(rank, need) of one rank of those that agree in need, sum of rates and sum of delays."""
-    # On regular networks all ranks agree: one fill time instead of thousands.
-    nodes, ranks = topology.num_nodes, len(needs)
-    rates = np.bincount(ends, topology.bandwidth_bytes_per_s, nodes)[:ranks]
-    delays = np.bincount(ends, delay, nodes)[:ranks]
-    _, first = np.unique(np.stack([needs, rates, delays]), axis=1, return_index=True)
-    return [(int(rank), float(needs[rank])) for rank in first if needs[rank] > 0]
+def _links(collective: Collective, topology: Topology, npus: Sequence[int] | None) -> _Links:
+    ranks = range(collective.num_ranks) if npus is None else npus
+    return _Links(topology, np.asarray(ranks, np.int64), collective)
 
 
-def _fill_time(topology: Topology, delay: Float64Array, mask: BoolArray, need: float) -> float:
-    """Least time in which the links of `mask` carry `need` bytes, each from its delay on."""
-    if need <= 0:
-        return 0.0
-    # No rank stands before a link with an infinite delay: it carries nothing of use.
-    usable = mask & np.isfinite(delay)
-    order = np.argsort(delay[usable], kind="stable")
-    starts = delay[usable][order]
-    rates = (topology.bandwidth_bytes_per_s[usable] / 1e9)[order]
-    # Something is needed, and nothing can bring it.
-    if not len(rates):
-        return float("inf")
-    # With the k first-starting links, T = (need + sum of rate * start) / sum of rate: the least.
-    times = (need + np.cumsum(rates * starts)) / np.cumsum(rates)
-    return float(times.min())
+def _whole_ps(bound_ns: float) -> float:
+    # Sums of doubles err by less than 1e-4 ps, which counts as equal.
+    return math.floor(bound_ns * 1000 + 1e-4) if math.isfinite(bound_ns) else bound_ns
 
 
-def _latency_bound(collective: Collective, topology: Topology) -> float:
-    """The largest least latency from (to) the root; without one, from two ranks far apart."""
-    arcs = topology.arcs(backwards=collective.kind.traits.to_root)
-    nodes = np.arange(topology.num_nodes)
-    ranks = collective.num_ranks
-    # Where there is no root every rank is as good to start from.
-    start = collective.root or 0
-    latencies = arcs.lengths_from(nodes == start, topology.latency_ns)[:ranks]
-    if collective.root is None:
-        # Everyone must hear of everyone: the rank farthest away is a better start.
-        farther = arcs.lengths_from(nodes == np.argmax(latencies), topology.latency_ns)[:ranks]
-        latencies = np.maximum(latencies, farther)
-    return float(latencies.max())
+@dataclass(frozen=True)
+class _Links:
+    """The links of a topology for a collective whose rank r is NPU `members[r]`, int64[ranks]."""
+
+    topology: Topology
+    members: Int64Array
+    collective: Collective
+
+    def bound_ns(self, traffic: Traffic) -> float:
+        """The largest of all bounds for a size, in nanoseconds."""
+        bounds = [self._latency_ns, self._distance_ns(traffic)]
+        for label in self._partitions:
+            bounds += self.partition_ns(label, traffic)
+        for place in self._orders:
+            bounds += self._order_ns(place, traffic)
+        return max(bounds)
+
+    @cached_property
+    def _partitions(self) -> list[Int64Array]:
+        return list(partitions(self.topology))
+
+    @cached_property
+    def _orders(self) -> list[Int64Array]:
+        # Switches without a place of their own come last.
+        found = (np.where(place >= 0, place, place.max() + 1) for place in orders(self.topology))
+        return [place for place in found if place.max() > 0]
+
+    @cached_property
+    def _is_member(self) -> BoolArray:
+        is_member = np.zeros(self.topology.num_nodes, np.bool_)
+        is_member[self.members] = True
+        return is_member
+
+    @cached_property
+    def _delay_ns(self) -> Float64Array:
+        """Least latency from a rank over each link and on to a rank, float64[links].
+
+        Infinite where no rank can send over the link, or none can be reached behind it.
+        """
+        topology, latency = self.topology, self.topology.latency_ns
+        before = topology.arcs().lengths_from(self._is_member, latency)[topology.source]
+        arcs = topology.arcs(backwards=True)
+        behind = arcs.lengths_from(self._is_member, latency)[topology.destination]
+        return before + latency + behind
+
+    def partition_ns(self, label: Int64Array, traffic: Traffic) -> Iterator[float]:
+        """Of every block alone, and of all blocks together, both ways."""
+        topology, count = self.topology, int(label.max()) + 1
+        sets = traffic.sets_of(label[self.members], count)
+        others = traffic.complements(sets)
+        begins, ends = label[topology.source], label[topology.destination]
+        rate = topology.bandwidth_bytes_per_s
+        leaving = leaving_rate(begins, ends, rate, count)
+        entering = leaving_rate(ends, begins, rate, count)
+        crosses = begins != ends
+        needs = traffic.leaving(sets), traffic.leaving(others)
+        for block in self._slowest(needs[0], leaving, begins, crosses):
+            yield self._fill_ns(crosses & (begins == block), needs[0][block])
+        for block in self._slowest(needs[1], entering, ends, crosses):
+            yield self._fill_ns(crosses & (ends == block), needs[1][block])
+        between = traffic.between(sets)
+        sent = float(needs[0].sum()) if topology.multicast else between
+        received = float(needs[1].sum()) if topology.reduction else between
+        # Blocks without a rank only forward: no message begins or ends there.
+        has_rank = np.append(sets.ranks > 0, False)
+        yield self._fill_ns(crosses & has_rank[begins], sent)
+        yield self._fill_ns(crosses & has_rank[ends], received)
+
+    def _slowest(
+        self, needs: Float64Array, rates: Float64Array, near: Int64Array, crosses: BoolArray
+    ) -> list[int]:
+        """Blocks that take longest, latencies left out; of equal ones, one by their delays."""
+        with np.errstate(divide="ignore", invalid="ignore"):
+            times = np.where(needs > 0, needs / rates, 0.0)
+        # On a regular network all blocks are equal: one is examined in place of thousands.
+        usable = crosses & (near >= 0) & np.isfinite(self._delay_ns)
+        delays = np.bincount(near[usable], self._delay_ns[usable], len(needs))
+        keys = np.stack([np.round(times, 12), np.round(delays, 3)])
+        _, first = np.unique(keys, axis=1, return_index=True)
+        needed = first[needs[first] > 0]
+        by_time = needed[np.argsort(-times[needed], kind="stable")][:_EXAMINED_SETS]
+        by_delay = needed[np.argsort(-delays[needed], kind="stable")][:_EXAMINED_SETS]
+        return list(dict.fromkeys([*by_time.tolist(), *by_delay.tolist()]))
+
+    def _order_ns(self, place: Int64Array, traffic: Traffic) -> Iterator[float]:
+        """Of the nodes up to each place of an order, and of the nodes behind it."""
+        topology, count = self.topology, int(place.max()) + 1
+        one = traffic.sets_of(place[self.members], count)
+        columns = (np.cumsum(column)[:-1] for column in (one.ranks, one.shares, one.has_root))
+        sets = RankSets(*columns)
+        ends = place[topology.source], place[topology.destination]
+        for side, (low, high) in ((sets, ends), (traffic.complements(sets), ends[::-1])):
+            needs = traffic.leaving(side)
+            rates = beginnings_rate(low, high, topology.bandwidth_bytes_per_s, count)
+            with np.errstate(divide="ignore", invalid="ignore"):
+                times = np.where(needs > 0, needs / rates, 0.0)
+            for end in np.argsort(-times, kind="stable")[:_EXAMINED_SETS].tolist():
+                yield self._fill_ns((low <= end) & (high > end), float(needs[end]))
+
+    def _fill_ns(self, mask: BoolArray, need: float) -> float:
+        """Least time in which the links of `mask` carry `need` bytes, each from its delay on."""
+        if need <= 0:
+            return 0.0
+        delay = self._delay_ns
+        # A link with an infinite delay carries nothing of use.
+        usable = mask & np.isfinite(delay)
+        order = np.argsort(delay[usable], kind="stable")
+        starts = delay[usable][order]
+        rates = (self.topology.bandwidth_bytes_per_s[usable] / 1e9)[order]
+        # Something is needed, and nothing can bring it.
+        if not len(rates):
+            return float("inf")
+        # With the k first-starting links, T = (need + sum of rate * start) / sum of rate: the least
+        times = (need + np.cumsum(rates * starts)) / np.cumsum(rates)
+        return float(times.min())
+
+    @cached_property
+    def _latency_ns(self) -> float:
+        """The largest least latency from (to) the root; without one, from two ranks far apart."""
+        collective = self.collective
+        arcs = self.topology.arcs(backwards=collective.kind.traits.to_root)
+        nodes, latency = np.arange(self.topology.num_nodes), self.topology.latency_ns
+        # Where there is no root every rank is as good to start from.
+        start = self.members[collective.root or 0]
+        latencies = arcs.lengths_from(nodes == start, latency)[self.members]
+        if collective.root is None:
+            # Everyone must hear of everyone: the rank farthest away is a better start.
+            farthest = self.members[int(np.argmax(latencies))]
+            farther = arcs.lengths_from(nodes == farthest, latency)[self.members]
+            latencies = np.maximum(latencies, farther)
+        return float(latencies.max())
+
+    def _distance_ns(self, traffic: Traffic) -> float:
+        """The bounds by `distances` that are inexpensive; 0 for collectives without them."""
+        times = (float(far @ traffic.share) / capacity for far, capacity in self._plain_distances)
+        return max(times, default=0.0)
+
+    @cached_property
+    def _plain_distances(self) -> list[tuple[Float64Array, float]]:
+        """Of lengths of 1 a link, and of the inverse of the bandwidth."""
+        topology = self.topology
+        is_small = len(self.members) * topology.num_links <= _MAX_DISTANCE_WORK
+        if self.collective.kind not in UNICAST or not is_small:
+            return []
+        lengths = np.ones(topology.num_links), 1e9 / topology.bandwidth_bytes_per_s
+        return [self.distances(length) for length in lengths]
+
+    def distances(self, length: Float64Array) -> tuple[Float64Array, float]:
+        """Lengths from all senders to every rank, float64[ranks], and bytes times length per ns.
+
+        A gather is taken backwards: what its root receives of each rank.
+        """
+        topology = self.topology
+        nodes = np.arange(topology.num_nodes)
+        arcs = topology.arcs(backwards=self.collective.kind.traits.to_root)
+        root = self.collective.root
+        total = np.zeros(len(self.members))
+        for start in (self.members if root is None else self.members[[root]]).tolist():
+            total += arcs.lengths_from(nodes == start, length)[self.members]
+        # Without links, distances are infinite.
+        return total, float(topology.bandwidth_bytes_per_s / 1e9 @ length) or 1.0

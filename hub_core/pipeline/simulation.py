@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from hub_core.model import Algorithm, PluginError, UsageError, format_ranks, placement_of
+from dataclasses import dataclass, replace
+
+from hub_core.model import (
+    Algorithm,
+    InputError,
+    PluginError,
+    UsageError,
+    format_ranks,
+    placement_of,
+)
 from hub_core.network.topology import Topology
 from hub_core.pipeline.calls import bound_options, call
 from hub_core.pipeline.topology_input import as_topology
@@ -12,6 +21,10 @@ from hub_core.registry.discovery import discover
 from hub_core.registry.plugins import Registry
 
 DEFAULT_SIMULATOR = "analytical"
+# Nanoseconds in femtoseconds.
+_FINER = 10**6
+# Ratio of a time to a bound up to which fractions of a nanosecond may matter.
+_NEAR_RATIO = 1.02
 
 
 def simulate(
@@ -47,6 +60,64 @@ def simulate(
         message = f"{simulator.plugin}: {backend} returned {times} times for {ranks} ranks"
         raise PluginError(message)
     return result
+
+
+@dataclass(frozen=True, slots=True)
+class ExactTime:
+    """A time in picoseconds, None where a rank never finishes, and what rounding may have taken."""
+
+    time_ps: int | None
+    slack_ps: int = 0
+
+
+def exact_time(
+    algorithm: Algorithm,
+    topology: Topology,
+    collective_bytes: int,
+    time_ns: int | None,
+    *,
+    near_ps: int | None = None,
+    backend: str = DEFAULT_SIMULATOR,
+    options: OptionText | None = None,
+    registry: Registry | None = None,
+) -> ExactTime:
+    """The time that `backend` returned, in picoseconds, for ratios to bounds.
+
+    Simulators drop fractions of a nanosecond of every message, as ASTRA-sim does, so that a time
+    near a bound may fall below it. If the time is within 2 % of `near_ps` (None: always), a
+    simulator that scales is asked again on a network slowed down by 10^6, where it counts
+    femtoseconds. The slack is then 1 fs, else 1 ns, for every step of the algorithm.
+    """
+    if time_ns is None:
+        return ExactTime(None)
+    time_ps = 1000 * time_ns
+    steps = len(algorithm.steps)
+    if near_ps is not None and time_ps > _NEAR_RATIO * near_ps:
+        return ExactTime(time_ps)
+    registry = registry or discover()
+    if not registry.find(Simulator, backend).offer.scales:
+        return ExactTime(time_ps, 1000 * steps)
+    slow = replace(
+        topology,
+        bandwidth_bytes_per_s=topology.bandwidth_bytes_per_s / _FINER,
+        latency_s=topology.latency_s * _FINER,
+        dimensions=(),
+    )
+    try:
+        finer = simulate(
+            algorithm,
+            slow,
+            collective_bytes,
+            backend=backend,
+            options=options,
+            registry=registry,
+        )
+    except InputError:
+        # More than 10^18 fs, some 20 minutes: too long to be counted so.
+        return ExactTime(time_ps, 1000 * steps)
+    time_fs = finer.time_ns or 0
+    # Work of ranks alone is not slowed down: what it takes is in the plain time.
+    return ExactTime(max(time_ps, -(-time_fs // 1000)), -(-steps // 1000))
 
 
 def _check_npus(topology: Topology, ranks: int, npus: tuple[int, ...] | None) -> None:

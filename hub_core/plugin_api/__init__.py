@@ -19,6 +19,7 @@ from hub_core.plugin_api.executor import ExecutionRequest, ExecutionResult, Exec
 from hub_core.plugin_api.formats import Format, Layout
 from hub_core.plugin_api.gzip_streams import decompressed
 from hub_core.plugin_api.hooks import API_VERSION, hookimpl
+from hub_core.plugin_api.lower_bound import BoundRequest, BoundResult, LowerBound
 from hub_core.plugin_api.offers import OFFER_KINDS, Offer, OfferKind
 from hub_core.plugin_api.options import (
     BOOL_WORDS,
@@ -61,15 +62,15 @@ from hub_core.plugin_api.writer import FormatWriter
 
 __all__ = [
     "API_VERSION", "BOOL_WORDS", "OFFER_KINDS", "AlgorithmPass", "Artifact", "BandwidthSeries",
-    "Check", "CheckLine", "CheckReport", "CheckRequest", "Command", "Engine", "EngineRequest",
-    "ExecutionRequest", "ExecutionResult", "Executor", "Format", "FormatReader", "FormatWriter",
-    "Layout", "LinkLoad", "LoadableCall", "LocalWorkOptions", "NoOptions", "Offer", "OfferKind",
-    "Option", "OptionType", "OptionValue", "PassMove", "PassReport", "Reference", "ReportRequest",
-    "ReportWriter", "SelectedCollective", "SelectedWindow", "Selection", "SelectionWriter",
-    "ServedCalls", "Shown", "SimulationRequest", "SimulationResult", "Simulator", "Source",
-    "SourcePart", "Subject", "SynthesisRequest", "SynthesisResult", "Synthesizer",
-    "TopologyBuilder", "TopologyReader", "TopologyWriter", "WarmOptions", "WorkloadGenerator",
-    "WorkloadReader", "WorkloadRequest", "WorkloadSimulator", "WorkloadTimes", "WorkloadWriter",
-    "WriteResult", "choice", "declared_options", "decompressed", "hookimpl", "log_diagnostic",
-    "option", "optional", "resolve",
+    "BoundRequest", "BoundResult", "Check", "CheckLine", "CheckReport", "CheckRequest", "Command",
+    "Engine", "EngineRequest", "ExecutionRequest", "ExecutionResult", "Executor", "Format",
+    "FormatReader", "FormatWriter", "Layout", "LinkLoad", "LoadableCall", "LocalWorkOptions",
+    "LowerBound", "NoOptions", "Offer", "OfferKind", "Option", "OptionType", "OptionValue",
+    "PassMove", "PassReport", "Reference", "ReportRequest", "ReportWriter", "SelectedCollective",
+    "SelectedWindow", "Selection", "SelectionWriter", "ServedCalls", "Shown", "SimulationRequest",
+    "SimulationResult", "Simulator", "Source", "SourcePart", "Subject", "SynthesisRequest",
+    "SynthesisResult", "Synthesizer", "TopologyBuilder", "TopologyReader", "TopologyWriter",
+    "WarmOptions", "WorkloadGenerator", "WorkloadReader", "WorkloadRequest", "WorkloadSimulator",
+    "WorkloadTimes", "WorkloadWriter", "WriteResult", "choice", "declared_options", "decompressed",
+    "hookimpl", "log_diagnostic", "option", "optional", "resolve",
 ]  # fmt: skip

@@ -13,6 +13,7 @@ from hub_core.plugin_api.algorithm_pass import AlgorithmPass
 from hub_core.plugin_api.check import Check
 from hub_core.plugin_api.command import Command
 from hub_core.plugin_api.engine import Engine
+from hub_core.plugin_api.lower_bound import LowerBound
 from hub_core.plugin_api.offers import Consumer, NetworkOffer, Producer
 
 API_VERSION = (1, 0)
@@ -63,4 +64,10 @@ def collhub_commands() -> Sequence[Command]:
 @hookspec
 def collhub_engines() -> Sequence[Engine]:
     """Offer engines, which run many tasks at once."""
+    raise AssertionError("a specification is not called")
+
+
+@hookspec
+def collhub_bounds() -> Sequence[LowerBound]:
+    """Offer lower bounds on the time of collectives on a topology."""
     raise AssertionError("a specification is not called")

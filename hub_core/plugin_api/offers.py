@@ -13,6 +13,7 @@ from hub_core.plugin_api.check import Check
 from hub_core.plugin_api.command import Command
 from hub_core.plugin_api.engine import Engine
 from hub_core.plugin_api.executor import Executor
+from hub_core.plugin_api.lower_bound import LowerBound
 from hub_core.plugin_api.reader import FormatReader
 from hub_core.plugin_api.report_writer import ReportWriter
 from hub_core.plugin_api.selection_writer import SelectionWriter
@@ -38,7 +39,7 @@ Consumer = (
     | SelectionWriter
 )
 NetworkOffer = TopologyReader | TopologyWriter | TopologyBuilder
-Offer = Producer | Consumer | NetworkOffer | AlgorithmPass | Check | Command | Engine
+Offer = Producer | Consumer | NetworkOffer | AlgorithmPass | Check | Command | Engine | LowerBound
 AnyOffer = TypeVar("AnyOffer", bound=Offer)
 
 
@@ -71,6 +72,7 @@ OFFER_KINDS = (
     OfferKind(Check, "check", "collhub_checks", "run"),
     OfferKind(Command, "command", "collhub_commands", "function"),
     OfferKind(Engine, "engine", "collhub_engines", "start"),
+    OfferKind(LowerBound, "lower bound", "collhub_bounds", "prove"),
 )
 HOOKS = tuple(dict.fromkeys(kind.hook for kind in OFFER_KINDS))
 

@@ -61,7 +61,8 @@ class SimulationResult:
     `rank_finish_ns`: when each rank's last step ended, None where it never did. `step_start_ns`,
     `step_end_ns`: int64 per row of the step table, -1 where a step never started (ended), or None
     where the simulator does not tell. `link_loads`: per link that carried traffic, busiest first.
-    `diagnostics`: why ranks never finished, what was assumed.
+    `diagnostics`: why ranks never finished, what was assumed. `shares_links`: False where messages
+    do not wait for one another on links, so that no lower bound holds.
     """
 
     rank_finish_ns: tuple[int | None, ...]
@@ -69,6 +70,7 @@ class SimulationResult:
     step_end_ns: Int64Array | None = None
     link_loads: tuple[LinkLoad, ...] = ()
     diagnostics: tuple[Diagnostic, ...] = ()
+    shares_links: bool = True
 
     def __repr__(self) -> str:
         time = "not all finish" if self.time_ns is None else f"{self.time_ns} ns"
@@ -86,6 +88,8 @@ class Simulator:
     """Consumer: `simulate(request: SimulationRequest, options) -> SimulationResult`.
 
     An option `occupancy` with the choices of `Occupancy` says that it knows both link models.
+    `scales`: on a network whose times are all 10^6-fold (bandwidths divided, latencies multiplied)
+    it counts femtoseconds in place of nanoseconds, so that ratios to bounds are free of rounding.
     `places_ranks`: it minds `SimulationRequest.npus`; others are not asked for placed algorithms.
     """
 
@@ -94,3 +98,4 @@ class Simulator:
     simulate: Reference
     options: type = NoOptions
     places_ranks: bool = False
+    scales: bool = False

@@ -13,6 +13,7 @@ from hub_core.plugin_api.check import Check
 from hub_core.plugin_api.command import Command
 from hub_core.plugin_api.engine import Engine
 from hub_core.plugin_api.executor import Executor
+from hub_core.plugin_api.lower_bound import LowerBound
 from hub_core.plugin_api.offers import Offer
 from hub_core.plugin_api.reader import FormatReader
 from hub_core.plugin_api.selection_writer import SelectionWriter
@@ -110,6 +111,7 @@ _RULES_BY_KINDS: tuple[tuple[Callable[[CheckedPlugin], Iterable[str | Skip]], Ki
     (selection_checks.selections_come_back, (SelectionWriter,)),
     (work_checks.commands_are_click_commands, (Command,)),
     (work_checks.engines_run_tasks, (Engine,)),
+    (work_checks.bounds_hold, (LowerBound,)),
     (workload_checks.workloads_come_back, (WorkloadWriter,)),
     (workload_checks.workload_simulators_simulate, (WorkloadSimulator,)),
     (workload_checks.workload_generators_generate, (WorkloadGenerator,)),

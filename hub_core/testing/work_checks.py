@@ -15,6 +15,7 @@ from collhub_columns import Int64Array
 from hub_core.model.algorithm import Algorithm
 from hub_core.model.collectives import Contributions
 from hub_core.model.diagnostics import HubError
+from hub_core.network.links import Occupancy
 from hub_core.network.topology import Topology
 from hub_core.pipeline.topology_input import parse_topology, read_topology
 from hub_core.plugin_api.algorithm_pass import AlgorithmPass, PassReport
@@ -23,6 +24,7 @@ from hub_core.plugin_api.check import Check, CheckReport, CheckRequest, Subject
 from hub_core.plugin_api.command import Command
 from hub_core.plugin_api.engine import Engine, EngineRequest
 from hub_core.plugin_api.executor import ExecutionResult, Executor
+from hub_core.plugin_api.lower_bound import BoundRequest, BoundResult, LowerBound
 from hub_core.plugin_api.offers import Offer
 from hub_core.plugin_api.references import resolve
 from hub_core.plugin_api.simulator import SimulationResult, Simulator
@@ -33,6 +35,7 @@ from hub_core.plugin_api.topology_writer import TopologyWriter
 from hub_core.testing.checked_plugin import CheckedPlugin, Rendering, Skip, call, title
 from hub_core.testing.declared import loss_problem
 from hub_core.testing.isolation import output_of
+from hub_core.testing.message_times import time_of_messages
 from hub_core.testing.sampled_work import (
     ELEMENTS_PER_UNIT,
     RANKS,
@@ -47,6 +50,8 @@ from hub_core.verification import verify
 
 _NETWORKS = ("ring:4", "switch:4", "ring:2*switch:2", "mesh:2x3?bandwidth=1GB/s&latency=3us")
 
+_OCCUPANCY = Occupancy.SERIALIZATION
+_BOUND_SIZES = (1 << 10, 1 << 20, 1 << 26)
 _Place = tuple[int, int]
 """(rank, unit of its output)."""
 _Data = npt.NDArray[np.generic]
@@ -329,3 +334,30 @@ def engines_run_tasks(subject: CheckedPlugin) -> Iterator[str | Skip]:
                 yield f"{title(engine)}: results of tasks are not theirs"
             if not isinstance(wrong.exception(), ZeroDivisionError):
                 yield f"{title(engine)}: what a task raises is lost"
+
+
+def bounds_hold(subject: CheckedPlugin) -> Iterator[str | Skip]:
+    """No lower bound is above the time of a correct algorithm; a larger size has no lower one.
+
+    Every size of the request has a time, or none has one.
+    """
+    for offer in subject.offers(LowerBound):
+        for sample, algorithm in all_samples(RANKS).items():
+            collective = algorithm.collective
+            for text in _NETWORKS:
+                topology = parse_topology(text)
+                if collective.kind not in offer.kinds or topology.num_npus != RANKS:
+                    continue
+                place = f"{title(offer)}, {sample} on {text}"
+                result = call(offer, BoundRequest(collective, topology, _BOUND_SIZES))
+                if not isinstance(result, BoundResult):
+                    yield f"{place}: returned {type(result).__name__}, expected BoundResult"
+                    continue
+                if len(result.times_ps) not in (0, len(_BOUND_SIZES)):
+                    yield f"{place}: {len(result.times_ps)} times for {len(_BOUND_SIZES)} sizes"
+                if list(result.times_ps) != sorted(result.times_ps):
+                    yield f"{place}: a larger size has a lower bound"
+                for size, bound_ps in zip(_BOUND_SIZES, result.times_ps, strict=False):
+                    time_ps = 1000 * (time_of_messages(algorithm, topology, size, _OCCUPANCY) or 0)
+                    if bound_ps > time_ps + 1:
+                        yield f"{place}: {bound_ps} ps at {size} bytes, an algorithm {time_ps} ps"

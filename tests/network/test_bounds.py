@@ -11,7 +11,7 @@ from hub_core import parse_topology
 from hub_core.model.collectives import Collective
 from hub_core.model.diagnostics import InputError
 from hub_core.model.kinds import ROOTED, STANDARD_KINDS, CollectiveKind
-from hub_core.network.bounds import lower_bound_ns
+from hub_core.network.bounds import lower_bound_ns, lower_bounds_ps
 from hub_core.network.links import Links
 from hub_core.network.topology import Topology
 from hub_core.testing import custom_collective
@@ -241,3 +241,135 @@ def test_simulated_time_of_every_sample_is_not_below_the_bound(text):
         assert simulated(algorithm, topology, size) * (1 + 1e-4) >= least
         tried += 1
     assert tried
+
+
+# Machines and halves: closed forms of the bytes that cross a cut, by the links that cross it.
+def bound_of(kind, text, size, root=0):
+    """The bound in ns at a size where latencies hardly count."""
+    return bound(kind, text, size, root=root) / 1e9
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds_per_byte"),
+    [
+        # 8 GPUs send to 24 others; 8 NICs of 50 GB/s leave a machine.
+        ("dgx-h100:4", 8 * 24 / 32 / 400e9),
+        # 8 GPUs to 8 others, 8 NICs of 25 GB/s.
+        ("dgx-a100:2", 8 * 8 / 16 / 200e9),
+        # Half of the torus to the other: 32 * 32 pairs over 16 links each way.
+        ("torus:8x8", 32 * 32 / 64 / (16 * 50e9)),
+        ("mesh:6x4", 12 * 12 / 24 / (4 * 50e9)),
+        # 8 NPUs below a leaf send to 56 others, by 4 links up.
+        ("leaf-spine:8,8,4", 8 * 56 / 64 / (4 * 50e9)),
+        # 28 pairs a link and way between two quads of a hybrid cube mesh are no closed form; the
+        # 16 * 16 / 32 shares of two rings of 16 that one link joins are.
+        ("line:32", 16 * 16 / 32 / 50e9),
+    ],
+)
+@pytest.mark.needs_plugins
+def test_an_all_to_all_is_bound_by_what_leaves_a_machine_or_a_half(text, seconds_per_byte):
+    size = 1 << 33
+    assert bound_of(CollectiveKind.ALL_TO_ALL, text, size) == pytest.approx(
+        size * seconds_per_byte, rel=1e-4
+    )
+
+
+@pytest.mark.needs_plugins
+def test_an_all_reduce_of_machines_sends_everything_to_all_but_one_machine_twice():
+    # 2 (4 - 1) vectors leave 4 machines of 8 NICs; NVLink is no bottleneck at 10 TB/s.
+    text = "dgx-h100:4?bandwidth=10TB/s,50GB/s"
+    size = 1 << 33
+    assert bound_of(CollectiveKind.ALL_REDUCE, text, size) == pytest.approx(
+        size * 6 / (4 * 400e9), rel=1e-4
+    )
+
+
+def test_a_narrow_link_between_two_cliques_bounds_collectives_without_any_names():
+    # Two cliques of 4 and one cable: nothing but the links tells where it is.
+    links = [
+        (a, b, 50.0, 500.0)
+        for half in (range(4), range(4, 8))
+        for a in half
+        for b in half
+        if a != b
+    ]
+    barbell = graph(8, 8, *links, (3, 4, 50.0, 500.0), (4, 3, 50.0, 500.0))
+    size = 1 << 33
+    for kind, crossing in (
+        (CollectiveKind.ALL_GATHER, 0.5),
+        (CollectiveKind.REDUCE_SCATTER, 0.5),
+        (CollectiveKind.ALL_TO_ALL, 4 * 4 / 8),
+        (CollectiveKind.ALL_REDUCE, 1.0),
+        (CollectiveKind.BROADCAST, 1.0),
+    ):
+        assert bound_of(kind, barbell, size) == pytest.approx(size * crossing / 50e9, rel=1e-4)
+
+
+def test_ranks_on_other_npus_are_bound_where_they_are():
+    topology = parse_topology("line:8")
+    wanted = collective(CollectiveKind.BROADCAST, 2)
+    assert lower_bounds_ps(wanted, topology, (1,), (0, 7)) == (7 * 500_000,)
+    assert lower_bounds_ps(wanted, topology, (1,), (3, 4)) == (500_000 + 20,)
+
+
+@pytest.mark.parametrize("size", [7, 1000, 1001, 1023])
+@pytest.mark.parametrize("kind", STANDARD_KINDS)
+def test_bounds_count_the_bytes_of_shares_that_do_not_divide(kind, size):
+    # 3 ranks with shares of floor((r + 1) size / 3) - floor(r size / 3) bytes, at one switch.
+    shares = [(r + 1) * size // 3 - r * size // 3 for r in range(3)]
+    most, least = max(shares), min(shares)
+    # Received by the rank that needs most, in the best case for every kind.
+    at_least = {
+        CollectiveKind.ALL_REDUCE: size,
+        CollectiveKind.ALL_GATHER: size - least,
+        CollectiveKind.REDUCE_SCATTER: size - least,
+        CollectiveKind.ALL_TO_ALL: 2 * most,
+        CollectiveKind.BROADCAST: size,
+        CollectiveKind.REDUCE: size,
+        CollectiveKind.GATHER: size - shares[0],
+        CollectiveKind.SCATTER: size - shares[0],
+    }[kind]
+    (found,) = lower_bounds_ps(collective(kind, 3), parse_topology("switch:3"), (size,))
+    if kind is CollectiveKind.ALL_REDUCE:
+        at_least = 4 * size / 3
+    assert found == math.floor(1_000_000 + at_least * 20 + 1e-6)
+
+
+def _cut_bound(kind, topology, size):
+    """The best cut of all sets of NPUs, latencies left out: the truth for small networks."""
+    n = topology.num_npus
+    worst = 0.0
+    for code in range(1, 2**n - 1):
+        inside = [bool(code >> node & 1) for node in range(n)]
+        count = sum(inside)
+        needed = {
+            CollectiveKind.ALL_GATHER: size * count / n,
+            CollectiveKind.ALL_TO_ALL: count * (n - count) * size / n,
+            CollectiveKind.BROADCAST: size * inside[0],
+        }[kind]
+        leaves = [
+            inside[a] and not inside[b]
+            for a, b in zip(topology.source.tolist(), topology.destination.tolist(), strict=True)
+        ]
+        rate = float(topology.bandwidth_bytes_per_s[np.asarray(leaves)].sum())
+        if needed:
+            worst = max(worst, needed / rate if rate else math.inf)
+    return worst * 1e9
+
+
+@given(st.data())
+def test_cuts_of_random_networks_are_true_and_mostly_the_best(data):
+    n = data.draw(st.integers(3, 7))
+    ring = [(node, (node + 1) % n) for node in range(n)]
+    extra = data.draw(
+        st.lists(st.tuples(st.integers(0, n - 1), st.integers(0, n - 1)), max_size=12)
+    )
+    pairs = {*ring, *((b, a) for a, b in ring), *((a, b) for a, b in extra if a != b)}
+    rates = data.draw(st.lists(st.sampled_from([1.0, 5.0, 50.0]), min_size=60, max_size=60))
+    topology = graph(n, n, *((a, b, rates[i], 0.0) for i, (a, b) in enumerate(sorted(pairs))))
+    size = 1 << 32
+    for kind in (CollectiveKind.ALL_GATHER, CollectiveKind.BROADCAST):
+        found, best = bound(kind, topology, size), _cut_bound(kind, topology, size)
+        # No cut of NPUs is better in a network without latencies or switches: flows attain it.
+        assert found <= best * (1 + 1e-9)
+        assert found >= 0.5 * best

@@ -105,7 +105,7 @@ def test_report_of_check_has_findings_and_bounds(collhub, pairs: Path) -> None:
 def test_bounds_are_listed_for_a_size(collhub) -> None:
     lines = collhub("topology", "check", "switch:4", "--size", "1MiB").out.splitlines()
     assert len(lines) == 2 + 8
-    assert lines[1].split() == ["collective", "takes", "at", "least", "exactly"]
+    assert lines[1].split() == ["collective", "takes", "at", "least", "exactly", "by"]
 
 
 @pytest.mark.parametrize("text", ["line:1", "switch:1"])

@@ -43,6 +43,7 @@ ANALYTICAL = Simulator(
     "collhub_astra_sim.simulating.analytical:simulate",
     AnalyticalOptions,
     places_ranks=True,
+    scales=True,
 )
 
 ASTRA_SIM = Simulator(

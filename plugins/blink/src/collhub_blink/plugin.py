@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from collhub_blink.options import BlinkOptions
-from hub_core.plugin_api import Check, Subject, Synthesizer, WarmOptions, hookimpl
+from hub_core.model import CollectiveKind
+from hub_core.plugin_api import (
+    Check,
+    LowerBound,
+    Subject,
+    Synthesizer,
+    WarmOptions,
+    hookimpl,
+)
 
 COLLHUB_PLUGIN_API = (1, 0)
 
@@ -36,3 +44,23 @@ KERNELS = Check(
 def collhub_checks() -> Sequence[Check]:
     """Describe what compiles the kernels beforehand."""
     return [KERNELS]
+
+
+@hookimpl
+def collhub_bounds() -> Sequence[LowerBound]:
+    """Describe the lower bound; loading the compiled kernels of flows takes about 1.5 s."""
+    return [
+        LowerBound(
+            "packing",
+            "all-reduce, broadcast, all-gather and their reverses: exact cuts and partitions",
+            "collhub_blink.bound:prove",
+            (
+                CollectiveKind.ALL_REDUCE,
+                CollectiveKind.ALL_GATHER,
+                CollectiveKind.REDUCE_SCATTER,
+                CollectiveKind.BROADCAST,
+                CollectiveKind.REDUCE,
+            ),
+            loading_work=1_500_000_000,
+        )
+    ]

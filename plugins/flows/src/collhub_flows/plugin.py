@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from collhub_flows.options import FlowOptions
-from hub_core.plugin_api import Check, Command, Subject, Synthesizer, WarmOptions, hookimpl
+from hub_core.model import CollectiveKind
+from hub_core.plugin_api import (
+    Check,
+    Command,
+    LowerBound,
+    Subject,
+    Synthesizer,
+    WarmOptions,
+    hookimpl,
+)
 
 COLLHUB_PLUGIN_API = (1, 0)
 
@@ -45,5 +54,19 @@ def collhub_checks() -> Sequence[Check]:
             "compiles the kernels beforehand, for doctor --warm",
             "collhub_flows.warming:check",
             WarmOptions,
+        )
+    ]
+
+
+@hookimpl
+def collhub_bounds() -> Sequence[LowerBound]:
+    """Describe the lower bound; importing SciPy takes about half a second."""
+    return [
+        LowerBound(
+            "flows",
+            "all-to-all, scatter and gather: the optimal flow, by linear programming",
+            "collhub_flows.bound:prove",
+            (CollectiveKind.ALL_TO_ALL, CollectiveKind.SCATTER, CollectiveKind.GATHER),
+            loading_work=600_000_000,
         )
     ]

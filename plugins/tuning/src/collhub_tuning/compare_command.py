@@ -114,6 +114,8 @@ def compare(
         failures += [f"{one.name}: {line}" for line in lines if line not in failures]
     for line in failures:
         context.say(line)
+    for each in (outcome, *(one.outcome for one in varied)):
+        context.report(each.defects())
     has_winner = any(one.time_ns is not None for one in outcome.measurements)
     if picture_out is not None and has_winner:
         written = context.write_report(Shown.COMPARISON, picture_request(outcome), picture_out)

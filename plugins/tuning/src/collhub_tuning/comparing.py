@@ -121,7 +121,7 @@ def comparisons(
                 network=topology,
             )
         defects.append(cache.defect)
-        return ComparisonOutcome(question, topology, found)
+        return ComparisonOutcome(question, topology, found, context.registry())
 
     with _measuring(context, asked, len(algorithms), options) as measuring:
         yield compare

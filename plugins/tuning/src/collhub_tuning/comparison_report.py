@@ -10,10 +10,11 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from collhub_tuning.questions import ComparisonQuestion, Measurement
+from hub_core import Diagnostic, ProvenBound, beaten_bound, best_bounds
 from hub_core.model import format_bandwidth, format_bytes, format_time
-from hub_core.network import lower_bound_ns
 
 if TYPE_CHECKING:
+    from hub_core import Registry
     from hub_core.model import JsonValue
     from hub_core.network import Topology
 
@@ -32,15 +33,42 @@ class ComparisonOutcome:
     question: ComparisonQuestion
     topology: Topology
     measurements: Sequence[Measurement]
+    registry: Registry | None = None
 
     @cached_property
-    def bounds_ns(self) -> Mapping[int, float | None]:
-        """What no algorithm can beat, by size; None where nothing is known."""
-        collective = self.question.collective
-        return {
-            size: lower_bound_ns(collective, self.topology, size) or None
-            for size in self.question.sizes
-        }
+    def bounds(self) -> Mapping[int, ProvenBound | None]:
+        """The best lower bound that is offered, by size; None where nothing is known."""
+        sizes = self.question.sizes
+        rankings = [self.ranking(size) for size in sizes]
+        found = best_bounds(
+            self.question.collective,
+            self.topology,
+            sizes,
+            registry=self.registry,
+            best_times_ps=[ranking[0].time_ps if ranking else None for ranking in rankings],
+            is_thorough=True,
+        )
+        return dict(zip(sizes, found, strict=True))
+
+    @cached_property
+    def bounds_ns(self) -> Mapping[int, int | None]:
+        """The bounds in whole nanoseconds, by size."""
+        return {size: (bound and bound.time_ns) or None for size, bound in self.bounds.items()}
+
+    def ratio(self, one: Measurement) -> float | None:
+        """Time by bound, computed in picoseconds; None where one of them is missing."""
+        bound = self.bounds[one.size]
+        return None if bound is None else bound.ratio(one.time_ps, one.slack_ps)
+
+    def defects(self) -> list[Diagnostic]:
+        """A finding for every measurement that beats the bound of its size."""
+        found = (
+            beaten_bound(
+                self.bounds[one.size], one.time_ps, slack_ps=one.slack_ps, name=one.algorithm
+            )
+            for one in self.measurements
+        )
+        return [defect for defect in found if defect is not None]
 
     def ranking(self, size: int) -> list[Measurement]:
         """Measurements with a time at a size, the fastest first, of equal ones in their order."""
@@ -95,6 +123,9 @@ def comparison_document(outcome: ComparisonOutcome) -> dict[str, JsonValue]:
         "backend": question.backend,
         "sizes": list(question.sizes),
         "bounds_ns": [outcome.bounds_ns[size] for size in question.sizes],
+        "bound_methods": [
+            None if bound is None else bound.method for bound in outcome.bounds.values()
+        ],
         "winners": winners,
         "results": results,
     }
@@ -150,7 +181,6 @@ def measurement_fields(
     from collhub_execution import algorithm_bandwidth, bus_bandwidth
 
     collective = outcome.question.collective
-    bound = outcome.bounds_ns[one.size]
     time_s = one.time_ns / 1e9 if one.time_ns else None
     return {
         "algorithm": one.algorithm,
@@ -162,7 +192,7 @@ def measurement_fields(
         "bus_bandwidth_bytes_per_s": (
             bus_bandwidth(collective, one.size, time_s) if time_s else None
         ),
-        "ratio_to_bound": one.time_ns / bound if one.time_ns and bound else None,
+        "ratio_to_bound": outcome.ratio(one),
         "made_for": one.made_for,
         "failure": one.failure or None,
     }

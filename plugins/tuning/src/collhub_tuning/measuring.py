@@ -14,7 +14,15 @@ from collhub_tuning.questions import (
     Measurement,
 )
 from collhub_tuning.stopwatch import Stopwatch
-from hub_core import Algorithm, HubError, Registry, Topology, UsageError
+from hub_core import (
+    Algorithm,
+    ExactTime,
+    HubError,
+    Registry,
+    Topology,
+    UsageError,
+    exact_time,
+)
 from hub_core.verification import VerificationInput, verify_input
 
 # By so much the share of an algorithm's time may be later than its share of the bytes.
@@ -96,6 +104,7 @@ class _Simulations:
         self.backend = backend
         self.registry = registry
         self._at: tuple[int, Stopwatch] | None = None
+        self._shares_links = True
 
     def time_ns(
         self,
@@ -107,11 +116,26 @@ class _Simulations:
             self._at = size, Stopwatch(lambda each: self._simulated_ns(each, size))
         return self._at[1].time_ns(algorithm)
 
+    def exact(self, algorithm: Algorithm, size: int, time_ns: int | None) -> ExactTime:
+        """The time in picoseconds, None where no lower bound holds for it. Raises `HubError`."""
+        if not self._shares_links:
+            return ExactTime(None)
+        return exact_time(
+            algorithm,
+            self.topology,
+            size,
+            time_ns,
+            backend=self.backend,
+            registry=self.registry,
+        )
+
     def _simulated_ns(self, algorithm: Algorithm, size: int) -> int | None:
         topology, registry = self.topology, self.registry
-        return hub_core.simulate(
+        result = hub_core.simulate(
             algorithm, topology, size, backend=self.backend, registry=registry
-        ).time_ns
+        )
+        self._shares_links = result.shares_links
+        return result.time_ns
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +172,8 @@ def _all_sizes(
                 time_ns = simulations.time_ns(kept.algorithm, size)
                 if kept.scales_to(size, time_ns):
                     is_new = False
-                    yield Measurement(compared.name, size, time_ns, made_for=kept.size)
+                    exact = simulations.exact(kept.algorithm, size, time_ns)
+                    yield _measurement(compared, size, time_ns, kept.size, exact)
                     continue
             algorithm = algorithm_at(size)
             # The same steps at another size are right as well.
@@ -156,15 +181,28 @@ def _all_sizes(
                 _check(algorithm)
             verified = algorithm
             time_ns = simulations.time_ns(algorithm, size)
+            exact = simulations.exact(algorithm, size, time_ns)
         except HubError as error:
             yield _failure(compared, size, error)
             continue
-        failure = "a rank never finishes" if time_ns is None else ""
-        yield Measurement(compared.name, size, time_ns, failure, None if compared.is_file else size)
+        yield _measurement(compared, size, time_ns, None if compared.is_file else size, exact)
         # What did not last for one size tells that latency counts: below it nothing scales.
         is_last = is_new or compared.is_file
         kept = None if is_last or time_ns is None else _Timed(algorithm, size, time_ns)
         is_new = True
+
+
+def _measurement(
+    compared: ComparedAlgorithm,
+    size: int,
+    time_ns: int | None,
+    made_for: int | None,
+    exact: ExactTime,
+) -> Measurement:
+    failure = "a rank never finishes" if time_ns is None else ""
+    return Measurement(
+        compared.name, size, time_ns, failure, made_for, exact.time_ps, exact.slack_ps
+    )
 
 
 def _maker(

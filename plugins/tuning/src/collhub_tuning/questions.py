@@ -52,6 +52,8 @@ class Measurement:
 
     `time_ns`: simulated, None where there is no algorithm; `failure` then says why, in one line.
     `made_for`: the size in bytes for which a synthesizer made it; None where it made none.
+    `time_ps`: the time by which ratios to bounds are computed, and `slack_ps`: what rounding may
+    have taken from it (`hub_core.exact_time`); None where no bound holds for the simulator.
     """
 
     algorithm: str
@@ -59,3 +61,5 @@ class Measurement:
     time_ns: int | None
     failure: str = ""
     made_for: int | None = None
+    time_ps: int | None = None
+    slack_ps: int = 0

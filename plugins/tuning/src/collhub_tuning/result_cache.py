@@ -16,9 +16,9 @@ from pathlib import Path
 
 from collhub_tuning.questions import ComparedAlgorithm, ComparisonQuestion, Measurement
 
-_SCHEMA = "collhub/compared-3"
+_SCHEMA = "collhub/compared-4"
 # Fields of a measurement without its algorithm: size, time, why there is none, made for which size.
-_Row = tuple[int, int | None, str, int | None]
+_Row = tuple[int, int | None, str, int | None, int | None, int]
 
 
 def cache_folder(environment: Mapping[str, str]) -> Path:
@@ -60,7 +60,10 @@ class ResultCache:
         """Keep what was measured, where the folder can be written."""
         if self._folder is None:
             return
-        rows = [(one.size, one.time_ns, one.failure, one.made_for) for one in measurements]
+        rows = [
+            (one.size, one.time_ns, one.failure, one.made_for, one.time_ps, one.slack_ps)
+            for one in measurements
+        ]
         self.defect = self.defect or _write(self._path(self._folder, compared, question), rows)
 
     def _path(
@@ -95,13 +98,18 @@ def _read(path: Path) -> list[_Row]:
     return rows
 
 
-def _row(size: object, time_ns: object, failure: object, made_for: object) -> _Row:
-    """Raises `ValueError` for what is none."""
-    if not (isinstance(size, int) and isinstance(failure, str)):
-        raise ValueError("no size, or no reason")
-    if not (isinstance(time_ns, int | None) and isinstance(made_for, int | None)):
-        raise ValueError("no time")
-    return size, time_ns, failure, made_for
+def _row(*values: object) -> _Row:
+    """The values of one row. Raises `ValueError` for values of other types."""
+    size, time_ns, failure, made_for, time_ps, slack_ps = values
+    if not (isinstance(size, int) and isinstance(failure, str) and isinstance(slack_ps, int)):
+        raise ValueError("a row has no size, no reason or no slack")
+    if not (
+        isinstance(time_ns, int | None)
+        and isinstance(made_for, int | None)
+        and isinstance(time_ps, int | None)
+    ):
+        raise ValueError("a row has a time that is no integer")
+    return size, time_ns, failure, made_for, time_ps, slack_ps
 
 
 def _write(path: Path, rows: Sequence[_Row]) -> str:

@@ -143,6 +143,8 @@ def _tune(context: CommandContext, asked: dict[str, Any], as_json: bool) -> int:
         context.print_table(report.HEADER, report.tuning_rows(outcome), report.RIGHT)
     for line in report.tuning_notes(outcome):
         context.say(line)
+    for one in outcome.tuned:
+        context.report(one.outcome.defects())
     if paths:
         page = Path(asked["out"]) / report.PAGE_FILE
         context.say(f"wrote {asked['out']}: {len(paths)} files; {page} says how they are loaded")

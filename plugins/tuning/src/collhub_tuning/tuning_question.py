@@ -43,6 +43,15 @@ class TunedCollective:
             times_ns[one.name] = tuple(found.get(size) for size in sizes)
         return MeasuredTimes(sizes, times_ns, self.tolerance)
 
+    def ratio(self, algorithm: str, size: int) -> float | None:
+        """Time by bound of an algorithm at a measured size; None where one of them is missing."""
+        found = (
+            self.outcome.ratio(one)
+            for one in self.outcome.measurements
+            if (one.algorithm, one.size) == (algorithm, size)
+        )
+        return next(found, None)
+
     @cached_property
     def windows(self) -> tuple[SelectedWindow, ...]:
         """The windows of all algorithms; none where nothing fits."""

@@ -145,8 +145,8 @@ def _row(tuned: TunedCollective, window: SelectedWindow) -> list[str]:
     """Time and ratio at the first and the last measured size of a window."""
     ends = dict.fromkeys((window.sizes[0], window.sizes[-1]))
     times = [tuned.times.time_ns(window.algorithm, size) or 0 for size in ends]
-    bounds = [tuned.outcome.bounds_ns[size] for size in ends]
-    ratios = [f"{ns / bound:.3f}" for ns, bound in zip(times, bounds, strict=True) if bound]
+    found = [tuned.ratio(window.algorithm, size) for size in ends]
+    ratios = [f"{ratio:.3f}" for ratio in found if ratio is not None]
     behind = 100 * (_worst(tuned, window) - 1)
     return [
         tuned.label,
@@ -177,8 +177,8 @@ def _collective_object(tuned: TunedCollective) -> dict[str, JsonValue]:
 def _window_object(tuned: TunedCollective, window: SelectedWindow) -> dict[str, JsonValue]:
     measured: list[JsonValue] = []
     for size in window.sizes:
-        time_ns, bound = tuned.times.time_ns(window.algorithm, size), tuned.outcome.bounds_ns[size]
-        ratio = time_ns / bound if time_ns is not None and bound else None
+        time_ns = tuned.times.time_ns(window.algorithm, size)
+        ratio = tuned.ratio(window.algorithm, size)
         slowdown = tuned.times.slowdowns([size])[window.algorithm]
         measured.append(
             {"size": size, "time_ns": time_ns, "ratio_to_bound": ratio, "slowdown": slowdown}

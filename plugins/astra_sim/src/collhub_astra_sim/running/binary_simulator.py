@@ -49,7 +49,9 @@ def simulate(request: SimulationRequest, options: AstraBinaryOptions) -> Simulat
     status, printed = _run_on(folder, binary, options.time_limit_s)
     _check(binary, status, printed, folder)
     finish = tuple(printed.finish_ns.get(npu) for npu in folder.placement.members)
-    return SimulationResult(finish, diagnostics=tuple(_findings(folder, printed)))
+    is_aware = folder_options.network == CONGESTION_AWARE
+    found = tuple(_findings(folder, printed))
+    return SimulationResult(finish, diagnostics=found, shares_links=is_aware)
 
 
 def _network_by_name(binary: str) -> str:

@@ -62,7 +62,14 @@ def simulate(request: SimulationRequest, options: AnalyticalOptions) -> Simulati
         switch_groups(algorithm, request.topology) if model.is_congestion_aware else None,
     )
     start, end = _step_times(nodes, times, len(algorithm.steps))
-    return SimulationResult(times.rank_finish_ns, start, end, times.link_loads, times.diagnostics)
+    return SimulationResult(
+        times.rank_finish_ns,
+        start,
+        end,
+        times.link_loads,
+        times.diagnostics,
+        shares_links=model.is_congestion_aware,
+    )
 
 
 def simulate_nodes(

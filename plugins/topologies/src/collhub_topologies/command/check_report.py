@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from hub_core import CommandContext, diagnostic_object
+from hub_core import CommandContext, ProvenBound, best_bounds, diagnostic_object
 from hub_core.model import (
     ROOTED,
     Collective,
@@ -14,24 +14,22 @@ from hub_core.model import (
     Severity,
     format_time,
 )
-from hub_core.network import Topology, lower_bound_ns
+from hub_core.network import Topology
 from hub_core.plugin_api import CheckRequest, Subject
-
-_NUMBERS = ("takes at least", "exactly")
 
 
 @dataclass(frozen=True, slots=True)
 class NetworkVerdict:
     """Findings of every check on a network, and bounds for a size.
 
-    `size`: bytes of the collectives, None where no size was stated. `bounds_ns`: the lower bound on
+    `size`: bytes of the collectives, None where no size was stated. `bounds`: the lower bound on
     the time of every collective, by its name; empty without a size and for unusable networks.
     """
 
     network: Topology
     findings: tuple[Diagnostic, ...]
     size: int | None
-    bounds_ns: dict[str, int]
+    bounds: dict[str, ProvenBound]
 
     @property
     def is_usable(self) -> bool:
@@ -50,7 +48,9 @@ class NetworkVerdict:
             "switches": network.num_nodes - network.num_npus,
             "num_links": network.num_links,
             "collective_bytes": self.size,
-            "bounds_ns": dict(self.bounds_ns),
+            "bounds_ns": {kind: bound.time_ns for kind, bound in self.bounds.items()},
+            "bounds_ps": {kind: bound.time_ps for kind, bound in self.bounds.items()},
+            "bound_methods": {kind: bound.method for kind, bound in self.bounds.items()},
             "diagnostics": [diagnostic_object(one) for one in self.findings],
         }
 
@@ -62,15 +62,17 @@ class NetworkVerdict:
             outcome = "every NPU reaches every other"
         counts = f"{network.num_npus} NPUs, {network.num_links} links"
         context.print_line(f"{network.name}: {counts}: {outcome}")
-        if self.bounds_ns:
+        if self.bounds:
             self._print_bounds(context)
         context.report(self.findings)
 
     def _print_bounds(self, context: CommandContext) -> None:
         rows = []
-        for kind, bound_ns in self.bounds_ns.items():
-            rows.append((kind, format_time(bound_ns), f"{bound_ns} ns"))
-        context.print_table(("collective", *_NUMBERS), rows, right=_NUMBERS)
+        for kind, bound in self.bounds.items():
+            exact = f"{bound.time_ps // 1000}.{bound.time_ps % 1000:03} ns"
+            rows.append((kind, format_time(bound.time_ns), exact, bound.method))
+        header = ("collective", "takes at least", "exactly", "by")
+        context.print_table(header, rows, right=header[1:3])
 
 
 def checked(context: CommandContext, network: Topology, size: int | None) -> NetworkVerdict:
@@ -81,7 +83,8 @@ def checked(context: CommandContext, network: Topology, size: int | None) -> Net
     # Between NPUs that do not reach one another, no time is long enough.
     if size is None or not verdict.is_usable:
         return verdict
-    return replace(verdict, bounds_ns=_bounds_ns(network, size))
+    with context.progress("computing lower bounds"):
+        return replace(verdict, bounds=_bounds(context, network, size))
 
 
 def _findings(context: CommandContext, network: Topology) -> list[Diagnostic]:
@@ -94,16 +97,19 @@ def _findings(context: CommandContext, network: Topology) -> list[Diagnostic]:
     return findings
 
 
-def _bounds_ns(network: Topology, size: int) -> dict[str, int]:
-    """The lower bound in nanoseconds of every collective that has one; roots are NPU 0."""
+def _bounds(context: CommandContext, network: Topology, size: int) -> dict[str, ProvenBound]:
+    """The best lower bound of every collective that has one; roots are NPU 0."""
     npus = network.num_npus
     found = {}
     for kind in CollectiveKind:
-        # What a custom collective must do stands in its contract, and there is none here.
+        # What a custom collective must do is in its contract, which a network does not have.
         if kind is CollectiveKind.CUSTOM:
             continue
         root = 0 if kind in ROOTED else None
         collective = Collective(kind, npus, npus, root=root)
-        bound = lower_bound_ns(collective, network, size)
-        found[str(kind)] = int(bound or 0)
+        (bound,) = best_bounds(
+            collective, network, (size,), registry=context.registry(), is_thorough=True
+        )
+        if bound is not None:
+            found[str(kind)] = bound
     return found

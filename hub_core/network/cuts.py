@@ -1,0 +1,218 @@
+"""Sets of nodes that few or slow links join to the rest: machines, racks, halves of a network.
+
+Every set gives a bound, so that the choice decides only how good the bounds are. Two forms keep the
+cost at a few passes over the links, however many sets there are: a *partition* (a label a node) and
+an *order* of the nodes, of which every beginning is a set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from collhub_columns import BoolArray, Float64Array, Int64Array
+
+from hub_core.network.topology import DimensionKind, Topology
+
+NO_BLOCK = -1
+# Distinct bandwidths at which a network is cut; more of them are taken evenly.
+_MAX_THRESHOLDS = 12
+# Nodes up to which eigenvectors are computed: cubic, 256 nodes take about 0.02 s.
+_MAX_SPECTRAL_NODES = 256
+_EIGENVECTORS = 3
+_SLOPE = 1e-3
+# Rounds in which switches join the set to which most of their neighbours belong.
+_MAX_ROUNDS = 64
+
+
+def partitions(topology: Topology) -> Iterator[Int64Array]:
+    """Labels 0, 1, ... of the nodes, int64[nodes], `NO_BLOCK` for switches between the blocks.
+
+    Every NPU is in a block. NPUs one by one; the groups of the topology; what links of more than
+    each bandwidth join; NPUs and switches of the lower levels; the NPUs of every first switch; and
+    the places along every dimension. With the switches near a block in it, and without.
+    """
+    npus = topology.num_npus
+    alone = np.full(topology.num_nodes, NO_BLOCK, np.int64)
+    alone[:npus] = np.arange(npus)
+    yield alone
+    for label in _node_labels(topology):
+        blocks = len(np.unique(label[:npus]))
+        if not 1 < blocks < npus:
+            continue
+        # Numbered from 0, and only blocks with an NPU.
+        used = np.unique(label[:npus])
+        place = np.full(int(label.max()) + 1, NO_BLOCK, np.int64)
+        place[used] = np.arange(len(used))
+        numbered = np.where(label >= 0, place[label], NO_BLOCK)
+        yield _with_switches(topology, numbered)
+        only_npus = numbered.copy()
+        only_npus[npus:] = NO_BLOCK
+        yield only_npus
+
+
+def orders(topology: Topology) -> Iterator[Int64Array]:
+    """Places of the nodes in an order, int64[nodes]; equal places are taken together.
+
+    Along lines and rings, by the distance from two NPUs far apart, and by the eigenvectors of the
+    least eigenvalues of the network's Laplacian (Fiedler 1973), which part a network where its
+    links are few and slow.
+    """
+    for label, kind in _coordinates(topology):
+        if kind in (DimensionKind.LINE, DimensionKind.RING):
+            yield label
+    yield from _distances(topology)
+    yield from _spectral_orders(topology)
+
+
+def leaving_rate(
+    begins: Int64Array, ends: Int64Array, rate: Float64Array, count: int
+) -> Float64Array:
+    """Bytes per second of the links that leave each of `count` blocks, float64[count].
+
+    `begins`, `ends`: int64[links], blocks of the ends of every link.
+    """
+    leaves = (begins >= 0) & (begins != ends)
+    return np.bincount(begins[leaves], rate[leaves], count).astype(np.float64)
+
+
+def beginnings_rate(
+    begins: Int64Array, ends: Int64Array, rate: Float64Array, count: int
+) -> Float64Array:
+    """Bytes per second of the links out of the nodes up to each place 0..count-2, float64.
+
+    `begins`, `ends`: int64[links], places of the ends of every link.
+    """
+    forward = begins < ends
+    # A link from place a to place b leaves the nodes up to a, ..., b - 1.
+    steps = np.bincount(begins[forward], rate[forward], count)
+    steps -= np.bincount(ends[forward], rate[forward], count)
+    # Sums of floats may err in the last digits; a set without links out of it has none.
+    return np.maximum(np.cumsum(steps)[: count - 1], 0.0)
+
+
+def _node_labels(topology: Topology) -> Iterator[Int64Array]:
+    """Labels by the rules of `partitions`, not numbered in sequence."""
+    if topology.groups:
+        label = np.arange(topology.num_nodes) + len(topology.groups)
+        label[topology.num_npus :] = NO_BLOCK
+        for number, members in enumerate(topology.groups.values()):
+            label[list(members)] = number
+        yield label
+    rates = np.unique(topology.bandwidth_bytes_per_s)
+    # The slowest links first: with those of every speed, all is one component.
+    chosen = np.unique(np.linspace(0, len(rates) - 1, _MAX_THRESHOLDS).astype(np.int64))
+    for rate in rates[chosen].tolist():
+        yield _components(topology, topology.bandwidth_bytes_per_s > rate)
+    if topology.num_nodes > topology.num_npus:
+        level = _levels(topology)
+        # Level 0 are the NPUs; the last level holds together all that there is.
+        for top in range(int(level.max())):
+            low = level <= top
+            yield _components(topology, low[topology.source] & low[topology.destination])
+        yield _first_switches(topology)
+    for label, _ in _coordinates(topology):
+        yield label
+
+
+def _components(topology: Topology, mask: BoolArray) -> Int64Array:
+    """The least node that links of `mask`, either way, join to each node: int64[nodes]."""
+    label = np.arange(topology.num_nodes)
+    ends = np.concatenate([topology.source[mask], topology.destination[mask]])
+    others = np.concatenate([topology.destination[mask], topology.source[mask]])
+    while True:
+        least = label.copy()
+        np.minimum.at(least, ends, label[others])
+        # To the label's own label: the number of rounds is the logarithm of the diameter.
+        least = least[least]
+        if np.array_equal(least, label):
+            return label
+        label = least
+
+
+def _levels(topology: Topology) -> Int64Array:
+    """Links from each node to the nearest NPU, int64[nodes]; what reaches none has 0."""
+    is_npu = np.arange(topology.num_nodes) < topology.num_npus
+    hops = topology.arcs(backwards=True).lengths_from(is_npu, np.ones(topology.num_links))
+    return np.where(np.isfinite(hops), hops, 0).astype(np.int64)
+
+
+def _first_switches(topology: Topology) -> Int64Array:
+    """For each NPU the switch of its first link, for a switch itself; without one, the NPU."""
+    label = np.arange(topology.num_nodes)
+    joins = (topology.source < topology.num_npus) & (topology.destination >= topology.num_npus)
+    npus, first = np.unique(topology.source[joins], return_index=True)
+    label[npus] = topology.destination[joins][first]
+    return label
+
+
+def _coordinates(topology: Topology) -> Iterator[tuple[Int64Array, DimensionKind]]:
+    """Place of every NPU along each dimension, `NO_BLOCK` for switches, and the kind."""
+    if len(topology.dimensions) == 1 and topology.dimensions[0].kind not in (
+        DimensionKind.LINE,
+        DimensionKind.RING,
+    ):
+        return
+    stride = 1
+    for dimension in topology.dimensions:
+        label = np.full(topology.num_nodes, NO_BLOCK, np.int64)
+        label[: topology.num_npus] = np.arange(topology.num_npus) // stride % dimension.size
+        stride *= dimension.size
+        yield label, dimension.kind
+
+
+def _with_switches(topology: Topology, label: Int64Array) -> Int64Array:
+    """The labels with each free switch in the block that has most of its bandwidth, if one has."""
+    npus, count = topology.num_npus, int(label.max()) + 1
+    extended = label.copy()
+    free = np.flatnonzero(extended[npus:] < 0) + npus
+    for _ in range(_MAX_ROUNDS):
+        joins = (extended[topology.source] >= 0) & (topology.destination >= npus)
+        joins &= extended[topology.destination] < 0
+        if not len(free) or not joins.any():
+            break
+        key = topology.destination[joins] * count + extended[topology.source[joins]]
+        pairs, place = np.unique(key, return_inverse=True)
+        held = np.bincount(place.ravel(), topology.bandwidth_bytes_per_s[joins])
+        total = np.bincount(topology.destination, topology.bandwidth_bytes_per_s, len(label))
+        switch = pairs // count
+        # Half: then as much of it leaves the block as enters it.
+        near = 2 * held >= total[switch]
+        # A switch halfway between two blocks stays between them.
+        near &= np.bincount(switch[near], minlength=len(label))[switch] == 1
+        if not near.any():
+            break
+        extended[switch[near]] = pairs[near] % count
+        free = np.flatnonzero(extended[npus:] < 0) + npus
+    return extended
+
+
+def _distances(topology: Topology) -> Iterator[Int64Array]:
+    """Links from two NPUs far apart to every node, int64[nodes]."""
+    nodes, ones = np.arange(topology.num_nodes), np.ones(topology.num_links)
+    start = 0
+    for _ in range(2):
+        far = topology.arcs().lengths_from(nodes == start, ones)
+        links: Int64Array = np.where(np.isfinite(far), far, topology.num_nodes).astype(np.int64)
+        yield links
+        start = int(np.argmax(links[: topology.num_npus]))
+
+
+def _spectral_orders(topology: Topology) -> Iterator[Int64Array]:
+    """Orders by the eigenvectors of the least eigenvalues but the first."""
+    nodes = topology.num_nodes
+    if not 3 <= nodes <= _MAX_SPECTRAL_NODES:
+        return
+    weight = np.zeros((nodes, nodes))
+    np.add.at(weight, (topology.source, topology.destination), topology.bandwidth_bytes_per_s)
+    weight = weight + weight.T
+    weight /= max(float(weight.max()), 1.0)
+    # A slight slope makes the eigenvalues of symmetric networks distinct: eigenvectors of equal
+    # ones depend on the version of LAPACK.
+    slope = _SLOPE * np.arange(nodes) / nodes
+    _, vectors = np.linalg.eigh(np.diag(weight.sum(axis=1) + slope) - weight)
+    for column in range(1, min(1 + _EIGENVECTORS, nodes)):
+        # Rounded, so that nodes which are equal up to the last digits stay in their order.
+        value = np.round(vectors[:, column], 9)
+        place: Int64Array = np.argsort(np.argsort(value, kind="stable"), kind="stable")
+        yield place
