@@ -22,14 +22,20 @@ def first_of_kinds(selection: Selection) -> tuple[list[SelectedCollective], list
 
 
 def own_windows(
-    selected: SelectedCollective, own: Mapping[str, object], library: str
+    selected: SelectedCollective,
+    own: Mapping[str, object],
+    library: str,
+    otherwise: str = "it chooses itself",
 ) -> tuple[Sequence[SelectedWindow], list[Loss]]:
-    """Windows of the algorithms named in `own`; none, and one loss, where none of them fits."""
+    """Windows of the algorithms named in `own`; none, and one loss, where none of them fits.
+
+    `otherwise`: how calls without a window are served.
+    """
     windows = selected.windows(own) if own else ()
     if windows:
         return windows, list(_losses(selected, windows, own, library))
     kind = str(selected.collective.kind)
-    reason = f"no algorithm of {library} was compared and fits; it chooses itself"
+    reason = f"no algorithm of {library} was compared and fits; {otherwise}"
     return (), [Loss("collective", kind, reason)]
 
 

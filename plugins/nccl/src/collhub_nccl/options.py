@@ -117,8 +117,8 @@ class TunerOptions:
     channels: int = option(
         OptionType.INT,
         16,
-        "channels of every line; no line may leave them open, which would mean one",
-        minimum=1,
+        "channels of the tuned collectives; 0 leaves the number to NCCL, by size",
+        minimum=0,
         maximum=64,
     )
     ll_below: int = option(

@@ -3,54 +3,147 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from collhub_nccl.tuner.tuner_names import (
     ALGORITHMS,
+    ALLOWED,
     ANY,
     COLLECTIVES,
     FILE,
     LARGEST,
     LONGEST_LINE,
+    OWN_CHANNELS,
     PROTOCOLS,
+    WITH_LL,
 )
-from hub_core.model import Diagnostic, Location
+from hub_core.model import CollectiveKind, Diagnostic, Location, Severity, format_bytes
 from hub_core.plugin_api import ServedCalls, Source, SourcePart
 
 _FIELDS = "collective,minBytes,maxBytes,algorithm,protocol,channels,nNodes,nRanks"
+_CURE = "write lines for all sizes with -1,-1 for nNodes,nRanks, as collhub tune does"
+
+# Sizes in bytes, both ends included.
+_Sizes = tuple[int, int]
+# nNodes and nRanks as written, -1 for any.
+_Communicator = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    """A line that the tuner takes as it is meant."""
+
+    kind: CollectiveKind
+    sizes: _Sizes
+    by: str
+    communicator: _Communicator
+
+    def fits(self, communicator: _Communicator) -> bool:
+        """Whether the rule holds for a communicator; -1 in it needs a rule for any number."""
+        pairs = zip(self.communicator, communicator, strict=True)
+        return all(own in (ANY, other) for own, other in pairs)
 
 
 def read(source: Source) -> Sequence[ServedCalls]:
-    """A row a line; lines that the tuner skips or misreads are errors, and serve nothing."""
+    """What the first matching lines serve in the communicator of the first line that names one.
+
+    Lines that the tuner skips or misreads are errors, and serve nothing. Sizes for which no line
+    matches run on one channel: an error in that communicator, a warning in others.
+    """
     found: list[ServedCalls] = []
     for part in source.parts:
-        if part.name == FILE:
-            found += _served(part, source)
-        else:
+        if part.name != FILE:
             place = Location(part.name)
             source.report(Diagnostic("unknown-file", "no file of this format", location=place))
+            continue
+        rules = list(_rules(part, source))
+        stated = (rule.communicator for rule in rules if ANY not in rule.communicator)
+        communicator = next(stated, (ANY, ANY))
+        found += _served(rules, communicator)
+        _report_single_channels(rules, communicator, part.name, source)
     return found
 
 
-def _served(part: SourcePart, source: Source) -> Iterator[ServedCalls]:
+def _rules(part: SourcePart, source: Source) -> Iterator[_Rule]:
     for number, line in enumerate(part.load().decode("latin-1").splitlines(), 1):
         if not line.strip() or line.startswith("#"):
             continue
         fields = [field.strip() for field in line.split(",")]
+        place = Location(part.name, number)
         defect = _defect(line, fields)
         if defect:
-            place = Location(part.name, number)
             source.report(Diagnostic("not-a-rule", defect, location=place, cure=_FIELDS))
             continue
-        last = int(fields[2])
-        by = " ".join((*fields[3:5], fields[5], "channels"))
-        yield ServedCalls(
+        if any(field != ANY for field in fields[8:10]):
+            message = "the line holds for some numPipeOps or regBuff only, and is not counted"
+            source.report(Diagnostic("conditional-rule", message, Severity.NOTE, place))
+            continue
+        channels = "NCCL's" if fields[5] == OWN_CHANNELS else fields[5]
+        yield _Rule(
             COLLECTIVES[fields[0]],
-            in_place=True,
-            out_of_place=True,
-            min_bytes=int(fields[1]),
-            max_bytes=None if last == LARGEST else last,
-            by=by,
+            (int(fields[1]), min(int(fields[2]), LARGEST)),
+            " ".join((*fields[3:5], channels, "channels")),
+            (fields[6], fields[7]),
         )
+
+
+def _served(rules: Sequence[_Rule], communicator: _Communicator) -> Iterator[ServedCalls]:
+    """The sizes that each rule serves because no earlier one matches."""
+    free = {kind: [(0, LARGEST)] for kind in COLLECTIVES.values()}
+    for rule in rules:
+        if not rule.fits(communicator):
+            continue
+        for first, last in _common(free[rule.kind], rule.sizes):
+            yield ServedCalls(
+                rule.kind,
+                in_place=True,
+                out_of_place=True,
+                min_bytes=first,
+                max_bytes=None if last == LARGEST else last,
+                by=rule.by,
+            )
+        free[rule.kind] = _without(free[rule.kind], rule.sizes)
+
+
+def _report_single_channels(
+    rules: Sequence[_Rule], communicator: _Communicator, file: str, source: Source
+) -> None:
+    """Report sizes for which no line matches, so that the tuner leaves one channel."""
+    # The communicator of the tuned lines, then any other one.
+    for searched in dict.fromkeys((communicator, (ANY, ANY))):
+        lost = []
+        for kind in COLLECTIVES.values():
+            free = [(0, LARGEST)]
+            for rule in rules:
+                if rule.kind is kind and rule.fits(searched):
+                    free = _without(free, rule.sizes)
+            lost += [f"{kind} {_sizes_text(sizes)}" for sizes in free]
+        if not lost:
+            continue
+        is_own = searched == communicator
+        where = "" if is_own else ", in communicators of other numbers of nodes and ranks"
+        message = f"one channel: no line matches {', '.join(lost)}{where}"
+        severity = Severity.ERROR if is_own else Severity.WARNING
+        source.report(Diagnostic("one-channel", message, severity, Location(file), _CURE))
+
+
+def _common(free: Sequence[_Sizes], sizes: _Sizes) -> list[_Sizes]:
+    """The parts of ascending stretches within `sizes`."""
+    cut = [(max(first, sizes[0]), min(last, sizes[1])) for first, last in free]
+    return [(first, last) for first, last in cut if first <= last]
+
+
+def _without(free: Sequence[_Sizes], sizes: _Sizes) -> list[_Sizes]:
+    """The parts of ascending stretches outside `sizes`."""
+    before, after = (0, sizes[0] - 1), (sizes[1] + 1, LARGEST)
+    return [part for row in free for part in (*_common([row], before), *_common([row], after))]
+
+
+def _sizes_text(sizes: _Sizes) -> str:
+    first, last = sizes
+    if last == LARGEST:
+        return f"from {format_bytes(first)}" if first else "of all sizes"
+    return f"{format_bytes(first)} to {format_bytes(last)}"
 
 
 def _defect(line: str, fields: Sequence[str]) -> str:
@@ -63,10 +156,23 @@ def _defect(line: str, fields: Sequence[str]) -> str:
         if fields[field] not in known:
             # It falls back to allreduce, ring and simple without a word.
             return f"{fields[field]!r:.40} is not one of {', '.join(known)}"
-    if not all(field.isdecimal() for field in (*fields[1:3], fields[5])) or int(fields[5]) < 1:
-        return "sizes and channels are not all whole numbers, with at least one channel"
+    if fields[5] == ANY:
+        return "channels -1 leaves one channel; 0 keeps NCCL's own number"
+    if not all(field.isdecimal() for field in (*fields[1:3], fields[5])):
+        return "sizes and channels are not all whole numbers"
     if int(fields[1]) > int(fields[2]):
         return f"no size is at least {fields[1]} and at most {fields[2]}"
     if not all(field == ANY or field.isdecimal() for field in fields[6:8]):
         return "nodes and ranks are not whole numbers, or -1 for any"
+    return _not_allowed(fields[0], fields[3], fields[4])
+
+
+def _not_allowed(collective: str, algorithm: str, protocol: str) -> str:
+    """Why NCCL skips a line that is well formed; empty if it does not."""
+    allowed = ALLOWED[COLLECTIVES[collective]]
+    if algorithm not in allowed:
+        names = ", ".join(name for name in ALGORITHMS if name in allowed)
+        return f"NCCL skips the line: {collective} has {names}, not {algorithm}"
+    if protocol != "simple" and algorithm not in WITH_LL:
+        return f"NCCL skips the line: {algorithm} has the protocol simple only"
     return ""

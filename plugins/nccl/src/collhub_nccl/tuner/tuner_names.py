@@ -24,6 +24,18 @@ COLLECTIVES: Mapping[str, CollectiveKind] = {
 }
 ALGORITHMS = ("tree", "ring", "collnet_direct", "collnet_chain", "nvls", "nvls_tree", "pat")
 PROTOCOLS = ("ll", "ll128", "simple")
+# The tuner starts from one channel, which -1 keeps and 0 replaces by NCCL's own number.
+OWN_CHANNELS = "0"
+# NCCL skips a line with another algorithm, and with ll or ll128 for an algorithm other than these.
+_GATHERING = frozenset({"ring", "nvls", "collnet_direct", "pat"})
+ALLOWED: Mapping[CollectiveKind, frozenset[str]] = {
+    CollectiveKind.ALL_REDUCE: frozenset(ALGORITHMS) - {"pat"},
+    CollectiveKind.ALL_GATHER: _GATHERING,
+    CollectiveKind.REDUCE_SCATTER: _GATHERING,
+    CollectiveKind.BROADCAST: frozenset({"ring"}),
+    CollectiveKind.REDUCE: frozenset({"ring"}),
+}
+WITH_LL = frozenset({"tree", "ring"})
 
 # NCCL runs one ring on every channel, so that several rings are its ring as well.
 _RINGS = {"ring": "ring", "rings": "ring"}

@@ -2,9 +2,11 @@
 
     collective,minBytes,maxBytes,algorithm,protocol,channels,nNodes,nRanks
 
-The first line that matches wins, both ends included. Where none matches, the tuner leaves a single
-channel: every size of a collective is covered, and the channels are always stated. NCCL counts the
-bytes of the full buffer of all its collectives, as the hub does.
+The first line that matches wins, both ends included. If none matches, the tuner leaves a single
+channel (`plugins/tuner/example/plugin.c` of NCCL 2.27 to 2.30 sets it before it looks for a line,
+and `src/enqueue.cc` applies every number but 0). So lines for all collectives, sizes and
+communicators follow the tuned ones. NCCL counts the bytes of the full buffer of all its
+collectives, as the hub does.
 """
 
 from __future__ import annotations
@@ -14,8 +16,15 @@ from collections.abc import Iterator, Mapping
 from collhub_selections import first_of_kinds, own_windows
 
 from collhub_nccl.options import TunerOptions
-from collhub_nccl.tuner.tuner_names import COLLECTIVES, FILE, LARGEST, own_algorithms
-from hub_core.model import Loss
+from collhub_nccl.tuner.tuner_names import (
+    ANY,
+    COLLECTIVES,
+    FILE,
+    LARGEST,
+    OWN_CHANNELS,
+    own_algorithms,
+)
+from hub_core.model import CollectiveKind, Loss
 from hub_core.plugin_api import (
     Artifact,
     SelectedWindow,
@@ -24,6 +33,9 @@ from hub_core.plugin_api import (
 )
 
 _NAME_OF = {kind: name for name, kind in COLLECTIVES.items()}
+# Sizes in bytes from which NVLS is faster than rings within a node (H100, NCCL 2.19 on), and rings
+# are faster than trees between nodes, by the cost model of NCCL.
+_NVLS_FROM, _RINGS_FROM = 2 << 20, 4 << 20
 
 
 def write(selection: Selection, options: TunerOptions) -> WriteResult:
@@ -33,6 +45,7 @@ def write(selection: Selection, options: TunerOptions) -> WriteResult:
     lines = [f"# collhub tune: {selection.topology}, {place}"[:200]]
     ranks = (selection.num_nodes, selection.num_ranks)
     once, losses = first_of_kinds(selection)
+    tuned = set()
     for selected in once:
         kind = selected.collective.kind
         if kind not in _NAME_OF:
@@ -40,16 +53,32 @@ def write(selection: Selection, options: TunerOptions) -> WriteResult:
             losses.append(Loss("collective", str(kind), reason))
             continue
         own = own_algorithms(kind, selection.num_ranks, selection.num_nodes)
-        windows, lost = own_windows(selected, own, "NCCL")
+        windows, lost = own_windows(selected, own, "NCCL", "the lines for other calls hold")
         losses += lost
         for window in windows:
+            tuned.add(kind)
             lines += _lines(_NAME_OF[kind], window, own, options, ranks)
+    lines.append("# All other calls, which the tuner would leave a single channel.")
+    lines += _default_lines(options.ll_below)
     content = "\n".join([*lines, ""]).encode("ascii", "replace")
-    notes = [
-        f"set NCCL_TUNER_PLUGIN to NCCL's example tuner, and NCCL_TUNER_CONFIG_FILE to {FILE}",
-        f"all lines state {options.channels} channels, which no simulation tells (-O channels=)",
-    ]
-    return WriteResult([Artifact(FILE, content)], losses, (), notes)
+    return WriteResult([Artifact(FILE, content)], losses, (), list(_notes(tuned, place, options)))
+
+
+def _notes(tuned: set[CollectiveKind], place: str, options: TunerOptions) -> Iterator[str]:
+    """How NCCL loads the file, and what it gets besides the tuned windows."""
+    yield f"set NCCL_TUNER_PLUGIN to NCCL's example tuner, and NCCL_TUNER_CONFIG_FILE to {FILE}"
+    if options.channels:
+        yield (
+            f"tuned lines state {options.channels} channels, which no simulation tells "
+            "(-O channels=, 0 for NCCL's own number)"
+        )
+    untuned = ", ".join(str(kind) for kind in COLLECTIVES.values() if kind not in tuned)
+    calls = f"{untuned}, and all calls" if untuned else "calls"
+    yield (
+        f"{calls} of communicators other than {place} were not tuned: without a line the tuner "
+        "leaves them one channel, so lines at the end keep NCCL's own number of channels "
+        "(0) and name the algorithm that NCCL's cost model mostly chooses"
+    )
 
 
 def _lines(
@@ -70,5 +99,32 @@ def _lines(
     )
     for first, last, protocol in parts:
         if first <= last:
-            fields = (name, first, last, algorithm, protocol, options.channels, *ranks)
-            yield ",".join(map(str, fields))
+            yield _line(name, first, last, algorithm, protocol, options.channels, *ranks)
+
+
+def _default_lines(ll_below: int) -> Iterator[str]:
+    """Lines for every size of all collectives and communicators, with NCCL's channels.
+
+    A line must name an algorithm, so these follow the cost model of NCCL: rings, but on several
+    nodes trees for the smaller all-reduces, and NVLS for the larger ones of one node. NCCL skips a
+    line that it does not allow, such as NVLS on machines without it, and takes the next one.
+    """
+    reduce = _NAME_OF[CollectiveKind.ALL_REDUCE]
+    nvls_from, rings_from = max(_NVLS_FROM, ll_below), max(_RINGS_FROM, ll_below)
+    yield _line(reduce, nvls_from, LARGEST, "nvls", "simple", OWN_CHANNELS, 1, ANY)
+    if ll_below:
+        yield _line(reduce, 0, ll_below - 1, "ring", "ll", OWN_CHANNELS, 1, ANY)
+    yield _line(reduce, ll_below, LARGEST, "ring", "simple", OWN_CHANNELS, 1, ANY)
+    if ll_below:
+        yield _line(reduce, 0, ll_below - 1, "tree", "ll", OWN_CHANNELS, ANY, ANY)
+    if ll_below < rings_from:
+        yield _line(reduce, ll_below, rings_from - 1, "tree", "simple", OWN_CHANNELS, ANY, ANY)
+    for name in COLLECTIVES:
+        first = rings_from if name == reduce else 0
+        if first < ll_below:
+            yield _line(name, first, ll_below - 1, "ring", "ll", OWN_CHANNELS, ANY, ANY)
+        yield _line(name, max(first, ll_below), LARGEST, "ring", "simple", OWN_CHANNELS, ANY, ANY)
+
+
+def _line(*fields: object) -> str:
+    return ",".join(map(str, fields))
