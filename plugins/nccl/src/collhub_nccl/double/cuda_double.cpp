@@ -185,6 +185,16 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
   return !event->marker || event->marker->is_reached() ? cudaSuccess : cudaErrorNotReady;
 }
 
+cudaError_t cudaMalloc(void** memory, std::size_t bytes) {
+  *memory = std::malloc(bytes ? bytes : 1);
+  return *memory ? cudaSuccess : cudaErrorMemoryAllocation;
+}
+
+cudaError_t cudaFree(void* memory) {
+  std::free(memory);
+  return cudaSuccess;
+}
+
 cudaError_t cudaMemcpyAsync(void* target, const void* source, std::size_t bytes, cudaMemcpyKind,
                             cudaStream_t stream) {
   return cudaDoubleLaunch(stream, [=] {

@@ -82,9 +82,9 @@ class Exchange {
 
   // The first open operation of every peer and direction goes on as far as it can.
   ncclResult_t move(World::Lock& lock, bool& has_moved) {
-    std::vector<bool> is_blocked(2 * world_.ranks());
+    std::vector<bool> is_blocked(2 * static_cast<std::size_t>(world_.ranks()));
     for (Operation& operation : operations_) {
-      const int way = 2 * operation.peer + operation.is_send;
+      const std::size_t way = 2 * static_cast<std::size_t>(operation.peer) + operation.is_send;
       if (operation.is_done || is_blocked[way]) continue;
       ncclResult_t result = ncclSuccess;
       has_moved |= operation.is_send ? send(operation) : receive(operation, lock, result);

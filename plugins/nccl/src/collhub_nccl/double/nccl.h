@@ -7,6 +7,11 @@
 #include <climits>
 #include <cstddef>
 
+// Tests build for earlier versions too.
+#ifndef NCCL_VERSION_CODE
+#define NCCL_VERSION_CODE 23007
+#endif
+#define NCCL_VERSION(X, Y, Z) ((X) * 10000 + (Y) * 100 + (Z))
 #define NCCL_UNIQUE_ID_BYTES 128
 #define NCCL_CONFIG_UNDEF_INT INT_MIN
 #define NCCL_CONFIG_INITIALIZER \

@@ -36,6 +36,8 @@ thread_local std::string last_error;
 thread_local std::map<std::string, int> calls_made;
 thread_local std::map<std::string, std::pair<int, ncclResult_t>> failures_wanted;
 
+std::size_t index(int rank) { return static_cast<std::size_t>(rank); }
+
 ncclResult_t fail(ncclResult_t result, const std::string& message) {
   last_error = message;
   return result;
@@ -177,10 +179,10 @@ struct Share {
 template <class Compute>
 ncclResult_t gather_and_compute(ncclComm* communicator, const Share& share, Compute compute) {
   const int ranks = communicator->world->ranks(), own = communicator->rank;
-  Inputs inputs(ranks, std::vector<char>(share.source_bytes));
+  Inputs inputs(index(ranks), std::vector<char>(share.source_bytes));
   const auto gives = [&](int rank) { return share.root < 0 || rank == share.root; };
   if (gives(own) && share.source_bytes)
-    std::memcpy(inputs[own].data(), share.source, share.source_bytes);
+    std::memcpy(inputs[index(own)].data(), share.source, share.source_bytes);
   std::vector<Operation> operations;
   const auto add = [&](bool is_send, int peer, std::vector<char>& memory) {
     operations.push_back(
@@ -188,8 +190,8 @@ ncclResult_t gather_and_compute(ncclComm* communicator, const Share& share, Comp
   };
   for (int peer = 0; peer < ranks; ++peer) {
     if (peer == own) continue;
-    if (gives(own)) add(true, peer, inputs[own]);
-    if (gives(peer)) add(false, peer, inputs[peer]);
+    if (gives(own)) add(true, peer, inputs[index(own)]);
+    if (gives(peer)) add(false, peer, inputs[index(peer)]);
   }
   if (const auto result = exchange(communicator, operations); result != ncclSuccess) return result;
   // Into memory of its own first: the target may be a part of the source.
@@ -220,7 +222,7 @@ template <class T, class Op>
 void reduce_as(const Inputs& inputs, Range range, T* result) {
   const int ranks = static_cast<int>(inputs.size());
   const auto at = [&](int rank, std::size_t i) {
-    return reinterpret_cast<const T*>(inputs[rank].data())[range.first + i];
+    return reinterpret_cast<const T*>(inputs[index(rank)].data())[range.first + i];
   };
   for (std::size_t i = 0; i < range.count; ++i) {
     T total = at(0, i);
@@ -257,7 +259,7 @@ void reduce_range(const Inputs& inputs, Range range, ncclDataType_t type, void* 
 extern "C" {
 
 ncclResult_t ncclGetVersion(int* version) {
-  *version = 0;
+  *version = 0;  // no version of NCCL
   return ncclSuccess;
 }
 
@@ -349,7 +351,8 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t communicator, ncclResult_t* state)
   if (communicator->running.valid()) {
     if (communicator->running.wait_for(std::chrono::seconds(0)) != std::future_status::ready)
       return ncclSuccess;
-    communicator->running.get();
+    // Its result is the state of the communicator.
+    static_cast<void>(communicator->running.get());
   }
   const std::lock_guard<std::mutex> lock(communicator->mutex);
   *state = communicator->state;
@@ -452,8 +455,8 @@ ncclResult_t ncclReduceScatter(const void* source, void* target, std::size_t tar
                                ncclDataType_t type, ncclRedOp_t op, ncclComm_t communicator,
                                cudaStream_t stream) {
   const std::size_t bytes = target_count * bytes_of(type);
-  const std::size_t first = communicator->rank * target_count;
-  const Share share{source, bytes * communicator->world->ranks(), target, bytes};
+  const std::size_t first = index(communicator->rank) * target_count;
+  const Share share{source, bytes * index(communicator->world->ranks()), target, bytes};
   return collective("ncclReduceScatter", communicator, stream, share,
                     [=](const Inputs& inputs, void* result) {
                       reduce_range(inputs, {first, target_count, op}, type, result);
@@ -463,7 +466,7 @@ ncclResult_t ncclReduceScatter(const void* source, void* target, std::size_t tar
 ncclResult_t ncclAllGather(const void* source, void* target, std::size_t source_count,
                            ncclDataType_t type, ncclComm_t communicator, cudaStream_t stream) {
   const std::size_t bytes = source_count * bytes_of(type);
-  const Share share{source, bytes, target, bytes * communicator->world->ranks()};
+  const Share share{source, bytes, target, bytes * index(communicator->world->ranks())};
   return collective("ncclAllGather", communicator, stream, share,
                     [](const Inputs& inputs, char* result) {
                       for (const auto& input : inputs)
@@ -476,7 +479,7 @@ ncclResult_t ncclBroadcast(const void* source, void* target, std::size_t count, 
   const std::size_t bytes = count * bytes_of(type);
   return collective("ncclBroadcast", communicator, stream, {source, bytes, target, bytes, root},
                     [root](const Inputs& inputs, char* result) {
-                      std::copy(inputs[root].begin(), inputs[root].end(), result);
+                      std::copy(inputs[index(root)].begin(), inputs[index(root)].end(), result);
                     });
 }
 

@@ -73,7 +73,7 @@ class World {
     // The first one fills it while the others wait for the lock.
     flock(file, LOCK_EX);
     const std::size_t header = page_rounded(sizeof(SharedState));
-    size_ = header + sizeof(Slot) * ranks * ranks;
+    size_ = header + sizeof(Slot) * static_cast<std::size_t>(ranks) * static_cast<std::size_t>(ranks);
     const bool is_first = lseek(file, 0, SEEK_END) == 0;
     if (is_first && ftruncate(file, static_cast<off_t>(size_))) throw std::runtime_error(path_);
     void* memory = mmap(nullptr, size_, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);

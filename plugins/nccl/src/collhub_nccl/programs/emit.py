@@ -41,6 +41,7 @@ _RUNTIME = (
     "lanes.hpp",
     "library.cu",
     "main.cu",
+    "memory.hpp",
     "places.hpp",
     "plan.hpp",
     "run_nccl4py.py",

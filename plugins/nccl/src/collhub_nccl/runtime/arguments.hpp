@@ -84,7 +84,7 @@ inline Arguments parse(int count, char** texts) {
 
 // Elements of a block, so that the full buffer has the wanted bytes, rounded down to whole blocks.
 inline std::size_t block_elements(const Arguments& arguments, std::size_t element_bytes) {
-  const std::uint64_t step = kSchedule.blocks * element_bytes;
+  const std::uint64_t step = as_size(kSchedule.blocks) * element_bytes;
   if (!arguments.bytes) return ((1u << 20) + step - 1) / step;
   const std::uint64_t block = std::max<std::uint64_t>(arguments.bytes / step, 1);
   if (block * step != arguments.bytes)

@@ -181,7 +181,7 @@ class Binding {
       check(launch_batch<T, Op>(placed<T>(batch, places, block), stream), "reduction");
   }
 
-  const Lane& lane_of(const Stage& stage) const { return *lanes_[stage.lane - 1]; }
+  const Lane& lane_of(const Stage& stage) const { return *lanes_[as_size(stage.lane - 1)]; }
 
   // All messages of a stage are one group: only then no order of them can block.
   template <class T>
@@ -189,7 +189,7 @@ class Binding {
                        ncclDataType_t type, ncclComm_t communicator, cudaStream_t stream) {
     Group group;
     for (const Record* record = stage.first_message; record != stage.last_message; ++record) {
-      const std::size_t count = record->count * block;
+      const std::size_t count = as_size(record->count) * block;
       const bool is_send = record->kind == kSend;
       const int buffer = is_send ? record->source_buffer : record->target_buffer;
       const auto offset = is_send ? record->source_offset : record->target_offset;
@@ -209,7 +209,7 @@ class Binding {
       DeviceJob<T>& own = found.jobs[found.size++];
       own.target = element<T>(places, job.target.buffer, job.target.offset, block);
       own.reads_target = job.reads_target;
-      own.count = job.target.count * block;
+      own.count = as_size(job.target.count) * block;
       own.source_count = 0;
       for (const Region& source : job.sources)
         own.sources[own.source_count++] = element<T>(places, source.buffer, source.offset, block);
@@ -220,13 +220,13 @@ class Binding {
 
   template <class T>
   static T* element(const Places& places, int buffer, std::int64_t offset, std::size_t block) {
-    return reinterpret_cast<T*>(places.buffer(buffer)) + offset * block;
+    return reinterpret_cast<T*>(places.buffer(buffer)) + as_size(offset) * block;
   }
 
   template <class T>
   void divide(const Places& places, std::size_t block, cudaStream_t stream) const {
     T* output = element<T>(places, kOutput, 0, block);
-    const std::size_t count = schedule_.memory[rank_].size[kOutput] * block;
+    const std::size_t count = as_size(schedule_.memory[rank_].size[kOutput]) * block;
     if (places.has_result())
       check(launch_divide<T>(output, count, schedule_.ranks, stream), "division");
   }

@@ -21,13 +21,13 @@ struct Call {
 };
 
 inline std::size_t bytes_of(ncclDataType_t type) {
-  switch (type) {
+  switch (static_cast<int>(type)) {
     case ncclInt8:
     case ncclUint8:
-    case ncclFloat8e4m3:
-    case ncclFloat8e5m2: return 1;
+    case kFloat8e4m3:
+    case kFloat8e5m2: return 1;
     case ncclFloat16:
-    case ncclBfloat16: return 2;
+    case kBfloat16: return 2;
     case ncclInt32:
     case ncclUint32:
     case ncclFloat32: return 4;
@@ -42,9 +42,9 @@ inline std::size_t bytes_of(ncclDataType_t type) {
 // Calls work<T>(): a generic lambda takes a value of the type, which it does not read.
 template <class Work>
 void with_type(ncclDataType_t type, const Work& work) {
-  switch (type) {
+  switch (static_cast<int>(type)) {
     case ncclFloat16: return work(Float16{});
-    case ncclBfloat16: return work(Bfloat16{});
+    case kBfloat16: return work(Bfloat16{});
     case ncclFloat32: return work(float{});
     case ncclFloat64: return work(double{});
     case ncclInt32: return work(std::int32_t{});
@@ -65,9 +65,9 @@ void with_op(ncclRedOp_t op, const Work& work) {
 // Whether the kernels reduce such elements; operators of users, and the types of eight bits and
 // without sign, are left to NCCL.
 inline bool is_reducible(ncclDataType_t type, ncclRedOp_t op) {
-  switch (type) {
+  switch (static_cast<int>(type)) {
     case ncclFloat16:
-    case ncclBfloat16:
+    case kBfloat16:
     case ncclFloat32:
     case ncclFloat64:
     case ncclInt32:

@@ -13,6 +13,19 @@
 
 namespace collhub {
 
+// The oldest header in which ncclCommSplit, by which lanes get their communicators, is declared.
+static_assert(NCCL_VERSION_CODE >= NCCL_VERSION(2, 18, 0), "NCCL 2.18 or later is needed");
+
+// Data types that older headers do not declare; their numbers are the same in all versions.
+constexpr int kBfloat16 = 9, kFloat8e4m3 = 10, kFloat8e5m2 = 11;
+
+// Status of a wait that took too long. Before NCCL 2.30 no status has this meaning.
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 30, 0)
+constexpr ncclResult_t kTimeout = ncclTimeout;
+#else
+constexpr ncclResult_t kTimeout = ncclSystemError;
+#endif
+
 // Why a call of the library failed, and the status that its caller gets.
 struct Failure : std::runtime_error {
   Failure(ncclResult_t result, const std::string& message)
@@ -49,7 +62,7 @@ inline ncclResult_t settled(ncclComm_t communicator) {
     check(ncclCommGetAsyncError(communicator, &state), "ncclCommGetAsyncError", communicator);
     if (state != ncclInProgress) return state;
     if (std::chrono::steady_clock::now() > deadline)
-      throw Failure(ncclTimeout, "the communicator is in progress for longer than COLLHUB_TIMEOUT_S");
+      throw Failure(kTimeout, "the communicator is in progress for longer than COLLHUB_TIMEOUT_S");
     std::this_thread::sleep_for(std::chrono::microseconds(20));
   }
 }

@@ -8,6 +8,7 @@
 #include "arguments.hpp"
 #include "calls.hpp"
 #include "elements.hpp"
+#include "memory.hpp"
 #include "together.hpp"
 #include "values.hpp"
 
@@ -30,7 +31,7 @@ constexpr ncclDataType_t nccl_type();
 template <>
 constexpr ncclDataType_t nccl_type<Float16>() { return ncclFloat16; }
 template <>
-constexpr ncclDataType_t nccl_type<Bfloat16>() { return ncclBfloat16; }
+constexpr ncclDataType_t nccl_type<Bfloat16>() { return static_cast<ncclDataType_t>(kBfloat16); }
 template <>
 constexpr ncclDataType_t nccl_type<float>() { return ncclFloat32; }
 template <>
@@ -47,30 +48,24 @@ ncclRedOp_t nccl_op(const std::string& op) {
   return op == "max" ? ncclMax : ncclSum;
 }
 
-// NCCL's memory, registered with a communicator.
+// Memory for messages, registered with a communicator.
 template <class T>
 class DeviceMemory {
  public:
   DeviceMemory(std::size_t elements, ncclComm_t communicator) : communicator_(communicator) {
     const std::size_t bytes = std::max<std::size_t>(elements, 1) * sizeof(T);
-    void* found = nullptr;
-    check(ncclMemAlloc(&found, bytes), "ncclMemAlloc");
-    memory_ = static_cast<T*>(found);
-    check(ncclCommRegister(communicator, found, bytes, &handle_), "ncclCommRegister", communicator);
+    buffer_ = allocate(bytes, "allocation of test data");
+    enroll(buffer_, bytes, communicator);
   }
   DeviceMemory(const DeviceMemory&) = delete;
   DeviceMemory& operator=(const DeviceMemory&) = delete;
-  ~DeviceMemory() {
-    ncclCommDeregister(communicator_, handle_);
-    ncclMemFree(memory_);
-  }
+  ~DeviceMemory() { give_back(buffer_, communicator_); }
 
-  T* get() const { return memory_; }
+  T* get() const { return static_cast<T*>(buffer_.memory); }
 
  private:
   ncclComm_t communicator_;
-  T* memory_ = nullptr;
-  void* handle_ = nullptr;
+  DeviceBuffer buffer_;
 };
 
 // A sequence of launches as a CUDA graph, where the stream can be captured.
@@ -110,9 +105,9 @@ class RankRun {
         communicator_(communicator),
         stream_(stream),
         barrier_(barrier),
-        memory_(layout_.total * block, communicator),
-        native_input_(layout_.size[kInput] * block, communicator),
-        native_output_(layout_.size[kOutput] * block, communicator) {}
+        memory_(as_size(layout_.total) * block, communicator),
+        native_input_(as_size(layout_.size[kInput]) * block, communicator),
+        native_output_(as_size(layout_.size[kOutput]) * block, communicator) {}
 
   Findings run() {
     Findings found;
@@ -121,7 +116,7 @@ class RankRun {
     barrier_.wait();
     once();
     check(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
-    const std::vector<T> output = read(at(kOutput), layout_.size[kOutput] * block_);
+    const std::vector<T> output = read(at(kOutput), as_size(layout_.size[kOutput]) * block_);
     compare(output, found);
     time(found);
     found.output.assign(reinterpret_cast<const char*>(output.data()), reinterpret_cast<const char*>(output.data() + output.size()));
@@ -129,7 +124,7 @@ class RankRun {
   }
 
  private:
-  T* at(int buffer) const { return memory_.get() + layout_.begin[buffer] * block_; }
+  T* at(int buffer) const { return memory_.get() + as_size(layout_.begin[buffer]) * block_; }
 
   std::vector<T> read(const T* source, std::size_t count) const {
     std::vector<T> values(count);
@@ -144,8 +139,8 @@ class RankRun {
   }
 
   void reset() const {
-    put(memory_.get(), std::vector<T>(layout_.total * block_, background<T>(arguments_.op)));
-    std::vector<T> input(layout_.size[kInput] * block_, background<T>(arguments_.op));
+    put(memory_.get(), std::vector<T>(as_size(layout_.total) * block_, background<T>(arguments_.op)));
+    std::vector<T> input(as_size(layout_.size[kInput]) * block_, background<T>(arguments_.op));
     if (layout_.is_defined)
       for (std::size_t i = 0; i < input.size(); ++i) input[i] = value<T>(rank_, i, kSchedule.ranks, arguments_.op);
     if (layout_.is_defined) put(at(kInput), input);
@@ -153,7 +148,7 @@ class RankRun {
   }
 
   void once() const {
-    const std::size_t count = kSchedule.blocks / kSchedule.parts * block_;
+    const std::size_t count = as_size(kSchedule.blocks / kSchedule.parts) * block_;
     const ncclResult_t result = COLLHUB_RUN(at(kInput), at(kOutput), count, nccl_type<T>(),
                                             nccl_op(arguments_.op), communicator_, stream_);
     if (result != ncclSuccess) throw std::runtime_error(COLLHUB_ERROR());
@@ -164,7 +159,7 @@ class RankRun {
     T* target = native_output_.get();
     const ncclDataType_t type = nccl_type<T>();
     const ncclRedOp_t op = nccl_op(arguments_.op);
-    const std::size_t input = layout_.size[kInput] * block_, output = layout_.size[kOutput] * block_;
+    const std::size_t input = as_size(layout_.size[kInput]) * block_, output = as_size(layout_.size[kOutput]) * block_;
     const auto call = [&] {
       switch (kSchedule.native) {
         case Native::kAllReduce: return ncclAllReduce(source, target, output, type, op, communicator_, stream_);
@@ -302,6 +297,7 @@ int report(const Arguments& arguments, const std::vector<Findings>& all, int fir
                           kSchedule.native == Native::kBroadcast;
   const double time_s = median_s(all, &Findings::begin_s, &Findings::end_s);
   const double native_s = median_s(all, &Findings::native_begin_s, &Findings::native_end_s);
+  const double size = static_cast<double>(bytes);
   int version = 0;
   check(ncclGetVersion(&version), "ncclGetVersion");
   std::printf(
@@ -313,8 +309,8 @@ int report(const Arguments& arguments, const std::vector<Findings>& all, int fir
       json(kSchedule.is_in_place, true), static_cast<unsigned long long>(bytes), json(!definition.wrong, kSchedule.states_result),
       json(!native.wrong, has_native), json(definition.largest, kSchedule.states_result).c_str(),
       json(ranks_agree(all), holds_same && arguments.id_file.empty()), json(time_s, true).c_str(),
-      json(bytes / time_s, true).c_str(), json(kSchedule.bus_factor * bytes / time_s, kSchedule.bus_factor > 0).c_str(),
-      json(native_s, has_native).c_str(), json(kSchedule.bus_factor * bytes / native_s, has_native).c_str(),
+      json(size / time_s, true).c_str(), json(kSchedule.bus_factor * size / time_s, kSchedule.bus_factor > 0).c_str(),
+      json(native_s, has_native).c_str(), json(kSchedule.bus_factor * size / native_s, has_native).c_str(),
       json(all[0].is_graph, true), version);
   return is_right ? 0 : 1;
 }
@@ -325,7 +321,7 @@ int run_process(const Arguments& arguments) {
   const bool has_all = arguments.id_file.empty();
   const int first_rank = has_all ? 0 : arguments.rank, local = has_all ? kSchedule.ranks : 1;
   Watch watch(first_rank, local, arguments.timeout_s);
-  std::vector<Findings> found(local);
+  std::vector<Findings> found(as_size(local));
   try {
     int devices = 0;
     check(cudaGetDeviceCount(&devices), "no GPU can be used here (`make double` builds for the CPU): cudaGetDeviceCount");
@@ -337,7 +333,7 @@ int run_process(const Arguments& arguments) {
     for (int i = 0; i < local; ++i)
       threads.emplace_back([&, i] {
         try {
-          found[i] = run_rank<T, Op>(arguments, first_rank + i, devices, id, block, barrier, watch.communicator(i));
+          found[as_size(i)] = run_rank<T, Op>(arguments, first_rank + i, devices, id, block, barrier, watch.communicator(i));
         } catch (const std::exception& error) {
           watch.fail(i, error.what());
         }
@@ -346,7 +342,7 @@ int run_process(const Arguments& arguments) {
   } catch (const std::exception& error) {
     watch.fail(0, error.what());
   }
-  return report(arguments, found, first_rank, kSchedule.blocks * block * sizeof(T));
+  return report(arguments, found, first_rank, as_size(kSchedule.blocks) * block * sizeof(T));
 }
 
 template <class T>

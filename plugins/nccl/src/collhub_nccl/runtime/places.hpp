@@ -23,7 +23,7 @@ struct Sizes {
 // A vector runs in whole blocks and leaves a rest. Parts of ranks, which lie one behind the other
 // in a larger buffer, are padded to whole blocks instead.
 inline Sizes sizes_of(const Schedule& schedule, std::size_t count, std::size_t element_bytes) {
-  const std::size_t blocks = schedule.blocks / schedule.parts;
+  const std::size_t blocks = as_size(schedule.blocks / schedule.parts);
   const bool is_vector = has_native(schedule) && schedule.parts == 1;
   std::size_t block = count / blocks + (!is_vector && count % blocks ? 1 : 0);
   // Where a rest is left anyway, it may take what keeps blocks on the boundaries of packs.
@@ -32,7 +32,7 @@ inline Sizes sizes_of(const Schedule& schedule, std::size_t count, std::size_t e
   const std::size_t rest = is_vector ? count - block * blocks : 0;
   const std::size_t part = product(count - rest, element_bytes);
   const std::size_t padded_part = product(product(block, blocks), element_bytes);
-  product(padded_part, schedule.parts);
+  product(padded_part, as_size(schedule.parts));
   return {block, rest, block * element_bytes, part, padded_part};
 }
 
@@ -40,7 +40,7 @@ class Places {
  public:
   Places(const Schedule& schedule, int rank, const Plan& plan, const Call& call, const Sizes& sizes)
       : layout_(schedule.memory[rank]),
-        part_blocks_(schedule.blocks / schedule.parts),
+        part_blocks_(as_size(schedule.blocks / schedule.parts)),
         send_(static_cast<char*>(const_cast<void*>(call.send))),
         recv_(static_cast<char*>(call.recv)),
         sizes_(sizes) {
@@ -79,8 +79,8 @@ class Places {
   }
 
  private:
-  std::size_t bytes(std::int64_t blocks) const { return product(blocks, sizes_.block_bytes); }
-  std::size_t parts_of(int buffer) const { return layout_.size[buffer] / part_blocks_; }
+  std::size_t bytes(std::int64_t blocks) const { return product(as_size(blocks), sizes_.block_bytes); }
+  std::size_t parts_of(int buffer) const { return as_size(layout_.size[buffer]) / part_blocks_; }
   bool is_staged(int buffer) const { return staged_[buffer]; }
 
   void check_given() const {

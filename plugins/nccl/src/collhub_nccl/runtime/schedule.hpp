@@ -2,9 +2,13 @@
 // all in blocks.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 namespace collhub {
+
+// Counts, offsets and ranks of a schedule are never negative.
+constexpr std::size_t as_size(std::int64_t count) { return static_cast<std::size_t>(count); }
 
 enum Kind : std::uint8_t { kSend = 0, kRecv = 1, kCopy = 2, kReduce = 3 };
 enum BufferId : std::uint8_t { kInput = 0, kOutput = 1, kScratch = 2 };

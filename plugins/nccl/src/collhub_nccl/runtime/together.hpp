@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "names.hpp"
+#include "schedule.hpp"
 
 namespace collhub {
 
@@ -41,7 +42,7 @@ class Barrier {
 // Ends the process with status 3 when a rank fails or the time is over, and says which level every rank posted last.
 class Watch {
  public:
-  Watch(int first_rank, int ranks, double limit_s) : first_rank_(first_rank), communicators_(ranks) {
+  Watch(int first_rank, int ranks, double limit_s) : first_rank_(first_rank), communicators_(as_size(ranks)) {
     for (auto& communicator : communicators_) communicator = nullptr;
     guard_ = std::thread([this, limit_s] { guard(limit_s); });
   }
@@ -56,7 +57,7 @@ class Watch {
   }
 
   // By its communicator the level of a rank is found; null while it has none.
-  std::atomic<ncclComm_t>& communicator(int local_rank) { return communicators_[local_rank]; }
+  std::atomic<ncclComm_t>& communicator(int local_rank) { return communicators_[as_size(local_rank)]; }
 
   // Others get a moment to say their own reason.
   [[noreturn]] void fail(int local_rank, const char* reason) {

@@ -36,7 +36,7 @@ T value(int rank, std::size_t index, int ranks, const std::string& op) {
     return Rounded<T>::of(static_cast<decltype(widened(T()))>(mixed % 239 & 1 ? -size : size));
   }
   const std::int64_t largest = std::max<std::int64_t>(1, std::min(kLargestValue, largest_exact<T>() / ranks));
-  return Rounded<T>::of(static_cast<decltype(widened(T()))>(mixed % (largest + 1)));
+  return Rounded<T>::of(static_cast<decltype(widened(T()))>(mixed % static_cast<std::uint64_t>(largest + 1)));
 }
 
 // What memory holds before: nothing that a right result has, and every operator carries it on.
@@ -56,7 +56,7 @@ T background(const std::string& op) {
 // OUTPUT of a rank by the definition of the collective; `is_stated`: which elements it promises.
 template <class T, class Op>
 std::vector<T> expected(const Schedule& schedule, int rank, std::size_t block, const std::string& op, std::vector<char>& is_stated) {
-  const std::size_t size = schedule.memory[rank].size[kOutput] * block;
+  const std::size_t size = as_size(schedule.memory[rank].size[kOutput]) * block;
   std::vector<T> found(size);
   is_stated.assign(size, 0);
   const auto add = [&](std::size_t place, int source, std::size_t index) {
@@ -67,9 +67,9 @@ std::vector<T> expected(const Schedule& schedule, int rank, std::size_t block, c
   for (std::int64_t p = schedule.promise_begin[rank]; p < schedule.promise_begin[rank + 1]; ++p) {
     const Promise& promise = schedule.promises[p];
     const int first = promise.source < 0 ? 0 : promise.source, last = promise.source < 0 ? schedule.ranks - 1 : first;
-    for (std::size_t i = 0; i < promise.count * block; ++i)
+    for (std::size_t i = 0; i < as_size(promise.count) * block; ++i)
       for (int source = first; source <= last; ++source)
-        add(promise.offset * block + i, source, promise.source_offset * block + i);
+        add(as_size(promise.offset) * block + i, source, as_size(promise.source_offset) * block + i);
   }
   if (op == "avg")
     for (T& total : found) total = divided(total, schedule.ranks);

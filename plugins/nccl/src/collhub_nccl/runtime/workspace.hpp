@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "calls.hpp"
+#include "memory.hpp"
 
 namespace collhub {
 
@@ -14,10 +14,7 @@ class Workspace {
   Workspace(const Workspace&) = delete;
   Workspace& operator=(const Workspace&) = delete;
   ~Workspace() {
-    for (const Block& block : blocks_) {
-      if (block.handle) ncclCommDeregister(communicator_, block.handle);
-      ncclMemFree(block.memory);
-    }
+    for (const DeviceBuffer& block : blocks_) give_back(block, communicator_);
   }
 
   // Leaves the memory to what may still write to it.
@@ -32,27 +29,18 @@ class Workspace {
   }
 
  private:
-  struct Block {
-    void* memory;
-    void* handle;
-  };
-
   // Smaller memory stays: queued work and captured graphs hold its address. As every block is at
   // least twice as large as the last, all together take less than twice the largest.
   void grow(std::size_t bytes) {
     const std::size_t wanted = std::max(bytes, 2 * size_);
-    Block block{};
-    check(ncclMemAlloc(&block.memory, wanted), "ncclMemAlloc of the workspace");
-    blocks_.push_back(block);
+    blocks_.push_back(allocate(wanted, "allocation of the workspace"));
     size_ = wanted;
-    const auto result =
-        ncclCommRegister(communicator_, block.memory, wanted, &blocks_.back().handle);
-    finish(result, "ncclCommRegister", communicator_);
+    enroll(blocks_.back(), wanted, communicator_);
   }
 
   ncclComm_t communicator_;
   std::size_t size_ = 0;
-  std::vector<Block> blocks_;
+  std::vector<DeviceBuffer> blocks_;
 };
 
 }  // namespace collhub
