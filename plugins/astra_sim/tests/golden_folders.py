@@ -10,7 +10,9 @@ from typing import Any
 from collhub_chakra.trace_records import encoded_record
 
 Json = Mapping[str, Any]
-_TYPES = {"COMP": 4, "SEND": 5, "RECV": 6, "COLL": 7, "LOAD": 2, "STORE": 3}
+_TYPES = {
+    "INVALID": 0, "METADATA": 1, "LOAD": 2, "STORE": 3, "COMP": 4, "SEND": 5, "RECV": 6, "COLL": 7,
+}  # fmt: skip
 _COLLECTIVES = {"AR": 0, "AG": 2, "RS": 7, "A2A": 6, "BC": 5}
 _ATTRIBUTES = {
     "size": ("comm_size", "int64_val"),
@@ -20,6 +22,7 @@ _ATTRIBUTES = {
     "src": ("comm_src", "int32_val"),
     "tag": ("comm_tag", "int32_val"),
     "pg": ("pg_name", "string_val"),
+    "ns": ("duration_ns", "int64_val"),
 }
 
 

@@ -21,8 +21,14 @@ class NodeType(IntEnum):
     COMM_COLL = 7
 
 
+_PROPOSED = {8: "STORAGE_NODE", 9: "BATCH_NODE", 10: "CHECKPOINT_NODE"}
+"""Node types of an open proposal for Chakra, in no release of the schema (version 1.0.0)."""
+
+
 def type_name(node_type: int) -> str:
     """The schema's name of a node type."""
+    if node_type in _PROPOSED:
+        return f"{_PROPOSED[node_type]} (type {node_type}, so far only proposed for Chakra)"
     if node_type not in set(NodeType):
         return f"node of unknown type {node_type}"
     return f"{NodeType(node_type).name}_NODE"

@@ -14,18 +14,22 @@ if TYPE_CHECKING:
     from collhub_job_traces.embedded import algorithm_of_texts, algorithm_texts
     from collhub_job_traces.groups import parsed_groups
     from collhub_job_traces.issue_order import collectives_in_order
+    from collhub_job_traces.markers import bridge_markers
     from collhub_job_traces.node_attributes import attributes_extra, attributes_of_extra
     from collhub_job_traces.node_tensors import INPUTS, OUTPUTS, StatedInput, tensors_of_extra
     from collhub_job_traces.options import JobReadOptions
     from collhub_job_traces.reading import EXTENSION, read
-    from collhub_job_traces.records import says_more
+    from collhub_job_traces.rebuilding import columns_of, rebuilt
+    from collhub_job_traces.records import StatedFields, says_more, stated_fields
     from collhub_job_traces.writing import PROFILE, trace_files, write
 
 __all__ = [
-    "EXTENSION", "INPUTS", "OUTPUTS", "PROFILE", "JobReadOptions", "StatedInput",
-    "algorithm_of_texts", "algorithm_texts", "attributes_extra", "attributes_of_extra", "claims",
-    "collectives_in_order", "has_job_nodes", "parsed_groups", "read", "says_more",
-    "tensors_of_extra", "trace_files", "write",
+    "EXTENSION", "INPUTS", "OUTPUTS", "PROFILE", "JobReadOptions", "StatedFields",
+    "StatedInput",
+    "algorithm_of_texts", "algorithm_texts", "attributes_extra", "attributes_of_extra",
+    "bridge_markers", "claims", "collectives_in_order", "columns_of", "has_job_nodes",
+    "parsed_groups", "read", "rebuilt", "says_more", "stated_fields", "tensors_of_extra",
+    "trace_files", "write",
 ]  # fmt: skip
 
 _HOMES = {
@@ -33,11 +37,13 @@ _HOMES = {
     "collhub_job_traces.embedded": "algorithm_of_texts algorithm_texts",
     "collhub_job_traces.groups": "parsed_groups",
     "collhub_job_traces.issue_order": "collectives_in_order",
+    "collhub_job_traces.markers": "bridge_markers",
     "collhub_job_traces.node_attributes": "attributes_extra attributes_of_extra",
     "collhub_job_traces.node_tensors": "INPUTS OUTPUTS StatedInput tensors_of_extra",
     "collhub_job_traces.options": "JobReadOptions",
     "collhub_job_traces.reading": "EXTENSION read",
-    "collhub_job_traces.records": "says_more",
+    "collhub_job_traces.rebuilding": "columns_of rebuilt",
+    "collhub_job_traces.records": "StatedFields says_more stated_fields",
     "collhub_job_traces.writing": "PROFILE trace_files write",
 }
 

@@ -84,9 +84,13 @@ class DecodedNode:
 class NodeDecoder:
     """Decode the records of one file."""
 
-    def __init__(self, file: RankFile) -> None:
-        """Decode from `file`; attributes of equal bytes are decoded once."""
+    def __init__(self, file: RankFile, foreign: frozenset[str] = frozenset()) -> None:
+        """Decode from `file`; attributes of equal bytes are decoded once.
+
+        `foreign`: names of attributes that are kept in the record but change no column.
+        """
         self._file = file
+        self._foreign = foreign
         self._attributes: dict[bytes, Attribute] = {}
 
     def error(self, index: int, message: str, cure: str = "") -> TraceError:
@@ -112,7 +116,7 @@ class NodeDecoder:
                 for number, value, _ in found
                 if number == ATTRIBUTE and isinstance(value, bytes)
             ]
-            return _Composition(found, attributes).node(record)
+            return _Composition(found, attributes, self._foreign).node(record)
         except ValueError as error:
             raise self.error(index, f"a record is malformed: {error}") from None
 
@@ -128,9 +132,13 @@ class _Composition:
     """The fields of one record on their way to columns and tokens."""
 
     def __init__(
-        self, found: list[tuple[int, int | bytes, bytes]], attributes: list[Attribute]
+        self,
+        found: list[tuple[int, int | bytes, bytes]],
+        attributes: list[Attribute],
+        foreign: frozenset[str],
     ) -> None:
         self._found = found
+        self._foreign = foreign
         self._attributes = attributes
         self._node = DecodedNode()
         self._values: dict[str, int | list[int] | bytes] = {}
@@ -208,6 +216,8 @@ class _Composition:
 
     def _take_attribute(self, one: Attribute, kind: NodeKind) -> bool:
         """Put an attribute in its column; whether the column gives it back."""
+        if one.name in self._foreign:
+            return False
         if one.name == GROUP and one.kind == Kind.STRING:
             return self._take_group(one)
         if one.name == "involved_dim" and one.kind == Kind.BOOL_LIST:

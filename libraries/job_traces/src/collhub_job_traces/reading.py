@@ -27,14 +27,17 @@ EXTENSION = "chakra-workload"
 """Key of `Workload.extensions` for the metadata records of the files, in hexadecimal."""
 
 
-def read(source: Source, options: JobReadOptions) -> Workload:
+def read(
+    source: Source, options: JobReadOptions, *, foreign: frozenset[str] = frozenset()
+) -> Workload:
     """Read the rank files of a job.
 
-    Groups are those of the metadata, else every group has the ranks whose nodes name it. Raises
-    `InputError` with file, byte and rank for what is no trace, and for values out of range.
+    `foreign`: names of attributes that are preserved but have no meaning here, such as those that
+    the simulator for which the files are meant does not read. Groups are those of the metadata,
+    else every group has the ranks whose nodes name it. Raises `InputError` with file, byte and rank for what is no trace, and for values out of range.
     """
     try:
-        return _Reader(source, options).read()
+        return _Reader(source, options, foreign).read()
     except TraceError as error:
         place = Location(error.file, byte=error.byte, rank=error.rank)
         raise InputError(error.reason, location=place, code=error.code, cure=error.cure) from None
@@ -43,8 +46,9 @@ def read(source: Source, options: JobReadOptions) -> Workload:
 class _Reader:
     """One reading: the different records so far, and which of them each node is."""
 
-    def __init__(self, source: Source, options: JobReadOptions) -> None:
+    def __init__(self, source: Source, options: JobReadOptions, foreign: frozenset[str]) -> None:
         self._source = source
+        self._foreign = foreign
         self._options = options
         # Records of equal bytes have one entry.
         self._records: dict[bytes, int] = {}
@@ -139,7 +143,7 @@ class _Reader:
 
     def _nodes(self, file: RankFile) -> Int64Array:
         """For every node of a file, the index of its record among the decoded ones."""
-        decoder = NodeDecoder(file)
+        decoder = NodeDecoder(file, self._foreign)
         which: list[int] = []
         content, known = file.content, self._records
         bounds = zip(file.starts.tolist(), file.stops.tolist(), strict=True)

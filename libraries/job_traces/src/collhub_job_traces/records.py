@@ -36,6 +36,43 @@ def says_more(extra: str) -> bool:
     return any(token.startswith(("=", "!")) for token in extra.split())
 
 
+@dataclass(frozen=True, slots=True)
+class StatedFields:
+    """What a record states beyond its columns.
+
+    `node_type`: number of the node type, None where a column holds it. `attributes`: names of all
+    attributes. `numbers`: values of those with an integer value that no column holds.
+    """
+
+    node_type: int | None
+    attributes: frozenset[str]
+    numbers: Mapping[str, int]
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def stated_fields(extra: str) -> StatedFields:
+    """Parse the tokens of a record; empty for extras that hold something else."""
+    node_type, names, numbers = None, set(), {}
+    for token in extra.split() if are_tokens(extra) else ():
+        if token[0] == "@":
+            names.add(token[1:].partition(":")[0])
+        if token[0] not in "=!":
+            continue
+        try:
+            kept = list(fields(bytes.fromhex(token[1:])))
+        except ValueError:
+            continue
+        for number, value, _ in kept:
+            if number == TYPE and isinstance(value, int):
+                node_type = value
+            elif number == ATTRIBUTE and isinstance(value, bytes):
+                read = attribute(value)
+                names.add(read.name)
+                if isinstance(read.value, int):
+                    numbers[read.name] = read.number
+    return StatedFields(node_type, frozenset(names), numbers)
+
+
 @lru_cache(maxsize=_REMEMBERED)
 def are_tokens(extra: str) -> bool:
     """Whether an extra of a node is a row of tokens: other formats keep other things there."""

@@ -61,14 +61,20 @@ def _restated(workload: Workload) -> tuple[str, ...]:
     return (*restated, "group") if is_whole else restated
 
 
-def trace_files(workload: Workload, profile: str = PROFILE) -> Iterator[Artifact]:
-    """The traces alone; an empty `profile` makes them traces of a simulator."""
+def trace_files(
+    workload: Workload, profile: str = PROFILE, omitted: frozenset[str] = frozenset()
+) -> Iterator[Artifact]:
+    """The traces alone; an empty `profile` makes them traces of a simulator.
+
+    `omitted`: attributes of columns that are not written. Without `duration_ns`, durations are
+    written as `duration_micros`, rounded down.
+    """
     # Traces of a simulator name no algorithm: their folder says what runs.
     embedded = embedded_traces(workload.algorithms) if profile else ()
     heads = () if embedded else _kept_heads(workload)
     for rank in range(workload.num_ranks):
         head = heads[rank] if rank < len(heads) else None
-        content = partial(_content, workload, rank, profile, embedded, head)
+        content = partial(_content, workload, rank, profile, embedded, head, omitted)
         yield Artifact(f".{rank}.et", content)
 
 
@@ -92,13 +98,18 @@ def lost_extras(workload: Workload) -> list[Loss]:
 
 
 def _content(
-    workload: Workload, rank: int, profile: str, embedded: Traces, head: bytes | None
+    workload: Workload,
+    rank: int,
+    profile: str,
+    embedded: Traces,
+    head: bytes | None,
+    omitted: frozenset[str],
 ) -> bytes:
     """The file of a rank; `head`: its metadata as it was read, where that still holds."""
     nodes = workload.nodes
     first, end = nodes.rank_indptr[rank : rank + 2].tolist()
     parts = [_metadata(workload, rank, profile, embedded) if head is None else head]
-    columns = _RankColumns(workload, first, end)
+    columns = _RankColumns(workload, first, end, omitted)
     for row in range(first, end):
         record = encoded(*columns.record(row))
         parts += [varint(len(record)), record]
@@ -139,9 +150,9 @@ def _groups_without_text(workload: Workload) -> tuple[tuple[ProcessGroup, ...] |
 class _RankColumns:
     """The columns of one rank as lists, and the records of its nodes."""
 
-    def __init__(self, workload: Workload, first: int, end: int) -> None:
+    def __init__(self, workload: Workload, first: int, end: int, omitted: frozenset[str]) -> None:
         nodes = workload.nodes
-        self._workload, self._first = workload, first
+        self._workload, self._first, self._omitted = workload, first, omitted
         names = ("identity", "kind", "name", "group", "extra", "duration_ns")
         wanted = {*names, *(column for column, *_ in COLUMN_OF.values())}
         self._columns = {name: getattr(nodes, name)[first:end].tolist() for name in wanted}
@@ -153,11 +164,16 @@ class _RankColumns:
         extra = at["extra"]
         stated = self._workload.extras[extra] if extra >= 0 else ""
         tokens = stated if are_tokens(stated) else ""
+        if self._omitted:
+            tokens = _without_attributes(tokens, self._omitted, at["duration_ns"])
         if tokens.startswith("!"):
             return tokens, {}
+        if tokens and at["identity"] and not tokens.startswith(("id", MORE)):
+            # A record without an id was that of node 0, which has another number now.
+            tokens = tokens if "id" in tokens.split() else f"id {tokens}"
         values = self._values(row, at)
         if not tokens or tokens.startswith(MORE):
-            own = " ".join(_tokens(at, values))
+            own = " ".join(_tokens(at, values, self._omitted))
             return own + tokens.removeprefix(MORE), values
         return _with_algorithm(tokens, at["algorithm"]), values
 
@@ -182,6 +198,15 @@ class _RankColumns:
         return values
 
 
+def _without_attributes(tokens: str, omitted: frozenset[str], duration_ns: int) -> str:
+    """The tokens of a record that was read, without these attributes of columns."""
+    left = [token for token in tokens.split() if token[1:].partition(":")[0] not in omitted]
+    is_lost = "duration_ns" in omitted and "@duration_ns" in tokens
+    if is_lost and "us" not in left and duration_ns >= _MICRO_NS:
+        left.append("us")
+    return " ".join(left)
+
+
 def _with_algorithm(tokens: str, algorithm: int) -> str:
     """The tokens of a record that was read, which say whether the node names an algorithm."""
     stated = _ALGORITHM_TOKEN in tokens.split()
@@ -190,7 +215,9 @@ def _with_algorithm(tokens: str, algorithm: int) -> str:
     return tokens if stated or algorithm < 0 else f"{tokens} {_ALGORITHM_TOKEN}"
 
 
-def _tokens(at: dict[str, int], values: dict[str, int | list[int] | bytes]) -> Iterator[str]:
+def _tokens(
+    at: dict[str, int], values: dict[str, int | list[int] | bytes], omitted: frozenset[str]
+) -> Iterator[str]:
     """The tokens of a node that was not read from a trace, in the order of protobuf."""
     kind = NodeKind(at["kind"])
     for token in ("id", "name", "type", "ctrl", "data", "us"):
@@ -198,7 +225,7 @@ def _tokens(at: dict[str, int], values: dict[str, int | list[int] | bytes]) -> I
             yield token
     for attribute, attribute_kind in _ATTRIBUTE_KINDS.items():
         column, kinds, *_ = COLUMN_OF[attribute]
-        is_stated = at[column] >= 0
+        is_stated = at[column] >= 0 and attribute not in omitted
         if attribute == "duration_ns":
             # Microseconds say it where they can, and zero they do not.
             is_stated = is_stated and (at[column] % _MICRO_NS > 0 or at[column] == 0)

@@ -128,6 +128,11 @@ class SystemOptions:
 class JobOptions(SystemOptions):
     """Options of the simulator of jobs."""
 
+    network: str | None = choice(  # type: ignore[assignment]
+        (None, *NETWORKS),
+        "which backend of ASTRA-sim simulates the job (default: the one that run.sh of its folder "
+        "names, else congestion-aware, unless that aborts on the network)",
+    )
     slots: str = choice(
         ("astra-sim", "unlimited"),
         "one node of each kind in flight a rank, as in ASTRA-sim, or any number",
@@ -150,6 +155,11 @@ class JobWriteOptions(SystemOptions):
         ("workload", "custom"),
         "nodes of the job as nodes of a workload, or, of a job without collectives, "
         "as one custom algorithm: any number in flight at once",
+    )
+    host_times: str = choice(
+        ("truncate", "carry"),
+        "times of host nodes, which ASTRA-sim reads as whole microseconds: rounded down, or with "
+        "the rest carried to the next host node of the rank",
     )
 
 

@@ -9,10 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from collhub_astra_sim.folders.job_cures import carried_host_times
 from collhub_astra_sim.options import JobOptions
 from collhub_astra_sim.workloads.simulator import simulate
+from collhub_chakra.trace_records import decoded_records
 from golden_cases import golden
 from golden_folders import golden_folder, golden_options
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 import hub_core
 from hub_core.model import (
@@ -198,3 +202,87 @@ def test_traces_of_a_real_job_become_a_folder_of_the_known_time(
     assert collhub("convert", traces / "w", "--to", "astra-sim", "-o", out, *words).code == 0
     # Configuration A of the corpus.
     assert collhub("simulate", out, "--json").report()["time_ns"] == 8502231
+
+
+def test_host_times_are_whole_microseconds_and_the_rest_is_a_loss(tmp_path: Path) -> None:
+    rows = [{**computation(0, duration), "on_host": 1} for duration in (15300, 50900, 9300)]
+    workload = job(2, *rows, computation(1, 7000))
+    result = hub_core.write(workload, tmp_path / "folder", format="astra-sim")
+    again = hub_core.read_workload(str(tmp_path / "folder"))
+    # A last computation of 1 ns follows: the three take 15, 50 and 9 us.
+    assert times(again).rank_finish_ns == (74001, 7000)
+    (loss,) = (loss for loss in result.losses if loss.feature == "duration_ns")
+    assert "1500 of 75500 ns" in loss.consequence
+
+
+@given(st.lists(st.integers(0, 9999), min_size=1, max_size=12))
+@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_carried_rests_keep_the_sum_of_a_rank(tmp_path: Path, durations: list[int]) -> None:
+    rows = [{**computation(0, duration), "on_host": 1} for duration in durations]
+    workload = job(2, *rows, {**computation(1, 2700), "on_host": 1})
+    carried = carried_host_times(workload).nodes.duration_ns
+    assert not (carried % 1000).any()
+    assert 0 <= sum(durations) - carried[:-1].sum() < 1000
+    assert carried[-1] == 2000
+
+
+def test_only_attributes_that_the_binary_reads_are_written(tmp_path: Path) -> None:
+    kind = JobCollective.BROADCAST
+    rows = [collective(rank, kind, MIB, root=0, duration_ns=1700) for rank in range(2)]
+    host = [{**computation(rank, 1234), "on_host": 1} for rank in range(2)]
+    device = [computation(rank, 1234) for rank in range(2)]
+    # As the hub's own traces state it: in ns.
+    hub_core.write(job(2, *host, *device, *rows), tmp_path / "job", format="chakra-workload")
+    workload = hub_core.read_workload(str(tmp_path / "job"))
+    result = hub_core.write(workload, tmp_path / "folder", format="astra-sim")
+    names: set[str] = set()
+    for rank in range(2):
+        content = (tmp_path / "folder" / f"workload.{rank}.et").read_bytes()
+        nodes: list[Any] = list(decoded_records(content, ""))[1:]
+        names |= {attribute.name for node in nodes for attribute in node.attr}
+        assert next(node.duration_micros for node in nodes if node.type == 4) == 1
+    assert names == {"is_cpu_op", "num_ops", "tensor_size", "comm_type", "comm_size"}
+    assert {"duration_ns", "root"} <= {loss.feature for loss in result.losses}
+
+
+def test_markers_are_bridged_and_the_result_finishes(tmp_path: Path) -> None:
+    marker = {"kind": int(NodeKind.MARKER), "on_host": 0, "tag": 0}
+    rows = [
+        row
+        for rank in range(2)
+        for row in (
+            computation(rank, 1000),
+            {"rank": rank, **marker},
+            {"rank": rank, **marker},
+            computation(rank, 2000),
+        )
+    ]
+    result = hub_core.write(job(2, *rows), tmp_path / "folder", format="astra-sim")
+    again = hub_core.read_workload(str(tmp_path / "folder"))
+    assert again.nodes.kind.tolist() == [NodeKind.COMPUTE] * 4
+    assert times(again).rank_finish_ns == (3000, 3000)
+    assert not result.losses
+    # The job itself takes as long.
+    assert times(job(2, *rows), "ring:2").rank_finish_ns == (3000, 3000)
+
+
+def test_a_job_that_never_finishes_is_a_loss(tmp_path: Path) -> None:
+    receive = {"rank": 0, "kind": int(NodeKind.RECV), "peer": 1, "bytes": MIB, "tag": 0}
+    workload = job(2, {**receive, "on_host": 0}, computation(1, 1000))
+    for form in ("workload", "custom"):
+        result = hub_core.write(
+            workload, tmp_path / form, format="astra-sim", options={"form": form}
+        )
+        (loss,) = result.losses
+        assert (loss.feature, loss.where) == ("simulation", "ranks 0")
+
+
+def test_high_ids_of_nodes_with_algorithms_are_numbered_anew(tmp_path: Path) -> None:
+    rows = [
+        collective(rank, JobCollective.ALL_REDUCE, MIB, algorithm=0, identity=1 << 40)
+        for rank in range(4)
+    ]
+    workload = job(4, *rows, algorithms=(ring_all_reduce(4),))
+    again = written(workload, tmp_path / "folder", topology="ring:4")
+    assert again.nodes.identity.max() < 1 << 31
+    assert times(again).time_ns is not None

@@ -19,6 +19,9 @@ from collhub_astra_sim.folders.workload_traces import (
 from hub_core.model import CollectiveKind, InputError, Location
 from hub_core.plugin_api import SourcePart
 
+NODE_LIMIT = 1 << 31
+"""ASTRA-sim reads the node ids of its map of nodes as signed integers of 32 bits."""
+
 
 @dataclass(slots=True)
 class FolderAlgorithm:
@@ -123,6 +126,10 @@ class AlgorithmUses:
         if not pairs or not all(_is_node(node) for node in pairs):
             message = f"{part.name} is no YAML map of workload nodes to prefixes"
             raise self._files.error(message, "write for example 0: traces/ring", self.file)
+        for node in pairs:
+            if int(node) >= NODE_LIMIT:
+                message = f"{part.name}: ASTRA-sim aborts on node {node}: its map has 32-bit ids"
+                raise self._files.error(message, "number the nodes below 2147483648", self.file)
         return {int(node): self._set_at(prefix) for node, prefix in pairs.items()}
 
     def _set_at(self, stated: str) -> str:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from collhub_columns import BoolArray, Int64Array
 
+from collhub_astra_sim.folders.configurations import NODE_LIMIT
 from collhub_astra_sim.folders.workload_traces import COMM_TYPES
 from hub_core.model import Algorithm, InputError, JobCollective, NodeKind, Workload
 
@@ -73,7 +74,7 @@ def _check_fits(workload: Workload, rows: Int64Array, ranks: Int64Array) -> None
 
 
 def _unambiguous(workload: Workload, rows: Int64Array, which: Int64Array) -> Workload:
-    """Number nodes anew where one number means several algorithms, or one and none.
+    """Number nodes anew where one number means several algorithms, or one and none, or is too high.
 
     The order of the numbers within a rank, which decides what runs first, stays.
     """
@@ -84,7 +85,8 @@ def _unambiguous(workload: Workload, rows: Int64Array, which: Int64Array) -> Wor
     identity = nodes.identity[is_collective].astype(np.int64)
     # Native collectives take part: by their number, they would run it as well.
     pairs = np.unique(np.stack([identity, choice[is_collective]]), axis=1)
-    if len(np.unique(identity)) == pairs.shape[1]:
+    is_in_range = nodes.identity[rows].max() < NODE_LIMIT
+    if len(np.unique(identity)) == pairs.shape[1] and is_in_range:
         return workload
     order = np.lexsort((nodes.identity, nodes.rank))
     position = np.empty(len(nodes), np.int64)

@@ -15,14 +15,22 @@ from collhub_astra_sim.folders.configurations import (
     workload_prefix,
 )
 from collhub_astra_sim.folders.found_files import FolderFiles
-from collhub_astra_sim.folders.run_script import MEMORY, NETWORK, NETWORK_KEY
-from collhub_astra_sim.options import JobFolderOptions
+from collhub_astra_sim.folders.run_script import (
+    BINARY_NAMES,
+    MEMORY,
+    NETWORK,
+    NETWORK_KEY,
+    SCRIPT,
+)
+from collhub_astra_sim.options import CONGESTION_AWARE, CONGESTION_UNAWARE, JobFolderOptions
 from collhub_astra_sim.workloads.hazards import EXTENSION
 from hub_core import HubError
 from hub_core.model import Algorithm, JsonValue, ProcessGroup, Workload
 from hub_core.plugin_api import Source, SourcePart
 
 _MEMORY_KEY = "memory-type"
+PRIVATE_ATTRIBUTES = frozenset({"duration_ns", "root", "collhub_algorithm"})
+"""Attributes of the hub's own traces that ASTRA-sim does not read."""
 
 
 def read(source: Source, options: JobFolderOptions) -> Workload:
@@ -41,6 +49,7 @@ def read(source: Source, options: JobFolderOptions) -> Workload:
     said: dict[str, JsonValue] = {
         "system": _text(files.files[uses.file]),
         "network": _network(files),
+        "backend": script_backend(files),
         "memory": _memory(files),
         "custom": [*prefixes],
         "by_kind": {str(kind): used for kind, used in uses.by_kind.items()},
@@ -64,7 +73,8 @@ def _algorithm(files: FolderFiles, prefix: str) -> Algorithm:
 def _traces(files: FolderFiles, prefix: str, groups: Mapping[str, tuple[int, ...]]) -> Workload:
     """The workload of the rank files; groups as the folder states them."""
     source = replace(files.source_of(prefix), report=lambda found: None)
-    workload = read_traces(source, JobReadOptions())
+    # Times in ns are an attribute of the hub: ASTRA-sim reads duration_micros.
+    workload = read_traces(source, JobReadOptions(), foreign=frozenset({"duration_ns"}))
     named = [group.name for group in workload.groups]
     for name in named:
         if name not in groups:
@@ -89,6 +99,16 @@ def _network(files: FolderFiles) -> str | None:
     return next((text.decode("utf-8", "replace") for text in found.values()), None)
 
 
+def script_backend(files: FolderFiles) -> str | None:
+    """The backend whose binary the script of the folder runs; None without such a script."""
+    part = files.files.get(SCRIPT)
+    text = b"" if part is None else part.load()
+    for is_aware, backend in ((True, CONGESTION_AWARE), (False, CONGESTION_UNAWARE)):
+        if BINARY_NAMES[is_aware].encode("ascii") in text:
+            return backend
+    return None
+
+
 def _memory(files: FolderFiles) -> str | None:
     """The text of the remote memory, None where no file describes one."""
     found = [name for name, value in files.objects() if _MEMORY_KEY in value]
@@ -99,9 +119,11 @@ def _memory(files: FolderFiles) -> str | None:
 
 
 def claims(source: Source) -> bool:
-    """Whether the workload of a folder is more than collectives by custom algorithms.
+    """Whether the workload of a folder is more than one custom algorithm on all ranks or a group.
 
-    False also where the folder cannot be read, or where the user named an algorithm's traces.
+    A job is whatever else ASTRA-sim runs: computations, messages, native collectives, an algorithm
+    that runs several times. Ranks outside the group have one computation that takes no time. False
+    also where the folder cannot be read, or where the user named an algorithm's traces.
     """
     try:
         files = FolderFiles.of(source)
@@ -111,21 +133,25 @@ def claims(source: Source) -> bool:
             return False
         prefix = files.chosen_prefix or workload_prefix(files, prefixes, None)
         parts = files.sets[prefix] if prefix is not None else ()
-        return any(_is_of_job(part, uses) for part in parts)
+        ranks = [_ranks_work(part, uses) for part in parts]
+        # Without a collective nothing runs an algorithm.
+        return bool(ranks) and (any(ranks) or not any(rank is False for rank in ranks))
     except (TraceError, HubError):
         return False
 
 
-def _is_of_job(part: SourcePart, uses: AlgorithmUses) -> bool:
-    """Whether a rank does anything but collectives by custom algorithms, or idle."""
+def _ranks_work(part: SourcePart, uses: AlgorithmUses) -> bool | None:
+    """Whether a rank does more than run custom algorithms, each once (False), or idle (None)."""
     file, _ = open_rank_file(part.name, part.rank or 0, part.load())
     nodes = decode_nodes(Batch([file]), ShapeBook(["comm_type"], ()))
     is_collective = nodes.type == NodeType.COMM_COLL
     others = set(nodes.type[~is_collective].tolist())
-    if others - {NodeType.COMP}:
-        return True
     if not is_collective.any():
-        return False
+        is_idle = len(nodes.id) == 1 and others == {NodeType.COMP} and not nodes.micros.any()
+        return None if is_idle else True
     kinds = nodes.attributes.values["comm_type"][is_collective].tolist()
-    uses_of = zip(nodes.id[is_collective].tolist(), kinds, strict=True)
-    return bool(others) or any(uses.prefix_of(node, kind) is None for node, kind in uses_of)
+    prefixes = [
+        uses.prefix_of(node, kind)
+        for node, kind in zip(nodes.id[is_collective].tolist(), kinds, strict=True)
+    ]
+    return bool(others) or None in prefixes or len(set(prefixes)) < len(prefixes)

@@ -11,11 +11,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
-from collhub_job_traces import trace_files
+from collhub_columns import Int64Array
+from collhub_job_traces import bridge_markers, trace_files
 
 from collhub_astra_sim.folders.custom_sets import CustomSets, custom_sets
+from collhub_astra_sim.folders.job import PRIVATE_ATTRIBUTES
 from collhub_astra_sim.folders.job_cures import (
     EXACT_SYSTEM,
+    carried_host_times,
     cured,
     needs_exact_times,
     with_exact_times,
@@ -35,13 +38,13 @@ from collhub_astra_sim.folders.workload_traces import (
     PER_NODE_KEY,
     collective_workload,
 )
+from collhub_astra_sim.folders.written_losses import written_losses
 from collhub_astra_sim.networks.expressible import expressed, fully_connected
 from collhub_astra_sim.networks.network_yaml import network_text
 from collhub_astra_sim.options import CONGESTION_AWARE, JobWriteOptions
-from collhub_astra_sim.workloads.hazards import EXTENSION, hazards
+from collhub_astra_sim.workloads.hazards import EXTENSION
 from collhub_astra_sim.workloads.stated_system import refuse_given, stated_system
-from collhub_astra_sim.workloads.system import System
-from hub_core import Loss, TraceOptions, UsageError, chakra_traces, parse_topology
+from hub_core import TraceOptions, UsageError, chakra_traces, parse_topology
 from hub_core.model import Algorithm, CollectiveKind, JsonValue, NodeKind, Workload
 from hub_core.plugin_api import Artifact, WriteResult
 
@@ -77,9 +80,11 @@ class _JobFolder:
 def write(workload: Workload, options: JobWriteOptions) -> WriteResult:
     """Writer `astra-sim` of jobs.
 
-    What ASTRA-sim hangs or aborts on is among the losses. Raises `UsageError` and `InputError` for
-    what cannot be said to it.
+    Markers, which ASTRA-sim does not finish, are bridged. The result is read back and simulated:
+    rounded times, and whatever makes ASTRA-sim hang or abort, are among the losses. Raises
+    `UsageError` and `InputError` for a job that ASTRA-sim cannot express.
     """
+    workload = bridge_markers(workload).workload
     stated = workload.extensions.get(EXTENSION)
     if options.form == "custom":
         return _as_algorithm(workload, options)
@@ -112,51 +117,51 @@ def _as_stated(
     texts = _texts(workload, system, str(network), per_node)
     if isinstance(memory, str):
         texts[MEMORY] = memory
-    return _result(workload, system, programs, texts, options, [])
+    return _result(workload, programs, texts, options, workload.nodes.duration_ns)
 
 
 def _as_workload(workload: Workload, options: JobWriteOptions) -> WriteResult:
-    """Nodes of the job as nodes of the workload, whose times are exact."""
+    """Nodes of the job as nodes of the workload; times on devices are exact."""
     sets: CustomSets = custom_sets(workload)
     workload, notes = cured(sets.workload)
+    exact_ns = workload.nodes.duration_ns
     system = stated_system(options)
     if sets.per_node:
         system[PER_NODE_KEY] = PER_NODE
-    losses = []
-    if needs_exact_times(workload):
-        if options.memory_bandwidth is None and options.peak_tflops is None:
-            workload = with_exact_times(workload)
-            system |= EXACT_SYSTEM
-            notes.append("computations are stated as operations, so that ns are exact")
-        else:
-            consequence = "ASTRA-sim reads whole microseconds beside a memory bandwidth or peak"
-            losses.append(Loss("durations", "of computations", consequence))
+    states_system = options.memory_bandwidth is not None or options.peak_tflops is not None
+    if needs_exact_times(workload) and not states_system:
+        workload = with_exact_times(workload)
+        system |= EXACT_SYSTEM
+        notes.append("computations on devices are stated as operations, so that ns are exact")
+    if options.host_times == "carry":
+        workload = carried_host_times(workload)
     # Beside the traces of the workload there must be no other set.
     programs = {f"traces/{name}": program for name, program in sets.programs.items()}
     per_node = {node: f"traces/{name}" for node, name in sets.per_node.items()}
     texts = _texts(workload, system, _network(workload, options), per_node)
-    found = _result(workload, system, programs, texts, options, losses)
-    return replace(found, notes=tuple(notes))
+    result = _result(workload, programs, texts, options, exact_ns)
+    return replace(result, notes=tuple(notes))
 
 
 def _result(
     workload: Workload,
-    system: Mapping[str, object],
     programs: Mapping[str, tuple[Algorithm, int | None]],
     texts: dict[str, str],
     options: JobWriteOptions,
-    losses: list[Loss],
+    exact_ns: Int64Array,
 ) -> WriteResult:
-    traces = tuple(_named(trace_files(_bare(workload)), WORKLOAD))
+    """The folder with its losses; `exact_ns`: durations by node before they were rounded."""
+    traces = trace_files(_bare(workload), omitted=PRIVATE_ATTRIBUTES)
     # The script looks for as many traces as the largest has.
     ranks = [algorithm.num_ranks for algorithm, _ in programs.values()]
     texts[SCRIPT] = _script(workload, options, list(programs), max(ranks, default=0))
-    folder = _JobFolder(traces, programs, texts)
-    risks = [
-        Loss(f"hazard {risk.code}", str(risk.location.rank), risk.message)
-        for risk in hazards(workload, System.of_json(json.dumps(system)))
-    ]
-    return WriteResult(folder.artifacts(), (*losses, *risks))
+    artifacts = _loaded(_JobFolder(tuple(_named(traces, WORKLOAD)), programs, texts).artifacts())
+    return WriteResult(artifacts, written_losses(artifacts, workload, exact_ns, options.network))
+
+
+def _loaded(artifacts: Iterable[Artifact]) -> tuple[Artifact, ...]:
+    """The artifacts with their contents in memory: they are read back before they are written."""
+    return tuple(Artifact(one.name, one.content(), one.executable) for one in artifacts)
 
 
 def _as_algorithm(workload: Workload, options: JobWriteOptions) -> WriteResult:
@@ -164,9 +169,11 @@ def _as_algorithm(workload: Workload, options: JobWriteOptions) -> WriteResult:
     nodes = workload.nodes
     allowed = nodes.is_kind(NodeKind.COMPUTE, NodeKind.SEND, NodeKind.RECV)
     if not allowed.all():
-        kind = NodeKind(nodes.kind[np.argmin(allowed)]).name.lower()
-        message = f"a custom algorithm has no nodes of kind {kind}"
-        raise UsageError(message, cure="run collhub expand first, or write form=workload")
+        kind = NodeKind(nodes.kind[np.argmin(allowed)])
+        message = f"a custom algorithm has no nodes of kind {kind.name.lower()}"
+        is_collective = kind is NodeKind.COLLECTIVE
+        cure = "run collhub expand first, or write form=workload"
+        raise UsageError(message, cure=cure if is_collective else "write form=workload")
     # Neither 0 nor an unstated duration is shorter than 1 ns.
     duration = nodes.duration_ns[nodes.is_kind(NodeKind.COMPUTE)]
     is_inexact = (duration > 1) & (duration % _MICRO_NS > 0)
@@ -184,9 +191,10 @@ def _as_algorithm(workload: Workload, options: JobWriteOptions) -> WriteResult:
     texts[SCRIPT] = _script(workload, options, [_JOB_TRACES], workload.num_ranks)
     ranks = range(workload.num_ranks)
     starts = (Artifact(f"{WORKLOAD}.{rank}.et", marker) for rank in ranks)
-    steps = _named(trace_files(_bare(workload), profile=""), _JOB_TRACES)
-    folder = _JobFolder((*steps, *starts), {}, texts)
-    return WriteResult(folder.artifacts())
+    traces = trace_files(_bare(workload), profile="", omitted=PRIVATE_ATTRIBUTES)
+    folder = _JobFolder((*_named(traces, _JOB_TRACES), *starts), {}, texts)
+    artifacts = _loaded(folder.artifacts())
+    return WriteResult(artifacts, written_losses(artifacts, workload, None, options.network))
 
 
 def _texts(

@@ -76,6 +76,7 @@ def end_custom(place: Integer, now: Integer, machine: Machine) -> bool:
     node = machine.node[machine.stream[progress["stream"]]["row"]]
     custom = machine.custom[progress["custom"]]
     node["ongoing"] -= 1
+    node["ended_by"] = custom["kind"]
     shift = place - progress["custom"]
     count = 0
     for edge in range(custom["first_child"], custom["first_child"] + custom["children"]):

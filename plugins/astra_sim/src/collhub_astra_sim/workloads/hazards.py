@@ -6,14 +6,15 @@ never finish, which `simulate_workload` names.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import numpy as np
 from collhub_columns import BoolArray, distinct
+from collhub_job_traces import StatedFields, stated_fields
 
 from collhub_astra_sim.workloads.system import NATIVE_TYPES, System
-from hub_core import UsageError
+from hub_core import NodeType, UsageError
 from hub_core.model import Diagnostic, JobCollective, NodeKind, Severity, Workload
 from hub_core.plugin_api import CheckReport, CheckRequest, NoOptions
 
@@ -22,6 +23,8 @@ EXTENSION = "astra-sim"
 of each of `Workload.algorithms`; `per_node`: prefixes by node."""
 NO_TIME = "takes no time: what it frees waits for another node to end"
 NO_TIME_CURE = "state a tensor size, or leave the node out"
+ABORTS = frozenset({"h2", "host-message", "no-size", "no-tag", "foreign-end"})
+"""Codes of hazards on which ASTRA-sim aborts, so that no rank has a time."""
 # Tags of streams wrap above this group.
 _LAST_GROUP = 499
 
@@ -44,7 +47,7 @@ def check(request: CheckRequest, options: NoOptions) -> CheckReport:
 
 
 def hazards(workload: Workload, system: System) -> tuple[Diagnostic, ...]:
-    """The first node of each hazard, with how many there are."""
+    """The first node of each hazard, with how many there are. The codes `ABORTS` end a run."""
     found = []
     for code, is_there, message, severity, cure in _checks(workload, system):
         rows = np.flatnonzero(is_there)
@@ -61,28 +64,65 @@ _Check = tuple[str, BoolArray, str, Severity, str]
 
 
 def _checks(workload: Workload, system: System) -> Iterator[_Check]:
+    yield from _hardware_checks(workload, system)
+    # With replay-only every node is a timer, whatever it states.
+    if not system.is_replay_only:
+        yield from _network_checks(workload, system)
+
+
+def _hardware_checks(workload: Workload, system: System) -> Iterator[_Check]:
+    """Hazards of slots and statistics, which count the nodes of every kind."""
     nodes = workload.nodes
-    is_collective = nodes.is_kind(NodeKind.COLLECTIVE)
     is_memory = nodes.is_kind(NodeKind.LOAD, NodeKind.STORE)
     is_marker = nodes.is_kind(NodeKind.MARKER)
     is_host_compute = nodes.is_kind(NodeKind.COMPUTE) & nodes.on_host
+    is_risky = is_host_compute | is_memory | is_marker
     yield (
-        "h1", is_host_compute | is_memory | is_marker,
+        "h1", is_risky & _may_end_with_message(workload, system)[nodes.rank],
         "breaks the statistics at the rank's end: ASTRA-sim aborts if a message ends last",
         Severity.WARNING, "let a COMPUTE node come last",
     )  # fmt: skip
+    is_metadata = is_marker & _by_extra(workload, lambda one: one.node_type == NodeType.METADATA)
     yield (
-        "h2", is_marker, "is a marker: written as METADATA it aborts ASTRA-sim",
-        Severity.WARNING, "leave it out",
+        "h2", is_metadata, "is a METADATA node: the statistics of ASTRA-sim abort",
+        Severity.ERROR, "leave the node out, and state process groups in groups.json",
     )  # fmt: skip
-    is_empty = is_empty_work(workload, system)
-    yield ("h3", is_empty | is_marker, NO_TIME, Severity.WARNING, NO_TIME_CURE)
+    yield (
+        "host-message", nodes.is_kind(NodeKind.SEND, NodeKind.RECV) & nodes.on_host,
+        "is a message of the host (is_cpu_op): ASTRA-sim aborts by an assertion",
+        Severity.ERROR, "set is_cpu_op of SEND and RECV nodes to false",
+    )  # fmt: skip
+
+
+def _network_checks(workload: Workload, system: System) -> Iterator[_Check]:
+    """Hazards of nodes that are issued to the system layer."""
+    nodes = workload.nodes
+    is_collective = nodes.is_kind(NodeKind.COLLECTIVE)
+    is_empty = is_empty_work(workload, system) | nodes.is_kind(NodeKind.MARKER)
+    yield ("h3", is_empty, NO_TIME, Severity.WARNING, NO_TIME_CURE)
     known = [*NATIVE_TYPES, JobCollective.BROADCAST]
     is_unknown = is_collective & ~np.isin(nodes.collective, known)
     yield (
         "h6", is_unknown | (is_collective & nodes.on_host),
         "is a collective that ASTRA-sim never ends", Severity.ERROR,
         "choose another kind, and let it run on the device",
+    )  # fmt: skip
+    is_native = is_collective & np.isin(nodes.collective, NATIVE_TYPES) & ~nodes.on_host
+    yield (
+        "no-size", is_native & (nodes.bytes < 0),
+        "states no comm_size, without which ASTRA-sim aborts", Severity.ERROR,
+        "state the bytes of the collective",
+    )  # fmt: skip
+    is_message = nodes.is_kind(NodeKind.SEND, NodeKind.RECV)
+    yield (
+        "no-tag", is_message & _by_extra(workload, lambda one: "comm_tag" not in one.attributes),
+        "states no comm_tag, without which ASTRA-sim aborts", Severity.ERROR,
+        "state a tag, equal on both sides",
+    )  # fmt: skip
+    yield (
+        "foreign-end", is_message & _names_other_rank(workload),
+        "states another rank as its own end: ASTRA-sim aborts", Severity.ERROR,
+        "comm_src of a SEND, and comm_dst of a RECV, is the rank of the file",
     )  # fmt: skip
     is_gather = is_collective & (nodes.collective == JobCollective.ALL_GATHER)
     yield (
@@ -102,6 +142,44 @@ def _checks(workload: Workload, system: System) -> Iterator[_Check]:
         f"is of a group above {_LAST_GROUP}, whose tags wrap",
         Severity.WARNING, "number the groups from 1",
     )  # fmt: skip
+
+
+def _by_extra(workload: Workload, is_true: Callable[[StatedFields], bool]) -> BoolArray:
+    """A condition on the records of nodes: bool by node, False for nodes without a record."""
+    found = [bool(extra) and is_true(stated_fields(extra)) for extra in workload.extras]
+    mask: BoolArray = np.array([*found, False])[workload.nodes.extra]
+    return mask
+
+
+def _names_other_rank(workload: Workload) -> BoolArray:
+    """Nodes that state a source or a destination other than their rank: bool by node."""
+    nodes = workload.nodes
+    mask = np.zeros(len(nodes), np.bool_)
+    for kind, name in ((NodeKind.SEND, "comm_src"), (NodeKind.RECV, "comm_dst")):
+        stated = [stated_fields(extra).numbers.get(name, -1) for extra in workload.extras]
+        end = np.array([*stated, -1], np.int64)[nodes.extra]
+        mask |= nodes.is_kind(kind) & (end >= 0) & (end != nodes.rank)
+    return mask
+
+
+def _may_end_with_message(workload: Workload, system: System) -> BoolArray:
+    """Ranks with a message, or a custom algorithm, that no other node waits for: bool by rank."""
+    nodes = workload.nodes
+    is_last = np.ones(len(nodes), np.bool_)
+    parents, children = nodes.edges()
+    # A marker ends with its parents.
+    is_last[parents[~nodes.is_kind(NodeKind.MARKER)[children]]] = False
+    is_message = nodes.is_kind(NodeKind.SEND, NodeKind.RECV)
+    stated = workload.extensions.get(EXTENSION)
+    per_node = stated.get("per_node") if isinstance(stated, dict) else None
+    custom = np.isin(nodes.collective, [int(kind) for kind in system.custom])
+    if isinstance(per_node, dict) and per_node:
+        numbers = np.array([int(node) for node in per_node], np.uint64)
+        custom |= np.isin(nodes.identity, numbers)
+    is_message |= nodes.is_kind(NodeKind.COLLECTIVE) & custom
+    ranks = np.zeros(workload.num_ranks, np.bool_)
+    ranks[nodes.rank[is_last & is_message]] = True
+    return ranks
 
 
 def is_empty_work(workload: Workload, system: System) -> BoolArray:

@@ -53,11 +53,12 @@ from collhub_astra_sim.workloads.pools import (
 from collhub_astra_sim.workloads.streams import leave, next_phase
 
 # Outcomes of a call.
-DONE, NEEDS_ROOM, OVERFLOWED = range(3)
+DONE, NEEDS_ROOM, OVERFLOWED, ABORTED = range(4)
 
 
-# Entries of `counter` beside the event queue's: whether room ran out, events, ranks that started.
-OVERFLOW, EVENTS, STARTED = 1, 2, 3
+# Entries of `counter` beside the event queue's: whether room ran out, events, ranks that started,
+# whether events at time 0 are executed instead of ending the run.
+OVERFLOW, EVENTS, STARTED, PASSES_ZERO = 1, 2, 3, 4
 
 
 @outlined
@@ -157,7 +158,8 @@ def _has_room(machine: Machine) -> bool:
 def _run(machine: Machine) -> int:
     """Go on until nothing is left to happen (`DONE`) or pools have to grow (`NEEDS_ROOM`).
 
-    `OVERFLOWED`: one event has needed more than the margin.
+    `OVERFLOWED`: one event has needed more than the margin. `ABORTED`: there is an event at time 0,
+    which the event queue of ASTRA-sim refuses; the event is left in the queue.
     """
     while machine.counter[STARTED] < len(machine.rank):
         if not _has_room(machine):
@@ -168,6 +170,8 @@ def _run(machine: Machine) -> int:
     first = buckets["first"]
     while buckets["size"] > 0:
         now, place = machine.entry[first]["time"], machine.entry[first]["item"]
+        if now <= 0 and machine.counter[PASSES_ZERO] == 0:
+            return ABORTED
         while machine.bucket[place]["first"] >= 0:
             if machine.counter[OVERFLOW] != 0:
                 return OVERFLOWED

@@ -140,7 +140,7 @@ class Layout:
             event=np.zeros(4 * margin, EVENT),
             recent=np.full(RECENT_TIMES, -1, np.int64),
             store=_filled(STORE, STORES, returned=-1),
-            counter=np.zeros(4, np.int64),
+            counter=np.zeros(5, np.int64),
             identity=tables.identity,
             element=tables.element,
             before=tables.before,

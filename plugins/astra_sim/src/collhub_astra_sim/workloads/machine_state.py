@@ -63,6 +63,7 @@ NODE = np.dtype(
         ("action", np.uint8),
         ("slot", np.uint8),
         ("is_counted", np.bool_),  # as computation
+        ("ended_by", np.uint8),  # type of the node of its custom algorithm that ended last
     ],
     align=True,
 )
@@ -73,6 +74,7 @@ RANK = np.dtype(
         ("compute_ns", np.int64),
         ("streams", np.int64),
         ("occupied", np.int64),  # slots, one bit each
+        ("last", np.int64),  # node that ended last
     ],
     align=True,
 )

@@ -46,7 +46,9 @@ def node_work(workload: Workload, system: System, memory: RemoteMemory) -> NodeW
     slot = np.full(count, COMM_SLOT, np.uint8)
     slot[nodes.is_kind(NodeKind.RECV)] = NO_SLOT
     is_compute = nodes.is_kind(NodeKind.COMPUTE)
-    slot[is_compute] = np.where(nodes.on_host[is_compute], HOST_SLOT, COMPUTE_SLOT)
+    slot[is_compute] = COMPUTE_SLOT
+    # Whatever its kind: loads and stores of the host leave the slot of communication empty.
+    slot[nodes.on_host] = HOST_SLOT
     work = np.maximum(nodes.duration_ns, SHORTEST_NS)
     streams = np.zeros(count, np.int64)
     kind = collective_types(nodes)
@@ -56,9 +58,22 @@ def node_work(workload: Workload, system: System, memory: RemoteMemory) -> NodeW
     _compute(nodes, is_counted, system, action, work)
     _messages(nodes, action, work)
     _transfers(nodes, memory, action, work)
-    _collectives(nodes, kind, system, action, slot, work, streams)
+    _collectives(nodes, kind, system, action, work, streams)
     action[nodes.is_kind(NodeKind.MARKER)] = SKIPPED
     return NodeWork(action, slot, work, streams, kind, is_counted)
+
+
+def is_timed_by_duration(workload: Workload, system: System) -> BoolArray:
+    """Nodes whose time ASTRA-sim takes from `duration_micros`: bool by node."""
+    nodes = workload.nodes
+    if system.is_replay_only:
+        return np.ones(len(nodes), np.bool_)
+    is_compute = nodes.is_kind(NodeKind.COMPUTE)
+    if system.has_roofline:
+        is_compute &= nodes.on_host
+    is_broadcast = nodes.collective == JobCollective.BROADCAST
+    timed: BoolArray = is_compute | (nodes.is_kind(NodeKind.COLLECTIVE) & is_broadcast)
+    return timed
 
 
 def collective_types(nodes: NodeColumns) -> npt.NDArray[np.int8]:
@@ -131,7 +146,6 @@ def _collectives(
     kind: npt.NDArray[np.int8],
     system: System,
     action: npt.NDArray[np.uint8],
-    slot: npt.NDArray[np.uint8],
     work: Int64Array,
     streams: Int64Array,
 ) -> None:
@@ -139,9 +153,7 @@ def _collectives(
     # All others throw, and the rank hangs; a broadcast is a timer.
     is_known = (kind >= 0) | (nodes.collective == JobCollective.BROADCAST)
     action[is_collective & ~is_known] = NEVER_ENDS
-    is_host = is_collective & nodes.on_host
-    slot[is_host] = HOST_SLOT
-    action[is_host] = NEVER_ENDS
+    action[is_collective & nodes.on_host] = NEVER_ENDS
     is_native = (kind >= 0) & ~nodes.on_host
     action[is_native] = COLLECTIVE_NODE
     size, chunk, is_gather = _chunks(nodes, system.splits)

@@ -135,6 +135,7 @@ def end_node(row: Integer, now: Integer, machine: Machine) -> None:
     index = node["rank"]
     rank = machine.rank[index]
     node["end"] = now
+    rank["last"] = row
     rank["ongoing"] -= 1
     rank["occupied"] &= ~(1 << node["slot"])
     for edge in range(node["first_child"], node["first_child"] + node["children"]):

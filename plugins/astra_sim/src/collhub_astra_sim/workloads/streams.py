@@ -91,7 +91,8 @@ def _choose_queues(index: Integer, machine: Machine) -> None:
     """Take the queues of all phases of a stream in turn."""
     stream = machine.stream[index]
     if stream["phase"] < 0:
-        machine.stream_queue[index, 0] = _next_queue(stream["rank"], 0, ANY_QUEUE, machine)
+        # A custom algorithm stands in the first queue and does not advance the round robin.
+        machine.stream_queue[index, 0] = 0
         return
     kind = machine.node[stream["row"]]["type"]
     for step in range(stream["steps_left"]):

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import numpy as np
 from collhub_columns import BoolArray, Int64Array, distinct, positions_in, topological_levels
+from collhub_job_traces.rebuilding import columns_of, rebuilt
 
 from collhub_jobs.passes.options import FuseOptions
-from collhub_jobs.passes.rows import columns_of, rebuilt
 from hub_core.model import JobCollective, NodeColumns, NodeKind, Workload
 from hub_core.plugin_api import PassReport
 

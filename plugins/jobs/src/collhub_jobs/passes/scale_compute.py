@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
+from collhub_job_traces.rebuilding import columns_of, rebuilt
 
 from collhub_jobs.passes.options import ScaleOptions
-from collhub_jobs.passes.rows import columns_of, rebuilt
 from hub_core import UsageError
 from hub_core.model import NodeKind, Workload, parse_ranks
 from hub_core.plugin_api import PassReport

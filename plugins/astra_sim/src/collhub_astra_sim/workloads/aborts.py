@@ -1,0 +1,129 @@
+"""Inputs on which ASTRA-sim itself aborts: by its network, at time 0, or when a rank finishes.
+
+Measured with the public release of March 2026. Hazards of single nodes are in `hazards`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from collhub_columns import distinct
+
+from collhub_astra_sim.options import CONGESTION_AWARE
+from collhub_astra_sim.workloads.machine_state import (
+    CODE_BITS,
+    COLLECTIVE_NODE,
+    CUSTOM_ENDS,
+    NO_CHOICE,
+    NODE_ENDS,
+    RECV_NODE,
+    SEND_NODE,
+)
+from collhub_astra_sim.workloads.pools import BATCH_ENDS, DELIVERY, LINK_FREE
+from hub_core import NodeType
+from hub_core.model import Diagnostic, NodeKind, Workload
+from hub_core.network import DimensionKind, Topology
+
+if TYPE_CHECKING:
+    from collhub_astra_sim.workloads.layout import Layout
+    from collhub_astra_sim.workloads.machine_state import Machine
+
+CODE = "astra-sim-aborts"
+_UNAWARE_CURE = "simulate it with -O network=congestion-unaware"
+_SMALLEST_RING = 3
+
+
+def network_abort(topology: Topology, backend: str) -> Diagnostic | None:
+    """Why the congestion-aware backend aborts on a network; None if it runs, or is not used.
+
+    It knows one dimension: Ring of three NPUs or more, FullyConnected or Switch.
+    """
+    dimensions = topology.dimensions
+    if backend != CONGESTION_AWARE or not dimensions:
+        return None
+    if len(dimensions) > 1:
+        message = f"the congestion-aware ASTRA-sim knows one dimension, not {len(dimensions)}"
+        return Diagnostic(CODE, f"{message}: it aborts", cure=_UNAWARE_CURE)
+    (only,) = dimensions
+    if only.kind is DimensionKind.RING and only.size < _SMALLEST_RING:
+        message = f"the congestion-aware ASTRA-sim aborts on a Ring of {only.size} NPUs"
+        cure = f"write FullyConnected, which has the same links, or {_UNAWARE_CURE}"
+        return Diagnostic(CODE, message, cure=cure)
+    if only.size < 2:
+        message = "the congestion-aware ASTRA-sim aborts on a network of one NPU"
+        return Diagnostic(CODE, message, cure=_UNAWARE_CURE)
+    return None
+
+
+def event_at_zero(workload: Workload, layout: Layout, machine: Machine) -> Diagnostic:
+    """The node that schedules an event at time 0, of a run that has stopped there."""
+    place = machine.entry[machine.heap[0]["first"]]["item"]
+    item = int(machine.event[machine.bucket[place]["first"]]["item"])
+    row = _node_of_event(item & 3, item >> 2, layout, machine)
+    nodes = workload.nodes
+    what = f"node {int(nodes.identity[row])} ({NodeKind(int(nodes.kind[row])).name})"
+    message = f"{what} takes less than 1 ns at the start: ASTRA-sim aborts on an event at time 0"
+    cure = "let a computation of 1 ns or more precede it, or make it larger"
+    return Diagnostic(CODE, message, location=nodes.location(row), cure=cure)
+
+
+def _node_of_event(kind: int, item: int, layout: Layout, machine: Machine) -> int:
+    """The row of the workload's node that an event belongs to."""
+    rank, code = -1, -1
+    if kind == BATCH_ENDS:
+        rank = int(machine.batch[item]["rank"])
+        code = int(machine.delay[machine.batch[item]["first"]]["code"])
+    elif kind == LINK_FREE:
+        # The message that keeps the link busy is at the hop of that link.
+        on_link = machine.path_link[machine.message["hop"]] == item
+        is_sent = ~machine.message["is_receive"] & (machine.message["bytes"] > 0)
+        item = int(np.flatnonzero(on_link & is_sent)[0])
+        kind = DELIVERY
+    if kind == DELIVERY:
+        rank = int(machine.message[item]["source"])
+        code = int(machine.message[item]["sender"])
+    row = _node_of_code(code, machine)
+    if row < 0:
+        # A message of a native collective: the only collective of its rank at the start.
+        own = (machine.node["rank"] == rank) & (machine.node["start"] == 0)
+        row = int(np.argmax(own & (machine.node["action"] == COLLECTIVE_NODE)))
+    return int(layout.order[row])
+
+
+def _node_of_code(code: int, machine: Machine) -> int:
+    """The node, in the order of the machine, that a code ends; -1 for other codes."""
+    kind, index = code & ((1 << CODE_BITS) - 1), code >> CODE_BITS
+    if code >= 0 and kind == NODE_ENDS:
+        return index
+    if code >= 0 and kind == CUSTOM_ENDS:
+        return int(machine.stream[machine.progress[index]["stream"]]["row"])
+    return -1
+
+
+def statistics_aborts(
+    workload: Workload, layout: Layout, machine: Machine
+) -> tuple[Diagnostic, ...]:
+    """Ranks with host or memory nodes whose last event is a message, by rank.
+
+    The statistics at the end of such a rank throw an exception. ASTRA-sim survives it inside the
+    event of a computation, a memory or a native collective, but not inside one of the network.
+    """
+    nodes = workload.nodes
+    is_risky = nodes.is_kind(NodeKind.LOAD, NodeKind.STORE, NodeKind.MARKER)
+    is_risky |= nodes.is_kind(NodeKind.COMPUTE) & nodes.on_host
+    found = []
+    for rank in distinct(nodes.rank[is_risky]).tolist():
+        last = machine.node[machine.rank[rank]["last"]]
+        ends_by_message = last["action"] in (SEND_NODE, RECV_NODE)
+        if last["action"] == COLLECTIVE_NODE and last["choice"] < NO_CHOICE:
+            ends_by_message = last["ended_by"] != NodeType.COMP
+        if machine.rank[rank]["finish"] >= 0 and ends_by_message:
+            row = int(layout.order[machine.rank[rank]["last"]])
+            message = (
+                f"node {int(nodes.identity[row])}, a message, ends the rank, which has host, memory"
+                " or marker nodes: ASTRA-sim aborts in its statistics"
+            )
+            cure = "let a COMPUTE node of the device come last"
+            found.append(Diagnostic(CODE, message, location=nodes.location(row), cure=cure))
+    return tuple(found)
