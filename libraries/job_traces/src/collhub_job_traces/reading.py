@@ -34,7 +34,8 @@ def read(
 
     `foreign`: names of attributes that are preserved but have no meaning here, such as those that
     the simulator for which the files are meant does not read. Groups are those of the metadata,
-    else every group has the ranks whose nodes name it. Raises `InputError` with file, byte and rank for what is no trace, and for values out of range.
+    else every group has the ranks whose nodes name it. Raises `InputError` with file, byte and rank
+    for files that are no traces, and for values out of range.
     """
     try:
         return _Reader(source, options, foreign).read()
