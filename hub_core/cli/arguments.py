@@ -5,6 +5,7 @@ And which reader, writer or simulator an `-O key=value` is meant for.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
@@ -148,7 +149,14 @@ def source_argument(function: Function) -> Function:
         expose_value=False,
         callback=_kept_for_reader,
     )
+    explain_program_arguments(function)
     return click.argument("source", metavar="IN", type=FILE)(arguments(function))
+
+
+def explain_program_arguments(function: Function) -> None:
+    """Add to the help of a command how to pass arguments to a program that IN names."""
+    text = "If IN is a program, its arguments follow after --, as in `program.py -- 8 2`."
+    function.__doc__ = f"{inspect.cleandoc(function.__doc__ or '')}\n\n{text}"
 
 
 def from_option(function: Function) -> Function:
@@ -339,6 +347,26 @@ def _parsed_pairs(
             raise click.BadParameter(f"{key!r} is given twice", context, parameter)
         parsed[key] = value
     return parsed
+
+
+def give_symbol_sizes(
+    size_text: str | None, options: Sequence[Option], given: dict[str, str]
+) -> str | None:
+    """Give `--size B=8,S=1024` to a reader of programs with symbols, as its option `sizes`.
+
+    `options`: those that the reader declares; `given`: its values so far, of which `sizes` takes
+    precedence. Returns the text if it is a size in bytes, else None. Raises `UsageError` for sizes
+    of symbols where the reader knows no symbols.
+    """
+    if size_text is None:
+        return None
+    if any(option.name == "sizes" for option in options):
+        given.setdefault("sizes", size_text)
+        return None
+    if "=" in size_text:
+        message = f"--size {size_text:.60}: IN has no symbols, to which this would give sizes"
+        raise UsageError(message, cure="give the size of the collective, such as 1MiB")
+    return size_text
 
 
 def parse_sizes(text: str) -> tuple[int, ...]:

@@ -12,6 +12,7 @@ from hub_core.cli.arguments import (
     Assignments,
     assign,
     from_option,
+    give_symbol_sizes,
     json_flag,
     option_pairs,
     source_argument,
@@ -63,7 +64,8 @@ WORKLOAD_CODE = "workload-trace"
     "--size",
     "size_text",
     metavar="S",
-    help="Size for which bytes are counted (default: the size that IN states).",
+    help="Size for which bytes are counted (default: the size that IN states); of a program, "
+    "sizes of its symbols, as B=8,S=1024.",
 )
 @json_flag
 @click.pass_obj
@@ -80,9 +82,10 @@ def inspect(
     Of a workload: nodes, process groups, collectives by kind and size. Execution traces that are
     neither are surveyed: nodes by type, dependencies, attributes.
     """
-    size = None if size_text is None else parse_size(size_text)
     opened = session.open_input(source, source_format)
     options = assign(assignments, {"reader": opened.options})["reader"]
+    size_text = give_symbol_sizes(size_text, opened.options, options)
+    size = None if size_text is None else parse_size(size_text)
     try:
         if opened.holds_workload:
             workload = read_workload(session, opened, options)

@@ -15,6 +15,7 @@ from hub_core.cli.arguments import (
     assign,
     complete_offers,
     from_option,
+    give_symbol_sizes,
     number_option,
     offer_option,
     output_options,
@@ -27,6 +28,7 @@ from hub_core.cli.report_objects import loss_object
 from hub_core.cli.search_workers import SearchWorkers, is_search
 from hub_core.cli.session import ChosenOutput, Session, written_paths
 from hub_core.cli.workloads import admit_workload, read_workload
+from hub_core.model.diagnostics import UsageError
 from hub_core.plugin_api import AlgorithmPass, Engine
 
 if TYPE_CHECKING:
@@ -182,8 +184,10 @@ def _planned(
     if any(is_search(session, step.name) for step in steps):
         sides |= workers.sides(session)
     shared = assign(shared_pairs(output.assignments, steps, own), sides)
-    if size is not None and any(option.name == "sizes" for option in opened.options):
-        shared["reader"].setdefault("sizes", size)
+    is_searching = any(is_search(session, step.name) for step in steps)
+    if give_symbol_sizes(size, opened.options, shared["reader"]) and not is_searching:
+        message = f"--size {size:.60}: passes of an algorithm take no size"
+        raise UsageError(message, cure="leave it out")
     # A bare key of the command line is for all passes that declare it.
     given = []
     for step, options, taken in zip(steps, declared, own, strict=True):

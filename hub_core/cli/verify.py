@@ -188,6 +188,8 @@ def verify(
     Exit 0 where every mode that an algorithm claims is correct, else 1; of several inputs every one
     gets its verdict. With --runtime: 0 where the runtime, whose own rules a plugin knows, will use
     the file for some call. With --certificate: 1 also where the certificate is wrong.
+
+    If an input is a program, its arguments follow after --, as in `program.py -- 8 2`.
     """
     if runtime is not None:
         others: dict[str, object] = {

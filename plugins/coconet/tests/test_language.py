@@ -12,6 +12,7 @@ from collhub_coconet.documents.from_workload import program_of
 
 import hub_core
 from hub_core.model import InputError, UsageError
+from hub_core.testing import ring_all_reduce
 
 EXAMPLES = Path(__file__).parents[3] / "examples" / "coconet"
 
@@ -35,6 +36,25 @@ def test_transform_takes_a_program_in_python(collhub: Callable[..., Any], tmp_pa
     run = collhub("transform", source, "--size", "N=64", "--pass", "split", "-o", out)
     assert run.code == 0
     assert out.exists()
+
+
+@pytest.mark.parametrize("command", [("inspect",), ("transform", "--list")])
+def test_sizes_of_symbols_are_given_in_one_form(
+    collhub: Callable[..., Any], command: tuple[str, ...]
+) -> None:
+    name, *flags = command
+    by_size = collhub(name, EXAMPLES / "adam.py", *flags, "--size", "N=64")
+    by_option = collhub(name, EXAMPLES / "adam.py", *flags, "-O", "sizes=N=64")
+    assert (by_size.code, by_size.out) == (0, by_option.out)
+
+
+def test_sizes_of_symbols_are_refused_for_an_algorithm(
+    collhub: Callable[..., Any], tmp_path: Path
+) -> None:
+    hub_core.write(ring_all_reduce(2), tmp_path / "ring.json")
+    run = collhub("inspect", tmp_path / "ring.json", "--size", "B=8")
+    assert run.code == 2
+    assert "--size B=8: IN has no symbols, to which this would give sizes" in run.err
 
 
 HEAD = "from collhub_coconet import *\nbuild = ProgramBuilder('p', N=8)\n"
@@ -63,6 +83,14 @@ ARGUMENTS = (
         ),
         (HEAD + "1 / 0\n", "bad.py:3: ZeroDivisionError"),
         (HEAD + "def f() -> Program:\n    return 3\n", "returns int, not a Program"),
+        (
+            HEAD + "def step(n=2):\n    return build.program()\n",
+            "bad.py:3: defines no program: .*function 'step' is not annotated with '-> Program': add",
+        ),
+        (
+            HEAD + "def step(n, m) -> Program:\n    return build.program()\n",
+            "function 'step' needs the arguments n, m: give them default values",
+        ),
     ],
 )
 def test_a_program_that_fails_is_refused_with_its_line(

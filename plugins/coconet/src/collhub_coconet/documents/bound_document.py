@@ -53,7 +53,7 @@ def bound_to(program: Program, num_ranks: int, sizes: Mapping[str, int]) -> Bind
         raise InputError(message, location=place, cure=cure, code="symbol")
     for symbol in sorted(program.sizes.keys() - sizes.keys()):
         message = f"symbol {symbol} is not bound"
-        cure = f"state a number for it: -O sizes={symbol}=8"
+        cure = f"give it a number: --size {symbol}=8, or -O sizes={symbol}=8"
         raise InputError(message, location=place, cure=cure, code="symbol")
     for symbol, size in sizes.items():
         low, high = program.sizes[symbol]
