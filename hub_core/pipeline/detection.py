@@ -40,9 +40,17 @@ def reader_for(opened: Input, kind: type[R], registry: Registry) -> Provided[R]:
     only format without suffixes does; else the signature, in the first 4096 bytes, among the
     readers that have the suffix or, where none fits, among all. Raises `UsageError` or, where a
     plugin that is not loaded may be the one, `PluginError`.
+
+    Contents never select a format that executes them: such a reader is considered only for a file
+    that the user named with its suffix.
     """
-    able = [provided for provided in registry.all(kind) if may_read(opened, provided.offer.format)]
     name = opened.source.parts[0].name
+    able = [
+        provided
+        for provided in registry.all(kind)
+        if may_read(opened, provided.offer.format)
+        and (not provided.offer.format.executes or _is_named_program(opened, provided.offer.format))
+    ]
     named = [provided for provided in able if _has_suffix(name, provided.offer.format)]
     json_head = scan_json_head(opened.head)
     searched = opened.head if json_head is None else json_head.searched
@@ -93,6 +101,11 @@ def writer_for(out: str, kind: type[W], registry: Registry) -> Provided[W]:
 def is_trace(format: Format) -> bool:
     """Whether files of a format are named as the canonical traces are."""
     return bool(set(format.suffixes) & set(CHAKRA.suffixes))
+
+
+def _is_named_program(opened: Input, format: Format) -> bool:
+    """Whether the user named one file, by the suffix of a format that executes it."""
+    return opened.layout is Layout.FILE and _has_suffix(opened.source.name, format)
 
 
 def _claims(found: Provided[R], opened: Input) -> bool:

@@ -199,7 +199,9 @@ def test_a_topology_is_needed_where_the_source_states_none(collhub, ring: Path) 
     )
 
 
-def test_placed_ranks_are_told_and_have_a_bound_of_their_own(collhub, ring: Path, tmp_path: Path) -> None:
+def test_placed_ranks_are_told_and_have_a_bound_of_their_own(
+    collhub, ring: Path, tmp_path: Path
+) -> None:
     out = tmp_path / "placed.json"
     hub_core.write(placed(hub_core.read(ring), (0, 2, 4, 6)), out)
     arguments = ("simulate", out, "--topology", "ring:8", "--size", "1MiB")

@@ -26,7 +26,10 @@ _XML = Format(
     "msccl-xml", "MSCCL-IR XML, the programs of the MSCCL runtimes", (".xml",), _SIGNATURE
 )
 _PROGRAM = Format(
-    "mscclang", "MSCCLang programs; reading one EXECUTES it, in a process of its own", (".py",)
+    "mscclang",
+    "MSCCLang programs; reading one EXECUTES it, in a process of its own",
+    (".py",),
+    executes=True,
 )
 _FOLDER = Format(
     "msccl",
