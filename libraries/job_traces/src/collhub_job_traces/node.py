@@ -8,13 +8,17 @@ from collhub_chakra import Kind, NodeType, RankFile, TraceError, type_name
 
 from collhub_job_traces.records import (
     ATTRIBUTE,
+    BYTES,
     CONTROL,
     DATA,
     FIELD_TOKENS,
     GROUP,
     ID,
+    INPUTS,
     MICROS,
     NAME,
+    OUTPUTS,
+    START,
     TYPE,
     Attribute,
     attribute,
@@ -81,17 +85,207 @@ class DecodedNode:
     control: list[int] = field(default_factory=list)
 
 
+@dataclass(frozen=True, slots=True)
+class _Head:
+    """The fields of a record before its attributes. `duration_ns`: by `duration_micros`."""
+
+    identity: int
+    name: str
+    duration_ns: int
+    data: list[int]
+    control: list[int]
+    tokens: str
+
+
+class DecodedParts:
+    """Parts of records that have been decoded, by their bytes.
+
+    Most records combine a head, all fields before the attributes, and a tail, the attributes, that
+    other records have, too: ranks of a group differ in the tail, nodes of a rank in the head. A
+    tail is stored with the type of its node, as a node without a head.
+    """
+
+    def __init__(self, foreign: frozenset[str] = frozenset()) -> None:
+        """`foreign`: names of attributes that are kept in the record but change no column."""
+        self.foreign = foreign
+        self._attributes: dict[bytes, Attribute] = {}
+        self._heads: dict[bytes, _Head] = {}
+        self._tails: dict[tuple[int, bytes], DecodedNode] = {}
+        # Equal texts are stored once.
+        self._texts: dict[str, str] = {}
+
+    def node(self, record: bytes) -> DecodedNode | None:
+        """The node of a record of the usual form, None for another one.
+
+        Raises `ValueError` for values that no node has.
+        """
+        node_type, end = _end_of_head(record)
+        if end < 0:
+            return None
+        head_bytes, tail_key = record[:end], (node_type, record[end:])
+        head, tail = self._heads.get(head_bytes), self._tails.get(tail_key)
+        if head is None:
+            head = _decode_head(head_bytes)
+            if head is None:
+                return None
+            self._heads[head_bytes] = head
+        if tail is None:
+            tail = self._decode_tail(*tail_key)
+            if tail is None:
+                return None
+            self._tails[tail_key] = tail
+        text = f"{head.tokens} {tail.extra}" if tail.extra else head.tokens
+        return DecodedNode(
+            head.identity,
+            tail.kind,
+            head.name,
+            tail.group,
+            self._texts.setdefault(text, text),
+            head.duration_ns if tail.duration_ns < 0 else tail.duration_ns,
+            tail.operations,
+            tail.bytes,
+            tail.collective,
+            tail.root,
+            tail.peer,
+            tail.algorithm,
+            tail.tag,
+            tail.dimensions,
+            tail.on_host,
+            head.data,
+            head.control,
+        )
+
+    def attribute(self, body: bytes) -> Attribute:
+        """The attribute in these bytes, which many records contain."""
+        known = self._attributes.get(body)
+        if known is None:
+            known = self._attributes[body] = attribute(body)
+        return known
+
+    def _decode_tail(self, node_type: int, tail: bytes) -> DecodedNode | None:
+        """The node of a record of a type and attributes; its extra is that of the attributes."""
+        found = list(fields(tail))
+        bodies = [value for number, value, _ in found if number == ATTRIBUTE]
+        if len(bodies) < len(found):
+            return None
+        attributes = [self.attribute(body) for body in bodies if isinstance(body, bytes)]
+        type_field = (TYPE, node_type, bytes([TYPE << 3, node_type]))
+        node = _Composition([type_field, *found], attributes, self.foreign).node(b"")
+        first, _, node.extra = node.extra.partition(" ")
+        # Otherwise the type is one that the kind does not give back, or an attribute is unusual.
+        return node if first == FIELD_TOKENS[TYPE] else None
+
+
+def _decode_head(head: bytes) -> _Head | None:
+    """A head of fields that protobuf would write in the same bytes, each of them once.
+
+    None for any other head.
+    """
+    identity, name, duration = 0, "", -1
+    lists: dict[int, list[int]] = {}
+    tokens: list[str] = []
+    at = last = 0
+    try:
+        while at < len(head):
+            start, number, wire = at, head[at] >> 3, head[at] & 7
+            if number <= last:
+                return None
+            last = number
+            value, at = _usual_varint(head, at + 1)
+            if wire == BYTES:
+                at += value
+            if number not in FIELD_TOKENS:
+                tokens.append(f"={head[start:at].hex()}")
+                continue
+            tokens.append(FIELD_TOKENS[number])
+            if number == NAME:
+                name = head[at - value : at].decode("utf-8", "surrogateescape")
+            elif wire == BYTES:
+                ids = lists[number] = []
+                item = at - value
+                while item < at:
+                    one, item = _usual_varint(head, item)
+                    ids.append(one)
+                if item > at:
+                    return None
+            elif number == ID:
+                identity = value
+            elif number == MICROS and value:
+                if value > _MICROS_LIMIT:
+                    return None
+                duration = value * 1000
+    except (IndexError, ValueError):
+        return None
+    return _Head(
+        identity, name, duration, lists.get(DATA, []), lists.get(CONTROL, []), " ".join(tokens)
+    )
+
+
+def _usual_varint(content: bytes, at: int) -> tuple[int, int]:
+    """(number, place behind it). Raises `ValueError` for more bytes than the number needs."""
+    value = content[at]
+    at += 1
+    if value < 128:
+        return value, at
+    value &= 127
+    shift = 7
+    while True:
+        byte = content[at]
+        at += 1
+        value |= (byte & 127) << shift
+        if byte < 128:
+            if not byte or shift > 56:
+                raise ValueError("an unusual number")
+            return value, at
+        shift += 7
+
+
+# First bytes of the fields that may stand before the attributes, and of an attribute.
+_NUMBER_TAGS = frozenset(number << 3 for number in (ID, TYPE, START, MICROS))
+_BYTES_TAGS = frozenset(number << 3 | BYTES for number in (NAME, CONTROL, DATA, INPUTS, OUTPUTS))
+_TYPE_TAG, _ATTRIBUTE_TAG = TYPE << 3, ATTRIBUTE << 3 | BYTES
+
+
+def _end_of_head(record: bytes) -> tuple[int, int]:
+    """(type of the node, place of the first attribute); (0, -1) for an unusual record."""
+    at, end, node_type = 0, len(record), 0
+    try:
+        while at < end:
+            tag = record[at]
+            if tag in _NUMBER_TAGS:
+                at += 1
+                if tag == _TYPE_TAG:
+                    node_type = record[at]
+                    if node_type > 127:
+                        return 0, -1
+                while record[at] > 127:
+                    at += 1
+                at += 1
+            elif tag in _BYTES_TAGS:
+                length = record[at + 1]
+                at += 2
+                if length > 127:
+                    length = (length & 127) | record[at] << 7
+                    if record[at] > 127:
+                        return 0, -1
+                    at += 1
+                at += length
+            elif tag == _ATTRIBUTE_TAG:
+                return node_type, at
+            else:
+                return 0, -1
+    except IndexError:
+        return 0, -1
+    return (node_type, at) if at == end else (0, -1)
+
+
 class NodeDecoder:
     """Decode the records of one file."""
 
-    def __init__(self, file: RankFile, foreign: frozenset[str] = frozenset()) -> None:
-        """Decode from `file`; attributes of equal bytes are decoded once.
-
-        `foreign`: names of attributes that are kept in the record but change no column.
-        """
+    def __init__(self, file: RankFile, parts: DecodedParts) -> None:
+        """Decode from `file`; `parts`: of records of all files so far."""
         self._file = file
-        self._foreign = foreign
-        self._attributes: dict[bytes, Attribute] = {}
+        self._parts = parts
 
     def error(self, index: int, message: str, cure: str = "") -> TraceError:
         """An error about a record."""
@@ -110,22 +304,18 @@ class NodeDecoder:
         """Decode a record. Raises `TraceError`."""
         record = self._record(index)
         try:
+            known = self._parts.node(record)
+            if known is not None:
+                return known
             found = list(fields(record))
             attributes = [
-                self._attribute(value)
+                self._parts.attribute(value)
                 for number, value, _ in found
                 if number == ATTRIBUTE and isinstance(value, bytes)
             ]
-            return _Composition(found, attributes, self._foreign).node(record)
+            return _Composition(found, attributes, self._parts.foreign).node(record)
         except ValueError as error:
             raise self.error(index, f"a record is malformed: {error}") from None
-
-    def _attribute(self, body: bytes) -> Attribute:
-        """The same bytes stand in many records."""
-        known = self._attributes.get(body)
-        if known is None:
-            known = self._attributes[body] = attribute(body)
-        return known
 
 
 class _Composition:
@@ -183,24 +373,26 @@ class _Composition:
         kind = _KINDS.get(NodeType(node_type)) if node_type <= max(NodeType) else None
         if kind is None:
             raise ValueError(f"its type is a {type_name(node_type)}")
-        names = {one.name: one.number for one in self._attributes}
-        # The host's call of a collective, as converters of profiles write it: time on the CPU.
-        if kind is NodeKind.COLLECTIVE and "comm_type" not in names:
-            if not names.get("is_cpu_op"):
-                raise ValueError("a collective without comm_type")
-            return NodeKind.COMPUTE
+        if kind is NodeKind.COLLECTIVE:
+            names = {one.name: one.number for one in self._attributes}
+            # The host's call of a collective, as converters of profiles write it: time on the CPU.
+            if "comm_type" not in names:
+                if not names.get("is_cpu_op"):
+                    raise ValueError("a collective without comm_type")
+                return NodeKind.COMPUTE
         return kind
 
     def _take_field(self, number: int, value: int | bytes) -> None:
         node, token = self._node, FIELD_TOKENS[number]
-        if number in (CONTROL, DATA) and isinstance(value, bytes):
-            ids = varints(value)
+        if number in (CONTROL, DATA):
+            # One number is an entry of a list that is not packed.
+            ids = varints(value) if isinstance(value, bytes) else [value]
             self._values[token] = ids
             (node.data if number == DATA else node.control).extend(ids)
         elif number == NAME and isinstance(value, bytes):
             self._values[token] = value
             node.name = value.decode("utf-8", "surrogateescape")
-        elif isinstance(value, int):
+        elif isinstance(value, int) and number != NAME:
             self._values[token] = value
             self._take_number(number, value)
         else:

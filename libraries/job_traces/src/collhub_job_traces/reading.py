@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
+from typing import cast
 
 import numpy as np
 from collhub_chakra import Metadata, RankFile, TraceError, open_rank_file, varint
@@ -16,7 +17,7 @@ from collhub_columns import Int64Array
 from collhub_job_traces.embedded import algorithms_of
 from collhub_job_traces.groups import ATTRIBUTE, job_groups, parsed_groups
 from collhub_job_traces.missing_ranks import Stand, own_groups, own_peers, report, stand_ins
-from collhub_job_traces.node import DecodedNode, NodeDecoder
+from collhub_job_traces.node import DecodedNode, DecodedParts, NodeDecoder
 from collhub_job_traces.options import JobReadOptions
 from collhub_job_traces.record_table import RecordTable
 from hub_core import InputError, Location, Provenance
@@ -49,11 +50,11 @@ class _Reader:
 
     def __init__(self, source: Source, options: JobReadOptions, foreign: frozenset[str]) -> None:
         self._source = source
-        self._foreign = foreign
         self._options = options
         # Records of equal bytes have one entry.
         self._records: dict[bytes, int] = {}
         self._decoded: list[DecodedNode] = []
+        self._parts = DecodedParts(foreign)
         self._dropped = 0
 
     def read(self) -> Workload:
@@ -144,23 +145,26 @@ class _Reader:
 
     def _nodes(self, file: RankFile) -> Int64Array:
         """For every node of a file, the index of its record among the decoded ones."""
-        decoder = NodeDecoder(file, self._foreign)
-        which: list[int] = []
+        decoder = NodeDecoder(file, self._parts)
         content, known = file.content, self._records
         bounds = zip(file.starts.tolist(), file.stops.tolist(), strict=True)
-        for index, (start, stop) in enumerate(bounds):
-            record = content[start:stop]
-            # The bytes decide all but where the node stands.
-            at = known.get(record)
+        records = [content[start:stop] for start, stop in bounds]
+        # The bytes decide all but where the node stands.
+        found = list(map(known.get, records))
+        for index, at in enumerate(found):
             if at is None:
-                at = known[record] = len(self._decoded)
-                self._decoded.append(decoder.node(index))
-            which.append(at)
+                at = known.get(records[index])
+                if at is None:
+                    at = known[records[index]] = len(self._decoded)
+                    self._decoded.append(decoder.node(index))
+                found[index] = at
+        which = cast("list[int]", found)
         nodes = [self._decoded[at] for at in which]
         ids = {node.identity for node in nodes}
         if len(ids) < len(nodes):
             raise decoder.error(_second([node.identity for node in nodes]), "its id stands twice")
-        for index, node in enumerate(nodes):
+        named = set().union(*[node.data for node in nodes], *[node.control for node in nodes])
+        for index, node in enumerate(nodes) if not named <= ids else ():
             if not ids.issuperset(node.data) or not ids.issuperset(node.control):
                 which[index] = len(self._decoded)
                 self._decoded.append(self._without_dangling(decoder, index, node, ids))

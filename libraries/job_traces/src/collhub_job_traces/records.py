@@ -16,6 +16,8 @@ from collhub_chakra import Kind, varint
 
 # Fields of the message Node, and how the tokens name them.
 ID, NAME, TYPE, CONTROL, DATA, MICROS, ATTRIBUTE = 1, 2, 3, 4, 5, 7, 10
+# Further fields, which no column holds.
+START, INPUTS, OUTPUTS = 6, 8, 9
 FIELD_TOKENS = {ID: "id", NAME: "name", TYPE: "type", CONTROL: "ctrl", DATA: "data", MICROS: "us"}
 _NAMES_OF_FIELDS = frozenset(FIELD_TOKENS.values())
 _NUMBERS = {"id": ID, "type": TYPE, "us": MICROS}
