@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from hub_core.cli.output import print_fields, print_json, print_line, print_note, print_table
 from hub_core.cli.report_objects import diagnostic_object
 from hub_core.cli.step_times import write_step_times
 from hub_core.cli.workloads import LISTED
-from hub_core.model import ExitCode, UsageError, format_bytes, format_time
+from hub_core.model import (
+    Diagnostic,
+    ExitCode,
+    Location,
+    UsageError,
+    format_bytes,
+    format_ranks,
+    format_time,
+)
 from hub_core.plugin_api import WorkloadRequest, WorkloadTimes
 
 if TYPE_CHECKING:
@@ -64,8 +72,24 @@ def simulate_workload(
         _print_times(request, times, unlimited, report)
         if report is not None:
             _print_report(workload, report)
-    session.report(times.diagnostics)
+    session.report(_folded(times.diagnostics))
     return ExitCode.DONE if times.time_ns is not None else ExitCode.INVALID
+
+
+def _folded(diagnostics: Sequence[Diagnostic]) -> list[Diagnostic]:
+    """Equal findings of several ranks as one, at the first of them; JSON lists all."""
+    ranks: dict[Diagnostic, list[int]] = {}
+    first: dict[Diagnostic, Diagnostic] = {}
+    for found in diagnostics:
+        key = replace(found, location=Location(found.location.file))
+        first.setdefault(key, found)
+        ranks.setdefault(key, []).extend([] if (rank := found.location.rank) is None else [rank])
+    folded = []
+    for key, found in first.items():
+        others = format_ranks(sorted(set(ranks[key][1:])))
+        more = f" (the same on rank {others})" if others else ""
+        folded.append(replace(found, message=found.message + more))
+    return folded
 
 
 def _write_timeline(session: Session, workload: Workload, times: WorkloadTimes, out: str) -> None:

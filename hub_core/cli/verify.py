@@ -242,7 +242,7 @@ def _judged(session: Session, source: str, questions: _Questions) -> _Verdict | 
     given = assign(questions.assignments, {"reader": opened.options})
     if opened.holds_workload:
         workload = read_workload(session, opened, given["reader"])
-        return judged_workload(session, workload, opened.name)
+        return judged_workload(session, workload, opened.name, is_thorough=True)
     algorithm = session.read_unverified(opened, given["reader"])
     report = _verified(algorithm, questions)
     found = with_path(report.diagnostics, algorithm, opened.name)

@@ -89,14 +89,16 @@ def read_workload(
     return model
 
 
-def judged_workload(session: Session, workload: Workload, source: str) -> WorkloadVerdict:
-    """Run every check of workloads."""
+def judged_workload(
+    session: Session, workload: Workload, source: str, *, is_thorough: bool = False
+) -> WorkloadVerdict:
+    """Run every check of workloads; thorough checks may simulate."""
     from hub_core.pipeline.checks import checks_of, run_check
 
     checks = checks_of(Subject.WORKLOAD, session.registry())
     # All checks that are installed, whoever offers them.
     with progress(f"verifying {source}"):
-        request = CheckRequest(name=source, workload=workload)
+        request = CheckRequest(name=source, workload=workload, is_thorough=is_thorough)
         reports = {check.name: run_check(check, request) for check in checks}
     return WorkloadVerdict(source, workload, reports)
 

@@ -39,7 +39,11 @@ class Subject(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CheckRequest:
-    """The subject of a check; `name`: what messages call it, `environment`: of the process."""
+    """The subject of a check; `name`: what messages call it, `environment`: of the process.
+
+    `is_thorough`: `verify` asks for the check, so that it may simulate the subject; other commands
+    ask for it before they begin their own work.
+    """
 
     name: str = ""
     algorithm: Algorithm | None = None
@@ -47,6 +51,7 @@ class CheckRequest:
     source: Source | None = None
     workload: Workload | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
+    is_thorough: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ import pytest
 from collhub_jobs.check import run
 
 import hub_core
-from hub_core.model import NODE_DTYPES, NodeColumns, ProcessGroup, Workload
+from hub_core.model import NODE_DTYPES, NodeColumns, NodeKind, ProcessGroup, Workload
 from hub_core.plugin_api import CheckRequest, NoOptions
 from hub_core.testing import pipeline, sample_workloads, training_step
 
@@ -93,3 +93,68 @@ def test_findings_are_capped() -> None:
     found = _messages(Workload(NodeColumns.from_columns(40, columns)))
     assert len(found) == 9
     assert found[-1] == "32 more of this kind are not listed"
+
+
+def _rows(workload: Workload) -> CheckRequest:
+    return CheckRequest(workload=workload, is_thorough=True)
+
+
+def _chains(*ranks: list[dict[str, int]], groups: tuple[ProcessGroup, ...] = ()) -> Workload:
+    """A job in which every node waits for the one before it on its rank."""
+    rows = [{"rank": rank, **row} for rank, own in enumerate(ranks) for row in own]
+    names = {name for row in rows for name in row}
+    defaults = {"tag": 0, "on_host": 0}
+    columns = {name: [row.get(name, defaults.get(name, -1)) for row in rows] for name in names}
+    edges = [
+        (at, at + 1) for at in range(len(rows) - 1) if rows[at]["rank"] == rows[at + 1]["rank"]
+    ]
+    data = np.array(edges, np.int64).reshape(-1, 2).T
+    nodes = NodeColumns.from_columns(len(ranks), columns, (data[0], data[1]))
+    return Workload(nodes, groups=groups)
+
+
+PAIRS = (ProcessGroup("1", (0, 1)), ProcessGroup("2", (0, 1)), ProcessGroup("3", (1, 2)))
+
+
+def _all_reduce(group: int) -> dict[str, int]:
+    return {"kind": int(NodeKind.COLLECTIVE), "collective": 0, "bytes": 64, "group": group}
+
+
+def _message(kind: NodeKind, peer: int, tag: int = 0) -> dict[str, int]:
+    return {"kind": int(kind), "peer": peer, "bytes": 64, "tag": tag, "group": -1}
+
+
+def test_groups_in_opposite_orders_are_a_deadlock() -> None:
+    one, two = _all_reduce(0), _all_reduce(1)
+    report = run(_rows(_chains([one, two], [two, one], [], groups=PAIRS)), NoOptions())
+    (found,) = report.diagnostics
+    assert found.code == "deadlock"
+    assert "rank 0: node 0 (all-reduce) before node 1 (all-reduce)" in found.message
+    assert "rank 1: node 0 (all-reduce) before node 1 (all-reduce)" in found.message
+    assert run(_rows(_chains([one, two], [one, two], [], groups=PAIRS)), NoOptions()).ok
+
+
+def test_a_cycle_through_three_ranks_and_a_message_is_a_deadlock() -> None:
+    # Rank 0 waits for rank 2 before group 1, rank 1 for group 1 before group 3.
+    ranks = (
+        [_message(NodeKind.RECV, 2), _all_reduce(0)],
+        [_all_reduce(0), _all_reduce(2)],
+        [_all_reduce(2), _message(NodeKind.SEND, 0)],
+    )
+    report = run(_rows(_chains(*ranks, groups=PAIRS)), NoOptions())
+    assert [found.code for found in report.diagnostics] == ["deadlock"]
+    ranks[2].reverse()
+    assert run(_rows(_chains(*ranks, groups=PAIRS)), NoOptions()).ok
+
+
+def test_messages_of_equal_keys_are_not_judged() -> None:
+    # Which of the two receives gets which message is the simulator's decision.
+    send, receive = _message(NodeKind.SEND, 1), _message(NodeKind.RECV, 0)
+    back, home = _message(NodeKind.RECV, 1, 5), _message(NodeKind.SEND, 0, 5)
+    report = run(_rows(_chains([send, back, send], [receive, home, receive])), NoOptions())
+    assert report.ok
+
+
+@pytest.mark.parametrize("name", sample_workloads())
+def test_right_jobs_have_no_deadlock(name: str) -> None:
+    assert run(_rows(sample_workloads()[name]), NoOptions()).ok

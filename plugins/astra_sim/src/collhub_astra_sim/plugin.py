@@ -182,8 +182,8 @@ def collhub_topologies() -> Sequence[TopologyReader | TopologyWriter]:
 HAZARDS = Check(
     "astra-sim-hazards",
     Subject.WORKLOAD,
-    "what ASTRA-sim hangs or aborts on in jobs of its own folders",
-    "collhub_astra_sim.workloads.hazards:check",
+    "inputs on which ASTRA-sim hangs or aborts, in jobs of its own folders",
+    "collhub_astra_sim.workloads.check:check",
 )
 
 

@@ -5,7 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-from collhub_columns import Int64Array, distinct, labels, topological_levels
+from collhub_columns import (
+    BoolArray,
+    Int64Array,
+    distinct,
+    labels,
+    ordinals,
+    topological_levels,
+)
 from collhub_job_traces import EXTENSION, collectives_in_order
 
 from hub_core import Diagnostic, Location, UsageError
@@ -24,6 +31,9 @@ def run(request: CheckRequest, options: NoOptions) -> CheckReport:
     # What waits for itself is in no order in which collectives could be compared.
     if not any(finding.code == "cycle" for finding in found):
         found += _collectives(request.workload)
+    # Without partners, dependencies between ranks are unknown.
+    if request.is_thorough and not found:
+        found += _deadlocks(request.workload)
     return CheckReport(not found, diagnostics=tuple(found))
 
 
@@ -94,6 +104,84 @@ def _messages(workload: Workload) -> list[Diagnostic]:
             message = f"rank {nodes.peer[row]} {other} no such message: {size}"
             lonely.append(_finding(workload, row, "unmatched", message))
     return _capped(wrong) + _capped(sorted(lonely, key=lambda found: found.location.rank or 0))
+
+
+def _deadlocks(workload: Workload) -> list[Diagnostic]:
+    """A cycle of dependencies through several ranks, such as two groups in opposite orders.
+
+    All calls of a collective end together, and a receive ends after its send begins: in the graph
+    in which the calls of a collective are one vertex, a cycle never ends on any network.
+    """
+    nodes = workload.nodes
+    vertex = _vertices(workload)
+    parents, children = nodes.edges()
+    sends, receives = _certain_messages(workload)
+    edges = np.concatenate([parents, sends]), np.concatenate([children, receives])
+    order = topological_levels(len(nodes), vertex[edges[0]], vertex[edges[1]])
+    stuck = order.position[vertex] < 0
+    if not stuck.any():
+        return []
+    path = _cycle_of_rows(vertex, edges, stuck)
+    first = path[0]
+    waits = ", ".join(
+        f"rank {nodes.rank[parent]}: {said(workload, parent)} before {said(workload, child)}"
+        for parent, child in zip(path[::2], path[1::2], strict=True)
+    )
+    message = f"ranks wait for one another for ever: {waits}"
+    cure = "issue collectives and messages in the same order on all ranks that share them"
+    return [_finding(workload, first, "deadlock", message, cure)]
+
+
+def _vertices(workload: Workload) -> Int64Array:
+    """The vertex of every node: its row, or that of the first call of its collective."""
+    nodes = workload.nodes
+    vertex = np.arange(len(nodes))
+    issued = collectives_in_order(nodes)
+    if len(issued):
+        groups = nodes.group[issued].astype(np.int64)
+        turn = ordinals((groups + 1) * nodes.num_ranks + nodes.rank[issued])
+        call = labels(groups + 1, turn)
+        first = np.full(int(call.max()) + 1, len(nodes))
+        np.minimum.at(first, call, issued)
+        vertex[issued] = first[call]
+    return vertex
+
+
+def _certain_messages(workload: Workload) -> tuple[Int64Array, Int64Array]:
+    """(send, receive) rows of the messages of which no other has the same ranks, tag and bytes."""
+    nodes = workload.nodes
+    rows = np.flatnonzero(nodes.is_kind(NodeKind.SEND, NodeKind.RECV))
+    if not len(rows):
+        return rows, rows
+    is_send = nodes.kind[rows] == NodeKind.SEND
+    source = np.where(is_send, nodes.rank[rows], nodes.peer[rows])
+    destination = np.where(is_send, nodes.peer[rows], nodes.rank[rows])
+    key = labels(source, destination, nodes.tag[rows], nodes.bytes[rows])
+    is_single = np.bincount(key)[key] == 2
+    # Both sides in the order of their keys, each of which stands once on either side.
+    sends, receives = np.flatnonzero(is_single & is_send), np.flatnonzero(is_single & ~is_send)
+    return rows[sends[np.argsort(key[sends])]], rows[receives[np.argsort(key[receives])]]
+
+
+def _cycle_of_rows(
+    vertex: Int64Array, edges: tuple[Int64Array, Int64Array], stuck: BoolArray
+) -> list[int]:
+    """The edges of one cycle, as rows: parent, child, parent, child, ...
+
+    Every stuck vertex of a cycle, or after one, has a stuck parent, so that going from parent to
+    parent reaches a cycle.
+    """
+    is_inner = stuck[edges[0]] & stuck[edges[1]]
+    parents, children = edges[0][is_inner], edges[1][is_inner]
+    # Of several edges into a vertex any one leads back to a cycle.
+    edge_into = dict(zip(vertex[children].tolist(), range(len(children)), strict=True))
+    walked: dict[int, int] = {}
+    at = int(vertex[children[0]])
+    while at not in walked:
+        walked[at] = len(walked)
+        at = int(vertex[parents[edge_into[at]]])
+    cycle = [edge_into[one] for one in walked if walked[one] >= walked[at]]
+    return [int(row) for edge in reversed(cycle) for row in (parents[edge], children[edge])]
 
 
 def _collectives(workload: Workload) -> list[Diagnostic]:

@@ -7,16 +7,14 @@ never finish, which `simulate_workload` names.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 
 import numpy as np
 from collhub_columns import BoolArray, distinct
 from collhub_job_traces import StatedFields, stated_fields
 
 from collhub_astra_sim.workloads.system import NATIVE_TYPES, System
-from hub_core import NodeType, UsageError
+from hub_core import NodeType
 from hub_core.model import Diagnostic, JobCollective, NodeKind, Severity, Workload
-from hub_core.plugin_api import CheckReport, CheckRequest, NoOptions
 
 EXTENSION = "astra-sim"
 """Key of `Workload.extensions`: the texts of `system`, `network` and `memory`; `custom`: the prefix
@@ -27,23 +25,6 @@ ABORTS = frozenset({"h2", "host-message", "no-size", "no-tag", "foreign-end"})
 """Codes of hazards on which ASTRA-sim aborts, so that no rank has a time."""
 # Tags of streams wrap above this group.
 _LAST_GROUP = 499
-
-
-def check(request: CheckRequest, options: NoOptions) -> CheckReport:
-    """Check of workloads: the hazards of one that was read from a folder for ASTRA-sim."""
-    if request.workload is None:
-        raise UsageError("the check needs a workload")
-    stated = request.workload.extensions.get(EXTENSION)
-    system = stated.get("system") if isinstance(stated, dict) else None
-    if not isinstance(system, str):
-        return CheckReport(True, is_applicable=False)
-    file = request.workload.provenance.source_name or None
-    found = [
-        replace(one, location=replace(one.location, file=file))
-        for one in hazards(request.workload, System.of_json(system))
-    ]
-    is_fatal = any(one.severity is Severity.ERROR for one in found)
-    return CheckReport(not is_fatal, diagnostics=tuple(found))
 
 
 def hazards(workload: Workload, system: System) -> tuple[Diagnostic, ...]:
