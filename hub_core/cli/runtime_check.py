@@ -31,7 +31,8 @@ LOAD_SCHEMA = "collhub/report-load-1"
 class RuntimeVerdict:
     """What the rules of a runtime say of one file.
 
-    `source`: the file as named; `runtime`: the check; `report`: its findings, and the calls served.
+    `source`: the file as named; `runtime`: the check, with `@VERSION` if the user gave one;
+    `report`: its findings, and the calls served.
     """
 
     source: str
@@ -46,9 +47,11 @@ class RuntimeVerdict:
     def document(self) -> dict[str, JsonValue]:
         """As `collhub/report-load-1` states it."""
         report = self.report
+        name, _, version = self.runtime.partition("@")
         return {
             "source": self.source,
-            "runtime": self.runtime,
+            "runtime": name,
+            "version": version or None,
             "ok": report.ok,
             "is_accepted": report.facts.get("is_accepted", report.ok),
             "calls": [asdict(call) for call in report.calls],

@@ -102,6 +102,22 @@ def _names_of_checks(
     return names
 
 
+def _names_of_runtimes(
+    context: click.Context, parameter: click.Parameter, incomplete: str
+) -> list[str]:
+    """Complete the names of runtimes in a shell and, after `@`, their versions."""
+    from hub_core.pipeline.checks import checks_of
+    from hub_core.pipeline.runtime_versions import NEWEST
+
+    offers = [check.offer for check in checks_of(Subject.RUNTIME, context.obj.registry())]
+    texts = [offer.name for offer in offers]
+    if "@" in incomplete:
+        ends = [(offer.name, row.last or row.first) for offer in offers for row in offer.versions]
+        newest = [(offer.name, NEWEST[0]) for offer in offers if offer.versions]
+        texts = [f"{name}@{version}" for name, version in (*ends, *newest)]
+    return [text for text in texts if text.startswith(incomplete)]
+
+
 def _with_arguments(
     context: click.Context, parameter: click.Parameter, given: tuple[str, ...]
 ) -> tuple[str, ...]:
@@ -159,9 +175,10 @@ def _with_arguments(
 )
 @click.option(
     "--runtime",
-    metavar="NAME",
-    shell_complete=_names_of_checks(Subject.RUNTIME),
-    help="Only tell whether this runtime will use the file, and for which calls.",
+    metavar="NAME[@VERSION]",
+    shell_complete=_names_of_runtimes,
+    help="Only check whether this runtime uses the file, and for which calls; @newest: whether its "
+    "newest version does.",
 )
 @json_flag
 @click.pass_obj
@@ -228,7 +245,10 @@ def verify(
 def _judge_by_runtime(
     session: Session, sources: tuple[str, ...], runtime: str, options: Assignments, as_json: bool
 ) -> int:
-    _check_names_are_known(session, Subject.RUNTIME, (runtime,))
+    from hub_core.pipeline.checks import find_runtime
+
+    # An unknown name or version is one error, whatever the number of inputs.
+    find_runtime(runtime, session.registry())
 
     def judged(source: str) -> RuntimeVerdict:
         """The verdict of the runtime on one source."""

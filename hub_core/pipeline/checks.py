@@ -8,8 +8,20 @@ from collections.abc import Iterator
 from hub_core.model.diagnostics import HubError, UsageError
 from hub_core.pipeline.calls import bound_options, call
 from hub_core.pipeline.inputs import PathText, Report
+from hub_core.pipeline.runtime_versions import (
+    chosen_versions,
+    refused_by_version,
+    with_newest,
+)
 from hub_core.pipeline.sources import open_input
-from hub_core.plugin_api.check import Check, CheckLine, CheckReport, CheckRequest, Subject
+from hub_core.plugin_api.check import (
+    Check,
+    CheckLine,
+    CheckReport,
+    CheckRequest,
+    RuntimeVersions,
+    Subject,
+)
 from hub_core.plugin_api.reader import FormatReader
 from hub_core.plugin_api.sources import log_diagnostic
 from hub_core.registry.bind_options import OptionText
@@ -52,12 +64,29 @@ def check_runtime(
     registry: Registry | None = None,
     report: Report = log_diagnostic,
 ) -> CheckReport:
-    """Ask whether a runtime will use a file as it stands, for which calls and sizes, or why not."""
+    """Ask whether a runtime will use a file as it stands, for which calls and sizes, or why not.
+
+    `runtime`: its name, or NAME@VERSION. Without a version the rules of the versions that use such
+    files hold, and a warning says if the newest version does not. Raises `HubError`.
+    """
     registry = registry or discover()
-    found = find_check(runtime, Subject.RUNTIME, registry)
+    found, versions = find_runtime(runtime, registry)
     formats = [provided.offer.format for provided in registry.all(FormatReader)]
     opened = open_input(path, formats, report)
-    return run_check(found, CheckRequest(source=opened.source), options)
+    if versions is not None and not versions.uses_files:
+        return refused_by_version(found.offer, versions, opened.source.name)
+    judged = run_check(found, CheckRequest(source=opened.source), options)
+    return judged if versions else with_newest(found.offer, judged, opened.source.name)
+
+
+def find_runtime(text: str, registry: Registry) -> tuple[Provided[Check], RuntimeVersions | None]:
+    """The check of NAME or NAME@VERSION, and the versions that this means, if any.
+
+    Raises `HubError` with the closest name, or with the known versions.
+    """
+    name, at, version = text.partition("@")
+    found = find_check(name, Subject.RUNTIME, registry)
+    return found, chosen_versions(found.offer, version) if at else None
 
 
 def check_installation(

@@ -23,10 +23,10 @@ class Subject(StrEnum):
 
     ALGORITHM: `algorithm`, by `verify --check NAME`. CERTIFICATE: `algorithm` that carries one, and
     `topology` where the user names one, by `verify --certificate`. RUNTIME: `source`, a file as it
-    stands, by `verify --runtime NAME`, which is the name of the check. WORKLOAD: `workload`, every
-    such check by `verify` of one. TOPOLOGY: `topology`, by
-    `topology check`. INSTALLATION: `environment`, by `doctor`; a check that declares the BOOL
-    option `warm` does with it, for `doctor --warm`, what the first use would wait for.
+    stands, by `verify --runtime NAME[@VERSION]`, NAME being that of the check. WORKLOAD:
+    `workload`, every such check by `verify` of one. TOPOLOGY: `topology`, by `topology check`.
+    INSTALLATION: `environment`, by `doctor`; a check that declares the BOOL option `warm` does with
+    it, for `doctor --warm`, what the first use would wait for.
     """
 
     ALGORITHM = "algorithm"
@@ -110,11 +110,36 @@ class CheckReport:
 
 
 @dataclass(frozen=True, slots=True)
+class RuntimeVersions:
+    """Consecutive versions of a runtime that treat the files of a RUNTIME check alike.
+
+    `first`, `last`: numbers such as `7.12`, both ends with all their patch releases included;
+    `last` None: all later versions. `uses_files`: False where the runtime ignores such files, for
+    the `reason`. `source`: URL or document from which this is known, `date`: of the reading, as
+    2026-11.
+    """
+
+    first: str
+    last: str | None
+    uses_files: bool
+    source: str
+    date: str
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Check:
-    """`run(request: CheckRequest, options) -> CheckReport`; what is wrong is not raised."""
+    """`run(request: CheckRequest, options) -> CheckReport`; what is wrong is not raised.
+
+    RUNTIME only: `versions` of the runtime in ascending order, for `verify --runtime NAME@VERSION`;
+    `versioned_by`: the product that these numbers belong to. The check judges by the rules of the
+    versions that use such files.
+    """
 
     name: str
     subject: Subject
     description: str
     run: Reference
     options: type = NoOptions
+    versions: tuple[RuntimeVersions, ...] = ()
+    versioned_by: str = ""

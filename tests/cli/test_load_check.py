@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
+
+from hub_core.pipeline.checks import checks_of
+from hub_core.pipeline.runtime_versions import span_text
+from hub_core.plugin_api import Subject
+from hub_core.registry.discovery import discover
 
 pytestmark = pytest.mark.usefixtures("msccl")
 
@@ -64,6 +70,102 @@ def test_unknown_runtime_is_a_usage_error_with_the_closest_name(collhub, xml: Pa
     run = collhub("verify", xml, "--runtime", "executer")
     assert run.code == 2
     assert "did you mean 'executor'?" in run.err
+
+
+@pytest.fixture
+def rccl_xml(collhub, ring: Path, tmp_path: Path, msccl: None) -> Path:
+    """The ring as a file for RCCL."""
+    path = tmp_path / "rccl.xml"
+    assert collhub("convert", ring, "-o", path, "-O", "runtime=rccl").code == 0
+    return path
+
+
+@pytest.mark.parametrize("version", ["5.5", "6.4.1", "7.12", "7.12.3", "v7.0"])
+def test_versions_before_the_removal_use_the_file(collhub, rccl_xml: Path, version: str) -> None:
+    run = collhub("verify", rccl_xml, "--runtime", f"rccl@{version}")
+    assert (run.code, run.err) == (0, "")
+
+
+@pytest.mark.parametrize("version", ["7.13", "7.13.1", "8.0", "10", "newest", "latest"])
+def test_versions_from_the_removal_on_are_an_error(collhub, rccl_xml: Path, version: str) -> None:
+    # RCCL's changelog: MSCCL was removed in ROCm 7.13.
+    run = collhub("verify", rccl_xml, "--runtime", f"rccl@{version}")
+    assert (run.code, run.out) == (1, f"{rccl_xml}: rccl of ROCm 7.13 and later does not use it\n")
+    (error,) = run.error_lines
+    assert "MSCCL was removed" in error
+    assert "CHANGELOG.md, 2026-" in error
+    assert error.endswith("use ROCm 5.5 to 7.12 (--runtime rccl@7.12) or another runtime")
+
+
+def test_without_a_version_the_newest_one_that_cannot_use_it_is_a_warning(
+    collhub, rccl_xml: Path
+) -> None:
+    run = collhub("verify", rccl_xml, "--runtime", "rccl")
+    assert run.code == 0
+    assert run.out.startswith(f"{rccl_xml}: rccl uses it for these calls\n")
+    assert run.err.startswith(f"warning: {rccl_xml}: rccl of ROCm 7.13 and later does not use")
+    report = collhub("verify", rccl_xml, "--runtime", "rccl", "--json").report()
+    assert (report["ok"], report["runtime"], report["version"]) == (True, "rccl", None)
+    assert [one["code"] for one in report["diagnostics"]] == ["not-used-by-newest"]
+
+
+def test_the_version_is_a_field_of_the_report(collhub, rccl_xml: Path) -> None:
+    report = collhub("verify", rccl_xml, "--runtime", "rccl@7.13", "--json").report()
+    assert (report["runtime"], report["version"], report["ok"]) == ("rccl", "7.13", False)
+    assert report["is_accepted"] is False
+
+
+@pytest.mark.parametrize(
+    ("runtime", "message"),
+    [
+        ("rccl@5.4", "runtime rccl: version 5.4 is not known; ROCm 5.5 to 7.12 use such files"),
+        ("rccl@2.28.3", "runtime rccl: version 2.28.3 is not known; ROCm 5.5 to 7.12 use"),
+        ("rccl@7", "runtime rccl: version 7 is ambiguous; ROCm 5.5 to 7.12 use such files"),
+        ("rccl@", "runtime rccl: '' is not a version"),
+        ("rccl@newst", "did you mean 'newest'?"),
+        ("rcl@7.12", "there is no check 'rcl'; did you mean 'rccl'?"),
+        ("executor@2.18", "runtime executor: version 2.18 is not known; NCCL 2.23 use such files"),
+        ("msccl@3", "runtime msccl: version 3 is not known; NCCL 2.12 use such files"),
+    ],
+)
+def test_an_unknown_version_is_one_line_with_the_known_ones(
+    collhub, rccl_xml: Path, runtime: str, message: str
+) -> None:
+    run = collhub("verify", rccl_xml, rccl_xml, "--runtime", runtime)
+    assert (run.code, run.out) == (2, "")
+    (error,) = run.error_lines
+    assert message in error
+
+
+def test_a_missing_file_is_an_error_whatever_the_version_is(collhub, tmp_path: Path) -> None:
+    run = collhub("verify", tmp_path / "none.xml", "--runtime", "rccl@7.13")
+    assert run.code != 0
+    assert "none.xml" in run.error_lines[0]
+    assert "does not use" not in run.err
+
+
+def test_writing_for_a_runtime_notes_the_versions_that_do_not_load_it(
+    collhub, ring: Path, tmp_path: Path
+) -> None:
+    run = collhub("convert", ring, "-o", tmp_path / "new.xml", "-O", "runtime=rccl")
+    assert "ROCm/rccl loads such files up to ROCm 7.12; ROCm 7.13 and later do not" in run.err
+    other = collhub("convert", ring, "-o", tmp_path / "other.xml", "-O", "runtime=executor")
+    assert "loads such files up to" not in other.err
+
+
+def test_the_guide_lists_the_versions_of_all_runtimes() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "user-guide.md").read_text()
+    checks = checks_of(Subject.RUNTIME, discover(environment={}))
+    own = [check for check in checks if check.plugin.distribution.startswith("collhub-")]
+    assert {"msccl", "executor", "rccl"} <= {check.name for check in own}
+    for check in own:
+        assert check.offer.versions
+        for row in check.offer.versions:
+            assert row.source
+            assert re.fullmatch("20[0-9]{2}-[01][0-9]", row.date)
+            use = "yes" if row.uses_files else "no"
+            span = span_text(check.offer, row)
+            assert f"| `{check.name}` | {span} | {use} | {row.source} | {row.date} |" in text
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from collhub_msccl.options import ProgramOptions, ReadOptions, SelectionOptions, WriteOptions
+from collhub_msccl.runtimes.versions import HISTORIES
 from hub_core.plugin_api import (
     Check,
     Format,
@@ -36,11 +37,6 @@ _FOLDER = Format(
     "programs for MSCCL_ALGO_DIR, among which the runtime chooses by size",
     (),
     layout=Layout.FOLDER,
-)
-_RUNTIMES = (
-    ("msccl", "microsoft/msccl"),
-    ("executor", "Azure/msccl-executor-nccl"),
-    ("rccl", "ROCm/rccl"),
 )
 
 
@@ -83,8 +79,10 @@ def collhub_checks() -> Sequence[Check]:
         Check(
             name,
             Subject.RUNTIME,
-            f"whether {title} uses an MSCCL-IR XML file",
+            f"whether {history.title} uses an MSCCL-IR XML file",
             f"collhub_msccl.runtimes.load_check:check_{name}",
+            versions=history.versions,
+            versioned_by=history.versioned_by,
         )
-        for name, title in _RUNTIMES
+        for name, history in HISTORIES.items()
     ]

@@ -14,6 +14,7 @@ from hub_core.plugin_api import (
     FormatReader,
     FormatWriter,
     Layout,
+    RuntimeVersions,
     SelectionWriter,
     Subject,
     WarmOptions,
@@ -91,6 +92,13 @@ def collhub_checks() -> Sequence[Check]:
         Subject.RUNTIME,
         "whether microsoft/mscclpp runs an execution plan rightly, launch after launch",
         "collhub_mscclpp.checking.load_check:check_mscclpp",
+        versions=(
+            # Older plans have another format. The rules are those of 0.9.0.
+            RuntimeVersions(
+                "0.8", "0.9", True, "https://github.com/microsoft/mscclpp (1f5f065d)", "2026-11"
+            ),
+        ),
+        versioned_by="MSCCL++",
     )
     kernels = Check(
         "mscclpp-kernels",

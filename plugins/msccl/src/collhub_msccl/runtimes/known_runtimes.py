@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from collhub_msccl.runtimes.versions import HISTORIES
 from hub_core.model import CollectiveKind
 
 # Counts must be below MSCCL_MAX_COUNT, which is 72.
@@ -85,7 +86,7 @@ RUNTIMES: Mapping[str, Runtime] = {
     for runtime in (
         Runtime(
             "msccl",
-            "microsoft/msccl",
+            HISTORIES["msccl"].title,
             _MSCCL_SPELLINGS,
             frozenset(_MSCCL_SPELLINGS.values()),
             (*_ALL_TYPES, "ra"),
@@ -97,7 +98,7 @@ RUNTIMES: Mapping[str, Runtime] = {
         ),
         Runtime(
             "executor",
-            "Azure/msccl-executor-nccl",
+            HISTORIES["executor"].title,
             _SPELLINGS,
             _WITHOUT_CUSTOM,
             _ALL_TYPES,
@@ -109,7 +110,7 @@ RUNTIMES: Mapping[str, Runtime] = {
         ),
         Runtime(
             "rccl",
-            "ROCm/rccl",
+            HISTORIES["rccl"].title,
             _SPELLINGS,
             _WITHOUT_CUSTOM,
             # It parses the fused types, then refuses them at launch ("doesn't support full Ops").

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from collhub_msccl.options import SelectionOptions, WriteOptions
 from collhub_msccl.runtimes.known_runtimes import RUNTIMES, Runtime
+from collhub_msccl.runtimes.versions import notes_on_versions
 from collhub_msccl.selecting.load_calls import judged
 from collhub_msccl.writing.write_xml import write as write_xml
 from hub_core.model import Collective, CollectiveKind, HubError, Loss, UsageError, format_bytes
@@ -109,7 +110,8 @@ def write(selection: Selection, options: SelectionOptions) -> WriteResult:
                 _add_window(folder, _Task(selected, window, mode))
     place = f"set MSCCL_ALGO_DIR to this folder's {folder.runtime.name}/"
     multiples = "sizes that the chunks of a file do not divide are left to the runtime"
-    return WriteResult(folder.files, folder.losses, (), [place, multiples, *folder.notes])
+    notes = [place, *notes_on_versions(folder.runtime.name), multiples, *folder.notes]
+    return WriteResult(folder.files, folder.losses, (), notes)
 
 
 def _refusal(selected: SelectedCollective, runtime: Runtime) -> str:

@@ -14,6 +14,7 @@ from collhub_msccl.runtimes.known_runtimes import (
     MOST_OFFSET,
     Runtime,
 )
+from collhub_msccl.runtimes.versions import notes_on_versions
 from collhub_msccl.writing.choose import WritingTask, choose_program
 from collhub_msccl.writing.emission import Memory
 from collhub_msccl.writing.emission_header import Target, largest_size, target_of
@@ -42,8 +43,10 @@ def write(algorithm: Algorithm, options: WriteOptions) -> WriteResult:
     largest = largest_size(coarse, target, chosen.safety)
     content = xml_text(target.attributes(chosen.program, largest), chosen.program)
     losses = losses_of(algorithm, coarse, target, largest, chosen)
-    note = note_of(chosen.figures, coarse.collective.unit_count)
-    return WriteResult([Artifact("", lambda: content)], losses, _RESTATED, [note])
+    notes = [note_of(chosen.figures, coarse.collective.unit_count)]
+    # Without the option the default is not one of the user's choice, and is not discussed.
+    notes += notes_on_versions(target.runtime.name) if options.runtime else []
+    return WriteResult([Artifact("", lambda: content)], losses, _RESTATED, notes)
 
 
 def _in_larger_units(algorithm: Algorithm) -> Algorithm:

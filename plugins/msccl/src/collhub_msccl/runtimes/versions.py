@@ -1,0 +1,85 @@
+"""Table of the runtimes of MSCCL-IR by version: which of them load such files, and from where.
+
+The rules of `known_runtimes` were read at the commits that the table names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from hub_core.plugin_api import RuntimeVersions
+
+_READ = "2026-11"
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeHistory:
+    """Name of the project, the product that numbers its versions, and these in ascending order."""
+
+    title: str
+    versioned_by: str
+    versions: tuple[RuntimeVersions, ...]
+
+
+HISTORIES: Mapping[str, RuntimeHistory] = {
+    "msccl": RuntimeHistory(
+        "microsoft/msccl",
+        "NCCL",
+        (
+            RuntimeVersions(
+                "2.12", "2.12", True, "https://github.com/microsoft/msccl (b23e9cd)", _READ
+            ),
+        ),
+    ),
+    "executor": RuntimeHistory(
+        "Azure/msccl-executor-nccl",
+        "NCCL",
+        (
+            RuntimeVersions(
+                "2.23",
+                "2.23",
+                True,
+                "https://github.com/Azure/msccl-executor-nccl (c6f6b36)",
+                _READ,
+            ),
+        ),
+    ),
+    # Rules: ROCm/rccl 0cbce2a7. Its own numbers do not decide: 2.28.3 is in ROCm 7.12 and 7.13.
+    "rccl": RuntimeHistory(
+        "ROCm/rccl",
+        "ROCm",
+        (
+            RuntimeVersions(
+                "5.5",
+                "7.12",
+                True,
+                "https://github.com/ROCm/rccl/blob/develop/CHANGELOG.md",
+                _READ,
+                "MSCCL since RCCL 2.15.5",
+            ),
+            RuntimeVersions(
+                "7.13",
+                None,
+                False,
+                "https://github.com/ROCm/rocm-systems/blob/develop/projects/rccl/CHANGELOG.md",
+                _READ,
+                "MSCCL was removed, mscclLoadAlgo and mscclRunAlgo do nothing",
+            ),
+        ),
+    ),
+}
+"""By the name that `collhub verify --runtime` takes."""
+
+
+def notes_on_versions(name: str) -> list[str]:
+    """A note on files for a runtime whose newest versions do not load them, if that is so."""
+    history = HISTORIES[name]
+    newest, used = history.versions[-1], [row for row in history.versions if row.uses_files][-1]
+    if newest.uses_files:
+        return []
+    product = history.versioned_by
+    return [
+        f"{history.title} loads such files up to {product} {used.last}; "
+        f"{product} {newest.first} and later do not: {newest.reason}"
+    ]
