@@ -45,6 +45,7 @@ _PUBLIC = (
     ("hierarchical all-reduce 4 3 1", _RINGS, "12 1 --nodes 3 --blocked", 5 / 12, 16, 13),
     ("hierarchical 3 2 1 LL", _RINGS, "6 1 --nodes 2 --protocol LL", 1 / 2, 11, 9),
     ("hierarchical 2 4 1 LL", _RINGS, "8 1 --nodes 4 --protocol LL", 1.0, 12, 8),
+    ("stated channels 8 2 1", _RINGS, "16 1 --nodes 2 --channels --shared", 9 / 8, 6, 6),
     ("all-gather ring of 4", "passed_on_all_gather", "4 1", 1 / 2, 5, 4),
     ("all-pairs, sums in a tree, 4 2", "tree_sum_all_reduce", "4 2", 6 / 8, 8, 2),
     ("all-pairs, sums in a tree, 8 2", "tree_sum_all_reduce", "8 2", 7 / 16, 16, 2),

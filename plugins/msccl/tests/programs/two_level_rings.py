@@ -13,6 +13,7 @@ parser.add_argument("instances", type=int)
 parser.add_argument("--nodes", type=int, default=2)
 parser.add_argument("--protocol", default="Simple")
 parser.add_argument("--channels", action="store_true", help="state channels, but no thread blocks")
+parser.add_argument("--shared", action="store_true", help="rings between nodes share channels")
 parser.add_argument("--manual", action="store_true")
 parser.add_argument("--blocked", action="store_true")
 args = parser.parse_args()
@@ -56,10 +57,11 @@ with MSCCLProgram(
         for part in range(nodes):
             reduce_around(ranks, strided[part], part)
     for gpu, ranks in enumerate(between):
-        reduce_around(ranks, own[gpu], nodes)
-        copy_around(ranks, own[gpu], nodes + 1)
+        channels = 2 * [2 * nodes + gpu % 2] if args.shared else [nodes, nodes + 1]
+        reduce_around(ranks, own[gpu], channels[0])
+        copy_around(ranks, own[gpu], channels[1])
     for ranks in inside:
         for part in range(nodes):
-            copy_around(ranks, strided[part], nodes + 2 + part)
+            copy_around(ranks, strided[part], nodes + part + (0 if args.shared else 2))
     XML()
     assert Check()

@@ -41,6 +41,8 @@ PUBLIC = {
     # Stated channels, no thread blocks.
     ("two_level_rings", "4 1 --nodes 2 --channels"): 1.0,
     ("two_level_rings", "16 1 --nodes 2 --channels"): 9 / 8,
+    # Both rings between nodes on one channel: a sum is sent on while an earlier one is sent.
+    ("two_level_rings", "16 1 --nodes 2 --channels --shared"): 9 / 8,
     ("passed_on_all_gather", "4 1"): 1 / 2,
     # Stated thread blocks, whose sums wait for operands that arrive one after the other.
     ("tree_sum_all_reduce", "4 1"): 6 / 4,

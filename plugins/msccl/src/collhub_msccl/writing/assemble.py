@@ -36,7 +36,8 @@ class Attempt:
     `may_cut`: those with too many steps may become several; `is_merging`: reductions may be done in
     one pass, behind the waits of all, in given lanes where that delays nothing; `is_new`: the
     thread blocks are not the producer's; `is_enough`: what is found up to here is good enough if
-    it is safe; `joined`: (row, later row) that become one step, where that is settled.
+    it is safe; `joined`: (row, later row) that become one step, where that is settled;
+    `limits_time`: programs that take longer than this one are not chosen.
     """
 
     draft: StepDraft
@@ -47,6 +48,7 @@ class Attempt:
     is_new: bool = False
     is_enough: bool = False
     joined: Edges | None = None
+    limits_time: bool = False
 
 
 class NoProgramError(Exception):

@@ -100,10 +100,14 @@ def choose_program(task: WritingTask) -> ChosenProgram:
         if found is not None:
             return found
     best: ChosenProgram | None = None
+    longest: int | None = None
     free = _without_reuse(task.algorithm) or _without_control(task.algorithm, full)
     for attempt in _new(task, free):
         found = chooser.tried(attempt)
-        if found is not None and (best is None or found.cost < best.cost):
+        if found is not None and attempt.limits_time and not found.cost[0]:
+            longest = found.figures.makespan
+        is_slow = found is not None and longest is not None and found.figures.makespan > longest
+        if found is not None and not is_slow and (best is None or found.cost < best.cost):
             best = found
         is_enough = attempt.is_enough or len(free) > _MANY_ROWS
         if best is not None and is_enough and not best.cost[0]:
@@ -193,6 +197,8 @@ def _faithful(task: WritingTask, full: StepDraft) -> Iterator[Attempt]:
 def _new(task: WritingTask, draft: StepDraft) -> Iterator[Attempt]:
     """With new thread blocks, the most promising first; each is made when it is asked for."""
     capacity = FIFO_CAPACITY[task.protocol]
+    if task.channels is None and len(draft) <= _MANY_ROWS:
+        yield _as_public_compiler(task, draft)
     yield from _spread(task, draft, capacity)
     yield from _joined(task, draft, is_tight=False, is_merging=True)
     # For messages that take several transfers each.
@@ -207,7 +213,7 @@ def _spread(task: WritingTask, draft: StepDraft, capacity: int) -> Iterator[Atte
     channels = limits.max_channels if task.channels is None else task.channels
     blocks = min(limits.max_blocks, RESIDENT_BLOCKS)
     is_free = task.channels is not None
-    latency = max(task.collective.unit_count // _LATENCIES_OF_A_BUFFER, 1)
+    latency = _latency(task)
     fusings = tuple(Fusing) if limits.has_fused_steps else (Fusing.NONE,)
     tried: list[Edges] = []
     for fusing in fusings:
@@ -227,6 +233,28 @@ def _spread(task: WritingTask, draft: StepDraft, capacity: int) -> Iterator[Atte
                     is_new=True,
                     joined=found.joined,
                 )
+
+
+def _as_public_compiler(task: WritingTask, draft: StepDraft) -> Attempt:
+    """The thread blocks of MSCCLang for stated channels; other programs must not take longer.
+
+    A block for each end of a connection, or for two where everything that is received is only sent
+    on. With open channels its assignment of channels would have to be repeated, too.
+    """
+    fusing = Fusing.PROMPT if task.limits.has_fused_steps else Fusing.NONE
+    first, second = joins(draft, False, fusing, _latency(task))
+    is_forwarded = draft.receives[first] & draft.sends[second]
+    lanes = assign_lanes(draft, forwarded=(first[is_forwarded], second[is_forwarded]))
+    is_inside = lanes.of_row[first] == lanes.of_row[second]
+    return Attempt(
+        draft,
+        lanes,
+        may_cut=True,
+        is_fusing=fusing is not Fusing.NONE,
+        is_new=True,
+        joined=(first[is_inside], second[is_inside]),
+        limits_time=True,
+    )
 
 
 def _joined(
@@ -249,6 +277,11 @@ def _joined(
             is_new=True,
             is_enough=is_tight or not is_fusing,
         )
+
+
+def _latency(task: WritingTask) -> int:
+    """Latency of a link where steps are spread, in the time of one unit."""
+    return max(task.collective.unit_count // _LATENCIES_OF_A_BUFFER, 1)
 
 
 def _without_reuse(algorithm: Algorithm) -> StepDraft | None:

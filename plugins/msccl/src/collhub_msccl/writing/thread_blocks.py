@@ -116,15 +116,22 @@ def given_lanes(draft: StepDraft) -> Lanes | None:
     return lanes
 
 
-def assign_lanes(draft: StepDraft, is_tight: bool, is_merging: bool = True) -> Lanes:
+def assign_lanes(
+    draft: StepDraft,
+    is_tight: bool = False,
+    is_merging: bool = True,
+    forwarded: Edges | None = None,
+) -> Lanes:
     """Make lanes: one for each end of a connection, two joined where one feeds the other.
 
     Local steps go with what they wait for, else with what waits for them. `is_tight`: also join
     what has nothing to do with each other, to have as few lanes as possible. `is_merging`: what can
-    be reduced in one pass stays together.
+    be reduced in one pass stays together. `forwarded`: the (receive, send) pairs for which lanes
+    are joined; None: all.
     """
     connection, _ = draft.connections
-    lane = _message_lanes(draft, connection, is_tight)
+    fed = draft.forwarding() if forwarded is None else forwarded
+    lane = _message_lanes(draft, connection, is_tight, fed)
     lane = _with_local_steps(draft, lane, is_tight, is_merging)
     return numbered_lanes(draft, lane, False)
 
@@ -133,6 +140,7 @@ def _message_lanes(
     draft: StepDraft,
     connection: Int64Array,
     is_tight: bool,
+    fed: Edges,
 ) -> Int64Array:
     """Lane of every message row; -1 for local rows.
 
@@ -140,7 +148,7 @@ def _message_lanes(
     are joined.
     """
     # Joining these saves most: their receives and sends become single steps.
-    pairs = _feeding_pairs(draft, connection)
+    pairs = _feeding_pairs(connection, fed)
     if is_tight:
         pairs += _any_pairs(draft, connection)
     lane_of_outgoing = np.arange(int(connection.max(initial=-1)) + 1) * 2 + 1
@@ -152,12 +160,12 @@ def _message_lanes(
     return lane
 
 
-def _feeding_pairs(draft: StepDraft, connection: Int64Array) -> list[tuple[int, int]]:
+def _feeding_pairs(connection: Int64Array, fed: Edges) -> list[tuple[int, int]]:
     """(incoming, outgoing) connections where receives feed sends, the most messages first."""
-    receive, send = draft.forwarding()
+    receive, send = fed
     incoming, outgoing = connection[receive].tolist(), connection[send].tolist()
-    fed = Counter(zip(incoming, outgoing, strict=True))
-    ordered = sorted(fed.items(), key=lambda item: (-item[1], item[0]))
+    messages = Counter(zip(incoming, outgoing, strict=True))
+    ordered = sorted(messages.items(), key=lambda item: (-item[1], item[0]))
     return [pair for pair, _ in ordered]
 
 
