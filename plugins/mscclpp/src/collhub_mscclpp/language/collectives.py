@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
-from collhub_mscclpp.language.buffers import BaseBuffer, BufferType, Chunk
+from collhub_mscclpp.language.buffers import BaseBuffer, BufferType
 
 
 @dataclass
@@ -31,17 +31,6 @@ class Collective:
             }
             for rank in range(self.num_ranks)
         ]
-
-    def locate(self, chunk: Chunk) -> Chunk:
-        """The memory of a chunk: in place, the smaller buffer is a part of the larger one."""
-        input_chunks, output_chunks = self.counts()
-        if not self.inplace or chunk.buffer is BufferType.scratch:
-            return chunk
-        if chunk.buffer is BufferType.input:
-            offset = chunk.rank * input_chunks if input_chunks < output_chunks else 0
-        else:
-            offset = chunk.rank * output_chunks if output_chunks < input_chunks else 0
-        return replace(chunk, buffer=BufferType.output, index=chunk.index + offset)
 
 
 class AllGather(Collective):

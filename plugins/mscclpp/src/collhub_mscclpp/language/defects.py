@@ -107,7 +107,7 @@ def _list_defects(
             yield "size", _describe_excess(operation)
     if program.instr_fusion:
         yield from _sum_defects(recorded)
-    pair = find_missing_meeting(lowered, program.collective.locate) if program.auto_sync else None
+    pair = find_missing_meeting(lowered, program.locate) if program.auto_sync else None
     if pair is not None:
         first, second = pair
         text = f"threads do not meet between {first.name} and {second.name} there, though both"

@@ -98,7 +98,7 @@ def lower_block(program: CollectiveProgram, recorded: Sequence[Recorded]) -> lis
     """The operations of a thread block as the plan has them, nops included."""
     operations = insert_stated_meetings(fuse(recorded) if program.instr_fusion else recorded)
     if program.auto_sync:
-        operations = insert_data_meetings(operations, program.collective.locate)
+        operations = insert_data_meetings(operations, program.locate)
     return operations
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from collhub_mscclpp.language.buffers import BufferType
+from collhub_mscclpp.language.buffers import BufferType, Chunk
 from collhub_mscclpp.language.collectives import Collective
 from collhub_mscclpp.language.plan_document import build_document
 from collhub_mscclpp.language.recorded import Recorded, ReplicationPolicy
@@ -127,6 +127,16 @@ class CollectiveProgram:
         known = self.semaphores[rank]
         known.append(value)
         return len(known) - 1
+
+    def locate(self, chunk: Chunk) -> Chunk:
+        """The memory of a chunk: in place, the smaller buffer is a part of the larger one."""
+        if not self.collective.inplace or chunk.buffer is BufferType.scratch:
+            return chunk
+        buffers = self.buffers[chunk.rank]
+        own = buffers[chunk.buffer].size
+        largest = max(buffers[BufferType.input].size, buffers[BufferType.output].size)
+        offset = chunk.rank * own if own < largest else 0
+        return replace(chunk, buffer=BufferType.output, index=chunk.index + offset)
 
     def number_barrier(self, rank: int, blocks: tuple[int, ...]) -> int:
         """The number of the barrier of these thread blocks, named in this order."""
