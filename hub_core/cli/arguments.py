@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from hub_core.model.diagnostics import UsageError, closest
-from hub_core.model.kinds import STANDARD_KINDS
+from hub_core.model.kinds import STANDARD_KINDS, standard_kind
 from hub_core.model.quantities import parse_size
 from hub_core.plugin_api.offers import Offer
 from hub_core.plugin_api.options import Option, OptionType
@@ -88,10 +88,26 @@ class _FileName(click.types.StringParamType):
         return [CompletionItem(incomplete, type="file")]
 
 
+class _CollectiveName(click.Choice[str]):
+    """The value of a `CollectiveKind`, from any usual spelling."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The value as the model spells it; the error of a choice for an unknown name."""
+        kind = standard_kind(value) if isinstance(value, str) else None
+        if kind is None and isinstance(value, str):
+            known = [str(one) for one in STANDARD_KINDS]
+            meant = closest(value.lower(), known) or f"use one of {', '.join(known)}"
+            self.fail(f"{value!r} is no collective; {meant}")
+        return super().convert(value if kind is None else str(kind), param, ctx)
+
+
 FILE = _FileName()
 """Type of an argument or option that names a file, among other things: shells complete it."""
-COLLECTIVE = click.Choice([kind.value for kind in STANDARD_KINDS])
-"""Type of an option that names a collective; the value is that of a `CollectiveKind`."""
+COLLECTIVE = _CollectiveName([kind.value for kind in STANDARD_KINDS])
+"""Type of an option that names a collective in any usual spelling, as `allreduce`.
+
+The value is that of a `CollectiveKind`.
+"""
 
 
 def complete_offers(

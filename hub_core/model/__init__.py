@@ -42,6 +42,7 @@ if TYPE_CHECKING:
         NodeKind,
         ReduceOp,
         StepKind,
+        standard_kind,
     )
     from hub_core.model.losses import Loss, LossPolicy, apply_policy
     from hub_core.model.messages import Messages, connection_keys, match_messages, pair_in_order
@@ -76,7 +77,7 @@ __all__ = [
     "StepTableBuilder", "UsageError", "Workload", "action", "apply_policy", "connection_keys",
     "describe", "format_bandwidth", "format_bytes", "format_ranks", "format_time",
     "match_messages", "message_bytes", "pair_in_order", "parse_bandwidth", "parse_ranks",
-    "parse_size", "parse_time", "placed", "placement_of", "region",
+    "parse_size", "parse_time", "placed", "placement_of", "region", "standard_kind",
 ]  # fmt: skip
 
 _HOMES = {
@@ -91,7 +92,7 @@ _HOMES = {
     "hub_core.model.findings": "CAP Findings",
     "hub_core.model.kinds": (
         "Buffer CollectiveKind CollectiveTraits JobCollective NodeKind READING REDUCING ROOTED "
-        "ReduceOp STANDARD_KINDS StepKind WRITING"
+        "ReduceOp STANDARD_KINDS StepKind WRITING standard_kind"
     ),
     "hub_core.model.losses": "Loss LossPolicy apply_policy",
     "hub_core.model.messages": "Messages connection_keys match_messages pair_in_order",

@@ -166,3 +166,19 @@ _KIND_OF_JOB = {
 STANDARD_KINDS = tuple(kind for kind in _TRAITS if kind is not CollectiveKind.CUSTOM)
 ROOTED = frozenset(kind for kind in CollectiveKind if kind.traits.is_rooted)
 REDUCING = frozenset(kind for kind in CollectiveKind if kind.traits.reduces)
+_ALIASES = {
+    "alltoall": CollectiveKind.ALL_TO_ALL,
+    "all2all": CollectiveKind.ALL_TO_ALL,
+    "bcast": CollectiveKind.BROADCAST,
+}
+
+
+def standard_kind(name: str) -> CollectiveKind | None:
+    """The collective of a name in any usual spelling, None for another name.
+
+    `all-reduce`, `all_reduce`, `allreduce`, `AllReduce` and `all_reduce_perf` are one; `alltoall`,
+    `all2all` and `bcast` are the names of MPI and NCCL.
+    """
+    plain = "".join(letter for letter in name.lower() if letter.isalnum()).removesuffix("perf")
+    known = {str(kind).replace("-", ""): kind for kind in STANDARD_KINDS} | _ALIASES
+    return known.get(plain)

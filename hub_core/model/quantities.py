@@ -1,8 +1,13 @@
-"""Sizes, bandwidths and times as people write them: GB is 1e9, GiB 2^30, a bare number refused."""
+"""Sizes, bandwidths and times as people write them: GB is 1e9, GiB 2^30, a bare number refused.
+
+Bits have a small b: `400Gb/s`, `400Gbit/s` and `400Gbps` are 50 GB/s. A prefix without a unit, as
+in nccl-tests' `1M`, is refused with both meanings.
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Container
 from fractions import Fraction
 
 from hub_core.model.diagnostics import UsageError
@@ -11,6 +16,14 @@ _DECIMAL = {"KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 _BINARY = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 _BYTES = {"B": 1, **_DECIMAL, **_BINARY}
 _BITS = {"Kbit": 125.0, "Mbit": 125e3, "Gbit": 125e6, "Tbit": 125e9}
+_RATES = {
+    **{f"{unit}/s": float(factor) for unit, factor in {**_BYTES, **_BITS}.items()},
+    **{f"{unit[0]}b/s": factor for unit, factor in _BITS.items()},
+    **{f"{unit[0]}bps": factor for unit, factor in _BITS.items()},
+    **{f"{unit}ps": float(factor) for unit, factor in _BYTES.items()},
+}
+_PREFIX = re.compile(r"([kKMGT])i?\Z")
+_SMALL_BYTES = re.compile(r"([kKmMgGtT])[bB]\Z")
 _SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
 # No sign, no underscores, no inf: Python takes more as numbers than people mean.
 _NUMBER = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?)\s*([A-Za-z/]*)\s*\Z")
@@ -30,11 +43,12 @@ def parse_size(text: str) -> int:
 
 
 def parse_bandwidth(text: str) -> float:
-    """Turn `50GB/s`, `400Gbit/s` into bytes per second. Raises `UsageError` for anything else."""
-    factors = {**_BYTES, **_BITS}
-    units = {f"{unit}/s": float(factor) for unit, factor in factors.items()}
-    number, unit = _split(text, units, "bandwidth", "50GB/s")
-    rate = float(number) * units[unit]
+    """Turn `50GB/s`, `400Gb/s`, `400Gbit/s` into bytes per second.
+
+    Raises `UsageError` for anything else.
+    """
+    number, unit = _split(text, _RATES, "bandwidth", "50GB/s")
+    rate = float(number) * _RATES[unit]
     # Beyond are slips, which would make every time zero.
     if not 0 < rate < 1e18:
         message = f"bandwidth {text!r} is not positive and finite"
@@ -89,6 +103,30 @@ def _split(
     number, unit = match.groups()
     if unit not in units:
         named = f"has the unknown unit {unit!r}" if unit else "has no unit"
-        cure = f"use one of {', '.join(units)}, for example {example}"
+        meant = _meanings(number, unit, units)
+        cure = f"did you mean {' or '.join(meant)}?" if meant else ""
+        # One spelling of each: b and ps are accepted for bits and rates as well.
+        named_units = [one for one in units if not one.endswith("ps") and "b/s" not in one]
+        cure = cure or f"use one of {', '.join(named_units)}, for example {example}"
         raise UsageError(f"{what} {text!r} {named}", cure=cure)
     return number, unit
+
+
+def _meanings(number: str, unit: str, units: Container[str]) -> list[str]:
+    """Quantities that may be meant by an unknown unit, such as `1MiB` and `1MB` by `1M`."""
+    # nccl-tests' 1M is 1MiB; elsewhere M is often 10^6: nothing is assumed.
+    end = "/s" if "B/s" in units else ""
+    plain = unit.removesuffix("/s").removesuffix("ps") if end else unit
+    # In a size, b is a slip for B; a bandwidth in bits has one.
+    prefix = _PREFIX.match(plain) or (None if end else _SMALL_BYTES.match(plain))
+    if prefix:
+        letter = prefix[1].upper()
+        forms = [f"{letter}iB{end}", f"{letter}B{end}", *([f"{letter}b{end}"] if end else [])]
+    else:
+        # As 50gb/s, 400gbit/s or 1mib: the same letters in other cases.
+        known = [*_BYTES, *_BITS, *(f"{name[0]}b" for name in _BITS)]
+        same = [name for name in known if name.lower() == plain.lower()]
+        forms = [f"{name}{end}" for name in same] + [
+            name for name in _SECONDS if name == unit.lower()
+        ]
+    return [f"{number}{form}" for form in forms if form in units]

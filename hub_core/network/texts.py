@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from difflib import get_close_matches
 from typing import Protocol
 
 from hub_core.model import UsageError, parse_bandwidth, parse_ranks, parse_time
+from hub_core.network.clusters import below_network
 from hub_core.network.grids import grid
 from hub_core.network.planes import side_by_side
 from hub_core.network.topology import PLANE_SEPARATOR, Dimension, DimensionKind, Topology
@@ -17,6 +19,13 @@ MAX_TEXT = 1000
 MAX_DIMENSIONS = 32
 # Digits of the largest size: those of MAX_NODES.
 _MAX_DIGITS = 7
+
+KEYS = (
+    *("bandwidth", "latency", "npus", "multicast", "reduce"),
+    *("network", "network-bandwidth", "network-latency", "by-rail"),
+)
+"""What may follow the `?` of a text."""
+_NETWORK_KEYS = ("network", "network-bandwidth", "network-latency")
 
 # The dimensions of which a product can be made; other builders stand alone.
 DIMENSIONS = {
@@ -34,12 +43,14 @@ class TopologyText:
     `text`: the whole, without `npus=...`; it becomes the topology's name. `name`: that of the
     builder. `argument`: what stands between `:` and `?`, such as `4x4`, or nothing. `bandwidths` in
     bytes/s and `latencies` in s, as stated, in order. `npus`: the NPUs to keep, None for all; the
-    caller of the builder does that, as it declares that switches multicast or reduce. Raises
-    `UsageError` for an unknown key, one that is stated twice, and a value that is no quantity.
+    caller of the builder does that, as it declares that switches multicast or reduce. `network`:
+    the text of the network of switches above machines, empty for the builder's own; `by_rail`:
+    whether its places go to the first NICs of all machines first. Raises `UsageError` for an
+    unknown key, one that is stated twice, and a value that is no quantity.
     """
 
     def __init__(self, text: str) -> None:
-        self.text = _without_npus(text)
+        self.text = _without(text, ("npus",))
         shape, _, query = text.partition("?")
         self.name, _, self.argument = shape.partition(":")
         stated = self._stated(query)
@@ -50,14 +61,31 @@ class TopologyText:
             if stated.get(key, ["true"]) != ["true"]:
                 raise self.error(f"{key} is not true", f"write {key}=true, or leave it out")
         self.multicasts, self.reduces = "multicast" in stated, "reduce" in stated
+        self.network = self._network(stated)
+        self.by_rail = "by-rail" in stated
+        if stated.get("by-rail", ["true"]) != ["true"]:
+            raise self.error("by-rail is not true", "write by-rail=true, or leave it out")
+
+    def _network(self, stated: Mapping[str, Sequence[str]]) -> str:
+        """The text of the network above machines, with its own values."""
+        values = {key: stated[key] for key in _NETWORK_KEYS if key in stated}
+        if "network" not in values:
+            if values or "by-rail" in stated:
+                named = next(iter(values), "by-rail")
+                raise self.error(f"{named} without network", "add for example network=fat-tree:4")
+            return ""
+        text = ",".join(values.pop("network"))
+        pairs = [f"{key.removeprefix('network-')}={','.join(one)}" for key, one in values.items()]
+        return f"{text}?{'&'.join(pairs)}" if pairs else text
 
     def _stated(self, query: str) -> dict[str, list[str]]:
         """The values of every key of the query."""
         stated: dict[str, list[str]] = {}
         for item in filter(None, query.split("&")):
             key, _, value = item.partition("=")
-            if key not in ("bandwidth", "latency", "npus", "multicast", "reduce"):
-                cure = "use bandwidth=..., latency=..., npus=..., multicast=true and reduce=true"
+            if key not in KEYS:
+                near = get_close_matches(key, KEYS, 1)
+                cure = f"did you mean {near[0]}=?" if near else f"use {', '.join(KEYS)}"
                 raise self.error(f"unknown key {key!r}", cure)
             if key in stated:
                 cure = "separate the values of several dimensions by commas"
@@ -149,6 +177,8 @@ def build_topology(text: str, find_builder: Callable[[str], TopologyFunction]) -
     each. Several regular dimensions are joined by `*`: `ring:4*switch:2`, or by `-` with the sizes
     behind: `ring-switch:4x2`. Defaults: 50GB/s and 500ns per link. `npus=0,2,4-7` keeps these NPUs
     alone, renumbered in that order; with `multicast=true` or `reduce=true` all switches do that.
+    `dgx-h100:4?network=leaf-spine:4,8,4` puts machines below a network of switches
+    (`below_network`), with the network's own values as `network-bandwidth=` and `network-latency=`.
     `dgx1v+dgx1-pcie` puts networks on the same NPUs, one plane each (`side_by_side`). Everything
     else is the work of the builder that `find_builder` returns for its name. Raises `UsageError`,
     and what `find_builder` raises for an unknown name.
@@ -165,6 +195,17 @@ def build_topology(text: str, find_builder: Callable[[str], TopologyFunction]) -
 
 def _built(text: TopologyText, find_builder: Callable[[str], TopologyFunction]) -> Topology:
     """The topology of one plane with all its NPUs."""
+    if text.network:
+        inner = TopologyText(_without(text.text, (*_NETWORK_KEYS, "by-rail")))
+        above = TopologyText(text.network)
+        return below_network(
+            text.text,
+            _built(inner, find_builder),
+            _built(above, find_builder),
+            by_rail=text.by_rail,
+            has_bandwidths=bool(above.bandwidths),
+            has_latencies=bool(above.latencies),
+        )
     # A product has several names, so that it is no work for a builder.
     shape = text.text.partition("?")[0]
     if "*" in shape:
@@ -202,8 +243,8 @@ def _is_size(text: str) -> bool:
     return is_number and int(text) >= 1
 
 
-def _without_npus(text: str) -> str:
-    """A topology text less its `npus=...`."""
+def _without(text: str, keys: Sequence[str]) -> str:
+    """A topology text less the values of some keys."""
     shape, _, query = text.partition("?")
-    kept = [item for item in query.split("&") if item and not item.startswith("npus=")]
+    kept = [item for item in query.split("&") if item and item.partition("=")[0] not in keys]
     return f"{shape}?{'&'.join(kept)}" if kept else shape

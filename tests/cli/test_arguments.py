@@ -77,3 +77,16 @@ def test_a_qualified_key_of_an_option_of_pairs_goes_to_that_side_alone() -> None
 def test_a_key_of_an_option_without_pairs_is_refused() -> None:
     with pytest.raises(UsageError, match=r"there is no option 'size\.a' here"):
         assign({"size.a": "1"}, PAIRS)
+
+
+@pytest.mark.needs_plugins
+def test_a_collective_is_taken_in_every_usual_spelling(collhub) -> None:
+    arguments = ("--topology", "ring:4", "--size", "1MiB", "--json", "-O", "candidates=ring")
+    found = {
+        name: collhub("synthesize", "ring", "--collective", name, *arguments[:5], "-o", "-")
+        for name in ("all-reduce", "all_reduce", "allreduce", "AllReduce")
+    }
+    assert {run.code for run in found.values()} <= {0, 2}
+    wrong = collhub("synthesize", "ring", "--collective", "all-reduct", *arguments[:4])
+    assert wrong.code == 2
+    assert "did you mean 'all-reduce'?" in wrong.err

@@ -6,7 +6,14 @@ import sys
 import numpy as np
 import pytest
 
-from hub_core.model import REDUCING, ROOTED, STANDARD_KINDS, Collective, CollectiveKind
+from hub_core.model import (
+    REDUCING,
+    ROOTED,
+    STANDARD_KINDS,
+    Collective,
+    CollectiveKind,
+    standard_kind,
+)
 
 
 @pytest.mark.parametrize("kind", STANDARD_KINDS)
@@ -40,3 +47,24 @@ def test_kinds_need_no_numpy():
     script = "import sys, hub_core.model.kinds; print('numpy' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.stdout.strip() == "False"
+
+
+@pytest.mark.parametrize("kind", STANDARD_KINDS)
+def test_collectives_are_known_in_every_usual_spelling(kind: CollectiveKind) -> None:
+    words = kind.split("-")
+    spellings = [
+        "-".join(words),
+        "_".join(words),
+        "".join(words),
+        "".join(word.capitalize() for word in words),
+        "_".join(words).upper(),
+        "_".join(words) + "_perf",
+    ]
+    assert [standard_kind(name) for name in spellings] == [kind] * len(spellings)
+
+
+def test_names_of_mpi_and_nccl_are_known_and_others_are_not() -> None:
+    assert standard_kind("bcast") is CollectiveKind.BROADCAST
+    assert standard_kind("alltoall") is CollectiveKind.ALL_TO_ALL
+    assert standard_kind("custom") is None
+    assert standard_kind("all-reduces") is None

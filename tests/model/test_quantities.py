@@ -62,12 +62,14 @@ def test_every_size_is_read_exactly(size):
         ("1e-99999999999B", "not a positive whole number"),
         ("\u0661B", "is not a number with a unit"),
         ("1GB/s", "unknown unit"),
+        ("1Gi", "unknown unit"),
     ],
 )
 def test_wrong_size_is_refused_with_an_example(text, says):
     with pytest.raises(UsageError, match=says) as caught:
         parse_size(text)
-    assert "1MiB" in caught.value.diagnostics[0].cure
+    cure = caught.value.diagnostics[0].cure
+    assert "1MiB" in cure or "1GiB" in cure
 
 
 @pytest.mark.parametrize(
@@ -155,3 +157,28 @@ def test_time_is_written_in_a_fitting_unit(nanoseconds, text):
 )
 def test_bandwidth_is_written_with_a_decimal_unit(rate, text):
     assert format_bandwidth(rate) == text
+
+
+@pytest.mark.parametrize("text", ["400Gb/s", "400Gbit/s", "400Gbps", "50GB/s", "50GBps"])
+def test_bits_have_a_small_b(text: str) -> None:
+    assert parse_bandwidth(text) == 50e9
+
+
+@pytest.mark.parametrize(
+    ("parse", "text", "meant"),
+    [
+        (parse_size, "1M", "did you mean 1MiB or 1MB?"),
+        (parse_size, "64k", "did you mean 64KiB or 64KB?"),
+        (parse_size, "2Gi", "did you mean 2GiB or 2GB?"),
+        (parse_size, "1mb", "did you mean 1MiB or 1MB?"),
+        (parse_size, "1mib", "did you mean 1MiB?"),
+        (parse_bandwidth, "50G", "did you mean 50GiB/s or 50GB/s or 50Gb/s?"),
+        (parse_bandwidth, "50gb/s", "did you mean 50GB/s or 50Gb/s?"),
+        (parse_bandwidth, "400gbit/s", "did you mean 400Gbit/s?"),
+        (parse_time, "5US", "did you mean 5us?"),
+    ],
+)
+def test_a_unit_that_is_not_one_is_answered_by_what_may_be_meant(parse, text, meant) -> None:
+    with pytest.raises(UsageError) as raised:
+        parse(text)
+    assert meant in str(raised.value)

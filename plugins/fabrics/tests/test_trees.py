@@ -193,3 +193,53 @@ def test_bad_models_are_refused_with_the_path(change, said) -> None:
         model({**MODEL, **change}, bandwidth="50GB/s")
     found = caught.value.diagnostics[0]
     assert said in f"{found.message}; {found.cure}"
+
+
+def test_as_many_nics_as_gpus_are_a_cable_a_gpu_on_every_rail() -> None:
+    options = {"bandwidth": "50GB/s,100GB/s", "gpus_per_node": 4, "node_bandwidth": 450e9}
+    found = cables(tree(TREE, **options, nics=4, rails=2))
+    # Two rails, each a tree of two leaves and a spine: NIC k is on rail k modulo 2.
+    for host, leaf in (("node01", "leaf1"), ("node04", "leaf2")):
+        for gpu in range(4):
+            assert found[f"{host}/{gpu}", f"rail {gpu % 2} {leaf}"] == 50
+            assert found[f"{host}/{gpu}", host] == 450
+    assert found["rail 1 leaf2", "rail 1 spine"] == 100
+    assert len(found) == 2 * (16 + 16 + 2 * 2)
+
+
+def test_nics_that_gpus_share_are_nodes_between_them_and_the_leaf() -> None:
+    options = {"bandwidth": "50GB/s", "gpus_per_node": 4, "node_bandwidth": 450e9}
+    found = cables(tree(TREE, **options, nics=2))
+    assert found["node02/1", "node02 nic 0"] == 50
+    assert found["node02/2", "node02 nic 1"] == 50
+    assert found["node02 nic 1", "leaf1"] == 50
+    assert ("node02", "leaf1") not in found
+
+
+def test_a_host_of_one_gpu_may_have_several_nics() -> None:
+    found = cables(tree(TREE, bandwidth="50GB/s", nics=2, rails=2))
+    assert found["node03", "node03 nic 1"] == 50
+    assert found["node03 nic 1", "rail 1 leaf2"] == 50
+
+
+def test_nics_take_all_leaves_that_name_the_host() -> None:
+    text = "SwitchName=a Nodes=n[1-2]\nSwitchName=b Nodes=n[1-2]\nSwitchName=c Switches=a,b\n"
+    found = cables(tree(text, bandwidth="50GB/s", gpus_per_node=2, node_bandwidth=1e9, nics=2))
+    assert ("n1/0", "a") in found
+    assert ("n1/1", "b") in found
+    assert ("n1/0", "b") not in found
+
+
+def test_rails_divide_the_nics() -> None:
+    with pytest.raises(InputError, match="8 NICs of a host cannot be shared by 3 rails"):
+        tree(TREE, bandwidth="50GB/s", gpus_per_node=8, node_bandwidth=1e9, nics=8, rails=3)
+
+
+def test_hosts_of_several_gpus_with_one_cable_are_noted() -> None:
+    findings = []
+    plain = Source.of_bytes("topology.conf", TREE.encode())
+    source = Source("topology.conf", plain.parts, findings.append)
+    options = TreeOptions(bandwidth="50GB/s", gpus_per_node=8, node_bandwidth=1e9)
+    slurm.read(source, options)
+    assert [one.code for one in findings] == ["one-cable"]
+    assert "nics=8" in findings[0].cure

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 
 from hub_core import UsageError
-from hub_core.model import STANDARD_KINDS, CollectiveKind, parse_size
+from hub_core.model import STANDARD_KINDS, CollectiveKind, parse_size, standard_kind
 
 EVERY_KIND = "*"
 NATIVE = "native"
@@ -76,12 +76,13 @@ def choose(rules: Sequence[Rule], kind: CollectiveKind, size: int, group: str) -
 def _kind(text: str) -> CollectiveKind | None:
     if text == EVERY_KIND:
         return None
-    known = [str(kind) for kind in STANDARD_KINDS]
-    if text not in known:
+    kind = standard_kind(text)
+    if kind is None:
+        known = [str(kind) for kind in STANDARD_KINDS]
         near = get_close_matches(text, known, 1)
         cure = f"did you mean {near[0]!r}?" if near else f"use one of {', '.join(known)} or *"
         raise UsageError(f"{text[:60]!r} is no collective", cure=cure, code="unknown-collective")
-    return CollectiveKind(text)
+    return kind
 
 
 def _range(text: str | None, rule: str) -> tuple[int, int]:

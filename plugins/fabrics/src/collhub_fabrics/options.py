@@ -27,6 +27,18 @@ class TreeOptions(HostOptions):
     gpus_per_node: int = option(
         OptionType.INT, 1, "GPUs of a host; of several, the host is a switch", minimum=1
     )
+    nics: int | None = optional(
+        "NICs of a host, each with a cable: of as many NICs as GPUs, each GPU has its own "
+        "(default: one cable for the host)",
+        OptionType.INT,
+        minimum=1,
+    )
+    rails: int = option(
+        OptionType.INT,
+        1,
+        "copies of the tree of switches: NIC k of every host is on rail k modulo this",
+        minimum=1,
+    )
 
 
 @dataclass(frozen=True, slots=True)

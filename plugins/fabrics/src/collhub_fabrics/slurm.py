@@ -12,6 +12,7 @@ from collhub_fabrics.hostlists import expanded_hosts
 from collhub_fabrics.options import TreeOptions
 from collhub_fabrics.refusals import refuse
 from collhub_fabrics.trees import SwitchTree, TreeSwitch
+from hub_core.model import Diagnostic, Location, Severity
 from hub_core.network import Topology
 from hub_core.plugin_api import Source
 
@@ -23,7 +24,18 @@ _CORE = "core"
 
 def read(source: Source, options: TreeOptions) -> Topology:
     """The network of a topology.conf. Raises `InputError` with file and line."""
-    return _File(source).topology(options)
+    topology = _File(source).topology(options)
+    if options.gpus_per_node > 1 and options.nics is None:
+        source.report(
+            Diagnostic(
+                "one-cable",
+                f"a host of {options.gpus_per_node} GPUs has one cable at each of its switches",
+                Severity.NOTE,
+                Location(source.name),
+                f"state its NICs with FILE?nics={options.gpus_per_node}, and rails with &rails=",
+            )
+        )
+    return topology
 
 
 class _File:

@@ -38,17 +38,34 @@ class SwitchTree:
 
     def plan(self, options: TreeOptions) -> FabricPlan:
         """The network, level 0 the cables of hosts. Raises `InputError` without bandwidths."""
-        plan = FabricPlan(self._file, options.gpus_per_node, options)
-        rates = self._rates(options)
-        for name, switch in self._switches.items():
-            plan.add_switch(name)
-            for host in switch.hosts:
-                plan.add_host(host)
-                plan.add_cable(host, name, rates[0])
-        for name, switch in self._switches.items():
-            for below in switch.switches:
-                # A cable belongs to the level of its lower end, as in htsim's files.
-                plan.add_cable(below, name, rates[self._heights[below]])
+        plan = FabricPlan(self._file, options.gpus_per_node, options, options.nics)
+        rates, rails = self._rates(options), options.rails
+        if (options.nics or 1) % rails:
+            message = f"{options.nics or 1} NICs of a host cannot be shared by {rails} rails"
+            refuse(self._file, None, message, f"state for example FILE?nics={rails}&rails={rails}")
+        leaves: dict[str, list[str]] = {}
+        for rail in range(rails):
+            for name, switch in self._switches.items():
+                plan.add_switch(_on_rail(name, rail, rails))
+                for host in switch.hosts if not rail else ():
+                    plan.add_host(host)
+                    leaves.setdefault(host, []).append(name)
+        if options.nics is None:
+            for host, names in leaves.items():
+                for name in names:
+                    plan.add_cable(host, name, rates[0])
+        else:
+            for host, names in leaves.items():
+                for nic in range(options.nics):
+                    # NICs of one rail take the switches that name the host in turn.
+                    leaf = names[nic // rails % len(names)]
+                    plan.add_nic(host, nic, _on_rail(leaf, nic % rails, rails), rates[0])
+        for rail in range(rails):
+            for name, switch in self._switches.items():
+                for below in switch.switches:
+                    # A cable belongs to the level of its lower end, as in htsim's files.
+                    ends = _on_rail(below, rail, rails), _on_rail(name, rail, rails)
+                    plan.add_cable(*ends, rates[self._heights[below]])
         return plan
 
     def _measure(self, start: str) -> None:
@@ -88,3 +105,8 @@ class SwitchTree:
             message = f"option bandwidth has {len(rates)} values for {levels} levels of cables"
             refuse(self._file, None, message, f"state one value, or {levels}")
         return rates * levels if len(rates) == 1 else rates
+
+
+def _on_rail(name: str, rail: int, rails: int) -> str:
+    """The name of a switch, with its rail where there are several."""
+    return name if rails == 1 else f"rail {rail} {name}"

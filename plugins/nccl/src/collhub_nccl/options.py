@@ -53,6 +53,12 @@ class SmiMatrixOptions(NcclMachineOptions):
     pci_bandwidth: float | None = optional(
         "bandwidth of PCI links, as 24GB/s (default: the profile's)", OptionType.BANDWIDTH
     )
+    nics: str = option(
+        OptionType.TEXT,
+        "auto",
+        "NICs of the network between machines: names or numbers, as NIC0,mlx5_1 or 0-3,6-9; all; "
+        "auto: if some share a PCI switch with a GPU, only those, the others being for storage",
+    )
 
 
 @dataclass(frozen=True, slots=True)

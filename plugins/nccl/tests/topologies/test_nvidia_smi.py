@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from collhub_nccl.options import SmiMatrixOptions
 from collhub_nccl.plugin import NVIDIA_SMI
@@ -85,3 +87,54 @@ def test_bad_matrices_are_refused_with_their_line(text: str, line: int | None, w
     with pytest.raises(InputError, match=words) as caught:
         read_text(text, profile="h100")
     assert caught.value.diagnostics[0].location.line == line
+
+
+DGX_H100 = Path(__file__).parents[4].parent / "shared/corpus/strangers/cluster/dgx-h100-topo.txt"
+
+
+def nics_of(topology: Topology) -> set[str]:
+    return {name for name in topology.node_names if name.startswith("nic ")}
+
+
+@pytest.mark.skipif(not DGX_H100.exists(), reason="the corpus is not next to the checkout")
+@pytest.mark.parametrize(
+    ("nics", "numbers"),
+    [
+        ("auto", (0, 1, 2, 3, 6, 7, 8, 9)),
+        ("all", tuple(range(10))),
+        ("0-3,6", (0, 1, 2, 3, 6)),
+        ("NIC4,mlx5_5", (4, 5)),
+    ],
+)
+def test_nics_of_the_network_are_those_near_gpus_or_those_named(nics: str, numbers) -> None:
+    reports: list[Diagnostic] = []
+    text = DGX_H100.read_text()
+    topology = read_text(text, reports, profile="h100", nics=nics, net_bandwidth="400Gb/s")
+    assert nics_of(topology) == {f"nic NIC{number}" for number in numbers}
+    ports = [name for name in topology.node_names if name.startswith("net ")]
+    assert len(ports) == len(numbers)
+    noted = [one for one in reports if one.code == "storage-nics"]
+    assert len(noted) == (nics == "auto")
+    # By the matrix: both PIX to each other, NODE or SYS to every GPU.
+    assert all("NIC4, NIC5" in one.message for one in noted)
+
+
+@pytest.mark.skipif(not DGX_H100.exists(), reason="the corpus is not next to the checkout")
+def test_machines_join_on_eight_rails_of_compute_nics() -> None:
+    options = {"profile": "h100", "net_bandwidth": "400Gb/s", "nodes": 4, "fabric": "rail"}
+    topology = read_text(DGX_H100.read_text(), **options)
+    assert [name for name in topology.node_names if name.startswith("rail ")] == [
+        f"rail {k}" for k in range(8)
+    ]
+
+
+def test_cards_are_all_kept_where_none_shares_a_switch_with_a_gpu() -> None:
+    far = MATRIX.replace("PIX", "NODE").replace("PXB", "NODE")
+    assert len(nics_of(read_text(far, profile="a100"))) == len(
+        nics_of(read_text(far, profile="a100", nics="all"))
+    )
+
+
+def test_a_card_that_is_not_there_is_refused() -> None:
+    with pytest.raises(InputError, match="there is no network card 'mlx5_77'; the cards are"):
+        read_text(MATRIX, profile="a100", nics="mlx5_77")

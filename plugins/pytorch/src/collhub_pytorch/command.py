@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from hub_core import FILE, CommandContext, json_flag, offer_option
-from hub_core.model import STANDARD_KINDS, CollectiveKind, InputError, UsageError, parse_time
+from hub_core.model import CollectiveKind, InputError, UsageError, parse_time, standard_kind
 from hub_core.plugin_api import Simulator
 
 if TYPE_CHECKING:
@@ -29,11 +29,12 @@ def _parsed_algorithms(
     """`all-reduce=ring`, repeatable."""
     found = {}
     for pair in pairs:
-        kind, _, name = pair.partition("=")
-        if kind not in STANDARD_KINDS or not name:
+        text, _, name = pair.partition("=")
+        kind = standard_kind(text)
+        if kind is None or not name:
             message = f"{pair!r} is not KIND=NAME, for example all-reduce=ring"
             raise click.BadParameter(message, context, parameter)
-        found[CollectiveKind(kind)] = name
+        found[kind] = name
     return found
 
 

@@ -28,7 +28,7 @@ from hub_core import (
     option_pairs,
     parse_sizes,
 )
-from hub_core.model import STANDARD_KINDS, ExitCode, UsageError
+from hub_core.model import STANDARD_KINDS, ExitCode, UsageError, standard_kind
 from hub_core.plugin_api import SelectionWriter
 
 if TYPE_CHECKING:
@@ -227,11 +227,14 @@ def _in_modes(
 
 def _kinds(names: Sequence[str], registry: Registry) -> list[str]:
     """The collectives that are asked for, each once. Raises `UsageError` with the closest match."""
-    for name in names:
-        if name not in _KINDS:
+    kinds = []
+    for name in names or _DEFAULT_KINDS:
+        kind = standard_kind(name)
+        if kind is None:
             known = f"known: {', '.join(_KINDS)}"
             raise registry.unknown_name(f"there is no collective {name!r}", name, _KINDS, known)
-    return list(dict.fromkeys(names or _DEFAULT_KINDS))
+        kinds.append(str(kind))
+    return list(dict.fromkeys(kinds))
 
 
 def _formats(context: CommandContext, asked: dict[str, Any]) -> list[str]:

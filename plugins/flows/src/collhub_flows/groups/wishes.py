@@ -13,6 +13,7 @@ from hub_core.model import (
     UsageError,
     parse_ranks,
     parse_size,
+    standard_kind,
 )
 
 _CURE = "write --groups '0-7,8-15', or '0,5,9;1,2,4' where groups are no ranges"
@@ -118,8 +119,9 @@ def _wish(text: str, common: CommonWish) -> GroupWish:
 
 
 def _kind(name: str, text: str) -> CollectiveKind:
-    known = [str(kind) for kind in STANDARD_KINDS]
-    if name not in known:
+    kind = standard_kind(name)
+    if kind is None:
+        known = [str(kind) for kind in STANDARD_KINDS]
         message = f"group {text[:80]!r}: there is no collective {name[:40]!r}"
         raise UsageError(message, cure=f"use one of {', '.join(known)}", code="unknown-collective")
-    return CollectiveKind(name)
+    return kind

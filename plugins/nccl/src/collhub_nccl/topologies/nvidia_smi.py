@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from dataclasses import replace
 
 from collhub_networks import NetworkFindings
 
@@ -22,10 +23,13 @@ from collhub_nccl.topologies.smi_matrix import (
     pairs_of,
     read_matrix,
 )
-from hub_core.model import Location
+from hub_core.model import InputError, Location, parse_ranks
 from hub_core.network import Topology
 from hub_core.plugin_api import Source
 
+_AUTO, _ALL = "auto", "all"
+# Relations of a card that shares PCI switches with a GPU, as those for GPUDirect RDMA do.
+_NEAR = ("PIX", "PXB")
 # Most links that a GPU of any generation has; NCCL's rates of Ampere and between two Skylakes.
 _MOST_NVLINKS = 18
 _DEFAULT_NVLINK = 20.0
@@ -43,7 +47,9 @@ def read(source: Source, options: SmiMatrixOptions) -> Topology:
     """
     fabric = Fabric.of(options)
     findings = NetworkFindings()
-    devices = read_matrix(source.name, source.content())
+    devices = _network_devices(
+        read_matrix(source.name, source.content()), options.nics, source.name, findings
+    )
     profile = None if options.profile is None else PROFILES[options.profile]
     machine = _machine_of(devices)
     counts = _nvlink_counts(devices)
@@ -57,6 +63,57 @@ def read(source: Source, options: SmiMatrixOptions) -> Topology:
     topology = topology_of(machine, machine.of_kind(NodeKind.GPU), source.name, fabric)
     findings.tell(source.report)
     return topology
+
+
+def _network_devices(
+    devices: Sequence[SmiDevice], nics: str, file: str, findings: NetworkFindings
+) -> list[SmiDevice]:
+    """All GPUs, and the network cards that `nics` chooses, with the relations among these."""
+    cards = [row for row, device in enumerate(devices) if not device.is_gpu]
+    gpus = [row for row, device in enumerate(devices) if device.is_gpu]
+    chosen = set(cards) if nics == _ALL else set()
+    if nics == _AUTO:
+        near = [row for row in cards if any(devices[row].cells[gpu] in _NEAR for gpu in gpus)]
+        chosen = set(near or cards)
+        if storage := [devices[row].name for row in cards if row not in chosen]:
+            findings.note(
+                "storage-nics",
+                Location(file),
+                f"{', '.join(storage)}: far from every GPU, taken for storage and left out; "
+                f"{len(near)} NICs near GPUs are for the network",
+                "name the NICs of the network with FILE?nics=, or FILE?nics=all",
+            )
+    elif nics != _ALL:
+        chosen = set(_named_cards(devices, cards, nics, file))
+    kept = [row for row in range(len(devices)) if row in chosen or devices[row].is_gpu]
+    return [
+        replace(devices[row], cells=tuple(devices[row].cells[other] for other in kept))
+        for row in kept
+    ]
+
+
+def _named_cards(
+    devices: Sequence[SmiDevice], cards: Sequence[int], nics: str, file: str
+) -> list[int]:
+    """Rows of the cards in a list of names, names of the driver, and numbers or ranges."""
+    row_of = {name: row for row in cards for name in (devices[row].name, devices[row].alias)}
+    found = []
+    for part in nics.split(","):
+        names = [part]
+        if part[:1].isdecimal():
+            names = [f"NIC{number}" for number in parse_ranks(part, "NIC")]
+        for name in names:
+            # Matrices of older versions have the driver's names, whose numbers are in order.
+            place = name.removeprefix("NIC")
+            is_place = place.isdecimal() and int(place) < len(cards)
+            row = row_of.get(name, cards[int(place)] if is_place else None)
+            if row is None:
+                known = ", ".join(devices[row].name for row in cards) or "none"
+                message = f"option nics: there is no network card {name[:40]!r}"
+                cure = f"the cards are: {known}"
+                raise InputError(message, location=Location(file), cure=cure, code="unknown-nic")
+            found.append(row)
+    return found
 
 
 def _machine_of(devices: Sequence[SmiDevice]) -> Machine:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NoReturn
 
 from collhub_nccl.topologies.profiles import PROFILES
@@ -24,6 +24,8 @@ _APART = ("SYS", "SOC")
 _NVLINKS = re.compile(r"NV([0-9]{1,3})\Z")
 # The first line is underlined where the output went to a terminal.
 _ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
+# A line of "NIC Legend:", such as "  NIC0: mlx5_0".
+_LEGEND = re.compile(r"^\s*(NIC[0-9]+):\s*(\S+)\s*$", re.MULTILINE)
 # First words of the columns behind the matrix: "CPU Affinity", "NUMA Affinity", "GPU NUMA ID".
 _AFFINITIES = ("CPU", "NUMA", "GPU")
 PROFILE_CURE = f"name the GPU with FILE?profile= ({', '.join(PROFILES)})"
@@ -31,12 +33,16 @@ PROFILE_CURE = f"name the GPU with FILE?profile= ({', '.join(PROFILES)})"
 
 @dataclass(frozen=True, slots=True)
 class SmiDevice:
-    """A row of the matrix: name, line, relation to every device, NUMA node where stated."""
+    """A row of the matrix: name, line, relation to every device, NUMA node where stated.
+
+    `alias`: the name of the system's driver, such as mlx5_0, by the legend behind the matrix.
+    """
 
     name: str
     line: int
     cells: tuple[str, ...]
     numa: str
+    alias: str = ""
 
     @property
     def is_gpu(self) -> bool:
@@ -77,7 +83,8 @@ def read_matrix(name: str, content: bytes) -> list[SmiDevice]:
             "save the whole output",
         )
     _check_symmetry(name, devices)
-    return devices
+    aliases = dict(_LEGEND.findall("\n".join(lines[start + 1 + len(heads) :])))
+    return [replace(device, alias=aliases.get(device.name, "")) for device in devices]
 
 
 def _first_line(name: str, lines: Sequence[str]) -> int:
