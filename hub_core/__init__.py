@@ -12,13 +12,10 @@ if TYPE_CHECKING:
     from hub_core.chakra.formats import ChakraReadOptions, TraceOptions
     from hub_core.chakra.traces import chakra_algorithm, chakra_bytes, chakra_nodes, chakra_traces
     from hub_core.cli.arguments import (
-        COLLECTIVE,
-        FILE,
         Assignments,
         OutputRequest,
         assign,
         check_stdout,
-        complete_offers,
         force_flag,
         format_option,
         from_option,
@@ -37,6 +34,7 @@ if TYPE_CHECKING:
     from hub_core.cli.command_context import CommandContext, OpenedInput, OutputTarget, WrittenFiles
     from hub_core.cli.command_group import CommandGroup
     from hub_core.cli.job_path import job_partners
+    from hub_core.cli.parameter_types import COLLECTIVE, FILE, complete_offers
     from hub_core.cli.report_objects import diagnostic_object, loss_object
     from hub_core.documents.schema_check import SchemaViolation, schema_violations
     from hub_core.documents.strict_json import json_document, parse_json_object
@@ -99,13 +97,14 @@ _HOMES = {
     "hub_core.chakra.formats": "ChakraReadOptions TraceOptions",
     "hub_core.chakra.traces": ("chakra_algorithm chakra_bytes chakra_nodes chakra_traces"),
     "hub_core.cli.arguments": (
-        "COLLECTIVE FILE Assignments OutputRequest assign check_stdout complete_offers force_flag "
-        "format_option from_option input_options json_flag number_option offer_option option_pairs "
-        "output_option output_options parse_sizes source_argument strict_flag verify_option"
+        "Assignments OutputRequest assign check_stdout force_flag format_option from_option "
+        "input_options json_flag number_option offer_option option_pairs output_option "
+        "output_options parse_sizes source_argument strict_flag verify_option"
     ),
     "hub_core.cli.command_context": "CommandContext OpenedInput OutputTarget WrittenFiles",
     "hub_core.cli.command_group": "CommandGroup",
     "hub_core.cli.job_path": "job_partners",
+    "hub_core.cli.parameter_types": "COLLECTIVE FILE complete_offers",
     "hub_core.cli.report_objects": "diagnostic_object loss_object",
     "hub_core.documents.schema_check": "SchemaViolation schema_violations",
     "hub_core.documents.strict_json": "json_document parse_json_object",

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 import click
 
 from hub_core.cli.arguments import (
-    FILE,
     Assignments,
     assign,
     json_flag,
     option_pairs,
 )
 from hub_core.cli.output import print_json, print_line, print_table
+from hub_core.cli.parameter_types import FILE
 from hub_core.cli.session import Session
 from hub_core.model import ExitCode, UsageError
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hub_core.cli.arguments import complete_offers, json_flag
+from hub_core.cli.arguments import json_flag
 from hub_core.cli.output import (
     print_fields,
     print_json,
@@ -16,6 +16,7 @@ from hub_core.cli.output import (
     print_note,
     print_table,
 )
+from hub_core.cli.parameter_types import complete_offers
 from hub_core.cli.plugin_report import default_text, description_of, option_object
 from hub_core.cli.session import Session
 from hub_core.plugin_api.algorithm_pass import AlgorithmPass

@@ -9,10 +9,10 @@ import click
 from hub_core.cli.arguments import (
     OutputRequest,
     assign,
-    complete_offers,
     output_option,
     output_options,
 )
+from hub_core.cli.parameter_types import complete_offers
 from hub_core.cli.report_objects import loss_object
 from hub_core.cli.session import Session, written_paths
 from hub_core.cli.workloads import admit_workload

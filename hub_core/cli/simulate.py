@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 import click
 
 from hub_core.cli.arguments import (
-    FILE,
     Assignments,
     assign,
     input_options,
@@ -20,6 +19,7 @@ from hub_core.cli.arguments import (
     source_argument,
 )
 from hub_core.cli.output import print_fields, print_json, print_line, print_table, progress
+from hub_core.cli.parameter_types import FILE
 from hub_core.cli.report_objects import diagnostic_object
 from hub_core.cli.session import Session
 from hub_core.cli.simulate_job import JobOutputs, refuse_overlap, simulate_workload

@@ -11,16 +11,15 @@ from typing import TYPE_CHECKING
 import click
 
 from hub_core.cli.arguments import (
-    COLLECTIVE,
     Assignments,
     OutputRequest,
     assign,
-    complete_offers,
     number_option,
     offer_option,
     output_options,
 )
 from hub_core.cli.output import progress_bar
+from hub_core.cli.parameter_types import COLLECTIVE, complete_offers
 from hub_core.cli.session import ChosenOutput, Session
 from hub_core.cli.synthesis_report import SynthesisWish, SynthesizedAlgorithm, print_synthesis
 from hub_core.model import (

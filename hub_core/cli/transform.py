@@ -9,11 +9,9 @@ from typing import TYPE_CHECKING
 import click
 
 from hub_core.cli.arguments import (
-    FILE,
     Assignments,
     OutputRequest,
     assign,
-    complete_offers,
     from_option,
     give_symbol_sizes,
     number_option,
@@ -21,6 +19,7 @@ from hub_core.cli.arguments import (
     output_options,
     source_argument,
 )
+from hub_core.cli.parameter_types import FILE, complete_offers
 from hub_core.cli.pass_arguments import PassCommand, PassStep, pass_steps, shared_pairs
 from hub_core.cli.pass_moves import show_moves
 from hub_core.cli.placed_output import placed
