@@ -49,7 +49,7 @@ def reader_for(opened: Input, kind: type[R], registry: Registry) -> Provided[R]:
         provided
         for provided in registry.all(kind)
         if may_read(opened, provided.offer.format)
-        and (not provided.offer.format.executes or _is_named_program(opened, provided.offer.format))
+        and (not _executes(provided.offer) or _is_named_program(opened, provided.offer.format))
     ]
     named = [provided for provided in able if _has_suffix(name, provided.offer.format)]
     json_head = scan_json_head(opened.head)
@@ -101,6 +101,11 @@ def writer_for(out: str, kind: type[W], registry: Registry) -> Provided[W]:
 def is_trace(format: Format) -> bool:
     """Whether files of a format are named as the canonical traces are."""
     return bool(set(format.suffixes) & set(CHAKRA.suffixes))
+
+
+def _executes(offer: Offer) -> bool:
+    """Whether reading runs the content as a program."""
+    return isinstance(offer, FormatReader) and offer.executes_source
 
 
 def _is_named_program(opened: Input, format: Format) -> bool:

@@ -24,8 +24,7 @@ class Format:
     the folder is. A format of which a suffix ends in `.gz` is also read from gzip archives of any
     name: its reader gets the decompressed content, in which the signature is searched. `members`:
     the usual top-level members of a JSON format, by which errors name the format nearest to a file
-    that no reader recognises. `executes`: reading runs the content as a program; a reader of such a
-    format is chosen only by `--from`, or for a file that the user names with one of `suffixes`.
+    that no reader recognises.
     """
 
     name: str
@@ -34,7 +33,6 @@ class Format:
     signature: bytes = b""
     layout: Layout = Layout.FILE
     members: tuple[str, ...] = ()
-    executes: bool = False
 
     @property
     def accepts_gzip(self) -> bool:

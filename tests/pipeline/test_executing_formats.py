@@ -63,12 +63,13 @@ def started_processes() -> Iterator[list[str]]:
 def test_the_formats_that_execute_are_these() -> None:
     registry = discover()
     kinds = (FormatReader, WorkloadReader, TopologyReader)
-    found = {one.name for kind in kinds for one in registry.all(kind) if one.offer.format.executes}
+    readers = [one for kind in kinds for one in registry.all(kind)]
+    found = {one.name for one in readers if getattr(one.offer, "executes_source", False)}
     assert found == set(PROGRAMS)
 
 
 def test_a_package_that_executes_programs_declares_it() -> None:
-    """Whoever calls the process that executes programs offers a format with `executes`."""
+    """Whoever calls the process that executes programs offers a reader with `executes_source`."""
     packages = {
         file.relative_to(ROOT).parts[1]
         for file in ROOT.glob("plugins/*/src/**/*.py")
@@ -77,7 +78,7 @@ def test_a_package_that_executes_programs_declares_it() -> None:
     declaring = {
         file.relative_to(ROOT).parts[1]
         for file in ROOT.glob("plugins/*/src/*/plugin.py")
-        if "executes=True" in file.read_text("utf-8")
+        if "executes_source=True" in file.read_text("utf-8")
     }
     assert packages == declaring
 

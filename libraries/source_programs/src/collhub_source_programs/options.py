@@ -23,4 +23,12 @@ class SourceProgramOptions:
         "CPU seconds that the program may take; by the clock twice as many and 5",
         minimum=1,
     )
-    memory_limit: int = option(OptionType.SIZE, 4 << 30, "address space that the program may take")
+    memory_limit: int = option(
+        OptionType.SIZE, 4 << 30, "memory of the program and of all processes that it starts"
+    )
+    sandbox: bool = option(
+        OptionType.BOOL,
+        True,
+        "let the program write no files, open no connections and signal no other processes, as far "
+        "as the kernel supports it; 'collhub doctor' tells how far",
+    )

@@ -6,15 +6,17 @@ import contextlib
 import json
 import os
 import re
+import selectors
 import signal
 import subprocess
 import sys
+import time
 from dataclasses import dataclass
 
 from collhub_source_programs.running import Report
+from collhub_source_programs.supervise import MAX_PROCESSES, EndReason
 from hub_core.model import (
     Diagnostic,
-    ExitCode,
     HubError,
     InputError,
     Location,
@@ -24,21 +26,45 @@ from hub_core.model import (
 
 # What the child imports must be what this process has imported, wherever that came from.
 _START = (
-    "import sys; sys.path += [place for place in sys.argv[2:] if place not in sys.path]; "
-    "from collhub_source_programs.supervise import main; main(sys.argv[1])"
+    "import sys; sys.path += [place for place in sys.argv[4:] if place not in sys.path]; "
+    "from collhub_source_programs.supervise import main; main(*sys.argv[1:4])"
 )
-# Seconds to say where a program is, and to end all that it started.
-_TO_ANSWER_S, _TO_END_S = 2, 5
-_MOST_REPORT_BYTES = 1 << 30
+# Seconds to say where a program is, and to end all that it started; and seconds in which the
+# report must follow the end of the process, although a process that was missed may hold its pipe.
+_TO_ANSWER_S, _TO_END_S, _TO_REPORT_S = 2, 5, 1
+MAX_REPORT_BYTES = 256 << 20
+_CHUNK_BYTES = 1 << 20
+# All that a program sees of the environment: where Python and its libraries are, and the language.
+_ENVIRONMENT = (
+    *("PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "PYTHONHOME", "SYSTEMROOT"),
+    *("LANG", "LC_ALL", "LC_CTYPE", "TZ"),
+)
+_POLL_S = 0.05
+_REASONS = {
+    EndReason.TIME: (
+        "and the processes that it started took more CPU time than the limit",
+        "if it needs more: -O time_limit=SECONDS",
+    ),
+    EndReason.MEMORY: (
+        "and the processes that it started took more memory than the limit",
+        "if it needs more: -O memory_limit=SIZE",
+    ),
+    EndReason.PROCESSES: (f"started more than {MAX_PROCESSES} processes", "start fewer"),
+}
 _DUMPED_FRAME = re.compile(r'File "(?P<file>.*)", line (?P<line>\d+) in ')
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessLimits:
-    """Limits of the process of a program: CPU seconds, and bytes of address space."""
+    """Limits of a program with all processes that it starts: CPU seconds and bytes of memory.
+
+    Each process may also have `memory_limit_bytes` of address space. `sandbox`: the program may
+    write no files, open no TCP connections and signal no other processes (`landlock`).
+    """
 
     time_limit_s: int
     memory_limit_bytes: int
+    sandbox: bool = True
 
 
 def _clock_limit_s(limits: ProcessLimits) -> int:
@@ -48,17 +74,23 @@ def _clock_limit_s(limits: ProcessLimits) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _ProcessEnd:
-    """Output and exit of a process. `status` below 0: a signal; `is_late`: it had to be stopped."""
+    """Output and exit of a process. `status` below 0: a signal; `is_late`: it had to be stopped.
+
+    `is_too_long`: it was stopped because its report exceeds `MAX_REPORT_BYTES`.
+    """
 
     output: bytes
     status: int
     is_late: bool
+    is_too_long: bool
 
 
-class ProgramAnswerError(HubError):
-    """A program answers a question, such as its `--help`, and makes nothing: its lines as notes."""
+class ProgramAnswerError(InputError):
+    """A program prints an answer, such as its `--help`, and builds no model.
 
-    exit_code = ExitCode.DONE
+    Its lines are notes before the error, so that a command that needs a model never succeeds by
+    what a program prints.
+    """
 
 
 def run_program(
@@ -72,8 +104,9 @@ def run_program(
     """Execute the Python program `source` and return what its process reports.
 
     `child`: `module:function` that the process calls; it calls `run_job` with a language.
-    `program`: number or name of the one that is meant where the file defines several. The program
-    has the rights of the user: limits keep it from going on for ever, nothing keeps it from harm.
+    `program`: number or name of the one that is meant where the file defines several. With
+    `limits.sandbox` the program can read what Python reads, the folder of the program and nothing
+    else, as far as the kernel supports it; without, it has the rights of the user.
     Raises `InputError` with the program's line where it ends without a report or reports an error,
     `UsageError` where there are several programs to choose from, and `ProgramAnswerError` where it
     only says something.
@@ -84,17 +117,20 @@ def run_program(
         "program": program,
         "time_limit_s": limits.time_limit_s,
         "memory_limit_bytes": limits.memory_limit_bytes,
+        "sandbox": limits.sandbox,
     }
     # One line of JSON, then the program as it is.
     message = json.dumps(job).encode() + b"\n" + source
-    end = _finished(_started(child), message, _clock_limit_s(limits))
+    end = _finished(_started(child, limits), message, _clock_limit_s(limits))
     report = _parsed(end.output)
     if report is None:
         raise _silent_end(name, end, limits)
     if "answer" in report:
-        raise ProgramAnswerError(
-            [Diagnostic("program-answer", str(line), Severity.NOTE) for line in report["answer"]]
-        )
+        lines = [str(line) for line in report["answer"]]
+        notes = [Diagnostic("program-answer", line, Severity.NOTE) for line in lines]
+        why = "the program printed this and ended; it defines nothing to read"
+        error = Diagnostic("program-answer", why, location=Location(name))
+        raise ProgramAnswerError([*notes, error])
     # The program failed, and its process lived to tell.
     if "error" in report:
         raise _failed(name, report)
@@ -112,18 +148,19 @@ def _failed(name: str, report: Report) -> HubError:
     return InputError(str(report["error"]), location=place, cure=cure, code=code)
 
 
-def _started(child: str) -> subprocess.Popen[bytes]:
+def _started(child: str, limits: ProcessLimits) -> subprocess.Popen[bytes]:
     """A new process that waits for its job on standard input."""
+    environment = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
     # Sets are walked in the same order every time, and no library starts threads that count against
-    # the limits. All other variables pass through: some interpreters find their libraries by them.
-    environment = {
-        **os.environ,
+    # the limits.
+    environment |= {
         "PYTHONHASHSEED": "0",
         "PYTHONUTF8": "1",
         "OPENBLAS_NUM_THREADS": "1",
         "OMP_NUM_THREADS": "1",
     }
-    command = [sys.executable, "-s", "-P", "-c", _START, child, *_places()]
+    given = [child, str(limits.memory_limit_bytes), str(limits.time_limit_s)]
+    command = [sys.executable, "-s", "-P", "-B", "-c", _START, *given, *_places()]
     return subprocess.Popen(
         command,
         stdin=subprocess.PIPE,
@@ -151,29 +188,108 @@ def _finished(
     job: bytes,
     clock_limit_s: int,
 ) -> _ProcessEnd:
-    """Give the process its job and wait for it, or stop it when it is late."""
-    is_late = False
+    """Give the process its job, take its report, and stop the process if it is late."""
+    exchange = _Exchange(process, job)
     try:
-        try:
-            output, _ = process.communicate(job, clock_limit_s)
-        except subprocess.TimeoutExpired:
-            is_late = True
-            output = _stopped(process)
+        is_late = not exchange.run(clock_limit_s)
+        if is_late and not exchange.is_too_long:
+            # The program's process tells where it is when it gets this signal, then ends.
+            process.send_signal(signal.SIGXCPU)
+            exchange.run(_TO_ANSWER_S)
     finally:
         _end(process)
-    return _ProcessEnd(output, process.returncode, is_late)
-
-
-def _stopped(process: subprocess.Popen[bytes]) -> bytes:
-    """Output of a process that is stopped now."""
-    # The child says where it is when it gets this signal, then ends.
-    process.send_signal(signal.SIGXCPU)
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        process.communicate(timeout=_TO_ANSWER_S)
-    _end(process)
     # What it wrote so far: perhaps the place where it was.
-    output, _ = process.communicate()
-    return output
+    exchange.run(_TO_REPORT_S)
+    exchange.close()
+    is_too_long = exchange.is_too_long
+    return _ProcessEnd(exchange.output(), process.returncode, is_late, is_too_long)
+
+
+class _Exchange:
+    """Writes the job to a process and reads its report, in bounded time and memory."""
+
+    def __init__(self, process: subprocess.Popen[bytes], job: bytes) -> None:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        self._process = process
+        self._job = memoryview(job)
+        self._chunks: list[bytes] = []
+        self._length = 0
+        self.is_too_long = False
+        self._selector = selectors.DefaultSelector()
+        for pipe, event in (
+            (process.stdin, selectors.EVENT_WRITE),
+            (process.stdout, selectors.EVENT_READ),
+        ):
+            os.set_blocking(pipe.fileno(), False)
+            self._selector.register(pipe, event)
+
+    def output(self) -> bytes:
+        """The report as far as it has been read."""
+        return b"".join(self._chunks)
+
+    def run(self, seconds: float) -> bool:
+        """Exchange data until the process has ended and its report is complete, or time is over.
+
+        The report is complete at its end, or a second after the end of the process. Returns
+        whether it is; False also if it is too long.
+        """
+        deadline = time.monotonic() + seconds
+        while self._selector.get_map() and not self.is_too_long:
+            is_over = self._process.poll() is not None
+            if is_over:
+                deadline = min(deadline, time.monotonic() + _TO_REPORT_S)
+            left = deadline - time.monotonic()
+            ready = self._selector.select(max(0.0, min(left, _POLL_S)))
+            for key, _ in ready:
+                self._transfer(key.fileobj)
+            if left <= 0 and not ready:
+                return is_over
+        if self.is_too_long:
+            return False
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(max(0.0, deadline - time.monotonic()))
+        return self._process.returncode is not None
+
+    def close(self) -> None:
+        """Close the pipes."""
+        self._selector.close()
+        for pipe in (self._process.stdin, self._process.stdout):
+            assert pipe is not None
+            with contextlib.suppress(OSError):
+                pipe.close()
+
+    def _transfer(self, pipe: object) -> None:
+        """Write or read what the pipe takes or has now."""
+        process = self._process
+        assert process.stdin is not None
+        assert process.stdout is not None
+        if pipe is process.stdin:
+            try:
+                written = os.write(process.stdin.fileno(), self._job[:_CHUNK_BYTES])
+            except BlockingIOError:
+                return
+            except OSError:
+                # The process has closed its input.
+                written = len(self._job)
+            self._job = self._job[written:]
+            if not self._job:
+                self._selector.unregister(process.stdin)
+                with contextlib.suppress(OSError):
+                    process.stdin.close()
+            return
+        try:
+            chunk = os.read(process.stdout.fileno(), _CHUNK_BYTES)
+        except BlockingIOError:
+            return
+        if not chunk:
+            self._selector.unregister(process.stdout)
+            return
+        self._chunks.append(chunk)
+        self._length += len(chunk)
+        self.is_too_long = self._length > MAX_REPORT_BYTES
+        if self.is_too_long:
+            self._chunks.clear()
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
@@ -190,7 +306,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 def _parsed(output: bytes) -> Report | None:
     """The report, or None for anything else that the process may have written."""
-    if not output.startswith(b"{") or len(output) > _MOST_REPORT_BYTES:
+    if not output.startswith(b"{") or len(output) > MAX_REPORT_BYTES:
         return None
     try:
         report = json.loads(output)
@@ -205,7 +321,13 @@ def _silent_end(
     limits: ProcessLimits,
 ) -> InputError:
     """Error for a process that ended without a report: for its limits, or by itself."""
+    if end.is_too_long:
+        message = f"the program reports more than {MAX_REPORT_BYTES >> 20} MiB"
+        return InputError(message, location=Location(name), code="too-large")
     place = Location(name, _dumped_line(name, end.output))
+    if end.status in _REASONS and not end.is_late:
+        message, cure = _REASONS[EndReason(end.status)]
+        return InputError(f"the program {message}", location=place, cure=cure, code="limit")
     # A program that survives the first signal is killed; then only what it wrote at the first one
     # tells why.
     if end.is_late or -end.status == signal.SIGXCPU or place.line is not None:

@@ -20,6 +20,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, BinaryIO, Protocol, TextIO
 
+from collhub_source_programs.landlock import restrict_this_process
 from hub_core.model import HubError
 
 _MOST_PRINTED = 8000
@@ -91,6 +92,10 @@ def run_job(language: Language) -> None:
     source = sys.stdin.buffer.read()
     _close_streams()
     _set_limits(job["time_limit_s"], job["memory_limit_bytes"], report)
+    if job["sandbox"]:
+        folder = str(Path(job["name"]).resolve().parent)
+        places = [*sys.path, folder, *_package_places(), *_system_places()]
+        restrict_this_process(places, [os.devnull])
     run = _Run(language, job["name"])
     outcome = run.outcome(source, job["arguments"], job["program"])
     report.write(json.dumps(outcome, separators=(",", ":")).encode())
@@ -130,6 +135,24 @@ def _close_streams() -> None:
     nothing = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):
         os.dup2(nothing, stream)
+
+
+def _package_places() -> list[str]:
+    """Folders of the packages that this process has imported.
+
+    Packages that are installed from a checkout are not found by `sys.path`.
+    """
+    packages = [module for name, module in sys.modules.items() if "." not in name]
+    return [place for one in packages for place in getattr(one, "__path__", ())]
+
+
+def _system_places() -> list[str]:
+    """Files of the system that Python and its extension modules read."""
+    return [
+        *(sys.prefix, sys.base_prefix, sys.exec_prefix),
+        *("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib", "/usr/share/zoneinfo"),
+        *("/etc/ld.so.cache", "/etc/localtime", "/dev/urandom", "/dev/random"),
+    ]
 
 
 def _set_limits(time_limit_s: int, memory_limit_bytes: int, report: BinaryIO) -> None:

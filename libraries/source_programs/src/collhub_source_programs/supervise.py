@@ -3,7 +3,8 @@
 A program may start processes of its own, and these may leave its process group and its parent
 (`setsid`, two forks). On Linux this process then becomes their parent (PR_SET_CHILD_SUBREAPER of
 prctl(2)), so that it finds and ends them; and it ends itself with the process that started it
-(PR_SET_PDEATHSIG). Elsewhere, what has left its group is not found.
+(PR_SET_PDEATHSIG). It also watches the CPU time, the memory and the number of all these processes
+together. Elsewhere, processes that have left the group are not found.
 """
 
 from __future__ import annotations
@@ -12,25 +13,45 @@ import contextlib
 import ctypes
 import importlib
 import os
+import resource
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from enum import IntEnum
 from pathlib import Path
 from types import FrameType
+from typing import NoReturn
 
 # <linux/prctl.h>
 _SET_PARENT_DEATH_SIGNAL, _SET_CHILD_SUBREAPER = 1, 36
+MAX_PROCESSES = 64
+# Seconds between two looks at the processes of a program.
+_WATCH_S, _WATCH_SEVERAL_S = 0.1, 0.02
+_CPU_SLACK_S = 3
 
 
-def main(child: str) -> None:
-    """Start the program, wait for it, end what is left, and end as it did.
+class EndReason(IntEnum):
+    """Exit status of this process if it ends a program for a limit of all its processes."""
 
-    `child`: `module:function` that runs the job.
+    TIME = 120
+    MEMORY = 121
+    PROCESSES = 122
+
+
+def main(child: str, memory_limit_bytes: str, time_limit_s: str) -> None:
+    """Start the program, watch it, end what is left, and end as it did.
+
+    `child`: `module:function` that runs the job. The limits are of all processes of the program
+    together; each of them has limits of its own too.
     """
     _control(_SET_CHILD_SUBREAPER, 1)
     _control(_SET_PARENT_DEATH_SIGNAL, signal.SIGTERM)
+    # Before the program starts: its end is waited for by this signal.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
     worker = os.fork()
     if worker == 0:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
         _control(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
         module, _, function = child.partition(":")
         # Only here, as this process needs nothing of the language.
@@ -51,9 +72,58 @@ def main(child: str) -> None:
     # Asked where the program is, which its own process knows; or told to end.
     signal.signal(signal.SIGXCPU, pass_on)
     signal.signal(signal.SIGTERM, stop)
-    _, status = os.waitpid(worker, 0)
+    status = _watch(worker, int(memory_limit_bytes), int(time_limit_s))
     _end_descendants()
     _end_like(status)
+
+
+def _watch(worker: int, memory_limit_bytes: int, time_limit_s: int) -> int:
+    """Wait for the end of the program's process; end this one if all together exceed a limit."""
+    while True:
+        ended, status = os.waitpid(worker, os.WNOHANG)
+        if ended:
+            return status
+        usage = _tree_usage()
+        # The process itself tells its line at its own limit, so that one comes first.
+        if usage.cpu_s > time_limit_s + _CPU_SLACK_S:
+            _end_for(EndReason.TIME)
+        if usage.memory_bytes > memory_limit_bytes:
+            _end_for(EndReason.MEMORY)
+        if usage.processes > MAX_PROCESSES:
+            _end_for(EndReason.PROCESSES)
+        # Several processes can grow fast; a single one has limits of its own.
+        wait_s = _WATCH_S if usage.processes == 1 else _WATCH_SEVERAL_S
+        signal.sigtimedwait({signal.SIGCHLD}, wait_s)
+
+
+def _end_for(reason: EndReason) -> NoReturn:
+    _end_descendants()
+    os._exit(reason)
+
+
+@dataclass(frozen=True, slots=True)
+class _Usage:
+    """CPU seconds, resident bytes that are not shared, and number of all processes below this."""
+
+    cpu_s: float
+    memory_bytes: int
+    processes: int
+
+
+def _tree_usage() -> _Usage:
+    """Sum over all living processes below this one; the CPU time of ended ones is included."""
+    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu_s = ended.ru_utime + ended.ru_stime
+    memory = processes = 0
+    for process in _descendants():
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            fields = _stat_fields(process)
+            # utime, stime, and those of children that were waited for: proc_pid_stat(5).
+            cpu_s += sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+            _, resident, shared, *_ = Path(f"/proc/{process}/statm").read_text().split()
+            memory += (int(resident) - int(shared)) * os.sysconf("SC_PAGESIZE")
+            processes += 1
+    return _Usage(cpu_s, memory, processes)
 
 
 def _control(option: int, value: int) -> None:
@@ -70,26 +140,50 @@ def _close_streams() -> None:
 
 
 def _end_descendants() -> None:
-    """End all children until none is left: those of an ended one become children of this one."""
+    """End all processes below this one until none is left.
+
+    All are stopped before the first is killed, so that they cannot start others meanwhile.
+    """
     while True:
-        for child in _children():
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(child, signal.SIGKILL)
+        stopped: set[int] = set()
+        while found := set(_descendants()) - stopped:
+            _send(found, signal.SIGSTOP)
+            stopped |= found
+        _send(stopped, signal.SIGKILL)
         try:
-            os.waitpid(-1, 0)
+            while True:
+                os.waitpid(-1, 0)
         except ChildProcessError:
-            return
+            if not stopped:
+                return
 
 
-def _children() -> Iterator[int]:
-    """Numbers of the processes whose parent this one is."""
-    own = os.getpid()
-    for entry in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):
-            # Behind the name, which is in parentheses and may hold any: state, then parent.
-            fields = entry.read_text(errors="replace").rpartition(")")[2].split()
-            if int(fields[1]) == own:
-                yield int(entry.parent.name)
+def _send(processes: Iterable[int], number: int) -> None:
+    for process in processes:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(process, number)
+
+
+def _descendants() -> Iterator[int]:
+    """Numbers of all processes below this one that have not ended."""
+    children: dict[int, list[int]] = {}
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            state, parent = _stat_fields(int(entry.name))[:2]
+            if state not in "ZX":
+                children.setdefault(int(parent), []).append(int(entry.name))
+    below = [os.getpid()]
+    # The list grows while it is read.
+    for process in below:
+        below += children.get(process, [])
+    yield from below[1:]
+
+
+def _stat_fields(process: int) -> list[str]:
+    """The fields of /proc/PID/stat from the state on: proc_pid_stat(5)."""
+    text = Path(f"/proc/{process}/stat").read_text(errors="replace")
+    # Before them is the name, in parentheses, which may contain any character.
+    return text.rpartition(")")[2].split()
 
 
 def _end_like(status: int) -> None:

@@ -39,7 +39,6 @@ _PYTHON = Format(
     "programs of tensors in Python; reading one EXECUTES it, in a process of its own",
     (".py",),
     signature=rb"(?m)^\s*(?:from|import)\s+collhub_coconet\b",
-    executes=True,
 )
 _TEXT = Format(
     "tensor-program-text",

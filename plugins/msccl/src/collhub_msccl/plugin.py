@@ -30,7 +30,6 @@ _PROGRAM = Format(
     "mscclang",
     "MSCCLang programs; reading one EXECUTES it, in a process of its own",
     (".py",),
-    executes=True,
 )
 _FOLDER = Format(
     "msccl",
@@ -75,7 +74,7 @@ def collhub_consumers() -> Sequence[FormatWriter | SelectionWriter]:
 def collhub_checks() -> Sequence[Check]:
     """Offer a check a runtime: whether it uses a file as it stands."""
     # Without options: a runtime reads the file as it is, or not at all.
-    return [
+    runtimes = [
         Check(
             name,
             Subject.RUNTIME,
@@ -86,3 +85,10 @@ def collhub_checks() -> Sequence[Check]:
         )
         for name, history in HISTORIES.items()
     ]
+    sandbox = Check(
+        "program-sandbox",
+        Subject.INSTALLATION,
+        "how far programs are kept from files, connections and other processes",
+        "collhub_source_programs.sandbox_check:check_sandbox",
+    )
+    return [*runtimes, sandbox]

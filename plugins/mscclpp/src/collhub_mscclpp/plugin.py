@@ -41,7 +41,6 @@ _PROGRAM = Format(
     "programs of mscclpp.language; reading one EXECUTES it, in a process of its own",
     (".py",),
     rb"(?m)^\s*(from|import) mscclpp\b",
-    executes=True,
 )
 _FOLDER = Format(
     "mscclpp-plans",

@@ -37,7 +37,7 @@ def read(source: Source, options: PythonOptions) -> Workload:
     if not any(imports_any(node, (_PACKAGE,)) for node in ast.walk(tree)):
         message = f"is no program of tensors: it does not import {_PACKAGE}; it was not executed"
         raise InputError(message, location=Location(source.name), code="not-a-program")
-    limits = ProcessLimits(options.time_limit, options.memory_limit)
+    limits = ProcessLimits(options.time_limit, options.memory_limit, options.sandbox)
     arguments = shell_words(options.arguments)
     report = run_program(_CHILD, source.name, content, arguments, limits, options.program)
     warn_of_output(source, report)

@@ -45,7 +45,7 @@ def read(source: Source, options: ProgramOptions) -> Algorithm:
     content = source.content()
     # Any file may be named *.py: what is not of the language must not run.
     _check_program(source.name, content)
-    limits = ProcessLimits(options.time_limit, options.memory_limit)
+    limits = ProcessLimits(options.time_limit, options.memory_limit, options.sandbox)
     arguments, program = _chosen(shell_words(options.arguments), options.program, content)
     report = run_program(_CHILD, source.name, content, arguments, limits, program)
     _warn_of_checks(source, report)

@@ -39,7 +39,7 @@ def read(source: Source, options: SourceProgramOptions) -> Algorithm:
     if not is_of_language:
         message = "is no program of MSCCL++: it does not import mscclpp; it was not executed"
         raise InputError(message, location=Location(source.name), code="not-a-program")
-    limits = ProcessLimits(options.time_limit, options.memory_limit)
+    limits = ProcessLimits(options.time_limit, options.memory_limit, options.sandbox)
     arguments = shell_words(options.arguments)
     report = run_program(_CHILD, source.name, content, arguments, limits, options.program)
     for defect in report["defects"]:
