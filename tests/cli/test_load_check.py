@@ -148,9 +148,9 @@ def test_writing_for_a_runtime_notes_the_versions_that_do_not_load_it(
     collhub, ring: Path, tmp_path: Path
 ) -> None:
     run = collhub("convert", ring, "-o", tmp_path / "new.xml", "-O", "runtime=rccl")
-    assert "ROCm/rccl loads such files up to ROCm 7.12; ROCm 7.13 and later do not" in run.err
+    assert "new.xml is loaded by ROCm/rccl up to ROCm 7.12; ROCm 7.13 and later do not" in run.err
     other = collhub("convert", ring, "-o", tmp_path / "other.xml", "-O", "runtime=executor")
-    assert "loads such files up to" not in other.err
+    assert "loaded by" not in other.err
 
 
 def test_the_guide_lists_the_versions_of_all_runtimes() -> None:

@@ -72,14 +72,14 @@ HISTORIES: Mapping[str, RuntimeHistory] = {
 """By the name that `collhub verify --runtime` takes."""
 
 
-def notes_on_versions(name: str) -> list[str]:
-    """A note on files for a runtime whose newest versions do not load them, if that is so."""
+def notes_on_versions(name: str, subject: str) -> list[str]:
+    """A note on `subject` (`is`, `files are`) for runtimes whose newest versions ignore it."""
     history = HISTORIES[name]
     newest, used = history.versions[-1], [row for row in history.versions if row.uses_files][-1]
     if newest.uses_files:
         return []
     product = history.versioned_by
     return [
-        f"{history.title} loads such files up to {product} {used.last}; "
+        f"{subject} loaded by {history.title} up to {product} {used.last}; "
         f"{product} {newest.first} and later do not: {newest.reason}"
     ]

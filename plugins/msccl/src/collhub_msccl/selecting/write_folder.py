@@ -110,7 +110,12 @@ def write(selection: Selection, options: SelectionOptions) -> WriteResult:
                 _add_window(folder, _Task(selected, window, mode))
     place = f"set MSCCL_ALGO_DIR to this folder's {folder.runtime.name}/"
     multiples = "sizes that the chunks of a file do not divide are left to the runtime"
-    notes = [place, *notes_on_versions(folder.runtime.name), multiples, *folder.notes]
+    notes = [
+        place,
+        *notes_on_versions(folder.runtime.name, "the files are"),
+        multiples,
+        *folder.notes,
+    ]
     return WriteResult(folder.files, folder.losses, (), notes)
 
 

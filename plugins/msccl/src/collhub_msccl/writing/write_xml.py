@@ -45,7 +45,7 @@ def write(algorithm: Algorithm, options: WriteOptions) -> WriteResult:
     losses = losses_of(algorithm, coarse, target, largest, chosen)
     notes = [note_of(chosen.figures, coarse.collective.unit_count)]
     # Without the option the default is not one of the user's choice, and is not discussed.
-    notes += notes_on_versions(target.runtime.name) if options.runtime else []
+    notes += notes_on_versions(target.runtime.name, "is") if options.runtime else []
     return WriteResult([Artifact("", lambda: content)], losses, _RESTATED, notes)
 
 
