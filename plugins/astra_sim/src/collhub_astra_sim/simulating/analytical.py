@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from collhub_columns import Int64Array
+from collhub_schedules.switch_groups import SwitchGroups, switch_groups
 
 from collhub_astra_sim.fixed_size import check_size
 from collhub_astra_sim.options import AnalyticalOptions
 from collhub_astra_sim.simulating.local_costs import local_durations_ns, stated_durations_ns
-from collhub_astra_sim.simulating.switch_groups import SwitchGroups, switch_groups
 from collhub_astra_sim.simulating.timing_model import TimingModel
 from hub_core import NodeTable, chakra_nodes
 from hub_core.model import Algorithm, Diagnostic, Location
