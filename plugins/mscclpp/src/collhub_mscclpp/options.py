@@ -24,7 +24,14 @@ class PlanWriteOptions:
         ("Simple", PACKETS), "Simple: puts and signals; LL: data with flags, for small sizes"
     )
     nodes: int = option(
-        OptionType.INT, 1, "nodes of consecutive ranks, joined by port channels", minimum=1
+        OptionType.INT,
+        1,
+        "nodes of consecutive ranks, joined by port channels, if no topology is given",
+        minimum=1,
+    )
+    topology: str | None = optional(
+        "the network, as dgx-h100:2 or a file: port channels lead between its NVLink domains, "
+        "switch channels go through switches that it declares to multicast or reduce"
     )
     tbg: int = option(
         OptionType.INT,

@@ -40,6 +40,7 @@ def check_header(
             if rank in peers:
                 message = f"$.gpus[{rank}].channels: a {kind} channel of the rank to itself"
                 findings.refuse_rank("channel-to-itself", rank, message, "copy instead")
+    _check_group_lists(plan, findings)
     defect = counts_defect(plan)
     if defect and not findings.found.has("zero-chunks"):
         findings.on_plan("chunk-counts", defect, "state the counts that the collective has")
@@ -47,6 +48,39 @@ def check_header(
         findings.found.note(
             "no-contract", f"nothing is known of a collective {plan.header.collective!r}"
         )
+
+
+def _check_group_lists(plan: Plan, findings: PlanFindings) -> None:
+    """Find ranks whose lists of common switch groups differ.
+
+    The executor sets up one channel after another and waits for all members of each
+    (`setupConnections` of `executor.cc`).
+    """
+    listed = [
+        [(group.buffer, tuple(sorted(group.ranks))) for group in gpu.groups] for gpu in plan.gpus
+    ]
+    pairs = {
+        (rank, member)
+        for rank, groups in enumerate(listed)
+        for _, ranks in groups
+        for member in ranks
+        if member != rank
+    }
+    for rank, member in sorted(pairs):
+        # Each pair is compared once; only one of the two may list the group.
+        if rank > member and (member, rank) in pairs:
+            continue
+        common = [
+            [key for key in listed[one] if other in key[1]]
+            for one, other in ((rank, member), (member, rank))
+        ]
+        if common[0] != common[1]:
+            message = (
+                f"its switch channels with rank {member} are not those that rank {member} lists, in"
+                " the same order: the set-up waits for ever"
+            )
+            cure = "list every group on all of its members, in one order"
+            findings.refuse_rank("switch-order", rank, message, cure)
 
 
 def check_operations(plan: Plan, findings: PlanFindings) -> bool:

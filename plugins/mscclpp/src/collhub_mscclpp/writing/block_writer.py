@@ -14,12 +14,16 @@ NOP = '{"name":"nop"}'
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """A range of chunks, in the buffer of `rank`, or of the own rank (-1)."""
+    """A range of chunks, in the buffer of `rank`, or of the own rank (-1).
+
+    `group`: number of the group of a switch in whose buffers it lies, else -1.
+    """
 
     buffer: int
     index: int
     size: int
     rank: int = -1
+    group: int = -1
 
 
 @dataclass(slots=True)
@@ -104,7 +108,8 @@ class BlockWriter:
         The threads meet before it only where the caller says so, by `meet`.
         """
         remote = [self._remote(one, channel_type) for one in [*src, *dst] if one.rank >= 0]
-        self._make_room(channel_type, channels, remote)
+        groups = [self.tables.groups.index(one.group) for one in [*src, *dst] if one.group >= 0]
+        self._make_room(channel_type, [*channels, *groups], remote)
         words = [f'"name":"{name}"']
         if channel_type:
             words.append(f'"channel_type":"{channel_type}"')
@@ -166,6 +171,9 @@ class BlockWriter:
 
     def _text(self, one: Range, channel_type: str) -> str:
         where = f'"index":{one.index},"size":{one.size}'
+        if one.group >= 0:
+            place = self._last.channel(channel_type, self.tables.groups.index(one.group))
+            return f'{{"switch_channel_id":{place},{where}}}'
         if one.rank < 0:
             return f'{{"type":"{BUFFER_TYPES[one.buffer]}",{where}}}'
         place = self._last.buffer(channel_type, self._remote(one, channel_type))

@@ -32,7 +32,7 @@ def blocks_of(work: PlanWork) -> Int64Array:
 def _groups(work: PlanWork) -> Int64Array:
     """A number for every step, the same for those of one rank that one block does."""
     steps = work.steps
-    lane = steps.lane.astype(np.int64)
+    lane = work.lane
     if bool((lane >= 0).all()):
         return lane
     open_group = int(lane.max(initial=-1)) + 1
@@ -54,8 +54,8 @@ def _connection_groups(work: PlanWork) -> Int64Array:
     """
     steps, connection = work.steps, work.connection
     group = np.arange(2 * len(work.source), dtype=np.int64)
-    parents, children = steps.edges()
-    is_open = (steps.lane[parents] < 0) & (steps.lane[children] < 0)
+    parents, children = work.edges()
+    is_open = (work.lane[parents] < 0) & (work.lane[children] < 0)
     parents, children = parents[is_open], children[is_open]
     is_sum = _is_further_term(steps, parents, children)
     for earlier, later in np.unique(
@@ -87,7 +87,7 @@ def _is_further_term(steps: StepTable, parents: Int64Array, children: Int64Array
 def _place_local_steps(work: PlanWork, group: Int64Array) -> None:
     """Put local steps without a lane behind the step that they wait for."""
     steps = work.steps
-    is_local = steps.is_kind(StepKind.COPY, StepKind.REDUCE) & (steps.lane < 0)
+    is_local = steps.is_kind(StepKind.COPY, StepKind.REDUCE) & (work.lane < 0)
     rows = np.flatnonzero(is_local)
     in_order = rows[np.argsort(work.position[rows], kind="stable")]
     for row in in_order.tolist():

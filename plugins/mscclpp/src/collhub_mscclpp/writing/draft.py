@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from collhub_columns import Int64Array
@@ -17,12 +17,19 @@ from collhub_mscclpp.writing.addresses import (
 )
 from collhub_mscclpp.writing.block_writer import BlockWriter, Range
 from collhub_mscclpp.writing.blocks import blocks_of
-from collhub_mscclpp.writing.landing import Landing, landing_of, packet_landing_of
+from collhub_mscclpp.writing.landing import (
+    Landing,
+    landing_of,
+    packet_landing_of,
+    with_equal_scratch,
+)
+from collhub_mscclpp.writing.networks import PlanNetwork
 from collhub_mscclpp.writing.pulling import pulled_of
 from collhub_mscclpp.writing.rank_tables import PORT, RankTables, channel_types, tables_of
 from collhub_mscclpp.writing.semaphores import Semaphores, semaphores_of
+from collhub_mscclpp.writing.switch_stores import SwitchStores, place_switch_stores
 from collhub_mscclpp.writing.work import PlanWork
-from hub_core.model import StepKind
+from hub_core.model import StepKind, UsageError
 
 _SEND = int(StepKind.SEND)
 
@@ -38,21 +45,36 @@ class Draft:
     types: Sequence[str]
     tables: Sequence[RankTables]
     options: PlanWriteOptions
+    stores: SwitchStores
 
     @classmethod
-    def of(cls, work: PlanWork, options: PlanWriteOptions) -> Draft:
-        """Choose thread blocks, channels, landing places and semaphores."""
+    def of(cls, work: PlanWork, network: PlanNetwork, options: PlanWriteOptions) -> Draft:
+        """Choose thread blocks, channels, landing places and semaphores.
+
+        Raises `UsageError` for packets between memory domains.
+        """
         # Types come first: ranks number channels by type.
-        types = channel_types(work, options.nodes)
+        types = channel_types(work, network.domain)
+        is_packets = options.protocol == PACKETS
+        if is_packets and PORT in types:
+            # Proxies move what lies in memory: they make no packets of it.
+            message = "packets do not travel between nodes"
+            raise UsageError(message, cure="choose -O protocol=Simple for several nodes")
         tables = tables_of(work, types, options.tbg)
         block = blocks_of(work)
         landing = _landing(work, block, types, options)
+        landing, stores = place_switch_stores(work, landing, is_packets=is_packets)
+        if is_packets:
+            landing = with_equal_scratch(work, landing)
+        for number, (_, ranks) in enumerate(stores.groups):
+            for rank in ranks:
+                tables[rank].join(number)
         semaphores = semaphores_of(work, block)
         counts = zip(tables, semaphores.count, strict=True)
         for table, count in counts:
             # Each part of a block waits for the same part of the other one.
             table.semaphores = count * options.tbg
-        return cls(work, landing, block, semaphores, types, tables, options)
+        return cls(work, landing, block, semaphores, types, tables, options, stores)
 
     @property
     def parts(self) -> int:
@@ -131,6 +153,11 @@ class Draft:
         size = int(steps.count[row]) // self.work.unit
         return Range(int(landing.buffer[row]), int(landing.index[row]), size, peer)
 
+    def group_range(self, group: int, index: int, row: int) -> Range:
+        """The place of what a step moves, on all members of a group of a switch."""
+        size = int(self.work.steps.count[row]) // self.work.unit
+        return Range(self.stores.groups[group][0], index, size, group=group)
+
     def pieces(self, one: Range) -> list[Range]:
         """The range, or its chunks where several blocks share it.
 
@@ -138,7 +165,7 @@ class Draft:
         """
         if self.parts == 1:
             return [one]
-        return [Range(one.buffer, one.index + k, 1, one.rank) for k in range(one.size)]
+        return [replace(one, index=one.index + k, size=1) for k in range(one.size)]
 
     def writer(self, rank: int, part: int) -> BlockWriter:
         """An empty thread block."""

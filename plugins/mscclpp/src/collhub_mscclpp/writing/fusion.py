@@ -45,7 +45,9 @@ def groups_of(draft: Draft, rows: Sequence[int]) -> list[StepGroup]:
     for row in rows:
         # Only neighbours join, so that the order of the block stays.
         last = groups[-1] if groups else None
-        if last and _is_term(draft, last, row):
+        if last and _is_of_switch(draft, last, row):
+            _add_to_switch_group(draft, last, row)
+        elif last and _is_term(draft, last, row):
             last.terms.append(row)
         elif last and _joins(draft, last, row):
             last.sends.append(row)
@@ -54,8 +56,38 @@ def groups_of(draft: Draft, rows: Sequence[int]) -> list[StepGroup]:
     return groups
 
 
+def _is_of_switch(draft: Draft, group: StepGroup, row: int) -> bool:
+    """Whether a step belongs to the multicast or sum of the group before it, or sends the sum."""
+    switches = draft.work.switches
+    if switches.is_empty:
+        return False
+    total, multicast = int(switches.total[row]), int(switches.multicast[row])
+    if total >= 0:
+        return int(switches.total[group.row]) == total
+    if multicast < 0:
+        return False
+    if any(int(switches.multicast[one]) == multicast for one in group.rows):
+        return True
+    return switches.joined.get(int(switches.total[group.row])) == multicast
+
+
+def _add_to_switch_group(draft: Draft, group: StepGroup, row: int) -> None:
+    is_send = int(draft.work.steps.kind[row]) == _SEND
+    (group.sends if is_send else group.terms).append(row)
+
+
+def _uses_switch(draft: Draft, group: StepGroup) -> bool:
+    switches = draft.work.switches
+    rows = group.rows
+    return not switches.is_empty and bool(
+        (switches.multicast[rows] >= 0).any() or (switches.total[rows] >= 0).any()
+    )
+
+
 def _is_term(draft: Draft, group: StepGroup, row: int) -> bool:
     """Whether a step adds another message to the sum that the group before it makes."""
+    if _uses_switch(draft, group) or draft.work.switches.total[row] >= 0:
+        return False
     steps, landing, semaphores = draft.work.steps, draft.landing, draft.semaphores
     if group.sends or int(steps.kind[group.row]) != _SUM or int(steps.kind[row]) != _SUM:
         return False
@@ -72,6 +104,8 @@ def _is_term(draft: Draft, group: StepGroup, row: int) -> bool:
 
 def _joins(draft: Draft, group: StepGroup, row: int) -> bool:
     """Whether a step is a send that can be done with the group before it."""
+    if _uses_switch(draft, group) or draft.work.switches.multicast[row] >= 0:
+        return False
     steps = draft.work.steps
     if int(steps.kind[row]) != _SEND or draft.semaphores.acquired.get(row):
         return False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from collhub_columns import BoolArray, Int64Array, expanded_ranges, row_pointer
@@ -38,7 +38,10 @@ def landing_of(work: PlanWork, is_pulled: BoolArray) -> Landing:
     target = steps.dst_buffer[receive].astype(np.int64)
     can_address = have_equal_offsets(work, send, receive, target)
     is_direct[receive] = _can_be_direct(work)[receive] & can_address
-    staged = receive[~is_direct[receive] & ~is_pulled[receive]]
+    # What switches store has one place on several ranks, which is chosen later.
+    is_multicast = np.zeros(len(steps), np.bool_)
+    is_multicast[receive] = work.switches.multicast[send] >= 0
+    staged = receive[~is_direct[receive] & ~is_pulled[receive] & ~is_multicast[receive]]
     buffer = steps.dst_buffer.astype(np.int64)
     index = steps.dst_offset // unit
     # Stages stand behind what the algorithm itself keeps in scratch.
@@ -58,20 +61,29 @@ def packet_landing_of(work: PlanWork) -> Landing:
     """Let all messages land as packets, in scratch behind that of the algorithm.
 
     Packet k lies at twice its index, so that the first one behind n plain chunks is n / 2; scratch
-    of packets is twice as large as it says. All ranks have the largest scratch of any: in every
-    second launch the executor adds half of the sender's scratch to the address in the receiver's.
+    of packets is twice as large as it says.
     """
     steps = work.steps
     send, receive = work.messages.send, work.messages.receive
     own = work.algorithm.scratch_units // work.unit
     # An odd chunk of the algorithm ends within a packet chunk, which stays free.
-    start, scratch = stages(work, receive, (own + 1) // 2)
+    is_single = work.switches.multicast[send] < 0
+    start, scratch = stages(work, receive[is_single], (own + 1) // 2)
     buffer = np.full(len(steps), Buffer.SCRATCH, np.int64)
     index = np.zeros(len(steps), np.int64)
-    index[receive] = index[send] = start
+    index[receive[is_single]] = index[send[is_single]] = start
     nowhere = np.zeros(len(steps), np.bool_)
-    largest = np.full_like(scratch, max(int(own.max()), int(scratch.max())))
-    return Landing(buffer, index, nowhere, nowhere, largest)
+    return Landing(buffer, index, nowhere, nowhere, scratch)
+
+
+def with_equal_scratch(work: PlanWork, landing: Landing) -> Landing:
+    """The same with the largest scratch of any rank on all of them.
+
+    In every second launch the executor adds half of the *sender's* scratch to remote addresses.
+    """
+    own = work.algorithm.scratch_units // work.unit
+    largest = max(int(own.max()), int(landing.scratch.max()))
+    return replace(landing, scratch=np.full_like(landing.scratch, largest))
 
 
 def stages(

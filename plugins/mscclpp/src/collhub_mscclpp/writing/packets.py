@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from collhub_mscclpp.writing.block_writer import BlockWriter, Range
 from collhub_mscclpp.writing.draft import Draft
 from collhub_mscclpp.writing.fusion import StepGroup
-from collhub_mscclpp.writing.rank_tables import MEMORY
+from collhub_mscclpp.writing.rank_tables import MEMORY, SWITCH
 from collhub_mscclpp.writing.segments import in_eights
 from collhub_mscclpp.writing.simple import (
     add_up,
@@ -35,6 +36,9 @@ def write_packets(draft: Draft, writer: BlockWriter, group: StepGroup) -> None:
 
 
 def _send(draft: Draft, writer: BlockWriter, group: StepGroup) -> None:
+    if draft.work.switches.multicast[group.row] >= 0:
+        _store_packets(draft, writer, group.row)
+        return
     pairs: list[tuple[Range, Range]] = []
     for row in group.rows:
         source, target = draft.source(row), draft.landing_range(row)
@@ -42,6 +46,17 @@ def _send(draft: Draft, writer: BlockWriter, group: StepGroup) -> None:
     # An operation names eight channels at most.
     for some in in_eights(pairs):
         writer.move("ppkt", [one for one, _ in some], [to for _, to in some], MEMORY)
+
+
+def _store_packets(draft: Draft, writer: BlockWriter, row: int) -> None:
+    """Make packets in the own scratch, and store them through a switch in that of all members."""
+    store = draft.stores.multicasts[int(draft.work.switches.multicast[row])]
+    own = replace(draft.landing_range(row), rank=-1)
+    target = draft.group_range(store.group, store.index, row)
+    for one, slot in zip(draft.pieces(draft.source(row)), draft.pieces(own), strict=True):
+        writer.move("cpkt", [one], [slot])
+    for slot, to in zip(draft.pieces(own), draft.pieces(target), strict=True):
+        writer.move("gstorepkt", [slot], [to], SWITCH)
 
 
 def _receive(draft: Draft, writer: BlockWriter, group: StepGroup) -> None:

@@ -13,8 +13,9 @@ from collhub_mscclpp.checking.limits import MOST_SLICES
 from collhub_mscclpp.options import ALIGNMENT, PACKETS
 from collhub_mscclpp.plans.operations import BUFFER_TYPES
 from collhub_mscclpp.writing.draft import Draft
-from collhub_mscclpp.writing.rank_tables import RankTables
+from collhub_mscclpp.writing.rank_tables import SWITCH, RankTables
 from collhub_mscclpp.writing.segments import Segment
+from collhub_mscclpp.writing.switch_stores import SwitchStores
 from collhub_mscclpp.writing.work import NAMES
 from hub_core.model import CollectiveKind, UsageError
 
@@ -32,7 +33,7 @@ def plan_text(draft: Draft, blocks: Sequence[Sequence[Segment]]) -> bytes:
     counts = chunk_counts(draft)
     header = _header(draft, _smallest(draft, counts), _largest(draft, counts))
     gpus = [
-        _gpu(rank, table, segments, counts[rank].tolist())
+        _gpu(rank, table, segments, counts[rank].tolist(), draft.stores)
         for rank, (table, segments) in enumerate(zip(draft.tables, blocks, strict=True))
     ]
     body = f'{header},"gpus":[\n{_SEPARATOR.join(gpus)}]'
@@ -106,18 +107,34 @@ def chunk_counts(draft: Draft) -> Int64Array:
     return np.stack([given, made, draft.landing.scratch], axis=1)
 
 
-def _gpu(rank: int, table: RankTables, segments: Sequence[Segment], counts: Sequence[int]) -> str:
+def _gpu(
+    rank: int,
+    table: RankTables,
+    segments: Sequence[Segment],
+    counts: Sequence[int],
+    stores: SwitchStores,
+) -> str:
     """One rank."""
-    channels = [
+    channels: list[dict[str, object]] = [
         {"channel_type": channel_type, "connected_to": peers}
         for channel_type, peers in table.peers.items()
         if peers
     ]
+    for group in table.groups:
+        buffer, ranks = stores.groups[group]
+        members = {"size": len(ranks), "ranks": ranks}
+        channels.append(
+            {
+                "channel_type": SWITCH,
+                "buffer_type": BUFFER_TYPES[buffer],
+                "rank_groups": [members],
+            }
+        )
     buffers = [
         {"rank": peer, "type": BUFFER_TYPES[buffer], "access_channel_types": [channel_type]}
         for peer, buffer, channel_type in table.buffers
     ]
-    members = {
+    parts = {
         "id": rank,
         "input_chunks": counts[0],
         "output_chunks": counts[1],
@@ -127,7 +144,7 @@ def _gpu(rank: int, table: RankTables, segments: Sequence[Segment], counts: Sequ
         "semaphores": [{"init_value": 0}] * table.semaphores,
     }
     blocks = [_block(position, segment) for position, segment in enumerate(segments)]
-    text = json.dumps(members, separators=(",", ":"))
+    text = json.dumps(parts, separators=(",", ":"))
     return f'{text[:-1]},"threadblocks":[\n{_SEPARATOR.join(blocks)}]}}'
 
 

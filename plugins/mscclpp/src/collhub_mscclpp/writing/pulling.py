@@ -89,7 +89,7 @@ def _is_answer(
     # Row -1, of what nobody writes, is the last place: nobody sends to it.
     answer = sent_by[writer]
     is_same = (answer >= 0) & (steps.rank[answer] == steps.rank[reader])
-    parents, children = steps.edges()
+    parents, children = work.edges()
     every = np.arange(len(steps))
     before = np.concatenate([every, parents])
     width = int(block.max(initial=0)) + 1

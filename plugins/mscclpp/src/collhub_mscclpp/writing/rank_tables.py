@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import numpy as np
+from collhub_columns import Int64Array
 
 from collhub_mscclpp.writing.work import PlanWork
 
 MEMORY = "memory"
 PORT = "port"
+SWITCH = "switch"
 
 
 @dataclass(slots=True)
@@ -18,12 +20,19 @@ class RankTables:
 
     `peers`: connected rank of every channel by type; `channels`: id of the channel of every
     connection; `buffers`: position of every remote (rank, buffer, type); `semaphores`: how many.
+    `groups`: numbers of the groups of switches that the rank is in; a position is the id of its
+    channel. All ranks list them in one order, as their set-up waits for all members.
     """
 
     peers: dict[str, list[int]] = field(default_factory=lambda: {MEMORY: [], PORT: []})
     channels: dict[int, int] = field(default_factory=dict)
     buffers: dict[tuple[int, int, str], int] = field(default_factory=dict)
     semaphores: int = 0
+    groups: list[int] = field(default_factory=list)
+
+    def join(self, group: int) -> None:
+        """Take part in a group of a switch."""
+        self.groups.append(group)
 
     def buffer(self, rank: int, buffer: int, channel_type: str) -> int:
         """Position of a buffer of another rank in the list of this one."""
@@ -55,8 +64,7 @@ def tables_of(work: PlanWork, types: list[str], copies: int) -> list[RankTables]
     return tables
 
 
-def channel_types(work: PlanWork, nodes: int) -> list[str]:
-    """Type of every connection: port between nodes of consecutive ranks, memory within them."""
-    ranks = work.steps.num_ranks
-    is_far = work.source * nodes // ranks != work.destination * nodes // ranks
+def channel_types(work: PlanWork, domain: Int64Array) -> list[str]:
+    """Type of every connection: port between domains, memory within; `domain`: int64[ranks]."""
+    is_far = domain[work.source] != domain[work.destination]
     return np.where(is_far, PORT, MEMORY).tolist()  # type: ignore[no-any-return]

@@ -12,7 +12,7 @@ from collhub_mscclpp.checking.limits import (
     MOST_OPERATIONS,
     MOST_REMOTE_BUFFERS,
 )
-from collhub_mscclpp.writing.rank_tables import MEMORY, PORT
+from collhub_mscclpp.writing.rank_tables import MEMORY, PORT, SWITCH
 
 T = TypeVar("T")
 
@@ -28,8 +28,12 @@ class Segment:
     """
 
     ops: list[str] = field(default_factory=list)
-    channels: dict[str, dict[int, int]] = field(default_factory=lambda: {MEMORY: {}, PORT: {}})
-    buffers: dict[str, dict[int, int]] = field(default_factory=lambda: {MEMORY: {}, PORT: {}})
+    channels: dict[str, dict[int, int]] = field(
+        default_factory=lambda: {MEMORY: {}, PORT: {}, SWITCH: {}}
+    )
+    buffers: dict[str, dict[int, int]] = field(
+        default_factory=lambda: {MEMORY: {}, PORT: {}, SWITCH: {}}
+    )
     greeted: dict[str, list[int]] = field(default_factory=lambda: {MEMORY: [], PORT: []})
     in_pipelines: int = 0
 

@@ -27,7 +27,7 @@ def semaphores_of(work: PlanWork, block: Int64Array) -> Semaphores:
     """One semaphore for every wait between blocks that no earlier wait of the block covers."""
     steps, position = work.steps, work.position
     found = Semaphores([0] * steps.num_ranks)
-    parents, children = steps.edges()
+    parents, children = work.edges()
     crosses = block[parents] != block[children]
     parents, children = parents[crosses], children[crosses]
     # Later parents first: waiting for one covers all before it in its block.

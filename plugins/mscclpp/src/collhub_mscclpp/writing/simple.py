@@ -8,7 +8,7 @@ from functools import partial
 from collhub_mscclpp.writing.block_writer import BlockWriter, Range
 from collhub_mscclpp.writing.draft import Draft
 from collhub_mscclpp.writing.fusion import StepGroup
-from collhub_mscclpp.writing.rank_tables import MEMORY, PORT
+from collhub_mscclpp.writing.rank_tables import MEMORY, PORT, SWITCH
 from collhub_mscclpp.writing.segments import in_eights
 from hub_core.model import StepKind
 
@@ -37,9 +37,19 @@ def _send(draft: Draft, writer: BlockWriter, group: StepGroup) -> None:
         return
     writer.meet()
     sends = group.rows
-    sources = [draft.source(row) for row in sends]
-    _put(draft, writer, sources, sends)
+    if draft.work.switches.multicast[group.row] >= 0:
+        _store(draft, writer, draft.source(group.row), group.row)
+    else:
+        _put(draft, writer, [draft.source(row) for row in sends], sends)
     _announce(draft, writer, sends)
+
+
+def _store(draft: Draft, writer: BlockWriter, source: Range, row: int) -> None:
+    """Store a range through a switch where the multicast of a send lands."""
+    store = draft.stores.multicasts[int(draft.work.switches.multicast[row])]
+    target = draft.group_range(store.group, store.index, row)
+    for one, to in zip(draft.pieces(source), draft.pieces(target), strict=True):
+        writer.move("gstore", [one], [to], SWITCH)
 
 
 def _put(
@@ -127,8 +137,29 @@ def _receive_reduce(draft: Draft, writer: BlockWriter, group: StepGroup) -> None
     """Add what was staged, or what lies with its senders; the sum goes on in the same operation."""
     _arrive(draft, writer, group)
     is_pulled = bool(draft.landing.is_pulled[group.row])
-    add_up(draft, writer, group, ("rre", "rres") if is_pulled else ("re", "res"))
+    if draft.work.switches.total[group.row] >= 0:
+        _sum_by_switch(draft, writer, group)
+    else:
+        add_up(draft, writer, group, ("rre", "rres") if is_pulled else ("re", "res"))
     _announce(draft, writer, group.sends)
+
+
+def _sum_by_switch(draft: Draft, writer: BlockWriter, group: StepGroup) -> None:
+    """Add the ranges of all members of a group of a switch, and store the sum on all members.
+
+    The executor has no sum through a switch that is stored locally.
+    """
+    number = int(draft.work.switches.total[group.row])
+    operand, target = draft.source(group.row), draft.target(group.row)
+    source = draft.group_range(draft.stores.sources[number], operand.index, group.row)
+    store = draft.stores.results[number]
+    result = draft.group_range(store.group, store.index, group.row)
+    for one, to in zip(draft.pieces(source), draft.pieces(result), strict=True):
+        writer.move("glres", [one], [to], SWITCH)
+    own = Range(store.buffer, store.index, target.size)
+    if own != target:
+        writer.meet()
+        copy_range(draft, writer, own, target)
 
 
 def add_up(draft: Draft, writer: BlockWriter, group: StepGroup, names: tuple[str, str]) -> None:

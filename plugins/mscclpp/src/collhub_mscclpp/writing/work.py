@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from collhub_columns import Int64Array, labels, topological_levels
 
+from collhub_mscclpp.writing.networks import PlanNetwork
+from collhub_mscclpp.writing.switches import SwitchSteps, switch_steps
 from hub_core.model import (
     Algorithm,
     CollectiveKind,
@@ -35,10 +37,11 @@ class PlanWork:
     """An algorithm ready to be written.
 
     `unit`: units of a chunk. `order`: int64, rows of all ranks, none before what it waits for nor
-    before earlier messages of its connection. `position`: int64[rows], place in `order`.
-    `connection`: int64[rows], of messages, else -1. `source`, `destination`: int64, ranks of every
-    connection. A connection is used by one lane of each of its ranks; all its messages are in
-    order on both.
+    before earlier messages of its connection; steps of one operation of a switch stand together.
+    `position`: int64[rows], place in `order`. `connection`: int64[rows], of messages, else -1.
+    `source`, `destination`: int64, ranks of every connection. A connection is used by one lane of
+    each of its ranks; all its messages are in order on both. `lane`: int64[rows]. `switches`: the
+    steps that switch channels may do.
     """
 
     algorithm: Algorithm
@@ -49,15 +52,30 @@ class PlanWork:
     connection: Int64Array
     source: Int64Array
     destination: Int64Array
+    lane: Int64Array
+    switches: SwitchSteps
 
     @property
     def steps(self) -> StepTable:
         """The steps of the algorithm."""
         return self.algorithm.steps
 
+    def edges(self) -> tuple[Int64Array, Int64Array]:
+        """(parents, children) of all dependencies, those of the plan's own included."""
+        return _dependencies(self.steps, self.switches)
 
-def work_of(algorithm: Algorithm) -> PlanWork:
-    """Match and order the steps. Raises `InputError` for what no plan can do."""
+
+def work_of(
+    algorithm: Algorithm,
+    network: PlanNetwork | None = None,
+    *,
+    has_switch_sums: bool = False,
+    is_sliced: bool = False,
+) -> PlanWork:
+    """Match and order the steps. Raises `InputError` for what no plan can do.
+
+    `has_switch_sums`: whether switches may add; `is_sliced`: whether messages go slice by slice.
+    """
     steps = algorithm.steps
     _refuse_untold(algorithm)
     findings = Findings(algorithm.provenance.source_name or None)
@@ -66,21 +84,58 @@ def work_of(algorithm: Algorithm) -> PlanWork:
     check_regions(algorithm, findings)
     if errors := [*findings]:
         raise InputError(errors)
-    connection, ends = _connections(steps, messages)
-    order = topological_levels(len(steps), *_edges(steps, messages, connection))
-    # Blocks do their operations one after another: what waits in a circle hangs.
-    if not order.is_complete:
-        raise _refusal(algorithm, "steps wait for each other", "verify the algorithm")
+    switches = SwitchSteps.empty(len(steps))
+    if network is not None:
+        switches = switch_steps(
+            algorithm, messages, network, has_sums=has_switch_sums, is_sliced=is_sliced
+        )
+    while True:
+        lane = switches.lanes(steps)
+        connection, ends = _connections(steps, messages, lane, switches)
+        order, in_cycle = _order(_edges(steps, messages, connection, switches), switches)
+        if not len(in_cycle):
+            break
+        # Blocks do their operations one after another: what waits in a cycle hangs.
+        if not switches.loosen(in_cycle.tolist()):
+            raise _refusal(algorithm, "steps wait for each other", "verify the algorithm")
+    position = np.empty(len(order), np.int64)
+    position[order] = np.arange(len(order))
     return PlanWork(
         algorithm,
         common_unit(algorithm),
         messages,
-        order.nodes,
-        order.position,
+        order,
+        position,
         connection,
         ends[:, 0],
         ends[:, 1],
+        lane,
+        switches,
     )
+
+
+def _order(
+    edges: tuple[Int64Array, Int64Array], switches: SwitchSteps
+) -> tuple[Int64Array, Int64Array]:
+    """(rows in order, steps of one operation next to each other; rows in or after a cycle)."""
+    rows = len(switches.multicast)
+    parents, children = edges
+    plain = topological_levels(rows, parents, children)
+    if not plain.is_complete or switches.is_empty:
+        return plain.nodes, np.flatnonzero(plain.position < 0)
+    cluster = np.unique(switches.clusters(rows), return_inverse=True)[1].astype(np.int64)
+    is_between = cluster[parents] != cluster[children]
+    joint = topological_levels(
+        int(cluster.max()) + 1, cluster[parents][is_between], cluster[children][is_between]
+    )
+    place = joint.position[cluster]
+    return np.lexsort((plain.position, place)), np.flatnonzero(place < 0)
+
+
+def _dependencies(steps: StepTable, switches: SwitchSteps) -> tuple[Int64Array, Int64Array]:
+    parents, children = steps.edges()
+    added_parents, added_children = switches.control_edges()
+    return np.concatenate([parents, added_parents]), np.concatenate([children, added_children])
 
 
 def _refuse_untold(algorithm: Algorithm) -> None:
@@ -100,16 +155,21 @@ def _refusal(algorithm: Algorithm, reason: str, cure: str) -> InputError:
     return InputError(message, location=place, cure=cure, code="plan")
 
 
-def _connections(steps: StepTable, messages: Messages) -> tuple[Int64Array, Int64Array]:
+def _connections(
+    steps: StepTable, messages: Messages, lane: Int64Array, switches: SwitchSteps
+) -> tuple[Int64Array, Int64Array]:
     """Connection of every row, and (source, destination) of every connection."""
     send, receive = messages.send, messages.receive
     columns = [
-        steps.rank[send],
-        steps.rank[receive],
-        steps.channel[send],
-        steps.lane[send],
-        steps.lane[receive],
+        steps.rank[send].astype(np.int64),
+        steps.rank[receive].astype(np.int64),
+        steps.channel[send].astype(np.int64),
+        lane[send],
+        lane[receive],
     ]
+    if not switches.is_empty:
+        # Lanes of switches count from one number on, on senders and on receivers.
+        columns.append((switches.multicast[send] >= 0).astype(np.int64))
     # One lane at each end keeps a counter in the order of its messages.
     number = labels(*columns)
     _, first = np.unique(number, return_index=True)
@@ -121,10 +181,10 @@ def _connections(steps: StepTable, messages: Messages) -> tuple[Int64Array, Int6
 
 
 def _edges(
-    steps: StepTable, messages: Messages, connection: Int64Array
+    steps: StepTable, messages: Messages, connection: Int64Array, switches: SwitchSteps
 ) -> tuple[Int64Array, Int64Array]:
     """(parent, child): dependencies, messages, and the order of messages on a connection."""
-    parents, children = steps.edges()
+    parents, children = _dependencies(steps, switches)
     number = connection[messages.send]
     # Messages ascend in their sends, and so do the receives of each connection.
     by_connection = np.argsort(number, kind="stable")

@@ -8,12 +8,14 @@ from collhub_mscclpp.options import ALIGNMENT, PACKETS, PlanWriteOptions
 from collhub_mscclpp.writing.block_writer import BlockWriter
 from collhub_mscclpp.writing.draft import Draft
 from collhub_mscclpp.writing.fusion import StepGroup, groups_of
+from collhub_mscclpp.writing.networks import network_of
 from collhub_mscclpp.writing.packets import write_packets
 from collhub_mscclpp.writing.plan_losses import losses_of
 from collhub_mscclpp.writing.plan_text import plan_text
 from collhub_mscclpp.writing.segments import Segment
 from collhub_mscclpp.writing.simple import write_simple
 from collhub_mscclpp.writing.work import work_of
+from hub_core import read_topology
 from hub_core.model import Algorithm, UsageError
 from hub_core.plugin_api import Artifact, WriteResult
 
@@ -37,7 +39,15 @@ def write(algorithm: Algorithm, options: PlanWriteOptions) -> WriteResult:
 def draft_of(algorithm: Algorithm, options: PlanWriteOptions) -> Draft:
     """The algorithm with everything chosen that the plan is to have."""
     _check_options(algorithm, options)
-    draft = Draft.of(work_of(algorithm), options)
+    topology = None if options.topology is None else read_topology(options.topology)
+    network = network_of(algorithm.num_ranks, topology, options.nodes)
+    work = work_of(
+        algorithm,
+        network,
+        has_switch_sums=options.pull and options.protocol != PACKETS,
+        is_sliced=options.slices is not None,
+    )
+    draft = Draft.of(work, network, options)
     if not algorithm.collective.out_of_place and not draft.serves_in_place():
         message = f"packets of a {algorithm.collective.kind} in place need equal scratch everywhere"
         raise UsageError(message, cure="choose -O protocol=Simple")
@@ -47,14 +57,9 @@ def draft_of(algorithm: Algorithm, options: PlanWriteOptions) -> Draft:
 def _check_options(algorithm: Algorithm, options: PlanWriteOptions) -> None:
     """Refuse options that contradict each other or the number of ranks."""
     rest = algorithm.num_ranks % options.nodes
-    if rest:
+    if rest and options.topology is None:
         message = f"{algorithm.num_ranks} ranks do not divide into {options.nodes} nodes"
         raise UsageError(message, cure="choose a number of nodes that divides the ranks")
-    is_packets = options.protocol == PACKETS
-    if is_packets and options.nodes > 1:
-        # Proxies move what lies in memory: they make no packets of it.
-        message = "packets do not travel between nodes"
-        raise UsageError(message, cure="choose -O protocol=Simple for several nodes")
     least = options.min_size or 0
     most = options.max_size
     if most is not None and most < least:
@@ -98,12 +103,18 @@ def _note(draft: Draft, blocks: Sequence[Sequence[Segment]]) -> str:
     landed = (
         f"{direct} of {len(receives)} messages land in place, {pulled} are added where they lie"
     )
-    return f"thread blocks of a rank: {most} at most; {landed}"
+    note = f"thread blocks of a rank: {most} at most; {landed}"
+    switches = draft.work.switches
+    if not switches.is_empty:
+        counts = f"{len(switches.multicasts)} multicasts and {len(switches.totals)} sums"
+        note += f"; switch channels do {counts}"
+    return note
 
 
 def _write_group(draft: Draft, writer: BlockWriter, group: StepGroup) -> None:
     """Write steps between the semaphores that they wait for, and those that wait for them."""
-    writer.acquire(draft.numbers(draft.semaphores.acquired, group.row, writer.part))
+    for row in group.rows:
+        writer.acquire(draft.numbers(draft.semaphores.acquired, row, writer.part))
     write_steps = write_packets if draft.options.protocol == PACKETS else write_simple
     write_steps(draft, writer, group)
     released = [draft.numbers(draft.semaphores.released, row, writer.part) for row in group.rows]
