@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from collhub_columns import Int64Array, distinct
 
 from collhub_astra_sim.simulating.kernel import Records
+from collhub_astra_sim.simulating.matching import dense_codes
 from collhub_astra_sim.workloads.machine_state import (
     DIRECT,
     HALVING_DOUBLING,
@@ -23,7 +26,7 @@ from collhub_astra_sim.workloads.machine_state import (
 from collhub_astra_sim.workloads.phases import Phase, group_phases, system_phases
 from collhub_astra_sim.workloads.system import NATIVE_TYPES, System
 from hub_core import NodeTable, NodeType
-from hub_core.model import InputError, Workload
+from hub_core.model import InputError, ProcessGroup, Workload
 
 # Streams of one group are numbered from a multiple of this.
 _STREAMS_OF_A_GROUP = 1_000_000
@@ -121,23 +124,38 @@ def choices(
     chooser = _Chooser(workload, system, dimensions, algorithms)
     choice = np.full(len(nodes), NO_CHOICE, np.int64)
     prefix = _prefixes(workload, system, kind, rows, per_node)
-    # One entry for each of what decides: type, group, dimensions, prefix.
-    table = np.stack(
-        [kind[rows].astype(np.int64), nodes.group[rows], nodes.dimensions[rows], prefix.number],
-        axis=1,
-    )
-    settings, of_row = np.unique(table, axis=0, return_inverse=True)
+    # These decide: type, group, dimensions, prefix.
+    columns = (kind[rows], nodes.group[rows], nodes.dimensions[rows], prefix.number)
+    example, of_row = _settings(columns)
+    settings = zip(*(column[example].tolist() for column in columns), strict=True)
     numbers = [
         chooser.native(one, group, mask)
         if name < 0
         else chooser.of_traces(prefix.names[name], group)
-        for one, group, mask, name in settings.tolist()
+        for one, group, mask, name in settings
     ]
-    choice[rows] = np.array(numbers, np.int64)[of_row.reshape(-1)]
+    choice[rows] = np.array(numbers, np.int64)[of_row]
     member, members, group_rank = _members(workload, rows)
     used = tuple(algorithms[name] for name in chooser.custom)
     pairs = distinct(np.concatenate([np.zeros(0, np.int64), *chooser.pairs]))
     return Choices(choice, member, members, group_rank, *_plan_records(chooser.plans), used, pairs)
+
+
+def _settings(columns: Sequence[npt.NDArray[np.integer[Any]]]) -> tuple[Int64Array, Int64Array]:
+    """(a row of each combination of values that occurs, ascending; the combination of every row).
+
+    Cost: linear, unless values are far apart.
+    """
+    rows = len(columns[0])
+    of_row, count = np.zeros(rows, np.int64), 1
+    for column in columns:
+        low = int(column.min(initial=0))
+        span = int(column.max(initial=0)) - low + 1
+        of_row, count = dense_codes(of_row * span + (column.astype(np.int64) - low), count * span)
+    example = np.zeros(count if rows else 0, np.int64)
+    # Of several rows the last assignment counts.
+    example[of_row[::-1]] = np.arange(rows - 1, -1, -1)
+    return example, of_row
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -185,12 +203,13 @@ def _members(workload: Workload, rows: Int64Array) -> tuple[Int64Array, Records,
     }
     grouped = rows[nodes.group[rows] >= 0]
     code = nodes.group[grouped].astype(np.int64) * workload.num_ranks + nodes.rank[grouped]
-    owners, example, of_row = np.unique(code, return_index=True, return_inverse=True)
+    example, of_row = _settings([code])
     member = np.full(len(nodes), -1, np.int64)
     member[grouped] = of_row
     # Compiled code may look at the first one where there are none.
-    members = np.zeros(max(len(owners), 1), MEMBER)
-    for index, one in enumerate(owners.tolist()):
+    members = np.zeros(max(len(example), 1), MEMBER)
+    group_numbers = _group_numbers(groups)
+    for index, one in enumerate(code[example].tolist()):
         number, rank = divmod(one, workload.num_ranks)
         position = place.get((number, rank))
         if position is None:
@@ -199,19 +218,19 @@ def _members(workload: Workload, rows: Int64Array) -> tuple[Int64Array, Records,
                 message, location=nodes.location(int(grouped[example[index]])), code="group"
             )
         size = len(groups[number].ranks)
-        base = group_number(workload, number) * _STREAMS_OF_A_GROUP
+        base = group_numbers[number] * _STREAMS_OF_A_GROUP
         members[index] = (base, 0, first[number], position, size, size < workload.num_ranks)
     return member, members, group_rank
 
 
-def group_number(workload: Workload, group: int) -> int:
-    """The number by which ASTRA-sim knows a group: its name, else one above all of the names."""
-    names = [group.name for group in workload.groups]
-    numbers = [int(name) for name in names if name.isascii() and name.isdecimal()]
-    name = names[group]
-    if name.isascii() and name.isdecimal():
-        return int(name)
-    return max(numbers, default=0) + 1 + group
+def _group_numbers(groups: Sequence[ProcessGroup]) -> list[int]:
+    """The numbers by which ASTRA-sim knows groups: names, else numbers above all of the names."""
+    stated = [
+        int(group.name) if group.name.isascii() and group.name.isdecimal() else -1
+        for group in groups
+    ]
+    above = max([0, *stated]) + 1
+    return [number if number >= 0 else above + place for place, number in enumerate(stated)]
 
 
 def _plan_records(plans: Sequence[tuple[Phase, ...]]) -> tuple[Records, Records]:

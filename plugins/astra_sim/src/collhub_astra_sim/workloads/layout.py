@@ -165,9 +165,9 @@ class Layout:
         )
         of_phase = np.array([0, *(messages_to_send(*triple) for triple in triples)]).cumsum()
         of_plan = of_phase[plan["first"] + plan["count"]] - of_phase[plan["first"]]
-        is_native = machine.node["choice"] >= 0
-        native = machine.node[is_native]
-        messages = int((of_plan[native["choice"]] * native["streams"]).sum())
+        choice = machine.node["choice"]
+        native = np.flatnonzero(choice >= 0)
+        messages = int((of_plan[choice[native]] * machine.node["streams"][native]).sum())
         messages += int(np.count_nonzero(machine.node["action"] == SEND_NODE))
         nodes = len(machine.node) + len(machine.progress)
         routes = max(len(machine.path_first) - 1, 1)
