@@ -248,9 +248,19 @@ def test_no_module_hides_a_public_name_of_its_package(package: str) -> None:
     assert sorted(modules & set(module.__all__)) == []
 
 
-@pytest.mark.parametrize("package", ["", ".model", ".testing"])
+@pytest.mark.parametrize(
+    "package",
+    [
+        "hub_core",
+        "hub_core.model",
+        "hub_core.network",
+        "hub_core.testing",
+        "collhub_chakra",
+        "collhub_columns",
+    ],
+)
 def test_checker_and_runtime_see_the_same_public_names(package: str) -> None:
-    module = importlib.import_module(f"hub_core{package}")
+    module = importlib.import_module(package)
     assert module.__file__ is not None
     tree = ast.parse(Path(module.__file__).read_text("utf-8"))
     (block,) = (node for node in tree.body if isinstance(node, ast.If))

@@ -23,7 +23,6 @@ from hub_core.cli.parameter_types import FILE
 from hub_core.cli.report_objects import diagnostic_object
 from hub_core.cli.session import Session
 from hub_core.cli.simulate_job import JobOutputs, refuse_overlap, simulate_workload
-from hub_core.cli.step_times import write_step_times
 from hub_core.cli.workloads import read_workload, warn_of_workload
 from hub_core.model import ExitCode, UsageError, format_bytes, format_ranks, format_time
 from hub_core.plugin_api import Simulator, WorkloadSimulator
@@ -121,6 +120,8 @@ def simulate(
     sizes = sizes or _stated_size(opened.name, algorithm)
     timings = _timings(session, algorithm, topology, sizes, backend, given["simulator"])
     if steps_out is not None:
+        from hub_core.cli.step_times import write_step_times
+
         write_step_times(algorithm.steps, timings[0].result, steps_out)
     if timeline_out is not None:
         _write_timeline(session, algorithm, timings[0], timeline_out)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from hub_core.cli.output import print_fields, print_json, print_line, print_note, print_table
 from hub_core.cli.report_objects import diagnostic_object
-from hub_core.cli.step_times import write_step_times
 from hub_core.cli.workloads import LISTED
 from hub_core.model import (
     Diagnostic,
@@ -63,6 +62,8 @@ def simulate_workload(
         unlimited = _times(session, request, backend, {**options, **UNLIMITED}, name)
     report = _report(workload, times)
     if wanted.steps_out is not None:
+        from hub_core.cli.step_times import write_step_times
+
         write_step_times(workload.nodes, times, wanted.steps_out)
     if wanted.timeline_out is not None:
         _write_timeline(session, workload, times, wanted.timeline_out)

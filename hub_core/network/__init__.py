@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
-from hub_core.network.bounds import (
-    UNICAST,
-    cut_bounds_ps,
-    distance_bounds_ps,
-    lower_bound_ns,
-    lower_bounds_ps,
-)
-from hub_core.network.grids import MAX_LINKS, MAX_NODES, grid
-from hub_core.network.links import Links, Occupancy, link_times_ns
-from hub_core.network.planes import side_by_side
-from hub_core.network.routes import Routes
-from hub_core.network.texts import (
-    DEFAULT_BANDWIDTH_BYTES_PER_S,
-    DEFAULT_LATENCY_S,
-    TopologyFunction,
-    TopologyText,
-    build_topology,
-)
-from hub_core.network.topology import PLANE_SEPARATOR, Dimension, DimensionKind, Link, Topology
+from typing import TYPE_CHECKING
+
+from hub_core.public_names import names_from
+
+if TYPE_CHECKING:
+    from hub_core.network.bounds import (
+        UNICAST,
+        cut_bounds_ps,
+        distance_bounds_ps,
+        lower_bound_ns,
+        lower_bounds_ps,
+    )
+    from hub_core.network.grids import MAX_LINKS, MAX_NODES, grid
+    from hub_core.network.links import Links, Occupancy, link_times_ns
+    from hub_core.network.planes import side_by_side
+    from hub_core.network.routes import Routes
+    from hub_core.network.texts import (
+        DEFAULT_BANDWIDTH_BYTES_PER_S,
+        DEFAULT_LATENCY_S,
+        TopologyFunction,
+        TopologyText,
+        build_topology,
+    )
+    from hub_core.network.topology import PLANE_SEPARATOR, Dimension, DimensionKind, Link, Topology
 
 __all__ = [
     "DEFAULT_BANDWIDTH_BYTES_PER_S", "DEFAULT_LATENCY_S", "MAX_LINKS", "MAX_NODES",
@@ -29,3 +34,17 @@ __all__ = [
     "cut_bounds_ps", "distance_bounds_ps", "grid", "link_times_ns", "lower_bound_ns",
     "lower_bounds_ps", "side_by_side",
 ]  # fmt: skip
+
+_HOMES = {
+    "hub_core.network.bounds": "UNICAST cut_bounds_ps distance_bounds_ps lower_bound_ns"
+    " lower_bounds_ps",
+    "hub_core.network.grids": "MAX_LINKS MAX_NODES grid",
+    "hub_core.network.links": "Links Occupancy link_times_ns",
+    "hub_core.network.planes": "side_by_side",
+    "hub_core.network.routes": "Routes",
+    "hub_core.network.texts": "DEFAULT_BANDWIDTH_BYTES_PER_S DEFAULT_LATENCY_S TopologyFunction"
+    " TopologyText build_topology",
+    "hub_core.network.topology": "PLANE_SEPARATOR Dimension DimensionKind Link Topology",
+}
+
+__getattr__ = names_from(__name__, _HOMES)

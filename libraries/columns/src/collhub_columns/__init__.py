@@ -1,42 +1,49 @@
 """Columns: grouped integer arrays, CSR tables and graphs in numpy, without loops over rows."""
 
-from collhub_columns.groups import (
-    BoolArray,
-    Float64Array,
-    Int32Array,
-    Int64Array,
-    IntArray,
-    UInt8Array,
-    UInt64Array,
-    counted_positions,
-    csr,
-    csr_of_pairs,
-    csr_within,
-    distinct,
-    expanded_ranges,
-    first_positions,
-    gather,
-    group_of_entry,
-    group_pointer,
-    inverse,
-    is_sorted,
-    labels,
-    ordinals,
-    positions_in,
-    row_pointer,
-    rows_of,
-    run_lengths,
-    run_mask,
-    run_starts,
-    sorted_ordinals,
-    suffix_least,
-)
-from collhub_columns.levels import Order, topological_levels
-from collhub_columns.pairs import NodePairs
-from collhub_columns.parts import chain_cover, connected_parts, values_of_single_keys
-from collhub_columns.paths import ArcGroups, Arcs
-from collhub_columns.sorting import stable_order, stable_order_by
-from collhub_columns.tables import ColumnTable, RankTable
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collhub_columns.groups import (
+        BoolArray,
+        Float64Array,
+        Int32Array,
+        Int64Array,
+        IntArray,
+        UInt8Array,
+        UInt64Array,
+        counted_positions,
+        csr,
+        csr_of_pairs,
+        csr_within,
+        distinct,
+        expanded_ranges,
+        first_positions,
+        gather,
+        group_of_entry,
+        group_pointer,
+        inverse,
+        is_sorted,
+        labels,
+        ordinals,
+        positions_in,
+        row_pointer,
+        rows_of,
+        run_lengths,
+        run_mask,
+        run_starts,
+        sorted_ordinals,
+        suffix_least,
+    )
+    from collhub_columns.levels import Order, topological_levels
+    from collhub_columns.pairs import NodePairs
+    from collhub_columns.parts import chain_cover, connected_parts, values_of_single_keys
+    from collhub_columns.paths import ArcGroups, Arcs
+    from collhub_columns.sorting import stable_order, stable_order_by
+    from collhub_columns.tables import ColumnTable, RankTable
 
 __all__ = [
     "ArcGroups",
@@ -81,3 +88,30 @@ __all__ = [
     "topological_levels",
     "values_of_single_keys",
 ]  # fmt: skip
+
+_HOMES = {
+    "collhub_columns.groups": (
+        "BoolArray Float64Array Int32Array Int64Array IntArray UInt8Array UInt64Array "
+        "counted_positions csr csr_of_pairs csr_within distinct expanded_ranges "
+        "first_positions gather group_of_entry group_pointer inverse is_sorted labels "
+        "ordinals positions_in row_pointer rows_of run_lengths run_mask run_starts "
+        "sorted_ordinals suffix_least"
+    ),
+    "collhub_columns.levels": "Order topological_levels",
+    "collhub_columns.pairs": "NodePairs",
+    "collhub_columns.parts": "chain_cover connected_parts values_of_single_keys",
+    "collhub_columns.paths": "ArcGroups Arcs",
+    "collhub_columns.sorting": "stable_order stable_order_by",
+    "collhub_columns.tables": "ColumnTable RankTable",
+}
+_HOME_OF = {name: module for module, names in _HOMES.items() for name in names.split()}
+
+
+def __getattr__(name: str) -> object:
+    """Import a public name on first use: most programs need two or three of the modules."""
+    if name not in _HOME_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value: object = getattr(import_module(_HOME_OF[name]), name)
+    # Stored, so that this function runs once for each name.
+    setattr(sys.modules[__name__], name, value)
+    return value
