@@ -105,10 +105,12 @@ def _join_safely(first: Recorded, second: Recorded) -> Recorded | None:
 def reads_sum(first: Recorded, second: Recorded) -> bool:
     """Whether the second of two sums into one chunk adds data that the first one writes."""
     total = first.dst[0]
-    added = [chunk for chunk in second.src if chunk.rank == second.rank]
+    # Packets are never plain data of the same launch.
+    plain = second.src[:1] if second.name == "repkt" else second.src
     # The first operand may be the sum itself: then both sums accumulate into it.
-    operands = added[1:] if added[0] == total else added
-    return any(chunk.overlaps(total) for chunk in operands)
+    operands = [chunk for chunk in plain if chunk.rank == second.rank and chunk != total]
+    repeats_total = plain[0] == total and total in plain[1:]
+    return repeats_total or any(chunk.overlaps(total) for chunk in operands)
 
 
 def _join_counters(first: Recorded, second: Recorded) -> Recorded | None:
