@@ -99,22 +99,22 @@ def choose_program(task: WritingTask) -> ChosenProgram:
         found = chooser.tried(attempt)
         if found is not None:
             return found
-    best: ChosenProgram | None = None
+    candidates: list[ChosenProgram] = []
     longest: int | None = None
     free = _without_reuse(task.algorithm) or _without_control(task.algorithm, full)
     for attempt in _new(task, free):
         found = chooser.tried(attempt)
-        if found is not None and attempt.limits_time and not found.cost[0]:
-            longest = found.figures.makespan
-        is_slow = found is not None and longest is not None and found.figures.makespan > longest
-        if found is not None and not is_slow and (best is None or found.cost < best.cost):
-            best = found
+        if found is not None:
+            candidates.append(found)
+            if attempt.limits_time and not found.cost[0]:
+                longest = found.figures.makespan
         is_enough = attempt.is_enough or len(free) > _MANY_ROWS
-        if best is not None and is_enough and not best.cost[0]:
+        if is_enough and any(not candidate.cost[0] for candidate in candidates):
             break
-    if best is None:
+    if not candidates:
         raise chooser.error()
-    return best
+    prompt = [each for each in candidates if longest is None or each.figures.makespan <= longest]
+    return min(prompt, key=lambda candidate: candidate.cost)
 
 
 class _Chooser:
@@ -197,9 +197,9 @@ def _faithful(task: WritingTask, full: StepDraft) -> Iterator[Attempt]:
 def _new(task: WritingTask, draft: StepDraft) -> Iterator[Attempt]:
     """With new thread blocks, the most promising first; each is made when it is asked for."""
     capacity = FIFO_CAPACITY[task.protocol]
+    yield from _spread(task, draft, capacity)
     if task.channels is None and len(draft) <= _MANY_ROWS:
         yield _as_public_compiler(task, draft)
-    yield from _spread(task, draft, capacity)
     yield from _joined(task, draft, is_tight=False, is_merging=True)
     # For messages that take several transfers each.
     yield from _spread(task, draft, 1)

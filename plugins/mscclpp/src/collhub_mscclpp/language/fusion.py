@@ -108,9 +108,8 @@ def reads_sum(first: Recorded, second: Recorded) -> bool:
     # Packets are never plain data of the same launch.
     plain = second.src[:1] if second.name == "repkt" else second.src
     # The first operand may be the sum itself: then both sums accumulate into it.
-    operands = [chunk for chunk in plain if chunk.rank == second.rank and chunk != total]
-    repeats_total = plain[0] == total and total in plain[1:]
-    return repeats_total or any(chunk.overlaps(total) for chunk in operands)
+    operands = plain[1:] if plain[0] == total else plain
+    return any(chunk.rank == second.rank and chunk.overlaps(total) for chunk in operands)
 
 
 def _join_counters(first: Recorded, second: Recorded) -> Recorded | None:
