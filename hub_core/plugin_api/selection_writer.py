@@ -51,7 +51,10 @@ class Selection:
 
 @dataclass(frozen=True, slots=True)
 class ServedCalls:
-    """Calls that files give to `by`, if `element_multiple` divides the full buffer's elements."""
+    """Calls that files give to `by`, if the full buffer has sizes that they serve.
+
+    `element_multiple` divides the number of its elements, and `byte_multiple` that of its bytes.
+    """
 
     kind: CollectiveKind
     in_place: bool
@@ -60,6 +63,7 @@ class ServedCalls:
     max_bytes: int | None
     by: str
     element_multiple: int = 1
+    byte_multiple: int = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,9 +64,12 @@ def sizes_text(min_bytes: int, max_bytes: int | None) -> str:
 
 def served_by(one: ServedCalls) -> str:
     """Who serves calls, with the condition on them."""
-    if one.element_multiple == 1:
-        return one.by
-    return f"{one.by} (multiples of {one.element_multiple} elements)"
+    conditions = [
+        f"multiples of {number} {unit}"
+        for number, unit in ((one.element_multiple, "elements"), (one.byte_multiple, "bytes"))
+        if number > 1
+    ]
+    return f"{one.by} ({', '.join(conditions)})" if conditions else one.by
 
 
 def _of(rows: Sequence[ServedCalls], kind: CollectiveKind, mode: bool) -> list[ServedCalls]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import lcm
 from pathlib import Path
 
 from collhub_tuning.coverage import RUNTIME, Stretch, sizes_text, stretches
@@ -211,15 +212,16 @@ def _kept_by_runtime(stated: StatedFormat, served: Sequence[ServedCalls]) -> Ite
     for one in served:
         # Buffers of parts for all ranks have as many elements in each.
         part = stated.num_ranks * _ELEMENT_BYTES if one.kind.traits.is_split else 1
+        multiple = lcm(one.element_multiple * _ELEMENT_BYTES, one.byte_multiple)
         kept = [
             format_bytes(size)
             for size in stated.sizes
             if one.min_bytes <= size <= (size if one.max_bytes is None else one.max_bytes)
-            and (size - size % part) % (one.element_multiple * _ELEMENT_BYTES)
+            and (size - size % part) % multiple
         ]
         if kept:
             what = f"{one.kind}, {', '.join(kept)} of float32: {RUNTIME}, as {one.by} is for"
-            message = f"{what} multiples of {one.element_multiple} elements"
+            message = f"{what} multiples of {multiple // _ELEMENT_BYTES} elements"
             yield Diagnostic("falls-back", f"{stated.name}: {message}", Severity.NOTE)
 
 

@@ -125,6 +125,8 @@ def served_of_object(document: object) -> ServedCalls:
         None if document["max_bytes"] is None else int(document["max_bytes"]),
         str(document["by"]),
         int(document["element_multiple"]),
+        # Folders of earlier releases do not have it.
+        int(document.get("byte_multiple", 1)),
     )
 
 
@@ -138,6 +140,7 @@ def served_object(one: ServedCalls) -> dict[str, JsonValue]:
         "max_bytes": one.max_bytes,
         "by": one.by,
         "element_multiple": one.element_multiple,
+        "byte_multiple": one.byte_multiple,
     }
 
 

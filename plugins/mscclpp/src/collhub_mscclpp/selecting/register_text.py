@@ -1,89 +1,93 @@
-"""The program that registers plans with the runtime, and chooses among them for every call."""
+"""The program that registers the plans of a folder: `register_program.py` with their table."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import ast
+import inspect
+from dataclasses import astuple, dataclass
+
+from collhub_mscclpp.selecting import register_program
+from hub_core.model import InputError
+
+REGISTER = "register.py"
+"""Name of the program that registers the plans."""
 
 
 @dataclass(frozen=True, slots=True)
 class RegisteredPlan:
-    """A plan file, and the calls that it is for; sizes in bytes, both ends included."""
+    """A plan file and its calls: bytes of the full buffer, both ends included, and their divisor.
 
-    file: str
+    `collective`: as the runtime names it.
+    """
+
     collective: str
     in_place: bool
     min_bytes: int
     max_bytes: int | None
+    divisor: int
+    file: str
 
 
-_PROGRAM = '''"""Register tuned plans with MSCCL++; written by `collhub tune`.
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """Plans for calls of `num_ranks` ranks, `per_node` of them on a node; the first fit serves."""
 
-Call register(rank) before the communicator is made.
-"""
+    num_ranks: int
+    per_node: int
+    plans: tuple[RegisteredPlan, ...]
 
-import json
-from pathlib import Path
-
-RANKS = @RANKS@
-RANKS_PER_NODE = @PER_NODE@
-# (collective, in place, smallest and largest bytes of the full buffer or None, file of the plan)
-PLANS = [
-@PLANS@]
-FOLDER = Path(__file__).resolve().parent
-NAMES = {}
+    def choose(self, collective: str, in_place: bool, size: int) -> str | None:
+        """The answer of the program to a call of `size` bytes, in the unit of the runtime."""
+        rows = [astuple(plan) for plan in self.plans]
+        return register_program.choose(rows, self.num_ranks, collective, in_place, size)
 
 
-def chosen(collective, in_place, size):
-    """The file of the plan for a call, or None where the runtime keeps the call."""
-    for kind, mode, least, most, file in PLANS:
-        is_within = least <= size and (most is None or size <= most)
-        if (kind, mode) == (collective, in_place) and is_within:
-            return file
-    return None
+def register_text(registration: Registration) -> str:
+    """The program for these plans."""
+    listed = "".join(f"    {astuple(plan)!r},\n" for plan in registration.plans)
+    text = inspect.getsource(register_program)
+    for old, new in (
+        ("\nRANKS = 0\n", f"\nRANKS = {registration.num_ranks}\n"),
+        ("\nRANKS_PER_NODE = 0\n", f"\nRANKS_PER_NODE = {registration.per_node}\n"),
+        ("\nPLANS: list[Row] = []\n", f"\nPLANS: list[Row] = [\n{listed}]\n"),
+    ):
+        text = text.replace(old, new, 1)
+    return text
 
 
-def select(algorithms, request):
-    """What the runtime asks for every call: an algorithm, or None."""
-    if (request.world_size, request.n_ranks_per_node) != (RANKS, RANKS_PER_NODE):
-        return None
-    in_place = request.buffer_mode().name == "IN_PLACE"
-    file = chosen(request.collective, in_place, request.message_size)
-    if file is None:
-        return None
-    return algorithms.get(request.collective, {}).get(plan_name(file))
+def parse_register_text(content: bytes) -> Registration:
+    """The plans of a program, which is not executed. Raises `InputError` if it was changed."""
+    try:
+        text = content.decode()
+        values = {
+            name.id: ast.literal_eval(statement.value)
+            for statement in ast.parse(text).body
+            if isinstance(statement, ast.Assign | ast.AnnAssign) and statement.value is not None
+            for name in _targets(statement)
+            if name.id in ("RANKS", "RANKS_PER_NODE", "PLANS")
+        }
+        plans = tuple(RegisteredPlan(*row) for row in values["PLANS"])
+        registration = Registration(values["RANKS"], values["RANKS_PER_NODE"], plans)
+        is_known = _is_typed(registration) and register_text(registration) == text
+    except (ValueError, SyntaxError, TypeError, KeyError, RecursionError, MemoryError):
+        is_known = False
+    if not is_known:
+        message = f"{REGISTER}: not as 'collhub tune' writes it: its answers are not known"
+        raise InputError(message, cure="tune again into this folder", code="changed-program")
+    return registration
 
 
-def plan_name(file):
-    """The name of a plan, by which the runtime knows it."""
-    if file not in NAMES:
-        NAMES[file] = json.loads((FOLDER / file).read_text())["name"]
-    return NAMES[file]
+def _is_typed(registration: Registration) -> bool:
+    """Whether all numbers and names are such; a changed program may have anything."""
+    numbers = [registration.num_ranks, registration.per_node]
+    numbers += [number for one in registration.plans for number in (one.min_bytes, one.divisor)]
+    numbers += [one.max_bytes for one in registration.plans if one.max_bytes is not None]
+    return all(type(number) is int for number in numbers) and all(
+        type(one.collective) is str and type(one.file) is str and one.divisor > 0
+        for one in registration.plans
+    )
 
 
-def register(rank):
-    """Give all plans to the runtime, for this rank."""
-    import mscclpp
-    from mscclpp import _mscclpp
-
-    load = getattr(_mscclpp, "CppExecutionPlan", None) or _mscclpp.ExecutionPlan
-    builder = mscclpp.AlgorithmCollectionBuilder()
-    constraint = mscclpp.Algorithm.Constraint(RANKS, RANKS_PER_NODE)
-    for _, _, _, _, file in PLANS:
-        plan = load(str(FOLDER / file), rank)
-        name = plan_name(file)
-        algorithm = mscclpp.Algorithm(id=name, execution_plan=plan, constraint=constraint)
-        builder.add_algorithm_builder(algorithm)
-    builder.set_algorithm_selector(select)
-'''
-
-
-def register_text(plans: Sequence[RegisteredPlan], num_ranks: int, per_node: int) -> str:
-    """The program for these plans, each of a call of `num_ranks` ranks, `per_node` on a node."""
-    rows = [
-        (plan.collective, plan.in_place, plan.min_bytes, plan.max_bytes, plan.file)
-        for plan in plans
-    ]
-    listed = "".join(f"    {row!r},\n" for row in rows)
-    text = _PROGRAM.replace("@RANKS@", str(num_ranks)).replace("@PER_NODE@", str(per_node))
-    return text.replace("@PLANS@", listed)
+def _targets(statement: ast.Assign | ast.AnnAssign) -> list[ast.Name]:
+    targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+    return [one for one in targets if isinstance(one, ast.Name)]

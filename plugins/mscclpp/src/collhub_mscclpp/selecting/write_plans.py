@@ -2,20 +2,31 @@
 
 Since release 0.9 the runtime loads no folder: an application registers plans before it makes its
 communicator (`AlgorithmCollectionBuilder`, python/mscclpp). Sizes are those of the full buffer, as
-the hub counts them.
+the hub counts them; the program converts the size that the runtime names.
+
+The executor refuses sizes that are not a multiple of 16 bytes for every chunk. A window whose plan
+has more chunks than the collective needs has a second plan with the fewest chunks, for the other
+multiples of 16 bytes. What remains is left to the runtime.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from collhub_mscclpp.options import PACKETS, PlanSelectionOptions, PlanWriteOptions
-from collhub_mscclpp.selecting.register_text import RegisteredPlan, register_text
+from collhub_mscclpp.options import ALIGNMENT, PACKETS, PlanSelectionOptions, PlanWriteOptions
+from collhub_mscclpp.selecting.direct_exchange import direct_exchange
+from collhub_mscclpp.selecting.register_text import (
+    REGISTER,
+    RegisteredPlan,
+    Registration,
+    register_text,
+)
 from collhub_mscclpp.writing.plan_text import plan_text
 from collhub_mscclpp.writing.work import NAMES
 from collhub_mscclpp.writing.write import draft_of, thread_blocks
-from hub_core.model import Algorithm, HubError, Loss, format_bytes
+from hub_core.model import Algorithm, CollectiveKind, HubError, Loss, format_bytes
 from hub_core.plugin_api import (
     Artifact,
     SelectedCollective,
@@ -25,8 +36,10 @@ from hub_core.plugin_api import (
 )
 
 _MODES = {"in-place": True, "out-of-place": False}
-REGISTER = "register.py"
-"""Name of the program that registers the plans."""
+OPERATOR_WARNING = (
+    "plans always sum, and the runtime does not say which operator a call has: max, min and avg"
+    " would run as a sum; register plans of reductions only where every call sums"
+)
 
 
 @dataclass(slots=True)
@@ -34,10 +47,33 @@ class _Folder:
     """What has been written so far, for ranks on so many nodes."""
 
     options: PlanSelectionOptions
+    num_ranks: int
     nodes: int
     files: list[Artifact] = field(default_factory=list)
     plans: list[RegisteredPlan] = field(default_factory=list)
     losses: list[Loss] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A window of one mode, and how reports name it."""
+
+    kind: CollectiveKind
+    window: SelectedWindow
+    mode: str
+
+    @property
+    def is_in_place(self) -> bool:
+        return _MODES[self.mode]
+
+    def __str__(self) -> str:
+        return f"{self.kind}, {self.mode}, from {format_bytes(self.window.min_bytes)}"
+
+    @property
+    def file(self) -> str:
+        """Name of the plan's file, without its suffix."""
+        last = "inf" if self.window.max_bytes is None else str(self.window.max_bytes)
+        return f"{self.kind}-{self.window.min_bytes}-{last}-{self.mode}"
 
 
 def write(selection: Selection, options: PlanSelectionOptions) -> WriteResult:
@@ -49,12 +85,17 @@ def write(selection: Selection, options: PlanSelectionOptions) -> WriteResult:
     num_ranks, num_nodes = selection.num_ranks, selection.num_nodes
     # Ranks that do not divide among the nodes: all reach each other by memory, as far as is known.
     nodes = num_nodes if num_ranks % num_nodes == 0 else 1
-    folder = _Folder(options, nodes)
+    folder = _Folder(options, num_ranks, nodes)
     for selected in selection.collectives:
         _add_collective(folder, selected)
-    text = register_text(folder.plans, num_ranks, num_ranks // nodes)
-    files = [*folder.files, Artifact(REGISTER, text.encode())]
-    notes = ["call register(rank) of register.py before the communicator is made"]
+    registration = Registration(num_ranks, num_ranks // nodes, tuple(folder.plans))
+    files = [*folder.files, Artifact(REGISTER, register_text(registration).encode())]
+    notes = [
+        "call register(rank) of register.py before the communicator is made",
+        f"calls whose bytes a rank are no multiple of {ALIGNMENT} are left to the runtime",
+    ]
+    if any(selected.collective.kind.traits.reduces for selected in selection.collectives):
+        notes.append(f"warning: {OPERATOR_WARNING}")
     return WriteResult(files, folder.losses, (), notes)
 
 
@@ -66,41 +107,73 @@ def _add_collective(folder: _Folder, selected: SelectedCollective) -> None:
         folder.losses.append(Loss("collective", str(kind), reason))
         return
     claims = (selected.collective.in_place, selected.collective.out_of_place)
-    for (mode, is_in_place), is_wanted in zip(_MODES.items(), claims, strict=True):
-        if is_wanted:
+    for mode, is_claimed in zip(_MODES, claims, strict=True):
+        if is_claimed:
             # Up to release 0.8 the mode of a plan must be that of the call.
             for window in selected.windows(None):
-                _add_window(folder, selected, window, mode, is_in_place)
+                _add_window(folder, selected, _Place(kind, window, mode))
 
 
-def _add_window(
-    folder: _Folder,
-    selected: SelectedCollective,
-    window: SelectedWindow,
-    mode: str,
-    is_in_place: bool,
-) -> None:
-    """One plan, by the best algorithm that can be written."""
-    where = f"{selected.collective.kind}, {mode}, from {format_bytes(window.min_bytes)}"
-    size = window.sizes[len(window.sizes) // 2]
-    for name in _candidates(selected, window):
+def _add_window(folder: _Folder, selected: SelectedCollective, place: _Place) -> None:
+    """The best algorithm that can be written, and a plan for sizes that it does not divide."""
+    size = place.window.sizes[len(place.window.sizes) // 2]
+    for name in _candidates(selected, place.window):
         try:
-            algorithm = _of_mode(selected.made(name, size), is_in_place)
-            draft = draft_of(algorithm, _way(folder, window))
+            algorithm = _claim_mode(selected.made(name, size), place.is_in_place)
+            plan = _add_plan(folder, place, algorithm, _write_options(folder, place.window))
         except HubError as error:
             reason = f"not {name}: {error.diagnostics[0].message}"
-            folder.losses.append(Loss("algorithm", where, reason))
+            folder.losses.append(Loss("algorithm", str(place), reason))
             continue
-        last = "inf" if window.max_bytes is None else str(window.max_bytes)
-        file = f"{selected.collective.kind}-{window.min_bytes}-{last}-{mode}.json"
-        content = plan_text(draft, thread_blocks(draft))
-        folder.files.append(Artifact(file, content))
-        kind = NAMES[selected.collective.kind]
-        plan = RegisteredPlan(file, kind, is_in_place, window.min_bytes, window.max_bytes)
-        folder.plans.append(plan)
-        _note_other_steps(folder, selected, window, name, where)
+        _note_other_steps(folder, selected, place, name)
+        _add_plan_of_fewest_chunks(folder, place, plan)
         return
-    folder.losses.append(Loss("algorithm", where, "left to the runtime: nothing can be written"))
+    reason = "left to the runtime: nothing can be written"
+    folder.losses.append(Loss("algorithm", str(place), reason))
+
+
+def _add_plan(
+    folder: _Folder,
+    place: _Place,
+    algorithm: Algorithm,
+    options: PlanWriteOptions,
+    suffix: str = "",
+) -> RegisteredPlan:
+    """Write one plan and register it. Raises `HubError` for what cannot be written."""
+    least_factor = 1
+    if place.kind is CollectiveKind.REDUCE_SCATTER:
+        # Some releases name the result and some the input: the plan must take both.
+        options, least_factor = replace(options, min_size=None), folder.num_ranks
+    draft = draft_of(algorithm, options)
+    content = plan_text(draft, thread_blocks(draft))
+    document = json.loads(content)
+    gpu = document["gpus"][0]
+    plan = RegisteredPlan(
+        NAMES[place.kind],
+        place.is_in_place,
+        # Thread block groups need a unit of data each.
+        max(place.window.min_bytes, document["min_message_size"] * least_factor),
+        place.window.max_bytes,
+        ALIGNMENT * max(gpu["input_chunks"], gpu["output_chunks"]),
+        f"{place.file}{suffix}.json",
+    )
+    folder.files.append(Artifact(plan.file, content))
+    folder.plans.append(plan)
+    return plan
+
+
+def _add_plan_of_fewest_chunks(folder: _Folder, place: _Place, plan: RegisteredPlan) -> None:
+    """A second plan where the first one does not serve all multiples of 16 bytes a rank."""
+    parts = place.kind.traits.parts(folder.num_ranks)
+    if plan.divisor == ALIGNMENT * parts and plan.min_bytes == place.window.min_bytes:
+        return
+    algorithm = direct_exchange(place.kind, folder.num_ranks, in_place=place.is_in_place)
+    options = replace(_write_options(folder, place.window), tbg=1)
+    try:
+        _add_plan(folder, place, algorithm, options, "-any")
+    except HubError as error:
+        reason = f"only multiples of {plan.divisor} bytes: {error.diagnostics[0].message}"
+        folder.losses.append(Loss("sizes", str(place), reason))
 
 
 def _candidates(selected: SelectedCollective, window: SelectedWindow) -> Iterator[str]:
@@ -112,14 +185,14 @@ def _candidates(selected: SelectedCollective, window: SelectedWindow) -> Iterato
             yield name
 
 
-def _of_mode(algorithm: Algorithm, is_in_place: bool) -> Algorithm:
+def _claim_mode(algorithm: Algorithm, is_in_place: bool) -> Algorithm:
     """The algorithm for calls of one mode."""
     collective = algorithm.collective
     served = replace(collective, in_place=is_in_place, out_of_place=not is_in_place)
     return replace(algorithm, collective=served)
 
 
-def _way(folder: _Folder, window: SelectedWindow) -> PlanWriteOptions:
+def _write_options(folder: _Folder, window: SelectedWindow) -> PlanWriteOptions:
     """How the plan of a window moves data: small messages as packets, where packets travel."""
     is_small = window.max_bytes is not None and window.max_bytes < folder.options.packets_below
     is_packets = is_small and folder.nodes == 1
@@ -133,12 +206,12 @@ def _way(folder: _Folder, window: SelectedWindow) -> PlanWriteOptions:
 
 
 def _note_other_steps(
-    folder: _Folder, selected: SelectedCollective, window: SelectedWindow, name: str, where: str
+    folder: _Folder, selected: SelectedCollective, place: _Place, name: str
 ) -> None:
     """Say where the steps of the window's middle are not those of its ends."""
-    sizes: Sequence[int] = window.sizes
+    sizes: Sequence[int] = place.window.sizes
     chosen = selected.made(name, sizes[len(sizes) // 2]).steps
     ends = [selected.made(name, size).steps for size in (sizes[0], sizes[-1])]
     if any(steps.differences(chosen) for steps in ends):
         reason = f"{name} was measured with other steps for other sizes of the window"
-        folder.losses.append(Loss("steps", where, reason))
+        folder.losses.append(Loss("steps", str(place), reason))
