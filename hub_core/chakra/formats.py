@@ -29,6 +29,15 @@ CHAKRA = Format(
     rb"|(?:\x08.{1,10})?\x12[\x01-\x40][A-Z][A-Za-z_]{2})",
     layout=Layout.PREFIX,
 )
+CHAKRA_JSON = Format(
+    name="chakra-json",
+    description="Chakra execution traces in the JSON form of chakra_jsonizer, one file a rank",
+    suffixes=(".json", ".json.gz"),
+    # GlobalMetadata, which may be empty, has a version and attributes; the first node follows it.
+    signature=rb'\A\s*\{\s*(?:\}\s*\{\s*"|"version"\s*:\s*"[^"]{0,20}"\s*\}\s*\{\s*"'
+    rb'|(?:"version"\s*:\s*"[^"]{0,20}"\s*,\s*)?"attr"\s*:\s*\[\s*\{\s*"name"\s*:)',
+    layout=Layout.PREFIX,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,5 +85,6 @@ class ChakraWriteOptions(TraceOptions):
 
 
 CHAKRA_READER = FormatReader(CHAKRA, "hub_core.chakra.read:read", ChakraReadOptions)
+CHAKRA_JSON_READER = FormatReader(CHAKRA_JSON, "hub_core.chakra.read:read", ChakraReadOptions)
 CHAKRA_WRITER = FormatWriter(CHAKRA, "hub_core.chakra.algorithms.write:write", ChakraWriteOptions)
 """The writer of traces: its format and its record of options."""

@@ -43,7 +43,7 @@ from hub_core.model.diagnostics import InputError, Severity
 from hub_core.model.placement import placement_of
 from hub_core.model.quantities import format_bytes, parse_size
 from hub_core.model.rank_lists import format_ranks
-from hub_core.pipeline.detection import CANONICAL_FORMAT, is_trace
+from hub_core.pipeline.detection import CANONICAL_FORMAT, trace_form
 from hub_core.plugin_api import WorkloadReader, resolve
 
 if TYPE_CHECKING:
@@ -94,13 +94,14 @@ def inspect(
             return
         algorithm = session.read_unverified(opened, options)
     except InputError as error:
-        is_workload = opened.holds_workload and is_trace(opened.reader.offer.format)
+        form = trace_form(opened.reader.offer.format)
+        is_workload = opened.holds_workload and form is not None
         if not is_workload and error.diagnostics[0].code != WORKLOAD_CODE:
             raise
         if is_workload:
             _warn(session, error)
         # Without what may stand beside the traces.
-        traces = session.open_input(source, CANONICAL_FORMAT)
+        traces = session.open_input(source, CANONICAL_FORMAT if form is None else form.name)
         print_survey(survey(traces.source), as_json)
         return
     size = algorithm.collective_bytes if size is None else size

@@ -7,7 +7,7 @@ from difflib import get_close_matches
 from pathlib import PurePath
 from typing import Any, TypeVar
 
-from hub_core.chakra.formats import CHAKRA
+from hub_core.chakra.formats import CHAKRA, CHAKRA_JSON
 from hub_core.model.diagnostics import HubError, InputError, Location, PluginError, UsageError
 from hub_core.pipeline.calls import blame
 from hub_core.pipeline.json_heads import JsonHead, scan_json_head
@@ -99,8 +99,16 @@ def writer_for(out: str, kind: type[W], registry: Registry) -> Provided[W]:
 
 
 def is_trace(format: Format) -> bool:
-    """Whether files of a format are named as the canonical traces are."""
-    return bool(set(format.suffixes) & set(CHAKRA.suffixes))
+    """Whether files of a format are Chakra traces, by their names."""
+    return trace_form(format) is not None
+
+
+def trace_form(format: Format) -> Format | None:
+    """The form of the canonical traces, binary or JSON, that files of a format have."""
+    if set(format.suffixes) & set(CHAKRA.suffixes):
+        return CHAKRA
+    is_json = format.layout is Layout.PREFIX and format.suffixes == CHAKRA_JSON.suffixes
+    return CHAKRA_JSON if is_json else None
 
 
 def _executes(offer: Offer) -> bool:

@@ -75,7 +75,8 @@ def open_input(path: str | os.PathLike[str], formats: Sequence[Format], report: 
     marker = _marker(place, formats) if place.is_dir() else None
     if marker is not None:
         return _folder(place, str(place), marker, report)
-    if members := _find_set(place, formats):
+    members = _find_set(place, formats)
+    if members and _is_told_as_set(members[0], formats):
         prefix = members[0].file.parent / members[0].prefix
         if (folder := _folder_around(prefix, formats, report)) is not None:
             return folder
@@ -137,6 +138,19 @@ def _find_set(place: Path, formats: Sequence[Format]) -> list[_Member]:
         return [m for m in siblings if own and (m.prefix, m.suffix) == (own.prefix, own.suffix)]
     named = [member for member in siblings if member.prefix == place.name]
     return _only_set(place, named or (_members(place, suffixes) if place.is_dir() else []))
+
+
+def _is_told_as_set(member: _Member, formats: Sequence[Format]) -> bool:
+    """Whether files of this name are a set, not single files of another format.
+
+    Where formats of single files have the suffix as well, the content of a member decides.
+    """
+    sharing = [one for one in formats if member.file.name.lower().endswith(one.suffixes)]
+    if all(one.layout is Layout.PREFIX for one in sharing):
+        return True
+    head = _input(Source("", ()), _head(member.file), Layout.PREFIX).head
+    sets = [one for one in sharing if one.layout is Layout.PREFIX]
+    return any(has_signature(head, one) for one in sets)
 
 
 def _members(folder: Path, suffixes: Sequence[str]) -> list[_Member]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hub_core.chakra.formats import CHAKRA_READER, CHAKRA_WRITER
+from hub_core.chakra.formats import CHAKRA_JSON_READER, CHAKRA_READER, CHAKRA_WRITER
 from hub_core.plugin_api.command import Command
 from hub_core.plugin_api.formats import Format
 from hub_core.plugin_api.hooks import API_VERSION, hookimpl
@@ -70,7 +70,8 @@ OWN_COMMANDS = tuple(
 @hookimpl
 def collhub_producers() -> Sequence[FormatReader]:
     """Readers of the canonical forms."""
-    return [CHAKRA_READER, FormatReader(_JSON, "hub_core.documents.algorithms:read")]
+    documents = FormatReader(_JSON, "hub_core.documents.algorithms:read")
+    return [CHAKRA_READER, CHAKRA_JSON_READER, documents]
 
 
 @hookimpl

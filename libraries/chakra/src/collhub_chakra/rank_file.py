@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from collhub_chakra.errors import TraceError
+from collhub_chakra.json_records import is_json_form, records_of_json
 from collhub_chakra.metadata import Metadata, decode_metadata
 from collhub_chakra.records import RankFile, located
 from collhub_chakra.wire import Field, WireError, WireType, record_bounds, walk
@@ -33,8 +34,13 @@ _NODE = ("missing-metadata", "record 0 is a node: the GlobalMetadata record is m
 
 
 def open_rank_file(name: str, rank: int, content: bytes) -> tuple[RankFile, Metadata]:
-    """Frame the records of a file and decode its metadata. Raises `TraceError` for other files."""
+    """Frame the records of a file and decode its metadata. Raises `TraceError` for other files.
+
+    A file in JSON form becomes records first, to which the bytes in errors then refer.
+    """
     # Before the framing: a compressed file would be called truncated.
+    if is_json_form(content):
+        name, content = f"{name} (as records)", records_of_json(name, content)
     _check_magic(name, content)
     try:
         starts, stops = record_bounds(content)

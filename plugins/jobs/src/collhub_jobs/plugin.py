@@ -36,6 +36,13 @@ CHAKRA_WORKLOAD = Format(
     layout=Layout.PREFIX,
 )
 
+CHAKRA_JSON_WORKLOAD = Format(
+    "chakra-json-workload",
+    "Chakra execution traces of whole jobs in the JSON form of chakra_jsonizer, one file a rank",
+    (".json", ".json.gz"),
+    layout=Layout.PREFIX,
+)
+
 DOCUMENT = Format(
     "workload-json",
     "JSON document of a whole job",
@@ -59,6 +66,13 @@ def collhub_producers() -> Sequence[WorkloadReader]:
             "collhub_job_traces.reading:read",
             JobReadOptions,
             samples="collhub_jobs.samples:samples",
+            claims="collhub_job_traces.claiming:claims",
+        ),
+        WorkloadReader(
+            CHAKRA_JSON_WORKLOAD,
+            "collhub_job_traces.reading:read",
+            JobReadOptions,
+            samples="collhub_jobs.samples:json_samples",
             claims="collhub_job_traces.claiming:claims",
         ),
     ]

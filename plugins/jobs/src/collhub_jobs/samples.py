@@ -21,6 +21,19 @@ def samples() -> Sequence[Source]:
     return [Source.of_bytes("job.0.et", content)]
 
 
+def json_samples() -> Sequence[Source]:
+    """The same in the JSON form of chakra_jsonizer."""
+    size = {"name": "comm_size", "int64Val": str(1 << 20)}
+    kind = {"name": "comm_type", "int64Val": "0"}
+    messages = [
+        {"version": "0.0.4"},
+        {"name": "forward", "type": "COMP_NODE", "durationMicros": "7"},
+        {"id": "1", "type": "COMM_COLL_NODE", "dataDeps": ["0"], "attr": [kind, size]},
+    ]
+    content = "".join(json.dumps(message, indent=2) for message in messages).encode()
+    return [Source.of_bytes("job.0.json", content)]
+
+
 def documents() -> Sequence[Source]:
     """A computation of one rank."""
     nodes = {"rank": [0], "kind": ["compute"], "duration_ns": [7000]}
