@@ -248,7 +248,31 @@ REFUSED: list[tuple[str, Any, str]] = [
         "rank 1 communicates in process group '0' of others",
     ),
     ("no rank list", lambda good: good.replace(b"[0, 1]", b"[0, x]"), "is no list of the ranks"),
-    ("bad event", lambda good: good.replace(b'"ts": 201', b'"ts": "a"'), "event 'relu' of categ"),
+    (
+        "bad event",
+        lambda good: good.replace(b'"ts": 201', b'"ts": "a"'),
+        "event 'relu' of category kernel cannot be read: start 'a' and duration 30 are no times",
+    ),
+    (
+        "negative",
+        lambda good: good.replace(b'"ts": 201, "dur": 30', b'"ts": 201, "dur": -30'),
+        "event 'relu' of category kernel cannot be read: start 201 and duration -30 are no times",
+    ),
+    (
+        "no object",
+        lambda good: good.replace(b'"args": {"correlation": 1}', b'"args": 3'),
+        "`args` of an event 'cudaLaunchKernel' of category cuda_runtime is not an object",
+    ),
+    (
+        "many ranks",
+        lambda good: good.replace(b'"world_size": 2', b'"world_size": 1000000000'),
+        "of a job of 2 ranks, rank1.json of one of 1000000000",
+    ),
+    (
+        "rank of text",
+        lambda good: good.replace(b'"rank": 1', b'"rank": "x"'),
+        "distributedInfo states rank 'x', which is no number",
+    ),
 ]
 
 
@@ -301,6 +325,15 @@ def test_missing_ranks_are_named() -> None:
         InputError, match=r"ranks 1-3 of 4 are missing; .*ranks_missing=assume-same"
     ):
         read_events(step_events(100), world_size=4)
+
+
+def test_jobs_of_too_many_ranks_are_refused_without_counting_them() -> None:
+    with pytest.raises(InputError, match="a job of 1000000000 ranks; at most 1048576 are read"):
+        read_events(step_events(100), world_size=10**9)
+    options = ProfileOptions(ranks_missing="assume-same")
+    computation = [event for event in step_events(100) if "nccl" not in event["name"]]
+    with pytest.raises(InputError, match=r"copies for 1048575 missing ranks would have \d+ nodes"):
+        read_events(computation * 50, options=options, world_size=1 << 20)
 
 
 def test_messages_tell_nothing_of_missing_ranks() -> None:

@@ -103,7 +103,9 @@ def _read(file: TraceFile) -> tuple[_Trace, Record]:
             try:
                 _take(trace, node)
             except (KeyError, TypeError, ValueError, IndexError) as error:
-                message = f"node {node.get('id')} ({str(node.get('name'))[:60]!r}) lacks {error}"
+                reason = f"it has no {error}" if isinstance(error, KeyError) else str(error)
+                title = f"node {node.get('id')} ({str(node.get('name'))[:60]!r})"
+                message = f"{title} cannot be read: {reason}"
                 raise InputError(message, location=Location(file.name)) from None
         header = stream.header
     if "schema" not in header:

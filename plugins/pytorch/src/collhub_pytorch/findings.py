@@ -299,7 +299,7 @@ def _rank_findings(
                 profile.span_ns[rank],
                 again.span_ns[rank],
                 int(waits.transferring[own].sum()),
-                int(waits.waiting[own].sum()) if is_known[own].any() else None,
+                int(waits.waiting[own][is_known[own]].sum()) if is_known[own].any() else None,
                 int(caused.sum()),
                 int(stragglers.caused_ns[caused].sum()),
                 times[rank],

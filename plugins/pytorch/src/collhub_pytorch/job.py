@@ -26,6 +26,8 @@ from hub_core.model import (
 )
 
 EXTENSION = "pytorch"
+_MAX_RANKS = 1 << 20
+_MAX_COPIED_NODES = 1 << 26
 
 
 def joined(
@@ -91,6 +93,11 @@ def _by_rank(parts: Sequence[RankNodes], options: RankOptions) -> list[RankNodes
     by_rank = {part.rank: part for part in parts}
     world_size = _world_size(parts)
     missing = sorted(set(range(world_size)) - set(by_rank))
+    copied = len(missing) * max(len(part.kind) for part in parts)
+    if options.ranks_missing == "assume-same" and copied > _MAX_COPIED_NODES:
+        message = f"copies for {len(missing)} missing ranks would have {copied} nodes"
+        cure = f"name the files of more ranks; at most {_MAX_COPIED_NODES} nodes are copied"
+        raise InputError(message, location=Location(parts[0].file), cure=cure, code="missing-ranks")
     if missing and options.ranks_missing != "assume-same":
         have = f"ranks {format_ranks(missing)} of {world_size} are missing"
         cure = "name the files of all ranks, or give -O ranks_missing=assume-same"
@@ -159,6 +166,9 @@ def _world_size(parts: Sequence[RankNodes]) -> int:
         message = f"this is of a job of {one} ranks, {other} of one of {two}"
         raise InputError(message, location=Location(file), cure="name files of one job")
     size = next(iter(stated), highest + 1)
+    if max(size, highest + 1) > _MAX_RANKS:
+        message = f"a job of {max(size, highest + 1)} ranks; at most {_MAX_RANKS} are read"
+        raise InputError(message, location=Location(parts[0].file), code="rank-range")
     if size <= highest:
         message = f"rank {highest} is named, but the job has {size} ranks"
         raise InputError(message, location=Location(parts[0].file), code="rank-range")

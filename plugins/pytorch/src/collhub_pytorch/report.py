@@ -67,10 +67,12 @@ Block = Table | list[str]
 
 def blocks(findings: Findings) -> list[Block]:
     """The report of the measured times: tables and lines, an empty line between two of them."""
-    lines = kind_lines(findings)
+    calls: list[Block] = []
+    if findings.calls:
+        table = Table(_CALLS_HEADER, _calls_rows(findings), ("size", *_CALLS_HEADER[3:]))
+        calls = [table, kind_lines(findings)]
     return [
-        Table(_CALLS_HEADER, _calls_rows(findings), ("size", *_CALLS_HEADER[3:])),
-        *([lines] if lines else []),
+        *calls,
         Table(_RANKS_HEADER, _ranks_rows(findings), _RANKS_HEADER),
         Table(_TIMES_HEADER, _times_rows(findings), _TIMES_HEADER),
         _definitions(findings),
@@ -159,11 +161,9 @@ def _times_rows(findings: Findings) -> list[list[str]]:
     return [
         [
             str(one.rank),
-            _time(one.times.computation_ns or None),
-            _time(one.times.communication_ns or None),
-            _time(one.times.memory_ns),
-            _time(one.times.idle_ns),
-            *map(_time, _idle_values(one)),
+            *map(_recorded_time, (one.times.computation_ns, one.times.communication_ns)),
+            *map(_recorded_time, (one.times.memory_ns, one.times.idle_ns)),
+            *map(_recorded_time, _idle_values(one)),
         ]
         for one in findings.ranks
     ]
@@ -314,6 +314,11 @@ def _call_row(one: CallsAlike) -> list[str]:
 
 def _time(time_ns: float | None) -> str:
     return _UNKNOWN if time_ns is None else format_time(time_ns)
+
+
+def _recorded_time(time_ns: int | None) -> str:
+    """A time that may not be recorded (`-`), or of which there is none."""
+    return "none" if time_ns == 0 else _time(time_ns)
 
 
 def _percent(value: float | None) -> str:

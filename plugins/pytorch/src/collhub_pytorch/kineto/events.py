@@ -49,7 +49,22 @@ _STATED_WAIT = "Stream Wait Event"
 _STREAM_WAIT = re.compile(r"StreamWaitEvent")
 # Annotations around several collectives, or about none.
 _NO_COLLECTIVES = (":coalesced", ":wait", ":init", ":end_coalescing", ":start_coalescing")
+# 146 years.
+_MAX_TIME_NS = 1 << 62
 _STEP = re.compile(r"ProfilerStep#([0-9]+)\Z")
+
+
+def _times_ns(event: Record) -> tuple[int, int]:
+    """Start and duration of an event. Raises `ValueError` for what are no such times."""
+    start, duration = event["ts"], event.get("dur", 0)
+    try:
+        times = round(start * 1000), round(duration * 1000)
+    except (TypeError, OverflowError, ValueError):
+        times = 0, -1
+    if times[1] < 0 or not -_MAX_TIME_NS < times[0] < _MAX_TIME_NS - times[1]:
+        message = f"start {start!r:.40} and duration {duration!r:.40} are no times in microseconds"
+        raise ValueError(message)
+    return times
 
 
 @dataclass(slots=True)
@@ -65,9 +80,10 @@ class EventColumns:
     label: array[int] = field(default_factory=lambda: array("q"))
 
     def add(self, event: Record, place: int, correlation: int, label: int) -> None:
-        """Append an event with its times in microseconds."""
-        self.start.append(round(event["ts"] * 1000))
-        self.duration.append(round(event.get("dur", 0) * 1000))
+        """Append an event with its times in microseconds. Raises `ValueError` for other times."""
+        start, duration = _times_ns(event)
+        self.start.append(start)
+        self.duration.append(duration)
         self.place.append(place)
         self.correlation.append(correlation)
         self.label.append(label)
@@ -203,7 +219,8 @@ def _take(events: RankEvents, record: Record) -> None:
     try:
         take(events, record)
     except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
-        message = f"an event {name!r} of category {record['cat']} lacks {error}"
+        reason = f"it has no {error}" if isinstance(error, KeyError) else str(error)
+        message = f"an event {name!r} of category {record['cat']} cannot be read: {reason}"
         raise InputError(message, location=Location(events.file)) from None
 
 
@@ -294,8 +311,8 @@ def _issuer_args(name: str, args: Mapping[str, Any]) -> IssuerArgs:
 def _take_annotation(events: RankEvents, record: Record) -> None:
     name, args = str(record["name"]), record["args"]
     if step := _STEP.match(name):
-        start = round(record["ts"] * 1000)
-        events.steps[int(step[1])] = (start, start + round(record["dur"] * 1000))
+        start, duration = _times_ns(record)
+        events.steps[int(step[1])] = (start, start + duration)
     elif _ANNOTATED_CALL.match(name):
         call = _stated_call(events, args)
         call = call or call_of_shapes(name, _shapes(args), args.get("Input type") or [])
@@ -361,9 +378,9 @@ def _thread(events: RankEvents, record: Record) -> int:
 
 
 def _add_span(events: RankEvents, record: Record, call: Call, is_of_host: bool = False) -> None:
-    start = round(record["ts"] * 1000)
-    end = start + round(record.get("dur", 0) * 1000)
-    events.spans.append(Span(start, end, _thread(events, record), call, is_of_host))
+    start, duration = _times_ns(record)
+    span = Span(start, start + duration, _thread(events, record), call, is_of_host)
+    events.spans.append(span)
 
 
 def _check_not_empty(events: RankEvents) -> None:
