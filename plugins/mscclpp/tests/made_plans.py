@@ -104,15 +104,10 @@ def sent_by_proxy(*ops: Json, collective: str = "sendrecv") -> Json:
             "threadblocks": [block],
         }
         gpus.append(gpu)
-    return copy.deepcopy(
-        {
-            "name": "p",
-            "collective": collective,
-            "protocol": "Simple",
-            "inplace": False,
-            "gpus": gpus,
-        }
-    )
+    plan = {"name": "p", "collective": collective, "protocol": "Simple", "inplace": False}
+    # No two ranks share an operation: tests change them one by one.
+    copied_plan: Json = json.loads(json.dumps({**plan, "gpus": gpus}))
+    return copied_plan
 
 
 def ring(num_ranks: int) -> Json:

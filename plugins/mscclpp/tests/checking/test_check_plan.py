@@ -400,6 +400,37 @@ def test_plain_remote_scratch_stays_in_the_first_half() -> None:
     assert (report.verdict, report.verdict_relaunch) == ("ok", "wrong")
 
 
+def test_part_of_a_buffer_in_place_is_named_in_the_whole() -> None:
+    """The executor adds the offset of the own buffer to the allocation of the other rank."""
+    plan = two_ranks()
+    assert checked(plan).ok
+    plan["inplace"] = True
+    # The input is a part of the output: its own copy moves nothing, and the put writes the output.
+    assert checked(plan).ok
+    for rank, gpu in enumerate(plan["gpus"]):
+        gpu["remote_buffers"][0]["type"] = "i"
+        operations(plan, rank, 1)[2]["dst_buff"][0]["index"] = 0
+    report = checked(plan)
+    assert "buffer-offset" in codes(report)
+    assert "name the range of buffer 'o' that it is" in str(report.errors)
+
+
+def test_proxy_reads_a_part_of_a_buffer_from_the_start_of_the_whole() -> None:
+    put = port_put("pwsf", chunk("i", 0))
+    plan = sent_by_proxy(put, _WAIT, collective="allgather")
+    for rank, gpu in enumerate(plan["gpus"]):
+        gpu["output_chunks"] = 2
+        operations(plan, rank, 0)[3]["dst_buff"][0]["index"] = rank
+    plan["inplace"] = True
+    report = checked(plan)
+    # The part of rank 0 is at the start.
+    assert [(found.code, found.location.rank) for found in report.errors] == [("buffer-offset", 1)]
+    assert report.verdict == "wrong"
+    for rank in range(2):
+        operations(plan, rank, 0)[3]["src_buff"] = [chunk("o", rank)]
+    assert checked(plan).diagnostics == ()
+
+
 def test_packets_of_a_switch_tell_all_members_that_they_are_there() -> None:
     """As the DSL's all-gather by packets through the switch: no signal and no wait."""
     plan = two_ranks()

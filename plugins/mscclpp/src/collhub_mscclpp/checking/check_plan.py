@@ -41,6 +41,7 @@ from collhub_mscclpp.checking.rules import (
     check_counters,
     check_halves,
     check_header,
+    check_offsets,
     check_operations,
 )
 from collhub_mscclpp.checking.story import Story
@@ -53,6 +54,8 @@ LAUNCHES = 3
 _MOST_TOUCHED = 1 << 22
 # Clocks are a number for every two actors.
 _MOST_ACTORS = 8192
+# Contents are followed as if these rules were kept.
+_WRONG_CODES = ("chunk-counts", "buffer-offset")
 
 
 def check_plan(
@@ -111,6 +114,7 @@ def _prepared(
         cure = f"check a plan of fewer chunks, with at most {_MOST_TOUCHED}"
         raise InputError(message, cure=cure, code="plan-size")
     check_counters(plan, counters, findings)
+    check_offsets(plan, memory, findings)
     check_barriers(plan, findings)
     check_pipelines(plan, findings)
     check_scratch(plan, memory, ranges, findings)
@@ -179,7 +183,7 @@ def _verdict(result: LaunchResult, findings: PlanFindings) -> str:
     # Threads without a barrier between them race as thread blocks do.
     if result.races or findings.found.has("missing-nop"):
         return RACE
-    if result.wrong.any() or findings.found.has("chunk-counts"):
+    if result.wrong.any() or any(findings.found.has(code) for code in _WRONG_CODES):
         return WRONG
     return OK
 

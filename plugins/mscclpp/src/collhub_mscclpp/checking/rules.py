@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from collhub_mscclpp.checking.lowering import Counters, as_executed, block_ranks, owners
-from collhub_mscclpp.checking.memory import counts_defect
+from collhub_mscclpp.checking.memory import PlanMemory, counts_defect
 from collhub_mscclpp.checking.report import PlanFindings
 from collhub_mscclpp.plans.operations import BUFFER_TYPES, CHANNEL_TYPES, Role, Scope
 from collhub_mscclpp.plans.records import Plan
-from hub_core.model import format_ranks
+from hub_core.model import Buffer, format_ranks
 
 _PORT = CHANNEL_TYPES.index("port")
 # Written by the DSL for a sum through the switch that nothing is fused with.
@@ -175,6 +175,40 @@ def _check_port_channels(plan: Plan, findings: PlanFindings) -> bool:
         cure = "list one channel in channel_ids for each range"
         findings.refuse_at("port-channels", row, message, cure)
     return not len(lacking)
+
+
+def check_offsets(plan: Plan, memory: PlanMemory, findings: PlanFindings) -> None:
+    """Find addresses that the executor computes with the offset of another buffer.
+
+    In place, the smaller one of two buffers is a part of the other, at another offset on every
+    rank. The executor adds the *own* offset to the start of the remote allocation, and proxies read
+    from the start of the own one.
+    """
+    base = memory.layout.base[:, [Buffer.INPUT, Buffer.OUTPUT]]
+    offset = base - base.min(axis=1)[:, None]
+    if not plan.header.in_place or not offset.any():
+        return
+    operand, owner = owners(plan)
+    operands = plan.operands
+    row = operands.operation[operand]
+    here = block_ranks(plan)[plan.operations.block[row]]
+    # Scratch is an allocation of its own.
+    padded = np.pad(offset, ((0, 0), (0, 1)))
+    buffer = as_executed(plan)[0][operand]
+    is_far = operands.scope[operand] != Scope.LOCAL
+    is_near_port = ~is_far & (plan.operations.channel_type[row] == _PORT)
+    is_missed = is_far & (padded[here, buffer] != padded[owner, buffer])
+    is_missed |= is_near_port & (padded[here, buffer] != 0)
+    _, first = np.unique(row[is_missed], return_index=True)
+    for at in np.flatnonzero(is_missed)[first].tolist():
+        name = BUFFER_TYPES[int(buffer[at])]
+        other = BUFFER_TYPES[1 - int(buffer[at])]
+        message = (
+            f"in place, buffer {name!r} of rank {owner[at]} is a part of buffer {other!r}, and the"
+            " executor computes the address without the offset of that part"
+        )
+        cure = f"name the range of buffer {other!r} that it is"
+        findings.at("buffer-offset", int(row[at]), message, cure)
 
 
 def check_halves(plan: Plan, findings: PlanFindings) -> bool:
