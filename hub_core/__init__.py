@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from hub_core.cli.command_context import CommandContext, OpenedInput, OutputTarget, WrittenFiles
     from hub_core.cli.command_group import CommandGroup
     from hub_core.cli.job_path import job_partners
+    from hub_core.cli.output import folded_ranks
     from hub_core.cli.parameter_types import COLLECTIVE, FILE, complete_offers
     from hub_core.cli.report_objects import diagnostic_object, loss_object
     from hub_core.documents.schema_check import SchemaViolation, schema_violations
@@ -83,13 +84,13 @@ __all__ = [
     "TraceOptions", "UsageError", "VerifyReport", "Workload", "Written", "WrittenFiles",
     "__version__", "assign", "beaten_bound", "best_bounds", "chakra_algorithm", "chakra_bytes",
     "chakra_nodes", "chakra_traces", "check_stdout", "complete_offers", "diagnostic_object",
-    "discover", "exact_time", "execute", "force_flag", "format_option", "from_option",
-    "input_options", "installed_version", "job_partners", "json_document", "json_flag",
-    "loss_object", "names_from", "number_option", "offer_option", "option_pairs", "output_option",
-    "output_options", "parse_json_object", "parse_sizes", "parse_topology", "read", "read_topology",
-    "read_workload", "schema_violations", "simulate", "source_argument", "start_engine",
-    "strict_flag", "synthesize", "topology_to_json", "transform", "verify", "verify_option",
-    "write",
+    "discover", "exact_time", "execute", "folded_ranks", "force_flag", "format_option",
+    "from_option", "input_options", "installed_version", "job_partners", "json_document",
+    "json_flag", "loss_object", "names_from", "number_option", "offer_option", "option_pairs",
+    "output_option", "output_options", "parse_json_object", "parse_sizes", "parse_topology", "read",
+    "read_topology", "read_workload", "schema_violations", "simulate", "source_argument",
+    "start_engine", "strict_flag", "synthesize", "topology_to_json", "transform", "verify",
+    "verify_option", "write",
 ]  # fmt: skip
 
 _HOMES = {
@@ -104,6 +105,7 @@ _HOMES = {
     "hub_core.cli.command_context": "CommandContext OpenedInput OutputTarget WrittenFiles",
     "hub_core.cli.command_group": "CommandGroup",
     "hub_core.cli.job_path": "job_partners",
+    "hub_core.cli.output": "folded_ranks",
     "hub_core.cli.parameter_types": "COLLECTIVE FILE complete_offers",
     "hub_core.cli.report_objects": "diagnostic_object loss_object",
     "hub_core.documents.schema_check": "SchemaViolation schema_violations",

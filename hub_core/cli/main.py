@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from hub_core.cli.colours import COLOUR_POLICIES, COLOUR_VARIABLES, use_colours
 from hub_core.cli.completion import answer_shell, plugin_names
 from hub_core.cli.output import (
     print_diagnostic,
@@ -55,6 +56,7 @@ class _OfferedCommands(click.Group):
         session.use_plugins = not ctx.params["no_plugins"]
         session.disabled_plugins = ctx.params["disabled"]
         session.is_debug = session.is_debug or ctx.params["debug"]
+        use_colours(ctx.params["color"], os.environ)
         code: int | None = super().invoke(ctx)
         return code
 
@@ -136,7 +138,14 @@ def _imported(reference: str) -> click.Command:
     help="Do not load this plugin (repeatable).",
 )
 @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
-def collhub(no_plugins: bool, disabled: tuple[str, ...], debug: bool) -> None:
+@click.option(
+    "--color",
+    type=click.Choice(COLOUR_POLICIES),
+    default=COLOUR_POLICIES[0],
+    show_default=True,
+    help="Colour ok, warnings and errors; auto: on a terminal, unless NO_COLOR is set.",
+)
+def collhub(no_plugins: bool, disabled: tuple[str, ...], debug: bool, color: str) -> None:
     """Read, verify, simulate and write collective-communication algorithms.
 
     Data goes to standard output, everything else to standard error. Exit codes: 0 done, 1 input
@@ -163,6 +172,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS)
         _prepare_streams()
         _tell_of_crashes()
+    colours = {name: os.environ.get(name) for name in COLOUR_VARIABLES}
     try:
         answered = answer_shell(collhub, session) if is_program else None
         code = _run(given, session) if answered is None else answered
@@ -170,6 +180,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _discard_stdout()
         code = CLOSED_PIPE
     finally:
+        for name, value in colours.items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value
         if is_program:
             # The process ends: without this the interpreter looks through everything for cycles.
             gc.freeze()

@@ -13,16 +13,30 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TextIO
 
-from hub_core.model import Diagnostic, Severity
+from hub_core.cli.colours import coloured_cell, coloured_line
+from hub_core.model import Diagnostic, Severity, format_ranks
 
 PROGRESS_DELAY_S = 1.0
 _GAP = "  "
+# Stands for a blank at which no line may end.
+_TIE = "\N{NO-BREAK SPACE}"
 _NARROWEST_COLUMN = 12
+# Further indent of the lines that follow a wrapped one.
+_HANGING = 4
 
 
 def print_line(line: str = "") -> None:
-    """Print one line of data."""
-    print(one_line(line))
+    """Print one line of data, on a terminal wrapped between words, with a deeper indent."""
+    text = one_line(line)
+    room = _terminal_columns()
+    if room is None or len(text) <= room:
+        print(coloured_line(text, sys.stdout))
+        return
+    indent = len(text) - len(text.lstrip())
+    first, *others = _lines(text.lstrip(), max(room - indent - _HANGING, _NARROWEST_COLUMN))
+    print(" " * indent + first)
+    for part in others:
+        print(" " * (indent + _HANGING) + part)
 
 
 def print_json(document: object) -> None:
@@ -38,30 +52,59 @@ def print_table(
 ) -> None:
     """Print aligned columns, two spaces apart; the columns named in `right` are right-aligned.
 
-    On a terminal, wide columns are wrapped into its width; nothing is cut.
+    On a terminal, columns are wrapped between words, then at hyphens, into its width; if that is
+    not enough, every row becomes lines of a column's name and value. Nothing is cut, and no number
+    is parted from its unit.
     """
-    table = [[one_line(cell) for cell in row] for row in (header, *rows)]
+    names = [one_line(name) for name in header]
+    table = [[one_line(cell) for cell in row] for row in rows]
+    room = _terminal_columns()
+    if room is None:
+        widths: list[int] | None = _natural_widths([names, *table])
+    else:
+        widths = fitted_widths([names, *table], room)
+    if widths is None:
+        for number, row in enumerate(table):
+            if number:
+                print()
+            pairs = zip(names, row, strict=True)
+            _print_pairs([(name, cell) for name, cell in pairs if cell], room)
+        return
     is_right = [name in right for name in header]
-    widths = [max(len(row[column]) for row in table) for column in range(len(header))]
-    if (most := _terminal_columns()) is not None:
-        widths = _narrowed(widths, is_right, most - len(_GAP) * (len(widths) - 1))
-    for row in table:
+    for row in [names, *table]:
         for cells in _wrapped(row, widths):
             aligned = (
                 cell.rjust(width) if to_right else cell.ljust(width)
                 for cell, width, to_right in zip(cells, widths, is_right, strict=True)
             )
-            print(_GAP.join(aligned).rstrip())
+            shown = [*aligned]
+            shown[-1] = shown[-1].rstrip()
+            print(_GAP.join(coloured_cell(cell, sys.stdout) for cell in shown).rstrip())
+
+
+def folded_ranks(cells: Mapping[int, Sequence[str]]) -> list[tuple[str, ...]]:
+    """Rows of a table by rank with equal ones as one row, in the order of their first ranks.
+
+    `cells`: by rank; the first cell of a row are its ranks, such as `0-7`.
+    """
+    ranks: dict[tuple[str, ...], list[int]] = {}
+    for rank, row in cells.items():
+        ranks.setdefault(tuple(row), []).append(rank)
+    return [(format_ranks(members), *row) for row, members in ranks.items()]
 
 
 def print_fields(fields: Mapping[str, str]) -> None:
     """Print one `name  value` line a field, values aligned, and wrapped on a terminal."""
-    escaped = {one_line(name): one_line(value) for name, value in fields.items()}
-    width = max(map(len, escaped), default=0)
-    most = _terminal_columns()
-    for name, value in escaped.items():
-        room = len(value) if most is None else most - width - len(_GAP)
-        for head, part in _wrapped((name, value), (width, max(room, _NARROWEST_COLUMN))):
+    pairs = [(one_line(name), one_line(value)) for name, value in fields.items()]
+    _print_pairs(pairs, _terminal_columns())
+
+
+def _print_pairs(pairs: Sequence[tuple[str, str]], room: int | None) -> None:
+    """Print names and values in two columns, the values wrapped into `room` characters."""
+    width = max((len(name) for name, _ in pairs), default=0)
+    for name, value in pairs:
+        left = len(value) if room is None else room - width - len(_GAP)
+        for head, part in _wrapped((name, value), (width, max(left, _NARROWEST_COLUMN))):
             print(f"{head.ljust(width)}{_GAP}{part}".rstrip())
 
 
@@ -79,7 +122,7 @@ def print_note(message: str) -> None:
     """Print what the user may want to know, but not as data, as one plain line on stderr."""
     # What is already on stdout goes first, so that a terminal shows both in order.
     sys.stdout.flush()
-    print(one_line(message), file=sys.stderr)
+    print(coloured_line(one_line(message), sys.stderr), file=sys.stderr)
 
 
 def print_traceback(error: BaseException) -> None:
@@ -203,19 +246,46 @@ def _terminal_columns(stream: TextIO | None = None) -> int | None:
     return shutil.get_terminal_size().columns
 
 
-def _narrowed(widths: Sequence[int], is_right: Sequence[bool], most: int) -> list[int]:
-    """Widths whose sum is at most `most`, taken from the widest columns of text.
+def _natural_widths(table: Sequence[Sequence[str]]) -> list[int]:
+    """The widest cell of every column."""
+    return [max(map(len, column)) for column in zip(*table, strict=True)]
 
-    Numbers stay whole, and no column gets narrower than `_NARROWEST_COLUMN`.
+
+def fitted_widths(table: Sequence[Sequence[str]], room: int) -> list[int] | None:
+    """Widths of the columns that fit into `room` characters, None where words would be broken.
+
+    The widest columns give way first, none below its longest word; words are broken at hyphens only
+    if there is no other way.
     """
-    narrowed = list(widths)
-    texts = [column for column, to_right in enumerate(is_right) if not to_right]
-    while texts and sum(narrowed) > most:
-        widest = max(texts, key=narrowed.__getitem__)
-        if narrowed[widest] <= _NARROWEST_COLUMN:
-            break
-        narrowed[widest] -= 1
-    return narrowed
+    widths = _natural_widths(table)
+    room -= len(_GAP) * (len(widths) - 1)
+    for at_hyphens in (False, True):
+        columns = zip(*table, strict=True)
+        least = [
+            max(len(word) for cell in column for word in _words(cell, at_hyphens) or [""])
+            for column in columns
+        ]
+        if sum(least) > room:
+            continue
+        fitted = list(widths)
+        while sum(fitted) > room:
+            slack = [width - low for width, low in zip(fitted, least, strict=True)]
+            # The widest of those that can: long texts wrap before short names do.
+            able = [column for column, left in enumerate(slack) if left]
+            fitted[max(able, key=fitted.__getitem__)] -= 1
+        return fitted
+    return None
+
+
+def _words(text: str, at_hyphens: bool = False) -> list[str]:
+    """The parts between which a line may end: numbers stay with their units."""
+    # Imported here: most output is not wrapped.
+    import re
+
+    words = re.sub(r"(?<=[0-9]) (?=[A-Za-zµ%])", _TIE, text).split(" ")
+    if at_hyphens:
+        words = [part for word in words for part in re.split(r"(?<=[A-Za-z]-)(?=[A-Za-z])", word)]
+    return [word for word in words if word]
 
 
 def _wrapped(row: Sequence[str], widths: Sequence[int]) -> Iterator[tuple[str, ...]]:
@@ -225,10 +295,35 @@ def _wrapped(row: Sequence[str], widths: Sequence[int]) -> Iterator[tuple[str, .
         return
     # Imported here: most tables fit.
     import itertools
-    import textwrap
 
-    columns = [
-        textwrap.wrap(cell, max(width, 1), break_on_hyphens=False)
-        for cell, width in zip(row, widths, strict=True)
-    ]
+    columns = [_lines(cell, max(width, 1)) for cell, width in zip(row, widths, strict=True)]
     yield from itertools.zip_longest(*columns, fillvalue="")
+
+
+def _lines(text: str, width: int) -> list[str]:
+    """A text in lines of at most `width`: by words, else at hyphens, else behind punctuation."""
+    lines: list[str] = []
+    line = ""
+    for word in _words(text):
+        pieces = [word]
+        if len(word) > width:
+            pieces = _pieces(word, width)
+        for number, piece in enumerate(pieces):
+            joined = f"{line} {piece}" if line and not number else f"{line}{piece}"
+            if line and len(joined) > width:
+                lines.append(line)
+                joined = piece
+            line = joined
+    return [part.replace(_TIE, " ") for part in [*lines, line] if part] or [""]
+
+
+def _pieces(word: str, width: int) -> list[str]:
+    """A word that is too long, in parts: a path or a topology text behind its punctuation."""
+    import re
+
+    found: list[str] = []
+    for piece in _words(word, at_hyphens=True):
+        parts = [piece] if len(piece) <= width else re.split(r"(?<=[/,;:?&=+_.|()*-])", piece)
+        for part in filter(None, parts):
+            found += [part[first : first + width] for first in range(0, len(part), width)]
+    return found

@@ -6,7 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from hub_core.cli.output import print_fields, print_json, print_line, print_note, print_table
+from hub_core.cli.output import (
+    folded_ranks,
+    print_fields,
+    print_json,
+    print_line,
+    print_note,
+    print_table,
+)
 from hub_core.cli.report_objects import diagnostic_object
 from hub_core.cli.workloads import LISTED
 from hub_core.model import (
@@ -176,20 +183,21 @@ def _print_times(
             "exposed": f"{format_time(max(exposed))} of a rank at most" if exposed else _NOT_STATED,
         }
     )
-    head = ("rank", "finish ns", "exposed ns", "computes")
-    finish = list(zip(times.rank_finish_ns, times.rank_exposed_ns, strict=True))
-    rows = [
-        (
-            str(rank),
-            "never" if end is None else str(end),
-            "-" if rest is None else str(rest),
-            _utilisation(report, rank, end),
-        )
-        for rank, (end, rest) in enumerate(finish[:LISTED])
-    ]
-    print_table(head, rows, right=head)
-    if len(finish) > LISTED:
-        print_note(f"{len(finish) - LISTED} more ranks; --json lists all")
+    head = ("ranks", "finish", "exposed", "computes")
+    finish = zip(times.rank_finish_ns, times.rank_exposed_ns, strict=True)
+    rows = folded_ranks(
+        {
+            rank: (
+                "never" if end is None else f"{end} ns",
+                "-" if rest is None else f"{rest} ns",
+                _utilisation(report, rank, end),
+            )
+            for rank, (end, rest) in enumerate(finish)
+        }
+    )
+    print_table(head, rows[:LISTED], right=head[1:])
+    if len(rows) > LISTED:
+        print_note(f"{len(rows) - LISTED} more rows of ranks; --json lists all")
 
 
 def _said_time(times: WorkloadTimes) -> str:

@@ -287,3 +287,12 @@ def test_a_full_disk_behind_stdout_is_one_line() -> None:
 def test_the_installed_program_is_this_one() -> None:
     result = subprocess_run("--version")
     assert (result.returncode, result.stdout.decode()) == (0, f"collhub {__version__}\n")
+
+
+@pytest.mark.parametrize(("policy", "is_coloured"), [("always", True), ("never", False)])
+def test_color_decides_for_one_run(collhub, policy: str, is_coloured: bool) -> None:
+    run = collhub("--color", policy, "verify", "no-such-file")
+    assert run.code == 1
+    assert ("\x1b[31merror:" in run.err) == is_coloured
+    assert "NO_COLOR" not in os.environ or os.environ["NO_COLOR"] != "1"
+    assert collhub("verify", "no-such-file").err.startswith("error:")

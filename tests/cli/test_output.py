@@ -155,3 +155,92 @@ def test_a_wait_in_the_middle_does_not_count_in_what_is_left(
     # Half in 10 s; then a quarter in the 2 s behind the wait, so that the last quarter takes 2 s.
     assert lines[1] == "synthesizing 50 %, 10 s left, x"
     assert lines[4] == "synthesizing 75 %, 2 s left, x"
+
+
+def test_headings_wrap_before_words_break_and_numbers_keep_their_units(
+    on_narrow: OnNarrow,
+) -> None:
+    header = ("size", "winner", "time", "ratio to bound")
+    row = ("16 KiB", "recursive-doubling", "160.78 us", "1.829")
+    lines = on_narrow(lambda: output.print_table(header, [row], ("size", "time"))).splitlines()
+    assert max(map(len, lines)) <= 40
+    assert any("160.78 us" in line for line in lines)
+    assert lines[2].split() == ["16", "KiB", "recursive-", "160.78", "us", "1.829"] or (
+        "recursive-doubling" in lines[2]
+    )
+
+
+def test_a_table_that_cannot_fit_becomes_a_record_a_row(on_narrow: OnNarrow) -> None:
+    header = ("name", *(f"column{number}" for number in range(5)))
+    rows = [("a", *["12345 GB/s"] * 5), ("b", "", *["1 us"] * 4)]
+    lines = on_narrow(lambda: output.print_table(header, rows, header[1:])).splitlines()
+    assert max(map(len, lines)) <= 40
+    assert lines[:2] == ["name     a", "column0  12345 GB/s"]
+    # The empty cell of the second row is left out.
+    assert lines[7:] == ["name     b", *[f"column{number}  1 us" for number in range(1, 5)]]
+
+
+def test_a_long_topology_text_breaks_behind_its_punctuation(on_narrow: OnNarrow) -> None:
+    text = "dgx-h100:4?network=leaf-spine:4,8,4&network-bandwidth=50GB/s"
+    lines = on_narrow(lambda: output.print_fields({"topology": text})).splitlines()
+    assert max(map(len, lines)) <= 40
+    assert "".join(line.removeprefix("topology").strip() for line in lines) == text
+    assert all(line.rstrip()[-1] in "-:?&=,/" for line in lines[:-1])
+
+
+def test_lines_wrap_with_a_hanging_indent(on_narrow: OnNarrow) -> None:
+    text = "  -O chunks=TEXT  pieces of the share of every rank, or auto"
+    lines = on_narrow(lambda: output.print_line(text)).splitlines()
+    assert max(map(len, lines)) <= 40
+    assert lines[0].startswith("  -O chunks=TEXT")
+    assert all(line.startswith(6 * " ") for line in lines[1:])
+
+
+def test_equal_rows_of_ranks_are_folded() -> None:
+    cells = {0: ("1 us", "2"), 1: ("1 us", "2"), 2: ("3 us", "2"), 3: ("1 us", "2")}
+    assert output.folded_ranks(cells) == [("0,1,3", "1 us", "2"), ("2", "3 us", "2")]
+    assert output.folded_ranks(dict.fromkeys(range(8), ("1 us",))) == [("0-7", "1 us")]
+
+
+@pytest.mark.parametrize(
+    ("environment", "is_terminal", "is_coloured"),
+    [
+        ({}, True, True),
+        ({}, False, False),
+        ({"NO_COLOR": "1"}, True, False),
+        ({"NO_COLOR": ""}, True, True),
+        ({"FORCE_COLOR": "1"}, False, True),
+        ({"FORCE_COLOR": "1", "NO_COLOR": "1"}, True, False),
+        ({"TERM": "dumb"}, True, False),
+    ],
+)
+def test_findings_are_coloured_on_terminals(
+    environment: dict[str, str],
+    is_terminal: bool,
+    is_coloured: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("NO_COLOR", "FORCE_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    stream = Terminal() if is_terminal else io.StringIO()
+    monkeypatch.setattr(sys, "stderr", stream)
+    output.print_error("it is broken")
+    plain = "error: it is broken\n"
+    assert stream.getvalue() == (
+        plain.replace("error:", "\x1b[31merror:\x1b[0m", 1) if is_coloured else plain
+    )
+
+
+def test_verdicts_in_tables_are_coloured_and_stay_aligned(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setattr(sys, "stdout", terminal := Terminal())
+    output.print_table(("mode", "verdict", "x"), [("in place", "ok", "1"), ("out", "wrong", "2")])
+    shown = terminal.getvalue().splitlines()
+    assert shown[1] == "in place  \x1b[32mok\x1b[0m       1"
+    assert shown[2] == "out       \x1b[31mwrong\x1b[0m    2"

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from collhub_pytorch.findings import CallsAlike, Findings, RankFindings, Saving, kinds_of
 from collhub_pytorch.job import fact_list
 from collhub_pytorch.network_times import NetworkTimes
+from hub_core import folded_ranks
 from hub_core.model import (
     JobCollective,
     JsonValue,
@@ -58,7 +59,7 @@ class Table:
     """A table for people; `right`: its columns of numbers."""
 
     header: tuple[str, ...]
-    rows: list[list[str]]
+    rows: Sequence[Sequence[str]]
     right: tuple[str, ...]
 
 
@@ -141,32 +142,34 @@ def _calls_rows(findings: Findings) -> list[list[str]]:
     ]
 
 
-def _ranks_rows(findings: Findings) -> list[list[str]]:
+def _ranks_rows(findings: Findings) -> list[tuple[str, ...]]:
     """One row for each rank; times of communication only where it communicates."""
-    return [
-        [
-            str(one.rank),
-            _time(one.span_ns or None),
-            _time(one.replayed_ns or None),
-            _time(one.transferring_ns if one.times.communication_ns else None),
-            _time(one.waiting_ns),
-            _percent(one.times.overlap_percent),
-            _UNKNOWN if one.waiting_ns is None else str(one.last_count),
-        ]
-        for one in findings.ranks
-    ]
+    return folded_ranks(
+        {
+            one.rank: [
+                _time(one.span_ns or None),
+                _time(one.replayed_ns or None),
+                _time(one.transferring_ns if one.times.communication_ns else None),
+                _time(one.waiting_ns),
+                _percent(one.times.overlap_percent),
+                _UNKNOWN if one.waiting_ns is None else str(one.last_count),
+            ]
+            for one in findings.ranks
+        }
+    )
 
 
-def _times_rows(findings: Findings) -> list[list[str]]:
-    return [
-        [
-            str(one.rank),
-            *map(_recorded_time, (one.times.computation_ns, one.times.communication_ns)),
-            *map(_recorded_time, (one.times.memory_ns, one.times.idle_ns)),
-            *map(_recorded_time, _idle_values(one)),
-        ]
-        for one in findings.ranks
-    ]
+def _times_rows(findings: Findings) -> list[tuple[str, ...]]:
+    return folded_ranks(
+        {
+            one.rank: [
+                *map(_recorded_time, (one.times.computation_ns, one.times.communication_ns)),
+                *map(_recorded_time, (one.times.memory_ns, one.times.idle_ns)),
+                *map(_recorded_time, _idle_values(one)),
+            ]
+            for one in findings.ranks
+        }
+    )
 
 
 def _idle_values(one: RankFindings) -> list[int | None]:

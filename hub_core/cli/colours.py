@@ -1,0 +1,79 @@
+"""Colours of verdicts and findings on terminals: https://no-color.org, FORCE_COLOR, `--color`."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import MutableMapping
+from typing import TextIO
+
+COLOUR_POLICIES = ("auto", "always", "never")
+_OFF, _ON = "NO_COLOR", "FORCE_COLOR"
+COLOUR_VARIABLES = (_OFF, _ON)
+"""Environment variables that decide for `auto`; any text but an empty one counts."""
+
+_RED, _GREEN, _YELLOW, _CYAN = "31", "32", "33", "36"
+_END = "\x1b[0m"
+_VERDICTS = {
+    "ok": _GREEN,
+    "correct": _GREEN,
+    "loaded": _GREEN,
+    "wrong": _RED,
+    "BAD": _RED,
+    "broken": _RED,
+    "failed": _RED,
+    "never": _RED,
+    "passed": _GREEN,
+    "incompatible": _YELLOW,
+    "skipped": _YELLOW,
+    "disabled": _YELLOW,
+}
+_SEVERITY = re.compile(r"(error|warning|note):(?= )")
+_SEVERITIES = {"error": _RED, "warning": _YELLOW, "note": _CYAN}
+# A verdict at the beginning of a line, or at its end behind a colon.
+_AT_START = re.compile(r"(ok|BAD)(?= )")
+_AT_END = re.compile(r"(?<=: )(not correct as claimed|correct as claimed|verified)\Z")
+
+
+def use_colours(policy: str, environment: MutableMapping[str, str]) -> None:
+    """Let the environment of this run say what `--color` says; `auto` leaves it as it is."""
+    if policy == "auto":
+        return
+    environment.pop(_ON if policy == "never" else _OFF, None)
+    environment[_OFF if policy == "never" else _ON] = "1"
+
+
+def has_colours(stream: TextIO) -> bool:
+    """Whether text on a stream is coloured."""
+    if os.environ.get(_OFF):
+        return False
+    if os.environ.get(_ON):
+        return True
+    return stream.isatty() and os.environ.get("TERM") != "dumb"
+
+
+def coloured_cell(cell: str, stream: TextIO) -> str:
+    """A cell of a table, which may have blanks around; coloured if it is a verdict."""
+    colour = _VERDICTS.get(cell.strip())
+    if colour is None or not has_colours(stream):
+        return cell
+    word = cell.strip()
+    return cell.replace(word, _painted(word, colour))
+
+
+def coloured_line(line: str, stream: TextIO) -> str:
+    """A line with its verdict, or the severity of its finding, coloured."""
+    if not has_colours(stream):
+        return line
+    if match := _SEVERITY.match(line):
+        return _painted(match[0], _SEVERITIES[match[1]]) + line[match.end() :]
+    if match := _AT_START.match(line):
+        return _painted(match[1], _VERDICTS[match[1]]) + line[match.end() :]
+    if match := _AT_END.search(line):
+        colour = _RED if match[1].startswith("not") else _GREEN
+        return line[: match.start()] + _painted(match[1], colour)
+    return line
+
+
+def _painted(text: str, colour: str) -> str:
+    return f"\x1b[{colour}m{text}{_END}"
