@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -275,6 +275,26 @@ def test_build_without_nvcc_says_what_works_instead(ring: Path) -> None:
     assert "run 'make double' for the CPU" in done.stdout
 
 
+def test_gpus_newer_than_the_stated_architectures_get_ptx(ring: Path) -> None:
+    # Without PTX, a library for sm_90 does not start on Blackwell.
+    command = ["make", "-n", "-B", "library", "ARCHS=80 90"]
+    done = subprocess.run(command, cwd=ring, capture_output=True, text=True, check=True)
+    compiled = [line for line in done.stdout.splitlines() if "library.cu" in line]
+    for code in ("code=sm_80", "code=sm_90", "arch=compute_90,code=compute_90"):
+        assert any(code in line for line in compiled)
+
+
+def test_cmake_without_nccl_says_how_to_name_it(ring: Path, tmp_path: Path) -> None:
+    if shutil.which("cmake") is None or shutil.which("nvcc") is None:
+        pytest.skip("cmake or nvcc is not installed")
+    command = ["cmake", "-S", str(ring), "-B", str(tmp_path), "-DNCCL_HOME=/none"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    if "NCCL_INCLUDE" in (tmp_path / "CMakeCache.txt").read_text() and done.returncode == 0:
+        pytest.skip("NCCL is installed in the system")
+    assert "-DNCCL_HOME=" in done.stderr
+    assert "-DCOLLHUB_DOUBLE=ON" in done.stderr
+
+
 def test_doctor_says_what_can_be_built(tmp_path: Path) -> None:
     (tmp_path / "g++").write_text("")
     (tmp_path / "g++").chmod(0o755)
@@ -320,6 +340,16 @@ def test_python_entry_runs_no_module_of_its_folder(tmp_path: Path) -> None:
     assert list(tmp_path.glob("* was run")) == []
     # Here there is no GPU, or none of its libraries.
     assert done.returncode in (0, 1), done.stderr
+
+
+def test_python_entry_takes_the_id_as_all_releases_of_nccl4py_give_it(tmp_path: Path) -> None:
+    # `nccl4py` 0.1 to 0.6 have the property `as_bytes`; `bytes(id)` came with 0.3.
+    nccl = SimpleNamespace(
+        get_unique_id=lambda: SimpleNamespace(as_bytes=b"unique"),
+        UniqueId=SimpleNamespace(from_bytes=lambda content: content),
+    )
+    arguments = SimpleNamespace(rank=0, id_file=tmp_path / "id")
+    assert entry()._shared_id(nccl, arguments) == b"unique"
 
 
 class Wires:

@@ -341,7 +341,7 @@ def _shared_id(nccl: Any, arguments: argparse.Namespace) -> Any:
     if arguments.rank == 0:
         # Moved when it is complete: others must not read a part of it.
         draft = arguments.id_file.with_name(arguments.id_file.name + ".part")
-        draft.write_bytes(bytes(nccl.get_unique_id()))
+        draft.write_bytes(nccl.get_unique_id().as_bytes)
         draft.replace(arguments.id_file)
     # A rank 0 that failed must not leave the others behind.
     deadline = time.monotonic() + 60
