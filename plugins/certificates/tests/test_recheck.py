@@ -45,7 +45,12 @@ def certificate(
 
 
 def tree(root: int, weight: int, parents: list[int], **more: Any) -> dict[str, Any]:
-    return {"root": root, "weight": str(weight), "depth": 1, "parents": parents, **more}
+    depth = max(hops_from_root(parents, node) for node in range(len(parents)))
+    return {"root": root, "weight": str(weight), "depth": depth, "parents": parents, **more}
+
+
+def hops_from_root(parents: list[int], node: int) -> int:
+    return 0 if parents[node] < 0 else 1 + hops_from_root(parents, parents[node])
 
 
 CHAIN = tree(0, 10 * GB, [-1, 0, 1])

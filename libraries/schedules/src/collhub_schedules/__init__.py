@@ -4,6 +4,7 @@ from collhub_schedules.algorithms import algorithm_of
 from collhub_schedules.certificates.documents import (
     CERTIFICATE_SCHEMA,
     find_certificate,
+    network_digest,
     network_object,
 )
 from collhub_schedules.certificates.rates import LinkCapacities, partition_rate, spreading_rate
@@ -40,6 +41,7 @@ __all__ = [
     "fastest_of",
     "find_certificate",
     "link_channels",
+    "network_digest",
     "network_object",
     "partition_rate",
     "spreading_rate",

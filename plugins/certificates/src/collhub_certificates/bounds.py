@@ -32,6 +32,10 @@ def _rate_of(claim: Claim, stated: CertifiedBound, capacities: LinkCapacities) -
     # Only an all-reduce has a bound by partition; a cut bounds everything.
     if stated["kind"] == "partition" and claim.kind is CollectiveKind.ALL_REDUCE:
         return _rate_by_partition(claim, stated, capacities)
+    is_by_ingress = claim.has_parts and not claim.may_serve_one
+    if stated["kind"] != ("ingress-cut" if is_by_ingress else "cut"):
+        message = f"a {stated['kind']} is no bound of a {claim.kind}"
+        raise FlawError("bound", message)
     return _rate_by_cut(claim, stated, capacities)
 
 
@@ -67,6 +71,8 @@ def _are_nodes(claim: Claim, named: Iterable[int]) -> bool:
 def _rate_by_cut(claim: Claim, stated: CertifiedBound, capacities: LinkCapacities) -> Fraction:
     """What crosses the cut, times the bytes of the collective per byte that must cross it."""
     cut = set(stated.get("nodes", []))
+    if len(cut) != len(stated.get("nodes", [])):
+        raise FlawError("bound", "a node is named twice in the cut")
     inside = len(cut.intersection(claim.ranks))
     outside = len(claim.ranks) - inside
     if not _parts_the_ranks(claim, cut, inside, outside):

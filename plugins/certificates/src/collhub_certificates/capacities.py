@@ -6,7 +6,13 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import cast
 
-from collhub_schedules import Certificate, CertifiedNetwork, LinkCapacities, network_object
+from collhub_schedules import (
+    Certificate,
+    CertifiedNetwork,
+    LinkCapacities,
+    network_digest,
+    network_object,
+)
 
 from collhub_certificates.flaws import FlawError
 from hub_core.network import Topology
@@ -47,16 +53,27 @@ def united(planes: Sequence[LinkCapacities]) -> dict[tuple[int, int], Fraction]:
 
 
 def _known_network(stated: CertifiedNetwork, topology: Topology | None) -> CertifiedNetwork:
-    """The network with its links; a topology must be the one that the certificate is for."""
+    """The network with its links; a topology must be the one that the certificate is for.
+
+    Everything that the certificate states of its network must agree with the topology and with the
+    digest, except for the name, which proves nothing.
+    """
     if topology is not None:
-        # The hash stands for links that the certificate leaves out, and ties those it states.
         given = cast(CertifiedNetwork, network_object(topology))
         if given["sha256"] != stated["sha256"]:
             message = f"the certificate is for {stated['name']}, not for {topology.name}"
             cure = "give the topology for which the algorithm was made"
             raise FlawError("topology", message, cure)
+        facts = {key: value for key, value in stated.items() if key != "name"}
+        known = {key: value for key, value in given.items() if key in facts}
+        switches = ("multicast", "reduce")
+        if facts != known or any(key in given and key not in facts for key in switches):
+            message = "the certificate states other nodes or links than its digest stands for"
+            raise FlawError("topology", message)
         return given
     if "links" not in stated:
         message = f"the certificate does not state the links of {stated['name']}"
         raise FlawError("topology", message, "name the network with --topology")
+    if network_digest(stated) != stated["sha256"]:
+        raise FlawError("topology", "the digest of the network is not that of its nodes and links")
     return stated

@@ -28,10 +28,12 @@ def check_packing(request: CheckRequest, options: NoOptions) -> CheckReport:
             "is_optimal": report.is_optimal,
             "rate": _fraction_text(report.rate),
             "bound": _fraction_text(report.bound),
+            "not_proved": [*sorted(report.unproved)],
         },
         details={
             "rate": _people_text(report.rate),
             "bound": _people_text(report.bound),
+            **({"not proved": "; ".join(report.unproved.values())} if report.unproved else {}),
         },
     )
 

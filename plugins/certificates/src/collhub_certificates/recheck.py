@@ -1,4 +1,4 @@
-"""Check a certificate of optimality without whoever made it."""
+"""Check a certificate of optimality without the program that wrote it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collhub_schedules import Certificate
 from collhub_certificates.bounds import allowed_rate
 from collhub_certificates.capacities import capacities_of
 from collhub_certificates.claim import Claim
-from collhub_certificates.comparison import compare
+from collhub_certificates.comparison import compare, unproved_claims
 from collhub_certificates.flaws import FlawError
 from collhub_certificates.rates import carried_rate
 from collhub_certificates.report import CertificateReport
@@ -58,11 +58,12 @@ def _recomputed(
             rate = _attempted(lambda: carried_rate(claim, algorithm), found)
         else:
             found.append(_without_trees())
-        compare(certificate, rate, bound)
+        compare(certificate, rate, bound, algorithm)
     except FlawError as flaw:
         # Of the network, the ranks or the comparison: what was computed so far is still told.
         found.append(flaw.diagnostic)
-    return CertificateReport(rate, bound, tuple(found))
+    unproved = unproved_claims(certificate, rate)
+    return CertificateReport(rate, bound, tuple(found), unproved)
 
 
 def _attempted(compute: Callable[[], Fraction], found: list[Diagnostic]) -> Fraction | None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from fractions import Fraction
 
 from hub_core.model import Diagnostic, Severity
@@ -13,12 +14,14 @@ class CertificateReport:
     """What is left of a certificate's claims.
 
     `rate`: bytes of the collective per second that the trees carry, None where they do not, or are
-    left out. `bound`: the rate that the cut or partition allows, None where it is none.
+    left out. `bound`: the rate that the cut or partition allows, None where it is none. `unproved`:
+    claims that no check proves, in words by the path of their field.
     """
 
     rate: Fraction | None
     bound: Fraction | None
     diagnostics: tuple[Diagnostic, ...]
+    unproved: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def ok(self) -> bool:

@@ -107,12 +107,16 @@ def _way(
 ) -> TreeWay:
     """The tree by `way`; root, weight and target are those of `stated`."""
     root = stated["root"]
+    npus = claim.document["network"]["npus"]
     parents = {node: parent for node, parent in enumerate(way["parents"]) if parent >= 0}
     if root in parents:
         raise FlawError("tree", f"the root {root} of a tree hangs on another node")
     for node in (*targets, *parents):
         _check_path(node, root, parents)
     routes = {int(node): route for node, route in way.get("routes", {}).items()}
+    if len(way["parents"]) != npus or not set(routes) <= set(parents):
+        message = f"the tree of root {root} names nodes that are none of its NPUs"
+        raise FlawError("tree", message)
     only = _only_target(stated, claim)
     return TreeWay(
         Fraction(stated["weight"]),
@@ -122,7 +126,7 @@ def _way(
         is_up=is_up,
         # Where a tree serves all, it carries the part of its root.
         served=root if only is None else only,
-        npus=claim.document["network"]["npus"],
+        npus=npus,
     )
 
 

@@ -22,6 +22,7 @@ from collhub_reshard.scheduling.host_tasks import HostTasks, host_tasks
 from collhub_reshard.stated import (
     FlawError,
     Interval,
+    check_labels,
     covers,
     holding,
     listed,
@@ -65,6 +66,7 @@ def check_schedule(request: CheckRequest, options: NoOptions) -> CheckReport:
     try:
         if document["schema"] == STREAMS_SCHEMA:
             return check_streams(request.algorithm, document, request.topology)
+        check_labels(document)
         claim = _claim(document, request.topology)
         _check_schedule(claim)
         bound = _check_bound(claim)
@@ -77,13 +79,18 @@ def check_schedule(request: CheckRequest, options: NoOptions) -> CheckReport:
         return wrong(found)
     makespan = _makespan(claim)
     verdict = _verdict(claim, makespan, bound)
-    return holding(verdict, makespan, bound, _is_met(claim, makespan, bound), _binding(claim))
+    unproved = _unproved(claim, bound, request.topology is not None)
+    is_met = _is_met(claim, makespan, bound)
+    return holding(verdict, makespan, bound, is_met, _binding(claim), unproved)
 
 
 def _claim(document: Mapping[str, JsonValue], topology: Topology | None) -> _Claim:
     """Tasks from the stated moves, which must be the tasks that are stated."""
     moves = [move_of(cast("Mapping[str, JsonValue]", entry)) for entry in listed(document["moves"])]
     stated_hosts = np.asarray(document["host_of"], np.int64)
+    sides = [side for move in moves for side in (move.source, move.destination)]
+    if len(stated_hosts) != max(max(side.mesh.devices) for side in sides) + 1:
+        raise FlawError("form", "the hosts are not those of the devices of the moves")
     units = unit_tasks([on_hosts(move, stated_hosts) for move in moves])
     network = _network(document)
     if topology is not None:
@@ -109,6 +116,8 @@ def _check_tasks(stated: Sequence[Mapping[str, JsonValue]], tasks: HostTasks) ->
     if len(stated) != len(tasks):
         raise FlawError("tasks", f"{len(stated)} tasks are stated, the specs give {len(tasks)}")
     for task, entry in enumerate(stated):
+        if entry["unit_task"] != tasks.rows[task]:
+            raise FlawError("tasks", f"task {task} is not unit task {entry['unit_task']!r:.40}")
         given = entry["bytes"], entry["senders"], entry["receivers"]
         if tasks.work[task] < 1:
             raise FlawError("tasks", f"task {task} is said to be less work than its bytes")
@@ -178,7 +187,11 @@ def _check_bound(claim: _Claim) -> Fraction:
     stated = cast("Mapping[str, JsonValue]", claim.document["bound"])
     kind = str(stated["kind"])
     hosts = {int(cast("int", host)) for host in listed(stated["hosts"])}
-    proved = _proved(claim, kind, hosts, int(cast("int", stated["task"])))
+    task = int(cast("int", stated["task"]))
+    is_task_named = kind == "task" and 0 <= task < len(claim.tasks)
+    if len(hosts) != len(listed(stated["hosts"])) or (task != -1 and not is_task_named):
+        raise FlawError("bound", "the bound names a host twice, or a task that it does not use")
+    proved = _proved(claim, kind, hosts, task)
     if proved != Fraction(str(stated["seconds"])):
         message = f"the {kind} bound is {proved} s, not {stated['seconds']} s as claimed"
         raise FlawError("bound", message)
@@ -216,6 +229,10 @@ def _check_status(claim: _Claim, bound: Fraction) -> None:
     # Both were recomputed: one of the two computations would be wrong.
     if makespan < bound:
         raise FlawError("bound", "the schedule is faster than its bound: one of them is wrong")
+    lower = Fraction(str(claim.document["lower_bound_s"]))
+    if not bound <= lower <= makespan:
+        message = f"the lower bound of {lower} s is not between {bound} s and the makespan"
+        raise FlawError("bound", message)
     is_by_bound = claim.document["proof"] == "bound"
     # Solvers and heuristics claim no more than they say.
     if is_by_bound and not _is_met(claim, makespan, bound):
@@ -244,6 +261,29 @@ def _is_met(claim: _Claim, makespan: Fraction, bound: Fraction) -> bool:
     are_whole = len({piece.task for piece in claim.pieces}) == len(claim.pieces)
     slack = claim.tasks.tick_s if are_whole else 0
     return makespan == bound or makespan - bound < slack
+
+
+def _unproved(claim: _Claim, bound: Fraction, has_topology: bool) -> dict[str, str]:
+    """Claims that no check proves, in words by the path of their field."""
+    document = claim.document
+    unproved = {
+        "moves.name": "the names of tensors",
+        "method": f"the method {document['method']!r:.40}",
+    }
+    lower = Fraction(str(document["lower_bound_s"]))
+    if lower >= bound + claim.tasks.tick_s:
+        unproved["lower_bound_s"] = f"the solver's bound of {float(lower):.6g} s"
+    if document["proof"] == "solver":
+        unproved["status"] = unproved["proof"] = "that the schedule is optimal, by the solver"
+    if not has_topology:
+        network = "the network cards, which are taken as stated: give --topology"
+        unproved |= {
+            f"{name}.{host}": network
+            for name in ("in_rate", "out_rate")
+            for host in cast("Mapping[str, JsonValue]", document[name])
+        }
+        unproved["cards"] = network
+    return unproved
 
 
 def _verdict(

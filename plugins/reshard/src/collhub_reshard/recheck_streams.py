@@ -18,7 +18,16 @@ from collhub_reshard.fabric.bound import proved_s
 from collhub_reshard.fabric.deliveries import Delivery, deliveries_of
 from collhub_reshard.fabric.links import FabricLinks
 from collhub_reshard.fabric.streams import Stream, stream_time_s
-from collhub_reshard.stated import FlawError, Interval, covers, holding, listed, move_of, on_hosts
+from collhub_reshard.stated import (
+    FlawError,
+    Interval,
+    check_labels,
+    covers,
+    holding,
+    listed,
+    move_of,
+    on_hosts,
+)
 from hub_core.model import Algorithm, JsonValue, StepKind
 from hub_core.network import Topology
 from hub_core.plugin_api import CheckReport
@@ -42,6 +51,7 @@ def check_streams(
     algorithm: Algorithm, document: Mapping[str, JsonValue], topology: Topology | None
 ) -> CheckReport:
     """The report on a proof. Raises `FlawError`, and other errors for what has not its form."""
+    check_labels(document)
     claim = _claim(document, topology)
     _check_streams(claim)
     makespan = stream_time_s(claim.fabric, claim.deliveries, claim.streams)
@@ -50,6 +60,8 @@ def check_streams(
     weights = _weights(claim)
     bound = proved_s(claim.fabric, claim.deliveries, weights)
     stated = cast("Mapping[str, JsonValue]", document["bound"])
+    if stated["kind"] != ("links" if claim.deliveries else "nothing"):
+        raise FlawError("bound", f"{stated['kind']!r:.40} is no bound of streams")
     if bound != Fraction(str(stated["seconds"])):
         message = f"the weights of links prove {bound} s, not {stated['seconds']} s as claimed"
         raise FlawError("bound", message)
@@ -62,11 +74,22 @@ def check_streams(
     verdict = f"holds: at most {100 * gap:.3g} % longer than any schedule"
     if makespan == bound:
         verdict = "holds: no schedule is faster"
-    return holding(verdict, makespan, bound, makespan == bound, _counted_links(claim, weights))
+    unproved = {
+        "moves.name": "the names of tensors",
+        "method": f"the method {document['method']!r:.40}",
+        "host_of": "the hosts of devices, which do not matter for streams",
+    }
+    if topology is None:
+        network = "the network, which is taken as stated: give --topology"
+        unproved |= dict.fromkeys(("links", "nodes", "npus"), network)
+    binding = _counted_links(claim, weights)
+    return holding(verdict, makespan, bound, makespan == bound, binding, unproved)
 
 
 def _claim(document: Mapping[str, JsonValue], topology: Topology | None) -> _Claim:
     moves = [move_of(cast("Mapping[str, JsonValue]", one)) for one in listed(document["moves"])]
+    if any(move.release_s or move.due_s is not None for move in moves):
+        raise FlawError("form", "streams have no release or due times, which are stated")
     hosts = np.asarray(document["host_of"], np.int64)
     units = unit_tasks([on_hosts(move, hosts) for move in moves])
     network = _topology(document)

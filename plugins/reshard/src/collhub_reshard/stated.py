@@ -70,10 +70,29 @@ def covers(parts: Sequence[Interval]) -> bool:
     return at == 1
 
 
+def check_labels(document: Mapping[str, JsonValue]) -> None:
+    """Refuse a status or kind of proof that is unknown or contradicts the other one."""
+    status, proof = document["status"], document["proof"]
+    if proof not in ("bound", "solver", "none"):
+        raise FlawError("form", f"{proof!r:.40} is no kind of proof")
+    if status != ("feasible" if proof == "none" else "optimal"):
+        raise FlawError(
+            "form", f"the status {status!r:.40} does not follow from the proof {proof!r}"
+        )
+
+
 def holding(
-    verdict: str, makespan: Fraction, bound: Fraction, is_optimal: bool, binding: str
+    verdict: str,
+    makespan: Fraction,
+    bound: Fraction,
+    is_optimal: bool,
+    binding: str,
+    unproved: Mapping[str, str],
 ) -> CheckReport:
-    """The report on a proof that holds; `is_optimal`: by the bound alone, without a solver."""
+    """The report on a proof that holds; `is_optimal`: by the bound alone, without a solver.
+
+    `unproved`: claims that no check proves, in words by the path of their field.
+    """
     facts: dict[str, JsonValue] = {
         "is_optimal": is_optimal,
         # A resharding has times instead.
@@ -82,9 +101,11 @@ def holding(
         "makespan_s": str(makespan),
         "bound_s": str(bound),
         "gap": float(makespan / bound - 1) if bound else 0.0,
+        "not_proved": [*sorted(unproved)],
     }
     details = {
         "makespan": f"{float(makespan):.6g} s ({makespan})",
         "bound": f"{float(bound):.6g} s ({bound}), {binding}",
+        "not proved": "; ".join(dict.fromkeys(unproved.values())),
     }
     return CheckReport(True, verdict, facts=facts, details=details)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from fractions import Fraction
 
 from hub_core.model import Algorithm, JsonValue
@@ -12,6 +13,7 @@ from hub_core.network import Topology
 CERTIFICATE_SCHEMA = "collhub/certificate-1"
 
 _KEY = "certificate"
+_HASHED = ("npus", "nodes", "multicast", "reduce", "links")
 
 
 def find_certificate(algorithm: Algorithm) -> dict[str, JsonValue] | None:
@@ -40,13 +42,19 @@ def network_object(topology: Topology, with_links: bool = True) -> dict[str, Jso
         if switches:
             head[key] = list(switches)
     links = _link_objects(topology)
-    # The name is no part of what is hashed: it proves nothing.
-    hashed = {**head, "links": links}
     network: dict[str, JsonValue] = {"name": topology.name, **head}
-    network["sha256"] = _digest(hashed)
+    network["sha256"] = network_digest({**head, "links": links})
     if with_links:
         network["links"] = links
     return network
+
+
+def network_digest(network: Mapping[str, object]) -> str:
+    """SHA-256 of a network that states its links, as a certificate writes it.
+
+    The name is not part of the digest: it proves nothing.
+    """
+    return _digest({key: network[key] for key in _HASHED if key in network})
 
 
 def _link_objects(topology: Topology) -> list[JsonValue]:
@@ -67,7 +75,7 @@ def _exact(bandwidth_bytes_per_s: float) -> str:
     return str(Fraction(decimal))
 
 
-def _digest(document: dict[str, JsonValue]) -> str:
+def _digest(document: Mapping[str, object]) -> str:
     """SHA-256 of the one compact text of a document."""
     text = json.dumps(
         document,
