@@ -251,6 +251,7 @@ def _object(topology: Topology, timing: Timing) -> dict[str, JsonValue]:
         "collective_bytes": timing.collective_bytes,
         "time_ns": result.time_ns,
         "rank_finish_ns": list(result.rank_finish_ns),
+        "rank_exposed_ns": list(result.rank_exposed_ns),
         "unfinished_ranks": [
             rank for rank, time in enumerate(result.rank_finish_ns) if time is None
         ],

@@ -62,7 +62,9 @@ class SimulationResult:
     `step_end_ns`: int64 per row of the step table, -1 where a step never started (ended), or None
     where the simulator does not tell. `link_loads`: per link that carried traffic, busiest first.
     `diagnostics`: why ranks never finished, what was assumed. `shares_links`: False where messages
-    do not wait for one another on links, so that no lower bound holds.
+    do not wait for one another on links, so that no lower bound holds. `rank_exposed_ns`: the time
+    of each rank in which it did not compute, as the simulator counts it, None where it never
+    finishes; empty where the simulator does not tell.
     """
 
     rank_finish_ns: tuple[int | None, ...]
@@ -71,6 +73,7 @@ class SimulationResult:
     link_loads: tuple[LinkLoad, ...] = ()
     diagnostics: tuple[Diagnostic, ...] = ()
     shares_links: bool = True
+    rank_exposed_ns: tuple[int | None, ...] = ()
 
     def __repr__(self) -> str:
         time = "not all finish" if self.time_ns is None else f"{self.time_ns} ns"

@@ -28,12 +28,10 @@ class WorkloadRequest:
 class WorkloadTimes(SimulationResult):
     """Outcome of a simulation, with nodes for steps.
 
-    `rank_exposed_ns`: the time of each rank in which it did not compute, None where it never
-    finishes. `slots`: which rule said what a rank may have in flight at once. `details`: what else
+    `slots`: which rule said what a rank may have in flight at once. `details`: what else
     the simulator tells.
     """
 
-    rank_exposed_ns: tuple[int | None, ...] = ()
     slots: str = ""
     details: Mapping[str, JsonValue] = field(default_factory=dict)
 

@@ -35,6 +35,9 @@ class AnalyticalOptions(LocalWorkOptions):
         "how long a message keeps a link busy: size/bandwidth, "
         "or latency + size/bandwidth (alpha-beta)",
     )
+    rendezvous: bool = option(
+        OptionType.BOOL, False, "messages wait until their receiver says that it is ready"
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -16,12 +16,16 @@ from collhub_astra_sim.options import AnalyticalOptions
 from collhub_astra_sim.simulating.local_costs import local_durations_ns, stated_durations_ns
 from collhub_astra_sim.simulating.timing_model import TimingModel
 from hub_core import NodeTable, chakra_nodes
-from hub_core.model import Algorithm, Diagnostic, Location
+from hub_core.model import Algorithm, Buffer, Diagnostic, Location, Severity, UsageError
 from hub_core.network import Topology
 from hub_core.plugin_api import LinkLoad, SimulationRequest, SimulationResult
 
 if TYPE_CHECKING:
     from collhub_astra_sim.simulating.kernel import SimulatedWorld
+
+
+_TRACE_EXTENSION = "chakra-source"
+"""Key of `Algorithm.extensions` that the reader of Chakra traces sets."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -43,33 +47,75 @@ class NodeTimes:
 def simulate(request: SimulationRequest, options: AnalyticalOptions) -> SimulationResult:
     """Simulator `analytical`.
 
-    Raises `UsageError` for a size below a byte, `InputError` where the topology has too few NPUs or
-    no path between two ranks that talk, or where a trace fixes another size.
+    Foreign traces of messages in bytes are simulated exactly as ASTRA-sim runs them: where it
+    aborts, no rank has a time. Raises `UsageError` for a size below a byte, `InputError` where the
+    topology has too few NPUs or no path between two ranks that talk, or where a trace fixes another
+    size.
     """
     algorithm, size = request.algorithm, request.collective_bytes
     model = TimingModel.of_options(options)
     check_size(algorithm, size)
     nodes = chakra_nodes(algorithm, size)
     durations = local_durations_ns(algorithm, nodes, size, model)
-    times = simulate_nodes(
-        nodes,
-        request.topology,
-        model,
-        durations,
-        partial(_step_location, algorithm, nodes),
-        _channels(algorithm, nodes),
-        request.npus,
-        switch_groups(algorithm, request.topology) if model.is_congestion_aware else None,
-    )
-    start, end = _step_times(nodes, times, len(algorithm.steps))
-    return SimulationResult(
-        times.rank_finish_ns,
-        start,
-        end,
-        times.link_loads,
-        times.diagnostics,
+    groups = switch_groups(algorithm, request.topology) if model.is_congestion_aware else None
+    if options.rendezvous:
+        from collhub_astra_sim.simulating.rendezvous import simulate_rendezvous
+
+        if groups is not None:
+            message = "rendezvous is not modelled with multicast or reductions in switches"
+            raise UsageError(message, cure="leave out -O rendezvous")
+        timed = replace(nodes, duration_ns=durations)
+        result = simulate_rendezvous(timed, request.topology, options, request.npus)
+    else:
+        times = simulate_nodes(
+            nodes,
+            request.topology,
+            model,
+            durations,
+            partial(_step_location, algorithm, nodes),
+            _channels(algorithm, nodes),
+            request.npus,
+            groups,
+        )
+        start, end = _step_times(nodes, times, len(algorithm.steps))
+        loads, found = times.link_loads, times.diagnostics
+        result = SimulationResult(times.rank_finish_ns, start, end, loads, found)
+    if _is_foreign_trace(algorithm):
+        result = _without_aborted_times(result, request.topology, options)
+    # ASTRA-sim does not count the computations inside an algorithm.
+    return replace(
+        result,
         shares_links=model.is_congestion_aware,
+        rank_exposed_ns=result.rank_finish_ns,
     )
+
+
+def _is_foreign_trace(algorithm: Algorithm) -> bool:
+    """Whether an algorithm is of traces in bytes for simulators, which state no contents."""
+    is_unknown = algorithm.steps.src_buffer == Buffer.UNKNOWN
+    return _TRACE_EXTENSION in algorithm.extensions and bool(is_unknown.any())
+
+
+def _without_aborted_times(
+    result: SimulationResult, topology: Topology, options: AnalyticalOptions
+) -> SimulationResult:
+    """The result, or, where ASTRA-sim aborts on a folder of such traces, the reason only."""
+    from collhub_astra_sim.workloads.aborts import CODE, network_abort
+
+    aborts = [found for found in result.diagnostics if found.code == CODE]
+    # Other networks are those of the hub, which ASTRA-sim cannot be given.
+    if len(topology.dimensions) == 1 and (found := network_abort(topology, options.network)):
+        aborts.append(found)
+    if not aborts:
+        return result
+    cure = "let a computation of 1 ns or more precede it, or make it larger"
+    errors = [
+        found
+        if found.severity is Severity.ERROR
+        else replace(found, severity=Severity.ERROR, cure=cure)
+        for found in aborts
+    ]
+    return SimulationResult((None,) * len(result.rank_finish_ns), diagnostics=tuple(errors))
 
 
 def simulate_nodes(
