@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         strict_flag,
         verify_option,
     )
+    from hub_core.cli.collective_rules import apply_rules
     from hub_core.cli.command_context import CommandContext, OpenedInput, OutputTarget, WrittenFiles
     from hub_core.cli.command_group import CommandGroup
     from hub_core.cli.job_path import job_partners
@@ -60,8 +61,16 @@ if TYPE_CHECKING:
     from hub_core.network.topology import Topology
     from hub_core.pipeline.bounds import ProvenBound, beaten_bound, best_bounds
     from hub_core.pipeline.calls import start_engine
+    from hub_core.pipeline.collective_rules import (
+        DEFAULT_RULE,
+        NATIVE,
+        CollectiveRule,
+        choose_rule,
+        parse_rule,
+    )
     from hub_core.pipeline.execution import execute
     from hub_core.pipeline.inputs import read, read_workload
+    from hub_core.pipeline.job_algorithms import with_algorithms
     from hub_core.pipeline.outputs import Written, write
     from hub_core.pipeline.passes import transform
     from hub_core.pipeline.simulation import ExactTime, exact_time, simulate
@@ -75,22 +84,23 @@ if TYPE_CHECKING:
     from hub_core.version import __version__
 
 __all__ = [
-    "COLLECTIVE", "FILE", "Algorithm", "Assignments", "Buffer", "ChakraReadOptions", "Collective",
-    "CollectiveKind", "CommandContext", "CommandGroup", "Contributions", "CustomContract",
-    "Diagnostic", "ExactTime", "HubError", "InputError", "Location", "Loss", "LossPolicy",
-    "LossyError", "NodeTable", "NodeType", "OpenedInput", "OutputRequest", "OutputTarget",
-    "PluginError", "ProvenBound", "Provenance", "ReduceOp", "Registry", "SchemaViolation",
-    "Severity", "SimulationResult", "StepKind", "StepTable", "StepTableBuilder", "Topology",
-    "TraceOptions", "UsageError", "VerifyReport", "Workload", "Written", "WrittenFiles",
-    "__version__", "assign", "beaten_bound", "best_bounds", "chakra_algorithm", "chakra_bytes",
-    "chakra_nodes", "chakra_traces", "check_stdout", "complete_offers", "diagnostic_object",
-    "discover", "exact_time", "execute", "folded_ranks", "force_flag", "format_option",
-    "from_option", "input_options", "installed_version", "job_partners", "json_document",
-    "json_flag", "loss_object", "names_from", "number_option", "offer_option", "option_pairs",
-    "output_option", "output_options", "parse_json_object", "parse_sizes", "parse_topology", "read",
-    "read_topology", "read_workload", "schema_violations", "simulate", "source_argument",
-    "start_engine", "strict_flag", "synthesize", "topology_to_json", "transform", "verify",
-    "verify_option", "write",
+    "COLLECTIVE", "DEFAULT_RULE", "FILE", "NATIVE", "Algorithm", "Assignments", "Buffer",
+    "ChakraReadOptions", "Collective", "CollectiveKind", "CollectiveRule", "CommandContext",
+    "CommandGroup", "Contributions", "CustomContract", "Diagnostic", "ExactTime", "HubError",
+    "InputError", "Location", "Loss", "LossPolicy", "LossyError", "NodeTable", "NodeType",
+    "OpenedInput", "OutputRequest", "OutputTarget", "PluginError", "ProvenBound", "Provenance",
+    "ReduceOp", "Registry", "SchemaViolation", "Severity", "SimulationResult", "StepKind",
+    "StepTable", "StepTableBuilder", "Topology", "TraceOptions", "UsageError", "VerifyReport",
+    "Workload", "Written", "WrittenFiles", "__version__", "apply_rules", "assign", "beaten_bound",
+    "best_bounds", "chakra_algorithm", "chakra_bytes", "chakra_nodes", "chakra_traces",
+    "check_stdout", "choose_rule", "complete_offers", "diagnostic_object", "discover", "exact_time",
+    "execute", "folded_ranks", "force_flag", "format_option", "from_option", "input_options",
+    "installed_version", "job_partners", "json_document", "json_flag", "loss_object", "names_from",
+    "number_option", "offer_option", "option_pairs", "output_option", "output_options",
+    "parse_json_object", "parse_rule", "parse_sizes", "parse_topology", "read", "read_topology",
+    "read_workload", "schema_violations", "simulate", "source_argument", "start_engine",
+    "strict_flag", "synthesize", "topology_to_json", "transform", "verify", "verify_option",
+    "with_algorithms", "write",
 ]  # fmt: skip
 
 _HOMES = {
@@ -102,6 +112,7 @@ _HOMES = {
         "input_options json_flag number_option offer_option option_pairs output_option "
         "output_options parse_sizes source_argument strict_flag verify_option"
     ),
+    "hub_core.cli.collective_rules": "apply_rules",
     "hub_core.cli.command_context": "CommandContext OpenedInput OutputTarget WrittenFiles",
     "hub_core.cli.command_group": "CommandGroup",
     "hub_core.cli.job_path": "job_partners",
@@ -124,8 +135,12 @@ _HOMES = {
     "hub_core.network.topology": "Topology",
     "hub_core.pipeline.bounds": "ProvenBound beaten_bound best_bounds",
     "hub_core.pipeline.calls": "start_engine",
+    "hub_core.pipeline.collective_rules": (
+        "DEFAULT_RULE NATIVE CollectiveRule choose_rule parse_rule"
+    ),
     "hub_core.pipeline.execution": "execute",
     "hub_core.pipeline.inputs": "read read_workload",
+    "hub_core.pipeline.job_algorithms": "with_algorithms",
     "hub_core.pipeline.outputs": "Written write",
     "hub_core.pipeline.passes": "transform",
     "hub_core.pipeline.simulation": "ExactTime exact_time simulate",

@@ -18,6 +18,7 @@ from hub_core.cli.arguments import (
     parse_sizes,
     source_argument,
 )
+from hub_core.cli.collective_rules import apply_rules
 from hub_core.cli.output import print_fields, print_json, print_line, print_table, progress
 from hub_core.cli.parameter_types import FILE
 from hub_core.cli.report_objects import diagnostic_object
@@ -77,6 +78,14 @@ TIMING_COLUMNS = ("size", "time", "bandwidth", "bound", "ratio")
     is_flag=True,
     help="Of a workload: also the time without limits of what a rank may do at once.",
 )
+@click.option(
+    "--collective",
+    "rules",
+    metavar="RULE",
+    multiple=True,
+    help="Of a workload: KIND[@SIZE][/GROUP]=ALGORITHM, a synthesizer (ring:order=given) or a"
+    " file, as with expand (repeatable, the last one that matches holds).",
+)
 @input_options
 @click.pass_obj
 def simulate(
@@ -88,6 +97,7 @@ def simulate(
     steps_out: str | None,
     timeline_out: str | None,
     has_overlap: bool,
+    rules: tuple[str, ...],
     source_format: str | None,
     assignments: Assignments,
     as_json: bool,
@@ -108,13 +118,17 @@ def simulate(
         workload = read_workload(session, opened, given["reader"])
         # What a wrong job does, the simulation shows: it is not refused.
         warn_of_workload(session, workload, opened.name)
+        if rules:
+            network = stated or _own_topology(session, opened)
+            workload = apply_rules(session, workload, rules, network)
         options = given["simulator"]
         if has_overlap:
             refuse_overlap([option.name for option in simulator_options], options, backend)
         wanted = JobOutputs(opened.name, as_json, has_overlap, steps_out, timeline_out)
         return simulate_workload(session, workload, stated, backend, options, wanted)
-    if has_overlap:
-        raise UsageError("--overlap is for workloads", cure="leave it out for an algorithm")
+    for option, is_given in (("--overlap", has_overlap), ("--collective", bool(rules))):
+        if is_given:
+            raise UsageError(f"{option} is for workloads", cure="leave it out for an algorithm")
     topology = stated or _own_topology(session, opened)
     algorithm = session.read_input(opened, given["reader"])
     sizes = sizes or _stated_size(opened.name, algorithm)

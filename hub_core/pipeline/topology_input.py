@@ -13,10 +13,16 @@ from hub_core.pipeline.calls import bound_options, call
 from hub_core.pipeline.detection import may_be_topology_file
 from hub_core.pipeline.inputs import OpenedAlgorithm, PathText, Report, open_source
 from hub_core.pipeline.sources import STANDARD_STREAM
-from hub_core.plugin_api import TopologyBuilder, TopologyReader, log_diagnostic
+from hub_core.plugin_api import (
+    NoOptions,
+    TopologyBuilder,
+    TopologyReader,
+    WorkloadReader,
+    log_diagnostic,
+)
 from hub_core.registry.bind_options import OptionText
 from hub_core.registry.discovery import core_alone, discover
-from hub_core.registry.plugins import Registry
+from hub_core.registry.plugins import Provided, Registry
 
 
 def parse_topology(text: str, registry: Registry | None = None) -> Topology:
@@ -60,8 +66,14 @@ def read_topology(
 def own_topology(opened: OpenedAlgorithm, registry: Registry) -> Topology | None:
     """The network that an input states beside its algorithm.
 
-    A topology reader of the same format reads it from the same source; None where there is none.
+    The reader of a job, or a topology reader of the same format, reads it from the same source;
+    None where there is none.
     """
+    offer = opened.reader.offer
+    if isinstance(offer, WorkloadReader) and offer.network:
+        network = TopologyReader(offer.format, offer.network)
+        stated = Provided(opened.reader.plugin, network)
+        return call(stated, Topology, opened.source, NoOptions())
     name = opened.format_name
     if name not in {provided.name for provided in registry.all(TopologyReader)}:
         return None

@@ -14,7 +14,10 @@ class WorkloadReader(FormatReader):
 
     `claims(source: Source) -> bool`: whether what a reader of algorithms would take is a workload;
     never raises; default: no. `lines(workload: Workload) -> Sequence[str]`: shown by `inspect`.
+    `network(source: Source, options: NoOptions) -> Topology`: the network that the source states
+    beside the job; default: none.
     """
 
     claims: Reference = ""
     lines: Reference = ""
+    network: Reference = ""

@@ -76,6 +76,7 @@ JOB_READER = WorkloadReader(
     "collhub_astra_sim.folders.job:read",
     JobFolderOptions,
     claims="collhub_astra_sim.folders.job:claims",
+    network="collhub_astra_sim.folders.read:read_network",
 )
 
 JOB_SIMULATOR = WorkloadSimulator(

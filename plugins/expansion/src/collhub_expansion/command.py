@@ -31,7 +31,7 @@ from hub_core.plugin_api import Synthesizer, WorkloadRequest, WorkloadSimulator
 
 if TYPE_CHECKING:
     from collhub_expansion.expand import Expanded
-    from collhub_expansion.rules import Rule
+    from hub_core import CollectiveRule
     from hub_core.model import JsonValue, Workload
 
 
@@ -118,7 +118,7 @@ def _expanded(
     context: CommandContext,
     workload: Workload,
     topology: Topology,
-    rules: list[Rule],
+    rules: list[CollectiveRule],
     choices: _Choices,
     options: Mapping[str, str],
 ) -> Expanded:
@@ -156,8 +156,8 @@ def _check_queues(options: Mapping[str, str]) -> None:
     raise UsageError(message, cure=cure, code="queues")
 
 
-def _rules(context: CommandContext, texts: tuple[str, ...]) -> list[Rule]:
-    from collhub_expansion.rules import parse_rule
+def _rules(context: CommandContext, texts: tuple[str, ...]) -> list[CollectiveRule]:
+    from hub_core import parse_rule
 
     known = [provided.name for provided in context.registry().all(Synthesizer)]
     return [parse_rule(text, known) for text in texts]

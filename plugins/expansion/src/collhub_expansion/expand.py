@@ -18,10 +18,17 @@ from collhub_expansion.making import Made, Maker, Wanted
 from collhub_expansion.native import NativeSystem, native_pieces
 from collhub_expansion.own import own_algorithms
 from collhub_expansion.plan import Pieces
-from collhub_expansion.rules import DEFAULT, NATIVE, Rule, choose
 from collhub_expansion.slots import in_order_of_start, occupants_in_order, taken_ns
 from collhub_expansion.streams import Waits, in_turn, waits_of
-from hub_core import InputError, Provenance, installed_version
+from hub_core import (
+    DEFAULT_RULE,
+    NATIVE,
+    CollectiveRule,
+    InputError,
+    Provenance,
+    choose_rule,
+    installed_version,
+)
 from hub_core.model import JobCollective, Loss, NodeColumns, NodeKind, Workload
 from hub_core.plugin_api import WorkloadTimes
 
@@ -35,7 +42,7 @@ class RuleUse:
     `collectives`, `bytes`: as the workload states them. `nodes`: of all ranks, after expansion.
     """
 
-    rule: Rule
+    rule: CollectiveRule
     collectives: int
     bytes: int
     nodes: int
@@ -78,7 +85,7 @@ class _Chosen:
 
 def expand_workload(
     workload: Workload,
-    rules: Sequence[Rule],
+    rules: Sequence[CollectiveRule],
     maker: Maker,
     system: NativeSystem,
     *,
@@ -133,7 +140,7 @@ def _without_host_calls(nodes: NodeColumns) -> NodeColumns:
 def _chosen(
     workload: Workload,
     calls: Calls,
-    rules: Sequence[Rule],
+    rules: Sequence[CollectiveRule],
     maker: Maker,
     system: NativeSystem,
     splits: int | None,
@@ -149,8 +156,8 @@ def _chosen(
         if kind is None:
             _refuse(workload, calls, number)
         name = workload.groups[group].name if group >= 0 else ""
-        which = choose(rules, kind, size, name)
-        rule = rules[which] if which >= 0 else DEFAULT
+        which = choose_rule(rules, kind, size, name)
+        rule = rules[which] if which >= 0 else DEFAULT_RULE
         whole = Wanted(kind, size, members, root, 0)
         if which < 0 and own[number] >= 0:
             algorithm = workload.algorithms[own[number]]
@@ -185,7 +192,7 @@ def _refuse(workload: Workload, calls: Calls, number: int) -> NoReturn:
 
 
 def _parts(
-    rule: Rule, system: NativeSystem, splits: int | None, whole: Wanted, num_ranks: int
+    rule: CollectiveRule, system: NativeSystem, splits: int | None, whole: Wanted, num_ranks: int
 ) -> tuple[list[int], int]:
     """(bytes of every piece, how many of them run at once)."""
     is_native = rule.algorithm == NATIVE and whole.kind not in system.custom
@@ -198,7 +205,7 @@ def _parts(
 
 
 def _uses(
-    rules: Sequence[Rule],
+    rules: Sequence[CollectiveRule],
     calls: Calls,
     chosen: _Chosen,
     made: Sequence[Made],
@@ -211,7 +218,7 @@ def _uses(
     piece_rule = rule_of[np.array(chosen.instance, np.int64)]
     template = np.array(chosen.template, np.int64)
     found = []
-    for number, rule in [*enumerate(rules), (-1, DEFAULT)]:
+    for number, rule in [*enumerate(rules), (-1, DEFAULT_RULE)]:
         mine = rule_of == number
         if number < 0 and not mine.any():
             continue

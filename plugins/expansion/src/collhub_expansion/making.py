@@ -20,12 +20,11 @@ from collhub_expansion.native import (
     native_phases,
     tree_root,
 )
-from collhub_expansion.rules import NATIVE, Rule
 from collhub_expansion.spread import spread
 from collhub_expansion.streams import Phase
-from hub_core import HubError, InputError, Registry, synthesize
+from hub_core import NATIVE, CollectiveRule, HubError, InputError, Registry, synthesize
 from hub_core.model import Algorithm, Collective, CollectiveKind, NodeKind, format_bytes
-from hub_core.network import Topology
+from hub_core.network import GroupNetwork, Topology, group_network
 from hub_core.plugin_api import Synthesizer
 
 # A step a unit, and a unit a rank: more would take longer than all else.
@@ -65,15 +64,6 @@ class Made:
     steps: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """The network on which a group gets its algorithm, the NPU of each position, and a key."""
-
-    topology: Topology
-    npus: tuple[int, ...]
-    identity: Hashable
-
-
 class Maker:
     """Makes algorithms by rules; `templates` and `made` grow by one for each that is new."""
 
@@ -97,14 +87,14 @@ class Maker:
         self.templates: list[Template] = []
         self.made: list[Made] = []
         self._numbers: dict[Hashable, int] = {}
-        self._places: dict[tuple[int, ...], _Place] = {}
+        self._places: dict[tuple[int, ...], GroupNetwork] = {}
         self._files: dict[str, Algorithm] = {}
         self._turns: Counter[tuple[CollectiveKind, int]] = Counter()
         # By template of a phase: its identity apart from bytes, its algorithm and its NPUs.
         self._judged: dict[int, tuple[Hashable, tuple[Algorithm, tuple[int, ...]]]] = {}
         self._series: set[Hashable] = set()
 
-    def template(self, rule: Rule, wanted: Wanted) -> int:
+    def template(self, rule: CollectiveRule, wanted: Wanted) -> int:
         """The number of the template of a collective. Raises `HubError`, naming the rule."""
         return self._placed(
             f"--collective {rule.text}", wanted, lambda: self._template(rule, wanted)
@@ -124,7 +114,7 @@ class Maker:
             return make()
 
     def streams(
-        self, rule: Rule, whole: Wanted, sizes: Sequence[int], mask: int
+        self, rule: CollectiveRule, whole: Wanted, sizes: Sequence[int], mask: int
     ) -> list[list[Phase]]:
         """The phases of native streams of these bytes; none where the rule wants no such.
 
@@ -206,7 +196,7 @@ class Maker:
         seconds = sent.sum() / dimension.bandwidth_bytes_per_s + len(sent) * dimension.latency_s
         return waited_ns + int(seconds * 1e9)
 
-    def _template(self, rule: Rule, wanted: Wanted) -> int:
+    def _template(self, rule: CollectiveRule, wanted: Wanted) -> int:
         maker, options = rule.algorithm, rule.options
         if maker == NATIVE:
             # A folder may state an algorithm for a kind itself.
@@ -272,22 +262,22 @@ class Maker:
             lambda: (_made(name, wanted, algorithm), template_of(algorithm, ranks, size)),
         )
 
-    def _place(self, members: tuple[int, ...]) -> _Place:
+    def _place(self, members: tuple[int, ...]) -> GroupNetwork:
         """Where a group stands; equal networks are one, whichever ranks they join."""
         if members not in self._places:
-            self._places[members] = _place(self._topology, members)
+            self._places[members] = group_network(self._topology, members)
         # Subsets of a large network are slow to make.
         return self._places[members]
 
     def _synthesized(
-        self, maker: str, options: Mapping[str, str], wanted: Wanted, place: _Place
+        self, maker: str, options: Mapping[str, str], wanted: Wanted, place: GroupNetwork
     ) -> tuple[Made, Template]:
         algorithm = self._admitted(maker, options, wanted, place)
         nodes = template_of(algorithm, place.npus, wanted.full_bytes)
         return _made(maker, wanted, algorithm), nodes
 
     def _admitted(
-        self, maker: str, options: Mapping[str, str], wanted: Wanted, place: _Place
+        self, maker: str, options: Mapping[str, str], wanted: Wanted, place: GroupNetwork
     ) -> Algorithm:
         """What a synthesizer makes, judged."""
         algorithm = self._called(maker, options, wanted, place)
@@ -298,7 +288,7 @@ class Maker:
         return algorithm
 
     def _called(
-        self, name: str, options: Mapping[str, str], wanted: Wanted, place: _Place
+        self, name: str, options: Mapping[str, str], wanted: Wanted, place: GroupNetwork
     ) -> Algorithm:
         """What a synthesizer makes."""
         ranks = len(wanted.members)
@@ -343,22 +333,6 @@ def _nothing(wanted: Wanted) -> Made:
 
 def _made(name: str, wanted: Wanted, algorithm: Algorithm) -> Made:
     return Made(name, wanted.kind, len(wanted.members), wanted.size, len(algorithm.steps))
-
-
-def _place(topology: Topology, members: tuple[int, ...]) -> _Place:
-    """The network of the group alone; the whole one where it falls apart without the others."""
-    if members == tuple(range(topology.num_npus)):
-        return _Place(topology, members, ())
-    alone = topology.subset(members)
-    ranks = np.arange(1, len(members))
-    first = np.zeros_like(ranks)
-    try:
-        alone.routes(np.concatenate([first, ranks]), np.concatenate([ranks, first]))
-    except InputError:
-        return _Place(topology, members, members)
-    columns = (alone.source, alone.destination, alone.bandwidth_bytes_per_s, alone.latency_s)
-    identity = tuple(column.tobytes() for column in (*columns, alone.plane))
-    return _Place(alone, tuple(range(len(members))), identity)
 
 
 def _check_fit(algorithm: Algorithm, wanted: Wanted, size: int) -> None:

@@ -50,6 +50,14 @@ class Choices:
     pairs: Int64Array
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class NamedAlgorithms:
+    """Algorithms that nodes name themselves: `number`: index of `names` by row, -1 for none."""
+
+    names: tuple[str, ...]
+    number: Int64Array
+
+
 class _Chooser:
     """Collects plans, custom algorithms and pairs while the kinds of collectives are gone through.
 
@@ -115,15 +123,17 @@ def choices(
     dimensions: Sequence[int],
     algorithms: Mapping[str, NodeTable],
     per_node: Mapping[int, str],
+    named: NamedAlgorithms | None = None,
 ) -> Choices:
     """Choose for the collectives of the rows `is_running`; `kind`: native types by node.
 
-    `per_node`: identities of nodes to prefixes. Raises `InputError` where there is no choice.
+    `per_node`: identities of nodes to prefixes, `named`: prefixes by row, which go first. Raises
+    `InputError` where there is no choice.
     """
     nodes, rows = workload.nodes, is_running
     chooser = _Chooser(workload, system, dimensions, algorithms)
     choice = np.full(len(nodes), NO_CHOICE, np.int64)
-    prefix = _prefixes(workload, system, kind, rows, per_node)
+    prefix = _prefixes(workload, system, kind, rows, per_node, named)
     # These decide: type, group, dimensions, prefix.
     columns = (kind[rows], nodes.group[rows], nodes.dimensions[rows], prefix.number)
     example, of_row = _settings(columns)
@@ -158,23 +168,17 @@ def _settings(columns: Sequence[npt.NDArray[np.integer[Any]]]) -> tuple[Int64Arr
     return example, of_row
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Prefixes:
-    """Numbers of `names` by row, -1: native."""
-
-    names: tuple[str, ...]
-    number: Int64Array
-
-
 def _prefixes(
     workload: Workload,
     system: System,
     kind: Int64Array,
     rows: Int64Array,
     per_node: Mapping[int, str],
-) -> _Prefixes:
+    named: NamedAlgorithms | None,
+) -> NamedAlgorithms:
     """The custom algorithm of every row: that of the node, before that of the type."""
-    names = tuple(sorted({*system.custom.values(), *per_node.values()}))
+    others = () if named is None else named.names
+    names = tuple(sorted({*system.custom.values(), *per_node.values(), *others}))
     number_of = {name: number for number, name in enumerate(names)}
     by_type = np.full(TYPES, -1, np.int64)
     for collective, name in system.custom.items():
@@ -182,7 +186,10 @@ def _prefixes(
     number = by_type[kind[rows]]
     for identity, name in per_node.items():
         number[workload.nodes.identity[rows] == np.uint64(identity)] = number_of[name]
-    return _Prefixes(names, number)
+    if named is not None:
+        chosen = np.array([*(number_of[name] for name in named.names), -1])[named.number[rows]]
+        number = np.where(chosen >= 0, chosen, number)
+    return NamedAlgorithms(names, number)
 
 
 def dimension_sizes(dimensions: Sequence[int], num_ranks: int) -> tuple[int, ...]:

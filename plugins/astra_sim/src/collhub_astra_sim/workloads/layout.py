@@ -18,7 +18,12 @@ from collhub_astra_sim.simulating.kernel import (
     Records,
 )
 from collhub_astra_sim.simulating.simulated_network import routed_links
-from collhub_astra_sim.workloads.choices import Choices, choices, dimension_sizes
+from collhub_astra_sim.workloads.choices import (
+    Choices,
+    NamedAlgorithms,
+    choices,
+    dimension_sizes,
+)
 from collhub_astra_sim.workloads.custom_tables import custom_tables
 from collhub_astra_sim.workloads.machine_state import (
     BATCH,
@@ -63,6 +68,7 @@ class Layout:
         memory: RemoteMemory,
         algorithms: Mapping[str, NodeTable],
         per_node: Mapping[int, str],
+        named: NamedAlgorithms | None = None,
     ) -> None:
         _check_size(workload, topology)
         self.workload, self.topology, self.system = workload, topology, system
@@ -74,7 +80,7 @@ class Layout:
         running = np.flatnonzero(self.work.action == COLLECTIVE_NODE)
         kind = self.work.type.astype(np.int64)
         self.choices = choices(
-            workload, system, kind, running, self.dimensions, algorithms, per_node
+            workload, system, kind, running, self.dimensions, algorithms, per_node, named
         )
 
     def machine(

@@ -18,6 +18,7 @@ from hub_core.network import Topology
 from hub_core.plugin_api import LinkLoad
 
 if TYPE_CHECKING:
+    from collhub_astra_sim.workloads.choices import NamedAlgorithms
     from collhub_astra_sim.workloads.layout import Layout
     from collhub_astra_sim.workloads.machine_state import Machine
 
@@ -52,6 +53,7 @@ def simulate_workload(
     *,
     algorithms: Mapping[str, NodeTable] | None = None,
     per_node: Mapping[int, str] | None = None,
+    named: NamedAlgorithms | None = None,
     queues: int = 1,
     rendezvous: bool = False,
     memory: RemoteMemory | None = None,
@@ -62,11 +64,12 @@ def simulate_workload(
     """Simulate a job on the workload layer of ASTRA-sim (public release of March 2026).
 
     `algorithms`: traces of custom algorithms by the prefixes that `system` and `per_node` name;
-    their ranks are positions in the group. `per_node`: identities of nodes to prefixes. `queues`:
-    its option `num-queues-per-dim`. `stops_at_abort`: an input on which ASTRA-sim aborts has no
-    times, else a finding says so and the times are those without the assertion. `slots`:
-    `astra-sim`, at most one node of each kind in flight per rank, or `unlimited`: any number, and
-    every collective has queues of its own. Networks of several dimensions are simulated with
+    their ranks are positions in the group. `per_node`: identities of nodes to prefixes, `named`:
+    prefixes by row of the nodes, which go first. `queues`: its option `num-queues-per-dim`.
+    `stops_at_abort`: an input on which ASTRA-sim aborts has no times, else a finding says so and
+    the times are those without the assertion. `slots`: `astra-sim`, at most one node of each kind
+    in flight per rank, or `unlimited`: any number, and every collective has queues of its own.
+    Networks of several dimensions are simulated with
     congestion, too, which ASTRA-sim cannot. Raises `InputError` and `UsageError` for inputs that
     are not modelled, and for those that ASTRA-sim refuses when it reads them.
     """
@@ -82,6 +85,7 @@ def simulate_workload(
         memory or RemoteMemory(MemoryKind.NONE),
         algorithms or {},
         per_node or {},
+        named,
     )
     machine = layout.machine(
         queues=queues,

@@ -6,11 +6,13 @@ import json
 from collections.abc import Mapping
 from dataclasses import replace
 
+import numpy as np
 from collhub_job_traces import bridge_markers
 
 from collhub_astra_sim.networks import network_yaml
 from collhub_astra_sim.options import CONGESTION_AWARE, CONGESTION_UNAWARE, JobOptions
 from collhub_astra_sim.workloads.aborts import network_abort
+from collhub_astra_sim.workloads.choices import NamedAlgorithms
 from collhub_astra_sim.workloads.hazards import ABORTS, EXTENSION, empty_work, hazards
 from collhub_astra_sim.workloads.simulate import (
     ASTRA_SIM_SLOTS,
@@ -20,9 +22,17 @@ from collhub_astra_sim.workloads.simulate import (
 )
 from collhub_astra_sim.workloads.simulate import WorkloadTimes as SimulatedTimes
 from collhub_astra_sim.workloads.stated_system import refuse_given, stated_system
-from collhub_astra_sim.workloads.system import RemoteMemory, System
+from collhub_astra_sim.workloads.system import NATIVE_TYPES, RemoteMemory, System
 from hub_core import NodeTable, UsageError
-from hub_core.model import Diagnostic, JsonValue, Severity, Workload
+from hub_core.model import (
+    Diagnostic,
+    InputError,
+    JobCollective,
+    JsonValue,
+    NodeKind,
+    Severity,
+    Workload,
+)
 from hub_core.network import Topology
 from hub_core.plugin_api import NoOptions, Source, WorkloadRequest, WorkloadTimes
 
@@ -88,12 +98,15 @@ def _simulated(
     options: JobOptions,
     backend: str,
 ) -> SimulatedTimes:
+    algorithms = _algorithms(workload, folder, system)
+    named = _named_algorithms(workload, algorithms)
     return simulate_workload(
         workload,
         topology,
         system,
-        algorithms=_algorithms(workload, folder, system),
+        algorithms=algorithms,
         per_node=_per_node(folder),
+        named=named,
         queues=options.queues,
         rendezvous=options.rendezvous,
         memory=memory,
@@ -148,13 +161,49 @@ def _algorithms(
 
     tables = {
         str(prefix): chakra_nodes(algorithm, algorithm.collective_bytes or 0)
-        for prefix, algorithm in zip(prefixes, workload.algorithms, strict=True)
+        # Further ones are named by nodes.
+        for prefix, algorithm in zip(prefixes, workload.algorithms, strict=False)
     }
     # A configuration names traces by a path from where the simulator runs.
     for kind, stated in system.custom.items():
         used = by_kind.get(str(kind.kind))
         tables[stated] = tables[str(used)]
     return tables
+
+
+def _named_algorithms(
+    workload: Workload, algorithms: dict[str, NodeTable]
+) -> NamedAlgorithms | None:
+    """The algorithms that nodes name; their traces, for the bytes of each, go into `algorithms`.
+
+    Raises `InputError` for nodes whose kind has no custom algorithms in ASTRA-sim.
+    """
+    nodes = workload.nodes
+    rows = np.flatnonzero(nodes.is_kind(NodeKind.COLLECTIVE) & (nodes.algorithm >= 0))
+    if not len(rows):
+        return None
+    is_other = ~np.isin(nodes.collective[rows], NATIVE_TYPES)
+    if is_other.any():
+        row = int(rows[np.argmax(is_other)])
+        message = "ASTRA-sim runs no algorithm for this kind of collective"
+        cure = "run collhub expand, which makes messages of it"
+        raise InputError(message, location=nodes.location(row), cure=cure, code="no-algorithm")
+    # Imported here, since most jobs name none.
+    from hub_core import chakra_nodes
+
+    members = [len(workload.members(group)) for group in range(-1, len(workload.groups))]
+    # Jobs count the input of a rank of an all-gather, algorithms the whole.
+    is_gather = nodes.collective[rows] == JobCollective.ALL_GATHER
+    parts = np.where(is_gather, np.array(members)[nodes.group[rows] + 1], 1)
+    keys = np.stack([nodes.algorithm[rows].astype(np.int64), nodes.bytes[rows].clip(0) * parts])
+    used, which = np.unique(keys, axis=1, return_inverse=True)
+    names = tuple(f"algorithm {index} for {size} bytes" for index, size in used.T.tolist())
+    for name, (index, size) in zip(names, used.T.tolist(), strict=True):
+        algorithm = workload.algorithms[index]
+        algorithms[name] = chakra_nodes(algorithm, size)
+    number = np.full(len(nodes), -1, np.int64)
+    number[rows] = which.reshape(-1)
+    return NamedAlgorithms(names, number)
 
 
 def _per_node(folder: Mapping[str, JsonValue]) -> dict[int, str]:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from collhub_expansion.rules import choose, parse_rule
 
-from hub_core import UsageError
+from hub_core import UsageError, choose_rule, parse_rule
 from hub_core.model import CollectiveKind
 
 KNOWN = ("ring", "direct")
@@ -24,7 +23,7 @@ _SIZES = {
 
 
 def chosen(kind: CollectiveKind, size: int, group: str, *texts: str) -> int:
-    return choose([parse_rule(text, KNOWN) for text in texts], kind, size, group)
+    return choose_rule([parse_rule(text, KNOWN) for text in texts], kind, size, group)
 
 
 @pytest.mark.parametrize("condition", _SIZES)

@@ -7,8 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 
-from hub_core import UsageError
-from hub_core.model import STANDARD_KINDS, CollectiveKind, parse_size, standard_kind
+from hub_core.model import STANDARD_KINDS, CollectiveKind, UsageError, parse_size, standard_kind
 
 EVERY_KIND = "*"
 NATIVE = "native"
@@ -28,7 +27,7 @@ _RANGES: Mapping[str, Callable[[int], tuple[int, int]]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class CollectiveRule:
     """Collectives by kind, bytes and group, and the algorithm that they get.
 
     `kind`: None for every one. `least`, `behind`: bytes of a collective as its workload states
@@ -51,21 +50,23 @@ class Rule:
         return is_kind and is_group and self.least <= size < self.behind
 
 
-DEFAULT = Rule(f"{EVERY_KIND}={NATIVE}", None, 0, _NO_LIMIT, None, NATIVE)
+DEFAULT_RULE = CollectiveRule(f"{EVERY_KIND}={NATIVE}", None, 0, _NO_LIMIT, None, NATIVE)
 """The rule of collectives that no other rule matches."""
 
 
-def parse_rule(text: str, synthesizers: Sequence[str]) -> Rule:
+def parse_rule(text: str, synthesizers: Sequence[str]) -> CollectiveRule:
     """The rule that a text states. Raises `UsageError` for texts that mean nothing."""
     found = _RULE.fullmatch(text)
     if found is None:
         raise UsageError(f"{text[:80]!r} is no rule KIND[@SIZE][/GROUP]=ALGORITHM", cure=_EXAMPLE)
     least, behind = _range(found["size"], text)
     name, options = _named(found["algorithm"], synthesizers)
-    return Rule(text, _kind(found["kind"]), least, behind, found["group"], name, options)
+    return CollectiveRule(text, _kind(found["kind"]), least, behind, found["group"], name, options)
 
 
-def choose(rules: Sequence[Rule], kind: CollectiveKind, size: int, group: str) -> int:
+def choose_rule(
+    rules: Sequence[CollectiveRule], kind: CollectiveKind, size: int, group: str
+) -> int:
     """The number of the last rule that matches, -1 for none."""
     for number in range(len(rules) - 1, -1, -1):
         if rules[number].matches(kind, size, group):
