@@ -123,6 +123,13 @@ def test_ranks_come_before_devices_and_devices_are_hexadecimal() -> None:
     assert links_by_channel(read_text(graph(by_device))[0]) == {0: links_of([2, 0, 1])}
 
 
+def test_devices_of_several_systems_come_back() -> None:
+    # The top byte is the number of the system.
+    text = graph(gpus("0", "0x100000000000001", "0x7f00000000000001"))
+    again = written(read_text(text)[0])
+    assert re.findall('dev="(.*?)"', again) == ["0", "100000000000001", "7f00000000000001"]
+
+
 def test_what_is_not_read_is_noted() -> None:
     ring = graph(f'<net dev="0"/>{gpus("0", "1")}<net dev="1"/>')
     tree = ring.replace('id="0" pattern="4"', 'id="1" pattern="3"')
@@ -204,6 +211,7 @@ def test_what_is_no_ring_graph_is_refused_with_its_line(text: str, reason: str) 
         {"nets": [[0]]},
         {"ranks": [1, 2]},
         {"attributes": {"typeintra": 'NVL" pattern="9', "speedintra": ["1"]}},
+        {"attributes": {"typeintra": "nvl", "speedinter": "fast", "id": "1"}},
     ],
 )
 def test_an_extension_that_does_not_fit_the_rings_is_left_out(extension: object) -> None:

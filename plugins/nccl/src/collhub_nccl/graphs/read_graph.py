@@ -17,6 +17,7 @@ from collhub_nccl.graphs.ring_graph import (
     MAX_GPUS,
     RING_PATTERN,
     RingGraph,
+    is_attribute,
 )
 from collhub_nccl.options import RingReadOptions
 from collhub_nccl.topologies.elements import Element, parse
@@ -34,10 +35,8 @@ from hub_core.plugin_api import Source
 _DISTRIBUTION = "collhub-nccl"
 _GRAPHS = {"1": "tree", "2": "collnet chain", "3": "NVLS", "4": "collnet direct"}
 # NCCL reads device numbers with base 16, with or without 0x; the top byte is the system's number.
-_DEVICE = re.compile(r"(0[xX])?[0-9a-fA-F]{1,16}")
+_DEVICE = re.compile(r"(0[xX])?0{0,16}[0-7]?[0-9a-fA-F]{1,15}")
 _RANK = re.compile(r"[0-9]{1,9}")
-_NUMBER = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
-_WORD = re.compile(r"[A-Z0-9]{1,8}")
 # Rows of the step table: four for every message of an all-reduce and its two halves.
 _MAX_STEPS = 1 << 22
 
@@ -186,9 +185,8 @@ def _attributes(graph: Element) -> dict[str, str]:
     texts = {}
     for name, default in DEFAULT_ATTRIBUTES.items():
         text = graph.text(name, default if name == "latencyinter" else "")
-        pattern = _WORD if name.startswith("type") else _NUMBER
-        if not pattern.fullmatch(text):
-            expected = "a kind of path, such as NVL" if pattern is _WORD else "a number"
+        if not is_attribute(name, text):
+            expected = "a kind of path, such as NVL" if name.startswith("type") else "a number"
             _refuse(graph, f"{name}={text!r:.40} is not {expected}; NCCL requires it")
         texts[name] = text
     return texts

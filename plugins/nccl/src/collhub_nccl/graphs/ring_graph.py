@@ -33,8 +33,8 @@ DEFAULT_ATTRIBUTES: Mapping[str, str] = {
     "typeinter": "PIX",
     "samechannels": "0",
 }
-# Attribute values that NCCL's parser, which knows no entities, reads as they are written.
-_PLAIN_VALUE = re.compile(r"[\w.+-]{1,64}", re.ASCII)
+_NUMBER = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
+_PATH_TYPE = re.compile(r"[A-Z0-9]{1,8}")
 
 Ring = tuple[int, ...]
 """GPUs in the order in which data passes them; the last one sends to the first."""
@@ -132,10 +132,16 @@ def restored_graph(rings: Mapping[Ring, int], extension: JsonValue) -> RingGraph
         ranks if _are_distinct(ranks, gpus) else (),
         tuple((pair[0], pair[1]) for pair in nets) if are_pairs else (),
         {
-            name: text if _PLAIN_VALUE.fullmatch(text := str(texts.get(name, ""))) else default
+            name: text if is_attribute(name, text := str(texts.get(name, ""))) else default
             for name, default in DEFAULT_ATTRIBUTES.items()
         },
     )
+
+
+def is_attribute(name: str, text: str) -> bool:
+    """Whether a text is a value of an attribute: a kind of path for the types, else a number."""
+    pattern = _PATH_TYPE if name.startswith("type") else _NUMBER
+    return pattern.fullmatch(text) is not None
 
 
 def derived_channels(rings: Mapping[Ring, int]) -> tuple[Ring, ...]:
@@ -158,7 +164,7 @@ def _lists(value: JsonValue) -> list[Ring]:
     if not isinstance(value, list) or len(value) > MAX_CHANNELS:
         return []
     rows = [row for row in value if isinstance(row, list) and 0 < len(row) <= MAX_GPUS]
-    numbers = [tuple(n for n in row if type(n) is int and 0 <= n < 1 << 32) for row in rows]
+    numbers = [tuple(n for n in row if type(n) is int and 0 <= n < 1 << 63) for row in rows]
     is_complete = len(rows) == len(value) and [*map(len, rows)] == [*map(len, numbers)]
     return numbers if is_complete else []
 
