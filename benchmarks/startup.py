@@ -3,7 +3,9 @@
     python benchmarks/startup.py [--runs 15] [--cold-runs 1]
 
 A line of the first table is a command: the medians of its CPU seconds and of its seconds on the
-clock, and both by those of numpy's import, all measured in turn in this run.
+clock, and both divided by those of numpy's import, all measured in turn in this run. The job has 8
+nodes, in a folder for ASTRA-sim; its bar also holds where PYTHONDONTWRITEBYTECODE keeps Python from
+storing bytecode, so that every module is compiled in every run.
 
 A line of the second table is a command after installation: cold, where neither bytecode nor
 compiled kernels are on disk; warm, where its own first run has left them there; and after
@@ -24,12 +26,14 @@ from pathlib import Path
 import numpy as np
 from processes import PROGRAM, ProcessCost, median_cost, median_costs, process_cost
 
-from hub_core import __version__
+from hub_core import __version__, write
+from hub_core.testing import training_step
 
 EXAMPLE = Path(__file__).resolve().parents[1] / "examples" / "ring_all_reduce_8.xml"
 NUMPY = "python -c 'import numpy'"
 VERSION = "collhub --version"
 VERIFY = "collhub verify"
+SIMULATE_JOB = "collhub simulate JOB"
 COMMANDS = {
     "python -c pass": (sys.executable, "-c", "pass"),
     NUMPY: (sys.executable, "-c", "import numpy"),
@@ -58,7 +62,11 @@ class StartupBar:
     unit: str
 
 
-BARS = {VERSION: StartupBar(0.08, "s"), VERIFY: StartupBar(2.0, "x")}
+BARS = {
+    VERSION: StartupBar(0.08, "s"),
+    VERIFY: StartupBar(2.0, "x"),
+    SIMULATE_JOB: StartupBar(0.5, "s"),
+}
 
 
 def main() -> None:
@@ -71,7 +79,11 @@ def main() -> None:
     versions = f"Python {platform.python_version()}, numpy {np.__version__}"
     print(f"collhub {__version__}, {versions}, load {os.getloadavg()[0]:.1f}, median of {runs}")
     print(f"{'command':<26}{'CPU s':>8}{'wall s':>8}{'CPU/numpy':>11}{'wall/numpy':>12}  bar")
-    costs = median_costs(COMMANDS, runs)
+    with tempfile.TemporaryDirectory() as folder:
+        job = f"{folder}/job"
+        write(training_step(num_ranks=2), job, format="astra-sim")
+        commands = {**COMMANDS, SIMULATE_JOB: (*PROGRAM, "simulate", job)}
+        costs = median_costs(commands, runs)
     for name, cost in costs.items():
         print(_line(name, cost, costs[NUMPY]))
     if arguments.cold_runs:
