@@ -17,7 +17,7 @@ from collhub_pytorch.analysis import (
     meeting_times,
     overlap_percent,
 )
-from collhub_pytorch.calls import element_bytes, kind_of
+from collhub_pytorch.calls import call_of_kernel, element_bytes, kind_of
 from collhub_pytorch.kineto.read import read
 from collhub_pytorch.options import ProfileOptions, RankOptions
 from collhub_pytorch.replay import measured, replayed
@@ -153,6 +153,22 @@ def test_without_any_word_the_name_of_the_kernel_tells_the_kind() -> None:
     row = int(np.flatnonzero(workload.nodes.is_kind(NodeKind.COLLECTIVE))[0])
     assert workload.nodes.collective[row] == JobCollective.ALL_REDUCE
     assert workload.nodes.bytes[row] == -1
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("ncclKernel_AllReduce_RING_LL_Sum_float(ncclColl)", JobCollective.ALL_REDUCE),
+        ("ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL(x)", JobCollective.REDUCE_SCATTER),
+        ("ncclAllGatherRingLLKernel_copy_i8(ncclColl)", JobCollective.ALL_GATHER),
+    ],
+)
+def test_kernels_of_all_versions_of_nccl_name_their_collective(
+    name: str, kind: JobCollective
+) -> None:
+    call = call_of_kernel(name)
+    assert call is not None
+    assert call.collective == kind
 
 
 def test_cut_lists_of_ranks_are_told_by_start_and_stride() -> None:

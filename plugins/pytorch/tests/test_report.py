@@ -241,6 +241,37 @@ def test_only_ranks_with_files_wait_and_are_waited_for() -> None:
     assert [one.caused_waiting_ns for one in found.ranks] == [0, 40_000, 0, 0]
 
 
+def test_waiting_for_a_copy_is_not_measured() -> None:
+    options = ProfileOptions(ranks_missing="assume-same", clocks="stated")
+    # Ranks 0 and 2 have files; each is in a group with a copy of the other one, and in that of all.
+    all_ranks = call_args("allreduce", 10, 10, 4)
+    parts = []
+    for rank, start in ((0, 100), (2, 140)):
+        pair = call_args("allreduce", 1000, 1000, 2) | {
+            "Process Group Name": "1", "Process Group Ranks": str([rank, rank + 1]),
+        }  # fmt: skip
+        events = [*nccl(start, 200 - start, pair), *nccl(300 + start, 200 - start, all_ranks)]
+        parts.append(part(f"job.{rank}.json", rank, profile_of(rank, events, 4)))
+    found = findings_of(read(Source("job", tuple(parts), lambda note: None), options))
+    assert {call.bytes: call.waiting_ns for call in found.calls} == {40: 40_000, 4000: None}
+    assert [one.waiting_ns for one in found.ranks] == [40_000, None, 0, None]
+
+
+def test_streams_and_correlations_may_have_64_bits() -> None:
+    large = (1 << 64) - 1
+    events = [
+        {**event, "args": {**event["args"], "correlation": large - event["args"]["correlation"],
+                           **({"stream": large} if "stream" in event["args"] else {})}}
+        for event in kernel("gemm", 100, 10)
+    ]  # fmt: skip
+    workload = read_ranks([*events, *kernel("relu", 200, 10)])
+    (one,) = rank_times(workload, measured_timeline(workload))
+    assert one.computation_ns == 20_000
+    # The launch 5 us before the kernel is known.
+    assert workload.nodes.duration_ns.min() >= 0
+    assert "launch" in {workload.names[name] for name in workload.nodes.name.tolist() if name >= 0}
+
+
 def host_call(library: str, start: float) -> Event:
     return {
         "ph": "X", "cat": "user_annotation", "name": f"{library}:all_reduce", "pid": 9, "tid": 9,

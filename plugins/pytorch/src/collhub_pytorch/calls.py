@@ -40,7 +40,9 @@ ISSUER_NAMESPACES = ("c10d::", "_c10d_functional::", "c10d_functional::")
 HOST_LIBRARIES = ("gloo:", "mpi:", "ucc:")
 _NOT_LETTERS = re.compile(r"[^a-z]")
 _NAME_OF_KERNEL = re.compile(
-    r"(AllReduce|AllGather|ReduceScatter|Broadcast|Reduce)(?=_|\(|$)", re.IGNORECASE
+    # NCCL before 2.8 named kernels by collective and algorithm: ncclAllReduceRingLLKernel.
+    r"(AllReduce|AllGather|ReduceScatter|Broadcast|Reduce)(?=_|\(|$|Ring|Tree|CollNet)",
+    re.IGNORECASE,
 )
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from collhub_columns import Int64Array
 
 from collhub_pytorch.calls import Call, GroupSaid
-from collhub_pytorch.kineto.idle import STREAMS_PER_DEVICE, StreamIdle
+from collhub_pytorch.kineto.idle import StreamIdle
 from collhub_pytorch.missing_ranks import group_of_rank
 from collhub_pytorch.options import RankOptions
 from collhub_pytorch.rank_nodes import NONE, RankNodes
@@ -78,8 +78,8 @@ def _idle_objects(streams: Sequence[StreamIdle] | None) -> JsonValue:
         return None
     return [
         {
-            "device": one.stream // STREAMS_PER_DEVICE,
-            "stream": one.stream % STREAMS_PER_DEVICE,
+            "device": one.device,
+            "stream": one.stream,
             "host_wait_ns": one.host_wait_ns,
             "kernel_wait_ns": one.kernel_wait_ns,
             "other_ns": one.other_ns,

@@ -82,7 +82,7 @@ def device_profile(
         unknown=unknown.total(),
         communication_names=frozenset({*unknown, *events.communication_names}),
         memory_names=frozenset(events.memory_names),
-        idle=idle_by_stream(start, end, stream, issued_at, kernel_delay_ns),
+        idle=idle_by_stream(start, end, stream, issued_at, kernel_delay_ns, list(events.streams)),
     )
 
 

@@ -26,7 +26,6 @@ from collhub_pytorch.calls import (
     kind_of,
 )
 from collhub_pytorch.json_stream import JsonStream, Record
-from collhub_pytorch.kineto.idle import STREAMS_PER_DEVICE
 from collhub_pytorch.trace_files import TraceFile, opened
 from hub_core.model import InputError, Location
 
@@ -51,6 +50,7 @@ _STREAM_WAIT = re.compile(r"StreamWaitEvent")
 _NO_COLLECTIVES = (":coalesced", ":wait", ":init", ":end_coalescing", ":start_coalescing")
 # 146 years.
 _MAX_TIME_NS = 1 << 62
+_LARGEST = 1 << 63
 _STEP = re.compile(r"ProfilerStep#([0-9]+)\Z")
 
 
@@ -139,8 +139,8 @@ class RankEvents:
     where the job has no device; `issuers`: those of torch.distributed among them, by row. `spans`
     state communications on the host; `unknown_calls`: annotations of a communication library that
     name no known collective, counted by name. `steps`: iterations by number. `groups`: the ranks of
-    groups by name, as far as calls list them; `threads`: numbers of threads by name. `waits`: of
-    streams for streams.
+    groups by name, as far as calls list them; `threads`: numbers of threads by name; `streams`:
+    numbers of streams by device and stream. `waits`: of streams for streams.
     """
 
     file: str
@@ -155,6 +155,7 @@ class RankEvents:
     steps: dict[int, tuple[int, int]] = field(default_factory=dict)
     groups: dict[str, tuple[int, ...]] = field(default_factory=dict)
     threads: dict[str, int] = field(default_factory=dict)
+    streams: dict[tuple[int, int], int] = field(default_factory=dict)
     issuers: dict[int, IssuerArgs] = field(default_factory=dict)
     memory_names: set[str] = field(default_factory=set)
     communication_names: set[str] = field(default_factory=set)
@@ -253,23 +254,30 @@ def _take_device(events: RankEvents, record: Record) -> None:
         events.operators = EventColumns()
         events.issuers.clear()
     args = record["args"]
-    stream = _stream(args, "stream")
+    stream = _stream(events, args, "stream")
     name = str(record["name"])
     label = events.names.setdefault(name, len(events.names))
-    events.device.add(record, stream, int(args.get("correlation", -1)), label)
+    events.device.add(record, stream, _correlation(args), label)
 
 
 def _take_wait(events: RankEvents, record: Record) -> None:
     args = record["args"]
     before = int(args.get("wait_on_cuda_event_record_corr_id", -1))
     if record["name"] == _STATED_WAIT and before >= 0:
-        after, awaited = int(args["correlation"]), _stream(args, "wait_on_stream")
-        events.waits.append(StreamWait(_stream(args, "stream"), after, awaited, before))
+        after, awaited = _correlation(args), _stream(events, args, "wait_on_stream")
+        events.waits.append(StreamWait(_stream(events, args, "stream"), after, awaited, before))
 
 
-def _stream(args: Mapping[str, Any], name: str) -> int:
-    """A number for a stream that is unique among the devices."""
-    return int(args.get(name, -1)) + STREAMS_PER_DEVICE * int(args.get("device", 0))
+def _stream(events: RankEvents, args: Mapping[str, Any], name: str) -> int:
+    """The number of a stream: those of two devices differ, and may have any 64 bits in the file."""
+    stream = int(args.get("device", 0)), int(args.get(name, -1))
+    return events.streams.setdefault(stream, len(events.streams))
+
+
+def _correlation(args: Mapping[str, Any]) -> int:
+    """The number that links a call to its work; some files write -1 without its sign."""
+    number = int(args.get("correlation", -1))
+    return number if number < _LARGEST else number - (_LARGEST << 1)
 
 
 def _take_call(events: RankEvents, record: Record) -> None:
@@ -279,7 +287,7 @@ def _take_call(events: RankEvents, record: Record) -> None:
         kind = BLOCK
     elif _STREAM_WAIT.search(name):
         kind = STREAM_WAIT
-    correlation = int(record["args"].get("correlation", -1))
+    correlation = _correlation(record["args"])
     events.calls.add(record, _thread(events, record), correlation, kind)
 
 

@@ -10,6 +10,7 @@ consecutive kernels or copies of a stream is
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,14 +18,13 @@ from collhub_columns import Int64Array
 
 # HolisticTraceAnalysis' delay between consecutive kernels; an option multiplies it.
 KERNEL_DELAY_NS = 30
-# A stream's number is unique on its device: streams are numbered device * this + stream.
-STREAMS_PER_DEVICE = 1 << 32
 
 
 @dataclass(frozen=True, slots=True)
 class StreamIdle:
     """Idle time of one stream in ns, from its first start to its last end."""
 
+    device: int
     stream: int
     host_wait_ns: int
     kernel_wait_ns: int
@@ -37,10 +37,12 @@ def idle_by_stream(
     stream: Int64Array,
     issued_at: Int64Array,
     kernel_delay_ns: float,
+    names: Sequence[tuple[int, int]],
 ) -> tuple[StreamIdle, ...]:
     """The idle time of every stream; columns int64[activities] by start, times in ns.
 
-    `issued_at`: when each was launched, -1 where the launch is not recorded.
+    `issued_at`: when each was launched, -1 where the launch is not recorded. `names`: device and
+    stream by the numbers in `stream`.
     """
     found = []
     for number in np.unique(stream).tolist():
@@ -50,5 +52,5 @@ def idle_by_stream(
         is_host_wait = issued_at[rows[1:]] > ready
         is_kernel_wait = ~is_host_wait & (gap < kernel_delay_ns)
         sums = [gap[is_host_wait], gap[is_kernel_wait], gap[~is_host_wait & ~is_kernel_wait]]
-        found.append(StreamIdle(number, *(int(one.sum()) for one in sums)))
+        found.append(StreamIdle(*names[number], *(int(one.sum()) for one in sums)))
     return tuple(found)
