@@ -281,6 +281,28 @@ def test_numbers_follow_the_order_of_the_program() -> None:
     assert [one["barrier_id"] for one in second["ops"] if one["name"] == "barrier"] == [0, 1]
 
 
+def test_a_channel_of_a_rank_to_itself_accesses_a_remote_buffer() -> None:
+    """Degenerate, and refused when the plan is read, but so the package writes it."""
+    program = CollectiveProgram("p", TestCollective(1, 2, 2), 1)
+    with program:
+        given, made = Rank(0).get_input_buffer(), Rank(0).get_output_buffer()
+        MemoryChannel(0, 0).put(made[0:1], given[0:1], tb=0)
+        Rank(0).copy(made[1:2], made[0:1], tb=0)
+    # Signals would have to order the put and the copy.
+    assert [describe(one) for one in operations(program)] == ["put i0>r0:0", "copy o0>o1"]
+
+
+def test_chunks_of_other_ranks_than_the_ends_are_refused() -> None:
+    with CollectiveProgram("p", TestCollective(2, 2, 2), 2):
+        channel, own = MemoryChannel(1, 0), Rank(0).get_input_buffer()[0:1]
+        with pytest.raises(RuntimeError, match="a remote chunk of rank 0 on a channel to rank 1"):
+            channel.put(own, own, tb=0)
+        with pytest.raises(RuntimeError, match="a local chunk of rank 1 on a channel from rank 0"):
+            channel.reduce(there()[0:1], [there()[0:1]], tb=0)
+        with pytest.raises(RuntimeError, match=r"put of chunks of sizes \[1, 2\]"):
+            channel.put(there()[0:2], own, tb=0)
+
+
 @pytest.mark.parametrize("instances", [1, 2])
 def test_switch_channels_are_listed_one_by_one(instances: int) -> None:
     program = CollectiveProgram("p", AllReduce(2, 1, True), 2, instances)

@@ -32,6 +32,10 @@ class Chunk:
         return self.buffer is other.buffer and first < last
 
 
+class RemoteRange(Chunk):
+    """A range that a channel accesses at its other end, which may be the same rank."""
+
+
 class SwitchRange(Chunk):
     """The same range of the buffers of all ranks of a switch channel, `rank` among them."""
 

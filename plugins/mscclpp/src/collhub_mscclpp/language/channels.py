@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from collhub_mscclpp.language.buffers import BufferType, Chunk, SwitchRange
+from collhub_mscclpp.language.buffers import BufferType, Chunk, RemoteRange, SwitchRange
 from collhub_mscclpp.language.recorded import (
     Recorded,
     ReduceOperationType,
@@ -51,19 +51,19 @@ class _Channel:
 
     def put(self, dst_chunk: Chunk, src_chunk: Chunk, tb: Any = None, tb_group: Any = None) -> None:
         """Copy a local chunk to the other end."""
-        self._move("put", [src_chunk], [dst_chunk], tb, tb_group)
+        self._move("put", [self._here(src_chunk)], [self._there(dst_chunk)], tb, tb_group)
 
     def put_packets(
         self, dst_chunk: Chunk, src_chunk: Chunk, tb: Any = None, tb_group: Any = None
     ) -> None:
         """Copy a local chunk as packets to scratch of the other end."""
-        self._move("ppkt", [src_chunk], [dst_chunk], tb, tb_group)
+        self._move("ppkt", [self._here(src_chunk)], [self._there(dst_chunk)], tb, tb_group)
 
     def read_put_packets(
         self, dst_chunk: Chunk, src_chunk: Chunk, tb: Any = None, tb_group: Any = None
     ) -> None:
         """Send packets on from own scratch to that of the other end."""
-        self._move("rppkt", [src_chunk], [dst_chunk], tb, tb_group)
+        self._move("rppkt", [self._here(src_chunk)], [self._there(dst_chunk)], tb, tb_group)
 
     def _synchronise(self, name: str, tb: int, sync: SyncType) -> None:
         channels = [self.channel_id]
@@ -79,21 +79,29 @@ class _Channel:
         group: ThreadBlockGroup | None,
         reduce_op: str = "",
     ) -> None:
-        # The package does not look: the executor would read beside the chunk.
-        self._check([*src, *dst])
+        sizes = [chunk.size for chunk in (*src, *dst)]
+        # The package does not compare all of them: the executor would read outside of the chunk.
+        if len(set(sizes)) > 1:
+            raise RuntimeError(f"{name} of chunks of sizes {sizes}")
         moved = Recorded(name, self.src_rank, self.channel_type, [self.channel_id], src, dst)
         for block, part in blocks_of(tb, group):
             current_program().record(block, replace(moved, part=part, reduce_op=reduce_op))
 
-    def _check(self, chunks: Sequence[Chunk]) -> None:
-        """Refuse chunks of other ranks than the ends, and of unequal sizes."""
-        # Either end may be read: a get moves data the other way.
-        ends = (self.src_rank, self.dst_rank)
-        for chunk in chunks:
-            if chunk.rank not in ends:
-                raise RuntimeError(f"a chunk of rank {chunk.rank} on a channel of ranks {ends}")
-        if len({chunk.size for chunk in chunks}) > 1:
-            raise RuntimeError(f"chunks of sizes {[chunk.size for chunk in chunks]}")
+    def _here(self, chunk: Chunk) -> Chunk:
+        """A chunk of the rank that the channel starts at. Raises `RuntimeError` for other ranks."""
+        if chunk.rank != self.src_rank:
+            raise RuntimeError(
+                f"a local chunk of rank {chunk.rank} on a channel from rank {self.src_rank}"
+            )
+        return chunk
+
+    def _there(self, chunk: Chunk) -> RemoteRange:
+        """A chunk of the other end. Raises `RuntimeError` for other ranks."""
+        if chunk.rank != self.dst_rank:
+            raise RuntimeError(
+                f"a remote chunk of rank {chunk.rank} on a channel to rank {self.dst_rank}"
+            )
+        return RemoteRange(chunk.rank, chunk.buffer, chunk.index, chunk.size)
 
 
 class MemoryChannel(_Channel):
@@ -103,7 +111,7 @@ class MemoryChannel(_Channel):
 
     def get(self, dst_chunk: Chunk, src_chunk: Chunk, tb: Any = None, tb_group: Any = None) -> None:
         """Copy a chunk of the other end here."""
-        self._move("get", [src_chunk], [dst_chunk], tb, tb_group)
+        self._move("get", [self._there(src_chunk)], [self._here(dst_chunk)], tb, tb_group)
 
     def reduce(
         self,
@@ -117,8 +125,8 @@ class MemoryChannel(_Channel):
         """Add chunks of the other end to a local one."""
         # The sum replaces the local operand unless another place is named.
         target = local_dst_chunk or local_src_chunk
-        src = [local_src_chunk, *remote_src_chunks]
-        self._move("rre", src, [target], tb, tb_group, reduce_op.value)
+        src = [self._here(local_src_chunk), *map(self._there, remote_src_chunks)]
+        self._move("rre", src, [self._here(target)], tb, tb_group, reduce_op.value)
 
 
 class PortChannel(_Channel):
@@ -132,11 +140,11 @@ class PortChannel(_Channel):
 
     def put_with_signal(self, dst_chunk: Chunk, src_chunk: Chunk, tb: int) -> None:
         """Put, and signal."""
-        self._move("pws", [src_chunk], [dst_chunk], tb, None)
+        self._move("pws", [self._here(src_chunk)], [self._there(dst_chunk)], tb, None)
 
     def put_with_signal_and_flush(self, dst_chunk: Chunk, src_chunk: Chunk, tb: int) -> None:
         """Put, signal, and wait until the proxy has sent."""
-        self._move("pwsf", [src_chunk], [dst_chunk], tb, None)
+        self._move("pwsf", [self._here(src_chunk)], [self._there(dst_chunk)], tb, None)
 
 
 class SwitchChannel:

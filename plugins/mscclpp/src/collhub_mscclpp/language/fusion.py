@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
-from collhub_mscclpp.language.buffers import Chunk
+from collhub_mscclpp.language.buffers import Chunk, RemoteRange
 from collhub_mscclpp.language.recorded import Recorded, SyncType
 
 # Sizes of the executor's tables for one operation; it writes beyond them without a check.
@@ -109,7 +109,8 @@ def reads_sum(first: Recorded, second: Recorded) -> bool:
     plain = second.src[:1] if second.name == "repkt" else second.src
     # The first operand may be the sum itself: then both sums accumulate into it.
     operands = plain[1:] if plain[0] == total else plain
-    return any(chunk.rank == second.rank and chunk.overlaps(total) for chunk in operands)
+    local = [chunk for chunk in operands if not isinstance(chunk, RemoteRange)]
+    return any(chunk.overlaps(total) for chunk in local)
 
 
 def _join_counters(first: Recorded, second: Recorded) -> Recorded | None:

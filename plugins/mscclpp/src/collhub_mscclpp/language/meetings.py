@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from collhub_mscclpp.language.buffers import BufferType, Chunk
+from collhub_mscclpp.language.buffers import BufferType, Chunk, RemoteRange
 from collhub_mscclpp.language.recorded import MEETINGS, Recorded, SyncType
 
 Locate = Callable[[Chunk], Chunk]
@@ -101,11 +101,11 @@ def _accesses(operation: Recorded) -> Iterator[tuple[Chunk, bool]]:
     for inner in operation.body:
         yield from _accesses(inner)
     if operation.name not in ("upkt", "rppkt", "gstorepkt"):
-        yield from _local(operation, operation.src, is_written=False)
+        yield from _local(operation.src, is_written=False)
     if operation.name != "cpkt":
         # A sum of packets writes its first range as plain data, its further ones as packets.
         dst = operation.dst[:1] if operation.name in _PACKET_SUMS else operation.dst
-        yield from _local(operation, dst, is_written=True)
+        yield from _local(dst, is_written=True)
 
 
 def _tracked_by_package(operation: Recorded) -> Iterator[tuple[Chunk, bool]]:
@@ -116,18 +116,16 @@ def _tracked_by_package(operation: Recorded) -> Iterator[tuple[Chunk, bool]]:
         return
     if operation.name not in ("upkt", "rppkt"):
         src = operation.src[1:] if operation.name in _PACKET_SUMS else operation.src
-        yield from _local(operation, src, is_written=False)
+        yield from _local(src, is_written=False)
     if operation.name != "cpkt":
         dst = operation.dst[:1] if operation.name in _PACKET_SUMS else operation.dst
-        yield from _local(operation, dst, is_written=True)
+        yield from _local(dst, is_written=True)
 
 
-def _local(
-    operation: Recorded, chunks: Sequence[Chunk], *, is_written: bool
-) -> Iterator[tuple[Chunk, bool]]:
-    """Chunks of the operation's rank; signals order the accesses to other ranks."""
+def _local(chunks: Sequence[Chunk], *, is_written: bool) -> Iterator[tuple[Chunk, bool]]:
+    """Local ranges; signals order the accesses through channels."""
     for chunk in chunks:
-        if chunk.rank == operation.rank:
+        if not isinstance(chunk, RemoteRange):
             yield chunk, is_written
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from collhub_mscclpp.language.buffers import BufferType, Chunk, SwitchRange
+from collhub_mscclpp.language.buffers import BufferType, Chunk, RemoteRange, SwitchRange
 from collhub_mscclpp.language.fusion import fuse, lists_channels
 from collhub_mscclpp.language.meetings import insert_data_meetings, insert_stated_meetings
 from collhub_mscclpp.language.recorded import Recorded
@@ -175,7 +175,7 @@ class _Block:
         place = {"index": self._index(chunk), "size": chunk.size}
         if isinstance(chunk, SwitchRange):
             return {"switch_channel_id": self._channel("switch", operation.channels[0]), **place}
-        if chunk.rank == operation.rank:
+        if not isinstance(chunk, RemoteRange):
             local = {"type": chunk.buffer.value, **place}
             # Only stores through a switch name the rank, in plans of the package.
             return {"rank": chunk.rank, **local} if operation.channel_type == "switch" else local

@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from collhub_mscclpp.language.buffers import BufferType, Chunk
+from collhub_mscclpp.language.buffers import BufferType, Chunk, RemoteRange
 from collhub_mscclpp.language.collectives import Collective
 from collhub_mscclpp.language.plan_document import build_document
 from collhub_mscclpp.language.recorded import Recorded, ReplicationPolicy
@@ -147,7 +147,7 @@ class CollectiveProgram:
         """Add an operation to a thread block, or to its part of the pipeline."""
         known = self.remote[operation.rank]
         for chunk in (*operation.src, *operation.dst):
-            if chunk.rank != operation.rank:
+            if isinstance(chunk, RemoteRange):
                 types = known.setdefault((chunk.rank, chunk.buffer), [])
                 if operation.channel_type not in types:
                     types.append(operation.channel_type)

@@ -57,7 +57,7 @@ MEETINGS = ("nop", "barrier")
 
 @dataclass(slots=True)
 class Recorded:
-    """An operation of a thread block. `rank`: where; chunks of other ranks are remote.
+    """An operation of a thread block of `rank`.
 
     `channels`: ordinals of its type within the rank. `part`: (which, of how many) of a group of
     thread blocks. `sync`: where the threads of the block meet. `semaphores`: ordinals within the
