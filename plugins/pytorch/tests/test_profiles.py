@@ -397,19 +397,59 @@ def test_execution_traces_state_collectives_without_times() -> None:
         measured_timeline(workload)
 
 
-def test_what_is_left_out_is_said() -> None:
-    annotation = {
-        "ph": "X", "cat": "user_annotation", "name": "gloo:all_reduce", "pid": 9, "tid": 8,
-        "ts": 300, "dur": 30, "args": {"Input Dims": [[24]], "Input type": ["float"]},
-    }  # fmt: skip
-    several = launched("ncclDevKernel_SendRecv(a)", 9, stream=20, call_us=210, start_us=220,
-                       dur_us=9)  # fmt: skip
-    said: list[str] = []
-    events = [[*step_events(100), *several, annotation], step_events(100)]
+def host_all_reduce(start: float, duration: float) -> list[Event]:
+    """An all-reduce of gloo, and the operator that issues it 10 us before."""
+    args = {"Input Dims": [[24]], "Input type": ["float"]}
+    return [
+        {"ph": "X", "cat": "cpu_op", "name": "c10d::allreduce_", "pid": 9, "tid": 9,
+         "ts": start - 10, "dur": 5, "args": {}},
+        {"ph": "X", "cat": "user_annotation", "name": "gloo:all_reduce", "pid": 9, "tid": 8,
+         "ts": start, "dur": duration, "args": args},
+    ]  # fmt: skip
+
+
+def notes_on(*events: Sequence[Event]) -> tuple[Workload, list[str]]:
+    messages: list[str] = []
     parts = [part(f"job.{rank}.json", rank, profile_of(rank, own))
              for rank, own in enumerate(events)]  # fmt: skip
-    read(Source("job", tuple(parts), lambda found: said.append(found.message)), DEFAULTS)
-    assert said[:2] == [
-        "rank 0: 1 kernels of communication count as communication of an unknown collective",
-        "rank 0: 1 collectives of the host, next to its device, are left out",
-    ]
+    source = Source("job", tuple(parts), lambda found: messages.append(found.message))
+    return read(source, DEFAULTS), messages
+
+
+def test_kernels_of_unknown_collectives_are_counted() -> None:
+    several = launched("ncclDevKernel_SendRecv(a)", 9, stream=20, call_us=210, start_us=220,
+                       dur_us=9)  # fmt: skip
+    _, messages = notes_on([*step_events(100), *several], step_events(100))
+    assert messages[0] == (
+        "rank 0: 1 kernels of communication count as communication of an unknown collective"
+    )
+
+
+def test_collectives_of_the_host_next_to_a_device_are_kept() -> None:
+    # The host is idle from 61 on, and launches a kernel after the collective ended at 600.
+    after = launched("late", 9, stream=7, call_us=650, start_us=660, dur_us=20)
+    events = [*host_all_reduce(300, 300), *step_events(100), *after]
+    workload, messages = notes_on(events, events)
+    assert "ranks 0,1: 2 collectives of libraries of the host, next to its device" in messages[0]
+    nodes = workload.nodes
+    rows = np.flatnonzero(nodes.is_kind(NodeKind.COLLECTIVE) & (nodes.rank == 0))
+    assert sorted(nodes.bytes[rows].tolist()) == [96, 4000]
+    assert {group.name for group in workload.groups} == {"0", "gloo"}
+    saved = measured(workload).job_ns - replayed(workload, lambda *_: 0).job_ns
+    assert saved == 300_000
+
+
+def test_ends_of_threads_of_the_host_do_not_move_the_clocks_of_devices() -> None:
+    after = launched("late", 9, stream=7, call_us=9_650, start_us=9_660, dur_us=20)
+    ranks = [[*step_events(100), *host_all_reduce(300, length), *after] for length in (300, 9_000)]
+    workload, messages = notes_on(*ranks)
+    assert any(message.endswith("differ by up to 0 ns") for message in messages)
+    extension = workload.extensions["pytorch"]
+    assert isinstance(extension, dict)
+    assert extension["clock_offsets_ns"] == [0, 0]
+
+
+def test_collectives_of_the_host_without_an_operator_are_an_error() -> None:
+    events = [*step_events(100), host_all_reduce(300, 30)[1]]
+    with pytest.raises(InputError, match="1 of 1 collectives have no operator"):
+        notes_on(events, events)

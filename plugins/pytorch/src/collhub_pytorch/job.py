@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
-from collhub_columns import Int64Array
+from collhub_columns import BoolArray, Int64Array
 
-from collhub_pytorch.calls import Call, GroupSaid
+from collhub_pytorch.calls import HOST_LIBRARIES, Call, GroupSaid
 from collhub_pytorch.kineto.idle import StreamIdle
 from collhub_pytorch.missing_ranks import group_of_rank
 from collhub_pytorch.options import RankOptions
@@ -139,6 +139,13 @@ def has_device(workload: Workload, rank: int) -> bool:
     """Whether the file of a rank records the work of a device."""
     flags = fact_list(workload, "has_device")
     return bool(flags[rank]) if flags else False
+
+
+def is_host_group(workload: Workload) -> BoolArray:
+    """Nodes in the group of a library of the host next to a device: bool[nodes]."""
+    libraries = [f"{group.name}:" in HOST_LIBRARIES for group in workload.groups]
+    mask: BoolArray = np.array([*libraries, False], np.bool_)[workload.nodes.group]
+    return mask
 
 
 def _check_unique(parts: Sequence[RankNodes]) -> None:

@@ -22,8 +22,8 @@ class RankFacts:
     """What one file shows besides its nodes.
 
     `has_device`: it records the work of a device. `unknown_kernels`: kernels of communication whose
-    collective is unknown; `unrecorded`: collectives without a recorded time; `left_out`:
-    collectives of the host next to a device, of which there are no nodes; `unknown_calls`:
+    collective is unknown; `unrecorded`: collectives without a recorded time; `host_calls`:
+    collectives of libraries of the host next to a device; `unknown_calls`:
     annotations of communication that name no known collective, counted by name.
     `memory_names`, `communication_names`: names of nodes that copy or set memory, and of nodes that
     communicate although their collective is unknown. `idle`: idle time by stream, None without a
@@ -33,7 +33,7 @@ class RankFacts:
     has_device: bool = False
     unknown_kernels: int = 0
     unrecorded: int = 0
-    left_out: int = 0
+    host_calls: int = 0
     unknown_calls: dict[str, int] = field(default_factory=dict)
     memory_names: frozenset[str] = frozenset()
     communication_names: frozenset[str] = frozenset()

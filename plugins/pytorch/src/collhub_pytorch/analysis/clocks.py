@@ -9,7 +9,7 @@ from collhub_columns import Int64Array, group_of_entry
 
 from collhub_pytorch.analysis.matching import Meetings
 from collhub_pytorch.analysis.timeline import Timeline
-from collhub_pytorch.job import file_of
+from collhub_pytorch.job import file_of, is_host_group
 from hub_core.model import (
     InputError,
     JobCollective,
@@ -81,6 +81,10 @@ def _common_ends(workload: Workload, meetings: Meetings) -> tuple[Int64Array, In
     is_several = np.diff(meetings.indptr)[of_row] > 1
     is_rooted = np.isin(nodes.collective[rows], np.array(_ROOTED, np.int64))
     is_common = is_several & nodes.is_kind(NodeKind.COLLECTIVE)[rows] & ~is_rooted
+    # Threads of the host end when they get a core: the device's collectives are more exact.
+    is_exact = is_common & ~is_host_group(workload)[rows]
+    if is_exact.any():
+        is_common = is_exact
     if not is_common.any():
         is_common = is_several
     return rows[is_common], of_row[is_common]

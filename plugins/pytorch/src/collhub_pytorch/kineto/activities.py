@@ -17,9 +17,10 @@ NO_PAIRS: Pairs = (np.empty(0, np.int64), np.empty(0, np.int64))
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RankProfile:
-    """Activities by start (those of a host by issue), points by time; ns of the rank's own clock.
+    """Activities and points of one rank, times in ns of its own clock; -1 means none.
 
-    -1 means none.
+    Activities are in the order of their starts, collectives of the host in that of their issue;
+    points in that of their times.
 
     Activities (kernels, copies; collectives of the host in profiles without a device): `start`,
     `end`; `stream`; `label`: index of `names`; `call`: index of `calls` for communication;
@@ -31,7 +32,8 @@ class RankProfile:
     explain what the file shows, and those that it states. `unknown`: kernels of communication of
     which nothing tells what they do; `communication_names`: their names. `memory_names`: names of
     activities that copy or set memory. `is_recorded`: bool[activities], whether the file has the
-    time of an activity; None for all. `idle`: the idle time of each stream.
+    time of an activity; None for all. `idle`: the idle time of each stream. `host_calls`: number of
+    collectives of libraries of the host, which are the last activities.
     """
 
     file: str
@@ -56,3 +58,14 @@ class RankProfile:
     memory_names: frozenset[str] = frozenset()
     is_recorded: BoolArray | None = None
     idle: tuple[StreamIdle, ...] = ()
+    host_calls: int = 0
+
+    def order_times(self) -> Int64Array:
+        """When each activity takes its place among the nodes: at its start, or at its issue.
+
+        Collectives of the host are placed at their issue: that is the order common to all ranks.
+        """
+        times = self.start.copy()
+        first = 0 if self.is_on_host else len(times) - self.host_calls
+        times[first:] = self.time[self.issue[first:]]
+        return times

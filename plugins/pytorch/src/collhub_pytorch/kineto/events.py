@@ -97,15 +97,20 @@ class EventColumns:
 class Span:
     """A stretch of a host thread that says which communication is issued in it.
 
-    `is_of_host`: by a library that communicates from main memory; the communication then lasts as
-    long as the span.
+    `library`: the one that communicates from main memory (`gloo`), empty for others; its
+    communication lasts as long as the span.
     """
 
     start: int
     end: int
     thread: int
     call: Call
-    is_of_host: bool = False
+    library: str = ""
+
+    @property
+    def is_of_host(self) -> bool:
+        """Whether a library of the host performs the communication."""
+        return bool(self.library)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,12 +140,12 @@ class RankEvents:
     kernels state themselves, by row of `device`, None where only the name tells that it is one.
     `memory_names`, `communication_names`: names of device work that copies or sets memory, and of
     kernels that communicate although nothing states their collective.
-    `calls`: of the runtime, labels LAUNCH, BLOCK and STREAM_WAIT. `operators`: of the host, kept
-    where the job has no device; `issuers`: those of torch.distributed among them, by row. `spans`
-    state communications on the host; `unknown_calls`: annotations of a communication library that
-    name no known collective, counted by name. `steps`: iterations by number. `groups`: the ranks of
-    groups by name, as far as calls list them; `threads`: numbers of threads by name; `streams`:
-    numbers of streams by device and stream. `waits`: of streams for streams.
+    `calls`: of the runtime, labels LAUNCH, BLOCK and STREAM_WAIT. `operators`: of the host, with a
+    device only those of torch.distributed; `issuers`: those of torch.distributed among them, by
+    row. `spans` state communications on the host; `unknown_calls`: annotations of a communication
+    library that name no known collective, counted by name. `steps`: iterations by number.
+    `groups`: the ranks of groups by name, as far as calls list them; `threads`: numbers of threads
+    by name; `streams`: numbers of streams by device and stream. `waits`: of streams for streams.
     """
 
     file: str
@@ -250,14 +255,26 @@ def _take_memory_work(events: RankEvents, record: Record) -> None:
 
 def _take_device(events: RankEvents, record: Record) -> None:
     if not events.device.start:
-        # With a device, the work of the host is what it launches.
-        events.operators = EventColumns()
-        events.issuers.clear()
+        _keep_issuers(events)
     args = record["args"]
     stream = _stream(events, args, "stream")
     name = str(record["name"])
     label = events.names.setdefault(name, len(events.names))
     events.device.add(record, stream, _correlation(args), label)
+
+
+def _keep_issuers(events: RankEvents) -> None:
+    """Drop the operators that issue no collectives: with a device, the host's work is launches."""
+    operators, issuers = events.operators, events.issuers
+    kept = EventColumns()
+    for row in issuers:
+        kept.start.append(operators.start[row])
+        kept.duration.append(operators.duration[row])
+        kept.place.append(operators.place[row])
+        kept.correlation.append(operators.correlation[row])
+        kept.label.append(operators.label[row])
+    events.operators = kept
+    events.issuers = dict(enumerate(issuers.values()))
 
 
 def _take_wait(events: RankEvents, record: Record) -> None:
@@ -300,9 +317,11 @@ def _take_operator(events: RankEvents, record: Record) -> None:
     elif _STEP.match(name) or _ANNOTATED_CALL.match(name):
         # Files of 2021 have no category of their own for annotations.
         _take_annotation(events, record)
-    elif not events.device.start:
+    else:
         if name.startswith(ISSUER_NAMESPACES) and kind_of(name) is not None:
             events.issuers[len(events.operators.start)] = _issuer_args(name, args)
+        elif events.device.start:
+            return
         label = events.names.setdefault(name, len(events.names))
         events.operators.add(record, _thread(events, record), -1, label)
 
@@ -325,7 +344,8 @@ def _take_annotation(events: RankEvents, record: Record) -> None:
         call = _stated_call(events, args)
         call = call or call_of_shapes(name, _shapes(args), args.get("Input type") or [])
         if call is not None:
-            _add_span(events, record, call, name.startswith(HOST_LIBRARIES))
+            is_of_host = name.startswith(HOST_LIBRARIES)
+            _add_span(events, record, call, name.partition(":")[0] if is_of_host else "")
         elif not name.endswith(_NO_COLLECTIVES):
             events.unknown_calls[name] = events.unknown_calls.get(name, 0) + 1
 
@@ -385,9 +405,9 @@ def _thread(events: RankEvents, record: Record) -> int:
     return events.threads.setdefault(str(record.get("tid")), len(events.threads))
 
 
-def _add_span(events: RankEvents, record: Record, call: Call, is_of_host: bool = False) -> None:
+def _add_span(events: RankEvents, record: Record, call: Call, library: str = "") -> None:
     start, duration = _times_ns(record)
-    span = Span(start, start + duration, _thread(events, record), call, is_of_host)
+    span = Span(start, start + duration, _thread(events, record), call, library)
     events.spans.append(span)
 
 

@@ -47,13 +47,9 @@ class _Builder:
         return int(min(firsts, default=0))
 
     def built(self) -> RankNodes:
-        """All nodes: at equal times points come first, for activities start after their issue.
-
-        Collectives of the host are placed at their issue: that is the order common to all ranks.
-        """
+        """All nodes: at equal times points come first, for activities start after their issue."""
         profile = self._profile
-        begins = profile.time[profile.issue] if profile.is_on_host else profile.start
-        times = np.concatenate([profile.time, begins])
+        times = np.concatenate([profile.time, profile.order_times()])
         is_activity = np.arange(len(times)) >= len(profile.time)
         previous, moment = 0, self._first
         for entry in np.lexsort((is_activity, times)).tolist():

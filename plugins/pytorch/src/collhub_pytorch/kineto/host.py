@@ -1,4 +1,4 @@
-"""Profiles without a device: collectives of gloo, mpi and ucc, and the operators around them."""
+"""Collectives that libraries of the host (gloo, mpi, ucc) run, and the operators around them."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from collhub_columns import BoolArray, Int64Array
+from collhub_columns import BoolArray, Int64Array, positions_in
 
-from collhub_pytorch.calls import ISSUER_NAMESPACES, Call, aimed, kind_of
+from collhub_pytorch.calls import ISSUER_NAMESPACES, Call, GroupSaid, aimed, kind_of
 from collhub_pytorch.kineto.activities import RankProfile
 from collhub_pytorch.kineto.events import IssuerArgs, RankEvents, Span, resolved_group
 from collhub_pytorch.kineto.issuers import Issuer, assign_spans
@@ -59,6 +59,57 @@ def host_profile(events: RankEvents, window: tuple[int, int] | None) -> RankProf
         work,
         is_on_host=True,
         is_recorded=is_recorded,
+    )
+
+
+def add_host_calls(
+    profile: RankProfile, events: RankEvents, window: tuple[int, int] | None
+) -> RankProfile:
+    """The profile of a rank with a device, with the collectives of the host next to it.
+
+    That the host waits for one of them which ended before its next launch or blocking call is
+    assumed. They form a group of their own, named after the library: files do not state it. Raises
+    `InputError` as `host_profile`.
+    """
+    issued = _host_calls(events, _Operators.of(events), window)
+    if not issued:
+        return profile
+    count, point_count = len(issued), len(profile.time)
+    issue_time, start, end = (
+        np.array(column, np.int64)
+        for column in zip(
+            *((one.issue_time, one.span.start, one.span.end) for one in issued), strict=True
+        )
+    )
+    time = np.concatenate([profile.time, issue_time])
+    order = np.argsort(time, kind="stable")
+    place = positions_in(order, len(order))
+    none = np.full(count, -1, np.int64)
+    awaited = np.concatenate([profile.awaited, none])[order]
+    may_wait = awaited < 0
+    of_host = _awaited(time[order], may_wait, end, issue_time)
+    awaited = np.where(of_host >= 0, of_host + len(profile.start), awaited)
+    issue = np.where(profile.issue >= 0, place[profile.issue], -1)
+    everyone = None if events.world_size is None else tuple(range(events.world_size))
+    return replace(
+        profile,
+        calls=[
+            *profile.calls,
+            *(
+                replace(one.call(events), group=GroupSaid(one.span.library, everyone))
+                for one in issued
+            ),
+        ],
+        start=np.concatenate([profile.start, start]),
+        end=np.concatenate([profile.end, end]),
+        stream=np.concatenate([profile.stream, len(events.streams) + np.arange(count)]),
+        label=np.concatenate([profile.label, none]),
+        call=np.concatenate([profile.call, len(profile.calls) + np.arange(count)]),
+        issue=np.concatenate([issue, place[point_count:]]),
+        time=time[order],
+        awaited=awaited,
+        work=np.full(len(time), -1, np.int64),
+        host_calls=count,
     )
 
 
@@ -178,7 +229,18 @@ def _parents(start: Int64Array, end: Int64Array, thread: Int64Array) -> Int64Arr
 def _issued_calls(
     events: RankEvents, operators: _Operators, window: tuple[int, int] | None
 ) -> list[_IssuedCall]:
-    """The collectives that were issued within the window, in the order in which they were.
+    """The collectives that were issued within the window, in the order of their issue."""
+    calls = [_IssuedCall(span, span.start) for span in _device_library_spans(events)]
+    if window is not None:
+        calls = [one for one in calls if window[0] <= one.issue_time < window[1]]
+    calls += _host_calls(events, operators, window)
+    return sorted(calls, key=lambda one: one.issue_time)
+
+
+def _host_calls(
+    events: RankEvents, operators: _Operators, window: tuple[int, int] | None
+) -> list[_IssuedCall]:
+    """The collectives of libraries of the host, in the order of their issue.
 
     All ranks issue them in the same order; the threads of a library may start them in another one.
     Raises `InputError` for those that no operator issued.
@@ -193,7 +255,6 @@ def _issued_calls(
             orphans.append(span)
     if orphans:
         raise _without_issuer(events, orphans, len(of_host))
-    calls += [_IssuedCall(span, span.start) for span in _device_library_spans(events)]
     if window is not None:
         calls = [one for one in calls if window[0] <= one.issue_time < window[1]]
     return sorted(calls, key=lambda one: one.issue_time)

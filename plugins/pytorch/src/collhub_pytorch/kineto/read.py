@@ -9,11 +9,11 @@ import numpy as np
 from collhub_columns import Int64Array
 
 from collhub_pytorch.analysis import fitted_clocks, has_times, matched, measured_timeline
-from collhub_pytorch.job import fact_list, has_device, joined
+from collhub_pytorch.job import fact_list, has_device, is_host_group, joined
 from collhub_pytorch.kineto.device import device_profile
 from collhub_pytorch.kineto.events import RankEvents, read_events
 from collhub_pytorch.kineto.graph import nodes_of
-from collhub_pytorch.kineto.host import host_profile
+from collhub_pytorch.kineto.host import add_host_calls, host_profile
 from collhub_pytorch.kineto.idle import KERNEL_DELAY_NS
 from collhub_pytorch.options import KINETO, ProfileOptions
 from collhub_pytorch.rank_nodes import RankFacts, RankNodes
@@ -23,6 +23,7 @@ from hub_core.model import (
     InputError,
     JsonValue,
     Location,
+    NodeKind,
     Provenance,
     Severity,
     Workload,
@@ -95,7 +96,7 @@ def _rank_nodes(file: TraceFile, order: int, options: ProfileOptions) -> RankNod
     has_device = bool(events.device.start)
     if has_device:
         delay_ns = KERNEL_DELAY_NS * options.kernel_delay_factor
-        profile = device_profile(events, window, delay_ns)
+        profile = add_host_calls(device_profile(events, window, delay_ns), events, window)
     else:
         profile = host_profile(events, window)
     nodes = nodes_of(profile)
@@ -104,7 +105,7 @@ def _rank_nodes(file: TraceFile, order: int, options: ProfileOptions) -> RankNod
         has_device,
         profile.unknown,
         0 if is_recorded is None else int((~is_recorded).sum()),
-        sum(span.is_of_host for span in events.spans) if has_device else 0,
+        profile.host_calls,
         events.unknown_calls,
         profile.memory_names,
         profile.communication_names,
@@ -122,8 +123,8 @@ def _fact_lines(parts: Sequence[RankNodes]) -> list[str]:
             {rank: fact.unknown_kernels for rank, fact in facts},
         ),
         _counted_line(
-            "collectives of the host, next to its device, are left out",
-            {rank: fact.left_out for rank, fact in facts},
+            "collectives of libraries of the host, next to its device, form a group of all ranks",
+            {rank: fact.host_calls for rank, fact in facts},
         ),
         _counted_line(
             "annotations of communication name no known collective and are left out",
@@ -198,5 +199,8 @@ def _most_residual_ns(workload: Workload, options: ProfileOptions) -> float:
     if options.clock_residual is not None:
         return options.clock_residual * 1e9
     # The ranks of a device end with its network; threads of the host end when they get a core.
-    is_on_device = any(has_device(workload, rank) for rank in range(workload.num_ranks))
-    return _DEVICE_RESIDUAL_NS if is_on_device else _HOST_RESIDUAL_NS
+    nodes = workload.nodes
+    is_on_device = np.array([has_device(workload, rank) for rank in range(workload.num_ranks)])
+    is_of_device = nodes.is_kind(NodeKind.COLLECTIVE) & is_on_device[nodes.rank]
+    is_of_device &= ~is_host_group(workload)
+    return _DEVICE_RESIDUAL_NS if is_of_device.any() else _HOST_RESIDUAL_NS
