@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from hub_core.documents.schema_check import SchemaViolation, schema_violations
     from hub_core.documents.strict_json import json_document, parse_json_object
     from hub_core.documents.topologies import topology_to_json
-    from hub_core.installed import installed_version
+    from hub_core.installed import installed_distributions, installed_version
     from hub_core.model.algorithm import Algorithm, Provenance
     from hub_core.model.collectives import Collective, Contributions, CustomContract
     from hub_core.model.diagnostics import (
@@ -95,8 +95,8 @@ __all__ = [
     "best_bounds", "chakra_algorithm", "chakra_bytes", "chakra_nodes", "chakra_traces",
     "check_stdout", "choose_rule", "complete_offers", "diagnostic_object", "discover", "exact_time",
     "execute", "folded_ranks", "force_flag", "format_option", "from_option", "input_options",
-    "installed_version", "job_partners", "json_document", "json_flag", "loss_object", "names_from",
-    "number_option", "offer_option", "option_pairs", "output_option", "output_options",
+    "installed_distributions", "installed_version", "job_partners", "json_document", "json_flag",
+    "loss_object", "names_from", "number_option", "offer_option", "option_pairs", "output_option", "output_options",
     "parse_json_object", "parse_rule", "parse_sizes", "parse_topology", "read", "read_topology",
     "read_workload", "schema_violations", "simulate", "source_argument", "start_engine",
     "strict_flag", "synthesize", "topology_to_json", "transform", "verify", "verify_option",
@@ -122,7 +122,7 @@ _HOMES = {
     "hub_core.documents.schema_check": "SchemaViolation schema_violations",
     "hub_core.documents.strict_json": "json_document parse_json_object",
     "hub_core.documents.topologies": "topology_to_json",
-    "hub_core.installed": "installed_version",
+    "hub_core.installed": "installed_distributions installed_version",
     "hub_core.model.algorithm": "Algorithm Provenance",
     "hub_core.model.collectives": "Collective Contributions CustomContract",
     "hub_core.model.diagnostics": (

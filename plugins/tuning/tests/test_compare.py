@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import multiprocessing
 import os
 import subprocess
@@ -14,7 +15,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from collhub_tuning import sweep
+from collhub_tuning import result_cache, sweep
+from collhub_tuning.installation import installation_versions
 from collhub_tuning.questions import ComparedAlgorithm, ComparisonQuestion, Measurement
 from collhub_tuning.result_cache import ResultCache, cache_folder
 from dying_process import dies_for_bruck, hangs_for_bruck, lacks_memory_for_bruck
@@ -36,7 +38,9 @@ def apart(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     if not {"ring", "direct"} <= {found.name for found in registry.all(Synthesizer)}:
         pytest.skip("the synthesizers of collhub-classic are not installed")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    return cache_folder(os.environ)
+    folder = cache_folder(os.environ)
+    assert folder is not None
+    return folder
 
 
 def test_the_fastest_of_every_size_wins(collhub) -> None:
@@ -257,6 +261,90 @@ def test_a_broken_cache_file_is_measured_again(tmp_path: Path, content: str) -> 
     for file in tmp_path.rglob("*.json"):
         file.write_text(content)
     assert cache.find(RING, QUESTION) is None
+
+
+def entries(folder: Path) -> list[Path]:
+    return sorted(folder.rglob("*.json"))
+
+
+def test_a_changed_result_is_measured_again(tmp_path: Path) -> None:
+    cache = ResultCache(tmp_path, b"network", {})
+    cache.keep(RING, QUESTION, FOUND)
+    (file,) = entries(tmp_path)
+    document = json.loads(file.read_text())
+    document["results"][0][1] = 9
+    file.write_text(json.dumps(document))
+    assert cache.find(RING, QUESTION) is None
+
+
+def test_the_result_of_another_question_is_not_used(tmp_path: Path) -> None:
+    cache = ResultCache(tmp_path, b"network", {})
+    cache.keep(RING, QUESTION, FOUND)
+    (file,) = entries(tmp_path)
+    bruck = ComparedAlgorithm("bruck", False)
+    cache.keep(bruck, QUESTION, FOUND)
+    (other,) = set(entries(tmp_path)) - {file}
+    other.write_bytes(file.read_bytes())
+    assert cache.find(bruck, QUESTION) is None
+
+
+@pytest.mark.parametrize("time_ns", [-5, 10**20])
+def test_an_impossible_time_is_measured_again(tmp_path: Path, time_ns: int) -> None:
+    cache = ResultCache(tmp_path, b"network", {})
+    cache.keep(RING, QUESTION, [Measurement("ring", size, time_ns) for size in QUESTION.sizes])
+    assert cache.find(RING, QUESTION) is None
+
+
+def test_distrusted_results_are_measured_again(tmp_path: Path) -> None:
+    cache = ResultCache(tmp_path, b"network", {})
+    cache.keep(RING, QUESTION, FOUND)
+    assert not cache.distrust({"ring"})
+    assert cache.find(RING, QUESTION) == FOUND
+    assert cache.distrust({"ring"})
+    assert cache.find(RING, QUESTION) is None
+
+
+def test_a_cached_time_below_the_bound_is_measured_again(collhub) -> None:
+    first = collhub(*ASKED, "--size", "1KiB", "--with", "ring", "--json").report()
+    (file,) = entries(cache_folder(os.environ) or Path())
+    document = json.loads(file.read_text())
+    document["results"] = [[row[0], 1, "", *row[3:4], 1000, 0] for row in document["results"]]
+    document["digest"] = result_cache._digest(file, document["results"])
+    file.write_text(json.dumps(document))
+    again = collhub(*ASKED, "--size", "1KiB", "--with", "ring", "--json").report()
+    assert again == first
+
+
+def test_a_relative_cache_folder_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Path, "home", lambda: Path("/home/user"))
+    assert cache_folder({"XDG_CACHE_HOME": "below"}) == Path("/home/user/.cache/collhub/compare")
+    assert cache_folder({"XDG_CACHE_HOME": "/c"}) == Path("/c/collhub/compare")
+
+
+def test_a_user_without_a_home_has_no_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    def home() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", home)
+    assert cache_folder({}) is None
+
+
+def test_a_full_disk_leaves_no_unfinished_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(document: object, file: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(result_cache.json, "dump", full)
+    cache = ResultCache(tmp_path, b"network", {})
+    cache.keep(RING, QUESTION, FOUND)
+    assert "No space left" in cache.defect
+    assert [file for file in tmp_path.rglob("*") if file.is_file()] == []
+
+
+def test_versions_name_libraries_and_digests_of_a_checkout() -> None:
+    versions = installation_versions(hub_core.discover())
+    assert {"python", "numpy", "collhub", "collhub-columns"} <= versions.keys()
 
 
 def test_a_cache_that_cannot_be_written_changes_nothing(tmp_path: Path) -> None:

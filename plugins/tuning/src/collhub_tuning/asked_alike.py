@@ -63,9 +63,3 @@ def _may_be_a_file(name: str) -> bool:
     # A prefix names no file itself.
     place = Path(name)
     return place.exists() or place.with_name(f"{place.name}.0.et").exists()
-
-
-def plugin_versions(registry: Registry) -> dict[str, str]:
-    """Versions of all that may take part in a result."""
-    # Another version may give other times.
-    return {plugin.distribution: plugin.version for plugin in registry.plugins}

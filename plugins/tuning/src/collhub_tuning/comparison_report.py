@@ -60,15 +60,20 @@ class ComparisonOutcome:
         bound = self.bounds[one.size]
         return None if bound is None else bound.ratio(one.time_ps, one.slack_ps)
 
+    @cached_property
+    def defects_by_algorithm(self) -> Mapping[str, Sequence[Diagnostic]]:
+        """Findings for measurements that beat the bound of their size, by algorithm."""
+        found: dict[str, list[Diagnostic]] = {}
+        for one in self.measurements:
+            bound = self.bounds[one.size]
+            defect = beaten_bound(bound, one.time_ps, slack_ps=one.slack_ps, name=one.algorithm)
+            if defect is not None:
+                found.setdefault(one.algorithm, []).append(defect)
+        return found
+
     def defects(self) -> list[Diagnostic]:
         """A finding for every measurement that beats the bound of its size."""
-        found = (
-            beaten_bound(
-                self.bounds[one.size], one.time_ps, slack_ps=one.slack_ps, name=one.algorithm
-            )
-            for one in self.measurements
-        )
-        return [defect for defect in found if defect is not None]
+        return [defect for defects in self.defects_by_algorithm.values() for defect in defects]
 
     def ranking(self, size: int) -> list[Measurement]:
         """Measurements with a time at a size, the fastest first, of equal ones in their order."""
