@@ -34,6 +34,7 @@ from hub_core.testing import (
 from hub_core.verification import verify
 
 ALL_REDUCE = CollectiveKind.ALL_REDUCE
+ORDER = schedules(6, 1)[:1]
 
 
 def written(selection: Selection, **given: int) -> tuple[dict[str, bytes], list[str]]:
@@ -96,7 +97,8 @@ def test_every_window_is_a_plan_that_runs_rightly() -> None:
 def test_plans_are_read_with_the_windows_they_were_written_for() -> None:
     files, _ = written(sample_selection())
     calls, found = served(files)
-    assert [line for line in found if "max, min and avg would run as a sum" not in line] == []
+    others = ("max, min and avg would run as a sum", "calls tried as the runtime names them")
+    assert not [line for line in found if not any(other in line for other in others)]
     windows = [(call.min_bytes, call.max_bytes) for call in calls if call.kind == ALL_REDUCE]
     assert windows == [(0, (1 << 20) - 1), (1 << 20, None)]
 
@@ -270,3 +272,34 @@ def test_reductions_are_reported_to_run_as_sums() -> None:
     gathers = replace(sample_selection(), collectives=sample_selection().collectives[1:])
     notes = write(gathers, PlanSelectionOptions()).notes
     assert not any("max, min and avg" in note for note in notes)
+
+
+def test_tuned_folder_is_proved_and_answers_every_call(collhub, tmp_path: Path) -> None:
+    pytest.importorskip("collhub_tuning")
+    pytest.importorskip("collhub_classic")
+    folder = tmp_path / "tuned"
+    kinds = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all")
+    tuned = collhub(
+        *("tune", "--topology", "fully-connected:6", "--size", "4KiB..64KiB", "--jobs", "1"),
+        *("--with", "ring", "--with", "direct", "-o", folder, "--to", "mscclpp-plans"),
+        *(word for kind in kinds for word in ("--collective", kind)),
+    )
+    assert tuned.code == 0, tuned.err
+    assert "max, min and avg would run as a sum" in tuned.err
+    assert "max, min and avg would run as a sum" in (folder / "report.md").read_text()
+    check = collhub("tune", "--check", folder, "--json")
+    assert check.code == 0, check.err
+    findings = [one["message"] for one in check.report()["formats"][0]["findings"]]
+    assert any("calls tried as the runtime names them" in line for line in findings)
+    runtime = RuntimeModel(folder / "mscclpp-plans", 6, 6)
+    served = {
+        (collective, size, in_place): runtime.run(Query(collective, size, in_place), ORDER)
+        for collective in runtime.registered
+        for size in (4, 96, 100, 1024, 4100)
+        for in_place in (True, False)
+    }
+    assert all(outcome is None or outcome.verdict == "right" for outcome in served.values())
+    # No power of two is a multiple of six chunks.
+    assert served["allreduce", 1024, True] is not None
+    (folder / "mscclpp-plans" / "register.py").write_text("PLANS = []\n")
+    assert collhub("tune", "--check", folder).code == 1

@@ -39,6 +39,8 @@ from hub_core.plugin_api import (
 
 # Of float32, the type of most gradients.
 _ELEMENT_BYTES = 4
+# From this number on only the first and the last size are named.
+_MOST_SIZES = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +222,8 @@ def _kept_by_runtime(stated: StatedFormat, served: Sequence[ServedCalls]) -> Ite
             and (size - size % part) % multiple
         ]
         if kept:
-            what = f"{one.kind}, {', '.join(kept)} of float32: {RUNTIME}, as {one.by} is for"
+            sizes = ", ".join(kept) if len(kept) < _MOST_SIZES else f"{kept[0]} to {kept[-1]}"
+            what = f"{one.kind}, {sizes} of float32: {RUNTIME}, as {one.by} is for"
             message = f"{what} multiples of {multiple // _ELEMENT_BYTES} elements"
             yield Diagnostic("falls-back", f"{stated.name}: {message}", Severity.NOTE)
 

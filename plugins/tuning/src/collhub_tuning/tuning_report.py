@@ -68,6 +68,8 @@ def tuning_notes(outcome: TuningOutcome) -> list[str]:
             lines.append(f"{tuned.label}: {', '.join(left_out)} left out; --json says why")
     for written in outcome.formats:
         lines += [f"{written.name} loses: {loss}" for loss in written.result.losses]
+        warnings = [note for note in written.result.notes if note.startswith("warning: ")]
+        lines += [f"{written.name}: {warning}" for warning in warnings]
     return lines
 
 

@@ -8,6 +8,7 @@ the function that it contains.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 
@@ -86,7 +87,11 @@ def _right_plan(name: str, content: bytes) -> Plan:
 def _served_calls(
     source: Source, registration: Registration, plans: Mapping[str, Plan]
 ) -> Iterator[ServedCalls]:
-    """One record a window: its plans are tried in their order."""
+    """One record a window: its plans are tried in their order.
+
+    Reports defects, and how many calls were tried.
+    """
+    tally: Counter[bool] = Counter()
 
     def window(one: RegisteredPlan) -> tuple[str, bool, int | None]:
         return one.collective, one.in_place, one.max_bytes
@@ -95,7 +100,7 @@ def _served_calls(
         tried = list(rows)
         defects = [
             *_defects_of_rows(registration, plans, tried),
-            *_defects_of_answers(registration, plans, tried),
+            *_defects_of_answers(registration, plans, tried, tally),
         ]
         for defect in dict.fromkeys(defects):
             source.report(Diagnostic("call", defect))
@@ -111,6 +116,9 @@ def _served_calls(
             by=f"{' else '.join(names)} of {registration.num_ranks} ranks",
             byte_multiple=min(one.divisor for one in tried),
         )
+    message = f"{tally.total()} calls tried as the runtime names them: {tally[True]} get a plan"
+    message = f"{REGISTER}: {message}, {tally[False]} are left to the runtime's own choice"
+    source.report(Diagnostic("calls-tried", message, Severity.NOTE))
 
 
 def _defects_of_rows(
@@ -141,12 +149,19 @@ def _defects_of_rows(
 
 
 def _defects_of_answers(
-    registration: Registration, plans: Mapping[str, Plan], rows: Sequence[RegisteredPlan]
+    registration: Registration,
+    plans: Mapping[str, Plan],
+    rows: Sequence[RegisteredPlan],
+    tally: Counter[bool],
 ) -> Iterator[str]:
-    """Calls at the borders of a window and of odd sizes for which the executor throws."""
+    """Calls at the borders of a window and of odd sizes for which the executor throws.
+
+    `tally` counts those that get a plan, and those that do not.
+    """
     collective, in_place = rows[0].collective, rows[0].in_place
     for size in _queries(registration, rows):
         file = registration.choose(collective, in_place, size)
+        tally[file is not None] += 1
         if file is not None and file in plans:
             reason = _refusal(plans[file], collective, size, registration.num_ranks)
             if reason is not None:
