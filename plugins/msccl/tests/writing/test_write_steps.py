@@ -257,10 +257,10 @@ def test_reductions_wait_one_by_one_where_a_pass_needs_more_steps_than_there_may
 
 
 def _late_operands(arrivals: list[int], reader: int) -> Algorithm:
-    """Rank 0 adds what each of the others sends after as many local copies as `arrivals` tells.
+    """Lane 0 of rank 0 adds one message of each other rank, in the order of the ranks.
 
-    Lane 0 of rank 0 adds, in the order of the ranks. If `reader` is a rank, lane 9 overwrites the
-    scratch of its message as soon as that has been added.
+    `arrivals`: number of local copies that each of them makes before it sends. `reader`: the rank
+    whose message lane 9 of rank 0 overwrites as soon as it has been added; 0 for none.
     """
     draft = PlacedSteps(len(arrivals) + 1)
     received, sums = [], []

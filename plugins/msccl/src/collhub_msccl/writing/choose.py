@@ -113,8 +113,8 @@ def choose_program(task: WritingTask) -> ChosenProgram:
             break
     if not candidates:
         raise chooser.error()
-    prompt = [each for each in candidates if longest is None or each.figures.makespan <= longest]
-    return min(prompt, key=lambda candidate: candidate.cost)
+    eligible = [each for each in candidates if longest is None or each.figures.makespan <= longest]
+    return min(eligible, key=lambda candidate: candidate.cost)
 
 
 class _Chooser:
