@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 import click
@@ -19,6 +19,7 @@ from hub_core.cli.output import (
 from hub_core.cli.parameter_types import complete_offers
 from hub_core.cli.plugin_report import default_text, description_of, option_object
 from hub_core.cli.session import Session
+from hub_core.pipeline.runtime_versions import span_text
 from hub_core.plugin_api.algorithm_pass import AlgorithmPass
 from hub_core.plugin_api.check import Check, Subject
 from hub_core.plugin_api.engine import Engine
@@ -88,6 +89,7 @@ class _Way:
     description: str
     options: tuple[Option, ...]
     format: Format | None = None
+    runtime: Check | None = None
 
 
 @click.command()
@@ -143,6 +145,7 @@ def _way(provided: Provided[Offer]) -> _Way:
         description_of(offer),
         options_of(offer),
         described,
+        offer if isinstance(offer, Check) and offer.versions else None,
     )
 
 
@@ -178,6 +181,8 @@ def _object(way: _Way) -> dict[str, JsonValue]:
         "suffixes": list(described.suffixes) if described else [],
         "layout": str(described.layout) if described else None,
         "options": [option_object(option) for option in way.options],
+        "versioned_by": way.runtime.versioned_by if way.runtime else "",
+        "versions": [asdict(row) for row in way.runtime.versions] if way.runtime else [],
     }
 
 
@@ -194,6 +199,17 @@ def _print_way(way: _Way) -> None:
     print_line(f"{way.does} {way.name}")
     fields = {"  files": way.files, "  plugin": way.plugin, "  about": way.description}
     print_fields({name: value for name, value in fields.items() if value})
+    if way.runtime:
+        rows = [
+            (
+                span_text(way.runtime, row),
+                "yes" if row.uses_files else f"no: {row.reason}",
+                row.source,
+                row.date,
+            )
+            for row in way.runtime.versions
+        ]
+        print_table(("versions", "use the file", "source", "read"), rows)
     for option in way.options:
         default = "" if option.default is None else f" (default {default_text(option)})"
         if option.environment:

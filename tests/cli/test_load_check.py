@@ -185,3 +185,16 @@ def test_written_file_for_each_runtime_is_used_by_it(collhub, ring: Path, tmp_pa
             collhub("convert", ring, "-o", path, "-O", f"runtime={runtime}", "--strict").code == 0
         )
         assert collhub("verify", path, "--runtime", runtime).code == 0
+
+
+def test_formats_shows_the_versions_of_a_runtime(collhub, msccl: None) -> None:
+    (rccl,) = [
+        one
+        for one in collhub("formats", "rccl", "--json").report()["formats"]
+        if one["does"] == "check runtime"
+    ]
+    assert rccl["versioned_by"] == "ROCm"
+    spans = [(row["first"], row["last"], row["uses_files"]) for row in rccl["versions"]]
+    assert spans == [("5.5", "7.12", True), ("7.13", None, False)]
+    assert all(row["source"] and row["date"] for row in rccl["versions"])
+    assert "ROCm 7.13 and later" in collhub("formats", "rccl").out
