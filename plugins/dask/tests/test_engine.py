@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import socket
@@ -12,8 +13,10 @@ from collections.abc import Iterator
 from concurrent.futures import BrokenExecutor, Executor
 from pathlib import Path
 
+import distributed
 import psutil
 import pytest
+from collhub_dask import engine as engine_module
 from collhub_dask.environments import difference, own_versions
 from distributed import LocalCluster
 from lost_tasks import dies, hangs, takes_all_memory, tells_its_process
@@ -151,6 +154,45 @@ def cluster(**options: object) -> LocalCluster:
     """A cluster that somebody else has started."""
     web = {"dashboard": False, "dashboard_address": "127.0.0.1:0"}
     return LocalCluster(threads_per_worker=1, scheduler_kwargs=web, silence_logs=50, **options)
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["tcp://192.0.2.1:8786", "192.0.2.1:8786", "tcp://cluster.example:8786", "ucx://127.0.0.1:1"],
+)
+def test_a_scheduler_elsewhere_without_tls_is_refused(address: str) -> None:
+    with pytest.raises(UsageError, match=r"on another machine and does not use TLS.*insecure=yes"):
+        started(EngineRequest(1), scheduler=address)
+
+
+@pytest.mark.parametrize("address", ["tcp://127.0.0.1:9", "tcp://[::1]:9", "localhost:9"])
+def test_a_scheduler_on_this_machine_is_trusted(address: str) -> None:
+    with pytest.raises(UsageError, match="cannot be reached"):
+        started(EngineRequest(1), scheduler=address)
+
+
+def test_what_answers_a_probe_is_not_unpickled(tmp_path: Path) -> None:
+    mark = tmp_path / "unpickled"
+
+    class Trap:
+        def __reduce__(self) -> tuple[object, tuple[str, str]]:
+            return (open, (str(mark), "w"))
+
+    class Server(distributed.core.Server):
+        def identity(self) -> dict[str, object]:
+            return {"type": distributed.protocol.to_serialize(Trap()), "id": "x"}
+
+    async def probe() -> str:
+        server = Server({})
+        server.handlers["identity"] = lambda: server.identity()
+        await server.listen("tcp://127.0.0.1:0")
+        try:
+            return await engine_module._kind_of_server(server.address)
+        finally:
+            await server.close()
+
+    asyncio.run(probe())
+    assert not mark.exists()
 
 
 def test_a_cluster_without_workers_is_one_line() -> None:

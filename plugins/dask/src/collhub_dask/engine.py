@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import logging
 import os
 import warnings
@@ -70,6 +71,7 @@ def _client(
             cluster = setting.enter_context(local_cluster(count, options.memory))
             client = Client(cluster, timeout=_CONNECT_S, set_as_default=False)
             return client, partial(restart_here, cluster)
+        _check_trust(options.scheduler, options.insecure)
         _check_scheduler(options.scheduler)
         client = Client(options.scheduler, timeout=_CONNECT_S, set_as_default=False)
         return client, partial(_restart, client)
@@ -81,6 +83,31 @@ def _restart(client: Client, addresses: Sequence[str]) -> None:
         # A scheduler that is gone has no workers.
         with suppress(OSError, RuntimeError):
             client.restart_workers(list(addresses), timeout=_RESTART_S, raise_for_error=False)
+
+
+def _check_trust(address: str, insecure: bool) -> None:
+    """Raise `UsageError` for a scheduler whose identity nothing proves.
+
+    Results of a scheduler are pickles, which can run any program when they are read. So the address
+    must be on this machine or use TLS, unless the user trusts the network.
+    """
+    if insecure:
+        return
+    protocol, separator, place = address.rpartition("://")
+    host = place.rpartition(":")[0].strip("[]") or place
+    is_here = host == "localhost" or _is_loopback(host)
+    if protocol == "tls" or (is_here and (not separator or protocol == "tcp")):
+        return
+    message = f"the scheduler {address} is on another machine and does not use TLS"
+    cure = "use tls://..., a tunnel to localhost, or -O insecure=yes if you trust the network"
+    raise UsageError(message, cure=cure, code="insecure-scheduler")
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def _check_scheduler(address: str) -> None:
@@ -104,10 +131,14 @@ def _check_scheduler(address: str) -> None:
 
 
 async def _kind_of_server(address: str) -> str:
-    """`Scheduler`, `Worker` or `Nanny`, as a server of Dask calls itself."""
+    """`Scheduler`, `Worker` or `Nanny`, as a server of Dask calls itself.
+
+    The answer is not deserialized beyond plain values: no pickle of an unknown server is loaded.
+    """
     from distributed import Security, rpc
 
     arguments = Security().get_connection_args("client")
-    async with rpc(address, timeout=_CONNECT_S, connection_args=arguments) as server:
+    probe = rpc(address, timeout=_CONNECT_S, connection_args=arguments, deserialize=False)
+    async with probe as server:
         found = await asyncio.wait_for(server.identity(), _CONNECT_S)
     return str(found["type"])

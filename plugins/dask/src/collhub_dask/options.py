@@ -14,7 +14,13 @@ class DaskOptions:
     scheduler: str | None = option(
         OptionType.TEXT,
         None,
-        "address of a running scheduler, as tcp://host:8786 (default: a cluster is started here)",
+        "address of a running scheduler, as tls://host:8786 (default: a cluster is started here)",
+    )
+    insecure: bool = option(
+        OptionType.BOOL,
+        False,
+        "also use a scheduler on another machine without TLS: whoever can answer there can run any "
+        "program as you",
     )
     workers: int | None = option(
         OptionType.INT, None, "workers of the cluster here (default: one a core)", minimum=1
