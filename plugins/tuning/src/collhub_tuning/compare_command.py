@@ -1,8 +1,9 @@
-"""`collhub compare`: which algorithm is best here, by size."""
+"""`collhub compare`: which algorithm is best here, by size, or for an entire job."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -18,7 +19,7 @@ from hub_core import (
     option_pairs,
     parse_sizes,
 )
-from hub_core.model import ExitCode
+from hub_core.model import ExitCode, UsageError
 from hub_core.plugin_api import Shown
 
 if TYPE_CHECKING:
@@ -29,20 +30,27 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option("--collective", "kind", type=COLLECTIVE, required=True)
+@click.argument("job", metavar="[JOB]", type=FILE, required=False)
+@click.option("--collective", "kind", type=COLLECTIVE, help="Required without a JOB.")
 @click.option(
     "--topology",
-    "topology_text",
+    "topology_texts",
     metavar="T",
     type=FILE,
-    required=True,
-    help="For example mesh:8x8, dgx1v, a file.",
+    multiple=True,
+    help="For example mesh:8x8, dgx1v, a file; with a JOB repeatable (default: the network that the"
+    " JOB states).",
+)
+@click.option(
+    "--baseline",
+    metavar="NAME",
+    help="Of a JOB: the --with that the others are compared with, on the first network (default:"
+    " the first).",
 )
 @click.option(
     "--size",
     "sizes_text",
     metavar="S",
-    required=True,
     help="Size of the full buffer, or a range such as 1KiB..1GiB, each twice the one before.",
 )
 @algorithms_option
@@ -83,12 +91,19 @@ def compare(
     picture_out: str | None,
     **asked: Any,
 ) -> int:
-    """Compare algorithms for a collective on a topology: the fastest for every size.
+    """Compare algorithms for a collective on a topology, or for the workload in JOB.
 
     Every algorithm is made or read, verified, and timed by the simulator; what does not fit is
     said and left out. Results are kept in the user's cache folder, so that the same question is
     answered at once, and one that was interrupted goes on. Exit 1 where no algorithm fits.
+
+    With a JOB, the entire job is simulated with every --with on every --topology: native (default),
+    a synthesizer or file for all of its collectives, or rules such as
+    'all-reduce=tacos;all-gather@>1MiB=ring'.
     """
+    if asked["job"] is not None:
+        return _compare_job(context, asked, {"--csv": csv_out, "--picture": picture_out}, as_json)
+    _require_collective(asked)
     from collhub_tuning import comparison_report as report
     from collhub_tuning import sensitivity_report as sensitivity
     from collhub_tuning.comparison_picture import check_picture, picture_request
@@ -121,6 +136,55 @@ def compare(
         written = context.write_report(Shown.COMPARISON, picture_request(outcome), picture_out)
         context.say_written(written)
     return ExitCode.DONE if has_winner else ExitCode.INVALID
+
+
+def _require_collective(asked: dict[str, Any]) -> None:
+    """Raise `UsageError` where the question about a collective lacks one of its parts."""
+    needed = {"--collective": "kind", "--topology": "topology_texts", "--size": "sizes_text"}
+    for option, name in needed.items():
+        if asked[name] in (None, ()):
+            raise click.UsageError(f"Missing option '{option}' (or a JOB).")
+    if len(asked["topology_texts"]) > 1:
+        cure = "compare on one network, or with --vary, or name a JOB"
+        raise UsageError("several networks are for jobs", cure=cure)
+    if asked["baseline"] is not None:
+        raise UsageError("--baseline is for jobs", cure="leave it out")
+    (asked["topology_text"],) = asked["topology_texts"]
+
+
+_NOT_OF_JOBS = {
+    "--collective": "kind", "--size": "sizes_text", "--root": "root", "--scheduler": "scheduler",
+    "--timeout": "timeout_text", "--jobs": "jobs",
+}  # fmt: skip
+
+
+def _compare_job(
+    context: CommandContext, asked: dict[str, Any], outputs: dict[str, str | None], as_json: bool
+) -> int:
+    """Compare candidates and networks for the job in `asked["job"]`."""
+    from collhub_tuning import job_comparison as report
+    from collhub_tuning.variations import variations
+
+    given = {option: asked[name] for option, name in _NOT_OF_JOBS.items()} | outputs
+    if unused := [option for option, value in given.items() if value is not None]:
+        raise UsageError(f"{unused[0]} has no meaning for a job", cure="leave it out")
+    networks = [context.read_topology(text) for text in asked["topology_texts"]]
+    for network in tuple(networks):
+        varied = variations(network, asked["ranges"], asked["failures"])
+        networks += [replace(one.topology, name=f"{network.name} {one.name}") for one in varied]
+    if not networks and (asked["ranges"] or asked["failures"]):
+        raise UsageError("--vary and --without-link need --topology", cure="name the network")
+    comparison = report.compare_job(
+        context, asked["job"], networks, asked["names"], asked["baseline"], asked
+    )
+    if as_json:
+        context.print_json(report.comparison_document(comparison))
+    else:
+        rows = report.comparison_rows(comparison)
+        context.print_table(report.HEADER, rows, report.RIGHT)
+    for line in report.comparison_failures(comparison):
+        context.say(line)
+    return ExitCode.DONE if comparison.fastest is not None else ExitCode.INVALID
 
 
 def _print_sensitivity(
