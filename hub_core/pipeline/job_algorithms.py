@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from hub_core.model import (
+    COLUMN_DTYPES,
     Algorithm,
     Collective,
     CollectiveKind,
@@ -15,6 +16,7 @@ from hub_core.model import (
     InputError,
     JobCollective,
     NodeKind,
+    StepTable,
     UsageError,
     Workload,
     format_bytes,
@@ -158,9 +160,33 @@ class _Maker:
             npus=place.npus,
             registry=self.registry,
         ).algorithm
-        if algorithm.num_ranks != ranks:
-            message = f"its algorithm has steps on {algorithm.num_ranks} ranks, some of no member"
-            cure = "choose another algorithm for this group"
-            raise InputError(message, cure=cure, code="algorithm-does-not-fit")
         self.admit(algorithm, f"{rule.algorithm} ({kind}, {ranks} ranks)")
-        return algorithm
+        if algorithm.num_ranks == ranks:
+            return algorithm
+        return _of_members(algorithm, collective, place.npus)
+
+
+def _of_members(algorithm: Algorithm, collective: Collective, npus: Sequence[int]) -> Algorithm:
+    """An algorithm of the NPUs of a network as one of the members of a group.
+
+    Raises `InputError` for steps on NPUs outside the group, as relays have them.
+    """
+    steps = algorithm.steps
+    position = np.full(algorithm.num_ranks, -1, np.int64)
+    position[list(npus)] = np.arange(len(npus))
+    strangers = steps.rank[position[steps.rank] < 0]
+    if len(strangers):
+        message = f"its algorithm has steps on rank {strangers[0]}, which is not in the group"
+        cure = "choose another algorithm for this group"
+        raise InputError(message, cure=cure, code="algorithm-does-not-fit")
+    columns = {name: getattr(steps, name) for name in COLUMN_DTYPES}
+    columns["rank"] = position[steps.rank]
+    columns["peer"] = np.where(steps.peer >= 0, position[steps.peer], -1)
+    table = StepTable.from_columns(len(npus), columns, steps.data_edges, steps.control_edges)
+    return replace(
+        algorithm,
+        collective=replace(collective, unit_count=algorithm.collective.unit_count),
+        steps=table,
+        scratch_units=algorithm.scratch_units[list(npus)],
+        extensions={},
+    )

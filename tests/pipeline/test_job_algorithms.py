@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,14 @@ import pytest
 
 import hub_core
 from hub_core import UsageError, parse_rule, parse_topology
-from hub_core.model import JobCollective, NodeColumns, NodeKind, ProcessGroup, Workload
+from hub_core.model import (
+    JobCollective,
+    NodeColumns,
+    NodeKind,
+    ProcessGroup,
+    Workload,
+    message_bytes,
+)
 from hub_core.testing import ring_all_reduce
 
 Collhub = Callable[..., Any]
@@ -71,6 +79,19 @@ def test_equal_groups_share_one_algorithm() -> None:
     found = given(job(*rows, groups=2), "all-reduce=ring")
     assert found.nodes.algorithm.tolist() == [0] * 4
     assert [one.num_ranks for one in found.algorithms] == [2]
+
+
+def test_a_group_that_others_separate_has_an_algorithm_of_its_members() -> None:
+    pytest.importorskip("collhub_classic")
+    rows = [(rank, ALL_REDUCE, MIB, 0) for rank in (0, 2)]
+    workload = replace(job(*rows, groups=1), groups=(ProcessGroup("1", (0, 2)),))
+    # Ranks 0 and 2 of a ring are no neighbours.
+    (algorithm,) = given(workload, "all-reduce=direct").algorithms
+    assert algorithm.num_ranks == 2
+    assert set(algorithm.steps.peer.tolist()) <= {-1, 0, 1}
+    # Each rank sends its half and the reduced half.
+    total = message_bytes(MIB, algorithm.collective.unit_count, algorithm.steps.count)
+    assert total[algorithm.steps.sends].sum() == 2 * MIB
 
 
 def test_a_rule_without_a_collective_is_refused() -> None:
