@@ -15,8 +15,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from collhub_pytorch import read_profiles
-from collhub_pytorch.analysis import matched, measured_timeline, meeting_times
+from collhub_pytorch.analysis import matched, measured_timeline, meeting_times, rank_times
 from collhub_pytorch.execution_trace import workload_of as read_traces
+from collhub_pytorch.findings import IdleTime, findings_of
 from collhub_pytorch.options import ProfileOptions, RankOptions
 from collhub_pytorch.replay import measured, replayed
 from collhub_pytorch.trace_files import on_disk
@@ -33,6 +34,10 @@ RESNET_STEP = [
     (BC, 53120 * 4), (BC, 53 * 8), (AR, 2049000 * 4), (AR, 7875584 * 4), (AR, 6563840 * 4),
     (AR, 6637568 * 4), (AR, 2431040 * 4),
 ]  # fmt: skip
+# Of HolisticTraceAnalysis 0.5.0 on the same files: get_comm_comp_overlap, get_temporal_breakdown.
+HTA_OVERLAP_PERCENT = [4.50, 2.47, 7.88, 3.31, 0.56, 0.64, 7.56, 9.51]
+HTA_IDLE_US = [6419, 6428, 7046, 8145, 8887, 9121, 7051, 8308]
+HTA_COMPUTE_US = [1034, 1246, 1068, 1240, 1126, 1041, 1051, 1059]
 README = Path(__file__).resolve().parents[1] / "README.md"
 
 
@@ -106,6 +111,20 @@ def test_the_replay_with_measured_times_reproduces_every_span(
     spans_us = [one / 1000 for one in replayed(dlrm).span_ns]
     assert spans_us == pytest.approx(DLRM_SPANS_US, rel=0.01)
     assert replayed(resnet).span_ns == pytest.approx(measured(resnet).span_ns, rel=0.01)
+
+
+def test_overlap_computation_and_idle_time_are_those_of_hta(dlrm: Workload) -> None:
+    times = rank_times(dlrm, measured_timeline(dlrm))
+    assert [round(one.overlap_percent or 0, 2) for one in times] == HTA_OVERLAP_PERCENT
+    assert [(one.idle_ns or 0) // 1000 for one in times] == HTA_IDLE_US
+    assert [one.computation_ns // 1000 for one in times] == HTA_COMPUTE_US
+
+
+def test_the_breakdown_of_idle_time_is_that_of_hta(corpus: Path) -> None:
+    # get_idle_time_breakdown compares its threshold of 30 with microseconds in these files.
+    files = names(corpus / "pytorch" / "dlrm-kineto-8")
+    (one, *_) = findings_of(read_kineto(files, kernel_delay_factor=1000.0)).ranks
+    assert one.idle == IdleTime(22_239_000, 144_000, 0)
 
 
 def test_longer_collectives_lengthen_the_job(dlrm: Workload) -> None:
