@@ -31,11 +31,13 @@ CHAKRA = Format(
 )
 CHAKRA_JSON = Format(
     name="chakra-json",
-    description="Chakra execution traces in the JSON form of chakra_jsonizer, one file a rank",
+    description="Chakra execution traces in JSON (chakra_jsonizer, feeder), one file a rank",
     suffixes=(".json", ".json.gz"),
     # GlobalMetadata, which may be empty, has a version and attributes; the first node follows it.
     signature=rb'\A\s*\{\s*(?:\}\s*\{\s*"|"version"\s*:\s*"[^"]{0,20}"\s*\}\s*\{\s*"'
-    rb'|(?:"version"\s*:\s*"[^"]{0,20}"\s*,\s*)?"attr"\s*:\s*\[\s*\{\s*"name"\s*:)',
+    rb'|(?:"version"\s*:\s*"[^"]{0,20}"\s*,\s*)?"attr"\s*:\s*\[\s*\{\s*"name"\s*:)'
+    # The form of the feeder.
+    rb'|"workload_graph"\s*:\s*\[',
     layout=Layout.PREFIX,
 )
 

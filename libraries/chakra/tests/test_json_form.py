@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from collhub_chakra import TraceError, open_rank_file
+from collhub_chakra import TraceError, open_rank_file, varint
 from collhub_chakra.json_records import is_json_form
 from collhub_chakra.trace_records import decoded_records, encoded_record
 from google.protobuf.json_format import MessageToJson
@@ -86,3 +86,35 @@ def test_numbers_may_be_text_or_numbers() -> None:
     file, _ = open_rank_file("x.0.json", 0, content)
     start, stop = int(file.starts[0]), int(file.stops[0])
     assert file.content[start:stop] == bytes.fromhex("08011804 3807".replace(" ", ""))
+
+
+def test_the_form_of_the_feeder_gives_records() -> None:
+    graph = {
+        "workload_graph": [
+            {"Id": 1, "Name": "gemm", "NodeType": 4, "ctrlDeps": [], "data_deps": [], "runtime": 40,
+             "is_cpu_op": False},
+            {"Id": 2, "Name": "ar", "NodeType": 7, "data_deps": [1], "ctrlDeps": [1],
+             "comm_type": 0, "comm_size": 4096},
+        ]
+    }  # fmt: skip
+    content = json.dumps(graph).encode()
+    assert is_json_form(content)
+    file, _ = open_rank_file("x.0.json", 0, content)
+    (_, gemm, reduce) = decoded_records(varint(0) + file.content[1:], "x")
+    assert (gemm.id, gemm.name, gemm.type, gemm.duration_micros) == (1, "gemm", 4, 40)
+    assert (list(reduce.data_deps), list(reduce.ctrl_deps)) == ([1], [1])
+    assert {one.name: one.int64_val for one in reduce.attr} == {"comm_type": 0, "comm_size": 4096}
+
+
+@pytest.mark.parametrize(
+    ("node", "message"),
+    [
+        ({"Id": 1}, "node 0 of workload_graph cannot be read: 'NodeType'"),
+        ({"Id": "x", "NodeType": 4}, "a node is not of the Chakra schema"),
+        (3, "node 0 of workload_graph cannot be read"),
+        ({"Id": 1, "NodeType": 4, "runtime": "soon"}, "node 0 of workload_graph cannot be read"),
+    ],
+)
+def test_nodes_of_the_feeder_that_lack_something_are_refused(node: object, message: str) -> None:
+    with pytest.raises(TraceError, match=message):
+        open_rank_file("x.0.json", 0, json.dumps({"workload_graph": [node]}).encode())

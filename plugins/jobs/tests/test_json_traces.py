@@ -68,3 +68,14 @@ def test_members_of_other_formats_are_no_set(collhub, tmp_path: Path) -> None:
     hub_core.write(ring_all_reduce(8), tmp_path / "ring.8.json")
     run = collhub("inspect", tmp_path / "ring.8.json")
     assert (run.code, "(json)" in run.out) == (0, True), run.err
+
+
+def test_traces_of_the_feeder_are_jobs(collhub, corpus: Path) -> None:
+    folder = corpus / "evidence" / "workload"
+    if not folder.is_dir():
+        pytest.skip("the corpus has no traces of the feeder")
+    workload = hub_core.read_workload(folder / "chakra_jsondata.json", report=lambda found: None)
+    assert workload.nodes.duration_ns.tolist() == [40_000, -1, -1]
+    assert workload.nodes.bytes.tolist() == [-1, 4096, -1]
+    assert collhub("inspect", folder / "chakra_jsondata.json").code == 0
+    assert collhub("verify", folder / "chakra_jsondata_bad.json").code == 1

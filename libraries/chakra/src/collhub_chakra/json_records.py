@@ -1,27 +1,38 @@
-"""Read the JSON form of traces: what `chakra_jsonizer` writes becomes records.
+"""Read the JSON forms of traces, which become records.
 
-The file is no JSON document but messages one after the other, without separators: GlobalMetadata,
-then the nodes, each in protobuf's JSON mapping (`dataDeps`, enumerations by name, 64-bit numbers as
-text). Source: src/jsonizer/jsonizer.py of mlcommons/chakra.
+`chakra_jsonizer` writes no JSON document but messages one after the other, without separators:
+GlobalMetadata, then the nodes, each in protobuf's JSON mapping (`dataDeps`, enumerations by name,
+64-bit numbers as text). Source: src/jsonizer/jsonizer.py of mlcommons/chakra.
+
+The feeder reads one object whose `workload_graph` lists the nodes: `Id`, `Name`, `NodeType` by
+number, `data_deps`, `runtime` in microseconds, and attributes as members. `ctrlDeps`, which it
+ignores, are control dependencies here. Source: src/feeder/json_node.cpp of mlcommons/chakra.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from collhub_chakra.errors import TraceError
 from collhub_chakra.wire import varint
 
 _METADATA_FIELDS = frozenset({"version", "attr"})
+_GRAPH = "workload_graph"
+_ATTRIBUTES = ("tensor_size", "comm_type", "comm_priority", "comm_size", "comm_src", "comm_dst",
+               "comm_tag")  # fmt: skip
 _SPACE = re.compile(r"[ \t\r\n]*")
 # Beyond it a text is not parsed further in search of a first message.
 _LARGEST_MESSAGE = 64 << 20
 
 
 def is_json_form(content: bytes) -> bool:
-    """Whether a file begins with GlobalMetadata in JSON, followed by another message or its end."""
+    """Whether a file is in a JSON form.
+
+    It begins with GlobalMetadata, followed by another message or the end, or it holds a
+    `workload_graph`.
+    """
     if content[:64].lstrip()[:1] != b"{":
         return False
     try:
@@ -29,6 +40,8 @@ def is_json_form(content: bytes) -> bool:
         first, end = json.JSONDecoder().raw_decode(text, _after_space(text, 0))
     except (ValueError, RecursionError):
         return False
+    if isinstance(first, dict) and isinstance(first.get(_GRAPH), list):
+        return True
     is_followed = text[_after_space(text, end) :][:1] in ("", "{")
     return is_followed and isinstance(first, dict) and first.keys() <= _METADATA_FIELDS
 
@@ -48,7 +61,7 @@ def records_of_json(name: str, content: bytes) -> bytes:
     except UnicodeDecodeError as error:
         raise _error("the text is not UTF-8", name, error.start) from None
     records = []
-    for number, (start, value) in enumerate(_values(text, name)):
+    for number, (start, value) in enumerate(_messages(text, name)):
         message = message_class("Node" if number else "GlobalMetadata")()
         try:
             json_format.ParseDict(value, message)
@@ -61,6 +74,40 @@ def records_of_json(name: str, content: bytes) -> bytes:
         body = message.SerializeToString(deterministic=True)
         records.append(varint(len(body)) + body)
     return b"".join(records)
+
+
+def _messages(text: str, name: str) -> Iterator[tuple[int, dict[str, object]]]:
+    """Metadata and nodes in protobuf's JSON mapping, each with the position at which it begins."""
+    for start, value in _values(text, name):
+        nodes = value.get(_GRAPH)
+        if not isinstance(nodes, list):
+            yield start, value
+            continue
+        yield start, {}
+        for place, node in enumerate(nodes):
+            try:
+                yield start, _node_of_graph(node)
+            except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
+                reason = f"node {place} of {_GRAPH} cannot be read: {error}"
+                raise _error(reason, name, len(text[:start].encode())) from None
+
+
+def _node_of_graph(node: Mapping[str, object]) -> dict[str, object]:
+    """A node of the feeder's form in protobuf's JSON mapping."""
+    attributes: list[dict[str, object]] = [
+        {"name": key, "int64Val": node[key]} for key in _ATTRIBUTES if key in node
+    ]
+    if "is_cpu_op" in node:
+        attributes.append({"name": "is_cpu_op", "boolVal": bool(node["is_cpu_op"])})
+    return {
+        "id": node["Id"],
+        "name": str(node.get("Name", "")),
+        "type": node["NodeType"],
+        "ctrlDeps": node.get("ctrlDeps", []),
+        "dataDeps": node.get("data_deps", []),
+        "durationMicros": int(float(str(node.get("runtime", 0)))),
+        "attr": attributes,
+    }
 
 
 def _values(text: str, name: str) -> Iterator[tuple[int, dict[str, object]]]:

@@ -38,7 +38,7 @@ CHAKRA_WORKLOAD = Format(
 
 CHAKRA_JSON_WORKLOAD = Format(
     "chakra-json-workload",
-    "Chakra execution traces of whole jobs in the JSON form of chakra_jsonizer, one file a rank",
+    "Chakra execution traces of whole jobs in JSON (chakra_jsonizer, feeder), one file a rank",
     (".json", ".json.gz"),
     layout=Layout.PREFIX,
 )
