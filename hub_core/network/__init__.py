@@ -14,6 +14,7 @@ if TYPE_CHECKING:
         lower_bound_ns,
         lower_bounds_ps,
     )
+    from hub_core.network.clusters import group_of_nodes
     from hub_core.network.grids import MAX_LINKS, MAX_NODES, grid
     from hub_core.network.group_networks import GroupNetwork, group_network
     from hub_core.network.links import Links, Occupancy, link_times_ns
@@ -32,13 +33,15 @@ __all__ = [
     "DEFAULT_BANDWIDTH_BYTES_PER_S", "DEFAULT_LATENCY_S", "MAX_LINKS", "MAX_NODES",
     "PLANE_SEPARATOR", "UNICAST", "Dimension", "DimensionKind", "GroupNetwork", "Link", "Links",
     "Occupancy", "Routes", "Topology", "TopologyFunction", "TopologyText", "build_topology",
-    "cut_bounds_ps", "distance_bounds_ps", "grid", "group_network", "link_times_ns",
+    "cut_bounds_ps", "distance_bounds_ps", "grid", "group_network", "group_of_nodes",
+    "link_times_ns",
     "lower_bound_ns", "lower_bounds_ps", "side_by_side",
 ]  # fmt: skip
 
 _HOMES = {
     "hub_core.network.bounds": "UNICAST cut_bounds_ps distance_bounds_ps lower_bound_ns"
     " lower_bounds_ps",
+    "hub_core.network.clusters": "group_of_nodes",
     "hub_core.network.group_networks": "GroupNetwork group_network",
     "hub_core.network.grids": "MAX_LINKS MAX_NODES grid",
     "hub_core.network.links": "Links Occupancy link_times_ns",

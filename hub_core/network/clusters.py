@@ -77,28 +77,37 @@ def below_network(
     )
 
 
-def _switches_between(machines: Topology) -> Int64Array:
-    """Switches whose neighbours, apart from each other, belong to several machines: int64."""
-    machine = np.full(machines.num_nodes, -1, np.int64)
-    for number, members in enumerate(machines.groups.values()):
-        machine[list(members)] = number
-    between: set[int] = set()
-    # Switches next to one machine belong to it; what is next to several joins them.
+def group_of_nodes(topology: Topology) -> Int64Array:
+    """The group of every node, int64[nodes]; -1 for NPUs in none and switches between groups.
+
+    A switch belongs to a group if its nearest neighbours that belong to any belong to that one.
+    """
+    group = np.full(topology.num_nodes, -1, np.int64)
+    for number, members in enumerate(topology.groups.values()):
+        group[list(members)] = number
+    is_open = np.arange(topology.num_nodes) >= topology.num_npus
     while True:
-        neighbours: dict[int, set[int]] = {}
-        for source, destination in zip(
-            machines.source.tolist(), machines.destination.tolist(), strict=True
-        ):
-            if machine[source] >= 0 and machine[destination] < 0:
-                neighbours.setdefault(destination, set()).add(int(machine[source]))
-        near = {node: found for node, found in neighbours.items() if node not in between}
-        if not near:
-            return np.asarray(sorted(between), np.int64)
-        for node, found in near.items():
-            if len(found) == 1:
-                machine[node] = found.pop()
-            else:
-                between.add(node)
+        joins = (group[topology.source] >= 0) & is_open[topology.destination]
+        if not joins.any():
+            return group
+        switch, near = topology.destination[joins], group[topology.source[joins]]
+        least = np.full(topology.num_nodes, topology.num_nodes, np.int64)
+        most = np.full(topology.num_nodes, -1, np.int64)
+        np.minimum.at(least, switch, near)
+        np.maximum.at(most, switch, near)
+        # Next to one group: of that group. Next to several: between them, for good.
+        reached = np.unique(switch)
+        own = reached[least[reached] == most[reached]]
+        group[own] = most[own]
+        is_open[reached] = False
+
+
+def _switches_between(machines: Topology) -> Int64Array:
+    """Switches that belong to none of several machines, int64."""
+    if len(machines.groups) < 2:
+        return np.zeros(0, np.int64)
+    group = group_of_nodes(machines)
+    return np.flatnonzero(group[machines.num_npus :] < 0) + machines.num_npus
 
 
 def _ports(machines: Topology, between: Int64Array) -> tuple[Int64Array, Int64Array, Int64Array]:

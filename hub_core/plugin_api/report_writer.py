@@ -49,7 +49,8 @@ class ReportRequest:
 
     `step_start_ns`, `step_end_ns`: int64 per row of the steps or nodes, -1 for what never started
     (ended). `time_ns`: of the whole run, None where it never ends. `sizes`: of the full buffer, in
-    bytes, ascending. `bound`: what no algorithm can exceed, as a series.
+    bytes, ascending. `bound`: what no algorithm can exceed, as a series. `collapse`: whether groups
+    of a topology are drawn as single nodes: `auto` (if it is large), `always` or `never`.
     """
 
     title: str
@@ -64,6 +65,7 @@ class ReportRequest:
     sizes: tuple[int, ...] = ()
     series: Sequence[BandwidthSeries] = ()
     bound: BandwidthSeries | None = None
+    collapse: str = "auto"
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,11 @@ import xml.etree.ElementTree as ElementTree
 
 import numpy as np
 import pytest
+from collhub_pictures.networks.collapsed_groups import Collapse
 from collhub_pictures.networks.drawn_lines import DrawnLines
 from collhub_pictures.networks.irregular_layout import irregular_places
 from collhub_pictures.networks.picture import MAX_NODES, draw
+from collhub_pictures.networks.places import PAGE_WIDTH
 from collhub_pictures.networks.regular_layout import regular_places
 from hypothesis import given
 from hypothesis import strategies as st
@@ -290,3 +292,96 @@ def test_loads_of_a_run_that_never_ends_are_shares_of_the_busiest_link():
 def test_load_of_a_link_that_the_network_lacks_is_refused():
     with pytest.raises(UsageError, match="ring:4 has no link 0 -> 2, which has a load"):
         draw(parse_topology("ring:4"), [LinkLoad(0, 2, 1, 1)], 1)
+
+
+LARGE = (
+    "dgx-h100:4", "dgx-a100:4", "dgx2:2", "mi300x:4", "rail:32x8", "fat-tree:8", "dgx-h100:32",
+    "leaf-spine:8,16,8", "leaf-spine:8,8,4", "dragonfly:4,2,2", "dragonfly:8,4,4", "rail:4x8",
+    "dgx-h100:4?network=leaf-spine:4,8,4", "dgx-a100:4?network=fat-tree:8", "fat-tree:16",
+    "mesh:32x32", "torus:8x8", "ring:64",
+)  # fmt: skip
+
+
+def label_boxes(root: ElementTree.Element) -> np.ndarray:
+    """Left, top, right and bottom of every label in pixels, by the widest usual sans-serif."""
+    found = []
+    for text in root.iter(f"{SVG}text"):
+        x, y, width = float(text.get("x")), float(text.get("y")), 6.2 * len(text.text or "")
+        is_centred = text in [group.find(f"{SVG}text") for group in root.findall(f"{SVG}g")]
+        left = x - width / 2 if is_centred else x
+        found.append((left, y - 9, left + width, y + 3))
+    return np.asarray(found)
+
+
+@pytest.mark.parametrize("text", LARGE)
+def test_labels_do_not_overlap_and_the_picture_fits_a_page(text):
+    root = picture(parse_topology(text))
+    assert float(root.get("width")) <= PAGE_WIDTH
+    view_width, view_height = map(float, root.get("viewBox").split()[2:])
+    boxes = label_boxes(root)
+    assert boxes[:, 0].min() >= 0
+    assert boxes[:, 2].max() <= view_width
+    assert boxes[:, 3].max() <= view_height
+    for number, box in enumerate(boxes):
+        others = np.delete(boxes, number, axis=0)
+        beside = (others[:, 0] >= box[2]) | (others[:, 2] <= box[0])
+        above = (others[:, 1] >= box[3]) | (others[:, 3] <= box[1])
+        assert (beside | above).all(), labels(root)[number - 1]
+    # Names are whole.
+    assert not any("\N{HORIZONTAL ELLIPSIS}" in name for name in labels(root))
+
+
+def test_equal_machines_are_one_box_with_their_number_next_to_the_first():
+    found = labels(picture(parse_topology("rail:32x8")))
+    others = "node 1-31 (31 x 8 NPUs)"
+    assert sorted(found) == sorted(
+        [*map(str, range(8)), *(f"rail {k}" for k in range(8)), "nvswitch 0", others]
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("dgx-h100:2", {"node 0 (8 NPUs)", "node 1 (8 NPUs)", "network"}),
+        ("fat-tree:4", {f"pod {k} (4 NPUs)" for k in range(4)} | {f"core {k}" for k in range(4)}),
+        ("rail:32x8", {"node 0-31 (32 x 8 NPUs)", "rail 0-7 (8 switches)"}),
+    ],
+)
+def test_groups_are_collapsed_on_request(text, expected):
+    root = ElementTree.fromstring(draw(parse_topology(text), collapse=Collapse.ALWAYS))
+    assert set(labels(root)) == expected
+    assert "collapsed" in "".join(root.itertext())
+
+
+def test_nothing_is_collapsed_on_request():
+    topology = parse_topology("rail:32x8")
+    root = ElementTree.fromstring(draw(topology, collapse=Collapse.NEVER))
+    assert len(labels(root)) == topology.num_nodes
+    assert float(root.get("width")) <= PAGE_WIDTH
+
+
+def test_links_of_collapsed_groups_add_up():
+    root = ElementTree.fromstring(draw(parse_topology("dgx-h100:2"), collapse=Collapse.ALWAYS))
+    assert sorted(tooltips(root, "path")) == [
+        f"node {k} (8 NPUs) <-> network: 400 GB/s, 500 ns" for k in range(2)
+    ]
+
+
+def test_loads_of_collapsed_groups_are_those_of_their_links_together():
+    topology = parse_topology("dgx-h100:2")
+    network = topology.num_nodes - 1
+    loads = [LinkLoad(0, network, 100, 10), LinkLoad(1, network, 50, 40), LinkLoad(0, 16, 7, 7)]
+    root = ElementTree.fromstring(draw(topology, loads, 100, collapse=Collapse.ALWAYS))
+    assert "150 B, busy 40 % / unused" in tooltips(root, "path")[0]
+
+
+def test_a_network_without_groups_has_nothing_to_collapse():
+    with pytest.raises(UsageError, match="names no groups"):
+        draw(parse_topology("mesh:4x4"), collapse=Collapse.ALWAYS)
+
+
+def test_a_switch_of_one_machine_is_below_and_the_network_above():
+    topology = parse_topology("dgx-h100:4")
+    places = irregular_places(topology)
+    nvswitch, network, npu = places[32:36, 1], places[36, 1], places[:32, 1]
+    assert nvswitch.min() > npu.max() > npu.min() > network

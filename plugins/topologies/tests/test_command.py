@@ -257,3 +257,13 @@ def test_the_program_without_this_plugin_says_where_the_command_is(collhub) -> N
     assert (run.code, run.out) == (3, "")
     assert line.startswith("error: there is no command 'topology'; plugin topologies (")
     assert "is disabled: by --disable-plugin topologies" in line
+
+
+@pytest.mark.parametrize(("collapse", "nodes"), [("auto", 19), ("always", 3), ("never", 19)])
+def test_groups_are_collapsed_as_asked_for(
+    collhub, tmp_path: Path, collapse: str, nodes: int
+) -> None:
+    out = tmp_path / "machines.svg"
+    run = collhub("topology", "draw", "dgx-h100:2", "--collapse", collapse, "-o", out)
+    assert run.code == 0, run.err
+    assert out.read_text().count('<g class="') == nodes

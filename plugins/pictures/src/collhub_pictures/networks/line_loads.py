@@ -46,12 +46,24 @@ def line_loads(
         found.append(_of_ways([by_ends.pop(ends, None) for ends in ways], time_ns))
     if by_ends:
         source, destination = min(by_ends)
-        raise UsageError(
-            f"topology {topology.name} has no link {source} -> {destination}, which has a load",
-            cure="name the topology that was simulated",
-            code="load-without-link",
-        )
+        raise _without_link(topology, source, destination)
     return found
+
+
+def check_loads(topology: Topology, loads: Sequence[LinkLoad]) -> None:
+    """Raise `UsageError` for a load of a link that the topology lacks."""
+    known = set(zip(topology.source.tolist(), topology.destination.tolist(), strict=True))
+    for load in loads:
+        if (load.source, load.destination) not in known:
+            raise _without_link(topology, load.source, load.destination)
+
+
+def _without_link(topology: Topology, source: int, destination: int) -> UsageError:
+    return UsageError(
+        f"topology {topology.name} has no link {source} -> {destination}, which has a load",
+        cure="name the topology that was simulated",
+        code="load-without-link",
+    )
 
 
 def _of_ways(ways: Sequence[LinkLoad | None], time_ns: int) -> LineLoad:

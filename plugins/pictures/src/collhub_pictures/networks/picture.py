@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from collhub_pictures.networks.collapsed_groups import Collapse, CollapsedNetwork, collapsed, folded
 from collhub_pictures.networks.drawn_lines import DrawnLines
-from collhub_pictures.networks.irregular_layout import irregular_places
-from collhub_pictures.networks.line_loads import LineLoad, line_loads
+from collhub_pictures.networks.irregular_layout import irregular_places, is_crowded
+from collhub_pictures.networks.line_loads import LineLoad, check_loads, line_loads
 from collhub_pictures.networks.line_looks import (
     LegendRow,
     LineLooks,
@@ -17,8 +18,14 @@ from collhub_pictures.networks.line_looks import (
     looks_by_load,
     rate_and_latency,
 )
-from collhub_pictures.networks.node_boxes import BOX_HEIGHT, NPU_RADIUS, box_width, is_circle
-from collhub_pictures.networks.places import Points
+from collhub_pictures.networks.node_boxes import (
+    BOX_HEIGHT,
+    NPU_RADIUS,
+    box_width,
+    is_circle,
+    widest,
+)
+from collhub_pictures.networks.places import PAGE_WIDTH, Points
 from collhub_pictures.networks.regular_layout import regular_places
 from collhub_pictures.networks.svg_text import label, shortened, svg_text
 from hub_core.model import UsageError, format_time
@@ -29,6 +36,7 @@ MAX_NODES = 4096
 MAX_LINES = 32768
 
 _MARGIN = 62.0
+_EDGE = 8.0
 _TITLE_HEIGHT = 26.0
 _LEGEND_HEIGHT = 18.0
 _CHARACTER_WIDTH = 7.2
@@ -50,33 +58,66 @@ _MARKER = (
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _NetworkPicture:
-    """What a picture shows: nodes at `places`, lines, how they look, and their loads, if any."""
+    """What a picture shows: nodes at `places`, lines, how they look, and their loads, if any.
+
+    `whole`: the network, of which `topology` is drawn, maybe with groups as single nodes.
+    """
 
     topology: Topology
+    whole: Topology
     places: Points
     lines: DrawnLines
     looks: LineLooks
     loads: Sequence[LineLoad]
 
 
-def draw(topology: Topology, loads: Sequence[LinkLoad] = (), time_ns: int | None = None) -> bytes:
+def draw(
+    topology: Topology,
+    loads: Sequence[LinkLoad] = (),
+    time_ns: int | None = None,
+    collapse: Collapse = Collapse.AUTO,
+) -> bytes:
     """The SVG document, ASCII.
 
     Colour and width tell bandwidth and latency; every shape has its facts as a tooltip. Parallel
     links are one line with the sum of their bandwidths. After a simulation, `loads` of `time_ns`,
-    or of the busiest link where that is None, colour tells how busy a line was. Raises `UsageError`
-    for a network that is too large, and for loads of links that it lacks.
+    or of the busiest link where that is None, colour tells how busy a line was. `collapse`: groups
+    as single nodes; by default where the picture would be wider than a page, and then equal nodes
+    as one where it still would. A picture that is wider is scaled down to a page. Raises
+    `UsageError` for a network that is too large, and for loads of links that it lacks.
     """
+    whole = topology
+    check_loads(topology, loads)
+    network = _drawn_network(topology, collapse)
+    topology, loads = network.topology, network.loads(loads)
     if topology.num_nodes > MAX_NODES:
         raise _too_large(topology, f"{topology.num_nodes} nodes are more than {MAX_NODES}")
-    places = _places(topology)
+    places = _places(topology, network.boxes)
     lines = DrawnLines.of(topology, places)
     if len(lines) > MAX_LINES:
         raise _too_large(topology, f"{len(lines)} lines are more than {MAX_LINES}")
-    picture = _NetworkPicture(topology, places, lines, *_looks(topology, lines, loads, time_ns))
+    looks = _looks(topology, lines, loads, time_ns)
+    picture = _NetworkPicture(topology, whole, places, lines, *looks)
     # Nodes stand before the lines that end at them, so they come later.
     body = [*_head(picture), *_paths(picture), *_nodes(picture), "</svg>", ""]
     return "\n".join(body).encode("ascii", "xmlcharrefreplace")
+
+
+def _drawn_network(topology: Topology, collapse: Collapse) -> CollapsedNetwork:
+    """The network that is drawn: as it is, or with groups as single nodes."""
+    is_readable = not topology.groups or not is_crowded(topology)
+    if collapse is Collapse.NEVER or (collapse is Collapse.AUTO and is_readable):
+        return CollapsedNetwork(topology, np.arange(topology.num_nodes), {})
+    network = collapsed(topology)
+    if collapse is Collapse.AUTO and len(folded(network, switches=False).boxes) == 1:
+        # All groups are alike: the first one shows what is in each.
+        example = folded(collapsed(topology, num_expanded=1), switches=False)
+        if not is_crowded(example.topology, example.boxes):
+            return example
+    for switches in (True, False):
+        if is_crowded(network.topology, network.boxes):
+            network = folded(network, switches=switches)
+    return network
 
 
 def _looks(
@@ -98,10 +139,13 @@ def _too_large(topology: Topology, message: str) -> UsageError:
     )
 
 
-def _places(topology: Topology) -> Points:
+def _places(topology: Topology, boxes: Collection[int]) -> Points:
     """Where all nodes stand in the picture, float64[num_nodes, 2]."""
-    found = regular_places(topology) if topology.dimensions else irregular_places(topology)
-    corner = (_MARGIN, _MARGIN + _TITLE_HEIGHT)
+    is_regular = bool(topology.dimensions)
+    found = regular_places(topology) if is_regular else irregular_places(topology, boxes)
+    # The widest box at the left edge stays in the picture.
+    half = widest(topology, range(topology.num_nodes)) / 2
+    corner = (max(_MARGIN, half + _EDGE), _MARGIN + _TITLE_HEIGHT)
     # Rounded, so that the last digits of a machine's arithmetic do not show.
     least = found.min(axis=0)
     places: Points = np.round(found - least + corner, 1)
@@ -110,10 +154,14 @@ def _places(topology: Topology) -> Points:
 
 def _head(picture: _NetworkPicture) -> Iterator[str]:
     """The opening tag, the title and the legend below the picture."""
-    topology = picture.topology
+    topology = picture.whole
     title = f"{shortened(topology.name, 80)}: {topology.num_npus} NPUs"
+    if picture.topology is not topology:
+        title += f" in {len(topology.groups)} groups, collapsed"
     legend: list[LegendRow] = picture.looks.legend
+    half = widest(picture.topology, range(picture.topology.num_nodes)) / 2
     right, bottom = (float(end) + _MARGIN for end in picture.places.max(axis=0))
+    right = max(right, right - _MARGIN + half + _EDGE)
     yield _opening_tag(right, bottom, title, [row.text for row in legend])
     yield f"<title>{svg_text(topology.name)}</title><style>{_STYLE}</style>"
     heading = f'<text x="12" y="20">{svg_text(title)}</text>'
@@ -133,7 +181,9 @@ def _opening_tag(right: float, bottom: float, title: str, legend: list[str]) -> 
         longest = max(longest, len(text) + 6)
     width = max(right, longest * _CHARACTER_WIDTH + 24)
     height = bottom + _LEGEND_HEIGHT * len(legend) + 12
-    size = f'width="{width:.0f}" height="{height:.0f}"'
+    # Wider pictures are scaled down, so that they fit a page.
+    scale = min(1.0, PAGE_WIDTH / width)
+    size = f'width="{width * scale:.0f}" height="{height * scale:.0f}"'
     view = f'viewBox="0 0 {width:.0f} {height:.0f}"'
     return f'<svg xmlns="http://www.w3.org/2000/svg" {size} {view}>'
 

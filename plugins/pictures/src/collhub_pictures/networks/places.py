@@ -11,6 +11,8 @@ Points = Float64Array
 """float64[count, 2]: x and y."""
 
 ARC = 48.0
+PAGE_WIDTH = 1200.0
+"""Width of the widest picture that is not scaled down, in pixels."""
 _LEAST_RADIUS = 110.0
 _STEP = 32.0
 _BETWEEN = 3.0

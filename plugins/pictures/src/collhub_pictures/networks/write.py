@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collhub_pictures.networks.collapsed_groups import Collapse
 from collhub_pictures.networks.picture import draw
 from hub_core.plugin_api import Artifact, NoOptions, ReportRequest, WriteResult
 
@@ -9,5 +10,6 @@ from hub_core.plugin_api import Artifact, NoOptions, ReportRequest, WriteResult
 def write(request: ReportRequest, options: NoOptions) -> WriteResult:
     """One file. Raises `UsageError` as `draw` does."""
     assert request.topology is not None
-    content = draw(request.topology, request.link_loads, request.time_ns)
+    collapse = Collapse(request.collapse)
+    content = draw(request.topology, request.link_loads, request.time_ns, collapse)
     return WriteResult([Artifact("", lambda: content)])

@@ -126,6 +126,13 @@ def check(
     type=FILE,
     help="Colour links by how busy they were: the output of `collhub simulate --json` on T.",
 )
+@click.option(
+    "--collapse",
+    type=click.Choice(["auto", "always", "never"]),
+    default="auto",
+    show_default=True,
+    help="Draw each group as one node with its counts; auto: if the picture is wider than a page.",
+)
 @from_option
 @json_flag
 @click.pass_obj
@@ -135,6 +142,7 @@ def draw(
     out: str,
     target_format: str | None,
     loads_path: str | None,
+    collapse: str,
     source_format: str | None,
     as_json: bool,
 ) -> None:
@@ -154,6 +162,7 @@ def draw(
         topology=network,
         link_loads=simulated.loads,
         time_ns=simulated.time_ns,
+        collapse=collapse,
     )
     written = context.write_report(Shown.TOPOLOGY, request, out, target_format)
     _say_written(context, network, written, as_json)
