@@ -86,6 +86,20 @@ def test_written_plan_is_read_as_an_algorithm_that_verifies(name: str, way: str)
     assert back.num_ranks == SAMPLES[name].num_ranks
 
 
+@pytest.mark.parametrize("name", ["direct-gather", "direct-scatter"])
+def test_parts_of_a_rooted_call_in_place_are_not_taken_for_one_buffer(name: str) -> None:
+    """A custom plan does not say which part of the root's vector is its other buffer."""
+    algorithm = SAMPLES[name]
+    collective = replace(algorithm.collective, in_place=True, out_of_place=False)
+    served = replace(algorithm, collective=collective)
+    assert verify(served).ok
+    plan = parsed(served)
+    assert not plan.header.in_place
+    assert check_plan(plan).diagnostics == ()
+    losses = {loss.feature for loss in write(served, PlanWriteOptions()).losses}
+    assert "in_place" in losses
+
+
 def test_all_gather_lands_in_place() -> None:
     draft = draft_of(ring_all_gather(4), PlanWriteOptions())
     assert draft.landing.is_direct[draft.work.messages.receive].all()

@@ -79,6 +79,8 @@ def lagging_proxies(plan: Plan) -> Proxies:
     A put that is flushed before its thread block does anything else is as good as done at once.
     """
     table, items = plan.operations, plan.items
+    if not (table.channel_type == _PORT).any():
+        return Proxies(0, np.full(len(items), -1, np.int64))
     first = group_pointer(items.operation, len(table))
     channels = items.item.tolist()
     is_port = (table.channel_type == _PORT).tolist()

@@ -8,7 +8,7 @@ import numpy as np
 from collhub_columns import Int64Array
 
 from collhub_mscclpp.writing.draft import Draft
-from collhub_mscclpp.writing.plan_text import chunk_counts
+from collhub_mscclpp.writing.plan_text import UNSTATED_IN_PLACE, chunk_counts
 from collhub_mscclpp.writing.work import NAMES
 from hub_core.model import CollectiveKind, CustomContract, Loss
 
@@ -41,6 +41,8 @@ def _of_contract(draft: Draft) -> Iterator[Loss]:
     where = f"{collective.kind} is written as custom"
     if collective.kind is not CollectiveKind.CUSTOM:
         yield Loss("kind", where, "only who names the plan uses it")
+    if not collective.out_of_place and collective.kind in UNSTATED_IN_PLACE:
+        yield Loss("in_place", where, "which part of a buffer is the other one is not in the plan")
     # A plan has no member for it.
     if collective.root is not None:
         yield Loss("root", f"rank {collective.root}", "the steps tell it alone")

@@ -19,6 +19,11 @@ from collhub_mscclpp.writing.switch_stores import SwitchStores
 from collhub_mscclpp.writing.work import NAMES
 from hub_core.model import CollectiveKind, UsageError
 
+UNSTATED_IN_PLACE = (CollectiveKind.GATHER, CollectiveKind.SCATTER)
+"""Collectives of which no plan can say which part of one buffer is the other one in place.
+
+Plans call them custom; the pointers of the call decide, whatever the plan says.
+"""
 _MOST_BYTES = 2**64 - 1
 _SEPARATOR = ",\n"
 
@@ -87,7 +92,7 @@ def _header(draft: Draft, smallest: int, largest: int) -> str:
     members = {
         "collective": NAMES.get(collective.kind, "custom"),
         "protocol": options.protocol,
-        "inplace": not collective.out_of_place,
+        "inplace": not collective.out_of_place and collective.kind not in UNSTATED_IN_PLACE,
         "reuse_resources": False,
         "use_double_scratch_buffer": is_packets,
         "buffer_alignment": ALIGNMENT,
