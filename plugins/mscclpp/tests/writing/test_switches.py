@@ -21,6 +21,7 @@ from hub_core.model import (
     Buffer,
     Collective,
     CollectiveKind,
+    CustomContract,
     StepKind,
     StepTableBuilder,
 )
@@ -210,6 +211,50 @@ def test_messages_to_different_places_land_in_scratch_of_all_members() -> None:
     assert store["dst_buff"][0]["index"] == 2
 
 
+def all_pairs(num_ranks: int) -> Algorithm:
+    """Every rank sends its vector to all others, which add all of them to their own."""
+    steps = StepTableBuilder(num_ranks)
+    for rank in range(num_ranks):
+        for peer in range(num_ranks):
+            if peer != rank:
+                steps.add(rank, StepKind.SEND, peer=peer, src_buffer=Buffer.INPUT, count=1)
+        source, before = Buffer.INPUT, []
+        for peer in range(num_ranks):
+            if peer != rank:
+                place = {"src_buffer": source, "dst_buffer": Buffer.OUTPUT, "count": 1}
+                before = [steps.add(rank, StepKind.RECV_REDUCE, peer=peer, data=before, **place)]
+                source = Buffer.OUTPUT
+    collective = Collective(CollectiveKind.ALL_REDUCE, num_ranks, 1, in_place=False)
+    algorithm = Algorithm(collective, steps.build(), np.zeros(num_ranks, np.int64))
+    assert hub_core.verify(algorithm).ok
+    return algorithm
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_multicasts_that_are_added_land_in_scratch(way: str) -> None:
+    plan = plan_of(all_pairs(4), f"switch:4?{BOTH}", **WAYS[way])
+    found = names(plan)
+    store = "gstorepkt" if "packets" in way else "gstore"
+    assert found[store] == 4 * WAYS[way].get("tbg", 1)
+    # What was multicast is in no sum of a switch.
+    assert found["glres"] == found["put"] == found["rre"] == 0
+
+
+def test_multicast_that_one_receive_adds_is_not_stored_over_the_sum() -> None:
+    steps = StepTableBuilder(3)
+    for peer in (1, 2):
+        steps.add(0, StepKind.SEND, peer=peer, src_buffer=Buffer.INPUT, count=1)
+        place = {"src_buffer": Buffer.INPUT, "dst_buffer": Buffer.OUTPUT, "count": 1}
+        steps.add(peer, StepKind.RECV_REDUCE, peer=0, **place)
+    units = np.ones(3, np.int64)
+    contract = CustomContract(units, units, np.ones(3, np.bool_), None)
+    collective = Collective(CollectiveKind.CUSTOM, 3, 1, contract=contract, in_place=False)
+    algorithm = Algorithm(collective, steps.build(), np.zeros(3, np.int64))
+    plan = plan_of(algorithm, f"switch:3?{BOTH}")
+    assert names(plan)["gstore"] == 1
+    assert groups(plan, 0) == [("s", [0, 1, 2])]
+
+
 def test_operands_in_different_places_are_no_sum_of_a_switch() -> None:
     steps = StepTableBuilder(3)
     for rank in (1, 2):
@@ -228,9 +273,7 @@ def test_operands_in_different_places_are_no_sum_of_a_switch() -> None:
     assert "glres" not in names(json.loads(artifact.content()))
 
 
-def shifted_sum() -> Any:
-    from hub_core.model import CustomContract
-
+def shifted_sum() -> CustomContract:
     units = np.full(3, 2, np.int64)
     return CustomContract(units, units, np.ones(3, np.bool_), None)
 

@@ -27,6 +27,8 @@ def pulled_of(work: PlanWork, block: Int64Array, types: Sequence[str]) -> BoolAr
     is_near = np.array(types) == MEMORY
     steps = work.steps
     can = steps.is_kind(StepKind.RECV_REDUCE)[receive] & is_near[work.connection[send]]
+    # A multicast puts the data into the memory of its receivers.
+    can &= work.switches.multicast[send] < 0
     source = steps.src_buffer[send].astype(np.int64)
     can &= have_equal_offsets(work, receive, send, source)
     for regions in coarse_regions(work):

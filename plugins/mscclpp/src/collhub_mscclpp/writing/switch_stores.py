@@ -11,7 +11,7 @@ from collhub_columns import Int64Array, expanded_ranges
 from collhub_mscclpp.writing.addresses import have_equal_offsets, memory_layouts
 from collhub_mscclpp.writing.landing import Landing, coarse_regions
 from collhub_mscclpp.writing.work import PlanWork
-from hub_core.model import Buffer, MemoryLayout
+from hub_core.model import Buffer, MemoryLayout, StepKind
 from hub_core.verification import Regions
 
 _SCRATCH = int(Buffer.SCRATCH)
@@ -77,6 +77,7 @@ def place_switch_stores(
         members = [int(steps.rank[rows[0]]), *steps.rank[receives].tolist()]
         is_direct = (
             not is_packets
+            and bool(steps.is_kind(StepKind.RECV)[receives].all())
             and _has_one_address(work, rows, receives)
             and all(mode.is_free(number, rows, receives) for mode in modes)
         )

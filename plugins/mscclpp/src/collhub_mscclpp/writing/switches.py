@@ -17,8 +17,8 @@ from collhub_columns import Int64Array
 from collhub_mscclpp.writing.networks import PlanNetwork
 from hub_core.model import Algorithm, Messages, StepKind, StepTable
 
-# Channels of a thread block: a pipeline holds those of the sum and of the multicast at once.
-_MOST_MESSAGES_OF_PIPELINE = 7
+# A pipeline is in one thread block, which has 16 channels: for the sum, and for its multicast.
+_MAX_MESSAGES_OF_PIPELINE = 7
 
 
 @dataclass(slots=True, eq=False)
@@ -145,16 +145,16 @@ def switch_steps(
     ranks; `is_sliced`: whether messages are sent in slices.
     """
     steps, topology = algorithm.steps, network.topology
-    found = SwitchSteps.empty(len(steps))
+    switches = SwitchSteps.empty(len(steps))
     if topology is None or not (topology.multicast or topology.reduction):
-        return found
+        return switches
     # Imported here: plans for other networks do not need it.
     from collhub_schedules.switch_groups import switch_groups
 
     groups = switch_groups(algorithm, topology)
     if groups is None:
-        return found
-    most = _MOST_MESSAGES_OF_PIPELINE if is_sliced else len(steps)
+        return switches
+    max_messages = _MAX_MESSAGES_OF_PIPELINE if is_sliced else len(steps)
     members = {
         one: network.switch_members(one) for one in {*topology.multicast, *topology.reduction}
     }
@@ -162,22 +162,22 @@ def switch_steps(
         attached = max(
             (_attached(steps, rows, members[one], network) for one in topology.multicast), key=len
         )
-        if 1 < len(attached) <= most:
-            found.add_multicast(attached)
+        if 1 < len(attached) <= max_messages:
+            switches.add_multicast(attached)
     receive_of = dict(zip(messages.send.tolist(), messages.receive.tolist(), strict=True))
     parents = _parents_of(steps)
     if has_sums:
         for rows in _split(groups.sums):
-            is_whole = len(rows) <= most and any(
+            is_whole = len(rows) <= max_messages and any(
                 len(_attached(steps, rows, members[one], network)) == len(rows)
                 for one in topology.reduction
             )
             chain = _chain([receive_of[row] for row in rows], parents)
             if is_whole and _reads_one_place(steps, rows, chain[0]):
-                found.add_total(chain)
-        _join(steps, parents, found)
-    _find_copies(steps, receive_of, parents, found)
-    return found
+                switches.add_total(chain)
+        _join(steps, parents, switches)
+    _find_copies(steps, receive_of, parents, switches)
+    return switches
 
 
 def _split(groups: tuple[Int64Array, Int64Array]) -> Iterator[list[int]]:
@@ -192,13 +192,13 @@ def _attached(
     steps: StepTable, rows: Sequence[int], members: frozenset[int], network: PlanNetwork
 ) -> list[int]:
     """Sends between members of a switch within a memory domain, one for every pair of ranks."""
-    found: dict[tuple[int, int], int] = {}
+    send_of_pair: dict[tuple[int, int], int] = {}
     for row in rows:
         pair = int(steps.rank[row]), int(steps.peer[row])
         is_near = network.domain[pair[0]] == network.domain[pair[1]]
         if is_near and members.issuperset(pair):
-            found.setdefault(pair, row)
-    return list(found.values())
+            send_of_pair.setdefault(pair, row)
+    return list(send_of_pair.values())
 
 
 def _parents_of(steps: StepTable) -> dict[int, set[int]]:
@@ -230,20 +230,20 @@ def _reads_one_place(steps: StepTable, sends: Sequence[int], head: int) -> bool:
     return all(_region(steps, "src", row) == place for row in sends)
 
 
-def _join(steps: StepTable, parents: dict[int, set[int]], found: SwitchSteps) -> None:
+def _join(steps: StepTable, parents: dict[int, set[int]], switches: SwitchSteps) -> None:
     """Find sums whose result is multicast at once."""
     by_source = {
         (int(steps.rank[rows[0]]), _region(steps, "src", rows[0])): number
-        for number, rows in found.multicasts.items()
+        for number, rows in switches.multicasts.items()
     }
     taken: set[int] = set()
-    for number, chain in found.totals.items():
+    for number, chain in switches.totals.items():
         place = (int(steps.rank[chain[0]]), _region(steps, "dst", chain[-1]))
         multicast = by_source.get(place, -1)
         if multicast < 0 or multicast in taken:
             continue
-        if chain[-1] in parents[found.multicasts[multicast][0]]:
-            found.joined[number] = multicast
+        if chain[-1] in parents[switches.multicasts[multicast][0]]:
+            switches.joined[number] = multicast
             taken.add(multicast)
 
 
@@ -251,17 +251,17 @@ def _find_copies(
     steps: StepTable,
     receive_of: dict[int, int],
     parents: dict[int, set[int]],
-    found: SwitchSteps,
+    switches: SwitchSteps,
 ) -> None:
     """Find copies on the sender of a multicast from the same source to the same destination."""
     copies = {
         (int(steps.rank[row]), _region(steps, "src", row), _region(steps, "dst", row)): row
         for row in np.flatnonzero(steps.is_kind(StepKind.COPY)).tolist()
     }
-    for number, rows in found.multicasts.items():
+    for number, rows in switches.multicasts.items():
         target = _region(steps, "dst", receive_of[rows[0]])
         key = (int(steps.rank[rows[0]]), _region(steps, "src", rows[0]), target)
-        if key in copies and number not in found.joined.values():
-            found.copies[number] = copies[key]
+        if key in copies and number not in switches.joined.values():
+            switches.copies[number] = copies[key]
             if not parents[copies[key]].intersection(rows):
-                found.early_copies.add(number)
+                switches.early_copies.add(number)
