@@ -17,7 +17,7 @@ from hub_core.cli.parameter_types import FILE, complete_offers
 from hub_core.model.diagnostics import UsageError, closest
 from hub_core.model.quantities import parse_size
 from hub_core.plugin_api.offers import Offer
-from hub_core.plugin_api.options import Option, OptionType
+from hub_core.plugin_api.options import MAX_INTEGER, Option, OptionType
 from hub_core.plugin_api.reader import FormatReader
 from hub_core.plugin_api.writer import FormatWriter
 
@@ -95,11 +95,11 @@ def format_option(
 
 
 def number_option(
-    flag: str, metavar: str, help_text: str, least: int = 1
+    flag: str, metavar: str, help_text: str, least: int = 1, most: int = MAX_INTEGER
 ) -> Callable[[Function], Function]:
-    """An option that is a whole number, such as a count from 1 or a rank from 0."""
-    # No default: what is not given is None.
-    return click.option(flag, type=click.IntRange(least), metavar=metavar, help=help_text)
+    """An option that is a whole number in a range, None if it is not given."""
+    numbers = click.IntRange(least, most)
+    return click.option(flag, type=numbers, metavar=metavar, help=help_text)
 
 
 def source_argument(function: Function) -> Function:

@@ -13,6 +13,7 @@ import os
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -172,6 +173,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS)
         _prepare_streams()
         _tell_of_crashes()
+        # Warnings of numpy on overflow name lines of the program, which no user can act on.
+        warnings.filterwarnings("ignore", category=RuntimeWarning)
     colours = {name: os.environ.get(name) for name in COLOUR_VARIABLES}
     try:
         answered = answer_shell(collhub, session) if is_program else None

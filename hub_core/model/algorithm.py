@@ -95,13 +95,22 @@ class Algorithm:
         return found
 
 
+# Below 2^63 by more than the rounding of a float.
+_MAX_TOTAL_BYTES = 2.0**63 * (1 - 1e-9)
+
+
 def message_bytes(collective_bytes: int, unit_count: int, counts: Int64Array) -> Int64Array:
     """Bytes of messages of `counts` units: ceil(count * collective_bytes / unit_count), exactly.
 
     Unit k of a buffer is bytes [k * S // U, (k + 1) * S // U). Where U does not divide S, `count`
     consecutive units have at most this many bytes, wherever they start, so both ends of a message
-    agree on its size.
+    agree on its size. Raises `InputError` if all messages together have 2^63 bytes or more, so
+    that sums of these bytes, of any subset of the messages, fit int64.
     """
+    total = float(counts.sum(dtype=np.float64)) * (collective_bytes / unit_count) + len(counts)
+    if total >= _MAX_TOTAL_BYTES:
+        message = f"the messages have {total:.3g} bytes together, more than can be counted"
+        raise InputError(message, cure="choose a smaller size", code="size-range")
     whole, rest = divmod(collective_bytes, unit_count)
     if rest * int(counts.max(initial=0)) < 2**62:
         rounded_up = -(-counts * np.int64(rest) // np.int64(unit_count))

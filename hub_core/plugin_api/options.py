@@ -17,6 +17,9 @@ BOOL_WORDS: Mapping[str, bool] = MappingProxyType(
 )
 """Lower-case texts of a BOOL option, with their values."""
 
+MAX_INTEGER = 2**31 - 1
+"""Largest absolute value of an INT option that declares no maximum: it fits every array."""
+
 _METADATA_KEY = "collhub-option"
 
 
@@ -45,7 +48,7 @@ class Option:
     """A declared option: what `option` makes of its arguments, with the name of its field.
 
     `default` None means: not given. `minimum` and `maximum` bound INT, FLOAT, SIZE, TIME and
-    BANDWIDTH, both ends included.
+    BANDWIDTH, both ends included; INT is at most `MAX_INTEGER` unless `maximum` allows more.
     """
 
     name: str

@@ -9,6 +9,7 @@ from typing import TypeGuard
 from hub_core.model.diagnostics import Diagnostic, HubError, UsageError, closest
 from hub_core.plugin_api.options import (
     BOOL_WORDS,
+    MAX_INTEGER,
     Option,
     OptionType,
     OptionValue,
@@ -60,6 +61,9 @@ def converted(option: Option, raw: str | int | float | bool) -> OptionValue:
         raise ValueError(f"{known}; {close}" if close else known)
     if isinstance(value, int | float):
         _check_range(value, option.minimum, option.maximum)
+        if option.type is OptionType.INT:
+            low = None if option.minimum is not None else -MAX_INTEGER
+            _check_range(value, low, None if option.maximum is not None else MAX_INTEGER)
     return value
 
 
@@ -68,10 +72,15 @@ def _check_range(value: float, low: float | None, high: float | None) -> None:
     if (low is None or value >= low) and (high is None or value <= high):
         return
     if high is None:
-        raise ValueError(f"is not at least {low:g}")
+        raise ValueError(f"is not at least {_exact(low)}")
     if low is None:
-        raise ValueError(f"is not at most {high:g}")
-    raise ValueError(f"is not in {low:g}..{high:g}")
+        raise ValueError(f"is not at most {_exact(high)}")
+    raise ValueError(f"is not in {_exact(low)}..{_exact(high)}")
+
+
+def _exact(bound: float | None) -> str:
+    """A bound of a range: whole numbers with all digits."""
+    return str(bound) if isinstance(bound, int) else f"{bound:g}"
 
 
 def _raw_value(

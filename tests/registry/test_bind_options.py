@@ -75,6 +75,8 @@ def test_value_is_converted_to_its_type(
         (OptionType.INT, "1_000", "is not a whole number"),
         (OptionType.INT, "9" * 5000, "is not a whole number"),
         (OptionType.INT, True, "is not a whole number"),
+        (OptionType.INT, "2147483648", r"is not in -2147483647\.\.2147483647"),
+        (OptionType.INT, "-2147483648", r"is not in -2147483647\.\.2147483647"),
         (OptionType.FLOAT, "nan", "is not finite"),
         (OptionType.FLOAT, "fast", "is not a number"),
         (OptionType.BOOL, "maybe", "is not true or false"),
@@ -166,6 +168,7 @@ def test_hyphens_stand_for_underscores() -> None:
     ("bounds", "value", "reason"),
     [
         ({"minimum": 1}, 0, "option o 0 is not at least 1"),
+        ({"minimum": 1}, 2**31, "option o 2147483648 is not at most 2147483647"),
         ({"maximum": 8}, "9", "option o '9' is not at most 8"),
         ({"minimum": 1, "maximum": 8}, "-1", r"option o '-1' is not in 1\.\.8"),
     ],

@@ -69,7 +69,7 @@ class _Problem(TypedDict):
 @click.option(
     "--latency", metavar="TIME", default="0ns", show_default=True, help="Of --host-bandwidth."
 )
-@number_option("--cards", "N", "Cards of every host of --host-bandwidth (default: 1).")
+@number_option("--cards", "N", "Cards of every host of --host-bandwidth (default: 1).", most=1024)
 @click.option("-o", "--output", "out", metavar="OUT", type=FILE, help="Where to write it.")
 @click.option(
     "--network", "network_out", metavar="FILE", type=FILE, help="Also write the network as JSON."
