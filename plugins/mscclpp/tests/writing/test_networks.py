@@ -12,9 +12,10 @@ from collhub_mscclpp.plans.read_plan import parse_plan
 from collhub_mscclpp.writing.networks import memory_domains
 from collhub_mscclpp.writing.write import write
 
+import hub_core
 from hub_core import parse_topology
 from hub_core.documents.topologies import read
-from hub_core.model import UsageError
+from hub_core.model import Collective, CollectiveKind, UsageError
 from hub_core.network import Topology
 from hub_core.plugin_api import NoOptions, Source
 from hub_core.testing import direct_all_to_all, ring_all_reduce
@@ -83,6 +84,28 @@ def test_domains_end_where_the_fastest_medium_ends(text: str, expected: list[int
     assert memory_domains(parse_topology(text)).tolist() == expected
 
 
+@pytest.mark.parametrize(
+    ("switch", "bandwidth", "domains"),
+    [
+        # Cards of two hosts at one InfiniBand switch, as `ibnetdiscover` describes them.
+        ("leaf 0", "50GB/s", 2),
+        ("nvswitch 0", "50GB/s", 1),
+        ("leaf 0", "900GB/s", 1),
+    ],
+)
+def test_only_switch_of_several_hosts_is_a_network_unless_it_must_be_nvlink(
+    switch: str, bandwidth: str, domains: int
+) -> None:
+    document = json.loads(trays(2, 2))
+    document["switches"] = [switch]
+    document["links"] = [
+        {**link, "to": switch, "bandwidth": bandwidth}
+        for link in document["links"]
+        if link["to"] != "network"
+    ]
+    assert len(set(memory_domains(topology_of(json.dumps(document))).tolist())) == domains
+
+
 def test_groups_named_as_nvlink_domains_are_domains() -> None:
     document = json.loads(trays(2, 2, 2))
     document["groups"]["x/nvlink-domain rack 1"] = ["0", "1", "2", "3"]
@@ -119,6 +142,23 @@ def test_memory_channels_lead_across_hosts_of_one_domain(tmp_path: Any) -> None:
     plan = written(direct_all_to_all(8), tmp_path, trays(4, 2, 2))
     assert peers(plan, "port") == [{4, 5, 6, 7}] * 4 + [{0, 1, 2, 3}] * 4
     assert peers(plan, "memory")[0] == {1, 2, 3}
+
+
+def test_switch_channels_lead_across_hosts_of_one_domain(tmp_path: Any) -> None:
+    pytest.importorskip("collhub_classic")
+    collective = Collective(CollectiveKind.ALL_REDUCE, 8, 1)
+    algorithm = hub_core.synthesize(collective, "switch:8", 1 << 20, name="direct").algorithm
+    plan = written(algorithm, tmp_path, trays(2, 4, multicast=True, reduce=True))
+    names = [
+        one["name"] for gpu in plan["gpus"] for block in gpu["threadblocks"] for one in block["ops"]
+    ]
+    assert (names.count("glres"), names.count("put")) == (8, 0)
+    groups = [
+        group["ranks"]
+        for channel in plan["gpus"][0]["channels"]
+        for group in channel.get("rank_groups", [])
+    ]
+    assert groups == [list(range(8))] * 2
 
 
 def test_topology_takes_precedence_over_the_number_of_nodes(tmp_path: Any) -> None:

@@ -8,8 +8,11 @@ its media, so domains are derived from its structure. NPUs are in one domain
 2. if links to one switch, of one bandwidth, are the fastest medium of each,
 3. if they are in a group whose name contains "nvlink" or "domain" (the reader of Topograph).
 
-If a topology has no groups for hosts, rule 2 treats switches as one that are joined by links as
-fast as those of the NPUs. All other pairs use port channels, which would work within a domain too.
+Between hosts, rule 2 needs evidence that the switch is no network switch: the NPUs have a slower
+medium too, the bandwidth is above that of network ports, or the name contains "nvswitch" or
+"nvlink". If a topology has no groups for hosts, rule 2 treats switches as one that are joined by
+links as fast as those of the NPUs. All other pairs use port channels, which would work within a
+domain too.
 """
 
 from __future__ import annotations
@@ -25,7 +28,11 @@ from hub_core.model import UsageError
 from hub_core.network import Topology
 
 _NVLINK_GROUP = re.compile(r"nvlink|domain", re.IGNORECASE)
+_NVLINK_SWITCH = re.compile(r"nvlink|nv-?switch", re.IGNORECASE)
 _HOST_GROUP = re.compile(r"(host|node|machine)\b", re.IGNORECASE)
+
+MAX_NETWORK_BANDWIDTH_BYTES_PER_S = 100e9
+"""Bandwidth of one port of InfiniBand or Ethernet: 800 Gbit/s."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -130,12 +137,21 @@ def _switched(
     switch = list(range(topology.num_nodes))
     columns = (topology.source, topology.destination, topology.bandwidth_bytes_per_s)
     links = list(zip(*(one.tolist() for one in columns), strict=True))
+    has_slower = {npu for npu, _, rate in links if npu < npus and rate < fastest[npu]}
     attached = [
         (npu, other, rate)
         for npu, other, rate in links
         if npu < npus <= other and rate >= fastest[npu]
     ]
-    if not is_with_hosts:
+    if is_with_hosts:
+        attached = [
+            (npu, other, rate)
+            for npu, other, rate in attached
+            if npu in has_slower
+            or rate > MAX_NETWORK_BANDWIDTH_BYTES_PER_S
+            or _NVLINK_SWITCH.search(topology.node_name(other))
+        ]
+    else:
         npu_rate = max((rate for *_, rate in attached), default=0.0)
         for one, other, rate in links:
             if one >= npus and other >= npus and rate >= npu_rate:
