@@ -114,6 +114,22 @@ def test_collectives_inside_several_operators_are_found() -> None:
     assert saved_us(workload) == 500
 
 
+def test_autograd_may_issue_in_a_thread_of_its_own() -> None:
+    backward = "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad"
+    events = [
+        operator("aten::mm", 0, 100, thread=1),
+        operator(backward, 150, 60, thread=5),
+        operator("c10d::allreduce_", 160, 20, thread=5),
+        annotation("gloo:all_reduce", 181, 500, thread=2),
+        # The library copies in its own thread, while the host waits.
+        operator("aten::copy_", 200, 400, thread=2),
+        operator("aten::add_", 690, 50, thread=1),
+    ]
+    workload = read_ranks(events, events)
+    assert measured(workload).job_ns == 740_000
+    assert saved_us(workload) == 500
+
+
 def test_a_range_over_the_step_hides_no_wait() -> None:
     events = [operator("## step ##", 0, 1000), *within("## backward ##")]
     assert saved_us(read_ranks(events, events)) == 500
@@ -197,6 +213,13 @@ def test_collectives_without_an_operator_are_an_error_that_counts_them(library: 
     message = r"job.0.json: 2 of 3 collectives have no operator .*, the first a broadcast at 5.000"
     with pytest.raises(InputError, match=message):
         read_ranks(events, events)
+
+
+def test_differing_collectives_of_the_host_may_be_of_other_groups() -> None:
+    more = [operator("c10d::allreduce_", 800, 5), annotation("gloo:all_reduce", 810, 20, 99)]
+    events = within("## backward ##")
+    with pytest.raises(InputError, match=r"but rank 1 .* do not state process groups"):
+        read_ranks([*events, *more], events)
 
 
 def test_collectives_outside_the_step_need_no_operator() -> None:

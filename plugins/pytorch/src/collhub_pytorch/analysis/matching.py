@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from collhub_columns import Int64Array, csr
 
-from collhub_pytorch.job import file_of
+from collhub_pytorch.job import file_of, has_device
 from collhub_pytorch.options import KINETO
 from hub_core.model import (
     InputError,
@@ -122,8 +122,19 @@ def _disagreement(workload: Workload, what: str, row: int, first: int) -> InputE
     message = f"{what} is {_described(workload, row)}, at {other} {_described(workload, first)}"
     rank = int(workload.nodes.rank[row])
     place = workload.nodes.location(row, file_of(workload, rank))
-    cure = "profile the same iterations on all ranks"
+    cure = "profile the same iterations on all ranks" + _group_hint(workload, row)
     return InputError(message, location=place, cure=cure, code="collective-mismatch")
+
+
+def _group_hint(workload: Workload, row: int) -> str:
+    """What else may explain that collectives of the host differ; empty for those of devices."""
+    nodes = workload.nodes
+    if nodes.group[row] >= 0 or has_device(workload, int(nodes.rank[row])):
+        return ""
+    return (
+        "; profiles of gloo, mpi and ucc do not state process groups, so that collectives among"
+        " fewer ranks cannot be told from those of all"
+    )
 
 
 def _lack(workload: Workload, group: int, row: int, lacking: int, count: int) -> InputError:
@@ -137,7 +148,7 @@ def _lack(workload: Workload, group: int, row: int, lacking: int, count: int) ->
     cure = "profile the same iterations on all ranks"
     # Execution traces do not mark iterations, and their reader has no such option.
     if workload.provenance.producer == KINETO:
-        cure += ", or read one of them with -O step=N"
+        cure += ", or read one of them with -O step=N" + _group_hint(workload, row)
     return InputError(message, location=place, cure=cure, code="collective-missing")
 
 

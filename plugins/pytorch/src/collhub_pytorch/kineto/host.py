@@ -20,10 +20,11 @@ _NO_ARGS = IssuerArgs(frozenset(), -1)
 def host_profile(events: RankEvents, window: tuple[int, int] | None) -> RankProfile:
     """The profile of a rank whose collectives run on the host.
 
-    Its points are the begins and ends of operators of the threads that issue collectives. An
-    operator that contains one of torch.distributed is replaced by the operators in it; the rest of
-    its time counts as idle. That the host waits for a collective which ended while the host was
-    idle, or within an operator of torch.distributed, is assumed: files do not state it.
+    Its points are the begins and ends of operators of all threads but those in which libraries
+    communicate; the threads are assumed to work in the order of time. An operator that contains one
+    of torch.distributed is replaced by the operators in it; the rest of its time counts as idle.
+    That the host waits for a collective which ended while the host was idle, or within an operator
+    of torch.distributed, is assumed: files do not state it.
 
     Collectives of libraries of a device (nccl) have no recorded times without its kernels: their
     durations are unknown, and nothing waits for them. Raises `InputError` for collectives of the
@@ -132,8 +133,8 @@ class _Operators:
     """The operators of all threads, by thread and start, enclosing ones first; int64[operators].
 
     `row`: in the columns of the events; `parent`: the operator around each, -1 for none;
-    `has_issuer`: it contains an operator of torch.distributed; `is_on_issuing_thread`: its thread
-    issues collectives, or none does.
+    `has_issuer`: it contains an operator of torch.distributed; `is_of_job`: its thread is not one
+    in which a library communicates.
     """
 
     names: Sequence[str]
@@ -144,7 +145,7 @@ class _Operators:
     label: Int64Array
     parent: Int64Array
     has_issuer: BoolArray
-    is_on_issuing_thread: BoolArray
+    is_of_job: BoolArray
 
     @classmethod
     def of(cls, events: RankEvents) -> _Operators:
@@ -164,9 +165,11 @@ class _Operators:
         for child in range(len(order) - 1, -1, -1):
             if parent[child] >= 0 and (is_issuer[child] or has_issuer[child]):
                 has_issuer[parent[child]] = True
-        # A job that issues nothing still computes.
-        on_issuing = np.isin(thread, thread[is_issuer] if is_issuer.any() else thread)
-        return cls(names, order, start, end, thread, label, parent, has_issuer, on_issuing)
+        # Libraries copy buffers in the threads in which they communicate.
+        of_library = {span.thread for span in events.spans if span.is_of_host}
+        of_library.difference_update(thread[is_issuer].tolist())
+        is_of_job = ~np.isin(thread, np.array(sorted(of_library), np.int64))
+        return cls(names, order, start, end, thread, label, parent, has_issuer, is_of_job)
 
     def visible_rows(self) -> Int64Array:
         """The operators that the host is seen to work in: outermost ones, and those within others
@@ -175,7 +178,7 @@ class _Operators:
         for one in range(len(self.row)):
             around = self.parent[one]
             is_open[one] = around < 0 or (is_open[around] and self.has_issuer[around])
-        rows = np.flatnonzero(is_open & ~self.has_issuer & self.is_on_issuing_thread)
+        rows = np.flatnonzero(is_open & ~self.has_issuer & self.is_of_job)
         return rows[np.argsort(self.start[rows], kind="stable")]
 
     def issuers(self, events: RankEvents) -> list[Issuer]:
