@@ -5,9 +5,9 @@ simulations. A kernel is therefore compiled as a function of addresses, lengths 
 object code is stored; a later process needs only LLVM's loader (llvmlite, 0.05 s) to run it.
 
 A stored file belongs to one state of the kernel's source, one kind of processor, one version of
-Python and of numba, and is verified by a checksum before it is loaded. Files are written to the
-first of these folders that can be written: `$NUMBA_CACHE_DIR`, `__pycache__` of this package,
-`$XDG_CACHE_HOME/collhub/kernels` (by default below `~/.cache`).
+Python and of numba, and is verified by a checksum before it is loaded. Files are stored in
+`$NUMBA_CACHE_DIR` if that is set, otherwise in the first of these folders that can be written:
+`__pycache__` of this package, `$XDG_CACHE_HOME/collhub/kernels` (by default below `~/.cache`).
 """
 
 from __future__ import annotations
@@ -212,6 +212,7 @@ def _folders() -> Iterator[Path]:
     """The folders for stored code, by preference."""
     if chosen := os.environ.get("NUMBA_CACHE_DIR"):
         yield Path(chosen)
+        return
     yield Path(__file__).parent / "__pycache__"
     base = os.environ.get("XDG_CACHE_HOME")
     try:

@@ -21,17 +21,24 @@ The kernel is plain Python; `compiling` explains when it runs as machine code.
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
-from collhub_columns import BoolArray, Int32Array, Int64Array, IntArray, UInt64Array
+from collhub_columns import BoolArray, Int32Array, Int64Array, UInt64Array
 
 from collhub_astra_sim.compiling import Kernel, compiled, outlined
+from collhub_astra_sim.simulating.event_queue import (
+    BUCKETS,
+    Integer,
+    Records,
+    end_bucket,
+    insert,
+    next_event,
+    pop,
+    push,
+)
+from collhub_astra_sim.simulating.set_order import EMPTY_SET, set_order
 from hub_core import NodeTable, NodeType
-
-Records = npt.NDArray[np.void]
-Integer = int | np.int64
 
 # Records keep together what one event touches, and are small, because memory sets the pace: the
 # nodes of a large simulation exceed every cache. Times in ns, -1: never.
@@ -94,50 +101,6 @@ SUM = np.dtype(
     [("carrier", np.int32), ("missing", np.int32), ("next", np.int32), ("next_at", np.int64)],
     align=True,
 )
-HEAP = np.dtype([("first", np.int64), ("size", np.int64)], align=True)
-# An entry of a heap.
-ENTRY = np.dtype([("time", np.int64), ("sequence", np.int64), ("item", np.int64)], align=True)
-# Events of one time, first come, first served: indices of events.
-BUCKET = np.dtype([("time", np.int64), ("first", np.int64), ("last", np.int64)], align=True)
-EVENT = np.dtype([("item", np.int64), ("next", np.int64)], align=True)
-# What is free of events and buckets: the last one given back, and the first one never used. Both
-# are used again last in, first out, so that few of them stay in the cache.
-STORE = np.dtype([("returned", np.int64), ("fresh", np.int64)], align=True)
-# One element of the hash set in work.
-ELEMENT = np.dtype(
-    [("row", np.int64), ("identity", np.uint64), ("bucket", np.int64), ("after", np.int64)],
-    align=True,
-)
-
-
-class EventQueue(Protocol):
-    """The part of a state that holds its events, as in `SimulatedWorld`."""
-
-    @property
-    def heap(self) -> Records: ...
-    @property
-    def entry(self) -> Records: ...
-    @property
-    def bucket(self) -> Records: ...
-    @property
-    def event(self) -> Records: ...
-    @property
-    def recent(self) -> Int64Array: ...
-    @property
-    def store(self) -> Records: ...
-    @property
-    def counter(self) -> Int64Array: ...
-
-
-class SetRoom(Protocol):
-    """The part of a state in which sets are ordered, as in `SimulatedWorld`."""
-
-    @property
-    def identity(self) -> UInt64Array: ...
-    @property
-    def element(self) -> Records: ...
-    @property
-    def before(self) -> Int64Array: ...
 
 
 class SimulatedWorld(NamedTuple):
@@ -205,17 +168,7 @@ def parents_of(nodes: NodeTable) -> NodeParents:
     )
 
 
-# Bucket counts of libstdc++'s hash sets as they grow one by one from empty
-# (`_Prime_rehash_policy`): the next prime of its table above twice the last one.
-BUCKET_COUNTS = (
-    13, 29, 59, 127, 257, 541, 1109, 2357, 5087, 10273, 20753, 42043, 85229, 172933, 351061,
-    712697, 1447153, 2938679, 5967347, 12117689,
-)  # fmt: skip
 NOBODY, _ARRIVED = -1, -2
-# Typed, since numba compiles a function once more for a literal argument.
-_EMPTY_SET = np.int64(1)
-_BUCKETS = np.int64(0)
-RECENT_TIMES = 1 << 10
 _START_NS = np.int64(0)
 # Kinds of events, in the lowest two bits of an event's item; the others say what it happens to.
 _DELIVERY, _LINK_FREE, _COMPUTED, _RECEIVED = 0, 1, 2, 3
@@ -231,7 +184,7 @@ def _run(world: SimulatedWorld, parents: NodeParents) -> bool:
     link_children(world, parents)
     for rank in range(len(world.rank) - 1):
         _start(rank, world, parents)
-    buckets = world.heap[_BUCKETS]
+    buckets = world.heap[BUCKETS]
     has_event_at_zero = bool(buckets["size"] > 0 and world.entry[0]["time"] == 0)
     while buckets["size"] > 0:
         # A bucket stays on top while its events happen: what they cause comes later, and a new
@@ -286,7 +239,7 @@ def roots_in_order(rank: Integer, world: SimulatedWorld, parents: NodeParents) -
     set of all nodes.
     """
     count = _touch_order(rank, world, parents)
-    set_order(world.freed, count, _EMPTY_SET, world)
+    set_order(world.freed, count, EMPTY_SET, world)
     # Roots are moved to the front of the same array: they are never ahead of what is read.
     roots = 0
     for position in range(count):
@@ -294,7 +247,7 @@ def roots_in_order(rank: Integer, world: SimulatedWorld, parents: NodeParents) -
         if world.node[row]["unmet"] == 0:
             world.freed[roots] = row
             roots += 1
-    world.rank[rank]["buckets"] = set_order(world.freed, roots, _EMPTY_SET, world)
+    world.rank[rank]["buckets"] = set_order(world.freed, roots, EMPTY_SET, world)
     return roots
 
 
@@ -566,151 +519,6 @@ def _deliver_sum(row: Integer, world: SimulatedWorld) -> Integer:
     return ended
 
 
-# --- events ---
-
-
-@compiled
-def push(world: EventQueue, time: Integer, item: Integer) -> None:
-    """Put an event behind all others of the same time.
-
-    `time` is in ns; the lowest two bits of `item` are the kind of the event.
-    """
-    event = _taken_event(world)
-    world.event[event]["item"] = item
-    world.event[event]["next"] = -1
-    kept = time & (RECENT_TIMES - 1)
-    place = world.recent[kept]
-    if place < 0 or world.bucket[place]["time"] != time:
-        # There may be a bucket of this time that another time has driven out. Whatever goes into
-        # the new one comes after all that is in the old one, into which nothing goes any more.
-        place = _taken_bucket(world)
-        world.recent[kept] = place
-        bucket = world.bucket[place]
-        bucket["time"], bucket["first"], bucket["last"] = time, event, event
-        insert(world, _BUCKETS, time, place)
-        return
-    bucket = world.bucket[place]
-    # A bucket may have run empty while its own events happen.
-    if bucket["first"] < 0:
-        bucket["first"] = event
-    else:
-        world.event[bucket["last"]]["next"] = event
-    bucket["last"] = event
-
-
-@compiled
-def next_event(place: Integer, world: EventQueue) -> Integer:
-    """Take the first event of a bucket that has one.
-
-    Its item is returned, and its record is the first that `push` uses again.
-    """
-    index = world.bucket[place]["first"]
-    event = world.event[index]
-    item: Integer = event["item"]
-    world.bucket[place]["first"] = event["next"]
-    event["next"] = world.store[0]["returned"]
-    world.store[0]["returned"] = index
-    return item
-
-
-@compiled
-def end_bucket(place: Integer, now: Integer, world: EventQueue) -> None:
-    """Take the bucket on top of the heap, which is empty, away."""
-    pop(world.entry, world.heap, _BUCKETS)
-    kept = now & (RECENT_TIMES - 1)
-    if world.recent[kept] == place:
-        world.recent[kept] = -1
-    world.bucket[place]["first"] = world.store[1]["returned"]
-    world.store[1]["returned"] = place
-
-
-@compiled
-def _taken_event(world: EventQueue) -> Integer:
-    """An event that is free."""
-    store = world.store[0]
-    index: Integer = store["returned"]
-    if index >= 0:
-        store["returned"] = world.event[index]["next"]
-        return index
-    index = store["fresh"]
-    store["fresh"] = index + 1
-    return index
-
-
-@compiled
-def _taken_bucket(world: EventQueue) -> Integer:
-    """A bucket that is free."""
-    store = world.store[1]
-    index: Integer = store["returned"]
-    if index >= 0:
-        store["returned"] = world.bucket[index]["first"]
-        return index
-    index = store["fresh"]
-    store["fresh"] = index + 1
-    return index
-
-
-# --- binary heaps by (time, order of making) ---
-
-
-@compiled
-def insert(world: EventQueue, heap: Integer, time: Integer, item: Integer) -> None:
-    """Put an item in a heap: sift it up from the end, moving parents down into the hole."""
-    sequence = world.counter[0]
-    world.counter[0] = sequence + 1
-    entries, heaps = world.entry, world.heap
-    first = heaps[heap]["first"]
-    hole = heaps[heap]["size"]
-    heaps[heap]["size"] = hole + 1
-    # A new entry has the largest sequence number, so among equal times it stays below.
-    while hole > 0:
-        parent = (hole - 1) >> 1
-        if entries[first + parent]["time"] <= time:
-            break
-        _copy(entries, first + parent, first + hole)
-        hole = parent
-    entry = entries[first + hole]
-    entry["time"] = time
-    entry["sequence"] = sequence
-    entry["item"] = item
-
-
-@compiled
-def pop(entries: Records, heaps: Records, heap: Integer) -> None:
-    """Take the first entry of a heap away. The last entry sifts down from the top."""
-    first = heaps[heap]["first"]
-    size = heaps[heap]["size"] - 1
-    heaps[heap]["size"] = size
-    hole, child = 0, 1
-    while child < size:
-        if child + 1 < size and _is_before(entries, first + child + 1, first + child):
-            child += 1
-        if _is_before(entries, first + size, first + child):
-            break
-        _copy(entries, first + child, first + hole)
-        hole = child
-        child = 2 * child + 1
-    _copy(entries, first + size, first + hole)
-
-
-@compiled
-def _is_before(entries: Records, one: Integer, other: Integer) -> bool:
-    """Whether an entry comes out before another: the earlier one, then the one scheduled first."""
-    first, second = entries[one], entries[other]
-    if first["time"] != second["time"]:
-        return bool(first["time"] < second["time"])
-    return bool(first["sequence"] < second["sequence"])
-
-
-@compiled
-def _copy(entries: Records, origin: Integer, destination: Integer) -> None:
-    # Field by field, as numba has no assignment of records.
-    source, target = entries[origin], entries[destination]
-    target["time"] = source["time"]
-    target["sequence"] = source["sequence"]
-    target["item"] = source["item"]
-
-
 # --- the graph of one rank, and the iteration order of its hash sets ---
 
 
@@ -763,7 +571,7 @@ def _order_children(world: SimulatedWorld) -> None:
         first = np.int64(node["first_child"])
         count = np.int64(node["children"])
         children = world.child[first : first + count]
-        set_order(children, count, _EMPTY_SET, world)
+        set_order(children, count, EMPTY_SET, world)
 
 
 @compiled
@@ -822,7 +630,7 @@ def _touch_order(rank: Integer, world: SimulatedWorld, parents: NodeParents) -> 
         if not _has_forward_parent(row, parents):
             continue
         named = _distinct_parents(row, world, parents)
-        set_order(world.parents, named, _EMPTY_SET, world)
+        set_order(world.parents, named, EMPTY_SET, world)
         for position in range(named):
             count = _touch(world.parents[position], first, is_touched, world.freed, count)
     return count
@@ -860,100 +668,22 @@ def _touch(
     return count + 1
 
 
-@compiled
-def set_order(rows: IntArray, count: Integer, buckets: Integer, world: SetRoom) -> Integer:
-    """Put the first `count` rows, given as inserted, in the order of libstdc++'s unordered_set.
+def _write_orders(
+    world: SimulatedWorld, parents: NodeParents, roots: Int64Array, counts: Int64Array
+) -> int:
+    """Kernel: write children to the world, and roots, rank by rank, with their counts.
 
-    Keys are the ids of the nodes, hashed to themselves. The set is empty before and has `buckets`
-    buckets; the number that it has afterwards is returned. Cost: linear.
+    Return the number of roots.
     """
-    # Nearly all sets are this small. Each new element goes to the front, unless its bucket is
-    # taken; then it goes before the first one of the bucket, which is the front as well.
-    if count < 3:
-        if count == 2:
-            rows[0], rows[1] = rows[1], rows[0]
-        return buckets if count == 0 else max(buckets, BUCKET_COUNTS[0])
-    return _long_set_order(rows[:count], buckets, world.identity, world.element, world.before)
-
-
-@compiled
-def _long_set_order(
-    rows: IntArray,
-    buckets: Integer,
-    identity: UInt64Array,
-    element: Records,
-    before: Int64Array,
-) -> Integer:
-    """As `set_order`, by a linked list of positions, as libstdc++ has one.
-
-    `before`: the position before a bucket's first element. `element[len(rows)]` is the head of the
-    list, which stands before its first element.
-    """
-    head = len(rows)
-    element[head]["after"] = -1
-    for position in range(head):
-        entry = element[position]
-        entry["row"] = rows[position]
-        entry["identity"] = identity[rows[position]]
-        # libstdc++ grows before the element that would exceed one a bucket.
-        if buckets == _EMPTY_SET or position == buckets:
-            buckets = _grow(head, buckets, element, before)
-        _place(position, head, buckets, element, before)
-    _write_order(rows, element, before)
-    return buckets
-
-
-@compiled
-def _write_order(rows: IntArray, element: Records, before: Int64Array) -> None:
-    """Write the rows as the list has them, and leave `before` all -1 for the next set.
-
-    Only buckets that hold an element are reset, so the cost is that of the rows.
-    """
-    position = element[len(rows)]["after"]
-    for index in range(len(rows)):
-        entry = element[position]
-        rows[index] = entry["row"]
-        before[entry["bucket"]] = -1
-        position = entry["after"]
-
-
-@compiled
-def _place(
-    position: Integer, head: Integer, buckets: Integer, element: Records, before: Int64Array
-) -> None:
-    """Link an element in before the first one of its bucket, or at the front of the list."""
-    entry = element[position]
-    bucket = np.int64(entry["identity"] % np.uint64(buckets))
-    entry["bucket"] = bucket
-    previous = before[bucket]
-    if previous < 0:
-        # The bucket is empty: the element comes to the front, before what has been there.
-        previous = head
-        front = element[head]["after"]
-        if front >= 0:
-            before[element[front]["bucket"]] = position
-        before[bucket] = head
-    entry["after"] = element[previous]["after"]
-    element[previous]["after"] = position
-
-
-@compiled
-def _grow(head: Integer, buckets: Integer, element: Records, before: Int64Array) -> Integer:
-    """Take the next number of buckets and place all elements anew, as they stand in the list."""
-    for bucket in range(buckets):
-        before[bucket] = -1
-    for larger in BUCKET_COUNTS:
-        if larger > buckets:
-            buckets = larger
-            break
-    position = element[head]["after"]
-    element[head]["after"] = -1
-    while position >= 0:
-        # Read first: placing the element overwrites it.
-        following = element[position]["after"]
-        _place(position, head, buckets, element, before)
-        position = following
-    return buckets
+    link_children(world, parents)
+    total = 0
+    for rank in range(len(counts)):
+        counts[rank] = roots_in_order(rank, world, parents)
+        for position in range(counts[rank]):
+            roots[total] = world.freed[position]
+            total += 1
+    return total
 
 
 run = Kernel(_run)
+write_orders = Kernel(_write_orders)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 from collhub_columns import BoolArray, Int64Array
 
-from collhub_astra_sim.simulating.kernel import BUCKET_COUNTS
+from collhub_astra_sim.simulating.set_order import BUCKET_COUNTS
 from collhub_astra_sim.simulating.simulated_network import LONGEST_NS
 from hub_core import NodeTable, NodeType
 from hub_core.model import InputError, Location

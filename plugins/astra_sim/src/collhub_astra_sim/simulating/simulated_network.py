@@ -22,7 +22,7 @@ from hub_core.network import Occupancy, Routes, Topology, link_times_ns
 from hub_core.plugin_api import LinkLoad
 
 if TYPE_CHECKING:
-    from collhub_astra_sim.simulating.kernel import Records
+    from collhub_astra_sim.simulating.event_queue import Records
 
 LONGEST_NS = 1 << 62
 _LARGEST_TABLE = 1 << 27

@@ -9,25 +9,19 @@ import numpy.typing as npt
 from collhub_columns import Int64Array, IntArray, distinct, group_of_entry
 from collhub_schedules.switch_groups import SwitchGroups
 
-from collhub_astra_sim.simulating.kernel import (
+from collhub_astra_sim.simulating.event_queue import (
     BUCKET,
-    BUCKET_COUNTS,
-    ELEMENT,
     ENTRY,
     EVENT,
     HEAP,
-    LINK,
-    NOBODY,
-    NODE,
-    RANK,
     RECENT_TIMES,
     STORE,
-    TIME,
     Records,
-    SimulatedWorld,
 )
+from collhub_astra_sim.simulating.kernel import LINK, NOBODY, NODE, RANK, TIME, SimulatedWorld
 from collhub_astra_sim.simulating.matching import dense_codes, message_keys, pair_codes
 from collhub_astra_sim.simulating.node_checks import Locate, check_longest_time, check_nodes
+from collhub_astra_sim.simulating.set_order import BUCKET_COUNTS, ELEMENT
 from collhub_astra_sim.simulating.simulated_network import SimulatedNetwork, network_between
 from collhub_astra_sim.simulating.switch_ways import no_switched_records, switched_records
 from collhub_astra_sim.simulating.timing_model import TimingModel

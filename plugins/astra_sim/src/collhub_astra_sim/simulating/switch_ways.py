@@ -16,7 +16,8 @@ import numpy as np
 from collhub_columns import Int64Array, run_starts
 from collhub_schedules.switch_groups import SwitchGroups
 
-from collhub_astra_sim.simulating.kernel import SUM, SWITCHED, Records
+from collhub_astra_sim.simulating.event_queue import Records
+from collhub_astra_sim.simulating.kernel import SUM, SWITCHED
 from hub_core.network import Routes, Topology
 
 # Links, in order.

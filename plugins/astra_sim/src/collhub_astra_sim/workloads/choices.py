@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from collhub_columns import Int64Array, distinct
 
-from collhub_astra_sim.simulating.kernel import Records
+from collhub_astra_sim.simulating.event_queue import Records
 from collhub_astra_sim.simulating.matching import dense_codes
 from collhub_astra_sim.workloads.machine_state import (
     DIRECT,

@@ -9,7 +9,8 @@ from __future__ import annotations
 import numpy as np
 
 from collhub_astra_sim.compiling import compiled, outlined
-from collhub_astra_sim.simulating.kernel import Integer, set_order
+from collhub_astra_sim.simulating.event_queue import Integer
+from collhub_astra_sim.simulating.set_order import set_order
 from collhub_astra_sim.workloads.machine_state import CODE_BITS, CUSTOM_ENDS, Machine
 from collhub_astra_sim.workloads.messages import receive, send
 from collhub_astra_sim.workloads.pools import delay

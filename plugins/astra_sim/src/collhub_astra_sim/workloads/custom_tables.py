@@ -8,16 +8,8 @@ from typing import NamedTuple
 import numpy as np
 from collhub_columns import Int32Array, Int64Array, UInt64Array
 
-from collhub_astra_sim.compiling import Kernel
-from collhub_astra_sim.simulating.kernel import (
-    ELEMENT,
-    NodeParents,
-    Records,
-    SimulatedWorld,
-    link_children,
-    parents_of,
-    roots_in_order,
-)
+from collhub_astra_sim.simulating.event_queue import Records
+from collhub_astra_sim.simulating.set_order import ELEMENT
 from collhub_astra_sim.workloads.machine_state import CUSTOM, CUSTOM_RANK
 from hub_core import NodeTable, NodeType
 from hub_core.model import Location
@@ -70,6 +62,7 @@ def custom_tables(algorithms: Sequence[NodeTable]) -> CustomTables:
 def _one(nodes: NodeTable) -> CustomTables:
     """The tables of one algorithm."""
     # Imported here, since most jobs have no custom algorithms.
+    from collhub_astra_sim.simulating.kernel import parents_of, write_orders
     from collhub_astra_sim.simulating.local_costs import stated_durations_ns
     from collhub_astra_sim.simulating.starting_world import world_of
     from collhub_astra_sim.simulating.timing_model import TimingModel
@@ -84,7 +77,7 @@ def _one(nodes: NodeTable) -> CustomTables:
     )
     roots = np.zeros(len(nodes), np.int64)
     counts = np.zeros(ranks, np.int64)
-    _order(world, parents_of(nodes), roots, counts, events=len(nodes))
+    write_orders(world, parents_of(nodes), roots, counts, events=len(nodes))
     custom = np.zeros(len(nodes), CUSTOM)
     for name in ("first_child", "children", "unmet", "kind"):
         custom[name] = world.node[name]
@@ -106,23 +99,3 @@ def _one(nodes: NodeTable) -> CustomTables:
         world.before,
         int(own["count"].max(initial=0)),
     )
-
-
-def _write_order(
-    world: SimulatedWorld, parents: NodeParents, roots: Int64Array, counts: Int64Array
-) -> int:
-    """Kernel: write children to the world, and roots, rank by rank, with their counts.
-
-    Return the number of roots.
-    """
-    link_children(world, parents)
-    total = 0
-    for rank in range(len(counts)):
-        counts[rank] = roots_in_order(rank, world, parents)
-        for position in range(counts[rank]):
-            roots[total] = world.freed[position]
-            total += 1
-    return total
-
-
-_order = Kernel(_write_order)

@@ -17,7 +17,7 @@ a message's route, d destinations of its source; O(log n) for a node among the f
 from __future__ import annotations
 
 from collhub_astra_sim.compiling import Kernel, compiled, outlined
-from collhub_astra_sim.simulating.kernel import Integer, end_bucket, next_event
+from collhub_astra_sim.simulating.event_queue import Integer, end_bucket, next_event
 from collhub_astra_sim.workloads.custom import end_custom
 from collhub_astra_sim.workloads.machine_state import (
     CODE_BITS,

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from collhub_columns import Int64Array, csr, distinct
 
-from collhub_astra_sim.simulating.kernel import (
+from collhub_astra_sim.simulating.event_queue import (
     BUCKET,
     ENTRY,
     EVENT,

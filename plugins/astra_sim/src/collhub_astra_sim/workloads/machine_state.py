@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from collhub_columns import Int32Array, Int64Array, UInt64Array
 
-from collhub_astra_sim.simulating.kernel import Records
+from collhub_astra_sim.simulating.event_queue import Records
 
 # What a node of the workload does when it is issued.
 TIMER, SEND_NODE, RECV_NODE, MEMORY_NODE, COLLECTIVE_NODE, SKIPPED, NEVER_ENDS = range(7)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from collhub_astra_sim.compiling import compiled, outlined
-from collhub_astra_sim.simulating.kernel import Integer, push
+from collhub_astra_sim.simulating.event_queue import Integer, push
 from collhub_astra_sim.workloads.machine_state import (
     CODE_BITS,
     MESSAGES,

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collhub_astra_sim.compiling import compiled, outlined
 from collhub_astra_sim.options import SMALL_GROUP_NS
-from collhub_astra_sim.simulating.kernel import Integer
+from collhub_astra_sim.simulating.event_queue import Integer
 from collhub_astra_sim.workloads.machine_state import (
     ALL_GATHER,
     ALL_REDUCE,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from collhub_astra_sim.compiling import compiled, outlined
-from collhub_astra_sim.simulating.kernel import Integer, Records, push
+from collhub_astra_sim.simulating.event_queue import Integer, Records, push
 from collhub_astra_sim.workloads.machine_state import BATCHES, DELAYS, Machine
 
 # Kinds of events, in the lowest two bits of an event's item.

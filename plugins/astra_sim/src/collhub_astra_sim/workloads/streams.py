@@ -9,7 +9,7 @@ unlimited, every collective has queues of its own, as if it were a graph of mess
 from __future__ import annotations
 
 from collhub_astra_sim.compiling import compiled, outlined
-from collhub_astra_sim.simulating.kernel import Integer
+from collhub_astra_sim.simulating.event_queue import Integer
 from collhub_astra_sim.workloads.custom import start_custom
 from collhub_astra_sim.workloads.machine_state import (
     ALL_GATHER,
