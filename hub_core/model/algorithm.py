@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from collhub_columns import Int64Array
 
-from hub_core.model.collectives import Collective
 from hub_core.model.diagnostics import InputError
 from hub_core.model.kinds import READING, WRITING, Buffer
-from hub_core.model.steps import StepTable
+
+if TYPE_CHECKING:
+    from hub_core.model.collectives import Collective
+    from hub_core.model.steps import StepTable
 
 JsonValue = str | int | float | bool | None | list["JsonValue"] | dict[str, "JsonValue"]
 

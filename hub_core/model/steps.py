@@ -26,7 +26,6 @@ from collhub_columns import (
 
 from hub_core.model.diagnostics import InputError, Location
 from hub_core.model.kinds import Buffer, StepKind
-from hub_core.model.program_order import ordered_rows
 
 Array = npt.NDArray[Any]
 _Edges = tuple[Int64Array, Int64Array]
@@ -165,6 +164,9 @@ class StepTable(RankTable):
         indptr = group_pointer(table["rank"], num_ranks)
         # Most tables come in order: the search for an order is left out then.
         if any(bool(np.any(parents >= children)) for parents, children in given):
+            # Imported here: jobs share the rules of columns, but have no steps.
+            from hub_core.model.program_order import ordered_rows
+
             order = ordered_rows(table["rank"], indptr, given, table["source_line"], file)
             table, given = _reordered(table, given, order)
         data_csr, control_csr = (csr_of_pairs(*edges, rows) for edges in given)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from difflib import get_close_matches
 from pathlib import PurePath
 from typing import Any, TypeVar
 
@@ -193,6 +192,9 @@ def _nearest_format(head: JsonHead, registry: Registry) -> Provided[Any] | None:
 
     Spelling counts little: `collective_size` is near `collective-size` and `collectiveSize`.
     """
+    # Imported here, since most inputs are recognised.
+    from difflib import get_close_matches
+
     readers: list[Provided[Any]] = [
         *registry.all(FormatReader),
         *registry.all(WorkloadReader),

@@ -74,7 +74,6 @@ def simulate_workload(
     are not modelled, and for those that ASTRA-sim refuses when it reads them.
     """
     from collhub_astra_sim.workloads.layout import Layout
-    from collhub_astra_sim.workloads.waiting import waiting_ranks
 
     if queues < 1:
         raise UsageError(f"{queues} queues a dimension: at least 1 is needed", code="queues")
@@ -104,7 +103,11 @@ def simulate_workload(
     if aborts and stops_at_abort:
         never = (None,) * workload.num_ranks
         return WorkloadTimes(never, never, start, end, loads, aborts, events)
-    found = waiting_ranks(workload, layout, machine) if None in finish else ()
+    found: tuple[Diagnostic, ...] = ()
+    if None in finish:
+        from collhub_astra_sim.workloads.waiting import waiting_ranks
+
+        found = waiting_ranks(workload, layout, machine)
     warnings = tuple(replace(abort, severity=Severity.WARNING) for abort in aborts)
     return WorkloadTimes(finish, exposed, start, end, loads, (*found, *warnings), events)
 

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
-from collhub_job_traces import bridge_markers
 
 from collhub_astra_sim.networks import network_yaml
 from collhub_astra_sim.options import CONGESTION_AWARE, CONGESTION_UNAWARE, JobOptions
@@ -49,6 +48,9 @@ def simulate(request: WorkloadRequest, options: JobOptions) -> WorkloadTimes:
         return _of_folder(request, stated, options)
     system, _ = _system({}, options)
     backend = options.network or CONGESTION_AWARE
+    # Imported here, since a job of a folder keeps its markers.
+    from collhub_job_traces import bridge_markers
+
     workload, kept = bridge_markers(request.workload)
     if request.topology is None:
         raise UsageError("the job states no network", cure="name one with --topology")
