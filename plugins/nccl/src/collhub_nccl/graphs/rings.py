@@ -143,9 +143,12 @@ def _moved(
     """(parts, source, target) of every message."""
     memory = _initial_parts(collective, program)
     source, target = _addresses(program)
+    # Lists, since elements of columns cost more, and some columns are computed at each access.
+    counts, kinds = program.count.tolist(), program.kind.tolist()
+    ranks, peers = program.rank.tolist(), program.peer.tolist()
     for row in _running_order(program):
-        count, kind = int(program.count[row]), program.kind[row]
-        rank, peer = int(program.rank[row]), int(program.peer[row])
+        count, kind = counts[row], kinds[row]
+        rank, peer = ranks[row], peers[row]
         # A copy within one rank may overlap what it reads.
         parts = memory[source[row] : source[row] + count].copy()
         held = memory[target[row] : target[row] + count]
