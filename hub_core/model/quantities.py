@@ -28,6 +28,8 @@ _SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
 # No sign, no underscores, no inf: Python takes more as numbers than people mean.
 _NUMBER = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?)\s*([A-Za-z/]*)\s*\Z")
 _LARGEST_SIZE = 2**62
+MIN_BANDWIDTH, MAX_BANDWIDTH = 1.0, 1e18
+"""Bandwidths that a user can mean, in bytes per second; others are slips."""
 
 
 def parse_size(text: str) -> int:
@@ -49,9 +51,11 @@ def parse_bandwidth(text: str) -> float:
     """
     number, unit = _split(text, _RATES, "bandwidth", "50GB/s")
     rate = float(number) * _RATES[unit]
-    # Beyond are slips, which would make every time zero.
-    if not 0 < rate < 1e18:
-        message = f"bandwidth {text!r} is not positive and finite"
+    # Beyond are slips, which would make every time zero or longer than can be counted.
+    if not MIN_BANDWIDTH <= rate <= MAX_BANDWIDTH:
+        message = f"bandwidth {text!r:.60} is not positive and finite"
+        if rate > 0:
+            message = f"bandwidth {text!r:.60} is not between 1 B/s and 1e9 GB/s"
         raise UsageError(message, cure="write for example 50GB/s")
     return rate
 

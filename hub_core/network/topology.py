@@ -18,6 +18,9 @@ from hub_core.network.routes import Routes, joined_routes, shortest_routes
 
 # In a text such as `dgx1v+dgx1-pcie`, and not in a number such as 1e+9.
 PLANE_SEPARATOR = re.compile(r"\+(?=[A-Za-z])")
+# Rates and times of other orders of magnitude overflow or vanish in sums.
+_MIN_RATE, _MAX_RATE = 1e-3, 1e21
+_MAX_LATENCY_S = 1e18
 _NAMED_PLANES = 8
 
 
@@ -114,6 +117,10 @@ class Topology:
             return "a link's bandwidth is not positive and finite"
         if not np.all((latencies >= 0) & np.isfinite(latencies)):
             return "a link's latency is negative or not finite"
+        if not np.all((rates >= _MIN_RATE) & (rates <= _MAX_RATE)):
+            return f"a link's bandwidth is not in {_MIN_RATE:g}..{_MAX_RATE:g} bytes/s"
+        if not np.all(latencies <= _MAX_LATENCY_S):
+            return f"a link's latency is above {_MAX_LATENCY_S:g} s"
         return None
 
     def _planes_defect(self) -> str | None:

@@ -210,6 +210,8 @@ def test_any_text_gives_a_topology_or_a_usage_error(text):
         ({"num_npus": 0}, "at least one NPU"),
         ({"num_nodes": 1}, "at least one NPU|outside 0..0"),
         ({"latency_s": np.asarray([-1.0])}, "negative"),
+        ({"bandwidth_bytes_per_s": np.asarray([1e-300])}, "bandwidth is not in 0.001..1e\\+21"),
+        ({"latency_s": np.asarray([1e300])}, "latency is above 1e\\+18 s"),
         ({"latency_s": np.asarray([np.nan])}, "negative or not finite"),
         ({"bandwidth_bytes_per_s": np.asarray([0.0])}, "not positive"),
         ({"bandwidth_bytes_per_s": np.asarray([np.inf])}, "not positive and finite"),

@@ -136,6 +136,7 @@ def test_what_taccl_does_not_have_is_refused(text: str, nodes: int, expected: st
         ({"alpha": None}, r"'alpha' is missing"),
         ({"alpha": -1}, r"\$.alpha: -1.0 is no latency"),
         ({"node_betas_list": [0]}, r"\$.node_betas_list\[0\]: 0.0 is no time of a chunk"),
+        ({"node_betas_list": [1e300]}, r"\$.node_betas_list\[0\]: a chunk of .* is out of range"),
         ({"node_betas_list": [1, 2, 3]}, r"3 times for a node of 8 GPUs"),
         ({"links": [[0]], "betas": [[0]]}, r"\$.links: expected 8 rows of 8 values"),
     ],

@@ -18,6 +18,8 @@ _MOST_GPUS = 1024
 _MOST_PARALLEL = 64
 _MOST_CHUNK = 1 << 50
 _MOST_UNITS = 10**15
+# Bandwidths of links that exist, in bytes per second.
+_MIN_RATE, _MAX_RATE = 1.0, 1e18
 # Pairs of an NDv2 that its two NVLinks join, and those that one joins (DGX-1V, hybrid cube mesh).
 _DOUBLE = ((0, 1), (0, 4), (1, 3), (2, 3), (2, 6), (4, 5), (5, 7), (6, 7))
 _SINGLE = ((0, 2), (0, 3), (1, 2), (1, 5), (3, 7), (4, 6), (4, 7), (5, 6))
@@ -37,6 +39,12 @@ class _Units:
             beta.fail(f"{units} is no time of a chunk", "state a positive number")
         # Quotients of whole bytes per second come back as these.
         rate = self.chunk_bytes * self.per_s / units
+        if not _MIN_RATE <= rate <= _MAX_RATE:
+            beta.fail(
+                f"a chunk of {self.chunk_bytes} bytes in {units:g} units is a bandwidth of "
+                f"{rate:.3g} bytes/s, which is out of range",
+                f"state a time that gives {_MIN_RATE:g} to {_MAX_RATE:g} bytes/s",
+            )
         return float(round(rate)) if rate >= 1e6 else rate
 
     def latency_s(self, alpha: Value) -> float:
