@@ -24,7 +24,7 @@ from hub_core.cli.parameter_types import FILE
 from hub_core.cli.report_objects import diagnostic_object
 from hub_core.cli.session import Session
 from hub_core.cli.simulate_job import JobOutputs, refuse_overlap, simulate_workload
-from hub_core.cli.workloads import read_workload, warn_of_workload
+from hub_core.cli.workloads import read_workload, workload_warnings
 from hub_core.model import ExitCode, UsageError, format_bytes, format_ranks, format_time
 from hub_core.plugin_api import Simulator, WorkloadSimulator
 
@@ -116,8 +116,8 @@ def simulate(
     given = assign(assignments, {"reader": opened.options, "simulator": simulator_options})
     if opened.holds_workload:
         workload = read_workload(session, opened, given["reader"])
-        # What a wrong job does, the simulation shows: it is not refused.
-        warn_of_workload(session, workload, opened.name)
+        # The simulation shows what a wrong job does: it is not refused.
+        warnings = workload_warnings(session, workload, opened.name)
         if rules:
             network = stated or _own_topology(session, opened)
             workload = apply_rules(session, workload, rules, network)
@@ -125,7 +125,7 @@ def simulate(
         if has_overlap:
             refuse_overlap([option.name for option in simulator_options], options, backend)
         wanted = JobOutputs(opened.name, as_json, has_overlap, steps_out, timeline_out)
-        return simulate_workload(session, workload, stated, backend, options, wanted)
+        return simulate_workload(session, workload, stated, backend, options, wanted, warnings)
     for option, is_given in (("--overlap", has_overlap), ("--collective", bool(rules))):
         if is_given:
             raise UsageError(f"{option} is for workloads", cure="leave it out for an algorithm")

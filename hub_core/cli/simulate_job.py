@@ -19,6 +19,7 @@ from hub_core.cli.workloads import LISTED
 from hub_core.model import (
     Diagnostic,
     ExitCode,
+    HubError,
     Location,
     UsageError,
     format_bytes,
@@ -60,10 +61,20 @@ def simulate_workload(
     backend: str,
     options: Mapping[str, str],
     wanted: JobOutputs,
+    warnings: Sequence[Diagnostic] = (),
 ) -> int:
-    """Simulate a workload and say when each rank finishes; exit 1 where one never does."""
+    """Simulate a workload and say when each rank finishes; exit 1 where one never does.
+
+    `warnings`: findings of checks. Those that the simulation reports as well are printed once.
+    """
     request, name = WorkloadRequest(workload, topology), wanted.name
-    times = _times(session, request, backend, options, name)
+    try:
+        times = _times(session, request, backend, options, name)
+    except HubError:
+        session.report(warnings)
+        raise
+    repeated = {(found.code, found.message) for found in times.diagnostics}
+    session.report(one for one in warnings if (one.code, one.message) not in repeated)
     unlimited = None
     if wanted.has_overlap:
         unlimited = _times(session, request, backend, {**options, **UNLIMITED}, name)

@@ -116,10 +116,16 @@ def admit_workload(session: Session, workload: Workload, source: str) -> None:
 
 def warn_of_workload(session: Session, workload: Workload, source: str) -> None:
     """Judge what comes in, unless `--verify off` says not to, and say what is wrong as warnings."""
+    for found in workload_warnings(session, workload, source):
+        print_diagnostic(found)
+
+
+def workload_warnings(session: Session, workload: Workload, source: str) -> list[Diagnostic]:
+    """The findings of all checks as warnings, none with `--verify off`."""
     if session.verify_policy == "off":
-        return
-    for found in judged_workload(session, workload, source).diagnostics:
-        print_diagnostic(replace(found, severity=Severity.WARNING))
+        return []
+    found = judged_workload(session, workload, source).diagnostics
+    return [replace(one, severity=Severity.WARNING) for one in found]
 
 
 def print_workload(

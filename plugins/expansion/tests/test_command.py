@@ -268,3 +268,29 @@ def test_several_queues_are_refused(collhub: Collhub, job: Path, tmp_path: Path)
     run = collhub("expand", job, *options, "-o", tmp_path / "flat")
     assert run.code == 2
     assert "with several queues a dimension" in run.err
+
+
+@pytest.mark.parametrize("form", ["workload", "custom"])
+def test_an_expanded_job_finishes_as_a_folder(
+    collhub: Collhub, job: Path, tmp_path: Path, form: str
+) -> None:
+    for module in ("collhub_astra_sim", "collhub_tacos"):
+        pytest.importorskip(module)
+    network = "fully-connected:4?bandwidth=50GiB/s&latency=500ns"
+    rule = "--collective=all-reduce=tacos:chunks=8"
+    expanded = ("expand", job, rule, "--topology", network, "-o", tmp_path / "flat")
+    assert collhub(*expanded).code == 0
+    # Between many ends and many starts there are markers, which ASTRA-sim does not finish.
+    flat = hub_core.read_workload(tmp_path / "flat").nodes
+    assert flat.is_kind(NodeKind.MARKER).any()
+    options = ("-O", f"topology={network}", "-O", f"form={form}")
+    out = tmp_path / "folder"
+    run = collhub("convert", tmp_path / "flat", "--to", "astra-sim", "-o", out, *options)
+    assert run.code == 0
+    assert "drop-markers" not in run.err
+    assert "collhub expand" not in run.err
+    report = collhub("simulate", out, "--json").report()
+    assert None not in report["rank_finish_ns"]
+    if form == "workload":
+        direct = collhub("simulate", tmp_path / "flat", "--topology", network, "--json").report()
+        assert direct["rank_finish_ns"] == report["rank_finish_ns"]

@@ -71,7 +71,8 @@ def trace_files(
     """
     # Traces of a simulator name no algorithm: their folder says what runs.
     embedded = embedded_traces(workload.algorithms) if profile else ()
-    heads = () if embedded else _kept_heads(workload)
+    # The metadata of traces of a job says that they are a job.
+    heads = _kept_heads(workload) if profile and not embedded else ()
     for rank in range(workload.num_ranks):
         head = heads[rank] if rank < len(heads) else None
         content = partial(_content, workload, rank, profile, embedded, head, omitted)
