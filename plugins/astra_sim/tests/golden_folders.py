@@ -13,7 +13,7 @@ Json = Mapping[str, Any]
 _TYPES = {
     "INVALID": 0, "METADATA": 1, "LOAD": 2, "STORE": 3, "COMP": 4, "SEND": 5, "RECV": 6, "COLL": 7,
 }  # fmt: skip
-_COLLECTIVES = {"AR": 0, "AG": 2, "RS": 7, "A2A": 6, "BC": 5}
+_COLLECTIVES = {"AR": 0, "RD": 1, "AG": 2, "RS": 7, "A2A": 6, "BC": 5}
 _ATTRIBUTES = {
     "size": ("comm_size", "int64_val"),
     "ts": ("tensor_size", "uint64_val"),

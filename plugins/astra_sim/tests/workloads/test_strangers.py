@@ -109,6 +109,7 @@ def test_a_store_of_the_host_leaves_the_slot_of_communication(
         ({"t": "SEND", "size": 1 << 20, "dst": 1, "src": 1, "tag": 0}, "another rank"),
         ({"t": "SEND", "size": 1 << 20, "dst": 1}, "no comm_tag"),
         ({"t": "COLL", "ct": "AR"}, "no comm_size"),
+        ({"t": "LOAD"}, "no tensor_size"),
     ],
 )
 def test_a_node_that_ends_in_an_assertion_gives_no_time(
@@ -272,3 +273,16 @@ def test_a_rank_that_computes_beside_a_custom_algorithm_makes_a_job(
     system = {"all-reduce-implementation-custom": ["alg"]}
     report = simulated(collhub, tmp_path, ranks, sys=system, **others).report()
     assert report["rank_finish_ns"] == [20031, 20031] + [5000] * is_job
+
+
+@pytest.mark.parametrize(("delay", "finish"), [(False, [None, None]), (True, [None, 1000])])
+@pytest.mark.parametrize("node", [{"ct": "AR", "cpu": 1}, {"ct": "RD"}])
+def test_an_unknown_collective_aborts_at_the_start_and_later_stops_its_rank(
+    collhub: Collhub, tmp_path: Path, delay: bool, finish: list[int | None], node: dict[str, Any]
+) -> None:
+    first = {"id": 1, "t": "COLL", "size": 1 << 20, **node}
+    rank = [COMP, {**first, "deps": [9]}] if delay else [first, COMP]
+    run = simulated(collhub, tmp_path, [rank, [COMP]])
+    assert run.report()["rank_finish_ns"] == finish
+    if not delay:
+        assert "is issued at the start" in aborted(run)

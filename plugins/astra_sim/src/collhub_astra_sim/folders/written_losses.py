@@ -30,7 +30,10 @@ def written_losses(
     rounding; None where the nodes became a custom algorithm. `network`: the backend that will run
     the folder.
     """
-    again = read(_source_of(artifacts), JobFolderOptions())
+    try:
+        again = read(_source_of(artifacts), JobFolderOptions())
+    except HubError as error:
+        return (Loss("simulation", "all ranks", f"the folder cannot be read back: {error}"),)
     # A custom algorithm has its own checks and its nodes are not those of the workload.
     losses = [] if exact_ns is None else [*_lost_values(again, workload, exact_ns)]
     findings = hazards(again, _system_of(again))

@@ -15,6 +15,7 @@ from collhub_astra_sim.workloads.machine_state import (
     CODE_BITS,
     COLLECTIVE_NODE,
     CUSTOM_ENDS,
+    NEVER_ENDS,
     NO_CHOICE,
     NODE_ENDS,
     RECV_NODE,
@@ -99,6 +100,28 @@ def _node_of_code(code: int, machine: Machine) -> int:
     if code >= 0 and kind == CUSTOM_ENDS:
         return int(machine.stream[machine.progress[index]["stream"]]["row"])
     return -1
+
+
+def unknown_at_start(
+    workload: Workload, layout: Layout, machine: Machine
+) -> tuple[Diagnostic, ...]:
+    """Collectives of the host, or of unknown kinds, that are issued at time 0.
+
+    The exception that they throw ends the run there; inside a later event it only stops the rank.
+    """
+    node = machine.node
+    rows = layout.order[(node["action"] == NEVER_ENDS) & (node["start"] == 0)]
+    nodes = workload.nodes
+    found = []
+    for row in rows[nodes.is_kind(NodeKind.COLLECTIVE)[rows]].tolist():
+        what = "of the host" if nodes.on_host[row] else "of a kind without algorithms"
+        message = (
+            f"node {int(nodes.identity[row])} is a collective {what} that is issued at the start: "
+            "ASTRA-sim aborts"
+        )
+        cure = "choose another kind, and let it run on the device"
+        found.append(Diagnostic(CODE, message, location=nodes.location(row), cure=cure))
+    return tuple(found)
 
 
 def statistics_aborts(

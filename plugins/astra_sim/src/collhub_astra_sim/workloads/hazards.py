@@ -95,6 +95,12 @@ def _network_checks(workload: Workload, system: System) -> Iterator[_Check]:
         "state the bytes of the collective",
     )  # fmt: skip
     is_message = nodes.is_kind(NodeKind.SEND, NodeKind.RECV)
+    is_transfer = nodes.is_kind(NodeKind.LOAD, NodeKind.STORE)
+    yield (
+        "no-size", is_transfer & (nodes.bytes < 0),
+        "states no tensor_size, without which ASTRA-sim aborts", Severity.ERROR,
+        "state the bytes of the transfer",
+    )  # fmt: skip
     yield (
         "no-tag", is_message & _by_extra(workload, lambda one: "comm_tag" not in one.attributes),
         "states no comm_tag, without which ASTRA-sim aborts", Severity.ERROR,

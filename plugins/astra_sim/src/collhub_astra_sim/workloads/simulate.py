@@ -116,7 +116,11 @@ def _run(
     workload: Workload, layout: Layout, machine: Machine, *, stops_at_abort: bool
 ) -> tuple[Machine, tuple[Diagnostic, ...]]:
     """The machine after its run, and where ASTRA-sim aborts. Raises `UsageError` without room."""
-    from collhub_astra_sim.workloads.aborts import event_at_zero, statistics_aborts
+    from collhub_astra_sim.workloads.aborts import (
+        event_at_zero,
+        statistics_aborts,
+        unknown_at_start,
+    )
     from collhub_astra_sim.workloads.kernel import ABORTED, DONE, NEEDS_ROOM, PASSES_ZERO, run
     from collhub_astra_sim.workloads.layout import enlarged
 
@@ -133,8 +137,11 @@ def _run(
         outcome = run(machine, events=0)
     if outcome != DONE:
         raise UsageError("one event has caused more than there is room for", code="too-large")
-    # Without the assertion the statistics have no influence on times.
-    return machine, statistics_aborts(workload, layout, machine) if stops_at_abort else aborts
+    if not stops_at_abort:
+        # The remaining aborts have no influence on the times without them.
+        return machine, aborts
+    at_start = unknown_at_start(workload, layout, machine)
+    return machine, (*at_start, *statistics_aborts(workload, layout, machine))
 
 
 def never_begun(workload: Workload) -> tuple[Int64Array, Int64Array]:
