@@ -9,9 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from collhub_mscclpp.options import PlanWriteOptions
+from collhub_mscclpp.writing.write import write
 from executor_plan import Call, LoaderError, load_plan, share_offset
 from executor_verdicts import run_call, run_plan
-from made_plans import NOP, chunk, copied, fragment, operations, ring, two_ranks
+from made_plans import NOP, checked, chunk, codes, copied, fragment, operations, ring, two_ranks
+
+from hub_core.model import InputError
+from hub_core.testing import ring_all_gather, ring_all_reduce
 
 CORPUS = Path(__file__).resolve().parents[4] / "shared" / "corpus"
 # Five units of 16 bytes: odd, and one for each part of the largest thread block group.
@@ -181,3 +186,24 @@ def test_parts_of_a_range_differ_by_one_unit() -> None:
 def test_more_parts_than_units_lose_data() -> None:
     # The loader takes the part's number modulo the number of units.
     assert [share_offset(16, part, 2, 16) for part in range(3)] == [0, 0, 0]
+
+
+def test_alignment_below_16_bytes_is_warned_of() -> None:
+    # Parts of 40 bytes: the executor truncates addresses of sums to multiples of 16.
+    plan = json.loads(write(ring_all_reduce(3), PlanWriteOptions(tbg=2)).artifacts[0].content())
+    assert run_plan(plan, CHUNK_BYTES).verdict == "right"
+    plan["buffer_alignment"] = 8
+    assert run_plan(plan, CHUNK_BYTES).verdict != "right"
+    assert "alignment" in codes(checked(plan))
+
+
+@pytest.mark.parametrize("entry", [{"buffer_id": 7, "index": 0, "size": 1}, {"buffer_id": 0}])
+def test_ranges_of_a_flush_are_read(entry: dict[str, int]) -> None:
+    # The loader resolves them before it knows that the operation is a flush.
+    plan = json.loads(write(ring_all_gather(2), PlanWriteOptions(nodes=2)).artifacts[0].content())
+    blocks = [block for gpu in plan["gpus"] for block in gpu["threadblocks"]]
+    flush = next(op for block in blocks for op in block["ops"] if op["name"] == "flush")
+    checked(plan)
+    flush["dst_buff"] = [entry]
+    with pytest.raises(InputError):
+        checked(plan)

@@ -8,6 +8,7 @@ from collhub_columns import BoolArray, expanded_ranges
 from collhub_mscclpp.checking.lowering import Ranges
 from collhub_mscclpp.checking.memory import PlanMemory
 from collhub_mscclpp.checking.report import PlanFindings
+from collhub_mscclpp.options import ALIGNMENT
 from collhub_mscclpp.plans.operations import CHANNEL_TYPES, Role
 from collhub_mscclpp.plans.records import Plan
 from hub_core.model import Buffer
@@ -54,6 +55,13 @@ def check_habits(
             )
             cure = "list one entry in dst_buff for each channel"
             findings.warn_at("flush-count", row, message, cure)
+    if plan.header.alignment % ALIGNMENT and len(operands):
+        message = (
+            f"with buffer_alignment {plan.header.alignment} ranges may start or end between"
+            f" multiples of {ALIGNMENT} bytes, where sums, packets and copies take other addresses"
+        )
+        row = int(operands.operation[0])
+        findings.warn_at("alignment", row, message, f"use a multiple of {ALIGNMENT}")
 
 
 def check_pipelines(

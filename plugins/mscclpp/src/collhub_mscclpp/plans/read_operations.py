@@ -100,7 +100,7 @@ class OperationReader:
             "channel_type": _channel_type(value, operation),
             "pipeline": around.pipeline,
             "place": place,
-            "flushed": _flushed(value, operation),
+            "flushed": _flushed(value, operation, around),
             **_part(value),
             **_barrier(value, operation),
             **_slices(value, operation, around),
@@ -262,10 +262,18 @@ def _items(
     return [known[one.integer(0, len(known) - 1, cure)] for one in listed]
 
 
-def _flushed(value: JsonValue, operation: Operation | None) -> int:
-    """Entries of dst_buff of a flush: the executor waits for that many of its channels."""
-    is_flush = operation is not None and operation.role is Role.FLUSH
-    return len(value.member("dst_buff").items()) if is_flush and value.has("dst_buff") else 0
+def _flushed(value: JsonValue, operation: Operation | None, around: _Surroundings) -> int:
+    """Entries of dst_buff of a flush: the executor waits for that many of its channels.
+
+    The loader resolves their ranges, although a flush does not use them.
+    """
+    if operation is None or operation.role is not Role.FLUSH or not value.has("dst_buff"):
+        return 0
+    entries = value.member("dst_buff").items()
+    for entry in entries:
+        scope = Scope.REMOTE if entry.has("buffer_id") else Scope.LOCAL
+        _operand(entry, scope, value, around)
+    return len(entries)
 
 
 def _operand(
