@@ -15,15 +15,20 @@ RANKS = 0
 RANKS_PER_NODE = 0
 # (collective, in place, smallest and largest bytes of the full buffer or None, divisor of these
 # bytes, file of the plan); the first one that fits serves a call
-Row = tuple[str, bool, int, int | None, int, str]
-PLANS: list[Row] = []
+PLANS: list[tuple[str, bool, int, int | None, int, str]] = []
 FOLDER = Path(__file__).resolve().parent
 # Collectives whose calls name the bytes of one rank's part.
 COUNTED_BY_PART = ("allgather", "reducescatter")
 NAMES: dict[str, str] = {}
 
 
-def choose(plans: list[Row], ranks: int, collective: str, in_place: bool, size: int) -> str | None:
+def choose(
+    plans: list[tuple[str, bool, int, int | None, int, str]],
+    ranks: int,
+    collective: str,
+    in_place: bool,
+    size: int,
+) -> str | None:
     """The file of the plan for a call of `size` bytes, or None where the runtime keeps the call."""
     full = size * ranks if collective in COUNTED_BY_PART else size
     # Releases differ in what they name for a reduce-scatter: the result, or the whole input.
@@ -38,12 +43,14 @@ def choose(plans: list[Row], ranks: int, collective: str, in_place: bool, size: 
 
 def is_in_place(request: Any) -> bool:
     """Whether the result of a call is written over its input, on every rank alike."""
-    if request.collective == "reducescatter" and hasattr(request, "output_buffer"):
-        # The runtime compares the start of the buffers only, which differ on all ranks but 0.
-        offset = request.output_buffer - request.input_buffer
-        part = request.rank * request.message_size
-        return offset in (part, part // RANKS)
-    return bool(request.buffer_mode().name == "IN_PLACE")
+    if request.buffer_mode().name == "IN_PLACE":
+        return True
+    if request.collective != "reducescatter" or not hasattr(request, "output_buffer"):
+        return False
+    # The runtime compares the start of both buffers, which in place are equal on rank 0 only.
+    offset = request.output_buffer - request.input_buffer
+    part = request.rank * request.message_size
+    return request.rank > 0 and offset in (part, part // RANKS)
 
 
 def select(algorithms: Any, request: Any) -> Any:

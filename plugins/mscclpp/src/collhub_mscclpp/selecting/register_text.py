@@ -49,7 +49,7 @@ def register_text(registration: Registration) -> str:
     for old, new in (
         ("\nRANKS = 0\n", f"\nRANKS = {registration.num_ranks}\n"),
         ("\nRANKS_PER_NODE = 0\n", f"\nRANKS_PER_NODE = {registration.per_node}\n"),
-        ("\nPLANS: list[Row] = []\n", f"\nPLANS: list[Row] = [\n{listed}]\n"),
+        ("str]] = []\n", f"str]] = [\n{listed}]\n"),
     ):
         text = text.replace(old, new, 1)
     return text
