@@ -244,12 +244,15 @@ def _kept_for_reader(
     # What stands behind -- is for a program.
     session = context.obj
     more = arguments[: len(arguments) - session.separated_arguments]
-    if more and not are_ranks_of_one([context.params["source"], *more], session.registry()):
-        raise click.UsageError(
-            f"Got unexpected extra argument ({more[0]}); several files are all ranks of one job,"
-            " and arguments for a program stand after --",
-            context,
-        )
+    files = (context.params["source"], *more)
+    if more and not are_ranks_of_one(files, session.registry()):
+        if not _are_rank_files(files, session.registry()):
+            raise click.UsageError(
+                f"Got unexpected extra argument ({more[0]}); several files are all ranks of one"
+                " job, and arguments for a program stand after --",
+                context,
+            )
+        session.rank_files = files
     session.source_arguments = arguments[len(more) :]
 
 
@@ -260,6 +263,14 @@ def are_ranks_of_one(files: Sequence[str], registry: Registry) -> bool:
 
     formats = [provided.offer.format for provided in registry.all(FormatReader)]
     return are_one_set(files, formats)
+
+
+def _are_rank_files(files: Sequence[str], registry: Registry) -> bool:
+    """Whether the contents of the files, not their names, tell that they are of one job."""
+    from hub_core.pipeline.sources import are_rank_files
+
+    formats = [provided.offer.format for provided in registry.all(FormatReader)]
+    return are_rank_files(files, formats)
 
 
 def _kept_for_inputs(context: click.Context, parameter: click.Parameter, policy: str) -> None:

@@ -1,7 +1,4 @@
-"""The context of every command, the core's own and those of plugins.
-
-Plugins, inputs, outputs, words.
-"""
+"""The context of every command: plugins, inputs, outputs, messages."""
 
 from __future__ import annotations
 
@@ -75,6 +72,7 @@ class Session:
 
     `separated_arguments`: how many arguments stand behind `--` on the command line;
     `source_arguments`: those of them that follow IN, for readers whose input is a program.
+    `rank_files`: files that are one input together, of which IN is the first, if not a set by name.
     `verify_policy`: the value of `--verify`.
     `refused_plugins`: why plugins that were tried are not to be imported, by name.
 
@@ -86,6 +84,7 @@ class Session:
     is_debug: bool = False
     separated_arguments: int = 0
     source_arguments: tuple[str, ...] = ()
+    rank_files: tuple[str, ...] = ()
     verify_policy: str = "refuse"
     refused_plugins: dict[str, str] = field(default_factory=dict)
     _registry: Registry | None = field(default=None, repr=False)
@@ -137,6 +136,7 @@ class Session:
             format=source_format,
             registry=self.registry(),
             report=output.print_diagnostic,
+            more=self.rank_files[1:] if self.rank_files[:1] == (source,) else (),
         )
 
     def read_input(self, opened: OpenedInput, options: Mapping[str, str]) -> Algorithm:

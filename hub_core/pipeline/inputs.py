@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
 from hub_core.model import Algorithm, Diagnostic, InputError, Location, Workload
 from hub_core.pipeline.calls import bound_options, call
 from hub_core.pipeline.detection import reader_for
-from hub_core.pipeline.sources import content_of, open_input
+from hub_core.pipeline.sources import content_of, open_input, open_rank_files
 from hub_core.plugin_api import (
     FormatReader,
     Option,
@@ -80,9 +80,14 @@ def open_algorithm(
     format: str | None = None,
     registry: Registry | None = None,
     report: Report = log_diagnostic,
+    more: Sequence[str] = (),
 ) -> OpenedAlgorithm:
-    """Open what `read` would read, and find its reader."""
-    return OpenedAlgorithm(*open_source(path, FormatReader, format, registry or discover(), report))
+    """Open what `read` would read, and find its reader.
+
+    `more`: further files that are rank files of one job together with `path`, whatever their names.
+    """
+    request = path, FormatReader, format, registry or discover(), report
+    return OpenedAlgorithm(*open_source(*request, more))
 
 
 def read(
@@ -120,11 +125,22 @@ def read_workload(
 
 
 def open_source(
-    path: PathText, kind: type[R], format: str | None, registry: Registry, report: Report
+    path: PathText,
+    kind: type[R],
+    format: str | None,
+    registry: Registry,
+    report: Report,
+    more: Sequence[str] = (),
 ) -> tuple[Source, Provided[R]]:
-    """Open a file for the only reader of `kind` that claims it, or for the one that is named."""
+    """Open a file for the only reader of `kind` that claims it, or for the one that is named.
+
+    `more`: as of `open_algorithm`.
+    """
     chosen = registry.find(kind, format) if format is not None else None
     readers = registry.all(kind) if chosen is None else [chosen]
-    opened = open_input(path, [provided.offer.format for provided in readers], report)
+    if more:
+        opened = open_rank_files([os.fspath(path), *more], report)
+    else:
+        opened = open_input(path, [provided.offer.format for provided in readers], report)
     reader = chosen or reader_for(opened, kind, registry)
     return content_of(opened, reader.offer.format), reader

@@ -90,6 +90,27 @@ def open_input(path: str | os.PathLike[str], formats: Sequence[Format], report: 
     return _single(place, report)
 
 
+def open_rank_files(paths: Sequence[str], report: Report) -> Input:
+    """Open files of any names as the rank files of one job; their contents tell the ranks."""
+    parts = tuple(_part(Path(path)) for path in paths)
+    return _input(Source(paths[0], parts, report), _head(Path(paths[0])), Layout.PREFIX)
+
+
+def are_rank_files(paths: Sequence[str], formats: Sequence[Format]) -> bool:
+    """Whether files whose names are those of no set are told by their contents to be rank files.
+
+    One format of rank files has the signature of all of them.
+    """
+    places = [Path(path) for path in paths]
+    if len(set(places)) < len(places) or not all(place.is_file() for place in places):
+        return False
+    if any(_find_set(place, formats) for place in places):
+        return False
+    heads = [_input(Source("", ()), _head(place), Layout.FILE).head for place in places]
+    sets = [format for format in formats if format.layout is Layout.PREFIX]
+    return any(all(has_signature(head, format) for head in heads) for format in sets)
+
+
 def may_read(opened: Input, format: Format) -> bool:
     """Whether a reader of the format can take an input that lies on disk as this one does."""
     return format.layout in _READABLE_LAYOUTS[opened.layout]

@@ -115,3 +115,27 @@ def test_compressed_execution_traces_of_any_name_are_read(collhub, tmp_path: Pat
     run = collhub("inspect", tmp_path / "run.json.gz", "-O", "ranks_missing=assume-same")
     assert run.code == 0, run.err
     assert "(pytorch-et)" in run.out
+
+
+@pytest.mark.parametrize("ending", ["pt.trace.json", "json.gz"])
+def test_files_of_any_names_are_the_ranks_of_one_job(collhub, tmp_path: Path, ending: str) -> None:
+    # As torch.profiler's handler for TensorBoard names them.
+    names = [f"host_4{rank}.1694128201545.{ending}" for rank in range(2)]
+    for name, part in zip(names, profiles()[0].parts, strict=True):
+        content = part.load()
+        (tmp_path / name).write_bytes(gzip.compress(content) if ending == "json.gz" else content)
+    files = [tmp_path / name for name in names]
+    inspected = collhub("inspect", *files)
+    assert inspected.code == 0, inspected.err
+    assert "2 ranks" in inspected.out
+    assert collhub("simulate", *files, "--topology", "ring:2").code == 0
+    assert collhub("convert", *files, "-o", tmp_path / "job.json").code == 0
+    # One of them twice is no job.
+    assert collhub("inspect", files[0], files[0]).code == 2
+
+
+def test_files_of_different_formats_are_no_job(collhub, files: list[Path], tmp_path: Path) -> None:
+    (tmp_path / "other.json").write_text("{}")
+    (tmp_path / "one.json").write_bytes(files[0].read_bytes())
+    run = collhub("inspect", tmp_path / "one.json", tmp_path / "other.json")
+    assert (run.code, "unexpected extra argument" in run.err) == (2, True)
