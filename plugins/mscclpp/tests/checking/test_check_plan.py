@@ -431,31 +431,51 @@ def test_proxy_reads_a_part_of_a_buffer_from_the_start_of_the_whole() -> None:
     assert checked(plan).diagnostics == ()
 
 
-def test_packets_of_a_switch_tell_all_members_that_they_are_there() -> None:
-    """As the DSL's all-gather by packets through the switch: no signal and no wait."""
-    plan = two_ranks()
-    plan.update(protocol="LL", use_double_scratch_buffer=True)
-    for rank, gpu in enumerate(plan["gpus"]):
-        gpu.update(scratch_chunks=2, remote_buffers=[])
-        groups = [{"size": 2, "ranks": [0, 1]}]
-        gpu["channels"] = [{"channel_type": "switch", "buffer_type": "s", "rank_groups": groups}]
-        slot = chunk("s", rank)
+def gathered_by_switch(num_ranks: int) -> Json:
+    """The DSL's zero-copy all-gather by packets through the switch: no signal and no wait."""
+    members = {"size": num_ranks, "ranks": list(range(num_ranks))}
+    channels = [{"channel_type": "switch", "buffer_type": "s", "rank_groups": [members]}]
+    gpus = []
+    for rank in range(num_ranks):
+        slot = [chunk("s", rank)]
+        store = {"name": "gstorepkt", "channel_type": "switch", "src_buff": slot}
         target = {"switch_channel_id": 0, "index": rank, "size": 1}
-        store = {"name": "gstorepkt", "channel_type": "switch", "src_buff": [slot]}
-        ops = [
-            {"name": "cpkt", "src_buff": [chunk("i", 0)], "dst_buff": [slot]},
-            {**store, "dst_buff": [target]},
-            *(
-                {"name": "upkt", "src_buff": [chunk("s", k)], "dst_buff": [chunk("o", k)]}
-                for k in range(2)
-            ),
+        blocks: list[list[Json]] = [
+            [{"name": "upkt", "src_buff": [chunk("s", k)], "dst_buff": [chunk("o", k)]}]
+            for k in range(num_ranks)
         ]
-        channels = [{"channel_type": "switch", "channel_ids": [0]}]
-        gpu["threadblocks"] = [{"id": 0, "channels": channels, "ops": ops}]
+        # The own packets are unpacked by another thread block, which may read them in between.
+        packed = {"name": "cpkt", "src_buff": [chunk("o", rank)], "dst_buff": slot}
+        blocks[0] = [packed, {**store, "dst_buff": [target]}, *blocks[0]]
+        gpus.append(
+            {
+                "id": rank,
+                "input_chunks": 1,
+                "output_chunks": num_ranks,
+                "scratch_chunks": num_ranks,
+                "channels": channels,
+                "remote_buffers": [],
+                "threadblocks": [
+                    {
+                        "id": k,
+                        "channels": [{"channel_type": "switch", "channel_ids": [0]}],
+                        "ops": ops,
+                    }
+                    for k, ops in enumerate(blocks)
+                ],
+            }
+        )
+    header = {"collective": "allgather", "protocol": "LL", "inplace": True}
+    return {"name": "g", "use_double_scratch_buffer": True, **header, "gpus": gpus}
+
+
+@pytest.mark.parametrize("num_ranks", [2, 4, 8])
+def test_packets_of_a_switch_tell_all_members_that_they_are_there(num_ranks: int) -> None:
+    plan = gathered_by_switch(num_ranks)
     report = checked(plan)
     assert report.diagnostics == ()
     assert (report.verdict, report.verdict_relaunch) == ("ok", "ok")
-    plan["gpus"][1]["scratch_chunks"] = 3
+    plan["gpus"][1]["scratch_chunks"] += 1
     assert codes(checked(plan)) == {"scratch-halves"}
 
 
