@@ -36,7 +36,13 @@ if TYPE_CHECKING:
     from hub_core.cli.command_group import CommandGroup
     from hub_core.cli.job_path import job_partners
     from hub_core.cli.output import folded_ranks
-    from hub_core.cli.parameter_types import COLLECTIVE, FILE, complete_offers
+    from hub_core.cli.parameter_types import (
+        COLLECTIVE,
+        FILE,
+        TOPOLOGY,
+        OfferName,
+        complete_offers,
+    )
     from hub_core.cli.report_objects import diagnostic_object, loss_object
     from hub_core.documents.schema_check import SchemaViolation, schema_violations
     from hub_core.documents.strict_json import json_document, parse_json_object
@@ -88,6 +94,7 @@ __all__ = [
     "DEFAULT_RULE",
     "FILE",
     "NATIVE",
+    "TOPOLOGY",
     "Algorithm",
     "Assignments",
     "Buffer",
@@ -109,6 +116,7 @@ __all__ = [
     "LossyError",
     "NodeTable",
     "NodeType",
+    "OfferName",
     "OpenedInput",
     "OutputRequest",
     "OutputTarget",
@@ -198,7 +206,7 @@ _HOMES = {
     "hub_core.cli.command_group": "CommandGroup",
     "hub_core.cli.job_path": "job_partners",
     "hub_core.cli.output": "folded_ranks",
-    "hub_core.cli.parameter_types": "COLLECTIVE FILE complete_offers",
+    "hub_core.cli.parameter_types": "COLLECTIVE FILE OfferName TOPOLOGY complete_offers",
     "hub_core.cli.report_objects": "diagnostic_object loss_object",
     "hub_core.documents.schema_check": "SchemaViolation schema_violations",
     "hub_core.documents.strict_json": "json_document parse_json_object",

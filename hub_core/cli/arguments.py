@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from hub_core.cli.parameter_types import FILE, complete_offers
+from hub_core.cli.parameter_types import ASSIGNMENT, FILE, OfferName
 from hub_core.model.diagnostics import UsageError, closest
 from hub_core.model.quantities import parse_size
 from hub_core.plugin_api.offers import Offer
@@ -80,7 +80,7 @@ def offer_option(
         metavar="NAME",
         default=default,
         show_default=default is not None,
-        shell_complete=complete_offers(kind),
+        type=OfferName(kind),
         help=help_text,
     )
 
@@ -89,9 +89,7 @@ def format_option(
     flag: str, name: str, kind: type[Offer], help_text: str
 ) -> Callable[[Function], Function]:
     """An option that names a format of such offers; the command gets it as `name`."""
-    # Shells ask for the names, not for their meaning.
-    names = complete_offers(kind)
-    return click.option(flag, name, metavar="FORMAT", shell_complete=names, help=help_text)
+    return click.option(flag, name, metavar="FORMAT", type=OfferName(kind), help=help_text)
 
 
 def number_option(
@@ -195,6 +193,7 @@ def option_pairs(function: Function) -> Function:
         "-O",
         "assignments",
         metavar="KEY=VALUE",
+        type=ASSIGNMENT,
         multiple=True,
         callback=_parsed_pairs,
         help="Option of a reader, writer, simulator or executor"

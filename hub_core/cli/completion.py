@@ -20,7 +20,11 @@ def answer_shell(program: click.Command, session: Session) -> int | None:
     if not instruction:
         return None
     # Imported here: the program completes far less often than it runs.
-    from click.shell_completion import shell_complete
+    from click.shell_completion import add_completion_class, shell_complete
+
+    from hub_core.cli.bash_words import BashWords
+
+    add_completion_class(BashWords)
 
     # A shell asks while the user types: what fails, a broken plugin included, completes nothing,
     # and says so where the command is run.

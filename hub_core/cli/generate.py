@@ -12,7 +12,7 @@ from hub_core.cli.arguments import (
     output_option,
     output_options,
 )
-from hub_core.cli.parameter_types import complete_offers
+from hub_core.cli.parameter_types import OfferName
 from hub_core.cli.report_objects import loss_object
 from hub_core.cli.session import Session, written_paths
 from hub_core.cli.workloads import admit_workload
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("name", metavar="NAME", shell_complete=complete_offers(WorkloadGenerator))
+@click.argument("name", metavar="NAME", type=OfferName(WorkloadGenerator))
 @output_option
 @output_options
 @click.pass_obj

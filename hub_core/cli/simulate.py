@@ -20,7 +20,7 @@ from hub_core.cli.arguments import (
 )
 from hub_core.cli.collective_rules import apply_rules
 from hub_core.cli.output import print_fields, print_json, print_line, print_table, progress
-from hub_core.cli.parameter_types import FILE
+from hub_core.cli.parameter_types import FILE, TOPOLOGY
 from hub_core.cli.report_objects import diagnostic_object
 from hub_core.cli.session import Session
 from hub_core.cli.simulate_job import JobOutputs, refuse_overlap, simulate_workload
@@ -48,7 +48,7 @@ TIMING_COLUMNS = ("size", "time", "bandwidth", "bound", "ratio")
     "--topology",
     "topology_text",
     metavar="T",
-    type=FILE,
+    type=TOPOLOGY,
     help="For example ring:8, 'mesh:4x4?bandwidth=50GB/s', a file (default: that which IN states).",
 )
 @click.option(

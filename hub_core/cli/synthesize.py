@@ -19,7 +19,7 @@ from hub_core.cli.arguments import (
     output_options,
 )
 from hub_core.cli.output import progress_bar
-from hub_core.cli.parameter_types import COLLECTIVE, complete_offers
+from hub_core.cli.parameter_types import COLLECTIVE, TOPOLOGY, OfferName
 from hub_core.cli.session import ChosenOutput, Session
 from hub_core.cli.synthesis_report import SynthesisWish, SynthesizedAlgorithm, print_synthesis
 from hub_core.model import (
@@ -54,7 +54,7 @@ def _ranks(
     "name",
     metavar="[NAME]",
     default="auto",
-    shell_complete=complete_offers(Synthesizer),
+    type=OfferName(Synthesizer),
 )
 @click.option(
     "--collective",
@@ -66,6 +66,7 @@ def _ranks(
     "--topology",
     "topology_text",
     metavar="T",
+    type=TOPOLOGY,
     required=True,
     help="For example mesh:8x8, dgx1v, a file.",
 )

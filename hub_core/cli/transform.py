@@ -19,7 +19,7 @@ from hub_core.cli.arguments import (
     output_options,
     source_argument,
 )
-from hub_core.cli.parameter_types import FILE, complete_offers
+from hub_core.cli.parameter_types import FILE, TOPOLOGY, OfferName
 from hub_core.cli.pass_arguments import PassCommand, PassStep, pass_steps, shared_pairs
 from hub_core.cli.pass_moves import show_moves
 from hub_core.cli.placed_output import placed
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     "passes",
     metavar="NAME",
     multiple=True,
-    shell_complete=complete_offers(AlgorithmPass),
+    type=OfferName(AlgorithmPass),
     help="A pass; repeated, they run in this order. `collhub formats` lists them.",
 )
 @click.option("--list", "is_listing", is_flag=True, help="List what passes can do, then end.")
@@ -53,7 +53,12 @@ if TYPE_CHECKING:
     is_flag=True,
     help="Look for the best sequence of passes on --topology for --size.",
 )
-@click.option("--topology", metavar="TOPOLOGY", help="Network of --search, as ring:8 or a file.")
+@click.option(
+    "--topology",
+    metavar="TOPOLOGY",
+    type=TOPOLOGY,
+    help="Network of --search, as ring:8 or a file.",
+)
 @click.option("--size", metavar="SIZES", help="Sizes of symbols of IN, as B=8,S=1024.")
 @number_option("--jobs", "N", "Tasks of --search at once (default: one a core); same result.")
 @offer_option("--engine", Engine, "What runs them at once (default: processes, if there).")

@@ -24,7 +24,7 @@ from hub_core.cli.check_report import check_object, print_check
 from hub_core.cli.findings import with_path
 from hub_core.cli.judgements import judge
 from hub_core.cli.output import print_diagnostic, print_line, print_table, progress
-from hub_core.cli.parameter_types import FILE
+from hub_core.cli.parameter_types import FILE, TOPOLOGY
 from hub_core.cli.report_objects import diagnostic_object
 from hub_core.cli.runtime_check import LOAD_SCHEMA, RuntimeVerdict, runtime_verdict
 from hub_core.cli.session import Session
@@ -170,7 +170,7 @@ def _with_arguments(
     "--topology",
     "topology_text",
     metavar="T",
-    type=FILE,
+    type=TOPOLOGY,
     help="Network of the certificate (default: the links that it states).",
 )
 @click.option(

@@ -132,6 +132,10 @@ def _read_until(terminal: int, pattern: bytes) -> re.Match[bytes]:
         ("collhub verify rin", "ring.json"),
         ("collhub diff ring.json rin", "ring.json"),
         ("collhub convert ring.json -o rin", "ring.json"),
+        ("collhub simulate ring.json --topology fully", "fully-connected:8"),
+        ("collhub simulate ring.json --topology rin", "ring:8"),
+        ("collhub simulate ring.json --topology ./rin", "./ring.json"),
+        ("collhub simulate ring.json -O network=congestion-u", "network=congestion-unaware"),
     ],
 )
 def test_a_shell_completes(complete: Complete, line: str, word: str) -> None:
@@ -180,3 +184,48 @@ def test_a_shell_that_is_not_known_is_quiet_on_standard_output(
         command, capture_output=True, timeout=PATIENCE_S, env=variables, check=False
     )
     assert (answer.returncode, answer.stdout) == (1, b"")
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("collhub simulate x --topology tor", {"torus:4x4x4"}),
+        ("collhub topology check fat", {"fat-tree:4"}),
+        ("collhub simulate x --topology dgx-h100:4?ban", {"dgx-h100:4?bandwidth="}),
+        (
+            "collhub simulate x --topology ring:8?bandwidth=1GB/s&lat",
+            {"ring:8?bandwidth=1GB/s&latency="},
+        ),
+        (
+            "collhub simulate x --topology dgx-h100:4?network=lea",
+            {"dgx-h100:4?network=leaf-spine:8,8,4"},
+        ),
+        ("collhub simulate x --topology dgx1v+dgx1-p", {"dgx1v+dgx1-pcie", "dgx1v+dgx1-pcie:2"}),
+        # As bash divides words at = and :, of which it replaces the last part alone.
+        ("collhub simulate x --topology dgx-h100 : 4?ban", {"4?bandwidth="}),
+        ("collhub simulate x -O occ", {"occupancy="}),
+        (
+            "collhub simulate x -O network=",
+            {"network=congestion-aware", "network=congestion-unaware"},
+        ),
+        ("collhub simulate x -O network = congestion-u", {"congestion-unaware"}),
+        ("collhub simulate x -O network =", {"congestion-aware", "congestion-unaware"}),
+        ("collhub synthesize tacos -O me", {"memory=", "method="}),
+        ("collhub synthesize tacos -O method=tw", {"method=two-phase"}),
+        ("collhub synthesize auto -O candidates=ring,ta", {"candidates=ring,tacos"}),
+        ("collhub tune --to msccl,nccl-t", {"msccl,nccl-tuner"}),
+        ("collhub synthesize tacos --collective all-g", {"all-gather"}),
+    ],
+)
+def test_topologies_options_and_lists_are_completed(
+    words: str, expected: set[str], environment: dict[str, str]
+) -> None:
+    for plugin in ("topologies", "astra_sim", "tacos", "classic", "tuning", "msccl", "nccl"):
+        pytest.importorskip(f"collhub_{plugin}")
+    answer = asked(words, environment)
+    found = {
+        line.removeprefix("plain,")
+        for line in answer.stdout.splitlines()
+        if line.startswith("plain,")
+    }
+    assert found == expected

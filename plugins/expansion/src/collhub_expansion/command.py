@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypedDict, Unpack
 import click
 
 from hub_core import (
+    TOPOLOGY,
     CommandContext,
     Diagnostic,
     OpenedInput,
@@ -58,7 +59,9 @@ class _Choices(TypedDict):
     help="KIND[@SIZE][/GROUP]=ALGORITHM: a synthesizer (ring:order=given), a file"
     " or native[:ring]; repeatable, the last one that matches holds.",
 )
-@click.option("--topology", metavar="T", help="Network of the job (default: that of IN).")
+@click.option(
+    "--topology", metavar="T", type=TOPOLOGY, help="Network of the job (default: that of IN)."
+)
 @click.option(
     "--slots",
     type=click.Choice(["free", "frozen"]),

@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hub_core import FILE, CommandContext, json_flag, offer_option
+from hub_core import (
+    FILE,
+    TOPOLOGY,
+    CommandContext,
+    json_flag,
+    offer_option,
+)
 from hub_core.model import CollectiveKind, InputError, UsageError, parse_time, standard_kind
 from hub_core.plugin_api import Simulator
 
@@ -40,7 +46,9 @@ def _parsed_algorithms(
 
 @click.command()
 @click.argument("files", metavar="FILE [FILE ...]", type=FILE, nargs=-1, required=True)
-@click.option("--topology", "topology_text", metavar="T", type=FILE, help="Replay the job there.")
+@click.option(
+    "--topology", "topology_text", metavar="T", type=TOPOLOGY, help="Replay the job there."
+)
 @click.option(
     "--collective",
     "algorithms",

@@ -10,6 +10,7 @@ import click
 
 from hub_core import (
     FILE,
+    TOPOLOGY,
     Assignments,
     CommandContext,
     OutputRequest,
@@ -64,7 +65,9 @@ class _Problem(TypedDict):
 @click.option("--tensors", "state_dict", metavar="FILE", type=FILE, help="JSON list of tensors.")
 @click.option("--from", "source", metavar="SIDE", help="For example 'mesh(2,4): S0 R R'.")
 @click.option("--to", "destination", metavar="SIDE", help="For example 'mesh(3,4): S0 R R'.")
-@click.option("--topology", metavar="T", help="Network; device r of the meshes is its NPU r.")
+@click.option(
+    "--topology", metavar="T", type=TOPOLOGY, help="Network; device r of the meshes is its NPU r."
+)
 @click.option("--host-bandwidth", metavar="B", help="Or: every host has a card of B, as 1.25GiB/s.")
 @click.option(
     "--latency", metavar="TIME", default="0ns", show_default=True, help="Of --host-bandwidth."

@@ -13,6 +13,7 @@ from collhub_tuning.comparing import comparison_options, comparisons, options_by
 from hub_core import (
     COLLECTIVE,
     FILE,
+    TOPOLOGY,
     CommandContext,
     json_flag,
     number_option,
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     "--topology",
     "topology_texts",
     metavar="T",
-    type=FILE,
+    type=TOPOLOGY,
     multiple=True,
     help="For example mesh:8x8, dgx1v, a file; with a JOB repeatable (default: the network that the"
     " JOB states).",

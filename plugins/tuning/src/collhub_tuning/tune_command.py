@@ -20,6 +20,7 @@ from collhub_tuning.comparing import (
 )
 from hub_core import (
     FILE,
+    TOPOLOGY,
     CommandContext,
     complete_offers,
     force_flag,
@@ -66,7 +67,11 @@ def _share(context: click.Context, parameter: click.Parameter, text: str) -> flo
     help=f"A collective (repeatable; default: {', '.join(_DEFAULT_KINDS)}).",
 )
 @click.option(
-    "--topology", "topology_text", metavar="T", type=FILE, help="For example dgx-a100:2, a file."
+    "--topology",
+    "topology_text",
+    metavar="T",
+    type=TOPOLOGY,
+    help="For example dgx-a100:2, a file.",
 )
 @click.option(
     "--size",

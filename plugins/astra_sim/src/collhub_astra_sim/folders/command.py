@@ -10,6 +10,7 @@ import click
 
 from collhub_astra_sim.options import CONGESTION_AWARE, NETWORKS, AstraFolderOptions
 from hub_core import (
+    TOPOLOGY,
     CommandContext,
     OutputRequest,
     force_flag,
@@ -33,6 +34,7 @@ _FORMAT = "astra-sim"
     "--topology",
     "topology_text",
     metavar="T",
+    type=TOPOLOGY,
     help="The network (default: fully connected, 50GiB/s, 500ns).",
 )
 @click.option(

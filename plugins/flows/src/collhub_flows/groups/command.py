@@ -13,6 +13,7 @@ import click
 from hub_core import (
     COLLECTIVE,
     FILE,
+    TOPOLOGY,
     Assignments,
     CommandContext,
     OutputRequest,
@@ -69,7 +70,12 @@ class _Wish(TypedDict):
 )
 @click.option("--collective", "kind", type=COLLECTIVE, help="Of groups that name none.")
 @click.option(
-    "--topology", "topology_text", metavar="T", required=True, help="For example torus:8x8, a file."
+    "--topology",
+    "topology_text",
+    metavar="T",
+    type=TOPOLOGY,
+    required=True,
+    help="For example torus:8x8, a file.",
 )
 @click.option("--size", "size_text", metavar="S", help="Full buffer of groups that name none.")
 @click.option(

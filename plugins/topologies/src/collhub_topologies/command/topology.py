@@ -8,6 +8,7 @@ import click
 
 from hub_core import (
     FILE,
+    TOPOLOGY,
     Assignments,
     CommandContext,
     CommandGroup,
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
 # Modules that compute are imported inside the functions: the help of a command needs no numpy.
 
-_ARGUMENT = click.argument("text", metavar="T", type=FILE)
+_ARGUMENT = click.argument("text", metavar="T", type=TOPOLOGY)
 
 
 @click.group(cls=CommandGroup)
