@@ -1,4 +1,4 @@
-"""No changed plan is accepted wrongly: two other models judge; none ends in a traceback."""
+"""No changed plan is accepted wrongly: the executor model judges; none ends in a traceback."""
 
 from __future__ import annotations
 
@@ -8,14 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from collhub_mscclpp.checking.check_plan import LAUNCHES, check_plan
+from collhub_mscclpp.checking.check_plan import check_plan
 from collhub_mscclpp.checking.report import PlanReport
 from collhub_mscclpp.plans.read_plan import parse_plan
 from collhub_mscclpp.reading.samples import samples
 from executor_model import schedules
 from executor_verdicts import run_plan
 from mutations import mutated
-from plan_interpreter import judge
 
 from hub_core.model import HubError
 
@@ -33,9 +32,6 @@ _BASES = (
     "repo_files_allreduce.json",
     "exectest_reduce_tbg.json",
 )
-
-
-_ORDERS = 3
 
 
 def _bases(folder: Path | None) -> list[dict[str, Any]]:
@@ -73,13 +69,10 @@ def _assert_no_wrong_acceptance(bases: list[dict[str, Any]], seeds: range) -> in
         if report is None:
             continue
         accepted += 1
-        if "gpus" in plan and isinstance(plan["gpus"], list):
-            # Several orders of turns: a plan is right in all of them or not at all.
-            verdicts = {judge(plan, LAUNCHES, order) for order in range(_ORDERS)}
-            assert verdicts == {"ok"}, f"seed {seed}: accepted, but {verdicts}"
-            # A warning may be of something that goes wrong, such as a put without a flush.
-            if not report.diagnostics:
-                assert _run(plan) == "right", f"seed {seed}: accepted, but {_run(plan)}"
+        # A warning may be of something that goes wrong, such as a put without a flush.
+        if "gpus" in plan and isinstance(plan["gpus"], list) and not report.diagnostics:
+            verdict = _run(plan)
+            assert verdict == "right", f"seed {seed}: accepted, but {verdict}"
     return accepted
 
 
@@ -96,10 +89,3 @@ def test_no_changed_plan_of_the_corpus_is_accepted_wrongly(corpus: Path) -> None
 @pytest.mark.slow
 def test_no_plan_of_two_thousand_is_accepted_wrongly(corpus: Path) -> None:
     assert _assert_no_wrong_acceptance(_bases(corpus), range(2000)) >= 100
-
-
-def test_the_interpreter_agrees_with_the_index_of_the_corpus(corpus: Path) -> None:
-    # A judge that accepts everything would make the tests above void.
-    found = {name: judge(json.loads((corpus / "mscclpp" / name).read_text()), 2) for name in _BASES}
-    assert found.pop("exectest_reduce_tbg.json") == "race"
-    assert set(found.values()) == {"ok"}
