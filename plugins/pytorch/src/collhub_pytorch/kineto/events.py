@@ -42,7 +42,8 @@ _CUSTOM_COMMUNICATION = re.compile(
 )
 # Memory engines of MTIA; its copies have the category of its kernels.
 _MEMORY_KERNEL = re.compile(r"(?:hip)?Mem(?:cpy|set)|dma")
-_ANNOTATED_CALL = re.compile(r"(?:nccl|rccl|gloo|mpi|ucc|xccl|hccl):")
+_CALLS = ("nccl:", "rccl:", "gloo:", "mpi:", "ucc:", "xccl:", "hccl:")
+_ANNOTATIONS = ("ProfilerStep#", *_CALLS)
 _BLOCKING = re.compile(r"(?:Stream|Device|Event|Ctx)Synchronize|Memcpy(?!.*Async)")
 _STATED_WAIT = "Stream Wait Event"
 _STREAM_WAIT = re.compile(r"StreamWaitEvent")
@@ -58,13 +59,13 @@ def _times_ns(event: Record) -> tuple[int, int]:
     """Start and duration of an event. Raises `ValueError` for what are no such times."""
     start, duration = event["ts"], event.get("dur", 0)
     try:
-        times = round(start * 1000), round(duration * 1000)
+        start_ns, duration_ns = round(start * 1000), round(duration * 1000)
+        if duration_ns >= 0 and -_MAX_TIME_NS < start_ns < _MAX_TIME_NS - duration_ns:
+            return start_ns, duration_ns
     except (TypeError, OverflowError, ValueError):
-        times = 0, -1
-    if times[1] < 0 or not -_MAX_TIME_NS < times[0] < _MAX_TIME_NS - times[1]:
-        message = f"start {start!r:.40} and duration {duration!r:.40} are no times in microseconds"
-        raise ValueError(message)
-    return times
+        pass
+    message = f"start {start!r:.40} and duration {duration!r:.40} are no times in microseconds"
+    raise ValueError(message)
 
 
 @dataclass(slots=True)
@@ -218,16 +219,19 @@ def _take(events: RankEvents, record: Record) -> None:
     take = _taker_of(str(record.get("cat", "")))
     if take is None:
         return
-    name = str(record.get("name", ""))[:60]
     if not isinstance(record.setdefault("args", {}), dict):
-        message = f"`args` of an event {name!r} of category {record['cat']} is not an object"
+        message = f"`args` of {_described(record)} is not an object"
         raise InputError(message, location=Location(events.file), cure="record the profile again")
     try:
         take(events, record)
     except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
         reason = f"it has no {error}" if isinstance(error, KeyError) else str(error)
-        message = f"an event {name!r} of category {record['cat']} cannot be read: {reason}"
+        message = f"{_described(record)} cannot be read: {reason}"
         raise InputError(message, location=Location(events.file)) from None
+
+
+def _described(record: Record) -> str:
+    return f"an event {str(record.get('name', ''))[:60]!r} of category {record['cat']}"
 
 
 @lru_cache(maxsize=64)
@@ -239,13 +243,20 @@ def _taker_of(category: str) -> Callable[[RankEvents, Record], None] | None:
 
 def _take_kernel(events: RankEvents, record: Record) -> None:
     name, args = str(record["name"]), record["args"]
-    if _COMMUNICATION_KERNEL.match(name) or "Collective name" in args:
+    if "Collective name" in args or _is_library_kernel(name):
         events.kernel_calls[len(events.device.start)] = _stated_call(events, args)
-    elif _CUSTOM_COMMUNICATION.search(name):
-        events.communication_names.add(name)
-    elif _MEMORY_KERNEL.match(name):
-        events.memory_names.add(name)
+    elif name not in events.names:
+        # Of many kernels of one name the first decides.
+        if _CUSTOM_COMMUNICATION.search(name):
+            events.communication_names.add(name)
+        elif _MEMORY_KERNEL.match(name):
+            events.memory_names.add(name)
     _take_device(events, record)
+
+
+@lru_cache(maxsize=1 << 14)
+def _is_library_kernel(name: str) -> bool:
+    return _COMMUNICATION_KERNEL.match(name) is not None
 
 
 def _take_memory_work(events: RankEvents, record: Record) -> None:
@@ -314,7 +325,7 @@ def _take_operator(events: RankEvents, record: Record) -> None:
         call = _stated_call(events, args)
         if call is not None:
             _add_span(events, record, call)
-    elif _STEP.match(name) or _ANNOTATED_CALL.match(name):
+    elif name.startswith(_ANNOTATIONS):
         # Files of 2021 have no category of their own for annotations.
         _take_annotation(events, record)
     else:
@@ -340,7 +351,7 @@ def _take_annotation(events: RankEvents, record: Record) -> None:
     if step := _STEP.match(name):
         start, duration = _times_ns(record)
         events.steps[int(step[1])] = (start, start + duration)
-    elif _ANNOTATED_CALL.match(name):
+    elif name.startswith(_CALLS):
         call = _stated_call(events, args)
         call = call or call_of_shapes(name, _shapes(args), args.get("Input type") or [])
         if call is not None:
