@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+from collhub_columns import Int64Array
 
 from collhub_pytorch.analysis import (
     Meetings,
@@ -188,6 +189,7 @@ def calls_alike(
 ) -> list[CallsAlike]:
     """Communications by kind, size and group, those that take longest first; 0 without times."""
     sums: dict[tuple[str, int, str, int], _Sums] = {}
+    measured_rows = is_measured(workload)
     for meeting in range(len(meetings)):
         rows = meetings.members(meeting)
         entry = sums.setdefault(_likeness(workload, rows), _Sums())
@@ -196,26 +198,24 @@ def calls_alike(
             transferring = times[0].transferring[rows]
             entry.transferring_ns += int(transferring.sum())
             entry.time_ns += float(transferring.mean())
-            _add_waiting(entry, workload, rows, meeting, times)
+            _add_waiting(entry, rows[measured_rows[rows]], meeting, times)
     found = [_calls_of(key, entry) for key, entry in sums.items()]
     return sorted(found, key=lambda one: (-one.transferring_ns - (one.waiting_ns or 0), one.kind))
 
 
 def _add_waiting(
     entry: _Sums,
-    workload: Workload,
-    rows: np.typing.NDArray[np.int64],
+    rows: Int64Array,
     meeting: int,
     times: tuple[MeetingTimes, Stragglers],
 ) -> None:
-    """Add the waiting of the measured ranks of one communication."""
+    """Add the waiting of one communication; `rows`: its nodes of measured ranks."""
     waits, stragglers = times
     count = int(stragglers.measured[meeting])
     entry.measured_count = max(entry.measured_count, count)
     if count < 2:
         return
-    own = rows[is_measured(workload)[rows]]
-    entry.waiting_ns = (entry.waiting_ns or 0) + int(waits.waiting[own].sum())
+    entry.waiting_ns = (entry.waiting_ns or 0) + int(waits.waiting[rows].sum())
     rank = int(stragglers.rank[meeting])
     if rank >= 0:
         caused = entry.caused.setdefault(rank, [0, 0])
@@ -265,7 +265,7 @@ def _bus_bytes(kind: str, size: int, rank_count: int) -> float:
     return size * factors.get(kind, 1.0)
 
 
-def _likeness(workload: Workload, rows: np.typing.NDArray[np.int64]) -> tuple[str, int, str, int]:
+def _likeness(workload: Workload, rows: Int64Array) -> tuple[str, int, str, int]:
     nodes, first = workload.nodes, int(rows[0])
     kind = "send"
     if nodes.kind[first] == NodeKind.COLLECTIVE:

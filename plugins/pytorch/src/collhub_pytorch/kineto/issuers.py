@@ -25,6 +25,8 @@ from collhub_pytorch.kineto.events import Span
 from hub_core.model import JobCollective, NodeKind
 
 Kind = tuple[NodeKind, int]
+# Operators of one kind within one another; torch nests two or three.
+_MAX_NESTING = 32
 _ALL_REDUCE: Kind = (NodeKind.COLLECTIVE, int(JobCollective.ALL_REDUCE))
 # Kinds of annotations that implement an operator of another kind.
 _IMPLEMENTED_BY: dict[Kind, Kind] = {
@@ -84,7 +86,7 @@ class _Assignment:
             start = self._spans[span].start
             candidates = on_thread.get((self._spans[span].thread, _kind_key(self._spans[span])), [])
             place = bisect_right(candidates, start, key=lambda one: self._issuers[one].start)
-            for one in reversed(candidates[:place]):
+            for one in reversed(candidates[max(0, place - _MAX_NESTING) : place]):
                 if self._is_free[one] and self._issuers[one].end >= start:
                     self._take(span, one)
                     break
