@@ -87,6 +87,11 @@ class ChakraWriteOptions(TraceOptions):
 
 
 CHAKRA_READER = FormatReader(CHAKRA, "hub_core.chakra.read:read", ChakraReadOptions)
-CHAKRA_JSON_READER = FormatReader(CHAKRA_JSON, "hub_core.chakra.read:read", ChakraReadOptions)
+CHAKRA_JSON_READER = FormatReader(
+    CHAKRA_JSON,
+    "hub_core.chakra.read:read",
+    ChakraReadOptions,
+    samples="hub_core.testing.trace_samples:json_trace_samples",
+)
 CHAKRA_WRITER = FormatWriter(CHAKRA, "hub_core.chakra.algorithms.write:write", ChakraWriteOptions)
 """The writer of traces: its format and its record of options."""

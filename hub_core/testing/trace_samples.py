@@ -1,0 +1,24 @@
+"""Chakra traces in JSON form by which the conformance kit tries the core's reader of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hub_core.chakra.algorithms.write import write
+from hub_core.chakra.formats import ChakraWriteOptions
+from hub_core.plugin_api.sources import Source, SourcePart
+from hub_core.testing.samples import ring_all_reduce
+
+
+def json_trace_samples() -> Sequence[Source]:
+    """A ring all-reduce of three ranks, as chakra_jsonizer writes its traces."""
+    # Imported here: listings of plugins need no protobuf.
+    from collhub_chakra.trace_records import decoded_records
+    from google.protobuf.json_format import MessageToJson
+
+    parts = []
+    for rank, artifact in enumerate(write(ring_all_reduce(3), ChakraWriteOptions()).artifacts):
+        records = decoded_records(artifact.content(), artifact.name)
+        content = "".join(map(MessageToJson, records)).encode()
+        parts.append(SourcePart(f"ring.{rank}.json", content.__bytes__, rank, len(content)))
+    return [Source("ring", tuple(parts))]
