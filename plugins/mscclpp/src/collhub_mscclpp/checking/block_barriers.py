@@ -7,7 +7,7 @@ from the proxy (microsoft/mscclpp, `execution_kernel.hpp`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -63,6 +63,31 @@ class _Unmet:
         self.moves.clear()
 
 
+class _Accesses:
+    """What data operations read and write in the first launch.
+
+    Most operations follow a block barrier, so accesses are listed on demand.
+    """
+
+    def __init__(self, plan: Plan, ranges: Ranges) -> None:
+        self._ranges = ranges
+        # Ranges are in the order of operands, and so of operations.
+        self._operation = plan.operands.operation[ranges.operand]
+        self._has_packets = np.zeros(len(plan.operations), np.bool_)
+        self._has_packets[self._operation[ranges.is_packet == 1]] = True
+
+    def of(self, row: int) -> list[_Access]:
+        """The accesses of one operation."""
+        first, last = np.searchsorted(self._operation, [row, row + 1])
+        ranges, has_packets = self._ranges, bool(self._has_packets[row])
+        columns = (ranges.base, ranges.cells, ranges.is_dst, ranges.is_packet)
+        rows = zip(*(column[first:last].tolist() for column in columns), strict=True)
+        return [
+            _Access(base, base + cells, is_dst == 1, is_packet == 1, has_packets)
+            for base, cells, is_dst, is_packet in rows
+        ]
+
+
 def check_block_barriers(plan: Plan, ranges: Ranges, findings: PlanFindings) -> None:
     """Find operations that need a block barrier before them and have none.
 
@@ -70,7 +95,7 @@ def check_block_barriers(plan: Plan, ranges: Ranges, findings: PlanFindings) -> 
     that announces it, and between operations on the same data of which one writes it.
     """
     table = plan.operations
-    accesses = _accesses(plan, ranges)
+    accesses = _Accesses(plan, ranges)
     items = np.bincount(plan.items.operation, minlength=len(table)).tolist()
     unmet, last_block = _Unmet(), -1
     for row, block in enumerate(table.block.tolist()):
@@ -106,7 +131,7 @@ def _check_data(
     row: int,
     unmet: _Unmet,
     items: Sequence[int],
-    accesses: dict[int, list[_Access]],
+    accesses: _Accesses,
     findings: PlanFindings,
 ) -> None:
     """Find waits and data that an operation on data needs, and that other threads may be at."""
@@ -119,35 +144,11 @@ def _check_data(
         unmet.waits.clear()
         return
     for move in reversed(unmet.moves):
-        if any(one.conflicts(other) for one in accesses[move] for other in accesses[row]):
+        if any(one.conflicts(other) for one in accesses.of(move) for other in accesses.of(row)):
             message = f"no nop since the {_name(plan, move)} before it, which uses the same data"
             findings.at("missing-nop", row, message, _CURE)
             unmet.moves.clear()
             return
-
-
-def _accesses(plan: Plan, ranges: Ranges) -> dict[int, list[_Access]]:
-    """What every data operation reads and writes in the first launch, by row."""
-    found: dict[int, list[_Access]] = {}
-    for row, access in _listed_accesses(plan, ranges):
-        found.setdefault(row, []).append(access)
-    return found
-
-
-def _listed_accesses(plan: Plan, ranges: Ranges) -> Iterator[tuple[int, _Access]]:
-    operation = plan.operands.operation[ranges.operand]
-    has_packets = np.zeros(len(plan.operations), np.bool_)
-    has_packets[operation[ranges.is_packet == 1]] = True
-    columns = (
-        operation,
-        ranges.base,
-        ranges.base + ranges.cells,
-        ranges.is_dst == 1,
-        ranges.is_packet == 1,
-        has_packets[operation],
-    )
-    for row, *access in zip(*(column.tolist() for column in columns), strict=True):
-        yield row, _Access(*access)
 
 
 def _name(plan: Plan, row: int) -> str:
