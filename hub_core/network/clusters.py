@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from collhub_columns import Int64Array
+from collhub_columns import Int64Array, distinct
 
 from hub_core.model import UsageError
 from hub_core.network.links import Links
@@ -96,7 +96,7 @@ def group_of_nodes(topology: Topology) -> Int64Array:
         np.minimum.at(least, switch, near)
         np.maximum.at(most, switch, near)
         # Next to one group: of that group. Next to several: between them, for good.
-        reached = np.unique(switch)
+        reached = distinct(switch)
         own = reached[least[reached] == most[reached]]
         group[own] = most[own]
         is_open[reached] = False
@@ -118,7 +118,7 @@ def _ports(machines: Topology, between: Int64Array) -> tuple[Int64Array, Int64Ar
     is_between = np.zeros(machines.num_nodes, np.bool_)
     is_between[between] = True
     leaves = is_between[machines.destination] & ~is_between[machines.source]
-    ports = np.unique(machines.source[leaves])
+    ports = distinct(machines.source[leaves])
     # Equal machines: their nodes of one kind stand machine by machine.
     count = len(machines.groups)
     machine = np.arange(len(ports)) * count // max(len(ports), 1)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-from collhub_columns import BoolArray, Float64Array, Int64Array
+from collhub_columns import BoolArray, Float64Array, Int64Array, distinct
 
 from hub_core.network.topology import DimensionKind, Topology
 
@@ -37,11 +37,11 @@ def partitions(topology: Topology) -> Iterator[Int64Array]:
     alone[:npus] = np.arange(npus)
     yield alone
     for label in _node_labels(topology):
-        blocks = len(np.unique(label[:npus]))
+        blocks = len(distinct(label[:npus]))
         if not 1 < blocks < npus:
             continue
         # Numbered from 0, and only blocks with an NPU.
-        used = np.unique(label[:npus])
+        used = distinct(label[:npus])
         place = np.full(int(label.max()) + 1, NO_BLOCK, np.int64)
         place[used] = np.arange(len(used))
         numbered = np.where(label >= 0, place[label], NO_BLOCK)
@@ -99,9 +99,9 @@ def _node_labels(topology: Topology) -> Iterator[Int64Array]:
         for number, members in enumerate(topology.groups.values()):
             label[list(members)] = number
         yield label
-    rates = np.unique(topology.bandwidth_bytes_per_s)
+    rates = distinct(topology.bandwidth_bytes_per_s)
     # The slowest links first: with those of every speed, all is one component.
-    chosen = np.unique(np.linspace(0, len(rates) - 1, _MAX_THRESHOLDS).astype(np.int64))
+    chosen = distinct(np.linspace(0, len(rates) - 1, _MAX_THRESHOLDS).astype(np.int64))
     for rate in rates[chosen].tolist():
         yield _components(topology, topology.bandwidth_bytes_per_s > rate)
     if topology.num_nodes > topology.num_npus:

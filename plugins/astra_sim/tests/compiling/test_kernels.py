@@ -14,6 +14,8 @@ import pytest
 from collhub_astra_sim.compiling import Kernel, compile_at_once, compiled, kernels, machine_code
 from collhub_astra_sim.compiling.interpreted import LazyRecords, interpreted
 
+from hub_core.model import InputError
+
 ROW = np.dtype([("value", np.int32), ("rate", np.float64), ("is_set", np.bool_)], align=True)
 OFFSET = 5
 
@@ -136,6 +138,13 @@ def test_numba_can_be_turned_off(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     with compile_at_once():
         assert Kernel(total)(table(), events=10**9) == 1
     assert not list(tmp_path.iterdir())
+
+
+def test_numbers_beyond_64_bits_are_refused() -> None:
+    state = table()
+    state.row["value"][0] = (1 << 31) - 1
+    with pytest.raises(InputError, match="does not fit into 64 bits"):
+        Kernel(total)(state, events=1)
 
 
 def test_an_unwritable_folder_is_passed_over(

@@ -12,13 +12,15 @@ from typing import Any, TypeVar
 import numpy as np
 
 from collhub_astra_sim.compiling.interpreted import LazyRecords, interpreted
+from hub_core.model import InputError
 
 _Function = TypeVar("_Function", bound=Callable[..., object])
 
 # Events that are interpreted (15 us each) before stored machine code is loaded (0.1 s) and, without
-# stored code, before the kernel is compiled (40 s). Both count all calls of a process together.
+# stored code, before the kernel is compiled (10 to 50 s, once). Both count all calls of a process
+# together.
 MAX_EVENTS_BEFORE_LOADING = 4_000
-MAX_EVENTS_BEFORE_COMPILING = 200_000
+MAX_EVENTS_BEFORE_COMPILING = 60_000
 
 # Machine code would count references to every array that is taken out of a state: nine tenths of
 # the time of a run. Kernels create no arrays, so that no references need to be counted.
@@ -70,7 +72,8 @@ class Kernel:
         """Run on these states, which are changed in place.
 
         `events`: an estimate of the steps of the run. The choice between interpretation and
-        machine code depends on counts of events and not on time; the results are equal.
+        machine code depends on counts of events and not on time; the results are equal. Raises
+        `InputError` if an interpreted number needs more than 64 bits.
         """
         native = self._machine_code(states, events)
         return self._interpret(states) if native is None else native(*states)
@@ -95,9 +98,14 @@ class Kernel:
 
     def _interpret(self, states: Sequence[Any]) -> int:
         records: list[LazyRecords] = []
-        result: Any = self.function(*(interpreted(state, records) for state in states))
-        for view in records:
-            view.write_back()
+        try:
+            result: Any = self.function(*(interpreted(state, records) for state in states))
+            for view in records:
+                view.write_back()
+        except OverflowError:
+            message = "a time or a size of the simulation does not fit into 64 bits"
+            cure = "use shorter times, smaller sizes or faster links"
+            raise InputError(message, cure=cure, code="too-large") from None
         return int(result)
 
     def sources(self) -> tuple[list[Callable[..., object]], str]:

@@ -1,4 +1,4 @@
-"""Compiled: a custom algorithm in progress, node by node.
+"""Parts of the kernel: a custom algorithm in progress, node by node.
 
 Class of ASTRA-sim: `CustomAlgorithm`. Its nodes need no slots, and are issued in the iteration
 order of the set that holds the free ones, as `simulating.kernel` explains.

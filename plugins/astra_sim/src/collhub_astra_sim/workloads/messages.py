@@ -1,4 +1,4 @@
-"""Compiled: messages between ranks, how they meet their receives, and the links that carry them.
+"""Parts of the kernel: messages between ranks, their receives, and the links that carry them.
 
 Classes of ASTRA-sim: `CallbackTracker`, `Link` and `Chunk` of astra-network-analytical, and the
 rendezvous of `Sys`. The n-th receive of a key (tag, source, destination, bytes) meets its n-th

@@ -1,4 +1,4 @@
-"""Compiled: ASTRA-sim's own algorithms, phase by phase.
+"""Parts of the kernel: ASTRA-sim's own algorithms, phase by phase.
 
 Classes of ASTRA-sim: `Ring`, `AllToAll` (direct), `HalvingDoubling`, `DoubleBinaryTreeAllReduce`
 and `PacketBundle`. A packet is made at the start of a phase or by an arrival, and is ready after

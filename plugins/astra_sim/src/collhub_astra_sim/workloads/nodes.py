@@ -1,4 +1,4 @@
-"""Compiled: ASTRA-sim's workload layer, the nodes of every rank.
+"""Parts of the kernel: ASTRA-sim's workload layer, the nodes of every rank.
 
 Classes of ASTRA-sim: `Workload` and `HardwareResource`. At most one node a rank occupies each slot;
 whenever a node of the rank ends, the free ones are looked at again in ascending order of their ids.

@@ -1,4 +1,4 @@
-"""Compiled: things taken from pools and given back, and delays of ranks, which end in batches.
+"""Parts of the kernel: pools of records, and delays of ranks, which end in batches.
 
 A rank of ASTRA-sim has one callback for each instant (`Sys::try_register_event`): all of its delays
 that end then are gone through by it in order of making, those of no length that are made meanwhile

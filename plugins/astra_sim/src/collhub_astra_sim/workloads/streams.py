@@ -1,4 +1,4 @@
-"""Compiled: collectives as data sets of streams, and the queues in which these stand.
+"""Parts of the kernel: collectives as data sets of streams, and the queues in which these stand.
 
 Methods of ASTRA-sim: `Sys::generate_collective`, `proceed_to_next_vnet_baseline`, and those of
 `SchedulerUnit` and `QueueLevels`. All streams of a queue that have not started stand in line; of a
