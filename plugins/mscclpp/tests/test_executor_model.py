@@ -130,6 +130,9 @@ def test_data_announced_by_a_relaxed_signal_are_not_right() -> None:
                 op["name"] = {"signal": "rlxsignal", "wait": "rlxwait"}.get(op["name"], op["name"])
     assert run_plan(two_ranks()).verdict == "right"
     assert run_plan(plan).verdict == "wrong"
+    # The handshake is relaxed as well, and stores nothing before.
+    assert "relaxed-signal" not in codes(checked(two_ranks()))
+    assert "relaxed-signal" in codes(checked(plan))
 
 
 def test_hang_names_who_waits() -> None:

@@ -14,6 +14,7 @@ from collhub_mscclpp.checking.habits import (
     check_habits,
     check_overlaps,
     check_pipelines,
+    check_relaxed_signals,
     check_scratch,
 )
 from collhub_mscclpp.checking.limits import check_limits
@@ -120,6 +121,7 @@ def _prepared(
     check_scratch(plan, memory, ranges, findings)
     check_overlaps(plan, ranges, findings)
     check_habits(plan, findings)
+    check_relaxed_signals(plan, findings)
     check_block_barriers(plan, ranges, findings)
     proxies = lagging_proxies(plan)
     _check_actors(plan, proxies)

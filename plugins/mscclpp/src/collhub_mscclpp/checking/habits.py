@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 from collhub_columns import BoolArray, expanded_ranges
 
@@ -9,11 +11,13 @@ from collhub_mscclpp.checking.lowering import Ranges
 from collhub_mscclpp.checking.memory import PlanMemory
 from collhub_mscclpp.checking.report import PlanFindings
 from collhub_mscclpp.options import ALIGNMENT
-from collhub_mscclpp.plans.operations import CHANNEL_TYPES, Role
+from collhub_mscclpp.plans.operations import CHANNEL_TYPES, KNOWN, Role, Scope
 from collhub_mscclpp.plans.records import Plan
 from hub_core.model import Buffer
 
 _MEMORY = CHANNEL_TYPES.index("memory")
+# Operations that make stores before them visible to other ranks.
+_RELEASES = frozenset(("signal", "sem_release", "barrier"))
 
 
 def check_habits(
@@ -62,6 +66,51 @@ def check_habits(
         )
         row = int(operands.operation[0])
         findings.warn_at("alignment", row, message, f"use a multiple of {ALIGNMENT}")
+
+
+def check_relaxed_signals(plan: Plan, findings: PlanFindings) -> None:
+    """Warn of relaxed signals to a rank at which plain data of this launch were stored before.
+
+    A relaxed signal does not order stores: the peer may see it before the data. Packets carry
+    flags of their own. A signal, a release or a barrier in between orders the stores.
+    """
+    table, items = plan.operations, plan.items
+    stored: dict[int, set[int]] = {}
+    for row, peer in _plain_remote_stores(plan):
+        stored.setdefault(row, set()).add(peer)
+    relaxed: dict[int, set[int]] = {}
+    is_relaxed = np.asarray([one.name == "rlxsignal" for one in KNOWN] + [False])
+    for row, item in zip(items.operation.tolist(), items.item.tolist(), strict=True):
+        if is_relaxed[table.code[row]]:
+            kind = CHANNEL_TYPES[int(table.channel_type[row])]
+            gpu = plan.gpus[plan.blocks[int(table.block[row])].rank]
+            relaxed.setdefault(row, set()).add(gpu.peers[kind][item])
+    is_release = np.asarray([one.name in _RELEASES for one in KNOWN] + [False])[table.code]
+    rows = sorted({*stored, *relaxed, *np.flatnonzero(is_release).tolist()})
+    pending: set[int] = set()
+    block = -1
+    for row in rows:
+        if table.block[row] != block:
+            block, pending = int(table.block[row]), set()
+        if is_release[row]:
+            pending = set()
+        pending |= stored.get(row, set())
+        for peer in sorted(relaxed.get(row, set()) & pending):
+            message = f"a relaxed signal does not order the data stored at rank {peer} before"
+            findings.warn_at("relaxed-signal", row, message, "use signal and wait")
+
+
+def _plain_remote_stores(plan: Plan) -> Iterator[tuple[int, int]]:
+    """(row, rank) of every destination that is stored over a memory channel, without flags."""
+    table, operands = plan.operations, plan.operands
+    is_remote = (operands.is_dst == 1) & (operands.scope == Scope.REMOTE)
+    is_remote &= table.channel_type[operands.operation] == _MEMORY
+    for at in np.flatnonzero(is_remote).tolist():
+        row = int(operands.operation[at])
+        operation = plan.operation(row)
+        if operation and not operation.has_packets(True, int(operands.position[at])):
+            gpu = plan.gpus[plan.blocks[int(table.block[row])].rank]
+            yield row, gpu.remote_buffers[int(operands.reference[at])].rank
 
 
 def check_pipelines(
