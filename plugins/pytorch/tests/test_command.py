@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 from pathlib import Path
 
 import pytest
@@ -139,3 +140,23 @@ def test_files_of_different_formats_are_no_job(collhub, files: list[Path], tmp_p
     (tmp_path / "one.json").write_bytes(files[0].read_bytes())
     run = collhub("inspect", tmp_path / "one.json", tmp_path / "other.json")
     assert (run.code, "unexpected extra argument" in run.err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        lambda whole: {"schemaVersion": 1, "computeProperties": [], **whole},
+        lambda whole: {"distributedInfo": whole["distributedInfo"], "traceEvents": []} | whole,
+        lambda whole: {"traceEvents": whole["traceEvents"], **whole},
+        lambda whole: {"schemaVersion": 1, "host_name": "x" * 5000, **whole},
+        lambda whole: [{"name": "process_name", "ph": "M", "ts": 0, "pid": 9, "tid": 0,
+                        "args": {"name": "python"}}, *whole["traceEvents"]],
+    ],
+)  # fmt: skip
+def test_profiles_are_told_by_their_beginning(collhub, tmp_path: Path, document) -> None:
+    (part, *_) = profiles()[0].parts
+    content = json.dumps(document(json.loads(part.load())))
+    (tmp_path / "run.json").write_text(content)
+    run = collhub("inspect", tmp_path / "run.json", "-O", "ranks_missing=assume-same")
+    assert run.code == 0, run.err
+    assert "(kineto)" in run.out

@@ -14,7 +14,7 @@ _KINETO = Format(
     "profiles of torch.profiler (Kineto, Chrome traces), one file a rank",
     (".pt.trace.json", ".pt.trace.json.gz", ".json.gz"),
     # Files of 2021 begin with `computeProperties`; bare lists of events with an event.
-    rb'"(?:traceEvents|deviceProperties|computeProperties)"\s*:'
+    rb'"(?:traceEvents|deviceProperties|computeProperties|distributedInfo)"\s*:'
     rb'|\A\s*\[\s*\{[^{}]*"ph"\s*:\s*"|\A\s*\{\s*"schemaVersion"\s*:\s*1\b',
     Layout.PREFIX,
 )
