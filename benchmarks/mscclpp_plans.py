@@ -1,9 +1,10 @@
 """Count how plans of all synthesizers fare in a model of MSCCL++'s executor.
 
-Every algorithm is written in several ways, and every plan is run in each mode that it claims: three
-launches in adversarial orders, with chunks of an odd number of units. The model
-(`plugins/mscclpp/tests/executor_model.py`) shares no code with the plugin's own check, whose
-verdicts stand beside it. `refused`: the writer declines, with a reason.
+Every algorithm is written in several forms, and every plan is run in each mode that it claims:
+three launches in adversarial orders, with chunks of an odd number of units. The model
+(`plugins/mscclpp/tests/executor_model.py`) shares no code with the plugin's own check. The column
+`unlike the check` counts plans on which both disagree; `refused` counts plans that the writer
+refuses to write.
 """
 
 from __future__ import annotations

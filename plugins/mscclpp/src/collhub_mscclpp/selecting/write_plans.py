@@ -6,7 +6,7 @@ the hub counts them; the program converts the size that the runtime names.
 
 The executor refuses sizes that are not a multiple of 16 bytes for every chunk. A window whose plan
 has more chunks than the collective needs has a second plan with the fewest chunks, for the other
-multiples of 16 bytes. What remains is left to the runtime.
+multiples of 16 bytes. The runtime's own algorithms serve the remaining sizes.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ from hub_core.plugin_api import (
 
 _MODES = {"in-place": True, "out-of-place": False}
 OPERATOR_WARNING = (
-    "plans always sum, and the runtime does not say which operator a call has: max, min and avg"
-    " would run as a sum; register plans of reductions only where every call sums"
+    "plans always sum, and the runtime does not report the operator of a call: max, min and avg"
+    " would run as a sum; register plans of reductions only if every call sums"
 )
 
 
@@ -83,7 +83,7 @@ def write(selection: Selection, options: PlanSelectionOptions) -> WriteResult:
     to the runtime. Both are losses.
     """
     num_ranks, num_nodes = selection.num_ranks, selection.num_nodes
-    # Ranks that do not divide among the nodes: all reach each other by memory, as far as is known.
+    # Without equal nodes all ranks are assumed to reach each other's memory.
     nodes = num_nodes if num_ranks % num_nodes == 0 else 1
     folder = _Folder(options, num_ranks, nodes)
     for selected in selection.collectives:
@@ -92,7 +92,7 @@ def write(selection: Selection, options: PlanSelectionOptions) -> WriteResult:
     files = [*folder.files, Artifact(REGISTER, register_text(registration).encode())]
     notes = [
         "call register(rank) of register.py before the communicator is made",
-        f"calls whose bytes a rank are no multiple of {ALIGNMENT} are left to the runtime",
+        f"calls whose bytes per rank are not a multiple of {ALIGNMENT} use the runtime's algorithms",
     ]
     if any(selected.collective.kind.traits.reduces for selected in selection.collectives):
         notes.append(f"warning: {OPERATOR_WARNING}")
