@@ -92,7 +92,7 @@ def write(selection: Selection, options: PlanSelectionOptions) -> WriteResult:
     files = [*folder.files, Artifact(REGISTER, register_text(registration).encode())]
     notes = [
         "call register(rank) of register.py before the communicator is made",
-        f"calls whose bytes per rank are not a multiple of {ALIGNMENT} use the runtime's algorithms",
+        f"sizes that are not a multiple of {ALIGNMENT} bytes a rank use the runtime's algorithms",
     ]
     if any(selected.collective.kind.traits.reduces for selected in selection.collectives):
         notes.append(f"warning: {OPERATOR_WARNING}")
