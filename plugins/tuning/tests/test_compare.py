@@ -315,10 +315,13 @@ def test_a_cached_time_below_the_bound_is_measured_again(collhub) -> None:
     assert again == first
 
 
-def test_a_relative_cache_folder_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Path, "home", lambda: Path("/home/user"))
-    assert cache_folder({"XDG_CACHE_HOME": "below"}) == Path("/home/user/.cache/collhub/compare")
-    assert cache_folder({"XDG_CACHE_HOME": "/c"}) == Path("/c/collhub/compare")
+def test_a_relative_cache_folder_is_ignored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Path, "home", lambda: tmp_path)
+    assert cache_folder({"XDG_CACHE_HOME": "below"}) == tmp_path / ".cache" / "collhub" / "compare"
+    given = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
+    assert cache_folder(given) == tmp_path / "cache" / "collhub" / "compare"
 
 
 def test_a_user_without_a_home_has_no_cache(monkeypatch: pytest.MonkeyPatch) -> None:
