@@ -9,6 +9,7 @@ def test_the_core_alone_reads_and_writes_its_canonical_forms(collhub) -> None:
     assert ways == {
         ("chakra", "read"),
         ("chakra", "write"),
+        ("chakra-json", "read"),
         ("json", "read"),
         ("json", "write"),
         ("topology-json", "read topology"),
@@ -19,7 +20,7 @@ def test_the_core_alone_reads_and_writes_its_canonical_forms(collhub) -> None:
 def test_one_row_a_format_says_what_can_be_done_with_it(collhub) -> None:
     run = collhub("--no-plugins", "formats")
     rows = [line.split("  ")[0] for line in run.out.splitlines()]
-    assert rows == ["name", "chakra", "json", "topology-json"]
+    assert rows == ["name", "chakra", "chakra-json", "json", "topology-json"]
     assert "read, write" in run.out
 
 
