@@ -286,3 +286,22 @@ def test_an_unknown_collective_aborts_at_the_start_and_later_stops_its_rank(
     assert run.report()["rank_finish_ns"] == finish
     if not delay:
         assert "is issued at the start" in aborted(run)
+
+
+def test_a_profiled_job_has_the_time_that_the_binary_reads(
+    collhub: Collhub, corpus: Path, tmp_path: Path
+) -> None:
+    pytest.importorskip("collhub_pytorch")
+    mini = corpus / "strangers" / "profile" / "host_microseconds" / "mini"
+    options = ("-O", "clocks=stated", "-O", "topology=ring:2", *UNAWARE)
+    run = collhub("convert", mini, "--to", "astra-sim", "-o", tmp_path / "f", *options)
+    assert run.code == 0
+    # 15.3, 50.9 and 9.3 us of the host lose 0.3, 0.9 and 0.3 us.
+    assert "changes rank 0 by 1500 of 75500 ns" in run.err
+    report = collhub("simulate", tmp_path / "f", "--json").report()
+    assert report["time_ns"] == 94903
+    assert report["details"]["network"] == "congestion-unaware"
+    strict = collhub(
+        "convert", mini, "--to", "astra-sim", "-o", tmp_path / "g", *options, "--strict"
+    )
+    assert strict.code == 4
