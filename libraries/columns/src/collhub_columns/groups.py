@@ -21,7 +21,7 @@ UInt64Array = npt.NDArray[np.uint64]
 Float64Array = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
 IntArray = npt.NDArray[np.integer]
-AnyNumber = TypeVar("AnyNumber", bound=np.integer)
+AnyNumber = TypeVar("AnyNumber", bound=np.integer | np.floating)
 _Csr = tuple[Int64Array, Int64Array]
 
 
@@ -91,7 +91,7 @@ def run_lengths(starts: IntArray, rows: int) -> Int64Array:
 
 
 def distinct(values: npt.NDArray[AnyNumber]) -> npt.NDArray[AnyNumber]:
-    """The values that occur, ascending, each once."""
+    """The values that occur, ascending, each once; not for arrays with NaN."""
     # As `np.unique`, which imports `numpy.ma` at its first call, a tenth of a short run.
     ordered = values if is_sorted(values) else np.sort(values)
     # In order, equal values are runs.

@@ -121,7 +121,8 @@ class Kernel:
                 if isinstance(value, _CONSTANTS):
                     content.append((name, value))
                 elif callable(value) and value in _PARTS:
-                    content.append((name, value.__module__, value.__qualname__))
+                    options = sorted(_PARTS[value].items())
+                    content.append((name, value.__module__, value.__qualname__, options))
                     if value not in functions:
                         functions.append(value)
         return functions[1:], hashlib.sha256(repr(content).encode()).hexdigest()

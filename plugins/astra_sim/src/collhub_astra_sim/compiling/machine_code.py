@@ -12,6 +12,7 @@ Python and of numba, and is verified by a checksum before it is loaded. Files ar
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import hashlib
 import os
@@ -44,7 +45,7 @@ def load(
     """The machine code of a kernel for states of these types.
 
     `parts`: the functions that the kernel calls, with numba's options. `digest`: of their sources.
-    `compiles`: whether to compile a kernel that is not stored, which takes up to 40 s; without it
+    `compiles`: whether to compile a kernel that is not stored, which takes up to 50 s; without it
     the result is None.
     """
     key = _key(digest, states)
@@ -250,7 +251,14 @@ def _write(function: _Function, key: str, stored: tuple[str, bytes]) -> None:
             folder.mkdir(parents=True, exist_ok=True)
             with tempfile.NamedTemporaryFile(dir=folder, delete=False) as file:
                 file.write(content)
+        except OSError:
+            continue
+        try:
+            # Other users may load the code of a shared installation.
+            os.chmod(file.name, 0o644)
             os.replace(file.name, folder / _name(function, key))
         except OSError:
+            with contextlib.suppress(OSError):
+                os.unlink(file.name)
             continue
         return
