@@ -76,7 +76,7 @@ def with_algorithms(
 
 @dataclass(slots=True)
 class _Maker:
-    """Makes algorithms; `algorithms` grows by each that is new, behind those of the job."""
+    """Makes algorithms; `algorithms` grows by each new one, after those of the job."""
 
     topology: Topology
     registry: Registry

@@ -91,7 +91,7 @@ def _choose_queues(index: Integer, machine: Machine) -> None:
     """Take the queues of all phases of a stream in turn."""
     stream = machine.stream[index]
     if stream["phase"] < 0:
-        # A custom algorithm stands in the first queue and does not advance the round robin.
+        # A custom algorithm is queued in the first queue and does not advance the round robin.
         machine.stream_queue[index, 0] = 0
         return
     kind = machine.node[stream["row"]]["type"]
