@@ -84,7 +84,7 @@ if TYPE_CHECKING:
     from hub_core.pipeline.topology_input import parse_topology, read_topology
     from hub_core.plugin_api.simulator import SimulationResult
     from hub_core.public_names import names_from
-    from hub_core.registry.discovery import discover
+    from hub_core.registry.discovery import discover, run_registry
     from hub_core.registry.plugins import Registry
     from hub_core.verification import VerifyReport, verify
     from hub_core.version import __version__
@@ -178,6 +178,7 @@ __all__ = [
     "read",
     "read_topology",
     "read_workload",
+    "run_registry",
     "schema_violations",
     "simulate",
     "source_argument",
@@ -237,7 +238,7 @@ _HOMES = {
     "hub_core.pipeline.topology_input": "parse_topology read_topology",
     "hub_core.plugin_api.simulator": "SimulationResult",
     "hub_core.public_names": "names_from",
-    "hub_core.registry.discovery": "discover",
+    "hub_core.registry.discovery": "discover run_registry",
     "hub_core.registry.plugins": "Registry",
     "hub_core.verification": "VerifyReport verify",
     "hub_core.version": "__version__",

@@ -168,6 +168,20 @@ def test_guests_import_promised_names_and_no_plugin(folder: Path) -> None:
     assert sorted(name for name in others if name.split(".")[0] not in allowed) == []
 
 
+@pytest.mark.parametrize("folder", [*PLUGINS, *LIBRARIES], ids=lambda folder: folder.name)
+def test_guests_use_the_plugins_of_the_run(folder: Path) -> None:
+    """`discover` would ignore disabled plugins, and import those that killed an earlier start."""
+    found = [
+        f"{file.relative_to(folder)}:{node.lineno}"
+        for file in sorted((folder / "src").rglob("*.py"))
+        for node in ast.walk(ast.parse(file.read_text("utf-8")))
+        if (isinstance(node, ast.Name) and node.id == "discover")
+        or (isinstance(node, ast.Attribute) and ast.unparse(node) == "hub_core.discover")
+        or (isinstance(node, ast.alias) and node.name.split(".")[-1] == "discover")
+    ]
+    assert found == []
+
+
 @pytest.mark.parametrize("folder", GUESTS, ids=lambda folder: folder.name)
 def test_guests_require_what_they_import_of_this_repository(folder: Path) -> None:
     stated = _project(folder)["dependencies"]

@@ -47,7 +47,10 @@ def admit(
     causes = [found for found in outcome.diagnostics if found.severity is Severity.ERROR]
     if policy is VerifyPolicy.REFUSE:
         cure = "see 'collhub verify'; --verify warn or off goes on all the same"
-        head = Diagnostic("not-verified", "not correct as claimed", location=Location(name))
+        # What cannot be checked may be correct.
+        is_wrong = any(cause.code != "too-large" for cause in causes)
+        verdict = "not correct as claimed" if is_wrong else "not verified: too large to check"
+        head = Diagnostic("not-verified", verdict, location=Location(name))
         raise InputError([*causes[:_LISTED_CAUSES], replace(head, cure=cure)])
     for cause in causes[:_LISTED_CAUSES]:
         report(replace(cause, severity=Severity.WARNING))

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from hub_core.cli.output import print_fields, print_json
+from hub_core.cli.output import print_diagnostic, print_fields, print_json
 from hub_core.cli.report_objects import diagnostic_object, loss_object
 from hub_core.model import format_bytes, format_time
+from hub_core.plugin_api import ONE_SIZE
 
 if TYPE_CHECKING:
     from hub_core.model import JsonValue
@@ -62,6 +63,8 @@ def print_synthesis(
     if as_json:
         print_json(_object(made, name, request))
         return
+    for found in made.result.diagnostics:
+        print_diagnostic(found)
     if not is_stdout_taken:
         print_fields(_fields(made, name, request))
 
@@ -69,8 +72,6 @@ def print_synthesis(
 def _fields(made: SynthesizedAlgorithm, name: str, request: SynthesisWish) -> dict[str, str]:
     result, topology = made.result, made.topology
     algorithm = result.algorithm
-    ratio = result.ratio_to_bound
-    bounds = ", ".join(f"{bound} {format_time(value)}" for bound, value in result.bounds_ns.items())
     part = f" of {len(set(request.wanted or ()))} ranks" if result.is_partial else ""
     what = f"{request.collective} by {name}"
     network = f"{topology.num_npus} NPUs, {topology.num_links} links, {request.occupancy}"
@@ -79,15 +80,36 @@ def _fields(made: SynthesizedAlgorithm, name: str, request: SynthesisWish) -> di
         "topology": f"{topology.name}: {network}",
         "size": format_bytes(request.size),
         **{key: _text(value) for key, value in result.statistics.items()},
+        **_not_tried(result),
         "time": f"{format_time(result.time_ns)} ({result.time_ns} ns)",
         "bandwidth": f"{request.size / max(result.time_ns, 1):.2f} GB/s",
-        "bounds": (
-            f"{bounds}; time is {ratio:.3f} times the largest" if ratio is not None else bounds
-        )
-        or "none known",
+        "bounds": _bounds(result) or "none known",
         "synthesis": f"{made.wall_s:.2f} s, {made.cpu_s:.2f} s of CPU",
         "verification": _verdict(result, made.report),
     }
+
+
+def _bounds(result: SynthesisResult) -> str:
+    """All lower bounds, and the ratio of the time to the largest that holds for any sizes."""
+    bounds = ", ".join(f"{name} {format_time(value)}" for name, value in result.bounds_ns.items())
+    ratio = result.ratio_to_bound
+    if ratio is None:
+        return bounds
+    largest = "largest"
+    if any(name.endswith(ONE_SIZE) for name in result.bounds_ns):
+        largest += " that holds for messages of any size"
+    return f"{bounds}; time is {ratio:.3f} times the {largest}"
+
+
+def _not_tried(result: SynthesisResult) -> dict[str, str]:
+    """The line on what a search left out, or nothing."""
+    if not result.not_tried:
+        return {}
+    names: dict[str, list[str]] = {}
+    for name, reason in result.not_tried.items():
+        names.setdefault(reason, []).append(name)
+    causes = "; ".join(f"{', '.join(those)}: {reason}" for reason, those in names.items())
+    return {"not tried": f"{len(result.not_tried)}, so the answer is partial: {causes}"}
 
 
 def _verdict(result: SynthesisResult, report: VerifyReport | None) -> str:
@@ -126,11 +148,15 @@ def _object(made: SynthesizedAlgorithm, name: str, request: SynthesisWish) -> di
         "synthesis_s": made.wall_s,
         "synthesis_cpu_s": made.cpu_s,
         "statistics": dict(result.statistics),
-        "is_partial": result.is_partial,
+        "is_partial": result.is_partial or bool(result.not_tried),
+        "not_tried": [
+            {"name": name, "reason": reason} for name, reason in result.not_tried.items()
+        ],
         "is_replayed": result.is_replayed,
         "is_verified": report is not None and report.ok,
         "diagnostics": [
-            diagnostic_object(found) for found in (report.diagnostics if report is not None else ())
+            diagnostic_object(found)
+            for found in (*result.diagnostics, *(report.diagnostics if report is not None else ()))
         ],
         "artifacts": [str(path) for path in written.paths] if written is not None else [],
         "losses": [loss_object(loss) for loss in written.losses] if written is not None else [],

@@ -14,7 +14,7 @@ from hub_core.model.diagnostics import Diagnostic, Severity
 from hub_core.network import Topology, lower_bounds_ps
 from hub_core.pipeline.calls import bound_options, call
 from hub_core.plugin_api.lower_bound import BoundRequest, BoundResult, LowerBound
-from hub_core.registry.discovery import discover
+from hub_core.registry.discovery import run_registry
 from hub_core.registry.plugins import Registry
 
 CORE_METHOD = "links"
@@ -73,7 +73,7 @@ def best_bounds(
         return (None,) * len(sizes)
     best = [ProvenBound(int(time), CORE_METHOD) if math.isfinite(time) else None for time in own]
     times = best_times_ps or [None] * len(sizes)
-    registry = registry or discover()
+    registry = registry or run_registry()
     offers = sorted(
         (one for one in registry.all(LowerBound) if collective.kind in one.offer.kinds),
         key=lambda one: (one.offer.loading_work, one.name),

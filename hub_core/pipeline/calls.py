@@ -13,6 +13,7 @@ from hub_core.plugin_api.offers import Offer, kind_of
 from hub_core.registry.bind_options import OptionText, bind_options
 from hub_core.registry.border import blamed_on
 from hub_core.registry.descriptions import reference_of
+from hub_core.registry.discovery import running_with
 from hub_core.registry.plugins import Provided, Registry
 
 if TYPE_CHECKING:
@@ -29,11 +30,11 @@ def bound_options(provided: Provided[Offer], given: OptionText | None) -> object
 
 
 def call(provided: Provided[Offer], returns: type[T], *arguments: object) -> T:
-    """Call the function behind an offer.
+    """Call the function behind an offer, in the run of its registry (`run_registry`).
 
     What it raises, apart from `HubError`, and a result of another type are its plugin's fault.
     """
-    with blame(provided):
+    with running_with(provided.registry), blame(provided):
         result = resolve(reference_of(provided.offer))(*arguments)
     if not isinstance(result, returns):
         raise misfit(provided, f"returned {type(result).__name__}, expected {returns.__name__}")

@@ -26,7 +26,7 @@ from hub_core.plugin_api.reader import FormatReader
 from hub_core.plugin_api.sources import log_diagnostic
 from hub_core.registry.bind_options import OptionText
 from hub_core.registry.descriptions import options_of
-from hub_core.registry.discovery import discover
+from hub_core.registry.discovery import run_registry
 from hub_core.registry.plugins import Plugin, Provided, Registry
 
 
@@ -69,7 +69,7 @@ def check_runtime(
     `runtime`: its name, or NAME@VERSION. Without a version the rules of the versions that use such
     files hold, and a warning says if the newest version does not. Raises `HubError`.
     """
-    registry = registry or discover()
+    registry = registry or run_registry()
     found, versions = find_runtime(runtime, registry)
     formats = [provided.offer.format for provided in registry.all(FormatReader)]
     opened = open_input(path, formats, report)

@@ -11,7 +11,7 @@ from hub_core.model import Algorithm, ReduceOp, UsageError
 from hub_core.pipeline.calls import bound_options, call, misfit
 from hub_core.plugin_api.executor import ExecutionRequest, ExecutionResult, Executor
 from hub_core.registry.bind_options import OptionText
-from hub_core.registry.discovery import discover
+from hub_core.registry.discovery import run_registry
 from hub_core.registry.plugins import Registry
 
 DEFAULT_EXECUTOR = "numpy"
@@ -37,7 +37,7 @@ def execute(
     `reduce_op`: default that of the collective. Raises `InputError` for what cannot run,
     `UsageError` for inputs of wrong sizes.
     """
-    executor = (registry or discover()).find(Executor, name)
+    executor = (registry or run_registry()).find(Executor, name)
     ranks = algorithm.num_ranks
     if len(inputs) != ranks:
         raise UsageError(f"{len(inputs)} inputs for {ranks} ranks", cure="give one array a rank")

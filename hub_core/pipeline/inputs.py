@@ -21,7 +21,7 @@ from hub_core.plugin_api import (
 )
 from hub_core.registry.bind_options import OptionText
 from hub_core.registry.descriptions import options_of
-from hub_core.registry.discovery import discover
+from hub_core.registry.discovery import run_registry
 from hub_core.registry.plugins import Provided, Registry
 
 PathText = str | os.PathLike[str]
@@ -86,7 +86,7 @@ def open_algorithm(
 
     `more`: further files that are rank files of one job together with `path`, whatever their names.
     """
-    request = path, FormatReader, format, registry or discover(), report
+    request = path, FormatReader, format, registry or run_registry(), report
     return OpenedAlgorithm(*open_source(*request, more))
 
 

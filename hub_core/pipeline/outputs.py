@@ -27,7 +27,7 @@ from hub_core.plugin_api.topology_writer import TopologyWriter
 from hub_core.plugin_api.workload_writer import WorkloadWriter
 from hub_core.plugin_api.writer import FormatWriter
 from hub_core.registry.bind_options import OptionText
-from hub_core.registry.discovery import discover
+from hub_core.registry.discovery import run_registry
 from hub_core.registry.plugins import Provided, Registry
 
 CANONICAL_TOPOLOGY = "topology-json"
@@ -61,7 +61,7 @@ def write(
     written. Output appears complete or not at all; `force` is needed to replace what would be mixed
     otherwise. The model is not verified. Raises `HubError`.
     """
-    registry = registry or discover()
+    registry = registry or run_registry()
     writer: ModelWriter = (
         chosen_writer(registry, str(out), format, WorkloadWriter)
         if isinstance(model, Workload)

@@ -8,7 +8,7 @@ from hub_core.model import Algorithm, UsageError, Workload
 from hub_core.pipeline.calls import bound_options, call, misfit
 from hub_core.plugin_api import AlgorithmPass, PassReport, Subject
 from hub_core.registry.bind_options import OptionText
-from hub_core.registry.discovery import discover
+from hub_core.registry.discovery import run_registry
 from hub_core.registry.plugins import Registry
 
 Model = TypeVar("Model", bound=Algorithm | Workload)
@@ -22,7 +22,7 @@ def transform(
     registry: Registry | None = None,
 ) -> tuple[Model, PassReport]:
     """Run the pass `name`; `beside`: workers, progress of a search. Raises `HubError`."""
-    found = (registry or discover()).find(AlgorithmPass, name)
+    found = (registry or run_registry()).find(AlgorithmPass, name)
     subject = Subject(type(model).__name__.lower())
     if found.offer.subject is not subject:
         message = f"the pass {name} takes one {found.offer.subject}, not one {subject}"

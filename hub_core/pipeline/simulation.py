@@ -17,7 +17,7 @@ from hub_core.pipeline.calls import bound_options, call
 from hub_core.pipeline.topology_input import as_topology
 from hub_core.plugin_api.simulator import SimulationRequest, SimulationResult, Simulator
 from hub_core.registry.bind_options import OptionText
-from hub_core.registry.discovery import discover
+from hub_core.registry.discovery import run_registry
 from hub_core.registry.plugins import Registry
 
 DEFAULT_SIMULATOR = "analytical"
@@ -42,7 +42,7 @@ def simulate(
     `ring:4`, or a file, is read as a topology. Raises `HubError`.
     """
     check_size(collective_bytes)
-    registry = registry or discover()
+    registry = registry or run_registry()
     topology = as_topology(topology, registry)
     ranks, npus = algorithm.num_ranks, placement_of(algorithm)
     _check_npus(topology, ranks, npus)
@@ -54,7 +54,7 @@ def simulate(
             cure=f"use the simulator {DEFAULT_SIMULATOR}",
             code="placed",
         )
-    request = SimulationRequest(algorithm, topology, collective_bytes, npus)
+    request = SimulationRequest(algorithm, topology, collective_bytes, npus, registry)
     result = call(simulator, SimulationResult, request, bound_options(simulator, options))
     if (times := len(result.rank_finish_ns)) != ranks:
         message = f"{simulator.plugin}: {backend} returned {times} times for {ranks} ranks"
@@ -94,7 +94,7 @@ def exact_time(
     steps = len(algorithm.steps)
     if near_ps is not None and time_ps > _NEAR_RATIO * near_ps:
         return ExactTime(time_ps)
-    registry = registry or discover()
+    registry = registry or run_registry()
     if not registry.find(Simulator, backend).offer.scales:
         return ExactTime(time_ps, 1000 * steps)
     slow = replace(

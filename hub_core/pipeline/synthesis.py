@@ -6,15 +6,22 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
-from hub_core.model import Algorithm, Collective, UsageError
+from hub_core.model import (
+    Algorithm,
+    Collective,
+    Diagnostic,
+    Severity,
+    UsageError,
+    format_time,
+)
 from hub_core.network import Occupancy, Topology
 from hub_core.pipeline.calls import bound_options, call
 from hub_core.pipeline.simulation import DEFAULT_SIMULATOR, check_size, simulate
 from hub_core.pipeline.topology_input import as_topology
-from hub_core.plugin_api import Simulator, SynthesisRequest, SynthesisResult, Synthesizer
+from hub_core.plugin_api import ONE_SIZE, Simulator, SynthesisRequest, SynthesisResult, Synthesizer
 from hub_core.registry.bind_options import OptionText
 from hub_core.registry.descriptions import options_of
-from hub_core.registry.discovery import discover
+from hub_core.registry.discovery import run_registry
 from hub_core.registry.plugins import Registry
 
 
@@ -39,10 +46,11 @@ def synthesize(
     NPUs whose steps are needed (default: all). `backend`: the simulator by which a synthesizer may
     judge; where it is not installed, it judges by its own account. `judge`: nanoseconds of an
     algorithm in place of `backend`. A time below a bound, as simulators drop fractions of a
-    nanosecond, is told anew in picoseconds, rounded up. A text such as `ring:4`, or a file, is read
-    as a topology. Raises `HubError`.
+    nanosecond, is computed again in picoseconds and rounded up. If a bound for messages of any
+    sizes is still later, that is a bug: it is removed, with a warning among the diagnostics. A text
+    such as `ring:4`, or a file, is read as a topology. Raises `HubError`.
     """
-    registry = registry or discover()
+    registry = registry or run_registry()
     topology = as_topology(topology, registry)
     chosen = tuple(range(collective.num_ranks)) if npus is None else tuple(npus)
     check_size(collective_bytes)
@@ -57,19 +65,39 @@ def synthesize(
         None if wanted is None else tuple(wanted),
         judge or _judge(topology, collective_bytes, occupancy, backend, registry),
         progress,
+        registry,
     )
     made = call(synthesizer, SynthesisResult, request, bound_options(synthesizer, options))
-    if judge is not None or made.is_partial or made.time_ns >= (made.bound_ns or 0):
+    if (
+        judge is not None
+        or made.is_partial
+        or made.time_ns >= max(made.bounds_ns.values(), default=0)
+    ):
         return made
     bandwidth, latency_s = topology.bandwidth_bytes_per_s, topology.latency_s
     slow = replace(topology, bandwidth_bytes_per_s=bandwidth / 1000, latency_s=latency_s * 1000)
     time_ps = _judge(slow, collective_bytes, occupancy, backend, registry)(made.algorithm)
     if time_ps is None:
         return made
-    # What is still later is a bound for messages of other sizes than these.
-    time_ns = -(-time_ps // 1000)
-    bounds = {kind: bound for kind, bound in made.bounds_ns.items() if bound <= time_ns}
-    return replace(made, time_ns=time_ns, bounds_ns=bounds)
+    return _without_beaten_bounds(replace(made, time_ns=-(-time_ps // 1000)))
+
+
+def _without_beaten_bounds(made: SynthesisResult) -> SynthesisResult:
+    """The result without bounds above its time, and a warning for each that is a bug."""
+    bounds = {name: bound for name, bound in made.bounds_ns.items() if bound <= made.time_ns}
+    beaten = [
+        Diagnostic(
+            "beaten-bound",
+            f"the lower bound {name}, {format_time(bound)}, is wrong: the algorithm takes "
+            f"{format_time(made.time_ns)}",
+            Severity.WARNING,
+            cure="report this as a bug of the synthesizer that states the bound",
+        )
+        for name, bound in made.bounds_ns.items()
+        # Messages of other sizes may be faster than those for one size.
+        if name not in bounds and not name.endswith(ONE_SIZE)
+    ]
+    return replace(made, bounds_ns=bounds, diagnostics=(*made.diagnostics, *beaten))
 
 
 def _check_npus(

@@ -21,7 +21,7 @@ from hub_core.plugin_api import (
     log_diagnostic,
 )
 from hub_core.registry.bind_options import OptionText
-from hub_core.registry.discovery import core_alone, discover
+from hub_core.registry.discovery import core_alone, run_registry
 from hub_core.registry.plugins import Provided, Registry
 
 
@@ -48,7 +48,7 @@ def read_topology(
     `machine.xml?profile=h100&nodes=2`, and `npus=0-3` for a part of it. Raises `HubError`.
     """
     text = os.fspath(text_or_path)
-    registry = registry or discover()
+    registry = registry or run_registry()
     path, stated = _with_query(text)
     if format is None and text != STANDARD_STREAM:
         is_builder = re.split(r"[:?*]", text)[0] in _names(registry)
@@ -101,7 +101,7 @@ class _Builders:
             own = core_alone()
             if name in _names(own):
                 return _builder(name, own)
-            self.registry = discover()
+            self.registry = run_registry()
         return _builder(name, self.registry)
 
 

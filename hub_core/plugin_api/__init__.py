@@ -52,7 +52,12 @@ from hub_core.plugin_api.simulator import (
     Simulator,
 )
 from hub_core.plugin_api.sources import Source, SourcePart, log_diagnostic
-from hub_core.plugin_api.synthesizer import SynthesisRequest, SynthesisResult, Synthesizer
+from hub_core.plugin_api.synthesizer import (
+    ONE_SIZE,
+    SynthesisRequest,
+    SynthesisResult,
+    Synthesizer,
+)
 from hub_core.plugin_api.topology_builder import TopologyBuilder
 from hub_core.plugin_api.topology_reader import TopologyReader
 from hub_core.plugin_api.topology_writer import TopologyWriter
@@ -67,6 +72,7 @@ __all__ = [
     "BOOL_WORDS",
     "MAX_INTEGER",
     "OFFER_KINDS",
+    "ONE_SIZE",
     "AlgorithmPass",
     "Artifact",
     "BandwidthSeries",

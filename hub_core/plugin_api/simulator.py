@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from hub_core.model.algorithm import Algorithm
     from hub_core.network.topology import Topology
+    from hub_core.registry.plugins import Registry
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,13 +36,15 @@ class LocalWorkOptions:
 class SimulationRequest:
     """An algorithm for a collective of `collective_bytes` on a topology.
 
-    `npus`: the NPU that every rank runs on, by default NPU r for rank r.
+    `npus`: the NPU that every rank runs on, by default NPU r for rank r. `hub`: the plugins of the
+    run, None in a request made by hand.
     """
 
     algorithm: Algorithm
     topology: Topology
     collective_bytes: int
     npus: tuple[int, ...] | None = None
+    hub: Registry | None = None
 
 
 @dataclass(frozen=True, slots=True)

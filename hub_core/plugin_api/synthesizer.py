@@ -12,8 +12,13 @@ from hub_core.plugin_api.references import Reference
 if TYPE_CHECKING:
     from hub_core.model.algorithm import Algorithm, JsonValue
     from hub_core.model.collectives import Collective
+    from hub_core.model.diagnostics import Diagnostic
     from hub_core.network.links import Occupancy
     from hub_core.network.topology import Topology
+    from hub_core.registry.plugins import Registry
+
+ONE_SIZE = " (one message size)"
+"""End of the name of a bound that holds only for messages of the size that was chosen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +31,9 @@ class SynthesisRequest:
     ranks (NPUs) whose steps are needed, None for all. `simulate(algorithm)`: its time in
     nanoseconds on the topology, for this size and link model, by the simulator of the user's
     choice, or None where there is none. `progress(fraction, what)`: how far the work is, from 0
-    to 1; 0 while the work proper waits, as for a compiler. Ctrl-C arrives as `KeyboardInterrupt`:
-    a synthesizer with a result at hand returns it.
+    to 1; 0 while the work proper waits, as for a compiler. `hub`: the plugins of the run, for
+    synthesizers that call others; None in a request made by hand. Ctrl-C arrives as
+    `KeyboardInterrupt`: a synthesizer with a result at hand returns it.
     """
 
     collective: Collective
@@ -38,6 +44,7 @@ class SynthesisRequest:
     wanted: tuple[int, ...] | None = None
     simulate: Callable[[Algorithm], int | None] = lambda algorithm: None
     progress: Callable[[float, str], None] = lambda fraction, what: None
+    hub: Registry | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +55,11 @@ class SynthesisResult:
     name, such as `ingress`, `cut`, `diameter`; no algorithm is faster than the largest.
     `statistics`: what else the user should know, by name: seed, chunks, method. `is_partial`: the
     algorithm holds the steps of the wanted ranks alone, and `is_replayed` says that the whole was
-    checked on the synthesizer's own arrays.
+    checked on the synthesizer's own arrays. `not_tried`: what a search left out, each with the
+    reason. `diagnostics`: warnings for the report, such as parts of a search that failed.
+
+    A bound whose name ends with `ONE_SIZE` holds only for algorithms whose messages all have the
+    size that was chosen. It is not used for `bound_ns`, since others may be faster.
     """
 
     algorithm: Algorithm
@@ -57,6 +68,8 @@ class SynthesisResult:
     statistics: Mapping[str, JsonValue] = field(default_factory=dict)
     is_partial: bool = False
     is_replayed: bool = False
+    not_tried: Mapping[str, str] = field(default_factory=dict)
+    diagnostics: tuple[Diagnostic, ...] = ()
 
     def __repr__(self) -> str:
         bound = "" if self.bound_ns is None else f", bound {self.bound_ns} ns"
@@ -64,8 +77,9 @@ class SynthesisResult:
 
     @property
     def bound_ns(self) -> int | None:
-        """The largest of the lower bounds, None where there is none."""
-        return max(self.bounds_ns.values(), default=None)
+        """The largest lower bound that holds for messages of any sizes, None if there is none."""
+        certain = (time for name, time in self.bounds_ns.items() if not name.endswith(ONE_SIZE))
+        return max(certain, default=None)
 
     @property
     def ratio_to_bound(self) -> float | None:
@@ -77,10 +91,13 @@ class SynthesisResult:
 class Synthesizer:
     """Producer: `synthesize(request: SynthesisRequest, options) -> SynthesisResult`.
 
-    What it cannot make is refused with an `InputError`.
+    What it cannot make is refused with an `InputError`. `adapts`: it chooses the messages by the
+    links of the topology; others follow a fixed pattern. Whoever tries several begins with those
+    that adapt.
     """
 
     name: str
     description: str
     synthesize: Reference
     options: type = NoOptions
+    adapts: bool = False

@@ -8,7 +8,9 @@ from __future__ import annotations
 import os
 import threading
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from types import FunctionType, ModuleType, SimpleNamespace
@@ -27,7 +29,14 @@ from hub_core.registry.compatibility import (
     requirement_incompatibility,
 )
 from hub_core.registry.descriptions import offers_defect
-from hub_core.registry.plugins import CORE_NAME, Plugin, PluginState, PluginStatus, Registry
+from hub_core.registry.plugins import (
+    CORE_NAME,
+    Plugin,
+    PluginState,
+    PluginStatus,
+    Registry,
+    RegistrySettings,
+)
 from hub_core.version import __version__
 
 DISABLING_VARIABLE = "COLLHUB_DISABLE_PLUGINS"
@@ -60,13 +69,73 @@ def discover(
     `UsageError` for a name in `disabled` that no plugin has; a name in the variable may lack one.
     A `KeyboardInterrupt` names the plugin that was being imported.
     """
-    candidates = sorted(_candidates(), key=lambda c: (c.plugin.name, c.plugin.distribution))
+    candidates = _sorted_candidates()
     _check_names(disabled, candidates)
     variable = (os.environ if environment is None else environment).get(DISABLING_VARIABLE, "")
     switches = {name: f"by --disable-plugin {name}" for name in disabled}
     switches |= {
         name.strip(): f"by {DISABLING_VARIABLE}" for name in variable.split(",") if name.strip()
     }
+    return _registry_of(candidates, use_plugins, switches, admission)
+
+
+_of_the_run: ContextVar[Registry | None] = ContextVar("registry of the run", default=None)
+
+
+@contextmanager
+def running_with(registry: Registry | None) -> Iterator[None]:
+    """Make `registry`, unless it is None, the one that `run_registry` returns in the body."""
+    token = _of_the_run.set(registry or _of_the_run.get())
+    try:
+        yield
+    finally:
+        _of_the_run.reset(token)
+
+
+def run_registry() -> Registry:
+    """The registry of the run whose offer is being called.
+
+    Plugins use it where no request carries it: so the settings of the run (disabled plugins,
+    plugins that are not admitted) hold for all that they call. Outside of any call: what
+    `discover()` returns.
+    """
+    return _of_the_run.get() or discover()
+
+
+@cache
+def registry_from(settings: RegistrySettings) -> Registry:
+    """The registry of this process for the settings of a run; built once for equal settings.
+
+    Names of plugins that are not installed here are ignored.
+    """
+    refused = dict(settings.refused)
+    return _registry_of(
+        _sorted_candidates(),
+        settings.use_plugins,
+        dict(settings.disabled),
+        lambda plugin: refused.get(plugin.name),
+    )
+
+
+def _sorted_candidates() -> list[_Candidate]:
+    return sorted(_candidates(), key=lambda c: (c.plugin.name, c.plugin.distribution))
+
+
+def _registry_of(
+    candidates: Sequence[_Candidate],
+    use_plugins: bool,
+    switches: Mapping[str, str],
+    admission: Admission,
+) -> Registry:
+    """Load the candidates that are neither disabled (`switches`: reasons by name) nor refused."""
+    refused: dict[str, str] = {}
+
+    def admit(plugin: Plugin) -> str | None:
+        reason = admission(plugin)
+        if reason:
+            refused[plugin.name] = reason
+        return reason
+
     occurrences = Counter(candidate.plugin.name for candidate in candidates)
     manager = _manager()
     plugins = [_core(manager)]
@@ -78,14 +147,15 @@ def discover(
             reason = _shared_name(candidate, candidates)
             plugins.append(_with_status(candidate.plugin, PluginState.BROKEN, reason))
         else:
-            plugins.append(_load(candidate, manager, admission))
-    return Registry(tuple(plugins))
+            plugins.append(_load(candidate, manager, admit))
+    settings = RegistrySettings(use_plugins, tuple(switches.items()), tuple(refused.items()))
+    return Registry(tuple(plugins), settings)
 
 
 @cache
 def core_alone() -> Registry:
     """The core's own offers, without a look at what is installed; made once."""
-    return Registry((_core(_manager()),))
+    return Registry((_core(_manager()),), RegistrySettings(use_plugins=False))
 
 
 def _core(manager: pluggy.PluginManager) -> Plugin:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
+from pickle import PicklingError
 from typing import Generic, TypeVar
 
 from hub_core.installed import canonical_name
@@ -68,10 +69,14 @@ CORE_NAME = "core"
 
 @dataclass(frozen=True, slots=True)
 class Provided(Generic[T_co]):
-    """An offer and the plugin that makes it."""
+    """An offer and the plugin that makes it.
+
+    `registry`: the one in which it was looked up.
+    """
 
     plugin: Plugin
     offer: T_co
+    registry: Registry | None = field(default=None, repr=False, compare=False)
 
     @property
     def name(self) -> str:
@@ -80,16 +85,43 @@ class Provided(Generic[T_co]):
 
 
 @dataclass(frozen=True, slots=True)
+class RegistrySettings:
+    """The settings by which a registry was built, to build it again in another process.
+
+    `disabled`: (plugin or distribution name, reason); `refused`: (plugin name, reason) of plugins
+    that were not admitted.
+    """
+
+    use_plugins: bool = True
+    disabled: tuple[tuple[str, str], ...] = ()
+    refused: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Registry:
-    """All plugins, loaded or not, sorted by name behind the core. Built by `discovery.discover`."""
+    """All plugins, loaded or not, sorted by name behind the core. Built by `discovery.discover`.
+
+    `settings`: those of the run. A registry is pickled as its settings, and a process that reads it
+    discovers its own plugins by them, once. One built by hand has no settings (None) and cannot be
+    pickled.
+    """
 
     plugins: tuple[Plugin, ...]
+    settings: RegistrySettings | None = field(default=None, compare=False)
+
+    def __reduce__(self) -> tuple[Callable[[RegistrySettings], Registry], tuple[RegistrySettings]]:
+        from hub_core.registry.discovery import registry_from
+
+        if self.settings is None:
+            raise PicklingError("a registry without settings cannot be sent to another process")
+        return registry_from, (self.settings,)
 
     def all(self, kind: type[T]) -> tuple[Provided[T], ...]:
         """Everything of one kind, clashing names included, sorted by name."""
         found: list[Provided[T]] = []
         for plugin in self.plugins:
-            found += [Provided(plugin, offer) for offer in plugin.offers if isinstance(offer, kind)]
+            offers = [offer for offer in plugin.offers if isinstance(offer, kind)]
+            found += [Provided(plugin, offer, self) for offer in offers]
         return tuple(sorted(found, key=lambda provided: provided.name))
 
     def find(self, kind: type[T], name: str) -> Provided[T]:

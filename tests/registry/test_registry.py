@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import subprocess
 import sys
 from collections.abc import Callable
@@ -10,8 +11,8 @@ import pytest
 
 from hub_core.model.diagnostics import PluginError, UsageError
 from hub_core.plugin_api import FormatReader, FormatWriter
-from hub_core.registry.discovery import discover
-from hub_core.registry.plugins import PluginState, Registry
+from hub_core.registry.discovery import DISABLING_VARIABLE, discover, registry_from
+from hub_core.registry.plugins import PluginState, Registry, RegistrySettings
 
 MakePlugin = Callable[..., object]
 
@@ -144,3 +145,35 @@ def test_listing_imports_no_heavy_module() -> None:
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     ).stdout.split()
     assert not {"numpy", "numba", "google.protobuf", "torch", "yaml", "jsonschema"} & set(listed)
+
+
+def test_a_registry_is_pickled_as_its_settings() -> None:
+    """Another process disables and refuses the same plugins, which it does not import."""
+    names = sorted(plugin.name for plugin in discover(environment={}).plugins)
+    disabled, refused = names[1], names[2]
+    settings = RegistrySettings(
+        disabled=((disabled, "by --disable-plugin"), ("not-installed-here", "by a variable")),
+        refused=((refused, "it killed the last start"),),
+    )
+    sent = pickle.loads(pickle.dumps(registry_from(settings)))
+    assert sent.settings == settings
+    states = {plugin.name: str(plugin.status.state) for plugin in sent.plugins}
+    assert (states[disabled], states[refused]) == ("disabled", "broken")
+
+
+def test_discovery_records_what_was_disabled_and_refused() -> None:
+    names = [plugin.name for plugin in discover(environment={}).plugins if not plugin.is_core]
+    found = discover(
+        disabled=[names[0]],
+        environment={DISABLING_VARIABLE: names[1]},
+        admission=lambda plugin: "no" if plugin.name == names[2] else None,
+    )
+    assert found.settings is not None
+    assert [name for name, _ in found.settings.disabled] == [names[0], names[1]]
+    assert found.settings.refused == ((names[2], "no"),)
+    assert registry_from(found.settings) == found
+
+
+def test_a_registry_without_settings_is_not_pickled() -> None:
+    with pytest.raises(pickle.PicklingError, match="without settings"):
+        pickle.dumps(Registry(()))

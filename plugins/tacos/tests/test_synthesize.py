@@ -144,6 +144,25 @@ def test_wanted_ranks_are_those_of_the_whole() -> None:
             assert messages(part.algorithm, rank) == messages(whole.algorithm, rank)
 
 
+@pytest.mark.parametrize("failed", [(3, 21), (9, 19)])
+@pytest.mark.parametrize("kind", [CollectiveKind.ALL_GATHER, CollectiveKind.ALL_REDUCE])
+def test_rail_networks_with_a_failed_link_are_spread_over(
+    kind: CollectiveKind, failed: tuple[int, int]
+) -> None:
+    """Two machines of 8 NPUs, a switch each, and a switch per rail: no equal groups are left."""
+    cables = [(npu, 16 + npu // 8) for npu in range(16)]
+    cables += [(npu, 18 + npu % 8) for npu in range(16)]
+    left = [cable for cable in cables if cable != failed]
+    assert len(left) == len(cables) - 1
+    pairs = np.array([*left, *((b, a) for a, b in left)]).T
+    is_within = pairs.max(axis=0) < 18
+    rate = np.where(is_within, 300e9, 25e9)
+    latency = np.where(is_within, 3e-7, 1.5e-6)
+    topology = Links(pairs[0], pairs[1], rate, latency).topology("rail", 16, 26)
+    result = make(kind, topology, 2**20, seeds=1)
+    assert verify(result.algorithm).ok
+
+
 def messages(algorithm: Algorithm, rank: int) -> dict[tuple[int, int], list[tuple[int, ...]]]:
     """What a rank sends to and receives from each other rank, in order."""
     steps, found = algorithm.steps, {}

@@ -8,14 +8,18 @@ import time
 from collhub_tuning.questions import ComparedAlgorithm, ComparisonQuestion, Measurement
 
 
-def dies_for_bruck(one: ComparedAlgorithm, question: ComparisonQuestion) -> list[Measurement]:
+def dies_for_bruck(
+    one: ComparedAlgorithm, question: ComparisonQuestion, *details: object
+) -> list[Measurement]:
     """7 ns for all algorithms but one."""
     if one.name == "bruck":
         os._exit(3)
     return [Measurement(one.name, size, 7) for size in question.sizes]
 
 
-def hangs_for_bruck(one: ComparedAlgorithm, question: ComparisonQuestion) -> list[Measurement]:
+def hangs_for_bruck(
+    one: ComparedAlgorithm, question: ComparisonQuestion, *details: object
+) -> list[Measurement]:
     """7 ns for all algorithms but one."""
     if one.name == "bruck":
         time.sleep(600)
@@ -23,7 +27,7 @@ def hangs_for_bruck(one: ComparedAlgorithm, question: ComparisonQuestion) -> lis
 
 
 def lacks_memory_for_bruck(
-    one: ComparedAlgorithm, question: ComparisonQuestion
+    one: ComparedAlgorithm, question: ComparisonQuestion, *details: object
 ) -> list[Measurement]:
     """7 ns for all algorithms but one."""
     if one.name == "bruck":

@@ -188,7 +188,9 @@ def swept(
     timeout_s: float | None = None,
     progress: sweep.Progress = lambda fraction, what: None,
 ) -> list[Measurement]:
-    with sweep.Measuring(jobs, timeout_s) as measuring:
+    # Tasks that measure nothing need no plugins, whose import would count in a time limit.
+    plugins = None if timeout_s is None else hub_core.discover(use_plugins=False)
+    with sweep.Measuring(jobs, timeout_s, registry=plugins) as measuring:
         return sweep.compared(algorithms, QUESTION, cache, measuring=measuring, progress=progress)
 
 
@@ -372,7 +374,7 @@ def test_a_cache_that_cannot_be_written_is_named(
     ("measured", "timeout_s", "says"),
     [
         (dies_for_bruck, None, "the process that measured it died"),
-        (hangs_for_bruck, 1.0, "it took longer than 1.00 s"),
+        (hangs_for_bruck, 5.0, "it took longer than 5.00 s"),
         (lacks_memory_for_bruck, None, "it ran out of memory"),
     ],
 )
@@ -451,7 +453,9 @@ def test_what_was_measured_before_ctrl_c_is_kept(
 ) -> None:
     other = ComparedAlgorithm("direct", False)
 
-    def interrupted(one: ComparedAlgorithm, question: ComparisonQuestion) -> list[Measurement]:
+    def interrupted(
+        one: ComparedAlgorithm, question: ComparisonQuestion, *details: object
+    ) -> list[Measurement]:
         if one == other:
             raise KeyboardInterrupt
         return FOUND

@@ -22,6 +22,7 @@ BLINK = Synthesizer(
     "optimal packing of spanning trees, with a certificate of the rate",
     "collhub_blink.synthesize:synthesize",
     BlinkOptions,
+    adapts=True,
 )
 
 

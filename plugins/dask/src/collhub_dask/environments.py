@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from importlib import metadata
 
-import hub_core
-
 # What pickles and results depend on besides the distributions of the hub.
 _OTHERS = ("dask", "distributed", "numpy")
+_PLUGINS = "collhub.plugins"
 
 
 def own_versions() -> dict[str, str]:
     """Versions of the hub's distributions, of plugins and of what moves tasks, by name."""
-    plugins = {plugin.distribution for plugin in hub_core.discover().plugins}
+    # Plugins are not imported: those that the run disables count as well.
+    points = metadata.entry_points(group=_PLUGINS)
+    plugins = {point.dist.name for point in points if point.dist is not None}
     names = {found.name for found in metadata.distributions()}
     # Libraries that plugins share are no plugins, and have a part in results all the same.
     shared = {name for name in names if name.startswith("collhub-")}

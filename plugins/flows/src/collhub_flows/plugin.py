@@ -23,6 +23,7 @@ FLOWS = Synthesizer(
     "all-to-all, scatter and gather by the optimal flow, with a proven bound",
     "collhub_flows.synthesize:synthesize",
     FlowOptions,
+    adapts=True,
 )
 
 

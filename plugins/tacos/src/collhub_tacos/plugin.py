@@ -16,6 +16,7 @@ TACOS = Synthesizer(
     "by matching on the time-expanded network",
     "collhub_tacos.synthesize:synthesize",
     TacosOptions,
+    adapts=True,
 )
 
 

@@ -1,27 +1,39 @@
 """A portfolio: every synthesizer that fits makes its algorithm, and the fastest is handed over.
 
-The judge is the simulator of the request, for all alike; where there is none, each synthesizer's
-own account.
+All are judged by the simulator of the request; without one, by each synthesizer's own account. The
+search is limited by counted work, never by the clock unless the user sets a time limit: the same
+request gives the same answer on every machine and under every load.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields, replace
 
 import hub_core
 from collhub_tuning.options import AutoOptions
 from collhub_tuning.stopwatch import Stopwatch
-from hub_core import HubError, InputError, Registry, UsageError
-from hub_core.model import JsonValue
-from hub_core.plugin_api import SynthesisRequest, SynthesisResult, Synthesizer
+from hub_core import (
+    Diagnostic,
+    HubError,
+    InputError,
+    Registry,
+    Severity,
+    UsageError,
+    run_registry,
+)
+from hub_core.model import JsonValue, PluginError, format_time
+from hub_core.plugin_api import ONE_SIZE, SynthesisRequest, SynthesisResult, Synthesizer
+from hub_core.verification import VerificationInput, verify_input
 
 NAME = "auto"
-# The option of those who spend less where a time is reached already. They come last.
+# The option of synthesizers that do less work if a time has been reached already.
 _WITHIN = "within"
-# Of what does not fit, so much is told in one line.
+# Reasons of those that do not fit: so many are named in one line.
 _MOST_REASONS, _MOST_NAMED = 4, 3
+# (NPU, link) pairs above which a synthesizer with the option `within` may take minutes.
+_MOST_PAIRS = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,43 +48,90 @@ class _Candidate:
     time_ns: int
 
 
+@dataclass(slots=True)
+class _Search:
+    """What is found while the synthesizers are tried one after another.
+
+    `names`: all synthesizers in the order of the registry; `found`: what they made; `failures`: why
+    others do not fit; `not_tried`: why others were not begun; `warnings`: of those that crashed.
+    `work`: as counted by `Stopwatch`.
+    """
+
+    names: list[str]
+    found: list[_Candidate] = field(default_factory=list)
+    failures: dict[str, str] = field(default_factory=dict)
+    not_tried: dict[str, str] = field(default_factory=dict)
+    warnings: list[Diagnostic] = field(default_factory=list)
+    work: int = 0
+    is_interrupted: bool = False
+
+    def by_time(self) -> list[_Candidate]:
+        """The candidates, fastest first; of equal ones by their place among all names."""
+        return sorted(self.found, key=lambda one: (one.time_ns, self.names.index(one.name)))
+
+
 def synthesize(request: SynthesisRequest, options: AutoOptions) -> SynthesisResult:
-    """The fastest algorithm of all synthesizers that fit.
+    """The fastest algorithm of all synthesizers that fit, and whose contents are correct.
 
     Ctrl-C ends the search with the best so far. Raises `InputError` where none fits, `UsageError`
     for candidates that are not there.
     """
-    registry = hub_core.discover()
-    names = _names(options.candidates, registry)
-    failures: dict[str, str] = {}
-    found: list[_Candidate] = []
-    is_interrupted = False
+    registry = request.hub or run_registry()
+    search = _Search(_names(options.candidates, registry))
     try:
-        found.extend(_candidates(request, names, registry, options.budget, failures))
+        _try_all(request, registry, options, search)
     except KeyboardInterrupt:
-        if not found:
+        if not search.found:
             raise
-        # The best so far is an answer, and is said to be cut short.
-        is_interrupted = True
-    if not found:
-        raise InputError(f"no synthesizer fits: {_listed(failures)}", code="nothing-fits")
-    # Of equal ones the first by its place among all, which is the same on every run.
-    best = min(found, key=lambda one: (one.time_ns, names.index(one.name)))
-    statistics = _statistics(best, found, len(names), is_interrupted)
-    bounds = _bounds_ns(best, found)
-    return replace(best.result, time_ns=best.time_ns, statistics=statistics, bounds_ns=bounds)
+        # The best so far is an answer, and the report says that the search was interrupted.
+        search.is_interrupted = True
+    if not search.found:
+        reasons = _listed(search.failures)
+        raise InputError(f"no synthesizer fits: {reasons}", code="nothing-fits")
+    best = _best(search)
+    return replace(
+        best.result,
+        time_ns=best.time_ns,
+        statistics=_statistics(best, search),
+        bounds_ns=_bounds_ns(best, search.found),
+        not_tried=search.not_tried | dict(best.result.not_tried),
+        diagnostics=(*search.warnings, *best.result.diagnostics),
+    )
+
+
+def _best(search: _Search) -> _Candidate:
+    """The fastest candidate that verification accepts; a warning for each faster one.
+
+    If it accepts none, the fastest.
+    """
+    candidates = search.by_time()
+    for one in candidates:
+        # Steps of some ranks alone cannot be verified.
+        if one.result.is_partial:
+            return one
+        report = verify_input(VerificationInput(one.result.algorithm), claimed_only=True)
+        if report.ok:
+            return one
+        cause = next(each for each in report.diagnostics if each.severity is Severity.ERROR)
+        is_too_large = cause.code == "too-large"
+        what = "could not be checked" if is_too_large else "is wrong"
+        message = f"the algorithm of {one.name} ({format_time(one.time_ns)}) {what}: "
+        code = "not-checked" if is_too_large else "wrong-candidate"
+        search.warnings.append(Diagnostic(code, message + cause.message, Severity.WARNING))
+    return candidates[0]
 
 
 def _bounds_ns(best: _Candidate, found: Sequence[_Candidate]) -> dict[str, int]:
-    """Of each kind the latest bound: all that the winner proves, and what fits of the others'.
+    """Of each name the largest bound.
 
-    What others prove may hold for messages of their sizes alone.
+    Those for messages of one size are the winner's only. All others hold for every algorithm: one
+    above the winner's time is a bug, which whoever asked finds and reports.
     """
     bounds: dict[str, int] = {}
     for one in found:
-        for kind, bound_ns in one.result.bounds_ns.items():
-            if one is best or bound_ns <= best.time_ns:
-                bounds[kind] = max(bound_ns, bounds.get(kind, 0))
+        for name, bound_ns in one.result.bounds_ns.items():
+            if one is best or not name.endswith(ONE_SIZE):
+                bounds[name] = max(bound_ns, bounds.get(name, 0))
     return bounds
 
 
@@ -105,76 +164,99 @@ def _names(text: str, registry: Registry) -> list[str]:
     return names
 
 
-def _candidates(
-    request: SynthesisRequest,
-    names: list[str],
-    registry: Registry,
-    budget_s: float,
-    failures: dict[str, str],
-) -> Iterator[_Candidate]:
-    """Each candidate as it is made; the reason of those that do not fit is noted."""
-    start = time.perf_counter()
-    least_ns: int | None = None
-    for place, name in enumerate(_in_turn(names, registry)):
-        if place and time.perf_counter() - start > budget_s:
+def _try_all(
+    request: SynthesisRequest, registry: Registry, options: AutoOptions, search: _Search
+) -> None:
+    """Try each synthesizer, best first, while the limits allow."""
+    start_s = time.monotonic()
+    order = _best_first(search.names, registry, request)
+    for place, name in enumerate(order):
+        reason = _limit(options, search.work, start_s) if place else ""
+        if reason:
+            search.not_tried |= dict.fromkeys(order[place:], reason)
             return
-        request.progress(place / len(names), name)
-        # What a candidate has asked for is known.
-        stopwatch = Stopwatch(request.simulate)
+        request.progress(place / len(order), name)
         try:
-            result = _made(request, name, registry, stopwatch, least_ns)
+            _try(request, name, registry, search)
+        except PluginError as error:
+            search.failures[name] = _first_message(error)
+            search.warnings += [
+                replace(found, severity=Severity.WARNING) for found in error.diagnostics
+            ]
         except HubError as error:
-            failures[name] = error.diagnostics[0].message if error.diagnostics else str(error)
-            continue
+            search.failures[name] = _first_message(error)
+
+
+def _limit(options: AutoOptions, work: int, start_s: float) -> str:
+    """Why no further synthesizer is begun; empty where one may be."""
+    if work >= options.work:
+        return f"the work limit was reached ({options.work} simulated steps, -O work=)"
+    # Only if the user has set a time limit may the answer depend on the clock.
+    if options.timeout is not None and time.monotonic() - start_s >= options.timeout:
+        return f"the time limit was reached ({options.timeout:g} s, -O timeout=)"
+    return ""
+
+
+def _first_message(error: HubError) -> str:
+    return error.diagnostics[0].message if error.diagnostics else str(error)
+
+
+def _try(request: SynthesisRequest, name: str, registry: Registry, search: _Search) -> None:
+    """Add what a synthesizer makes to the candidates. Raises `HubError`."""
+    # What a candidate has asked for is known.
+    stopwatch = Stopwatch(request.simulate)
+    least_ns = min((one.time_ns for one in search.found), default=None)
+    is_told = least_ns is not None and _takes_a_time(name, registry)
+    try:
+        result = hub_core.synthesize(
+            request.collective,
+            request.topology,
+            request.collective_bytes,
+            name=name,
+            options={_WITHIN: f"{least_ns}ns"} if is_told else None,
+            npus=request.npus,
+            occupancy=request.occupancy,
+            wanted=request.wanted,
+            judge=stopwatch.time_ns,
+            registry=registry,
+        )
         judged = None if result.is_partial else stopwatch.time_ns(result.algorithm)
-        time_ns = judged or result.time_ns
-        least_ns = time_ns if least_ns is None else min(least_ns, time_ns)
-        yield _Candidate(name, result, time_ns)
+        search.found.append(_Candidate(name, result, judged or result.time_ns))
+    finally:
+        search.work += stopwatch.work
 
 
-def _in_turn(names: list[str], registry: Registry) -> list[str]:
-    """The candidates with those last that take a time that is reached already."""
-    return sorted(names, key=lambda name: _takes_a_time(name, registry))
+def _best_first(names: list[str], registry: Registry, request: SynthesisRequest) -> list[str]:
+    """The names in the order in which they are tried: an estimate that costs nothing.
+
+    First those that adapt to the links of the topology, then fixed patterns. Those that take a time
+    that has been reached come behind others that adapt; on large networks, where they may take
+    minutes, last of all.
+    """
+    topology = request.topology
+    is_large = topology.num_npus * topology.num_links > _MOST_PAIRS
+
+    def rank(name: str) -> tuple[bool, bool, bool]:
+        takes_a_time = _takes_a_time(name, registry)
+        is_fixed = not registry.find(Synthesizer, name).offer.adapts
+        return takes_a_time and is_large, is_fixed, takes_a_time
+
+    return sorted(names, key=rank)
 
 
 def _takes_a_time(name: str, registry: Registry) -> bool:
     options = registry.find(Synthesizer, name).offer.options
-    return _WITHIN in {field.name for field in fields(options)}
+    return _WITHIN in {one.name for one in fields(options)}
 
 
-def _made(
-    request: SynthesisRequest,
-    name: str,
-    registry: Registry,
-    stopwatch: Stopwatch,
-    least_ns: int | None,
-) -> SynthesisResult:
-    """What a synthesizer makes; `least_ns`: the fastest of those before it."""
-    is_told = least_ns is not None and _takes_a_time(name, registry)
-    return hub_core.synthesize(
-        request.collective,
-        request.topology,
-        request.collective_bytes,
-        name=name,
-        options={_WITHIN: f"{least_ns}ns"} if is_told else None,
-        npus=request.npus,
-        occupancy=request.occupancy,
-        wanted=request.wanted,
-        judge=stopwatch.time_ns,
-        registry=registry,
-    )
-
-
-def _statistics(
-    best: _Candidate, found: list[_Candidate], total: int, is_interrupted: bool
-) -> dict[str, JsonValue]:
-    """Who won, by how much, and what the winner says of its choice."""
-    others = sorted((one for one in found if one is not best), key=lambda one: one.time_ns)
+def _statistics(best: _Candidate, search: _Search) -> dict[str, JsonValue]:
+    """Who won, by how much, what was not tried, and what the winner reports of its choice."""
+    others = [one for one in search.by_time() if one is not best and one.time_ns >= best.time_ns]
     told: dict[str, JsonValue] = {"winner": best.name}
     if others:
         ahead = 100 * (others[0].time_ns / best.time_ns - 1)
         told["ahead of"] = f"{others[0].name} by {ahead:.1f} %"
-    told["candidates"] = f"{len(found)} of {total} fit and were made"
-    if is_interrupted:
+    told["candidates"] = f"{len(search.found)} of {len(search.names)} fit and were made"
+    if search.is_interrupted:
         told["interrupted"] = True
     return {**told, **best.result.statistics}

@@ -148,7 +148,9 @@ def _measuring(
     timeout_s = _timeout_s(asked["timeout_text"])
     shares_files = registry.find(Engine, name).offer.shares_files
     if name == _OWN_ENGINE:
-        return Measuring(min(asked["jobs"] or os.cpu_count() or 1, count), timeout_s)
+        return Measuring(
+            min(asked["jobs"] or os.cpu_count() or 1, count), timeout_s, registry=registry
+        )
 
     def start(workers: int, task_timeout_s: float | None) -> Executor:
         request = EngineRequest(workers, task_timeout_s)
@@ -156,7 +158,7 @@ def _measuring(
         return hub_core.start_engine(name, request, options=given, registry=registry)
 
     # How many it has is known to the engine: no more than there are tasks.
-    return Measuring(min(asked["jobs"] or count, count), timeout_s, start, shares_files)
+    return Measuring(min(asked["jobs"] or count, count), timeout_s, start, shares_files, registry)
 
 
 def _no_scheduler(context: CommandContext, engine: str) -> UsageError:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import cache
 
 import hub_core
 from collhub_tuning.questions import (
@@ -22,6 +21,7 @@ from hub_core import (
     Topology,
     UsageError,
     exact_time,
+    run_registry,
 )
 from hub_core.verification import VerificationInput, verify_input
 
@@ -35,14 +35,16 @@ def measured(
     question: ComparisonQuestion,
     network: Topology | None = None,
     algorithm: Algorithm | None = None,
+    registry: Registry | None = None,
 ) -> list[Measurement]:
     """The algorithm at every size of the question.
 
     `network`: in place of what the text of the question names. `algorithm`: what `file_read` read,
     where the file is not seen here. What cannot be made for a size, is wrong, or never ends is a
-    failure of that size. May run in a process of its own, which discovers plugins once.
+    failure of that size. May run in a process of its own: `registry`, the plugins of the run,
+    arrives there as its settings. None: those of `run_registry`.
     """
-    registry = _plugins_here()
+    registry = registry or run_registry()
     if network is None:
         topology = hub_core.read_topology(question.topology, registry=registry)
     else:
@@ -62,11 +64,11 @@ def measured(
 
 
 def file_read(
-    compared: ComparedAlgorithm, question: ComparisonQuestion
+    compared: ComparedAlgorithm, question: ComparisonQuestion, registry: Registry | None = None
 ) -> Algorithm | list[Measurement]:
     """The algorithm in a file, to send it to where the file is not; else why there is none."""
     try:
-        return _read(compared.name, _plugins_here())
+        return _read(compared.name, registry or run_registry())
     except HubError as error:
         return _failures(compared, question, error)
 
@@ -83,12 +85,6 @@ def verified_algorithm(
     algorithm = _maker(compared, question, simulations)(size)
     _check(algorithm)
     return algorithm
-
-
-@cache
-def _plugins_here() -> Registry:
-    """The plugins of this process: to discover them takes longer than many an algorithm."""
-    return hub_core.discover()
 
 
 class _Simulations:

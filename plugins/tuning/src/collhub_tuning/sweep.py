@@ -14,6 +14,7 @@ from collhub_tuning.measuring import file_read, measured
 from collhub_tuning.questions import ComparedAlgorithm, ComparisonQuestion, Measurement
 from collhub_tuning.result_cache import ResultCache
 from collhub_tuning.task_processes import TaskProcesses
+from hub_core import Registry, run_registry
 from hub_core.model import format_time
 from hub_core.network import Topology
 
@@ -29,7 +30,8 @@ class Measuring:
     `jobs`: algorithms at once; the number changes nothing in the result. `timeout_s`: after which
     an algorithm is given up, at all sizes. `start`: what starts workers, by the number at once and
     the time; by default processes, or none where one algorithm is measured at a time.
-    `shares_files`: whether workers see the files of this machine. Workers are started for the first
+    `shares_files`: whether workers see the files of this machine. `registry`: the plugins of the
+    run, which workers use too; None: those of `run_registry`. Workers are started for the first
     algorithm that is not known, and end with the context.
     """
 
@@ -39,11 +41,13 @@ class Measuring:
         timeout_s: float | None = None,
         start: Start | None = None,
         shares_files: bool = True,
+        registry: Registry | None = None,
     ) -> None:
         self._jobs = jobs
         self._timeout_s = timeout_s
         self._start = start
         self._shares_files = shares_files
+        self._registry = registry or run_registry()
         self._workers: Executor | None = None
 
     def __enter__(self) -> Measuring:
@@ -66,7 +70,7 @@ class Measuring:
         network: Topology | None,
     ) -> Iterator[_Done]:
         """Each algorithm when it is measured, or why it is not."""
-        asked = (question,) if network is None else (question, network)
+        asked = (question, network, None, self._registry)
         # A task that may be ended needs a process of its own.
         may_be_here = self._start is None and self._timeout_s is None
         if not missing or (may_be_here and min(self._jobs, len(missing)) <= 1):
@@ -80,11 +84,12 @@ class Measuring:
             if self._shares_files or not one.is_file:
                 tasks[self._workers.submit(measured, one, *asked)] = one
                 continue
-            read = file_read(one, question)
+            read = file_read(one, question, self._registry)
             if isinstance(read, list):
                 yield one, read
             else:
-                tasks[self._workers.submit(measured, one, question, network, read)] = one
+                task = self._workers.submit(measured, one, question, network, read, self._registry)
+                tasks[task] = one
         for task in as_completed(tasks):
             yield tasks[task], self._outcome(task)
 

@@ -38,7 +38,7 @@ from collhub_coconet.lowering.views import viewed
 from collhub_coconet.program.operations import CONTRACTIONS, Kind, Operation
 from collhub_coconet.program.program import Program, Stage
 from collhub_coconet.program.tensors import Binding
-from hub_core import Registry, Topology, discover, installed_version
+from hub_core import Registry, Topology, installed_version, run_registry
 from hub_core.model import NodeColumns, NodeKind, ProcessGroup, Provenance, Workload
 
 
@@ -58,7 +58,7 @@ def flatten(
     node comes from, and `fused_group`, their stage. Raises `HubError` for algorithms that do not
     fit, or whose contents are wrong.
     """
-    algorithms = Algorithms(topology, registry or discover())
+    algorithms = Algorithms(topology, registry or run_registry())
     chosen = choices if choices is not None else fallbacks(program)
     job = _Flattening(program, binding, chosen, algorithms)
     for kernel in program.kernels():

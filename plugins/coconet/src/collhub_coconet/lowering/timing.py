@@ -14,7 +14,7 @@ from collhub_coconet.lowering.parts import FlatProgram, Segment
 from collhub_coconet.program.operations import Kind
 from collhub_coconet.program.program import Program
 from collhub_coconet.program.tensors import Binding
-from hub_core import InputError, Registry, Topology, discover, parse_topology
+from hub_core import InputError, Registry, Topology, parse_topology, run_registry
 from hub_core.model import Workload
 from hub_core.plugin_api import WorkloadRequest, WorkloadSimulator, WorkloadTimes, resolve
 
@@ -80,7 +80,7 @@ def makespan(
     other, those that communicate beside them. `registry`: pass one for many calls. Raises
     `HubError`.
     """
-    registry = registry or discover()
+    registry = registry or run_registry()
     ranks = binding.num_ranks * program.num_groups
     network = machine.network(ranks, registry)
     flat = flatten(program, binding, network, choices, registry=registry)

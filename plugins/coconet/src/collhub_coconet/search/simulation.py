@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass, replace
-from functools import cache
+from dataclasses import dataclass, field, replace
 
 from collhub_coconet.lowering.algorithms import Choice, fallbacks
 from collhub_coconet.lowering.timing import Machine, makespan
@@ -16,7 +15,7 @@ from collhub_coconet.search.cost_models import Timing
 from collhub_coconet.search.explore import Candidate, Exploration
 from collhub_coconet.search.rates import Rates
 from collhub_coconet.search.workers import Progress, done_by, silent
-from hub_core import HubError, Registry, Topology, discover
+from hub_core import HubError, Registry, Topology, run_registry
 
 ALGORITHMS = ("ring", "halving-doubling", "double-binary-tree")
 CHUNKS = (1, 4, 16)
@@ -25,10 +24,14 @@ _EVERYTHING = "all collectives"
 
 @dataclass(frozen=True, slots=True)
 class Simulation:
-    """The machine on which programs are simulated: rates of a rank, and the network."""
+    """The machine on which programs are simulated: rates of a rank, and the network.
+
+    `registry`: the plugins of the run; a worker process receives them as its settings.
+    """
 
     rates: Rates
     topology: Topology
+    registry: Registry = field(default_factory=run_registry)
 
     def timing(self, program: Program, binding: Binding) -> Timing | str:
         """The best time found: protocols, then algorithms, then chunk counts, one after another.
@@ -103,16 +106,10 @@ class Simulation:
             name: Choice(one.algorithm, one.chunks, tiles=one.chunks) for name, one in means.items()
         } | fallbacks(program, common.chunks)
         try:
-            return makespan(program, binding, machine, choices, registry=_registry()).time_s
+            return makespan(program, binding, machine, choices, registry=self.registry).time_s
         # Halving needs a power of two, for one.
         except HubError as error:
             return str(error)
-
-
-@cache
-def _registry() -> Registry:
-    """The plugins, found once in a process."""
-    return discover()
 
 
 def _others(means: Means, stage: str) -> Iterator[Means]:

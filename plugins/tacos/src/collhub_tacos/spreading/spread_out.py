@@ -227,10 +227,11 @@ def _kernels(task: SpreadTask) -> Iterator[_SpreadKernel]:
 
 def _kernels_at_switches(task: SpreadTask) -> Iterator[_SpreadKernel]:
     """Stages where they are possible, and trees where these are few or the only way."""
-    is_staged = not task.setting.has_relays
-    if is_staged:
-        for schedule in _staged(task):
-            yield partial(_as_staged, schedule)
+    is_staged = False
+    # Stages need groups of equal size: one failed link may leave none of them.
+    for schedule in () if task.setting.has_relays else _staged(task):
+        is_staged = True
+        yield partial(_as_staged, schedule)
     # On networks that are alike from everywhere, trees were not seen to be faster than stages.
     is_regular = task.times.is_alike or bool(group_grids(task.network, task.times))
     if not (is_staged and is_regular and task.num_pairs > _PAIRS_FOR_TREES_AS_WELL):
