@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+import random
 
 import numpy as np
 import pytest
@@ -357,19 +358,30 @@ def _cut_bound(kind, topology, size):
     return worst * 1e9
 
 
-@given(st.data())
-def test_cuts_of_random_networks_are_true_and_mostly_the_best(data):
-    n = data.draw(st.integers(3, 7))
+def _random_ring_with_chords(rng):
+    """A ring with links both ways and some more, of three speeds, on 3 to 7 NPUs."""
+    n = rng.randint(3, 7)
     ring = [(node, (node + 1) % n) for node in range(n)]
-    extra = data.draw(
-        st.lists(st.tuples(st.integers(0, n - 1), st.integers(0, n - 1)), max_size=12)
-    )
+    extra = [(rng.randrange(n), rng.randrange(n)) for _ in range(rng.randint(0, 12))]
     pairs = {*ring, *((b, a) for a, b in ring), *((a, b) for a, b in extra if a != b)}
-    rates = data.draw(st.lists(st.sampled_from([1.0, 5.0, 50.0]), min_size=60, max_size=60))
-    topology = graph(n, n, *((a, b, rates[i], 0.0) for i, (a, b) in enumerate(sorted(pairs))))
-    size = 1 << 32
+    return graph(n, n, *((a, b, rng.choice([1.0, 5.0, 50.0]), 0.0) for a, b in sorted(pairs)))
+
+
+@given(st.randoms(use_true_random=False))
+def test_cuts_of_random_networks_are_true(rng):
+    topology, size = _random_ring_with_chords(rng), 1 << 32
     for kind in (CollectiveKind.ALL_GATHER, CollectiveKind.BROADCAST):
-        found, best = bound(kind, topology, size), _cut_bound(kind, topology, size)
         # No cut of NPUs is better in a network without latencies or switches: flows attain it.
-        assert found <= best * (1 + 1e-9)
-        assert found >= 0.5 * best
+        assert bound(kind, topology, size) <= _cut_bound(kind, topology, size) * (1 + 1e-9)
+
+
+def test_cuts_of_most_random_networks_are_the_best():
+    rng, size = random.Random(32), 1 << 32
+    ratios = []
+    for _ in range(100):
+        topology = _random_ring_with_chords(rng)
+        for kind in (CollectiveKind.ALL_GATHER, CollectiveKind.BROADCAST):
+            ratios.append(bound(kind, topology, size) / _cut_bound(kind, topology, size))
+    # Not every set of NPUs is tried: a few bounds are lower than the best cut.
+    assert np.mean(np.asarray(ratios) > 1 - 1e-6) >= 0.95
+    assert min(ratios) > 0.5
