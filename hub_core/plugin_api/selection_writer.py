@@ -12,6 +12,7 @@ from hub_core.plugin_api.references import Reference
 
 if TYPE_CHECKING:
     from hub_core.model import Algorithm, Collective, CollectiveKind
+    from hub_core.network import Topology
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +42,16 @@ class SelectedCollective:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The best algorithms of `num_ranks` ranks on a topology of `num_nodes` nodes."""
+    """The best algorithms of `num_ranks` ranks on a topology of `num_nodes` nodes.
+
+    `topology`: its name. `network`: the topology itself, if the caller has it.
+    """
 
     topology: str
     num_ranks: int
     num_nodes: int
     collectives: tuple[SelectedCollective, ...]
+    network: Topology | None = None
 
 
 @dataclass(frozen=True, slots=True)

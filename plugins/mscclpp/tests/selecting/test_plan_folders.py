@@ -20,6 +20,7 @@ from executor_model import schedules
 from executor_plan import load_plan
 from runtime_model import OWN_ALGORITHM, Query, RuntimeModel, write_folder
 
+import hub_core
 from hub_core.model import Algorithm, CollectiveKind, Diagnostic
 from hub_core.plugin_api import Selection, ServedCalls, Source, SourcePart
 from hub_core.testing import (
@@ -101,6 +102,18 @@ def test_plans_are_read_with_the_windows_they_were_written_for() -> None:
     assert not [line for line in found if not any(other in line for other in others)]
     windows = [(call.min_bytes, call.max_bytes) for call in calls if call.kind == ALL_REDUCE]
     assert windows == [(0, (1 << 20) - 1), (1 << 20, None)]
+
+
+def test_plans_use_the_switches_of_the_network() -> None:
+    algorithm = direct_exchange(CollectiveKind.ALL_GATHER, 4, in_place=True)
+    network = hub_core.parse_topology("switch:4?multicast=true")
+    without, _ = written(one(algorithm))
+    files, losses = written(replace(one(algorithm), network=network))
+    assert losses == []
+    (name,) = [name for name in files if name.endswith("in-place.json")]
+    assert b"gstore" in files[name]
+    assert b"gstore" not in without[name]
+    assert check_plan(parse_plan(files[name], name)).ok
 
 
 def test_windows_of_small_sizes_are_packets_within_a_node() -> None:

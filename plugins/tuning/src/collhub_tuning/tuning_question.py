@@ -71,7 +71,8 @@ def selection_of(tuned: Sequence[TunedCollective], registry: Registry) -> Select
     """The selection of all collectives that have a window."""
     topology = tuned[0].outcome.topology
     able = [one.selected(registry) for one in tuned if one.windows]
-    return Selection(topology.name, topology.num_npus, num_nodes(topology), tuple(able))
+    nodes = num_nodes(topology)
+    return Selection(topology.name, topology.num_npus, nodes, tuple(able), topology)
 
 
 def num_nodes(topology: Topology) -> int:

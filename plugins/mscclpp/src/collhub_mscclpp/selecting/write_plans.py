@@ -27,6 +27,7 @@ from collhub_mscclpp.writing.plan_text import plan_text
 from collhub_mscclpp.writing.work import NAMES
 from collhub_mscclpp.writing.write import draft_of, thread_blocks
 from hub_core.model import Algorithm, CollectiveKind, HubError, Loss, format_bytes
+from hub_core.network import Topology
 from hub_core.plugin_api import (
     Artifact,
     SelectedCollective,
@@ -44,11 +45,12 @@ OPERATOR_WARNING = (
 
 @dataclass(slots=True)
 class _Folder:
-    """What has been written so far, for ranks on so many nodes."""
+    """What has been written so far, for ranks on so many nodes of a network."""
 
     options: PlanSelectionOptions
     num_ranks: int
     nodes: int
+    network: Topology | None
     files: list[Artifact] = field(default_factory=list)
     plans: list[RegisteredPlan] = field(default_factory=list)
     losses: list[Loss] = field(default_factory=list)
@@ -85,7 +87,7 @@ def write(selection: Selection, options: PlanSelectionOptions) -> WriteResult:
     num_ranks, num_nodes = selection.num_ranks, selection.num_nodes
     # Without equal nodes all ranks are assumed to reach each other's memory.
     nodes = num_nodes if num_ranks % num_nodes == 0 else 1
-    folder = _Folder(options, num_ranks, nodes)
+    folder = _Folder(options, num_ranks, nodes, selection.network)
     for selected in selection.collectives:
         _add_collective(folder, selected)
     registration = Registration(num_ranks, num_ranks // nodes, tuple(folder.plans))
@@ -144,7 +146,7 @@ def _add_plan(
     if place.kind is CollectiveKind.REDUCE_SCATTER:
         # Some releases name the result and some the input: the plan must take both.
         options, least_factor = replace(options, min_size=None), folder.num_ranks
-    draft = draft_of(algorithm, options)
+    draft = draft_of(algorithm, options, folder.network)
     content = plan_text(draft, thread_blocks(draft))
     document = json.loads(content)
     gpu = document["gpus"][0]

@@ -17,6 +17,7 @@ from collhub_mscclpp.writing.simple import write_simple
 from collhub_mscclpp.writing.work import work_of
 from hub_core import read_topology
 from hub_core.model import Algorithm, UsageError
+from hub_core.network import Topology
 from hub_core.plugin_api import Artifact, WriteResult
 
 # The plan has them in its own form: operations of thread blocks, and landing places in scratch.
@@ -36,10 +37,16 @@ def write(algorithm: Algorithm, options: PlanWriteOptions) -> WriteResult:
     return WriteResult([Artifact("", content)], losses, _RESTATED, [_note(draft, blocks)])
 
 
-def draft_of(algorithm: Algorithm, options: PlanWriteOptions) -> Draft:
-    """The algorithm with everything chosen that the plan is to have."""
+def draft_of(
+    algorithm: Algorithm, options: PlanWriteOptions, topology: Topology | None = None
+) -> Draft:
+    """The algorithm with everything chosen that the plan is to have.
+
+    `topology`: the network, in place of what `options.topology` names.
+    """
     _check_options(algorithm, options)
-    topology = None if options.topology is None else read_topology(options.topology)
+    if topology is None and options.topology is not None:
+        topology = read_topology(options.topology)
     network = network_of(algorithm.num_ranks, topology, options.nodes)
     work = work_of(
         algorithm,
