@@ -308,3 +308,28 @@ def test_the_runtime_of_msccl_gets_a_file(kind: str, tmp_path: Path) -> None:
     made = synthesized(kind, "dgx1p", chunks=2, trees="fewest", depth=0)
     hub_core.write(made.algorithm, tmp_path / "out.xml")
     assert hub_core.verify(hub_core.read(tmp_path / "out.xml")).ok
+
+
+@pytest.mark.parametrize("drawn", [False, True])
+@pytest.mark.parametrize("kind", ["all-gather", "all-reduce", "broadcast"])
+def test_bandwidths_without_a_common_unit_are_rounded_to_a_tolerance(
+    kind: str, drawn: bool
+) -> None:
+    """One rate with an error in its last digit, and measured rates that differ everywhere."""
+    ring = parse_topology("ring:4?bandwidth=16GB/s&latency=500ns")
+    rates = np.full(ring.num_links, 16.6e9)
+    rates[3] = 16600000000.000002
+    if drawn:
+        rates *= np.random.default_rng(7).uniform(0.5, 2.0, len(rates))
+    topology = replace(ring, bandwidth_bytes_per_s=rates, dimensions=())
+    made = synthesized(kind, topology, chunks=4)
+    assert hub_core.verify(made.algorithm).ok
+    tolerance = made.statistics["bandwidths rounded by up to"]
+    assert isinstance(tolerance, float)
+    assert 0 < tolerance < (0.051 if drawn else 1e-9)
+    assert made.bound_ns is not None
+    # The bound of the rounded network is not later than that of the exact rates.
+    links = hub_core.network.lower_bound_ns(made.algorithm.collective, topology, MIB)
+    assert links is not None
+    assert made.bounds_ns["links"] <= links
+    assert made.time_ns >= made.bound_ns

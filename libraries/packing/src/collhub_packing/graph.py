@@ -15,6 +15,7 @@ from hub_core.network import Topology
 
 # Sums over a million links, scaled by rates, still stay below 2^60.
 _MOST_CAPACITY = 1 << 40
+_MOST_ROUNDED = 1000
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -101,6 +102,33 @@ def _first_in_plane(topology: Topology, pair: Int64Array) -> Int64Array:
     # Of equal keys the first row stands.
     row: Int64Array = np.unique(key, return_index=True)[1]
     return row
+
+
+def with_common_unit(topology: Topology) -> tuple[Topology, float]:
+    """The network with bandwidths that have a common unit, and the tolerance of their rounding.
+
+    Without such a unit (`CapacityGraph.of`), bandwidths are rounded to 3, else to 2 or 1
+    significant decimal digits, such that all are at most 1000 units: finer ones make algorithms of
+    too many units. If none suffices, the last is taken. The tolerance is the largest relative
+    excess of a bandwidth over its rounded value, 0.0 if nothing was rounded. Raises `InputError`
+    for bandwidths that differ by more than a factor of 2^40.
+    """
+    bandwidths = topology.bandwidth_bytes_per_s
+    try:
+        _whole(bandwidths, topology.name)
+        return topology, 0.0
+    except InputError:
+        pass
+    rounded = bandwidths
+    for digits in (3, 2, 1):
+        texts = [f"{value:.{digits - 1}e}" for value in bandwidths.tolist()]
+        rounded = np.array([float(text) for text in texts])
+        if max(_least_integers([Fraction(text) for text in texts])[0]) <= _MOST_ROUNDED:
+            break
+    _whole(rounded, topology.name)
+    # A tiny excess, so that the rounding of this division leaves a bound a bound.
+    tolerance = max(0.0, float(np.max(bandwidths / rounded)) - 1.0) + 1e-12
+    return replace(topology, bandwidth_bytes_per_s=rounded, dimensions=()), tolerance
 
 
 def _whole(bandwidth_bytes_per_s: Float64Array, name: str) -> tuple[Int64Array, Fraction]:

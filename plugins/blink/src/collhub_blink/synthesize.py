@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
+from math import floor
 
+from collhub_packing.graph import with_common_unit
 from collhub_packing.pipelining import Pipeline
 from collhub_schedules import algorithm_of
 
@@ -58,6 +60,32 @@ def synthesize(request: SynthesisRequest, options: BlinkOptions) -> SynthesisRes
 
 
 def _synthesize(request: SynthesisRequest, options: BlinkOptions) -> SynthesisResult:
+    topology, tolerance = with_common_unit(request.topology)
+    if not tolerance:
+        return _synthesize_exactly(request, options)
+    made = _synthesize_exactly(replace(request, topology=topology), options)
+    return _with_tolerance(made, tolerance)
+
+
+def _with_tolerance(made: SynthesisResult, tolerance: float) -> SynthesisResult:
+    """A result for rounded bandwidths, as one for bandwidths larger by up to `tolerance`.
+
+    Its bounds are earlier by as much. The certificate, of the rounded network, is removed.
+    """
+    extension = made.algorithm.extensions[_NAME]
+    assert isinstance(extension, dict)
+    kept = {name: value for name, value in extension.items() if name != "certificate"}
+    note: dict[str, JsonValue] = {"bandwidths rounded by up to": tolerance}
+    extensions = {**made.algorithm.extensions, _NAME: kept | note}
+    return replace(
+        made,
+        algorithm=replace(made.algorithm, extensions=extensions),
+        bounds_ns={name: floor(time / (1 + tolerance)) for name, time in made.bounds_ns.items()},
+        statistics={**made.statistics, **note},
+    )
+
+
+def _synthesize_exactly(request: SynthesisRequest, options: BlinkOptions) -> SynthesisResult:
     if request.topology.num_planes > 1:
         return _synthesize_on_planes(request, options)
     if options.setup != "0ns":

@@ -22,7 +22,7 @@ from collhub_tacos.search import fastest_candidate
 from collhub_tacos.setting import Setting
 from hub_core import installed_version
 from hub_core.model import Algorithm, CollectiveKind, InputError, JsonValue, Provenance, UsageError
-from hub_core.plugin_api import SynthesisRequest, SynthesisResult
+from hub_core.plugin_api import ONE_SIZE, SynthesisRequest, SynthesisResult
 from hub_core.verification import verify
 
 _NAME = "collhub-tacos"
@@ -174,7 +174,8 @@ def _record(
     setting: Setting, statistics: Mapping[str, JsonValue], time_ns: int, bounds: Mapping[str, int]
 ) -> dict[str, JsonValue]:
     """What the algorithm carries with it."""
-    bound = max(bounds.values(), default=None)
+    certain = (time for name, time in bounds.items() if not name.endswith(ONE_SIZE))
+    bound = max(certain, default=None)
     return {
         **statistics,
         "topology": setting.network.topology.name,

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import floor
+
+import numpy as np
 
 from collhub_tacos.bounds.certificate import certain_times, certificate_of
 from collhub_tacos.bounds.evacuation import evacuation_of
@@ -12,6 +15,10 @@ from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
 from collhub_tacos.phases.candidate import SynthesisCandidate
 from collhub_tacos.setting import Setting
 from hub_core.model import CollectiveKind, JsonValue
+from hub_core.network import lower_bound_ns
+from hub_core.plugin_api import ONE_SIZE
+
+_ANY_SIZE = "fluid"
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,9 +30,11 @@ class ProvedBounds:
 
 
 def proved_bounds(setting: Setting, best: SynthesisCandidate, time_ns: int) -> ProvedBounds:
-    """Lower bounds for messages of the size that was chosen, rounded down.
+    """Lower bounds, rounded down.
 
-    `fluid` for those of any size; `time-cut` and `evacuation` where they are later than others.
+    `fluid`, and `ports and distances` where all NPUs take part, hold for messages of any sizes. The
+    names of all others end with `ONE_SIZE`: they hold for messages of the size that was chosen;
+    `time-cut` and `evacuation` are listed where they are later than others.
     """
     # Switches are nodes like others: no NPU gets more than its links bring.
     network = LinkNetwork.of(setting.network.topology)
@@ -34,7 +43,7 @@ def proved_bounds(setting: Setting, best: SynthesisCandidate, time_ns: int) -> P
     size = max(1, setting.collective_bytes // collective.unit_count)
     bounds = lower_bounds_ps(collective, network, setting.members, size, setting.occupancy)
     times = certain_times(network, size, setting.occupancy)
-    largest = max((bound for name, bound in bounds.items() if name != "fluid"), default=0)
+    largest = max((bound for name, bound in bounds.items() if name != _ANY_SIZE), default=0)
     cut = _cut(setting, best, network, times)
     if cut is not None and cut.time_ps // 1000 > largest // 1000:
         bounds["time-cut"] = largest = cut.time_ps
@@ -44,8 +53,23 @@ def proved_bounds(setting: Setting, best: SynthesisCandidate, time_ns: int) -> P
         if evacuation is not None and evacuation.time_ps > largest:
             bounds["evacuation"] = evacuation.time_ps
             cut = _later(cut, evacuation.time_cut(times), collective.kind)
-    in_ns = {name: bound // 1000 for name, bound in bounds.items()}
+    in_ns = {_full_name(name): bound // 1000 for name, bound in bounds.items()}
+    in_ns |= _ports_and_distances(setting)
     return ProvedBounds(in_ns, _proof(setting, best, cut))
+
+
+def _full_name(name: str) -> str:
+    """The name that tells for which messages the bound holds."""
+    return name if name == _ANY_SIZE else f"{name}{ONE_SIZE}"
+
+
+def _ports_and_distances(setting: Setting) -> dict[str, int]:
+    """The bound of the core, which needs all NPUs as numbered, or nothing."""
+    topology = setting.network.topology
+    if not np.array_equal(setting.members, np.arange(topology.num_npus)):
+        return {}
+    bound = lower_bound_ns(setting.collective, topology, setting.collective_bytes)
+    return {} if bound is None else {"ports and distances": floor(bound)}
 
 
 def _cut(
