@@ -1,6 +1,6 @@
 """Process groups together against one by one, on tori with random groups.
 
-    python benchmarks/synthesis/groups.py [--seeds 3] [--large] [--budget 10]
+    python benchmarks/synthesis/groups.py [--seeds 3] [--large] [--work 400000]
 
 Prints, per case: simulated time together and one by one, how many times faster, time by the joint
 bound, and CPU seconds with and without verification. `--large`: 512 NPUs, 64 groups.
@@ -29,12 +29,12 @@ def random_groups(npus: int, kind: str, seed: int) -> list[GroupWish]:
     return [GroupWish(tuple(part.tolist()), wished, SIZE) for part in np.split(order, npus // 8)]
 
 
-def row(text: str, kind: str, seed: int, budget_s: float) -> str:
+def row(text: str, kind: str, seed: int, work: int) -> str:
     """The figures of one case."""
     topology = parse_topology(text)
     wishes = random_groups(topology.num_npus, kind, seed)
     start = time.process_time()
-    plan = plan_groups(wishes, topology, GroupChoices(budget_s=budget_s))
+    plan = plan_groups(wishes, topology, GroupChoices(work=work))
     made = time.process_time() - start
     # The joint algorithm has the same steps, in an order that its simulation has gone through.
     right = all(verify(algorithm).ok for algorithm in plan.algorithms)
@@ -51,7 +51,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--large", action="store_true")
-    parser.add_argument("--budget", type=float, default=10.0)
+    parser.add_argument("--work", type=int, default=400_000)
     chosen = parser.parse_args()
     print("| network | groups of 8 | seed | method | us | one by one | faster | by bound "
           "| CPU s | and verified | right |")  # fmt: skip
@@ -61,7 +61,7 @@ def main() -> None:
         text, kinds, seeds = "torus:8x8x8", ("all-to-all", "all-gather"), 1
     for kind in kinds:
         for seed in range(seeds):
-            print(row(text, kind, seed, chosen.budget), flush=True)
+            print(row(text, kind, seed, chosen.work), flush=True)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from collhub_flows.groups import planning
 from collhub_flows.groups.bounds import joint_bounds
 from collhub_flows.groups.joining import side_by_side
 from collhub_flows.groups.kernels import longest_tails
@@ -27,7 +28,7 @@ from hub_core.verification import verify
 
 MIB = 1 << 20
 # The groups' own schedules alone: quick, and the same on every machine.
-OWN = GroupChoices(budget_s=0.0)
+OWN = GroupChoices(work=0)
 
 
 def wish(npus: list[int], kind: str, size: int = MIB) -> GroupWish:
@@ -100,7 +101,7 @@ def test_joint_algorithm_takes_the_time_that_is_stated() -> None:
 
 
 def test_a_named_synthesizer_makes_groups_alone() -> None:
-    choices = GroupChoices(name="flows", budget_s=60.0)
+    choices = GroupChoices(name="flows")
     plan = planned(
         "ring:6", wish([0, 1, 2], "all-gather"), wish([3, 4], "scatter"), choices=choices
     )
@@ -192,7 +193,7 @@ def test_a_group_says_what_it_wants() -> None:
         (("--groups", "0-3", "--relays"), "--relays has no meaning with --groups"),
         (("--groups", "0-3", "-o", "-"), "groups are written into a folder"),
         (("--groups", "0-3", "--to", "json"), "--to has no meaning without -o"),
-        (("--groups", "0-3", "-O", "budget=-1"), "budget=-1"),
+        (("--groups", "0-3", "-O", "work=-1"), "work=-1"),
     ],
 )
 def test_bad_input_is_one_line(collhub, arguments: tuple[str, ...], line: str) -> None:
@@ -252,3 +253,26 @@ def test_folder_holds_groups_joint_and_manifest(collhub, tmp_path: Path) -> None
     # What is there is not overwritten unasked.
     again = collhub("groups", "flows", "--groups", "0-7,8-15", *common, "-o", out)
     assert len(again.error_lines) <= 1
+
+
+def test_the_clock_changes_nothing_without_a_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that is stopped between two groups asks the synthesizer for all of them."""
+    hours = iter(range(0, 10**6, 3600))
+    monkeypatch.setattr(planning.time, "monotonic", lambda: float(next(hours)))
+    wishes = [wish([0, 1], "all-to-all", 1024), wish([2, 3], "all-to-all", 1024)]
+    topology = parse_topology("ring:4")
+    assert not plan_groups(wishes, topology, GroupChoices(name="flows")).not_tried
+    limited = plan_groups(wishes, topology, GroupChoices(name="flows", timeout_s=1.0))
+    assert list(limited.not_tried) == [0, 1]
+    assert "time limit" in limited.not_tried[0]
+
+
+def test_groups_that_were_not_tried_are_in_text_and_json(collhub) -> None:
+    """One simulation is more work than the limit: only the first group is tried."""
+    asked = ("groups", "flows", "--groups", "0,1;2,3", "--collective", "all-to-all")
+    asked += ("--size", "1KiB", "--topology", "ring:4", "-O", "work=1")
+    run = collhub(*asked)
+    assert "1 groups alone (1), so the plan is partial: the work limit" in run.out
+    document = json.loads(collhub(*asked, "--json").out)
+    assert document["is_partial"] is True
+    assert [one["name"] for one in document["not_tried"]] == ["group 1"]

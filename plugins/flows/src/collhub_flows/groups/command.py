@@ -23,7 +23,7 @@ from hub_core import (
     offer_option,
     output_options,
 )
-from hub_core.plugin_api import OptionType, Simulator, declared_options, option
+from hub_core.plugin_api import OptionType, Simulator, declared_options, option, optional
 
 # What needs numpy is imported where it is used: the help of a command comes at once.
 if TYPE_CHECKING:
@@ -39,8 +39,17 @@ _OWN_FORMAT = "json"
 class GroupOptions:
     """Options of `collhub groups` as `-O key=value`."""
 
-    budget: float = option(
-        OptionType.FLOAT, 10.0, "seconds for NAME's algorithms of groups alone", minimum=0
+    work: int = option(
+        OptionType.INT,
+        400_000,
+        "simulated steps after which NAME makes no further algorithm of a group alone",
+        minimum=0,
+    )
+    timeout: float | None = optional(
+        "time after which NAME makes no further algorithm of a group alone, as 10s; the plan then "
+        "depends on the speed of the machine (not given: no limit)",
+        OptionType.TIME,
+        minimum=0,
     )
 
 
@@ -135,7 +144,8 @@ def _choices(
     context: CommandContext, wish: _Wish, out: str | None, output: OutputRequest
 ) -> tuple[GroupChoices, Assignments]:
     """How to plan, and the options of the writer."""
-    from collhub_flows.groups.planning import GroupChoices
+    from collhub_flows.groups.planning import MOST_WORK, GroupChoices
+    from hub_core.model import parse_time
     from hub_core.network import Occupancy
     from hub_core.plugin_api import Synthesizer
 
@@ -148,21 +158,26 @@ def _choices(
         check_stdout(out, output.as_json)
         sides["writer"] = context.output_target(_place(out, "joint", output), output).options
     given = assign(output.assignments, sides)
-    budget = _seconds(given["groups"].get("budget", "10"))
+    limits = given["groups"]
+    work = _count(limits["work"]) if "work" in limits else MOST_WORK
+    timeout_s = parse_time(limits["timeout"]) if "timeout" in limits else None
     # Says what is closest, before anything is made.
     context.options_of(Synthesizer, wish["name"])
-    choices = GroupChoices(wish["name"], Occupancy(wish["occupancy"]), wish["backend"], budget)
+    choices = GroupChoices(
+        wish["name"],
+        Occupancy(wish["occupancy"]),
+        wish["backend"],
+        work,
+        timeout_s,
+        context.registry(),
+    )
     return choices, given.get("writer", {})
 
 
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = -1.0
-    if not 0 <= seconds < 1e6:
-        raise UsageError(f"-O budget={text}: expected seconds", cure="give 0 or more")
-    return seconds
+def _count(text: str) -> int:
+    if not text.isdecimal() or len(text) > 18:
+        raise UsageError(f"-O work={text}: expected a number of steps", cure="give 0 or more")
+    return int(text)
 
 
 def _admit(context: CommandContext, plan: GroupPlan) -> int:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import hub_core
@@ -15,12 +15,16 @@ from collhub_flows.groups.schedules import GroupNetwork, fastest_schedule
 from collhub_flows.groups.shares import Shares
 from collhub_flows.groups.wishes import GroupWish, check_groups
 from collhub_flows.network import FlowNetwork
+from hub_core import Registry
 from hub_core.model import (
     Algorithm,
     InputError,
     UsageError,
 )
 from hub_core.network import Occupancy, Topology
+
+STEPS_OF_A_SIMULATION = 500
+MOST_WORK = 400_000
 
 # Method, algorithm of each group, all as one, and nanoseconds.
 _Candidate = tuple[str, tuple[Algorithm, ...], Algorithm | None, int]
@@ -31,14 +35,19 @@ _Progress = Callable[[float, str], None]
 class GroupChoices:
     """How groups are planned.
 
-    `name`: the synthesizer that also makes each group's algorithm alone, as long as `budget_s`
-    lasts. `backend`: the simulator that judges.
+    `name`: the synthesizer that also makes each group's algorithm alone, until `work` is done:
+    steps that were simulated for it, and `STEPS_OF_A_SIMULATION` for each simulation, a count that
+    is the same on every machine. `timeout_s`: seconds after which it is asked no more, None without
+    limit. `backend`: the simulator that judges. `registry`: the plugins of the run, None for those
+    of `run_registry`.
     """
 
     name: str = "auto"
     occupancy: Occupancy = Occupancy.SERIALIZATION
     backend: str = "analytical"
-    budget_s: float = 10.0
+    work: int = MOST_WORK
+    timeout_s: float | None = None
+    registry: Registry | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,7 +56,8 @@ class GroupPlan:
 
     `joint`: all of them as one algorithm, None where they are to run one by one. `method`:
     `together`, `at once` (each made alone) or `one by one`. `alone_ns`: of every group by itself;
-    `alone_makers`: who made the fastest algorithm for it.
+    `alone_makers`: who made the fastest algorithm for it. `not_tried`: for which groups the named
+    synthesizer was not asked, each with the reason.
     """
 
     wishes: tuple[GroupWish, ...]
@@ -58,6 +68,7 @@ class GroupPlan:
     alone_ns: tuple[int, ...]
     alone_makers: tuple[str, ...]
     bounds_ns: dict[str, int]
+    not_tried: Mapping[int, str] = field(default_factory=dict)
 
     @property
     def one_by_one_ns(self) -> int:
@@ -110,7 +121,7 @@ def plan_groups(
     together = schedule.algorithms(wishes)
     provenance = own_provenance(topology.name)
     joint = side_by_side(together, provenance, schedule.turns(together))
-    alone = _all_alone(network, wishes, chosen, progress)
+    alone, not_tried = _all_alone(network, wishes, chosen, progress)
     found: list[_Candidate] = [("together", together, joint, judge(joint))]
     # Groups of one plan each would have no other candidate.
     if len(wishes) > 1:
@@ -128,6 +139,7 @@ def plan_groups(
         tuple(each.time_ns for each in alone),
         tuple(each.maker for each in alone),
         joint_bounds(network.flows, wishes, Shares.of(wishes)),
+        not_tried,
     )
 
 
@@ -160,6 +172,7 @@ def _simulated(algorithm: Algorithm, topology: Topology, choices: GroupChoices) 
         algorithm.collective_bytes,
         backend=choices.backend,
         options=options,
+        registry=choices.registry,
     )
     if result.time_ns is None:
         raise InputError(
@@ -186,18 +199,52 @@ def _all_alone(
     wishes: Sequence[GroupWish],
     choices: GroupChoices,
     progress: _Progress,
-) -> list[_Alone]:
-    """The fastest algorithm of each group by itself; the named synthesizer while time is left."""
-    found = []
-    began = time.perf_counter()
+) -> tuple[list[_Alone], dict[int, str]]:
+    """The fastest algorithm of each group by itself, and why the named synthesizer was not asked.
+
+    The second by the number of the group.
+    """
+    found: list[_Alone] = []
+    not_tried: dict[int, str] = {}
+    work = _Work(choices)
     for place, wish in enumerate(wishes):
         progress(0.3 + 0.6 * place / len(wishes), f"group {place} alone")
         made = [_own(network, wish, choices, 1.0 / len(wishes))]
-        if time.perf_counter() - began < choices.budget_s:
-            made += _by_name(network.flows.topology, wish, choices)
-        # Of equal ones the own: the same on machines of any speed, mostly.
+        if reason := work.limit():
+            not_tried[place] = reason
+        else:
+            made += _by_name(network.flows.topology, wish, choices, work)
+        # Of equal ones the own.
         found.append(min(made, key=lambda each: each.time_ns))
-    return found
+    return found, not_tried
+
+
+class _Work:
+    """The work for the named synthesizer, as `GroupChoices` counts it."""
+
+    def __init__(self, choices: GroupChoices) -> None:
+        self._choices = choices
+        self._start_s = time.monotonic()
+        self._done = 0
+
+    def limit(self) -> str:
+        """Why it is asked no more; empty if it may be."""
+        work, timeout_s = self._choices.work, self._choices.timeout_s
+        if self._done >= work:
+            return f"the work limit was reached ({work} simulated steps, -O work=)"
+        # Only if the user has set a time limit may the plan depend on the clock.
+        if timeout_s is not None and time.monotonic() - self._start_s >= timeout_s:
+            return f"the time limit was reached ({timeout_s:g} s, -O timeout=)"
+        return ""
+
+    def counted(self, judge: Callable[[Algorithm], int]) -> Callable[[Algorithm], int]:
+        """The judge, each use of which is counted."""
+
+        def time_ns(algorithm: Algorithm) -> int:
+            self._done += len(algorithm.steps) + STEPS_OF_A_SIMULATION
+            return judge(algorithm)
+
+        return time_ns
 
 
 def _own(network: GroupNetwork, wish: GroupWish, choices: GroupChoices, effort: float) -> _Alone:
@@ -206,10 +253,18 @@ def _own(network: GroupNetwork, wish: GroupWish, choices: GroupChoices, effort: 
     return _Alone(algorithm, time_ns, NAME)
 
 
-def _by_name(topology: Topology, wish: GroupWish, choices: GroupChoices) -> list[_Alone]:
+def _by_name(
+    topology: Topology, wish: GroupWish, choices: GroupChoices, work: _Work
+) -> list[_Alone]:
     """What the named synthesizer makes for a group with all others as relays, if it does."""
     parts = wish.kind.traits.parts(len(wish.npus))
     collective = replace(wish.collective(1), unit_count=parts)
+
+    def time_ns(algorithm: Algorithm) -> int:
+        stated = replace(algorithm, collective_bytes=wish.size)
+        return _simulated(stated, topology, choices)
+
+    judge = work.counted(time_ns)
     try:
         result = hub_core.synthesize(
             collective,
@@ -218,10 +273,10 @@ def _by_name(topology: Topology, wish: GroupWish, choices: GroupChoices) -> list
             name=choices.name,
             npus=wish.npus,
             occupancy=choices.occupancy,
-            backend=choices.backend,
+            judge=judge,
+            registry=choices.registry,
         )
     except InputError:
         return []
     algorithm = replace(result.algorithm, collective_bytes=wish.size)
-    time_ns = _simulated(algorithm, topology, choices)
-    return [_Alone(algorithm, time_ns, choices.name)]
+    return [_Alone(algorithm, judge(algorithm), choices.name)]

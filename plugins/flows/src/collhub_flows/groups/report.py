@@ -36,6 +36,7 @@ class PlanReport:
             "method": plan.method,
             "time": f"{format_time(plan.time_ns)} ({plan.time_ns} ns)",
             "one by one": f"{alone} ({plan.one_by_one_ns} ns), {plan.ratio:.3f} times as long",
+            **_not_tried(plan),
             "bounds": f"{bounds}; time is {plan.ratio_to_bound:.3f} times the largest",
             "synthesis": f"{self.wall_s:.2f} s, {self.cpu_s:.2f} s of CPU",
             "verification": f"{self.verified} algorithms correct",
@@ -74,8 +75,24 @@ class PlanReport:
             "synthesis_s": self.wall_s,
             "synthesis_cpu_s": self.cpu_s,
             "verified": self.verified,
+            "is_partial": bool(plan.not_tried),
+            "not_tried": [
+                {"name": f"group {number}", "reason": reason}
+                for number, reason in plan.not_tried.items()
+            ],
             "artifacts": list(paths),
         }
+
+
+def _not_tried(plan: GroupPlan) -> dict[str, str]:
+    """The line on the groups for which the named synthesizer was not asked, or nothing."""
+    if not plan.not_tried:
+        return {}
+    numbers = format_ranks(tuple(plan.not_tried))
+    # One limit ends the search, so all reasons are the same.
+    reason = next(iter(plan.not_tried.values()))
+    count = len(plan.not_tried)
+    return {"not tried": f"{count} groups alone ({numbers}), so the plan is partial: {reason}"}
 
 
 def manifest(plan: GroupPlan, topology: str, files: Sequence[str], joint: str | None) -> JsonValue:
