@@ -302,7 +302,7 @@ def _by_events(task: SpreadTask, progress: Progress) -> SpreadResult:
 
 
 def _in_steps(task: SpreadTask, progress: Progress) -> SpreadResult:
-    """Equal steps in lockstep and, where that is not at the bound, by matchings."""
+    """Equal steps in lockstep and, where that is not at the bound, by matchings and exactly."""
     from collhub_tacos.spreading.matching import best_matched_all_gather
 
     # Mostly at the bound, and the cheapest of all.
@@ -323,9 +323,30 @@ def _in_steps(task: SpreadTask, progress: Progress) -> SpreadResult:
         threads=task.setting.threads,
         progress=progress,
     )
-    if matched.result.time_ps >= found.time_ps:
+    if matched.result.time_ps < found.time_ps:
+        found = task.result(matched.result, "matching", matched.seed, matched.is_interrupted)
+    if found.is_interrupted:
         return found
-    return task.result(matched.result, "matching", matched.seed, matched.is_interrupted)
+    return _exactly(task, goal_ps, progress, found)
+
+
+def _exactly(
+    task: SpreadTask, goal_ps: int, progress: Progress, found: SpreadResult
+) -> SpreadResult:
+    """A schedule at the bound by an exact search, for small cases that miss it; else `found`."""
+    from collhub_tacos.spreading.exact import exact_all_gather
+
+    step_ps = int(task.times.busy[0])
+    steps = -(-goal_ps // step_ps)
+    has_switches = task.network.num_nodes > task.network.num_npus
+    if not task.times.is_uniform or has_switches or found.time_ps <= steps * step_ps:
+        return found
+    progress(0.0, "exact search")
+    try:
+        schedule = exact_all_gather(task.network, task.origin, steps, step_ps)
+    except KeyboardInterrupt:
+        return replace(found, is_interrupted=True)
+    return found if schedule is None else task.result(schedule, "exact", 0, False)
 
 
 @lru_cache(maxsize=1)

@@ -1,0 +1,124 @@
+"""All-gather in a stated number of equal steps, by an exact search for small cases.
+
+A binary variable per chunk, link and step that may carry it; a feasibility problem for HiGHS. The
+search is limited by counted work (columns, nodes of the search tree), so that its result is the
+same on every machine.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from collhub_columns import Int64Array
+
+from collhub_tacos.networks.distances import ShortestPaths
+from collhub_tacos.networks.link_network import LinkNetwork
+from collhub_tacos.schedules.link_schedule import LinkSchedule
+
+MOST_COLUMNS = 10_000
+_MOST_NODES = 20
+
+
+def exact_all_gather(
+    network: LinkNetwork, origin: Int64Array, steps: int, step_ps: int
+) -> LinkSchedule | None:
+    """Bring every chunk to all NPUs in `steps` steps of `step_ps`, one chunk per link and step.
+
+    `origin`: the NPU of every chunk. All nodes are NPUs, and a chunk that is sent in a step may be
+    forwarded in the next. None where there are more than `MOST_COLUMNS` variables, or no schedule
+    was found within the limit of the search.
+    """
+    columns = _columns(network, origin, steps)
+    if columns is None:
+        return None
+    chosen = _solution(network, origin, steps, *columns)
+    if chosen is None:
+        return None
+    chunk, link, step = (column[chosen] for column in columns)
+    start = step * step_ps
+    return LinkSchedule.spreading(network, chunk, link, start, start + step_ps)
+
+
+def _columns(
+    network: LinkNetwork, origin: Int64Array, steps: int
+) -> tuple[Int64Array, Int64Array, Int64Array] | None:
+    """Chunk, link and step of every variable, None where there are too many.
+
+    A link carries a chunk no earlier than the chunk can be at its source, and never to its origin.
+    """
+    one = np.ones(network.num_links, np.int64)
+    paths = ShortestPaths(network.num_nodes, network.source, network.destination, one)
+    # Earliest step in which each link could carry each chunk: [chunks, links].
+    earliest = paths.lengths(origin)[:, network.source].astype(np.int64)
+    count = np.maximum(0, steps - earliest)
+    count[network.destination[None, :] == origin[:, None]] = 0
+    if not 0 < count.sum() <= MOST_COLUMNS:
+        return None
+    chunk, link = (each.astype(np.int64) for each in np.nonzero(count))
+    times = count[chunk, link]
+    first = np.cumsum(times) - times
+    step = np.arange(times.sum()) - np.repeat(first - earliest[chunk, link], times)
+    return np.repeat(chunk, times), np.repeat(link, times), step.astype(np.int64)
+
+
+def _solution(
+    network: LinkNetwork,
+    origin: Int64Array,
+    steps: int,
+    chunk: Int64Array,
+    link: Int64Array,
+    step: Int64Array,
+) -> Int64Array | None:
+    """The variables that are 1, or None."""
+    # Imported here: scipy takes long to import.
+    from scipy.optimize import Bounds, LinearConstraint, milp
+    from scipy.sparse import csr_array, vstack
+
+    variables = np.arange(len(chunk))
+    ones = np.ones(len(chunk))
+    source, destination = network.source[link], network.destination[link]
+    slots = csr_array(
+        (ones, (link * steps + step, variables)), shape=(network.num_links * steps, len(chunk))
+    )
+    at = chunk * network.num_nodes + destination
+    arrivals = csr_array(
+        (ones, (at, variables)), shape=(len(origin) * network.num_nodes, len(chunk))
+    )
+    is_wanted = np.ones((len(origin), network.num_nodes), np.float64)
+    is_wanted[np.arange(len(origin)), origin] = 0
+    # What is sent in a step has arrived before: for every variable whose source is no origin.
+    sent = np.flatnonzero(source != origin[chunk])
+    order = np.lexsort((step, at))
+    key = at[order] * (steps + 1) + step[order]
+    asked = chunk[sent] * network.num_nodes + source[sent]
+    begin = np.searchsorted(key, asked * (steps + 1))
+    end = np.searchsorted(key, asked * (steps + 1) + step[sent])
+    length = end - begin
+    row = np.repeat(np.arange(len(sent)), length)
+    place = np.arange(length.sum()) - np.repeat(np.cumsum(length) - length - begin, length)
+    causal = csr_array(
+        (
+            np.concatenate([np.ones(len(sent)), -np.ones(len(row))]),
+            (
+                np.concatenate([np.arange(len(sent)), row]),
+                np.concatenate([sent, order[place]]),
+            ),
+        ),
+        shape=(len(sent), len(chunk)),
+    )
+    wanted = is_wanted.ravel()
+    found = milp(
+        np.zeros(len(chunk)),
+        constraints=LinearConstraint(
+            vstack([slots, arrivals, causal]),
+            np.concatenate([np.zeros(slots.shape[0]), wanted, np.full(len(sent), -np.inf)]),
+            np.concatenate([np.ones(slots.shape[0]), wanted, np.zeros(len(sent))]),
+        ),
+        integrality=ones,
+        bounds=Bounds(0, 1),
+        # Nodes are counted; a limit of time would make the result depend on the machine.
+        options={"node_limit": _MOST_NODES},
+    )
+    if found.x is None:
+        return None
+    chosen: Int64Array = np.flatnonzero(found.x > 0.5)
+    return chosen

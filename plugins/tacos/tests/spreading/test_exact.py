@@ -1,0 +1,54 @@
+"""The exact search: all-gathers at the bound in cases that the rules miss."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from collhub_tacos.networks.link_network import LinkNetwork
+from collhub_tacos.spreading.exact import exact_all_gather
+
+import hub_core
+from hub_core import Collective, CollectiveKind, Topology, parse_topology, verify
+from hub_core.network import Links, Occupancy
+
+
+def tree_of_rings() -> Topology:
+    """A ring of 4 NPUs, each on a ring of 5 of its own: 20 NPUs, equal links both ways."""
+    cables = [(0, 1), (1, 2), (2, 3), (3, 0)]
+    for head in range(4):
+        ring = [head, *range(4 + 4 * head, 8 + 4 * head), head]
+        cables += pairwise(ring)
+    pairs = np.array([*cables, *((b, a) for a, b in cables)]).T
+    rate, latency = np.full(len(pairs[0]), 50e9), np.full(len(pairs[0]), 5e-7)
+    return Links(pairs[0], pairs[1], rate, latency).topology("tree of rings", 20, 20)
+
+
+def test_a_tree_of_rings_takes_ten_steps() -> None:
+    """19 chunks enter an NPU by two links: 10 steps are needed, and the rules take 12."""
+    topology = tree_of_rings()
+    size = 2**20
+    result = hub_core.synthesize(
+        Collective(CollectiveKind.ALL_GATHER, 20, 20, in_place=True),
+        topology,
+        size,
+        name="tacos",
+        options={"chunks": "1"},
+        occupancy=Occupancy.ALPHA_BETA,
+    )
+    step_ns = 500 + size / 20 / 50
+    assert result.statistics["kernel"] == "exact"
+    assert result.time_ns == pytest.approx(10 * step_ns, abs=10)
+    assert verify(result.algorithm).ok
+
+
+def test_too_few_steps_and_too_large_cases_have_no_answer() -> None:
+    network = LinkNetwork.of(parse_topology("ring:4"))
+    origin = np.arange(4)
+    assert exact_all_gather(network, origin, 1, 1000) is None
+    found = exact_all_gather(network, origin, 2, 1000)
+    assert found is not None
+    assert found.time_ps == 2000
+    large = LinkNetwork.of(parse_topology("torus:8x8"))
+    assert exact_all_gather(large, np.arange(64), 20, 1000) is None
