@@ -28,7 +28,7 @@ _SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
 # No sign, no underscores, no inf: Python takes more as numbers than people mean.
 _NUMBER = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?)\s*([A-Za-z/]*)\s*\Z")
 _LARGEST_SIZE = 2**62
-MIN_BANDWIDTH, MAX_BANDWIDTH = 1.0, 1e18
+MIN_BANDWIDTH, MAX_BANDWIDTH = 1e-3, 1e18
 """Bandwidths that a user can mean, in bytes per second; others are slips."""
 
 
@@ -55,7 +55,7 @@ def parse_bandwidth(text: str) -> float:
     if not MIN_BANDWIDTH <= rate <= MAX_BANDWIDTH:
         message = f"bandwidth {text!r:.60} is not positive and finite"
         if rate > 0:
-            message = f"bandwidth {text!r:.60} is not between 1 B/s and 1e9 GB/s"
+            message = f"bandwidth {text!r:.60} is not between 0.001 B/s and 1e9 GB/s"
         raise UsageError(message, cure="write for example 50GB/s")
     return rate
 

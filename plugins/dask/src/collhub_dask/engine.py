@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 _CONNECT_S = 3.0
 _RESTART_S = 30.0
+# Protocols of Dask without encryption; an address without protocol is of TCP.
+_OPEN_PROTOCOLS = ("", "tcp", "ws", "ucx", "ucxx")
 _CURE = "check the address, or leave it out for a cluster on this machine"
 
 
@@ -91,12 +93,13 @@ def _check_trust(address: str, insecure: bool) -> None:
     Results of a scheduler are pickles, which can run any program when they are read. So the address
     must be on this machine or use TLS, unless the user trusts the network.
     """
-    if insecure:
+    protocol, _, place = address.rpartition("://")
+    host, has_port, _ = place.rpartition(":")
+    # Dask itself refuses addresses without port and unknown protocols, before it connects.
+    if insecure or not has_port or protocol not in _OPEN_PROTOCOLS:
         return
-    protocol, separator, place = address.rpartition("://")
-    host = place.rpartition(":")[0].strip("[]") or place
-    is_here = host == "localhost" or _is_loopback(host)
-    if protocol == "tls" or (is_here and (not separator or protocol == "tcp")):
+    host = host.strip("[]")
+    if host == "localhost" or _is_loopback(host):
         return
     message = f"the scheduler {address} is on another machine and does not use TLS"
     cure = "use tls://..., a tunnel to localhost, or -O insecure=yes if you trust the network"

@@ -17,7 +17,7 @@ def own_versions() -> dict[str, str]:
     plugins = {point.dist.name for point in points if point.dist is not None}
     names = {found.name for found in metadata.distributions()}
     # Libraries that plugins share are no plugins, and have a part in results all the same.
-    shared = {name for name in names if name.startswith("collhub-")}
+    shared = {name for name in names if name == "collhub" or name.startswith("collhub-")}
     return {name: metadata.version(name) for name in sorted(names & {*plugins, *shared, *_OTHERS})}
 
 
