@@ -57,7 +57,8 @@ def parse_bandwidth(text: str) -> float:
         if rate > 0:
             message = f"bandwidth {text!r:.60} is not between 0.001 B/s and 1e9 GB/s"
         raise UsageError(message, cure="write for example 50GB/s")
-    return rate
+    # Exact, so that 16.6GB/s is 16600000000 bytes per second and not 2e-6 more.
+    return float(Fraction(number) * Fraction(_RATES[unit]))
 
 
 def parse_time(text: str) -> float:

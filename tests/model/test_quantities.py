@@ -182,3 +182,13 @@ def test_a_unit_that_is_not_one_is_answered_by_what_may_be_meant(parse, text, me
     with pytest.raises(UsageError) as raised:
         parse(text)
     assert meant in str(raised.value)
+
+
+@given(
+    st.integers(1, 10**6),
+    st.sampled_from([("GB/s", 10**9), ("MB/s", 10**6), ("Gb/s", 125 * 10**6)]),
+)
+def test_decimal_bandwidths_are_exact(thousandths: int, unit: tuple[str, int]) -> None:
+    name, factor = unit
+    text = f"{thousandths // 1000}.{thousandths % 1000:03}{name}"
+    assert parse_bandwidth(text) == thousandths * factor / 1000
