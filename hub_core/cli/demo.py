@@ -9,6 +9,7 @@ import importlib.resources
 import shlex
 import tempfile
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 
 SIMULATOR = "analytical"
+SYNTHESIZER = "ring"
 MACHINE = "dgx1v"
 TOPOLOGIES = ("ring:{}", "switch:{}", "fully-connected:{}", MACHINE)
 SIZES = (1 << 20, 1 << 28)
@@ -35,11 +37,11 @@ SIZES = (1 << 20, 1 << 28)
 
 @dataclass(frozen=True, slots=True)
 class _Example:
-    """A shipped algorithm, verified, and where its traces stand now."""
+    """A shipped algorithm, verified; `traces`: the prefix of its traces, None if none are kept."""
 
     name: str
     algorithm: Algorithm
-    traces: Path
+    traces: Path | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +58,7 @@ class _Run:
     "--output",
     metavar="DIR",
     type=click.Path(path_type=Path),
-    help="Where traces go (default: a new temporary folder).",
+    help="Keep the traces in this folder (default: no file is left).",
 )
 @json_flag
 @click.pass_obj
@@ -64,15 +66,19 @@ def demo(session: Session, output: Path | None, as_json: bool) -> None:
     """Verify three shipped MSCCL algorithms, write their traces, simulate them on topologies."""
     registry = session.registry()
     _check_plugins(registry)
-    folder = output or Path(tempfile.mkdtemp(prefix="collhub-demo-"))
-    with progress("reading, verifying and writing traces"):
-        examples = list(_examples(registry, folder))
+    with progress("reading, verifying and writing traces"), ExitStack() as stack:
+        folder = output
+        if folder is None:
+            # Traces are written all the same: it is part of what the demo shows to work.
+            temporary = tempfile.TemporaryDirectory(prefix="collhub-demo-")
+            folder = Path(stack.enter_context(temporary))
+        examples = list(_examples(registry, folder, are_kept=output is not None))
     with progress("simulating (the first run compiles the simulator)"):
         runs = [run for example in examples for run in _runs(registry, example)]
     if as_json:
         print_json(_document(examples, runs))
     else:
-        _print(examples, runs, folder)
+        _print(examples, runs, list(_next_commands(registry, examples, output)))
 
 
 def _check_plugins(registry: Registry) -> None:
@@ -99,7 +105,7 @@ def _check_plugins(registry: Registry) -> None:
         )
 
 
-def _examples(registry: Registry, folder: Path) -> Iterator[_Example]:
+def _examples(registry: Registry, folder: Path, *, are_kept: bool) -> Iterator[_Example]:
     from hub_core.pipeline.inputs import read
     from hub_core.pipeline.outputs import write
     from hub_core.verification import verify
@@ -115,7 +121,7 @@ def _examples(registry: Registry, folder: Path) -> Iterator[_Example]:
         if not report.ok:
             raise InputError(report.diagnostics)
         write(algorithm, folder / name, format="chakra", registry=registry)
-        yield _Example(name, algorithm, folder / name)
+        yield _Example(name, algorithm, folder / name if are_kept else None)
 
 
 def _runs(registry: Registry, example: _Example) -> Iterator[_Run]:
@@ -136,8 +142,10 @@ def _runs(registry: Registry, example: _Example) -> Iterator[_Run]:
             yield _Run(example, topology.name, timing)
 
 
-def _print(examples: Sequence[_Example], runs: Sequence[_Run], folder: Path) -> None:
-    """Say what was made, verified, run and written."""
+def _print(
+    examples: Sequence[_Example], runs: Sequence[_Run], commands: Sequence[Sequence[str]]
+) -> None:
+    """Print the verdicts, the table of times, and commands to try."""
     for example in examples:
         collective = example.algorithm.collective
         size = f"{collective.num_ranks} ranks, {len(example.algorithm.steps)} steps"
@@ -147,23 +155,33 @@ def _print(examples: Sequence[_Example], runs: Sequence[_Run], folder: Path) -> 
     print_table(("algorithm", "topology", *TIMING_COLUMNS), rows, right=TIMING_COLUMNS)
     print_line()
     print_line("bound: no algorithm is faster on that topology; ratio: time by bound.")
-    first, last = examples[0], examples[-1]
-    commands = (
-        ("inspect", str(first.traces)),
-        (
-            "simulate",
-            str(last.traces),
-            "--topology",
-            f"ring:{last.algorithm.num_ranks}?bandwidth=25GB/s",
-            "--size",
-            "64KiB..64MiB",
-        ),
-        ("convert", str(first.traces), "-o", str(folder / f"{first.name}.json")),
-    )
     print_line()
     print_line("Try next:")
     for command in commands:
         print_line(f"  {shlex.join(('collhub', *command))}")
+
+
+def _next_commands(
+    registry: Registry, examples: Sequence[_Example], folder: Path | None
+) -> Iterator[tuple[str, ...]]:
+    """Arguments of the program to try: on the traces, or on networks with installed offers."""
+    from hub_core.plugin_api import Command, Synthesizer
+
+    first, last = examples[0], examples[-1]
+    network = f"ring:{last.algorithm.num_ranks}?bandwidth=25GB/s"
+    if folder is not None:
+        yield "inspect", str(first.traces)
+        yield "simulate", str(last.traces), "--topology", network, "--size", "64KiB..64MiB"
+        yield "convert", str(first.traces), "-o", str(folder / f"{first.name}.json")
+        return
+    commands = {provided.name for provided in registry.all(Command)}
+    question = ("--collective", "all-reduce", "--topology", network, "--size")
+    if "compare" in commands:
+        yield "compare", *question, "64KiB..64MiB"
+    if SYNTHESIZER in {provided.name for provided in registry.all(Synthesizer)}:
+        yield "synthesize", SYNTHESIZER, *question, "1MiB"
+    if "topology" in commands:
+        yield "topology", "show", MACHINE
 
 
 def _document(examples: Sequence[_Example], runs: Sequence[_Run]) -> dict[str, JsonValue]:
@@ -175,7 +193,7 @@ def _document(examples: Sequence[_Example], runs: Sequence[_Run]) -> dict[str, J
                 "collective": str(example.algorithm.collective.kind),
                 "num_ranks": example.algorithm.num_ranks,
                 "ok": True,
-                "traces": str(example.traces),
+                "traces": None if example.traces is None else str(example.traces),
             }
             for example in examples
         ],

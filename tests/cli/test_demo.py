@@ -32,6 +32,21 @@ def test_the_table_has_every_example_and_the_next_commands_work(collhub, tmp_pat
 
 
 @pytest.mark.usefixtures("msccl", "simulator", "machines")
+def test_without_a_folder_no_file_is_left(
+    collhub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    run = collhub("demo")
+    assert (run.code, run.err) == (0, "")
+    assert "Try next:" in run.out
+    assert str(tmp_path) not in run.out
+    assert list(tmp_path.iterdir()) == []
+    report = collhub("demo", "--json").report()
+    assert [algorithm["traces"] for algorithm in report["algorithms"]] == [None] * 3
+
+
+@pytest.mark.usefixtures("msccl", "simulator", "machines")
 def test_the_report_has_correct_algorithms_and_no_time_below_the_bound(
     collhub, tmp_path: Path
 ) -> None:
