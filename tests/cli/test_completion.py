@@ -135,7 +135,11 @@ def _read_until(terminal: int, pattern: bytes) -> re.Match[bytes]:
         ("collhub simulate ring.json --topology fully", "fully-connected:8"),
         ("collhub simulate ring.json --topology rin", "ring:8"),
         ("collhub simulate ring.json --topology ./rin", "./ring.json"),
-        ("collhub simulate ring.json -O network=congestion-u", "network=congestion-unaware"),
+        pytest.param(
+            "collhub simulate ring.json -O network=congestion-u",
+            "network=congestion-unaware",
+            marks=pytest.mark.needs_plugins,
+        ),
     ],
 )
 def test_a_shell_completes(complete: Complete, line: str, word: str) -> None:

@@ -109,7 +109,9 @@ def _check_bytes(fields: NodeFields, count: Column, stated: StatedSizes) -> None
     # In Python's integers: the product may not fit 64 bits.
     if largest * stated.size // stated.unit_count > LARGEST:
         fields.refuse(count == largest, "its size is more than 2^62 bytes", "attribute-range")
-    expected = message_bytes(stated.size, stated.unit_count, count.astype(np.int64))
+    # Each count once: the sum over all messages, which has its own limit, is no matter here.
+    counts, position = np.unique(count.astype(np.int64), return_inverse=True)
+    expected = message_bytes(stated.size, stated.unit_count, counts)[position]
     message = "comm_size is not what the count in region comes to"
     fields.refuse(has_size & (sizes != expected), message, "size-mismatch")
 
