@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hub_core.public_names import names_from
+from collhub_columns.public_names import names_from
 
 if TYPE_CHECKING:
     from collhub_chakra import NodeTable, NodeType
+    from collhub_columns.public_names import names_from
 
     from hub_core.chakra.formats import ChakraReadOptions, TraceOptions
     from hub_core.chakra.traces import chakra_algorithm, chakra_bytes, chakra_nodes, chakra_traces
@@ -83,7 +84,6 @@ if TYPE_CHECKING:
     from hub_core.pipeline.synthesis import synthesize
     from hub_core.pipeline.topology_input import parse_topology, read_topology
     from hub_core.plugin_api.simulator import SimulationResult
-    from hub_core.public_names import names_from
     from hub_core.registry.discovery import discover, run_registry
     from hub_core.registry.plugins import Registry
     from hub_core.verification import VerifyReport, verify
@@ -237,7 +237,7 @@ _HOMES = {
     "hub_core.pipeline.synthesis": "synthesize",
     "hub_core.pipeline.topology_input": "parse_topology read_topology",
     "hub_core.plugin_api.simulator": "SimulationResult",
-    "hub_core.public_names": "names_from",
+    "collhub_columns.public_names": "names_from",
     "hub_core.registry.discovery": "discover run_registry",
     "hub_core.registry.plugins": "Registry",
     "hub_core.verification": "VerifyReport verify",

@@ -23,7 +23,7 @@ CORE = REPOSITORY / "hub_core"
 
 # A package may import, at run time, itself and packages of the lines above its own.
 FLOORS = """
-version public_names installed schemas
+version installed schemas
 model
 network
 verification plugin_api

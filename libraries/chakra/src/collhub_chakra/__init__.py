@@ -5,9 +5,9 @@ What needs protobuf, the messages of the schema one by one, is in `collhub_chakr
 
 from __future__ import annotations
 
-import sys
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from collhub_columns.public_names import names_from
 
 if TYPE_CHECKING:
     from collhub_columns import UInt64Array
@@ -65,14 +65,5 @@ _HOMES = {
     "collhub_chakra.shapes": "AttributeColumns ShapeBook",
     "collhub_chakra.wire": "Column WireError decode_varints encode_varints record_bounds varint",
 }
-_HOME_OF = {name: module for module, names in _HOMES.items() for name in names.split()}
 
-
-def __getattr__(name: str) -> object:
-    """Import a public name on first use: readers need no encoder, writers no decoder."""
-    if name not in _HOME_OF:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value: object = getattr(import_module(_HOME_OF[name]), name)
-    # Stored, so that this function runs once for each name.
-    setattr(sys.modules[__name__], name, value)
-    return value
+__getattr__ = names_from(__name__, _HOMES)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import sys
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from collhub_columns.public_names import names_from
 
 if TYPE_CHECKING:
     from collhub_columns.groups import (
@@ -104,14 +104,5 @@ _HOMES = {
     "collhub_columns.sorting": "stable_order stable_order_by",
     "collhub_columns.tables": "ColumnTable RankTable",
 }
-_HOME_OF = {name: module for module, names in _HOMES.items() for name in names.split()}
 
-
-def __getattr__(name: str) -> object:
-    """Import a public name on first use: most programs need two or three of the modules."""
-    if name not in _HOME_OF:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value: object = getattr(import_module(_HOME_OF[name]), name)
-    # Stored, so that this function runs once for each name.
-    setattr(sys.modules[__name__], name, value)
-    return value
+__getattr__ = names_from(__name__, _HOMES)
