@@ -17,6 +17,11 @@ if TYPE_CHECKING:
     from hub_core.plugin_api.options import Option
     from hub_core.plugin_api.topology_builder import TopologyBuilder
 
+    _Choice = click.Choice[str]
+else:
+    # Generic since click 8.2 alone.
+    _Choice = click.Choice
+
 
 class _FileName(click.types.StringParamType):
     """Text as it is, such as a path or `-`: what opens it says what is wrong with it."""
@@ -33,7 +38,7 @@ class _FileName(click.types.StringParamType):
         return [CompletionItem(incomplete, type="file")]
 
 
-class _CollectiveName(click.Choice[str]):
+class _CollectiveName(_Choice):
     """The value of a `CollectiveKind`, from any usual spelling."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
