@@ -18,11 +18,12 @@ import psutil
 import pytest
 from collhub_dask import engine as engine_module
 from collhub_dask.environments import difference, own_versions
+from collhub_dask.options import DaskOptions
 from distributed import LocalCluster
 from lost_tasks import dies, hangs, takes_all_memory, tells_its_process
 
 import hub_core
-from hub_core.model import HubError, UsageError
+from hub_core.model import HubError, PluginError, UsageError
 from hub_core.plugin_api import EngineRequest
 
 ASKED = ("compare", "--collective", "all-reduce", "--topology", "ring:4", "--size", "1KiB..64KiB")
@@ -47,6 +48,15 @@ def started(request: EngineRequest, **options: str) -> Executor:
 def workers_of(pid: int) -> list[psutil.Process]:
     found = psutil.Process(pid).children(recursive=True)
     return [one for one in found if "spawn_main" in " ".join(one.cmdline())]
+
+
+def test_without_the_extra_the_engine_says_how_to_install_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(engine_module, "find_spec", lambda name: None)
+    with pytest.raises(PluginError, match="needs distributed and cryptography") as raised:
+        engine_module.start(EngineRequest(1), DaskOptions())
+    assert raised.value.diagnostics[0].cure == "python -m pip install 'collhub-dask[dask]'"
 
 
 def test_tasks_return_and_raise_what_they_do(engine: Executor) -> None:

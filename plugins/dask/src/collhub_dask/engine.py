@@ -11,10 +11,11 @@ from collections.abc import Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from functools import partial
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from collhub_dask.options import DaskOptions
-from hub_core.model import UsageError
+from hub_core.model import PluginError, UsageError
 from hub_core.plugin_api import EngineRequest
 
 if TYPE_CHECKING:
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
     from collhub_dask.cluster_executor import Restart
 
+# What the extra `dask` of this distribution installs.
+_EXTRA = ("distributed", "cryptography")
 _CONNECT_S = 3.0
 _RESTART_S = 30.0
 # Protocols of Dask without encryption; an address without protocol is of TCP.
@@ -30,7 +33,15 @@ _CURE = "check the address, or leave it out for a cluster on this machine"
 
 
 def start(request: EngineRequest, options: DaskOptions) -> Executor:
-    """The executor of a cluster; raises `UsageError` where its scheduler cannot be reached."""
+    """The executor of a cluster.
+
+    Raises `PluginError` if Dask is not installed, `UsageError` if its scheduler cannot be reached.
+    """
+    missing = [name for name in _EXTRA if find_spec(name) is None]
+    if missing:
+        message = f"the engine dask needs {' and '.join(missing)}, not installed here"
+        cure = "python -m pip install 'collhub-dask[dask]'"
+        raise PluginError(message, cure=cure, code="no-dask")
     # Imported here: it takes seconds.
     import dask
     from distributed.utils import silence_logging_cmgr
