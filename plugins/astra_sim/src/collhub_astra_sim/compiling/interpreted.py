@@ -41,7 +41,14 @@ class LazyRecords(dict[Any, dict[str, Any]]):
         # A tuple of lists selects elements of an array of several dimensions.
         place: Any = tuple(zip(*indices, strict=True)) if self.array.ndim > 1 else indices
         for name in self._names:
-            self.array[name][place] = [record[name] for record in self.values()]
+            column = self.array[name]
+            values: Any = [record[name] for record in self.values()]
+            if column.dtype.kind in "iu":
+                # numpy before version 2 would keep the lowest bits of an integer that is too large.
+                limits = np.iinfo(column.dtype)
+                if min(values) < limits.min or max(values) > limits.max:
+                    raise OverflowError(f"a value of {name} does not fit into {column.dtype}")
+            column[place] = values
 
 
 def interpreted(value: Any, records: list[LazyRecords]) -> Any:
