@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from hub_core.network.clusters import group_of_nodes
     from hub_core.network.grids import MAX_LINKS, MAX_NODES, grid
     from hub_core.network.group_networks import GroupNetwork, group_network
-    from hub_core.network.links import Links, Occupancy, link_times_ns
+    from hub_core.network.links import Links, Occupancy, link_times_ns, link_times_ps
     from hub_core.network.planes import side_by_side
     from hub_core.network.routes import Routes
     from hub_core.network.texts import (
@@ -34,8 +34,7 @@ __all__ = [
     "PLANE_SEPARATOR", "UNICAST", "Dimension", "DimensionKind", "GroupNetwork", "Link", "Links",
     "Occupancy", "Routes", "Topology", "TopologyFunction", "TopologyText", "build_topology",
     "cut_bounds_ps", "distance_bounds_ps", "grid", "group_network", "group_of_nodes",
-    "link_times_ns",
-    "lower_bound_ns", "lower_bounds_ps", "side_by_side",
+    "link_times_ns", "link_times_ps", "lower_bound_ns", "lower_bounds_ps", "side_by_side",
 ]  # fmt: skip
 
 _HOMES = {
@@ -44,7 +43,7 @@ _HOMES = {
     "hub_core.network.clusters": "group_of_nodes",
     "hub_core.network.group_networks": "GroupNetwork group_network",
     "hub_core.network.grids": "MAX_LINKS MAX_NODES grid",
-    "hub_core.network.links": "Links Occupancy link_times_ns",
+    "hub_core.network.links": "Links Occupancy link_times_ns link_times_ps",
     "hub_core.network.planes": "side_by_side",
     "hub_core.network.routes": "Routes",
     "hub_core.network.texts": "DEFAULT_BANDWIDTH_BYTES_PER_S DEFAULT_LATENCY_S TopologyFunction"

@@ -1,15 +1,25 @@
-"""Links in columns while a topology is built, and the time that a message takes on a link."""
+"""Links in columns while a topology is built, and the time of a message on a link.
+
+This is the only definition of that time: simulators, synthesizers and bounds use it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import assert_never
 
 import numpy as np
+import numpy.typing as npt
 from collhub_columns import Float64Array, Int64Array
 
+from hub_core.model.diagnostics import InputError
 from hub_core.network.topology import Dimension, Topology
+
+# Maximum time of one message on a link. A schedule of a hundred such messages, one after the
+# other, still fits 64 bits.
+_MAX_MESSAGE_PS = 5e16
 
 
 class Occupancy(StrEnum):
@@ -107,16 +117,56 @@ def link_times_ns(
     sizes: Int64Array,
     occupancy: Occupancy = Occupancy.SERIALIZATION,
 ) -> tuple[Int64Array, Int64Array]:
-    """(busy, arrival) in whole nanoseconds, by numpy broadcasting of the three arguments.
+    """Times of messages on links in whole nanoseconds: (busy, arrival), int64 each.
 
-    One truncation of the double result each, as ASTRA-sim's analytical network does: busy =
-    trunc(size / B), arrival = trunc(latency + size / B), B in bytes per nanosecond.
+    The three arrays are broadcast against each other; `sizes` are bytes. Each time is truncated
+    once, as in ASTRA-sim's analytical network: busy = trunc(size / B), arrival = trunc(latency +
+    size / B), B in bytes per nanosecond.
     """
     # Bytes per nanosecond first: the same order of operations as the simulator, bit by bit.
     serialization = sizes / (bandwidth_bytes_per_s / 1e9)
     arrival = np.trunc(latency_ns + serialization).astype(np.int64)
-    if occupancy is Occupancy.ALPHA_BETA:
-        return arrival, arrival
-    busy = np.trunc(serialization).astype(np.int64)
-    # Adding zeros gives both the shape that the latencies bring in.
-    return busy + np.zeros_like(arrival), arrival
+    return _busy_times(np.trunc(serialization).astype(np.int64), arrival, occupancy), arrival
+
+
+def link_times_ps(
+    bandwidth_bytes_per_s: Float64Array,
+    latency_s: Float64Array,
+    sizes: npt.ArrayLike,
+    occupancy: Occupancy = Occupancy.SERIALIZATION,
+) -> tuple[Int64Array, Int64Array]:
+    """Times of messages on links in whole picoseconds: (busy, arrival), int64 each.
+
+    The three arrays are broadcast against each other; `sizes` are bytes. Latency and size /
+    bandwidth are rounded to the nearest picosecond separately, so that sums are exact and equal
+    times compare equal. Raises `InputError` for a message that takes longer than 5e16 ps.
+    """
+    latency = _rounded_ps(latency_s * 1e12)
+    serialization = _rounded_ps(np.asarray(sizes, np.float64) * 1e12 / bandwidth_bytes_per_s)
+    arrival = latency + serialization
+    return _busy_times(serialization, arrival, occupancy), arrival
+
+
+def _rounded_ps(exact_ps: Float64Array) -> Int64Array:
+    """Round to the nearest integer, halves to even; refuse a time above `_MAX_MESSAGE_PS`."""
+    longest = float(exact_ps.max(initial=0.0))
+    if longest > _MAX_MESSAGE_PS:
+        raise InputError(
+            f"a message takes {longest / 1e12:.3g} s on a link; "
+            f"times are counted up to {_MAX_MESSAGE_PS / 1e12:.0f} s",
+            cure="choose a smaller size, or faster links",
+            code="too-long",
+        )
+    return np.rint(exact_ps).astype(np.int64)
+
+
+def _busy_times(serialization: Int64Array, arrival: Int64Array, occupancy: Occupancy) -> Int64Array:
+    """Time that each message occupies its link, in the shape of `arrival`."""
+    match occupancy:
+        case Occupancy.SERIALIZATION:
+            # The latencies may have more dimensions than the serialization times.
+            return np.array(np.broadcast_to(serialization, arrival.shape))
+        case Occupancy.ALPHA_BETA:
+            return arrival
+        case _:
+            assert_never(occupancy)

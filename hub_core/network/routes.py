@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from hub_core.network.topology import Topology
 
 # Cells of the (destination, node or link) tables that one step of the search holds in memory.
-_SEARCH_CELLS = 1 << 22
+_SEARCH_CELLS = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from collhub_columns import Int64Array
+from collhub_columns import Arcs, Int64Array
 
 from collhub_packing.flows import UNLIMITED, FlowNetwork
 from collhub_packing.graph import CapacityGraph
@@ -159,16 +159,11 @@ def _removal_order(graph: CapacityGraph) -> list[int]:
 
 
 def _hops_from_compute(graph: CapacityGraph) -> Int64Array:
-    """Arcs from the nearest compute node to every node; num_nodes where there is no way."""
+    """Minimum number of arcs from a compute node to every node; num_nodes without a path."""
     is_compute = np.arange(graph.num_nodes) < graph.num_compute
-    distance = np.where(is_compute, 0, graph.num_nodes)
-    for _ in range(graph.num_nodes):
-        nearer = distance.copy()
-        np.minimum.at(nearer, graph.destination, distance[graph.source] + 1)
-        if np.array_equal(nearer, distance):
-            break
-        distance = nearer
-    return distance
+    arcs = Arcs(graph.num_nodes, graph.source, graph.destination)
+    hops = arcs.lengths_from(is_compute, np.ones(len(graph.source)))
+    return np.where(np.isfinite(hops), hops, graph.num_nodes).astype(np.int64)
 
 
 def _is_widest(switch: int, links: _RoutedCapacities, num_compute: int) -> bool:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import combinations
 
 import numpy as np
-from collhub_columns import Float64Array
+from collhub_columns import Arcs, Float64Array
 
 from hub_core.network import Topology
 
@@ -87,12 +87,11 @@ def _restricted(bandwidth: Float64Array, npus: Sequence[int]) -> Float64Array:
 
 
 def _is_connected(bandwidth: Float64Array) -> bool:
-    """Whether there is a way from the first NPU to all others."""
-    reached = np.zeros(len(bandwidth), np.bool_)
-    reached[:1] = True
-    for _ in range(len(bandwidth)):
-        reached |= (bandwidth[reached] > 0).any(axis=0)
-    return bool(reached.all())
+    """Whether all NPUs can be reached from the first one; true without NPUs."""
+    if not len(bandwidth):
+        return True
+    hops = Arcs(len(bandwidth), *np.nonzero(bandwidth > 0)).hops(np.asarray([0]))
+    return bool((hops >= 0).all())
 
 
 def _colours(bandwidth: Float64Array) -> list[_Colour]:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 from collhub_columns import (
     BoolArray,
-    Float64Array,
     Int64Array,
     counted_positions,
     expanded_ranges,
@@ -16,11 +15,10 @@ from collhub_columns import (
     row_pointer,
     stable_order,
 )
-from collhub_packing.picoseconds import PICOSECONDS, whole_picoseconds
 
 from collhub_flows.network import FlowNetwork
 from collhub_flows.paths import FlowPaths
-from hub_core.network import Occupancy
+from hub_core.network import Occupancy, link_times_ps
 
 # Passes forward and backward; later ones gain next to nothing.
 _PASSES = 6
@@ -65,10 +63,8 @@ class FlowJobs:
         link = links[expanded_ranges(indptr_of_path[path], lengths)]
         piece = np.repeat(np.arange(len(path)), lengths)
         topology = network.topology
-        seconds = units[piece] * unit_bytes / topology.bandwidth_bytes_per_s[link]
-        serialization = picoseconds(seconds)
-        arrival = serialization + picoseconds(topology.latency_s[link])
-        busy = arrival if occupancy is Occupancy.ALPHA_BETA else serialization
+        bandwidth, latency_s = topology.bandwidth_bytes_per_s[link], topology.latency_s[link]
+        busy, arrival = link_times_ps(bandwidth, latency_s, units[piece] * unit_bytes, occupancy)
         number = counted_positions(np.bincount(path))
         indptr = row_pointer(lengths)
         num_links = topology.num_links
@@ -177,8 +173,3 @@ def _links_of_paths(network: FlowNetwork, paths: FlowPaths) -> tuple[Int64Array,
     lengths = np.diff(indptr)[paths.arcs]
     links = network.routes.links[expanded_ranges(indptr[paths.arcs], lengths)]
     return links, row_pointer(lengths)[paths.indptr]
-
-
-def picoseconds(seconds: Float64Array) -> Int64Array:
-    """Rounded to the nearest picosecond. Raises `InputError` for times beyond the clock."""
-    return whole_picoseconds(seconds * PICOSECONDS)

@@ -28,14 +28,13 @@ from collhub_columns import (
 )
 from collhub_schedules import Chunks, Transfers
 
-from collhub_packing.picoseconds import PICOSECONDS, whole_picoseconds
 from collhub_packing.pipelining.operations import Operations
 from collhub_packing.pipelining.streams import Stream, streams_of
 from collhub_packing.pipelining.tree_routes import TreePaths, routed_along
 from collhub_packing.pipelining.windows import windows_of
 from collhub_packing.trees import SpanningTree
 from hub_core.model import Collective, InputError, message_bytes
-from hub_core.network import Occupancy, Routes, Topology
+from hub_core.network import Occupancy, Routes, Topology, link_times_ps
 
 if TYPE_CHECKING:
     from collhub_packing.pipelining.event_kernel import PipelinePlan
@@ -230,10 +229,7 @@ class Pipelining:
         """Size class per stream; by class and link the picoseconds of being busy and of arrival."""
         distinct, size_class = np.unique(sizes, return_inverse=True)
         bandwidth, latency_s = self.topology.bandwidth_bytes_per_s, self.topology.latency_s
-        serialization = whole_picoseconds(distinct[:, None] * PICOSECONDS / bandwidth)
-        latency = whole_picoseconds(latency_s * PICOSECONDS)
-        arrival = latency + serialization
-        busy = arrival if self.occupancy is Occupancy.ALPHA_BETA else serialization
+        busy, arrival = link_times_ps(bandwidth, latency_s, distinct[:, None], self.occupancy)
         return size_class.ravel().astype(np.int64), busy, arrival
 
     def _transfers(self, plan: PipelinePlan, start: Int64Array, finish: Int64Array) -> Transfers:

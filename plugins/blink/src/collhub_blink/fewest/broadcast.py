@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from collhub_columns import BoolArray, Int64Array, csr, row_pointer
+from collhub_columns import Arcs, BoolArray, Int64Array, csr, row_pointer
 from collhub_packing import CapacityGraph, SpanningTree
 
 from collhub_blink.fewest.counting import Fewest, search_counts
@@ -212,15 +212,7 @@ def _assignments(
 
 
 def _distances(graph: CapacityGraph, chosen: BoolArray, root: int) -> Int64Array:
-    """Chosen arcs from the root to every node, `_UNREACHED` where there is no path."""
-    source, destination = graph.source[chosen], graph.destination[chosen]
-    distance = np.full(graph.num_nodes, _UNREACHED, np.int64)
-    distance[root] = 0
-    for _ in range(graph.num_nodes):
-        nearer = distance.copy()
-        farther = np.minimum(distance[source] + 1, _UNREACHED)
-        np.minimum.at(nearer, destination, farther)
-        if np.array_equal(nearer, distance):
-            break
-        distance = nearer
-    return distance
+    """Minimum number of chosen arcs from the root to every node; `_UNREACHED` without a path."""
+    arcs = Arcs(graph.num_nodes, graph.source[chosen], graph.destination[chosen])
+    hops = arcs.hops(np.asarray([root]))[0].astype(np.int64)
+    return np.where(hops < 0, _UNREACHED, hops)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from collhub_columns import BoolArray, Int64Array, inverse
+from collhub_columns import Arcs, Int64Array, inverse
 from collhub_packing import CapacityGraph, are_duplex, transposed
 
 from hub_core.model import InputError
@@ -104,7 +104,8 @@ class RankNetwork:
         """
         # Who cannot send to a rank is who it cannot reach against the links.
         graph = self.graph if is_forward else transposed(self.graph)
-        reached = _reached(graph, start)
+        arcs = Arcs(graph.num_nodes, graph.source, graph.destination)
+        reached = arcs.hops(np.asarray([start]))[0] >= 0
         lost = np.flatnonzero(~reached[: graph.num_compute])
         if len(lost):
             cut = self.named(np.flatnonzero(reached).tolist())
@@ -144,16 +145,3 @@ class RankNetwork:
 def _turned(topology: Topology) -> Topology:
     """All links turned round, in the same order."""
     return replace(topology, source=topology.destination, destination=topology.source)
-
-
-def _reached(graph: CapacityGraph, start: int) -> BoolArray:
-    """Whether there is a way from a node to every other: bool[nodes]."""
-    reached = np.zeros(graph.num_nodes, np.bool_)
-    reached[start] = True
-    while True:
-        is_outward = reached[graph.source] & ~reached[graph.destination]
-        # Heads of links from what is reached to what is not.
-        further = graph.destination[is_outward]
-        if not len(further):
-            return reached
-        reached[further] = True

@@ -17,9 +17,8 @@ from collhub_columns import (
 )
 
 from collhub_flows.groups.trees import Trees
-from collhub_flows.jobs import picoseconds
 from collhub_flows.network import FlowNetwork
-from hub_core.network import Occupancy
+from hub_core.network import Occupancy, link_times_ps
 
 # Of more jobs, passes forward and backward gain less than they take.
 _FEW = 60_000
@@ -56,9 +55,8 @@ class TreeJobs:
         piece = np.repeat(trees.piece[trees.tree_of_entry], lengths)
         pieces = trees.pieces
         size = share_bytes[pieces.share] * pieces.units / pieces.share_units
-        serialization = picoseconds(size[piece] / topology.bandwidth_bytes_per_s[link])
-        arrival = serialization + picoseconds(topology.latency_s[link])
-        busy = arrival if occupancy is Occupancy.ALPHA_BETA else serialization
+        bandwidth, latency_s = topology.bandwidth_bytes_per_s[link], topology.latency_s[link]
+        busy, arrival = link_times_ps(bandwidth, latency_s, size[piece], occupancy)
         first = row_pointer(lengths)
         edges = _edges(trees, first)
         number = pieces.number[piece]

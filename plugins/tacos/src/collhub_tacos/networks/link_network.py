@@ -6,10 +6,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from collhub_columns import Int64Array, csr, group_of_entry, group_pointer
-from collhub_packing.picoseconds import PICOSECONDS, whole_picoseconds
 
 from collhub_tacos.networks.window_rules import SLOW_START, WindowRule
-from hub_core.network import Occupancy, Topology
+from hub_core.network import Occupancy, Topology, link_times_ps
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -88,9 +87,4 @@ class LinkNetwork:
         """Times of a message of `chunk_bytes`, rounded to whole picoseconds."""
         latency_s = self.topology.latency_s[self.row]
         bandwidth = self.topology.bandwidth_bytes_per_s[self.row]
-        # Rounded apart, so that a link of no latency is busy until the arrival exactly.
-        latency = whole_picoseconds(latency_s * PICOSECONDS)
-        serialization = whole_picoseconds(chunk_bytes * PICOSECONDS / bandwidth)
-        arrival = latency + serialization
-        busy = arrival if occupancy is Occupancy.ALPHA_BETA else serialization
-        return LinkTimes(busy, arrival)
+        return LinkTimes(*link_times_ps(bandwidth, latency_s, chunk_bytes, occupancy))

@@ -3,34 +3,26 @@
 from __future__ import annotations
 
 import numpy as np
-from collhub_columns import Int64Array
+import numpy.typing as npt
+from collhub_columns import Arcs
 
 from collhub_tacos.networks.link_network import LinkNetwork
 from hub_core.model import InputError, format_ranks
 
+Int32Array = npt.NDArray[np.int32]
 
-def hops_from(network: LinkNetwork, node: int, *, both_ways: bool = False) -> Int64Array:
-    """Links from `node` to every node, -1 where there is no way: int64[nodes].
 
-    `both_ways`: links count backwards, too. Cost: a look at all links per hop.
+def hops_from(network: LinkNetwork, node: int, *, both_ways: bool = False) -> Int32Array:
+    """Minimum number of links from `node` to every node: int32[nodes], -1 without a path.
+
+    `both_ways`: each link can be used in both directions.
     """
     source, destination = network.source, network.destination
     if both_ways:
         one, other = source, destination
         source = np.concatenate([one, other])
         destination = np.concatenate([other, one])
-    hops = np.full(network.num_nodes, -1, np.int64)
-    hops[node] = 0
-    distance = 0
-    reached = hops == 0
-    # Breadth first: all nodes of one distance at a time.
-    while reached.any():
-        distance += 1
-        following = np.zeros(network.num_nodes, np.bool_)
-        following[destination[reached[source]]] = True
-        # A node that was reached before is no farther now.
-        reached = following & (hops < 0)
-        hops[reached] = distance
+    hops: Int32Array = Arcs(network.num_nodes, source, destination).hops(np.asarray([node]))[0]
     return hops
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import numpy as np
-from collhub_columns import BoolArray, Int64Array, NodePairs, csr, gather
+from collhub_columns import BoolArray, Int64Array, NodePairs
 
 from hub_core.model import Diagnostic, Severity, format_ranks
 from hub_core.network import Topology
@@ -40,19 +40,13 @@ def check_topology(topology: Topology) -> tuple[Diagnostic, ...]:
 
 
 def reached(topology: Topology, start: int, backwards: bool = False) -> BoolArray:
-    """Which nodes a node reaches over links, itself included; `backwards`: which reach it.
+    """Which nodes can be reached from a node over links, bool[nodes]; the node itself included.
 
-    bool[nodes], breadth first along the links of the nodes found last: linear in nodes and links.
+    `backwards`: from which nodes this node can be reached. Linear in nodes and links.
     """
-    arcs = topology.arcs(backwards=backwards)
-    indptr, heads = csr(arcs.tail, arcs.head, topology.num_nodes)
-    found = np.zeros(topology.num_nodes, np.bool_)
-    frontier = np.asarray([start])
-    while len(frontier):
-        found[frontier] = True
-        near = gather(indptr, heads, frontier)
-        frontier = np.unique(near[~found[near]])
-    return found
+    hops = topology.arcs(backwards=backwards).hops(np.asarray([start]))[0]
+    is_reached: BoolArray = hops >= 0
+    return is_reached
 
 
 def _lonely(topology: Topology) -> Iterator[Diagnostic]:
