@@ -97,13 +97,13 @@ def exact_time(
     registry = registry or run_registry()
     if not registry.find(Simulator, backend).offer.scales:
         return ExactTime(time_ps, 1000 * steps)
-    slow = replace(
-        topology,
-        bandwidth_bytes_per_s=topology.bandwidth_bytes_per_s / _FINER,
-        latency_s=topology.latency_s * _FINER,
-        dimensions=(),
-    )
     try:
+        slow = replace(
+            topology,
+            bandwidth_bytes_per_s=topology.bandwidth_bytes_per_s / _FINER,
+            latency_s=topology.latency_s * _FINER,
+            dimensions=(),
+        )
         finer = simulate(
             algorithm,
             slow,
@@ -113,7 +113,7 @@ def exact_time(
             registry=registry,
         )
     except InputError:
-        # More than 10^18 fs, some 20 minutes: too long to be counted so.
+        # The time is above 10^18 fs, some 20 minutes, or a link is too slow to be slowed down.
         return ExactTime(time_ps, 1000 * steps)
     time_fs = finer.time_ns or 0
     # Work of ranks alone is not slowed down: what it takes is in the plain time.

@@ -10,6 +10,7 @@ from hub_core.model import (
     Algorithm,
     Collective,
     Diagnostic,
+    InputError,
     Severity,
     UsageError,
     format_time,
@@ -75,8 +76,12 @@ def synthesize(
     ):
         return made
     bandwidth, latency_s = topology.bandwidth_bytes_per_s, topology.latency_s
-    slow = replace(topology, bandwidth_bytes_per_s=bandwidth / 1000, latency_s=latency_s * 1000)
-    time_ps = _judge(slow, collective_bytes, occupancy, backend, registry)(made.algorithm)
+    try:
+        slow = replace(topology, bandwidth_bytes_per_s=bandwidth / 1000, latency_s=latency_s * 1000)
+        time_ps = _judge(slow, collective_bytes, occupancy, backend, registry)(made.algorithm)
+    except InputError:
+        # The time does not fit into 64 bits, or a link is too slow to be slowed down.
+        return made
     if time_ps is None:
         return made
     return _without_beaten_bounds(replace(made, time_ns=-(-time_ps // 1000)))

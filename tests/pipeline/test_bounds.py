@@ -133,3 +133,12 @@ def test_a_custom_collective_has_no_bound() -> None:
     from hub_core.testing import custom_collective
 
     assert best_bounds(custom_collective(2, 1), hub_core.parse_topology("ring:2"), (1,)) == (None,)
+
+
+@pytest.mark.needs_plugins
+def test_links_too_slow_to_be_slowed_down_further_give_the_plain_time() -> None:
+    topology = hub_core.parse_topology("ring:2?bandwidth=1B/s&latency=0ns")
+    collective = Collective(ALL_TO_ALL, 2, 2)
+    result = hub_core.synthesize(collective, topology, 2, name="direct")
+    exact = hub_core.exact_time(result.algorithm, topology, 2, result.time_ns)
+    assert exact.time_ps == 1000 * result.time_ns
