@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         parse_sizes,
         source_argument,
         strict_flag,
+        timeout_option,
         verify_option,
     )
     from hub_core.cli.collective_rules import apply_rules
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
         OfferName,
         complete_offers,
     )
-    from hub_core.cli.report_objects import diagnostic_object, loss_object
+    from hub_core.cli.report_objects import cut_fields, cut_objects, diagnostic_object, loss_object
     from hub_core.documents.schema_check import SchemaViolation, schema_violations
     from hub_core.documents.strict_json import json_document, parse_json_object
     from hub_core.documents.topologies import topology_to_json
@@ -81,7 +82,7 @@ if TYPE_CHECKING:
     from hub_core.pipeline.outputs import Written, write
     from hub_core.pipeline.passes import transform
     from hub_core.pipeline.simulation import ExactTime, exact_time, simulate
-    from hub_core.pipeline.synthesis import synthesize
+    from hub_core.pipeline.synthesis import estimate_synthesis, synthesize
     from hub_core.pipeline.topology_input import parse_topology, read_topology
     from hub_core.plugin_api.simulator import SimulationResult
     from hub_core.registry.discovery import discover, run_registry
@@ -150,8 +151,11 @@ __all__ = [
     "check_stdout",
     "choose_rule",
     "complete_offers",
+    "cut_fields",
+    "cut_objects",
     "diagnostic_object",
     "discover",
+    "estimate_synthesis",
     "exact_time",
     "execute",
     "folded_ranks",
@@ -185,6 +189,7 @@ __all__ = [
     "start_engine",
     "strict_flag",
     "synthesize",
+    "timeout_option",
     "topology_to_json",
     "transform",
     "verify",
@@ -200,7 +205,7 @@ _HOMES = {
     "hub_core.cli.arguments": (
         "Assignments OutputRequest assign check_stdout force_flag format_option from_option "
         "input_options json_flag number_option offer_option option_pairs output_option "
-        "output_options parse_sizes source_argument strict_flag verify_option"
+        "output_options parse_sizes source_argument strict_flag timeout_option verify_option"
     ),
     "hub_core.cli.collective_rules": "apply_rules",
     "hub_core.cli.command_context": "CommandContext OpenedInput OutputTarget WrittenFiles",
@@ -208,7 +213,7 @@ _HOMES = {
     "hub_core.cli.job_path": "job_partners",
     "hub_core.cli.output": "folded_ranks",
     "hub_core.cli.parameter_types": "COLLECTIVE FILE OfferName TOPOLOGY complete_offers",
-    "hub_core.cli.report_objects": "diagnostic_object loss_object",
+    "hub_core.cli.report_objects": "cut_fields cut_objects diagnostic_object loss_object",
     "hub_core.documents.schema_check": "SchemaViolation schema_violations",
     "hub_core.documents.strict_json": "json_document parse_json_object",
     "hub_core.documents.topologies": "topology_to_json",
@@ -234,7 +239,7 @@ _HOMES = {
     "hub_core.pipeline.outputs": "Written write",
     "hub_core.pipeline.passes": "transform",
     "hub_core.pipeline.simulation": "ExactTime exact_time simulate",
-    "hub_core.pipeline.synthesis": "synthesize",
+    "hub_core.pipeline.synthesis": "estimate_synthesis synthesize",
     "hub_core.pipeline.topology_input": "parse_topology read_topology",
     "hub_core.plugin_api.simulator": "SimulationResult",
     "collhub_columns.public_names": "names_from",

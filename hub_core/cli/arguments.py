@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from hub_core.cli.parameter_types import ASSIGNMENT, FILE, OfferName
+from hub_core.cli.parameter_types import ASSIGNMENT, DURATION, FILE, OfferName
 from hub_core.model.diagnostics import UsageError, closest
 from hub_core.model.quantities import parse_size
 from hub_core.plugin_api.offers import Offer
 from hub_core.plugin_api.options import MAX_INTEGER, Option, OptionType
 from hub_core.plugin_api.reader import FormatReader
+from hub_core.plugin_api.search_budget import SearchBudget
 from hub_core.plugin_api.writer import FormatWriter
 
 if TYPE_CHECKING:
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
 Function = TypeVar("Function", bound=Callable[..., object])
 Assignments = Mapping[str, str]
 """The `-O` options of one command line: `key` or `side.key` to the value's text."""
+
+# Names that -O does not know, for which users look.
+_TIME_LIMITS = ("timeout", "time_limit")
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +102,26 @@ def number_option(
     """An option that is a whole number in a range, None if it is not given."""
     numbers = click.IntRange(least, most)
     return click.option(flag, type=numbers, metavar=metavar, help=help_text)
+
+
+def timeout_option(function: Function) -> Function:
+    """`--timeout SECONDS` of a command that searches; it gets the limit as `budget`."""
+    return click.option(
+        "--timeout",
+        "budget",
+        metavar="SECONDS",
+        type=DURATION,
+        callback=_started,
+        help="End the search after this time with the best so far, as 60 or 1.5s; what was cut is"
+        " reported (default: no limit, the answer never depends on the clock).",
+    )(function)
+
+
+def _started(
+    context: click.Context, parameter: click.Parameter, seconds: float | None
+) -> SearchBudget:
+    """The budget of a command, whose time begins now."""
+    return SearchBudget(timeout_s=seconds)
 
 
 def source_argument(function: Function) -> Function:
@@ -302,6 +326,8 @@ def _closest(name: str, declared: Mapping[str, Sequence[Option]]) -> str:
     for side, options in declared.items():
         if name in _names(options):
             return f"did you mean '{side}.{name}'?"
+    if name in _TIME_LIMITS:
+        return "a time limit of a search is the option --timeout SECONDS of its command"
     known = sorted({known for options in declared.values() for known in _names(options)})
     if not known:
         return f"no option is declared by the {' or the '.join(declared)}"

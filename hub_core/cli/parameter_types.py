@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hub_core.model.diagnostics import closest
+from hub_core.model.diagnostics import UsageError, closest
 from hub_core.model.kinds import STANDARD_KINDS, standard_kind
+from hub_core.model.quantities import parse_time
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -49,6 +50,24 @@ class _CollectiveName(_Choice):
             meant = closest(value.lower(), known) or f"use one of {', '.join(known)}"
             self.fail(f"{value!r} is no collective; {meant}")
         return super().convert(value if kind is None else str(kind), param, ctx)
+
+
+class _Duration(click.types.StringParamType):
+    """Seconds above 0: a number, or a time with a unit such as 1.5s or 500ms."""
+
+    name = "seconds"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The time in seconds."""
+        text = str(value)
+        try:
+            # A bare number is refused elsewhere; here the option names the unit.
+            seconds = parse_time(text if text[-1:].isalpha() else f"{text}s")
+        except UsageError:
+            seconds = 0.0
+        if seconds <= 0:
+            self.fail(f"{text!r:.60} is not a time above 0, for example 60 or 1.5s", param, ctx)
+        return seconds
 
 
 class OfferName(click.types.StringParamType):
@@ -146,6 +165,8 @@ class _OptionAssignment(click.types.StringParamType):
 
 FILE = _FileName()
 """Type of an argument or option that names a file, among other things: shells complete it."""
+DURATION = _Duration()
+"""Type of an option that is a time in seconds."""
 TOPOLOGY = _TopologyText()
 """Type of an argument or option that is a topology text or a file."""
 ASSIGNMENT = _OptionAssignment()

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hub_core.cli.output import print_diagnostic, print_fields, print_json
-from hub_core.cli.report_objects import diagnostic_object, loss_object
+from hub_core.cli.report_objects import cut_fields, cut_objects, diagnostic_object, loss_object
 from hub_core.model import format_bytes, format_time
 from hub_core.plugin_api import ONE_SIZE
 
@@ -81,6 +81,7 @@ def _fields(made: SynthesizedAlgorithm, name: str, request: SynthesisWish) -> di
         "size": format_bytes(request.size),
         **{key: _text(value) for key, value in result.statistics.items()},
         **_not_tried(result),
+        **cut_fields(result.cuts),
         "time": f"{format_time(result.time_ns)} ({result.time_ns} ns)",
         "bandwidth": f"{request.size / max(result.time_ns, 1):.2f} GB/s",
         "bounds": _bounds(result) or "none known",
@@ -148,10 +149,11 @@ def _object(made: SynthesizedAlgorithm, name: str, request: SynthesisWish) -> di
         "synthesis_s": made.wall_s,
         "synthesis_cpu_s": made.cpu_s,
         "statistics": dict(result.statistics),
-        "is_partial": result.is_partial or bool(result.not_tried),
+        "is_partial": result.is_partial or bool(result.not_tried or result.cuts),
         "not_tried": [
             {"name": name, "reason": reason} for name, reason in result.not_tried.items()
         ],
+        "cut": cut_objects(result.cuts),
         "is_replayed": result.is_replayed,
         "is_verified": report is not None and report.ok,
         "diagnostics": [

@@ -17,6 +17,7 @@ from hub_core.cli.arguments import (
     number_option,
     offer_option,
     output_options,
+    timeout_option,
 )
 from hub_core.cli.output import progress_bar
 from hub_core.cli.parameter_types import COLLECTIVE, TOPOLOGY, OfferName
@@ -36,7 +37,7 @@ from hub_core.plugin_api import Command, Simulator, Synthesizer, resolve
 if TYPE_CHECKING:
     from hub_core.model import Collective
     from hub_core.network import Topology
-    from hub_core.plugin_api import Option
+    from hub_core.plugin_api import Option, SearchBudget
 
 # The command for several groups at once, where one is installed.
 _GROUPS = "groups"
@@ -121,6 +122,7 @@ def _ranks(
 @offer_option(
     "--backend", Simulator, "The simulator that judges, where it is installed.", "analytical"
 )
+@timeout_option
 @click.option(
     "-o",
     "--output",
@@ -145,6 +147,7 @@ def synthesize(
     write_ranks: tuple[int, ...] | None,
     occupancy: str,
     backend: str,
+    budget: SearchBudget,
     out: str | None,
     output: OutputRequest,
 ) -> int:
@@ -152,8 +155,9 @@ def synthesize(
     the fastest of what all others make).
 
     Ranks are the NPUs of the topology; with --ranks, rank i is the i-th NPU of the list, unless
-    --relays lets all NPUs take part. Ctrl-C ends the search with the best found so far. Exit 0, or
-    1 where verification fails. With --groups, OUT is a folder with an algorithm a group.
+    --relays lets all NPUs take part. Ctrl-C and --timeout end the search with the best so far.
+    Exit 0, or 1 if verification fails or nothing was finished in time. With --groups, OUT is a
+    folder with an algorithm a group.
     """
     if groups_text is not None or single:
         return _together(session)
@@ -177,7 +181,7 @@ def synthesize(
     _check(request, out, output)
     target = None if out is None else session.output_target(out, output)
     given = assign(output.assignments, _sides(session, name, target))
-    made = _made(session, name, request, given["synthesizer"])
+    made = _made(session, name, request, given["synthesizer"], budget)
     algorithm = made.result.algorithm
     # Where only some ranks are at hand there is nothing to judge.
     if not made.result.is_partial:
@@ -246,7 +250,11 @@ def _with_ranks(
 
 
 def _made(
-    session: Session, name: str, request: SynthesisWish, options: Assignments
+    session: Session,
+    name: str,
+    request: SynthesisWish,
+    options: Assignments,
+    budget: SearchBudget,
 ) -> SynthesizedAlgorithm:
     # Imported here: the help of a command needs no numpy.
     from hub_core.network.links import Occupancy
@@ -270,6 +278,7 @@ def _made(
             backend=request.backend,
             progress=show,
             registry=session.registry(),
+            budget=budget,
         )
     return SynthesizedAlgorithm(
         result, network, time.perf_counter() - wall, time.process_time() - cpu

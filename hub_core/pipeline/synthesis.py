@@ -16,14 +16,23 @@ from hub_core.model import (
     format_time,
 )
 from hub_core.network import Occupancy, Topology
-from hub_core.pipeline.calls import bound_options, call
+from hub_core.pipeline.calls import blame, bound_options, call, misfit
 from hub_core.pipeline.simulation import DEFAULT_SIMULATOR, check_size, simulate
 from hub_core.pipeline.topology_input import as_topology
-from hub_core.plugin_api import ONE_SIZE, Simulator, SynthesisRequest, SynthesisResult, Synthesizer
+from hub_core.plugin_api import (
+    ONE_SIZE,
+    BudgetReached,
+    SearchBudget,
+    Simulator,
+    SynthesisRequest,
+    SynthesisResult,
+    Synthesizer,
+    resolve,
+)
 from hub_core.registry.bind_options import OptionText
 from hub_core.registry.descriptions import options_of
 from hub_core.registry.discovery import run_registry
-from hub_core.registry.plugins import Registry
+from hub_core.registry.plugins import Provided, Registry
 
 
 def synthesize(
@@ -40,6 +49,7 @@ def synthesize(
     judge: Callable[[Algorithm], int | None] | None = None,
     progress: Callable[[float, str], None] = lambda fraction, what: None,
     registry: Registry | None = None,
+    budget: SearchBudget | None = None,
 ) -> SynthesisResult:
     """Make an algorithm for a collective on a topology with the synthesizer `name`.
 
@@ -49,7 +59,9 @@ def synthesize(
     algorithm in place of `backend`. A time below a bound, as simulators drop fractions of a
     nanosecond, is computed again in picoseconds and rounded up. If a bound for messages of any
     sizes is still later, that is a bug: it is removed, with a warning among the diagnostics. A text
-    such as `ring:4`, or a file, is read as a topology. Raises `HubError`.
+    such as `ring:4`, or a file, is read as a topology. `budget`: limits of the search, by default
+    none; the result lists what they have cut. Raises `HubError`, of the code `limit-reached` if a
+    limit has ended the search without a result.
     """
     registry = registry or run_registry()
     topology = as_topology(topology, registry)
@@ -57,6 +69,8 @@ def synthesize(
     check_size(collective_bytes)
     _check_npus(collective, topology, chosen, tuple(wanted or ()))
     synthesizer = registry.find(Synthesizer, name)
+    budget = budget or SearchBudget()
+    simulated = judge or _judge(topology, collective_bytes, occupancy, backend, registry)
     request = SynthesisRequest(
         collective,
         topology,
@@ -64,11 +78,12 @@ def synthesize(
         chosen,
         occupancy,
         None if wanted is None else tuple(wanted),
-        judge or _judge(topology, collective_bytes, occupancy, backend, registry),
-        progress,
+        _counted(simulated, budget),
+        budget.checked(progress),
         registry,
+        budget,
     )
-    made = call(synthesizer, SynthesisResult, request, bound_options(synthesizer, options))
+    made = _within(synthesizer, request, bound_options(synthesizer, options))
     if (
         judge is not None
         or made.is_partial
@@ -85,6 +100,53 @@ def synthesize(
     if time_ps is None:
         return made
     return _without_beaten_bounds(replace(made, time_ns=-(-time_ps // 1000)))
+
+
+def estimate_synthesis(name: str, request: SynthesisRequest, registry: Registry) -> int | None:
+    """Nanoseconds that the synthesizer `name` expects of its algorithm; None if it cannot tell.
+
+    The estimate is for the default options. Raises `HubError` for a request that does not fit.
+    """
+    found = registry.find(Synthesizer, name)
+    if not found.offer.estimate:
+        return None
+    options = bound_options(found, None)
+    with blame(found):
+        estimate = resolve(found.offer.estimate)(request, options)
+    if not isinstance(estimate, int | None):
+        raise misfit(found, f"estimated {type(estimate).__name__}, expected int or None")
+    return estimate
+
+
+def _counted(
+    simulate: Callable[[Algorithm], int | None], budget: SearchBudget
+) -> Callable[[Algorithm], int | None]:
+    """The simulator, each use of which is counted; it checks the limits first."""
+
+    def time_ns(algorithm: Algorithm) -> int | None:
+        return budget.simulated(len(algorithm.steps), lambda: simulate(algorithm))
+
+    return time_ns
+
+
+def _within(
+    synthesizer: Provided[Synthesizer], request: SynthesisRequest, options: object
+) -> SynthesisResult:
+    """The result of a synthesizer, with what the limits have cut. Raises `InputError`."""
+    budget = request.budget
+    try:
+        made = call(synthesizer, SynthesisResult, request, options)
+    except BudgetReached:
+        budget.cut(synthesizer.name)
+        raise InputError(
+            f"{synthesizer.name} finished no algorithm after {budget.done} steps of work: "
+            f"{budget.reason}",
+            cure="allow more, or choose a synthesizer of less work",
+            code="limit-reached",
+        ) from None
+    if budget.is_reached:
+        budget.cut(synthesizer.name)
+    return replace(made, cuts=tuple(budget.cuts)) if budget.cuts else made
 
 
 def _without_beaten_bounds(made: SynthesisResult) -> SynthesisResult:

@@ -37,6 +37,7 @@ from hub_core.plugin_api.options import (
 from hub_core.plugin_api.reader import FormatReader
 from hub_core.plugin_api.references import Reference, resolve
 from hub_core.plugin_api.report_writer import BandwidthSeries, ReportRequest, ReportWriter, Shown
+from hub_core.plugin_api.search_budget import BudgetReached, SearchBudget, SearchCut
 from hub_core.plugin_api.selection_writer import (
     SelectedCollective,
     SelectedWindow,
@@ -78,6 +79,7 @@ __all__ = [
     "BandwidthSeries",
     "BoundRequest",
     "BoundResult",
+    "BudgetReached",
     "Check",
     "CheckLine",
     "CheckReport",
@@ -108,6 +110,8 @@ __all__ = [
     "ReportRequest",
     "ReportWriter",
     "RuntimeVersions",
+    "SearchBudget",
+    "SearchCut",
     "SelectedCollective",
     "SelectedWindow",
     "Selection",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from hub_core.plugin_api.options import NoOptions
 from hub_core.plugin_api.references import Reference
+from hub_core.plugin_api.search_budget import SearchBudget, SearchCut
 
 if TYPE_CHECKING:
     from hub_core.model.algorithm import Algorithm, JsonValue
@@ -32,7 +33,9 @@ class SynthesisRequest:
     nanoseconds on the topology, for this size and link model, by the simulator of the user's
     choice, or None where there is none. `progress(fraction, what)`: how far the work is, from 0
     to 1; 0 while the work proper waits, as for a compiler. `hub`: the plugins of the run, for
-    synthesizers that call others; None in a request made by hand. Ctrl-C arrives as
+    synthesizers that call others; None in a request made by hand. `budget`: what the search may
+    still do. Calls of `simulate` are counted, and `simulate` and `progress` check the limits; a
+    search that works for long without them calls `budget.spend`. Ctrl-C and limits arrive as
     `KeyboardInterrupt`: a synthesizer with a result at hand returns it.
     """
 
@@ -45,6 +48,7 @@ class SynthesisRequest:
     simulate: Callable[[Algorithm], int | None] = lambda algorithm: None
     progress: Callable[[float, str], None] = lambda fraction, what: None
     hub: Registry | None = None
+    budget: SearchBudget = field(default_factory=SearchBudget)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +60,8 @@ class SynthesisResult:
     `statistics`: what else the user should know, by name: seed, chunks, method. `is_partial`: the
     algorithm holds the steps of the wanted ranks alone, and `is_replayed` says that the whole was
     checked on the synthesizer's own arrays. `not_tried`: what a search left out, each with the
-    reason. `diagnostics`: warnings for the report, such as parts of a search that failed.
+    reason. `cuts`: parts of the search that a limit has ended; the hub fills it in.
+    `diagnostics`: warnings for the report, such as parts of a search that failed.
 
     A bound whose name ends with `ONE_SIZE` holds only for algorithms whose messages all have the
     size that was chosen. It is not used for `bound_ns`, since others may be faster.
@@ -69,6 +74,7 @@ class SynthesisResult:
     is_partial: bool = False
     is_replayed: bool = False
     not_tried: Mapping[str, str] = field(default_factory=dict)
+    cuts: tuple[SearchCut, ...] = ()
     diagnostics: tuple[Diagnostic, ...] = ()
 
     def __repr__(self) -> str:
@@ -92,8 +98,10 @@ class Synthesizer:
     """Producer: `synthesize(request: SynthesisRequest, options) -> SynthesisResult`.
 
     What it cannot make is refused with an `InputError`. `adapts`: it chooses the messages by the
-    links of the topology; others follow a fixed pattern. Whoever tries several begins with those
-    that adapt.
+    links of the topology; others follow a fixed pattern. `estimate(request, options) -> int |
+    None`: expected time in nanoseconds, computed in a small part of the time of `synthesize`, the
+    same on every machine; None if it cannot tell. Whoever tries several begins with the least
+    estimate; those that adapt are expected at the lower bound of the network.
     """
 
     name: str
@@ -101,3 +109,4 @@ class Synthesizer:
     synthesize: Reference
     options: type = NoOptions
     adapts: bool = False
+    estimate: Reference = ""

@@ -22,7 +22,13 @@ from hub_core import (
     verify,
 )
 from hub_core.network import Occupancy
-from hub_core.plugin_api import ONE_SIZE, SynthesisRequest, Synthesizer
+from hub_core.plugin_api import (
+    ONE_SIZE,
+    SearchBudget,
+    SynthesisRequest,
+    Synthesizer,
+    search_budget,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -56,7 +62,7 @@ def test_the_judge_of_the_request_decides() -> None:
         return 10 if len(seen) == 2 else 20
 
     result = auto.synthesize(request_for(simulate=judge), asked)
-    assert (result.statistics["winner"], result.time_ns) == ("bruck", 10)
+    assert (result.statistics["winner"], result.time_ns) == ("direct", 10)
     assert result.statistics["ahead of"] == "ring by 100.0 %"
     assert len(seen) == 3
     assert verify(result.algorithm).ok
@@ -73,6 +79,19 @@ def test_where_nothing_fits_every_reason_is_told() -> None:
         auto.synthesize(request_for(), AutoOptions(candidates="pairwise"))
 
 
+def test_a_synthesizer_at_work_ends_at_the_work_limit_with_its_best() -> None:
+    """The group order of bruck would need a second simulation."""
+    topology = hub_core.parse_topology("dgx-a100:2")
+    collective = Collective(CollectiveKind.ALL_GATHER, 16, 16, in_place=True)
+    whole = hub_core.synthesize(collective, topology, 1 << 20, name="bruck")
+    asked = {"candidates": "bruck", "work": "1"}
+    cut = hub_core.synthesize(collective, topology, 1 << 20, name="auto", options=asked)
+    (told,) = cut.cuts
+    assert (told.name, told.work) == ("bruck", len(whole.algorithm.steps) + 500)
+    assert "work limit was reached (1 steps, -O work=)" in told.reason
+    assert verify(cut.algorithm).ok
+
+
 def test_after_the_work_limit_no_candidate_is_begun() -> None:
     result = auto.synthesize(request_for(), AutoOptions(candidates="ring,direct", work=0))
     assert result.statistics["winner"] == "ring"
@@ -84,13 +103,38 @@ def test_after_the_work_limit_no_candidate_is_begun() -> None:
 def test_without_a_time_limit_the_clock_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that is stopped for an hour between two candidates tries all of them."""
     hours = iter(range(0, 10**6, 3600))
-    monkeypatch.setattr(auto.time, "monotonic", lambda: float(next(hours)))
+    monkeypatch.setattr(search_budget.time, "monotonic", lambda: float(next(hours)))
     asked = AutoOptions(candidates="ring,direct")
     result = auto.synthesize(request_for(), asked)
     assert result.statistics["candidates"] == "2 of 2 fit and were made"
     assert not result.not_tried
-    limited = auto.synthesize(request_for(), replace(asked, timeout=60.0))
-    assert "time limit" in limited.not_tried["direct"]
+
+
+def test_the_time_limit_of_the_request_ends_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = [0.0]
+    monkeypatch.setattr(search_budget.time, "monotonic", lambda: seconds[0])
+
+    def judge(algorithm: Algorithm) -> int:
+        seconds[0] += 61
+        return 10
+
+    request = replace(request_for(simulate=judge), budget=SearchBudget(timeout_s=60.0))
+    result = auto.synthesize(request, AutoOptions(candidates="ring,direct"))
+    assert result.statistics["winner"] == "ring"
+    assert "time limit was reached (60 s, --timeout)" in result.not_tried["direct"]
+
+
+def test_without_an_algorithm_in_time_the_error_names_the_limit() -> None:
+    budget = SearchBudget(timeout_s=1e-9)
+    with pytest.raises(HubError, match=r"no synthesizer finished an algorithm: the time limit"):
+        auto.synthesize(replace(request_for(), budget=budget), AutoOptions(candidates="ring"))
+
+
+def test_candidates_are_tried_in_the_order_of_their_estimates() -> None:
+    """On a ring, messages between ranks that are far apart load the links more."""
+    names = ["direct", "bruck", "ring", "bidirectional-ring"]
+    order = auto._best_first(names, hub_core.discover(), request_for(size=1 << 26))
+    assert order == ["bidirectional-ring", "ring", "direct", "bruck"]
 
 
 def test_synthesizers_that_adapt_are_tried_first() -> None:

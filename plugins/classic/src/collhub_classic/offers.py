@@ -1,8 +1,8 @@
-"""The functions behind the offers, one an algorithm."""
+"""The functions behind the offers: of each algorithm its synthesis and its estimated time."""
 
 from __future__ import annotations
 
-from collhub_classic.synthesize import by_name
+from collhub_classic.synthesize import by_name, estimate_by_name
 
 ring = by_name("ring")
 bidirectional_ring = by_name("bidirectional-ring")
@@ -21,3 +21,21 @@ sparbit = by_name("sparbit")
 swing = by_name("swing")
 torus_rings = by_name("torus-rings")
 hierarchical = by_name("hierarchical")
+
+ring_ns = estimate_by_name("ring")
+bidirectional_ring_ns = estimate_by_name("bidirectional-ring")
+rings_ns = estimate_by_name("rings")
+recursive_doubling_ns = estimate_by_name("recursive-doubling")
+halving_doubling_ns = estimate_by_name("halving-doubling")
+bruck_ns = estimate_by_name("bruck")
+binomial_ns = estimate_by_name("binomial")
+k_nomial_ns = estimate_by_name("k-nomial")
+double_binary_tree_ns = estimate_by_name("double-binary-tree")
+direct_ns = estimate_by_name("direct")
+pairwise_ns = estimate_by_name("pairwise")
+neighbour_exchange_ns = estimate_by_name("neighbour-exchange")
+pat_ns = estimate_by_name("pat")
+sparbit_ns = estimate_by_name("sparbit")
+swing_ns = estimate_by_name("swing")
+torus_rings_ns = estimate_by_name("torus-rings")
+hierarchical_ns = estimate_by_name("hierarchical")

@@ -41,6 +41,12 @@ _SYNTHESIZERS: tuple[tuple[str, str, type], ...] = (
 def collhub_producers() -> Sequence[Synthesizer]:
     """Describe the synthesizers."""
     return [
-        Synthesizer(name, text, f"collhub_classic.offers:{name.replace('-', '_')}", options)
+        Synthesizer(
+            name,
+            text,
+            f"collhub_classic.offers:{name.replace('-', '_')}",
+            options,
+            estimate=f"collhub_classic.offers:{name.replace('-', '_')}_ns",
+        )
         for name, text, options in _SYNTHESIZERS
     ]

@@ -12,7 +12,7 @@ from collhub_columns import Int64Array
 from collhub_schedules import collective_among
 
 from collhub_classic.catalogue import ALGORITHMS
-from collhub_classic.estimate import estimated_ns, link_of_message
+from collhub_classic.estimate import MESSAGES_OF_AN_ESTIMATE, estimated_ns, link_of_message
 from collhub_classic.lowering.kept import kept_steps
 from collhub_classic.lowering.places import BlockPlaces
 from collhub_classic.message_plan import MessagePlan
@@ -36,6 +36,8 @@ from hub_core.plugin_api import SynthesisRequest, SynthesisResult
 
 _NAME = "collhub-classic"
 _MOST_STEPS = 20_000_000
+# A plan has at least the square of the ranks in blocks.
+_MOST_ESTIMATED_RANKS = 256
 
 
 def synthesize(name: str, request: SynthesisRequest, options: ClassicOptions) -> SynthesisResult:
@@ -48,7 +50,14 @@ def synthesize(name: str, request: SynthesisRequest, options: ClassicOptions) ->
     task = task_for(name, request, options)
     planned = planned_for(name, task)
     _check_size(planned.plan, request)
-    made = [_ordered(planned.plan, task, request, order) for order in _orders(classic, task)]
+    made: list[tuple[int, Algorithm, Int64Array]] = []
+    try:
+        for order in _orders(classic, task):
+            made.append(_ordered(planned.plan, task, request, order))
+    except KeyboardInterrupt:
+        # The best order so far is an answer.
+        if not made:
+            raise
     # Of equally fast ones the first, that of the numbers as they are.
     time_ns, algorithm, order = min(made, key=itemgetter(0))
     bound = _bound_ns(request)
@@ -78,6 +87,24 @@ def by_name(name: str) -> Callable[[SynthesisRequest, ClassicOptions], Synthesis
         return synthesize(name, request, options)
 
     return synthesizer
+
+
+def estimate_by_name(name: str) -> Callable[[SynthesisRequest, ClassicOptions], int | None]:
+    """The function that estimates the time of an algorithm."""
+
+    def estimate(request: SynthesisRequest, options: ClassicOptions) -> int | None:
+        """Estimated nanoseconds of the algorithm `name`; raises as `synthesize` does.
+
+        None for so many ranks that the plan alone would take seconds.
+        """
+        if request.collective.num_ranks > _MOST_ESTIMATED_RANKS:
+            return None
+        task = task_for(name, request, options)
+        plan = planned_for(name, task).plan
+        order = _orders(ALGORITHMS[name], task)[0]
+        return estimated_ns(_placed(plan, request.collective, order), task, MESSAGES_OF_AN_ESTIMATE)
+
+    return estimate
 
 
 def _check_request(name: str, classic: ClassicAlgorithm, request: SynthesisRequest) -> None:

@@ -175,6 +175,8 @@ def _synthesize(request: SynthesisRequest, options: FlowOptions) -> SynthesisRes
     share_units = problem.share_units()
     request.progress(0.0, "flow")
     flow, method = _flow(problem, options)
+    # Counted as one step a variable, also where the flow was kept from before.
+    request.budget.count(len(problem.demand.sources) * problem.network.num_arcs)
     request.progress(0.5, "paths")
     paths = FlowPaths.of(
         problem.network, problem.demand, flow, share_units, options.pieces or _LADDER[-1]

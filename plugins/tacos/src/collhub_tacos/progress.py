@@ -11,6 +11,14 @@ FractionReport = Callable[[float], None]
 """`report(fraction)`: the fraction 0..1 that is done."""
 
 
+AfterTrial = Callable[[], None]
+"""Called when a seed was tried, to count its work; it may raise."""
+
+
+def uncounted() -> None:
+    """Count nothing."""
+
+
 def silent(fraction: float, what: str) -> None:
     """Report to nobody."""
 

@@ -18,7 +18,7 @@ from collhub_tacos.options import TacosOptions
 from collhub_tacos.progress import Progress
 from hub_core.model import Collective, UsageError, message_bytes
 from hub_core.network import Occupancy, Topology
-from hub_core.plugin_api import SynthesisRequest
+from hub_core.plugin_api import SearchBudget, SynthesisRequest
 
 _MOST_CHUNKS = 1 << 20
 _RESOLUTION_S = 1e-9
@@ -35,6 +35,7 @@ class Setting:
     `members`: int64, the NPU of each rank; `pieces`: the stated chunks of a share, or None.
     `network`: NPUs alone; switches are passed on the way, or unwound. `seeds`: stated number of
     seeds, 0 for a number by size. `threads`: seeds tried at once. `memory`: bytes.
+    `budget`: counts the work.
     """
 
     collective: Collective
@@ -50,6 +51,7 @@ class Setting:
     memory: int
     wanted: tuple[int, ...] | None
     progress: Progress
+    budget: SearchBudget
 
     @classmethod
     def of(cls, request: SynthesisRequest, options: TacosOptions) -> Setting:
@@ -73,6 +75,7 @@ class Setting:
             memory=options.memory,
             wanted=request.wanted,
             progress=request.progress,
+            budget=request.budget,
         )
 
     @property

@@ -2,12 +2,13 @@
 
 All are judged by the simulator of the request; without one, by each synthesizer's own account. The
 search is limited by counted work, never by the clock unless the user sets a time limit: the same
-request gives the same answer on every machine and under every load.
+request gives the same answer on every machine and under every load. Work goes first to those whose
+estimated time is least. One that is at work when the limit is reached ends with its best.
 """
 
 from __future__ import annotations
 
-import time
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 
@@ -24,7 +25,15 @@ from hub_core import (
     run_registry,
 )
 from hub_core.model import JsonValue, PluginError, format_time
-from hub_core.plugin_api import ONE_SIZE, SynthesisRequest, SynthesisResult, Synthesizer
+from hub_core.network import lower_bound_ns
+from hub_core.plugin_api import (
+    ONE_SIZE,
+    BudgetReached,
+    SearchBudget,
+    SynthesisRequest,
+    SynthesisResult,
+    Synthesizer,
+)
 from hub_core.verification import VerificationInput, verify_input
 
 NAME = "auto"
@@ -54,15 +63,14 @@ class _Search:
 
     `names`: all synthesizers in the order of the registry; `found`: what they made; `failures`: why
     others do not fit; `not_tried`: why others were not begun; `warnings`: of those that crashed.
-    `work`: as counted by `Stopwatch`.
     """
 
     names: list[str]
+    budget: SearchBudget
     found: list[_Candidate] = field(default_factory=list)
     failures: dict[str, str] = field(default_factory=dict)
     not_tried: dict[str, str] = field(default_factory=dict)
     warnings: list[Diagnostic] = field(default_factory=list)
-    work: int = 0
     is_interrupted: bool = False
 
     def by_time(self) -> list[_Candidate]:
@@ -73,19 +81,26 @@ class _Search:
 def synthesize(request: SynthesisRequest, options: AutoOptions) -> SynthesisResult:
     """The fastest algorithm of all synthesizers that fit, and whose contents are correct.
 
-    Ctrl-C ends the search with the best so far. Raises `InputError` where none fits, `UsageError`
-    for candidates that are not there.
+    Ctrl-C and limits end the search with the best so far. Raises `InputError` if none fits or none
+    ended in time, `UsageError` for candidates that are not there.
     """
     registry = request.hub or run_registry()
-    search = _Search(_names(options.candidates, registry))
+    search = _Search(_names(options.candidates, registry), request.budget.part(options.work))
     try:
-        _try_all(request, registry, options, search)
+        _try_all(request, registry, search)
     except KeyboardInterrupt:
         if not search.found:
             raise
         # The best so far is an answer, and the report says that the search was interrupted.
         search.is_interrupted = True
     if not search.found:
+        if search.not_tried:
+            reason = next(iter(search.not_tried.values()))
+            raise InputError(
+                f"no synthesizer finished an algorithm: {reason}",
+                cure="allow more time",
+                code="limit-reached",
+            )
         reasons = _listed(search.failures)
         raise InputError(f"no synthesizer fits: {reasons}", code="nothing-fits")
     best = _best(search)
@@ -164,20 +179,21 @@ def _names(text: str, registry: Registry) -> list[str]:
     return names
 
 
-def _try_all(
-    request: SynthesisRequest, registry: Registry, options: AutoOptions, search: _Search
-) -> None:
+def _try_all(request: SynthesisRequest, registry: Registry, search: _Search) -> None:
     """Try each synthesizer, best first, while the limits allow."""
-    start_s = time.monotonic()
     order = _best_first(search.names, registry, request)
     for place, name in enumerate(order):
-        reason = _limit(options, search.work, start_s) if place else ""
-        if reason:
+        reason = search.budget.reason
+        # Without an answer, the limit of work leaves every synthesizer one simulation.
+        if reason and (search.found or search.budget.left_s == 0.0):
             search.not_tried |= dict.fromkeys(order[place:], reason)
             return
-        request.progress(place / len(order), name)
         try:
+            request.progress(place / len(order), name)
             _try(request, name, registry, search)
+        except BudgetReached:
+            search.not_tried |= dict.fromkeys(order[place:], request.budget.reason)
+            return
         except PluginError as error:
             search.failures[name] = _first_message(error)
             search.warnings += [
@@ -185,16 +201,6 @@ def _try_all(
             ]
         except HubError as error:
             search.failures[name] = _first_message(error)
-
-
-def _limit(options: AutoOptions, work: int, start_s: float) -> str:
-    """Why no further synthesizer is begun; empty where one may be."""
-    if work >= options.work:
-        return f"the work limit was reached ({options.work} simulated steps, -O work=)"
-    # Only if the user has set a time limit may the answer depend on the clock.
-    if options.timeout is not None and time.monotonic() - start_s >= options.timeout:
-        return f"the time limit was reached ({options.timeout:g} s, -O timeout=)"
-    return ""
 
 
 def _first_message(error: HubError) -> str:
@@ -207,41 +213,60 @@ def _try(request: SynthesisRequest, name: str, registry: Registry, search: _Sear
     stopwatch = Stopwatch(request.simulate)
     least_ns = min((one.time_ns for one in search.found), default=None)
     is_told = least_ns is not None and _takes_a_time(name, registry)
-    try:
-        result = hub_core.synthesize(
-            request.collective,
-            request.topology,
-            request.collective_bytes,
-            name=name,
-            options={_WITHIN: f"{least_ns}ns"} if is_told else None,
-            npus=request.npus,
-            occupancy=request.occupancy,
-            wanted=request.wanted,
-            judge=stopwatch.time_ns,
-            registry=registry,
+    budget = search.budget.part()
+    result = hub_core.synthesize(
+        request.collective,
+        request.topology,
+        request.collective_bytes,
+        name=name,
+        options={_WITHIN: f"{least_ns}ns"} if is_told else None,
+        npus=request.npus,
+        occupancy=request.occupancy,
+        wanted=request.wanted,
+        judge=stopwatch.time_ns,
+        progress=lambda fraction, what: None,
+        registry=registry,
+        budget=budget,
+    )
+    judged = None
+    if not result.is_partial:
+        algorithm = result.algorithm
+        judged = budget.simulated(
+            len(algorithm.steps), lambda: stopwatch.time_ns(algorithm), is_checked=False
         )
-        judged = None if result.is_partial else stopwatch.time_ns(result.algorithm)
-        search.found.append(_Candidate(name, result, judged or result.time_ns))
-    finally:
-        search.work += stopwatch.work
+    search.found.append(_Candidate(name, result, judged or result.time_ns))
 
 
 def _best_first(names: list[str], registry: Registry, request: SynthesisRequest) -> list[str]:
-    """The names in the order in which they are tried: an estimate that costs nothing.
+    """The names in the order in which they are tried: by estimated time.
 
-    First those that adapt to the links of the topology, then fixed patterns. Those that take a time
-    that has been reached come behind others that adapt; on large networks, where they may take
-    minutes, last of all.
+    The estimate of fixed patterns is that of their offer, by the alpha-beta model on the links of
+    the topology. Those that adapt to the links are expected at the core's lower bound of the
+    network; of equals those that take a time that has been reached come later. Without an estimate
+    a pattern is tried behind all that have one. On large networks, those that take a time may need
+    minutes and are tried last of all.
     """
     topology = request.topology
     is_large = topology.num_npus * topology.num_links > _MOST_PAIRS
 
-    def rank(name: str) -> tuple[bool, bool, bool]:
+    def rank(name: str) -> tuple[bool, float, bool]:
         takes_a_time = _takes_a_time(name, registry)
-        is_fixed = not registry.find(Synthesizer, name).offer.adapts
-        return takes_a_time and is_large, is_fixed, takes_a_time
+        return takes_a_time and is_large, _estimated_ns(name, registry, request), takes_a_time
 
     return sorted(names, key=rank)
+
+
+def _estimated_ns(name: str, registry: Registry, request: SynthesisRequest) -> float:
+    """Expected time in nanoseconds; infinite if none is known."""
+    if registry.find(Synthesizer, name).offer.adapts:
+        size = request.collective_bytes
+        return lower_bound_ns(request.collective, request.topology, size, request.npus) or 0.0
+    try:
+        estimate = hub_core.estimate_synthesis(name, request, registry)
+    except HubError:
+        # Why it does not fit, or fails, is reported when it is tried.
+        return math.inf
+    return math.inf if estimate is None else float(estimate)
 
 
 def _takes_a_time(name: str, registry: Registry) -> bool:

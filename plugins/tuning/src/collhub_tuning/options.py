@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hub_core.plugin_api import OptionType, option, optional
+from hub_core.plugin_api import OptionType, option
 
 
 @dataclass(frozen=True, slots=True)
 class AutoOptions:
-    """Which synthesizers are tried, and how much work may be done before the last one begins."""
+    """Which synthesizers are tried, and how much work they may do."""
 
     candidates: str = option(
         OptionType.TEXT, "all", "synthesizers to try, as ring,tacos, or all that are installed"
@@ -17,12 +17,7 @@ class AutoOptions:
     work: int = option(
         OptionType.INT,
         20_000_000,
-        "simulated steps after which no further synthesizer is begun; the first one always is",
-        minimum=0,
-    )
-    timeout: float | None = optional(
-        "time after which no further synthesizer is begun, as 60s; the answer then depends on the "
-        "speed of the machine (not given: no limit)",
-        OptionType.TIME,
+        "limit of the counted work, in steps as simulated: the synthesizer at work ends with its "
+        "best, and no further one is begun",
         minimum=0,
     )

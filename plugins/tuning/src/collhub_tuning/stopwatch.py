@@ -1,4 +1,4 @@
-"""Time algorithms at one size, and count the work; the fastest algorithm is timed only once."""
+"""Time algorithms at one size; the fastest algorithm is timed only once."""
 
 from __future__ import annotations
 
@@ -7,27 +7,18 @@ from collections.abc import Callable
 from hub_core import Algorithm
 from hub_core.model import placement_of
 
-# Steps whose simulation takes about as long as a simulation of no steps.
-_STEPS_OF_A_SIMULATION = 500
-
 
 class Stopwatch:
-    """Nanoseconds of algorithms by `simulate`, None where a rank never finishes.
-
-    `work`: steps of all algorithms that were simulated, and 500 for each simulation: a count that
-    is the same on every machine.
-    """
+    """Nanoseconds of algorithms by `simulate`, None where a rank never finishes."""
 
     def __init__(self, simulate: Callable[[Algorithm], int | None]) -> None:
         self._simulate = simulate
-        self.work = 0
         self._fastest: tuple[int, Algorithm] | None = None
 
     def time_ns(self, algorithm: Algorithm) -> int | None:
         """The time of an algorithm. Raises what the simulator does."""
         if self._fastest is not None and _runs_alike(algorithm, self._fastest[1]):
             return self._fastest[0]
-        self.work += len(algorithm.steps) + _STEPS_OF_A_SIMULATION
         time_ns = self._simulate(algorithm)
         if time_ns is not None and (self._fastest is None or time_ns < self._fastest[0]):
             self._fastest = time_ns, algorithm

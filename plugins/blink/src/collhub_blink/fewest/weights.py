@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Protocol, TypeVar
 
@@ -32,18 +32,21 @@ class ResumableSearch(Protocol[Found]):
 
 @dataclass(slots=True)
 class Budget:
-    """Search steps that are left. `is_interrupted`: Ctrl-C ended the search.
+    """Search steps that are left for proofs. `is_interrupted`: Ctrl-C or a limit ended the search.
 
-    Steps, not seconds: the same request then has the same outcome on any machine.
+    Steps, not seconds: the same request then has the same outcome on any machine. `spend(steps)`
+    counts them for the whole synthesis, and may raise.
     """
 
     steps: int
+    spend: Callable[[int], None] = field(default=lambda steps: None, compare=False)
     is_interrupted: bool = False
 
     def take(self, wanted: int) -> int:
         """At most `wanted` of what is left."""
         taken = min(wanted, self.steps)
         self.steps -= taken
+        self.spend(taken)
         return taken
 
 

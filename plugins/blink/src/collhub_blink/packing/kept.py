@@ -17,25 +17,35 @@ from hub_core.network import Topology
 
 # Planes of a network and a few collectives; trees of large networks take megabytes.
 _MOST_KEPT = 8
-_kept: OrderedDict[tuple[object, ...], list[PlacedPacking]] = OrderedDict()
+# The packings, and the search steps that they took.
+_kept: OrderedDict[tuple[object, ...], tuple[list[PlacedPacking], int]] = OrderedDict()
 
 
 def kept_packings(
     task: PackingTask, pack: Callable[[PackingTask], list[PlacedPacking]]
 ) -> list[PlacedPacking]:
-    """`pack(task)`, from memory where the same packings were made in this process before."""
+    """`pack(task)`, from memory where the same packings were made in this process before.
+
+    Those from memory count as much work, so that a limit of work does not depend on what was made
+    before.
+    """
     key = _key(task)
-    found = _kept.get(key)
-    if found is None:
+    if key in _kept:
+        try:
+            task.budget.take(_kept[key][1])
+        except KeyboardInterrupt:
+            task.budget.is_interrupted = True
+    else:
+        steps = task.budget.steps
         found = pack(task)
-        # What Ctrl-C has cut short is not what the request asks for.
+        # What Ctrl-C or a limit has cut short is not what the request asks for.
         if task.budget.is_interrupted:
             return found
-        _kept[key] = found
+        _kept[key] = found, steps - task.budget.steps
     _kept.move_to_end(key)
     while len(_kept) > _MOST_KEPT:
         _kept.popitem(last=False)
-    return list(found)
+    return list(_kept[key][0])
 
 
 def _key(task: PackingTask) -> tuple[object, ...]:

@@ -71,7 +71,7 @@ class PackingTask:
             # 0 stands for any depth.
             depth=options.depth or None,
             trees=options.trees,
-            budget=Budget(int(options.time_limit * STEPS_PER_SECOND)),
+            budget=Budget(int(options.time_limit * STEPS_PER_SECOND), request.budget.spend),
             # 0 stands for none.
             within_ns=options.within * 1e9 or None,
             progress=request.progress,

@@ -13,7 +13,7 @@ from collhub_columns import Int64Array
 
 from collhub_tacos.networks.distances import ShortestPaths
 from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
-from collhub_tacos.progress import FractionReport
+from collhub_tacos.progress import AfterTrial, FractionReport, uncounted
 from collhub_tacos.schedules.link_schedule import LinkSchedule
 from collhub_tacos.spreading.matching_state import new_state
 from collhub_tacos.spreading.seed_search import Best
@@ -43,12 +43,14 @@ def before_deadlines(
     goal_ps: int,
     first_seed: int,
     report: FractionReport,
+    after_trial: AfterTrial = uncounted,
 ) -> Best[LinkSchedule]:
     """Fastest all-gather that is found by ever earlier deadlines, or `begin` where none is faster.
 
     Chunk x starts at NPU `origin[x]`, and all NPUs need all; `network` has no switches and connects
     all. The search ends at `goal_ps`, and where a thousandth cannot be saved. Of one seed it is
-    the same each time. `report(fraction)` may raise; Ctrl-C ends the search with the best so far.
+    the same each time. `report(fraction)` and `after_trial()` may raise; Ctrl-C and limits end the
+    search with the best so far.
     """
     spread = _DeadlineSpread(network, times, origin)
     best, saving, in_vain = begin, _FIRST_SAVING, 0
@@ -62,10 +64,11 @@ def before_deadlines(
             made = spread.schedule(first_seed + place, deadline_ps)
             if made is not None:
                 best, in_vain = Best(made, first_seed + place, place + 1), 0
-                continue
-            in_vain += 1
+            else:
+                in_vain += 1
             if in_vain == _PATIENCE:
                 saving, in_vain = saving / 2, 0
+            after_trial()
     except KeyboardInterrupt:
         return replace(best, is_interrupted=True)
     return best

@@ -19,18 +19,22 @@ _MOST_NODES = 20
 
 
 def exact_all_gather(
-    network: LinkNetwork, origin: Int64Array, steps: int, step_ps: int
+    network: LinkNetwork,
+    origin: Int64Array,
+    steps: int,
+    step_ps: int,
+    time_limit_s: float | None = None,
 ) -> LinkSchedule | None:
     """Bring every chunk to all NPUs in `steps` steps of `step_ps`, one chunk per link and step.
 
     `origin`: the NPU of every chunk. All nodes are NPUs, and a chunk that is sent in a step may be
-    forwarded in the next. None where there are more than `MOST_COLUMNS` variables, or no schedule
-    was found within the limit of the search.
+    forwarded in the next. `time_limit_s`: seconds that a user allows, None for any. Returns None
+    for more than `MOST_COLUMNS` variables, and if no schedule was found within the limits.
     """
     columns = _columns(network, origin, steps)
     if columns is None:
         return None
-    chosen = _solution(network, origin, steps, *columns)
+    chosen = _solution(network, origin, steps, *columns, time_limit_s)
     if chosen is None:
         return None
     chunk, link, step = (column[chosen] for column in columns)
@@ -67,6 +71,7 @@ def _solution(
     chunk: Int64Array,
     link: Int64Array,
     step: Int64Array,
+    time_limit_s: float | None,
 ) -> Int64Array | None:
     """The variables that are 1, or None."""
     # Imported here: scipy takes long to import.
@@ -106,6 +111,10 @@ def _solution(
         shape=(len(sent), len(chunk)),
     )
     wanted = is_wanted.ravel()
+    # Nodes are counted: only a limit of time makes the result depend on the machine.
+    limits: dict[str, float] = {"node_limit": _MOST_NODES}
+    if time_limit_s is not None:
+        limits["time_limit"] = time_limit_s
     found = milp(
         np.zeros(len(chunk)),
         constraints=LinearConstraint(
@@ -115,8 +124,7 @@ def _solution(
         ),
         integrality=ones,
         bounds=Bounds(0, 1),
-        # Nodes are counted; a limit of time would make the result depend on the machine.
-        options={"node_limit": _MOST_NODES},
+        options=limits,
     )
     if found.x is None:
         return None

@@ -10,7 +10,15 @@ from collhub_columns import BoolArray, Int64Array, expanded_ranges, group_of_ent
 
 from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
 from collhub_tacos.networks.reach import unreachable
-from collhub_tacos.progress import FractionReport, Progress, named, silent, unreported
+from collhub_tacos.progress import (
+    AfterTrial,
+    FractionReport,
+    Progress,
+    named,
+    silent,
+    uncounted,
+    unreported,
+)
 from collhub_tacos.schedules.link_schedule import LinkSchedule
 from collhub_tacos.spreading.seed_search import Best, best_of_seeds
 from hub_core.model import InputError
@@ -81,6 +89,7 @@ def find_all_gather(
     threads: int = 0,
     progress: Progress = silent,
     needed: BoolArray | None = None,
+    after_trial: AfterTrial = uncounted,
 ) -> Best[LinkSchedule]:
     """Fastest all-gather over `seeds` seeds from `first_seed` on; the first of equally fast ones.
 
@@ -96,6 +105,7 @@ def find_all_gather(
         goal=fewest_ps(network, times, origin, needed),
         threads=threads or os.cpu_count() or 1,
         progress=named(progress, "all-gather"),
+        after_trial=after_trial,
     )
 
 

@@ -17,7 +17,15 @@ from collhub_schedules import fastest_of
 from collhub_tacos.networks.link_network import LinkNetwork
 from collhub_tacos.networks.reach import hops_from, unreachable
 from collhub_tacos.networks.translation import Translations
-from collhub_tacos.progress import FractionReport, Progress, named, silent, unreported
+from collhub_tacos.progress import (
+    AfterTrial,
+    FractionReport,
+    Progress,
+    named,
+    silent,
+    uncounted,
+    unreported,
+)
 from collhub_tacos.schedules.arrival_log import ArrivalLog, ChunkBits, chunk_bits, identifier_type
 from collhub_tacos.spreading.seed_search import best_of_seeds
 from collhub_tacos.spreading.step_lengths import step_lengths
@@ -111,6 +119,7 @@ def best_all_gather(
     first_seed: int = 0,
     threads: int = 0,
     progress: Progress = silent,
+    after_trial: AfterTrial = uncounted,
 ) -> LockstepResult:
     """Fastest all-gather over `seeds` seeds from `first_seed` on (0: by size, up to 20).
 
@@ -134,7 +143,7 @@ def best_all_gather(
             # No better by its bound alone.
             if least_ps is not None and variant.bound_ps(fewest) >= least_ps:
                 continue
-            found = variant.best(tried, fewest, threads, progress)
+            found = variant.best(tried, fewest, threads, progress, after_trial)
             least_ps = found.log.time_ps if least_ps is None else min(least_ps, found.log.time_ps)
             yield found
 
@@ -184,7 +193,12 @@ class _LockstepVariant:
         return (max(fewest, 1) - 1) * self.step_ps + self.arrival_ps
 
     def best(
-        self, seeds: Sequence[int], fewest: int, threads: int, progress: Progress
+        self,
+        seeds: Sequence[int],
+        fewest: int,
+        threads: int,
+        progress: Progress,
+        after_trial: AfterTrial,
     ) -> LockstepResult:
         """Fastest log over some seeds; `fewest` steps end the search."""
         found = best_of_seeds(
@@ -194,6 +208,7 @@ class _LockstepVariant:
             goal=fewest,
             threads=threads or os.cpu_count() or 1,
             progress=named(progress, "all-gather"),
+            after_trial=after_trial,
         )
         is_symmetric = self.translations is not None
         return LockstepResult(found.result, found.seed, is_symmetric, found.is_interrupted)

@@ -11,7 +11,15 @@ from collhub_columns import BoolArray, Int64Array
 from collhub_tacos.networks.distances import ShortestPaths
 from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
 from collhub_tacos.networks.reach import unreachable
-from collhub_tacos.progress import FractionReport, Progress, named, silent, unreported
+from collhub_tacos.progress import (
+    AfterTrial,
+    FractionReport,
+    Progress,
+    named,
+    silent,
+    uncounted,
+    unreported,
+)
 from collhub_tacos.schedules.link_schedule import LinkSchedule
 from collhub_tacos.spreading.matching_state import new_state
 from collhub_tacos.spreading.seed_search import Best, best_of_seeds
@@ -66,6 +74,7 @@ def best_matched_all_gather(
     threads: int = 0,
     is_needed: BoolArray | None = None,
     progress: Progress = silent,
+    after_trial: AfterTrial = uncounted,
 ) -> Best[LinkSchedule]:
     """Fastest of `seeds` seeds from `first_seed` on, the first that takes at most `goal_ps`.
 
@@ -88,6 +97,7 @@ def best_matched_all_gather(
         goal=goal_ps,
         threads=threads or os.cpu_count() or 1,
         progress=named(progress, "spreading to the nearest"),
+        after_trial=after_trial,
     )
 
 

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from collhub_tacos.progress import FractionReport
+from collhub_tacos.progress import AfterTrial, FractionReport, uncounted
 
 T = TypeVar("T")
 
@@ -39,15 +39,17 @@ def best_of_seeds(
     goal: int,
     threads: int,
     progress: FractionReport,
+    after_trial: AfterTrial = uncounted,
 ) -> Best[T]:
     """Result of least cost, of equal ones the first; a cost of at most `goal` ends the search.
 
     `attempt(seed, report)` calls `report(fraction)` now and then, which raises where the result is
     no longer needed. The first seed is tried alone, because it is often enough, then `threads`
-    seeds at once. Ctrl-C ends the search; without a result it is raised again. What else an attempt
-    raises is raised.
+    seeds at once. `after_trial()` is called for every seed that counts, in their order. Ctrl-C or a
+    limit, raised anywhere, ends the search; without a result it is raised again. What else an
+    attempt raises is raised.
     """
-    search = _SeedSearch(attempt, cost, goal, progress, len(seeds))
+    search = _SeedSearch(attempt, cost, goal, progress, len(seeds), after_trial)
     return search.over(seeds, threads)
 
 
@@ -65,12 +67,14 @@ class _SeedSearch(Generic[T]):
         goal: int,
         progress: FractionReport,
         total: int,
+        after_trial: AfterTrial,
     ) -> None:
         self._attempt = attempt
         self._cost = cost
         self._goal = goal
         self._progress = progress
         self._total = total
+        self._after_trial = after_trial
         self._best: tuple[T, int] | None = None
         self._tried = 0
         self._fractions: dict[int, float] = {}
@@ -142,6 +146,8 @@ class _SeedSearch(Generic[T]):
         # Of equal ones the first: seeds are kept in order, not as threads end.
         if self._best is None or cost < self._cost(self._best[0]):
             self._best = (result, seed)
+        # Counted in the order of seeds, so that a limit cuts at the same seed for any threads.
+        self._after_trial()
         return cost <= self._goal
 
 

@@ -88,6 +88,10 @@ class SpreadTask:
         worth = _CELLS_FOR_MATCHING_SEEDS // max(1, self.num_cells)
         return self.setting.seeds or max(1, min(_MOST_MATCHING_SEEDS, worth))
 
+    def count_trial(self) -> None:
+        """Count the work of a seed: as many steps as nodes receive chunks. May raise."""
+        self.setting.budget.spend(self.num_cells)
+
     def result(
         self, made: LinkSchedule | ArrivalLog, kernel: str, seed: int, is_interrupted: bool
     ) -> SpreadResult:
@@ -266,6 +270,7 @@ def _symmetric(translations: Translations, task: SpreadTask, progress: Progress)
         task.setting.seed,
         fewest_ps(task.network, task.times, task.origin),
         progress,
+        task.count_trial,
     )
     return task.result(found.result, "symmetric", found.seed, found.is_interrupted)
 
@@ -284,6 +289,7 @@ def _by_events(task: SpreadTask, progress: Progress) -> SpreadResult:
         task.setting.threads,
         progress,
         task.members(),
+        task.count_trial,
     )
     is_small = looks(task.network, len(task.origin)) <= MOST_LOOKS
     if found.is_interrupted or not (is_small and task.is_everywhere):
@@ -296,6 +302,7 @@ def _by_events(task: SpreadTask, progress: Progress) -> SpreadResult:
         goal_ps=_goal_ps(task),
         first_seed=task.setting.seed,
         report=named(progress, "meeting deadlines"),
+        after_trial=task.count_trial,
     )
     kernel = "events" if earlier.result is found.result else "deadlines"
     return task.result(earlier.result, kernel, earlier.seed, earlier.is_interrupted)
@@ -322,6 +329,7 @@ def _in_steps(task: SpreadTask, progress: Progress) -> SpreadResult:
         goal_ps=goal_ps,
         threads=task.setting.threads,
         progress=progress,
+        after_trial=task.count_trial,
     )
     if matched.result.time_ps < found.time_ps:
         found = task.result(matched.result, "matching", matched.seed, matched.is_interrupted)
@@ -343,7 +351,8 @@ def _exactly(
         return found
     progress(0.0, "exact search")
     try:
-        schedule = exact_all_gather(task.network, task.origin, steps, step_ps)
+        left_s = task.setting.budget.left_s
+        schedule = exact_all_gather(task.network, task.origin, steps, step_ps, left_s)
     except KeyboardInterrupt:
         return replace(found, is_interrupted=True)
     return found if schedule is None else task.result(schedule, "exact", 0, False)
@@ -383,6 +392,7 @@ def _in_lockstep(task: SpreadTask, progress: Progress) -> SpreadResult:
         first_seed=task.setting.seed,
         threads=task.setting.threads,
         progress=progress,
+        after_trial=task.count_trial,
     )
     kernel = "symmetric" if found.is_symmetric else "lockstep"
     result = task.result(found.log, kernel, found.seed, found.is_interrupted)
@@ -421,5 +431,6 @@ def _on_trees(task: SpreadTask, progress: Progress) -> SpreadResult:
         goal=0,
         threads=task.setting.threads,
         progress=named(progress, "multicast"),
+        after_trial=task.count_trial,
     )
     return task.result(found.result, "trees", found.seed, found.is_interrupted)

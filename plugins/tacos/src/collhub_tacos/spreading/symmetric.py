@@ -11,7 +11,7 @@ from collhub_columns import Float64Array, Int64Array
 from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
 from collhub_tacos.networks.reach import unreachable
 from collhub_tacos.networks.translation import Translations
-from collhub_tacos.progress import Progress, named, silent
+from collhub_tacos.progress import AfterTrial, Progress, named, silent, uncounted
 from collhub_tacos.schedules.link_schedule import LinkSchedule
 from collhub_tacos.spreading.seed_search import Best, best_of_seeds
 from hub_core.model import InputError
@@ -32,6 +32,7 @@ def find_all_gather(
     first_seed: int = 0,
     goal_ps: int = 0,
     progress: Progress = silent,
+    after_trial: AfterTrial = uncounted,
 ) -> Best[LinkSchedule]:
     """Fastest all-gather over `seeds` seeds; a time of at most `goal_ps` ends the search.
 
@@ -47,6 +48,7 @@ def find_all_gather(
         goal=goal_ps,
         threads=1,
         progress=named(progress, "all-gather"),
+        after_trial=after_trial,
     )
     schedule = gather.schedule(found.result)
     return Best(schedule, found.seed, found.tried, found.is_interrupted)
