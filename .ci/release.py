@@ -2,15 +2,15 @@
 
     python .ci/release.py [--output dist]
 
-Needs build and twine. Every distribution is built from its source archive, as others will build
-it. The fresh environment gets this project's distributions from the output folder alone, by name;
-what they require of others comes from wherever pip looks.
+Needs build, twine and cyclonedx-python-lib. Every distribution is built from its source archive, as
+users build it. A fresh environment gets this project's distributions by name, only from the output
+folder, and all others in the versions and with the hashes of `constraints/install.txt`. Of what is
+installed there, `sbom.py` writes the bill of materials, `sbom.json`, and checks the licences.
 """
 
 from __future__ import annotations
 
 import argparse
-import email
 import re
 import shutil
 import subprocess
@@ -18,7 +18,6 @@ import sys
 import tempfile
 import tomllib
 import venv
-import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -91,24 +90,13 @@ def install_and_run(place: Path, output: Path, versions: dict[str, str]) -> None
     python = place / "venv" / "bin" / "python"
     pip = (python, "-m", "pip", "install", "--quiet")
     pinned = [f"{name}=={version}" for name, version in versions.items()]
-    # Ours by name from that folder and nowhere else; then what they need of others.
+    # Ours by name, only from that folder; then the third-party distributions, by their hashes.
     run(*pip, "--no-index", "--find-links", output, "--no-deps", *pinned)
-    run(*pip, *foreign_requirements(output, versions))
+    run(*pip, "--require-hashes", "-r", ROOT / "constraints" / "install.txt")
     run(python, "-m", "pip", "check")
     run(place / "venv" / "bin" / "collhub", "demo", "--output", place / "demo", cwd=place)
-
-
-def foreign_requirements(output: Path, versions: dict[str, str]) -> list[str]:
-    """What the distributions require, extras and each other left out."""
-    found: set[str] = set()
-    for path in output.glob("*.whl"):
-        with zipfile.ZipFile(path) as wheel:
-            (name,) = (name for name in wheel.namelist() if name.endswith(".dist-info/METADATA"))
-            metadata = email.message_from_bytes(wheel.read(name))
-        stated = metadata.get_all("Requires-Dist", [])
-        found |= {line for line in stated if "extra ==" not in line}
-    ours = set(versions)
-    return sorted(line for line in found if re.split(r"[^\w.-]", line)[0] not in ours)
+    # Last: the output folder holds wheels and source archives only, while they are checked.
+    run(sys.executable, ROOT / ".ci" / "sbom.py", python, output, output / "sbom.json")
 
 
 def run(*command: object, cwd: Path = ROOT) -> None:
