@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tacos_networks import TESTS_OF_THE_RELEASE, mesh, ring_full_switch
 
-from hub_core import Collective, CollectiveKind, InputError, Topology, parse_topology
+from hub_core import Collective, CollectiveKind, InputError, Topology, parse_topology, synthesize
 from hub_core.model import ROOTED, STANDARD_KINDS
 from hub_core.network import Links, Occupancy
 
@@ -302,3 +302,14 @@ def test_exact_cuts_of_disconnected_networks_are_refused() -> None:
     )
     with pytest.raises(InputError, match="cannot be reached"):
         tightest_sets(network, np.arange(2))
+
+
+def test_links_on_which_messages_take_no_time_next_to_slow_ones() -> None:
+    # 333 bytes at 1e18 B/s are 0.0003 ps: as many messages as needed arrive after the latency.
+    ends = np.asarray([(0, 1), (1, 0), (1, 2), (2, 1), (0, 2), (2, 0)], np.int64)
+    bandwidth = np.asarray([1e18, 1e18, 25e9, 25e9, 25e9, 25e9])
+    columns = Links(ends[:, 0].copy(), ends[:, 1].copy(), bandwidth, np.full(6, 5e-7))
+    topology = columns.topology("one fast pair", 3, 3)
+    result = synthesize(collective(CollectiveKind.ALL_GATHER, 3, 3), topology, 999, name="tacos")
+    assert result.bound_ns == 513
+    assert result.time_ns <= 514

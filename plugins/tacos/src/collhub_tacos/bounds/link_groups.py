@@ -51,8 +51,10 @@ class LinkGroups:
         high = int(arrival.max() + (groups.needed.max() - 1) * busy.max())
         while low < high:
             middle = (low + high) // 2
-            # A link delivers its first message after `arrival`, the next ones every `busy`.
-            messages = (middle - arrival) // busy + 1
+            # A link delivers its first message after `arrival`, the next ones every `busy`; all at
+            # the same time if a message takes less than half a picosecond.
+            messages = (middle - arrival) // np.maximum(busy, 1) + 1
+            messages = np.where(busy > 0, messages, groups.needed.max())
             delivered = np.where(middle < arrival, 0, messages)
             if np.all(np.add.reduceat(delivered, first) >= groups.needed):
                 high = middle

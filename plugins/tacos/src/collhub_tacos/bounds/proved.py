@@ -10,7 +10,7 @@ import numpy as np
 from collhub_tacos.bounds.certificate import certain_times, certificate_of
 from collhub_tacos.bounds.evacuation import evacuation_of
 from collhub_tacos.bounds.lower_bounds import lower_bounds_ps
-from collhub_tacos.bounds.time_cuts import MOST_CELLS, TimeCut, tightest_cut
+from collhub_tacos.bounds.time_cuts import TimeCut, are_cuts_counted, tightest_cut
 from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
 from collhub_tacos.phases.candidate import SynthesisCandidate
 from collhub_tacos.setting import Setting
@@ -76,9 +76,7 @@ def _cut(
     setting: Setting, best: SynthesisCandidate, network: LinkNetwork, times: LinkTimes
 ) -> TimeCut | None:
     """The best cut in time, None where that takes long or messages take no time."""
-    cells = network.num_nodes * network.num_links
-    is_large = cells > MOST_CELLS
-    if is_large or not cells or not times.busy.min():
+    if not are_cuts_counted(network, times):
         return None
     return tightest_cut(best.collective, network, times, setting.members)
 

@@ -155,6 +155,15 @@ class TimeCuts:
             yield self.of_set(~alone)
 
 
+def are_cuts_counted(network: LinkNetwork, times: LinkTimes) -> bool:
+    """Whether `tightest_cut` applies: the network is small, and every message takes time.
+
+    Cuts count messages per time that a link is busy, so that it must be at least a picosecond.
+    """
+    cells = network.num_nodes * network.num_links
+    return 0 < cells <= MOST_CELLS and int(times.busy.min()) > 0
+
+
 def tightest_cut(
     collective: Collective,
     network: LinkNetwork,
@@ -163,8 +172,8 @@ def tightest_cut(
 ) -> TimeCut:
     """The latest of the cuts of single nodes, slabs, groups, distances and, of all-gathers, flows.
 
-    Reductions go backwards in time on the transposed network, and so do their cuts. For
-    `MOST_CELLS`. Raises `InputError` where flows would overflow.
+    Reductions go backwards in time on the transposed network, and so do their cuts. Only for
+    networks and times of `are_cuts_counted`. Raises `InputError` where flows would overflow.
     """
     mirrored = _MIRRORED.get(collective.kind)
     if mirrored is not None:

@@ -10,7 +10,7 @@ import numpy as np
 from collhub_columns import BoolArray, Int64Array
 from collhub_schedules import fastest_of
 
-from collhub_tacos.bounds.time_cuts import MOST_CELLS, tightest_cut
+from collhub_tacos.bounds.time_cuts import are_cuts_counted, tightest_cut
 from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
 from collhub_tacos.networks.path_network import PathNetwork
 from collhub_tacos.networks.translation import Translations
@@ -364,8 +364,7 @@ def _goal_ps(task: SpreadTask) -> int:
     from collhub_tacos.spreading.heterogeneous import fewest_ps
 
     network = task.network
-    cells = network.num_nodes * network.num_links
-    if cells > MOST_CELLS:
+    if not are_cuts_counted(network, task.times):
         return fewest_ps(network, task.times, task.origin)
     gathering = replace(
         task.setting.collective,
