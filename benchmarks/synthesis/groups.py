@@ -40,8 +40,8 @@ def row(text: str, kind: str, seed: int, work: int) -> str:
     right = all(verify(algorithm).ok for algorithm in plan.algorithms)
     whole = time.process_time() - start
     return (
-        f"| {text} | {kind} | {seed} | {plan.method} | {plan.time_ns / 1000:.1f} | "
-        f"{plan.one_by_one_ns / 1000:.1f} | {plan.ratio:.2f} | {plan.ratio_to_bound:.3f} | "
+        f"| {text} | {kind} | {seed} | {plan.method} | {plan.time.ns / 1000:.1f} | "
+        f"{plan.one_by_one.ns / 1000:.1f} | {plan.ratio:.2f} | {plan.ratio_to_bound:.3f} | "
         f"{made:.1f} | {whole:.1f} | {'yes' if right else 'NO'} |"
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -11,9 +12,10 @@ from hub_core.cli.arguments import (
     assign,
     output_option,
     output_options,
+    timeout_option,
 )
 from hub_core.cli.parameter_types import OfferName
-from hub_core.cli.report_objects import loss_object
+from hub_core.cli.report_objects import cut_fields, cut_objects, loss_object
 from hub_core.cli.session import Session, written_paths
 from hub_core.cli.workloads import admit_workload
 from hub_core.plugin_api import WorkloadGenerator
@@ -21,14 +23,18 @@ from hub_core.plugin_api import WorkloadGenerator
 if TYPE_CHECKING:
     from hub_core.model import JsonValue, Workload
     from hub_core.pipeline.outputs import Written
+    from hub_core.plugin_api import SearchBudget, SearchCut
 
 
 @click.command()
 @click.argument("name", metavar="NAME", type=OfferName(WorkloadGenerator))
+@timeout_option
 @output_option
 @output_options
 @click.pass_obj
-def generate(session: Session, name: str, out: str, output: OutputRequest) -> None:
+def generate(
+    session: Session, name: str, budget: SearchBudget, out: str, output: OutputRequest
+) -> None:
     """Make a workload with the generator NAME (`collhub formats` lists them), and write it.
 
     An option of -O goes to the generator and the writer that declare it; generator.KEY and
@@ -42,20 +48,26 @@ def generate(session: Session, name: str, out: str, output: OutputRequest) -> No
     target = session.output_target(out, output, is_workload=True)
     given = assign(output.assignments, {**sides, "writer": target.options})
     with session.progress(f"generating {name}"):
-        workload = generate_job(name, given["generator"], session.registry())
+        workload = generate_job(name, given["generator"], session.registry(), budget)
     # Generators of plugins are trusted as little as files are.
     admit_workload(session, workload, f"the workload of {name}")
     written = session.write_output(workload, target, given["writer"], output, work="generation")
     if output.as_json:
-        session.print_json(_document(name, target.format_name, workload, written))
+        session.print_json(_document(name, target.format_name, workload, written, budget.cuts))
         return
     nodes = len(workload.nodes)
     session.say(f"{name}: {workload.num_ranks} ranks, {nodes} nodes")
+    for field, line in cut_fields(budget.cuts).items():
+        session.say(f"{field}: {line}")
     session.say_written(written)
 
 
 def _document(
-    name: str, format_name: str, workload: Workload, written: Written
+    name: str,
+    format_name: str,
+    workload: Workload,
+    written: Written,
+    cuts: Sequence[SearchCut],
 ) -> dict[str, JsonValue]:
     """As `collhub/report-generate-1` states it."""
     return {
@@ -64,6 +76,8 @@ def _document(
         "to": format_name,
         "num_ranks": workload.num_ranks,
         "nodes": len(workload.nodes),
+        "is_partial": bool(cuts),
+        "cut": cut_objects(cuts),
         "artifacts": list(written_paths(written.paths)),
         "losses": [loss_object(loss) for loss in written.losses],
     }

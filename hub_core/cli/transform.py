@@ -18,12 +18,13 @@ from hub_core.cli.arguments import (
     offer_option,
     output_options,
     source_argument,
+    timeout_option,
 )
 from hub_core.cli.parameter_types import FILE, TOPOLOGY, OfferName
 from hub_core.cli.pass_arguments import PassCommand, PassStep, pass_steps, shared_pairs
 from hub_core.cli.pass_moves import show_moves
 from hub_core.cli.placed_output import placed
-from hub_core.cli.report_objects import loss_object
+from hub_core.cli.report_objects import cut_fields, cut_objects, loss_object
 from hub_core.cli.search_workers import SearchWorkers, is_search
 from hub_core.cli.session import ChosenOutput, Session, written_paths
 from hub_core.cli.workloads import admit_workload, read_workload
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from hub_core.model import Algorithm, JsonValue, Workload
     from hub_core.pipeline.inputs import OpenedAlgorithm
     from hub_core.pipeline.outputs import Written
+    from hub_core.plugin_api import SearchBudget, SearchCut
 
 
 @click.command(cls=PassCommand)
@@ -62,6 +64,7 @@ if TYPE_CHECKING:
 @click.option("--size", metavar="SIZES", help="Sizes of symbols of IN, as B=8,S=1024.")
 @number_option("--jobs", "N", "Tasks of --search at once (default: one a core); same result.")
 @offer_option("--engine", Engine, "What runs them at once (default: processes, if there).")
+@timeout_option
 @click.option(
     "-o",
     "--output",
@@ -83,6 +86,7 @@ def transform(
     size: str | None,
     jobs: int | None,
     engine: str | None,
+    budget: SearchBudget,
     out: str | None,
     source_format: str | None,
     output: OutputRequest,
@@ -107,12 +111,16 @@ def transform(
     workers = SearchWorkers(engine, jobs)
     if (engine or jobs) and not any(is_search(session, step.name) for step in steps):
         raise click.UsageError("--jobs and --engine are for --search.", context)
+    if budget.timeout_s is not None and not any(is_search(session, one.name) for one in steps):
+        raise click.UsageError("--timeout is for --search.", context)
     plan = _planned(session, opened, target, steps, output, size, workers)
     model = _read(session, opened, plan.reader)
     changes: list[tuple[str, str]] = []
     for step, given in zip(steps, plan.passes, strict=True):
         if is_search(session, step.name):
-            model, changed = _searched(session, model, step.name, given, workers, plan.shared)
+            model, changed = _searched(
+                session, model, step.name, given, workers, plan.shared, budget
+            )
         else:
             model, changed = _applied(session, model, step.name, given)
         changes += [(step.name, change) for change in changed]
@@ -124,11 +132,13 @@ def transform(
     if not output.as_json:
         for name, change in changes:
             session.say(f"{name}: {change}")
+        for name, line in cut_fields(budget.cuts).items():
+            session.say(f"{name}: {line}")
     written = None
     if target is not None:
         written = session.write_output(model, target, plan.writer, output, work="transformation")
     if output.as_json:
-        session.print_json(_report(opened, target, changes, steps, written))
+        session.print_json(_report(opened, target, changes, steps, written, budget.cuts))
     elif written is not None:
         session.say_written(written)
 
@@ -139,6 +149,7 @@ def _report(
     changes: Sequence[tuple[str, str]],
     steps: Sequence[PassStep],
     written: Written | None,
+    cuts: Sequence[SearchCut],
 ) -> dict[str, JsonValue]:
     """The report `collhub/report-transform-1`; nothing was written where a search only tells."""
     return {
@@ -148,6 +159,8 @@ def _report(
         "to": target.format_name if target else None,
         "passes": [step.name for step in steps],
         "changes": [{"pass": name, "change": change} for name, change in changes],
+        "is_partial": bool(cuts),
+        "cut": cut_objects(cuts),
         "artifacts": list(written_paths(written.paths)) if written else [],
         "losses": [loss_object(loss) for loss in written.losses] if written else [],
     }
@@ -269,12 +282,14 @@ def _searched(
     options: Assignments,
     workers: SearchWorkers,
     shared: Mapping[str, Assignments],
+    budget: SearchBudget,
 ) -> tuple[Algorithm | Workload, Sequence[str]]:
-    """Run a pass that searches: with workers, and telling how far it is."""
+    """Run a pass that searches: with workers, within limits, and telling how far it is."""
     from hub_core.pipeline.passes import transform as run_pass
 
     registry = session.registry()
     bar = session.progress_bar(f"running the pass {name}")
     with workers.started(session, shared) as executor, bar as show:
-        result, report = run_pass(model, name, executor, show, options=options, registry=registry)
+        beside = executor, show, budget
+        result, report = run_pass(model, name, *beside, options=options, registry=registry)
     return result, report.changes

@@ -21,7 +21,7 @@ def transform(
     options: OptionText | None = None,
     registry: Registry | None = None,
 ) -> tuple[Model, PassReport]:
-    """Run the pass `name`; `beside`: workers, progress of a search. Raises `HubError`."""
+    """Run the pass `name`; `beside`: workers, progress, budget of a search. Raises `HubError`."""
     found = (registry or run_registry()).find(AlgorithmPass, name)
     subject = Subject(type(model).__name__.lower())
     if found.offer.subject is not subject:

@@ -8,13 +8,15 @@ from dataclasses import dataclass
 from hub_core.plugin_api.check import Subject
 from hub_core.plugin_api.options import NoOptions
 from hub_core.plugin_api.references import Reference
+from hub_core.plugin_api.search_budget import SearchCut
 
 
 @dataclass(frozen=True, slots=True)
 class PassReport:
-    """What a pass changed, one line each."""
+    """What a pass changed, one line each, and parts of a search that a limit has ended."""
 
     changes: tuple[str, ...]
+    cuts: tuple[SearchCut, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +35,7 @@ class AlgorithmPass:
     refused with an `InputError` or `UsageError`; the last result is verified. `moves(model, name)
     -> Sequence[PassMove]`: what the pass of this name can do, for `--list`. `searches`: for the
     best sequence of passes, with options `topology` and `sizes`; `run` may be given `workers:
-    Executor | None` and `progress(fraction, what)` behind its options.
+    Executor | None`, `progress(fraction, what)` and `budget: SearchBudget` behind its options.
     """
 
     name: str

@@ -98,8 +98,7 @@ class SearchBudget:
     @property
     def reason(self) -> str:
         """Which limit is reached; empty if none is."""
-        # The first simulation is never refused: a limit of 0 leaves one answer.
-        if self.work is not None and self.done >= max(1, self.work):
+        if self.work is not None and self.done >= self.work:
             return f"the work limit was reached ({self._work_limit})"
         if self.left_s == 0.0:
             return f"the time limit was reached ({self.timeout_s:g} s, --timeout)"
@@ -113,7 +112,9 @@ class SearchBudget:
 
     def check(self) -> None:
         """Raise `BudgetReached` if a limit is reached, once: the search then comes to its end."""
-        if not self.is_reached and self.reason:
+        # A limit of work never refuses the first simulation: a limit of 0 leaves one answer.
+        is_due = self.done > 0 or self.left_s == 0.0
+        if not self.is_reached and is_due and self.reason:
             self.is_reached = True
             raise BudgetReached
 

@@ -36,6 +36,7 @@ from moe import moe
 from transformer_blocks import attention, pipeline_boundary
 
 from hub_core import InputError, parse_topology
+from hub_core.plugin_api import SearchBudget
 
 # The V100s of CoCoNet's measurements.
 RATES = Rates(90e12, 765e9, 130.5e9, 0.0, 5e-6)
@@ -299,3 +300,28 @@ def test_groups_have_as_many_npus_each(collhub: Callable[..., Any], tmp_path: Pa
     run = collhub("transform", path, *network)
     assert run.code == 1
     assert "ring:5 has 5 NPUs for 2 groups of ranks" in run.err
+
+
+def test_at_a_limit_the_search_of_programs_is_cut() -> None:
+    budget = SearchBudget(1)
+    found = explore(attention(), [LARGE], FormulaModel(RATES), 200, budget=budget)
+    assert not found.is_complete
+    (cut,) = budget.cuts
+    assert (cut.name, cut.work) == ("search of programs", len(found.candidates) - 1)
+    whole = SearchBudget(timeout_s=1e6)
+    again = explore(attention(), [LARGE], FormulaModel(RATES), 200, budget=whole)
+    assert (len(again.candidates), whole.cuts) == (
+        len(searched(attention(), LARGE).candidates),
+        [],
+    )
+
+
+def test_at_a_limit_simulated_programs_are_compared() -> None:
+    explored = searched(attention(), Binding(4, {"B": 8, "S": 16, "K": 16, "H": 16}))
+    binding = Binding(4, {"B": 8, "S": 16, "K": 16, "H": 16})
+    budget = SearchBudget(1)
+    simulation = Simulation(RATES, parse_topology("ring:4"))
+    judged = simulated_exploration(explored, [binding], simulation, 2, budget=budget)
+    assert isinstance(judged, Exploration)
+    assert len(judged.candidates) == 1
+    assert budget.cuts[0].name == "simulation of programs"

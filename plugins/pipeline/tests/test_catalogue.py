@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hub_core import UsageError
+from hub_core.plugin_api import SearchBudget
 
 SHAPE = Shape(4, 8, PassTimes(2, 2, 1, 1))
 
@@ -92,3 +93,17 @@ def test_stated_warmups_take_the_place_of_those_of_the_name() -> None:
 def test_a_memory_that_nothing_keeps_to_is_refused() -> None:
     with pytest.raises(UsageError, match=r"the memory of a stage|no schedule holds at most 0"):
         fastest(replace(SHAPE, memory=0))
+
+
+def test_at_a_limit_the_search_returns_the_fastest_so_far() -> None:
+    budget = SearchBudget(1)
+    found = fastest(SHAPE, budget)
+    assert found.name == "gpipe"
+    (cut,) = budget.cuts
+    assert (cut.name, cut.not_tried) == ("search of schedules", "those after the first 1")
+
+
+def test_a_limit_that_cuts_nothing_changes_nothing() -> None:
+    budget = SearchBudget(timeout_s=1e6)
+    assert fastest(SHAPE, budget).orders == fastest(SHAPE).orders
+    assert not budget.cuts

@@ -22,7 +22,14 @@ from collhub_tuning.result_cache import ResultCache, cache_folder
 from dying_process import dies_for_bruck, hangs_for_bruck, lacks_memory_for_bruck
 
 import hub_core
-from hub_core.plugin_api import ReportWriter, Shown, Simulator, Synthesizer
+from hub_core.plugin_api import (
+    ReportWriter,
+    SearchBudget,
+    SearchCut,
+    Shown,
+    Simulator,
+    Synthesizer,
+)
 from hub_core.testing import ring_all_gather, ring_all_reduce
 
 Program = Callable[..., object]
@@ -146,7 +153,7 @@ def test_unknown_names_are_answered_with_the_closest_one(collhub) -> None:
     ("arguments", "says"),
     [
         (("--size", "2KiB..1KiB"), "ends below its start"),
-        (("--size", "1MiB", "--timeout", "0s"), "leaves no time"),
+        (("--size", "1MiB", "--timeout", "0s"), "is not a time above 0"),
         (("--size", "1MiB..", "--jobs", "2"), "is not a number with a unit"),
         (("--size", ""), "is not a number with a unit"),
         (("--size", "1MiB", "--root", "1"), "--root has no meaning for all-reduce"),
@@ -190,7 +197,8 @@ def swept(
 ) -> list[Measurement]:
     # Tasks that measure nothing need no plugins, whose import would count in a time limit.
     plugins = None if timeout_s is None else hub_core.discover(use_plugins=False)
-    with sweep.Measuring(jobs, timeout_s, registry=plugins) as measuring:
+    budget = SearchBudget(timeout_s=timeout_s)
+    with sweep.Measuring(jobs, budget, registry=plugins) as measuring:
         return sweep.compared(algorithms, QUESTION, cache, measuring=measuring, progress=progress)
 
 
@@ -374,7 +382,7 @@ def test_a_cache_that_cannot_be_written_is_named(
     ("measured", "timeout_s", "says"),
     [
         (dies_for_bruck, None, "the process that measured it died"),
-        (hangs_for_bruck, 5.0, "it took longer than 5.00 s"),
+        (hangs_for_bruck, 5.0, "the time limit was reached (5 s, --timeout)"),
         (lacks_memory_for_bruck, None, "it ran out of memory"),
     ],
 )
@@ -394,6 +402,26 @@ def test_a_task_that_is_lost_costs_its_algorithm_alone(
     # Another time it may do: it is not kept, the others are.
     kept = [cache.find(one, QUESTION) is not None for one in algorithms]
     assert kept == [True, False, True]
+
+
+def test_answers_that_were_cut_are_not_kept(tmp_path: Path) -> None:
+    cache = ResultCache(tmp_path, b"network", {})
+    cut = SearchCut("ring", 7, "the time limit was reached (1 s, --timeout)")
+    cache.keep(RING, QUESTION, [replace(FOUND[0], cuts=(cut,)), FOUND[1]])
+    assert cache.find(RING, QUESTION) is None
+
+
+def test_what_a_time_limit_cuts_is_in_the_report(collhub) -> None:
+    asked = (*ASKED, "--size", "1KiB..4KiB", "--with", "ring", "--timeout", "1e-9")
+    run = collhub(*asked, "--json")
+    document = json.loads(run.out)
+    assert (run.code, document["is_partial"]) == (1, True)
+    (cut,) = document["cut"]
+    assert cut["name"] == "ring"
+    assert "time limit was reached" in cut["reason"]
+    # Nothing of it is kept.
+    whole = json.loads(collhub(*ASKED, "--size", "1KiB..4KiB", "--with", "ring", "--json").out)
+    assert (whole["is_partial"], whole["cut"], whole["winners"]) == (False, [], ["ring"] * 3)
 
 
 def test_ctrl_c_waits_for_no_task(monkeypatch: pytest.MonkeyPatch) -> None:

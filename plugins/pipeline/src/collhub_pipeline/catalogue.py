@@ -19,6 +19,7 @@ from collhub_pipeline.schedules.two_directions import two_directions
 from collhub_pipeline.schedules.zero_bubble import with_delays, zb_h1, zb_h2
 from collhub_pipeline.timing import PassTimes, Time, Timing, greedy, timed
 from hub_core import UsageError
+from hub_core.plugin_api import BudgetReached, SearchBudget
 
 _TURNS = {
     "gpipe": gpipe_warmups,
@@ -64,10 +65,13 @@ class Shape:
         return len(schedule.device_of[0]) // self.devices
 
 
-def schedule_of(name: str, shape: Shape) -> Schedule:
-    """The schedule of a name. Raises `UsageError` for a shape or a memory that it does not fit."""
+def schedule_of(name: str, shape: Shape, budget: SearchBudget | None = None) -> Schedule:
+    """The schedule of a name; `budget`: of a search.
+
+    Raises `UsageError` for a shape or a memory that it does not fit.
+    """
     if name == SEARCHED:
-        return fastest(shape)
+        return fastest(shape, budget)
     # Whoever names a schedule learns why it does not fit.
     found = _named(name, shape)
     if not shape.fits(found):
@@ -77,19 +81,33 @@ def schedule_of(name: str, shape: Shape) -> Schedule:
     return found
 
 
-def fastest(shape: Shape) -> Schedule:
+def fastest(shape: Shape, budget: SearchBudget | None = None) -> Schedule:
     """The schedule of least makespan within the memory, of equals the one that holds least.
 
     Tried: every schedule of one way by name, interleaving with all numbers of chunks that divide
     the stated one, warm-ups between those of 1F1B and of eager 1F1B with and without delayed
-    weights, delays of the zero-bubble orders, and what is most urgent first. Raises `UsageError`
-    where nothing fits.
+    weights, delays of the zero-bubble orders, and what is most urgent first. Each counts its passes
+    in `budget`, at a limit of which the fastest so far is returned. Raises `UsageError` where
+    nothing fits, `BudgetReached` if nothing was found in time.
     """
-    fitting = [found for found in _tried(shape) if shape.fits(found)]
-    if not fitting:
-        message = f"no schedule holds at most {shape.memory} micro-batches on each device"
-        raise UsageError(message, cure="allow at least 1, or as many as -O stages", code="memory")
-    return min(fitting, key=lambda found: (shape.timed(found).makespan, max(found.peaks())))
+    budget = budget or SearchBudget()
+    best: tuple[Time, int, Schedule] | None = None
+    for number, found in enumerate(_tried(shape), 1):
+        if shape.fits(found):
+            key = shape.timed(found).makespan, max(found.peaks())
+            # Of equals the first.
+            if best is None or key < best[:2]:
+                best = *key, found
+        budget.count(sum(len(order) for order in found.orders))
+        if budget.reason:
+            budget.cut("search of schedules", f"those after the first {number}")
+            break
+    if best is not None:
+        return best[2]
+    if budget.reason:
+        raise BudgetReached
+    message = f"no schedule holds at most {shape.memory} micro-batches on each device"
+    raise UsageError(message, cure="allow at least 1, or as many as -O stages", code="memory")
 
 
 def bound(shape: Shape, name: str) -> Time:

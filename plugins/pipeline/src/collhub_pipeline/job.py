@@ -19,19 +19,20 @@ from collhub_pipeline.schedules.schedule import Operation, Pass, Schedule
 from collhub_pipeline.timing import PassTimes
 from hub_core import UsageError
 from hub_core.model import JobCollective, NodeKind, Workload
+from hub_core.plugin_api import SearchBudget
 
 _MOST_PASSES = 10**6
 
 
-def generate(options: PipelineOptions) -> Workload:
-    """One step. Raises `UsageError` for options that fit no pipeline."""
+def generate(options: PipelineOptions, budget: SearchBudget | None = None) -> Workload:
+    """One step; `budget`: of the search. Raises `UsageError` for options that fit no pipeline."""
     shape, layout = shape_of(options), layout_of(options)
     widths = layout.ranks.widths
     passes = 3 * options.stages * options.chunks * options.micro_batches * max(widths)
     if passes > _MOST_PASSES:
         message = f"{passes} passes are too many (limit {_MOST_PASSES})"
         raise UsageError(message, cure="choose fewer micro-batches or stages", code="too-large")
-    schedule = schedule_of(options.schedule, shape)
+    schedule = schedule_of(options.schedule, shape, budget)
     programs = [
         _programs(schedule, layout, options, (device, member))
         for device, width in enumerate(widths)

@@ -19,5 +19,6 @@ def collhub_producers() -> Sequence[WorkloadGenerator]:
             "a training step on a pipeline, by every usual schedule",
             "collhub_pipeline.job:generate",
             PipelineOptions,
+            searches=True,
         )
     ]

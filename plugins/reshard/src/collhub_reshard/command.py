@@ -26,10 +26,11 @@ from hub_core import (
     option_pairs,
     simulate,
     strict_flag,
+    timeout_option,
     verify_option,
 )
 from hub_core.model import HubError, InputError, parse_bandwidth, parse_time
-from hub_core.plugin_api import FormatWriter, declared_options
+from hub_core.plugin_api import FormatWriter, SearchBudget, declared_options
 
 # What needs numpy is imported where it is used: the help of a command comes at once.
 if TYPE_CHECKING:
@@ -77,6 +78,7 @@ class _Problem(TypedDict):
 @click.option(
     "--network", "network_out", metavar="FILE", type=FILE, help="Also write the network as JSON."
 )
+@timeout_option
 @format_option("--format", "target_format", FormatWriter, "Format of OUT (default: by suffix).")
 @option_pairs
 @verify_option
@@ -93,6 +95,7 @@ def reshard(
     strict: bool,
     force: bool,
     as_json: bool,
+    budget: SearchBudget,
     **problem: Unpack[_Problem],
 ) -> None:
     """Move sharded tensors between device meshes in least time.
@@ -115,7 +118,7 @@ def reshard(
     if target is not None:
         sides["writer"] = target.options
     given = assign(assignments, sides)
-    choices, host_size = choices_of(given["reshard"])
+    choices, host_size = choices_of(given["reshard"], budget)
     moves = _moves(problem, host_size)
     with context.progress("scheduling"):
         plan = _planned(context, moves, problem, choices)

@@ -12,7 +12,7 @@ from collhub_reshard.planning import ReshardChoices
 from collhub_reshard.scheduling.best import Effort
 from collhub_reshard.scheduling.strategies import Strategy
 from hub_core import Assignments
-from hub_core.plugin_api import BOOL_WORDS, OptionType, option, optional
+from hub_core.plugin_api import BOOL_WORDS, OptionType, SearchBudget, option, optional
 
 T = TypeVar("T")
 
@@ -20,7 +20,6 @@ AUTO = "auto"
 _STRATEGIES = (AUTO, *(strategy.value for strategy in Strategy))
 _LAYOUTS = ("packed", "rows")
 _MAX_EFFORT = 1000.0
-_MAX_TIME_LIMIT_S = 1e6
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,18 +41,13 @@ class ReshardOptions:
         minimum=0,
         maximum=_MAX_EFFORT,
     )
-    time_limit: float | None = optional(
-        "seconds after which OR-tools is stopped; the result then depends on the machine's load "
-        "(default: no limit, the effort ends the search)",
-        OptionType.FLOAT,
-    )
     chunks: int | None = optional("chunks of a box (default: the closed form)", OptionType.INT)
     host_size: int | None = optional(
         "devices of a host (default: the last axis of a mesh)", OptionType.INT
     )
 
 
-def choices_of(given: Assignments) -> tuple[ReshardChoices, int | None]:
+def choices_of(given: Assignments, budget: SearchBudget) -> tuple[ReshardChoices, int | None]:
     """(choices, devices of a host). Raises click's errors, which name the option."""
     # Binding by hand: a command has no record that the program fills,
     # and errors shall read like those of other options.
@@ -65,7 +59,7 @@ def choices_of(given: Assignments) -> tuple[ReshardChoices, int | None]:
         Effort(
             _truth(given, "split"),
             _number(given, "effort", 0.0, _MAX_EFFORT, Effort().work),
-            _number(given, "time_limit", 1e-3, _MAX_TIME_LIMIT_S, None),
+            budget,
         ),
     )
     return choices, _whole(given, "host_size", 1 << 16)

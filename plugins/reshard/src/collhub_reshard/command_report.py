@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from collhub_reshard.lowering.algorithm import Lowered
 from collhub_reshard.planning import ReshardPlan
+from hub_core import cut_fields, cut_objects
 from hub_core.model import JsonValue, format_bytes
 
 REPORT_SCHEMA = "collhub/report-reshard-1"
@@ -18,6 +19,7 @@ def reshard_document(
     """The report of `collhub reshard --json`; `optimum_s` is null where none is proved."""
     outcome, tasks = plan.outcome, plan.tasks
     is_optimal = outcome.status == "optimal"
+    cuts = plan.choices.effort.budget.cuts
     return {
         "schema": REPORT_SCHEMA,
         "tensors": len(plan.moves),
@@ -51,6 +53,8 @@ def reshard_document(
         },
         "tokens": made.tokens,
         "collective_bytes": made.algorithm.collective_bytes,
+        "is_partial": bool(cuts),
+        "cut": cut_objects(cuts),
         "artifacts": list(paths),
     }
 
@@ -78,6 +82,7 @@ def reshard_fields(plan: ReshardPlan, made: Lowered) -> dict[str, str]:
     if plan.simulated_s is not None:
         fields["simulated"] = f"{plan.simulated_s:.6g} s"
     late = plan.schedule.late_tasks(plan.tasks)
+    fields |= cut_fields(plan.choices.effort.budget.cuts)
     if late:
         fields["late"] = f"{len(late)} tasks end after they are due"
     return fields

@@ -200,7 +200,11 @@ def _streamed(
     if simulate is not None and choices.chunks is None:
         counts = _stream_chunks(streams)
     best: ReshardPlan | None = None
-    for count in counts if rows else ():
+    budget = choices.effort.budget
+    for place, count in enumerate(counts if rows else ()):
+        if best is not None and budget.reason:
+            budget.cut("chunks of streams", f"{len(counts) - place} of {len(counts)} numbers")
+            break
         chunks = dict.fromkeys(rows, count)
         plan = ReshardPlan(moves, units, tasks, none, {}, chunks, topology, choices, streams)
         if simulate is not None:

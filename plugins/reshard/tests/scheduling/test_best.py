@@ -18,6 +18,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from reshard_tasks import between_hosts, check_pieces, moves
 
+from hub_core.plugin_api import SearchBudget
+
 HEURISTICS = Effort(work=0)
 needs_solver = pytest.mark.skipif(
     not exact.is_installed(), reason="OR-tools is not installed: python -m pip install ortools"
@@ -58,6 +60,20 @@ def test_solver_and_heuristics_agree_where_both_prove(move) -> None:
     assert solved.lower_bound <= found.makespan
     if found.status == "optimal" and solved.is_optimal:
         assert max(piece.end for piece in solved.pieces) == found.makespan
+
+
+def test_at_a_limit_the_best_schedule_so_far_is_returned(monkeypatch) -> None:
+    monkeypatch.setattr(best_module, "MAX_TASKS_OF_SOLVER", 0)
+    # Open after the heuristics: 14 instead of the bound.
+    move = parse_move("31x29:float32", "mesh(3,2): S0 R", "mesh(4,2): R S01")
+    units, tasks = between_hosts([move])
+    heuristic = best_schedule(tasks, units, HEURISTICS)
+    assert heuristic.status != "optimal"
+    budget = SearchBudget(timeout_s=1e-9)
+    found = best_schedule(tasks, units, Effort(budget=budget))
+    assert found.pieces == heuristic.pieces
+    (cut,) = budget.cuts
+    assert cut.not_tried == "senders, annealing, CP-SAT"
 
 
 def test_without_solver_the_schedule_is_unproven_and_the_cure_is_said(monkeypatch) -> None:

@@ -242,16 +242,18 @@ def _best_first(names: list[str], registry: Registry, request: SynthesisRequest)
 
     The estimate of fixed patterns is that of their offer, by the alpha-beta model on the links of
     the topology. Those that adapt to the links are expected at the core's lower bound of the
-    network; of equals those that take a time that has been reached come later. Without an estimate
-    a pattern is tried behind all that have one. On large networks, those that take a time may need
-    minutes and are tried last of all.
+    network; of equals those that take a time that has been reached come later. A pattern without an
+    estimate is tried behind all others, and those that never state one come last. On large
+    networks, those that take a time may need minutes and are tried last of all.
     """
     topology = request.topology
     is_large = topology.num_npus * topology.num_links > _MOST_PAIRS
 
-    def rank(name: str) -> tuple[bool, float, bool]:
-        takes_a_time = _takes_a_time(name, registry)
-        return takes_a_time and is_large, _estimated_ns(name, registry, request), takes_a_time
+    def rank(name: str) -> tuple[bool, float, bool, bool]:
+        takes_a_time, offer = _takes_a_time(name, registry), registry.find(Synthesizer, name).offer
+        has_estimate = offer.adapts or bool(offer.estimate)
+        time_ns = _estimated_ns(name, registry, request)
+        return takes_a_time and is_large, time_ns, not has_estimate, takes_a_time
 
     return sorted(names, key=rank)
 

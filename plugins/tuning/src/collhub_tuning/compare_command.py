@@ -15,6 +15,7 @@ from hub_core import (
     FILE,
     TOPOLOGY,
     CommandContext,
+    cut_fields,
     json_flag,
     number_option,
     option_pairs,
@@ -130,6 +131,8 @@ def compare(
         failures += [f"{one.name}: {line}" for line in lines if line not in failures]
     for line in failures:
         context.say(line)
+    for name, line in cut_fields(outcome.cuts).items():
+        context.say(f"{name}: {line}")
     for each in (outcome, *(one.outcome for one in varied)):
         context.report(each.defects())
     has_winner = any(one.time_ns is not None for one in outcome.measurements)
@@ -155,7 +158,7 @@ def _require_collective(asked: dict[str, Any]) -> None:
 
 _NOT_OF_JOBS = {
     "--collective": "kind", "--size": "sizes_text", "--root": "root", "--scheduler": "scheduler",
-    "--timeout": "timeout_text", "--jobs": "jobs",
+    "--jobs": "jobs",
 }  # fmt: skip
 
 
@@ -167,6 +170,7 @@ def _compare_job(
     from collhub_tuning.variations import variations
 
     given = {option: asked[name] for option, name in _NOT_OF_JOBS.items()} | outputs
+    given["--timeout"] = asked["budget"].timeout_s
     if unused := [option for option, value in given.items() if value is not None]:
         raise UsageError(f"{unused[0]} has no meaning for a job", cure="leave it out")
     networks = [context.read_topology(text) for text in asked["topology_texts"]]
@@ -221,6 +225,8 @@ def _outcomes(
     with comparisons(context, asked, algorithms, options) as compare:
         base = compare(question, topology)
         varied = [VariedOutcome(one.name, compare(question, one.topology)) for one in networks]
+    for one in varied:
+        base = replace(base, cuts=(*base.cuts, *one.outcome.cuts))
     return base, varied
 
 

@@ -15,8 +15,9 @@ from hub_core import (
     assign,
     number_option,
     offer_option,
+    timeout_option,
 )
-from hub_core.model import UsageError, parse_time
+from hub_core.model import UsageError
 from hub_core.plugin_api import Engine, EngineRequest, Option, Simulator
 
 if TYPE_CHECKING:
@@ -46,12 +47,7 @@ _OPTIONS = (
         metavar="ADDRESS",
         help="The running cluster of an engine that has one, short for -O scheduler=ADDRESS.",
     ),
-    click.option(
-        "--timeout",
-        "timeout_text",
-        metavar="TIME",
-        help="Give up an algorithm that takes longer, as 60s, for all sizes (default: never).",
-    ),
+    timeout_option,
     click.option("--no-cache", is_flag=True, help="Measure anew, and keep nothing."),
 )
 
@@ -122,7 +118,8 @@ def comparisons(
                     progress=progress,
                     network=topology,
                 )
-            return ComparisonOutcome(question, topology, found, context.registry())
+            cuts = tuple(cut for one in found for cut in one.cuts)
+            return ComparisonOutcome(question, topology, found, context.registry(), cuts)
 
         outcome = measure()
         # A cached time that beats a proven bound is wrong: it is measured again.
@@ -145,11 +142,11 @@ def _measuring(
     from collhub_tuning.sweep import Measuring
 
     name, registry = asked["engine"], context.registry()
-    timeout_s = _timeout_s(asked["timeout_text"])
+    budget = asked["budget"]
     shares_files = registry.find(Engine, name).offer.shares_files
     if name == _OWN_ENGINE:
         return Measuring(
-            min(asked["jobs"] or os.cpu_count() or 1, count), timeout_s, registry=registry
+            min(asked["jobs"] or os.cpu_count() or 1, count), budget, registry=registry
         )
 
     def start(workers: int, task_timeout_s: float | None) -> Executor:
@@ -158,7 +155,7 @@ def _measuring(
         return hub_core.start_engine(name, request, options=given, registry=registry)
 
     # How many it has is known to the engine: no more than there are tasks.
-    return Measuring(min(asked["jobs"] or count, count), timeout_s, start, shares_files, registry)
+    return Measuring(min(asked["jobs"] or count, count), budget, start, shares_files, registry)
 
 
 def _no_scheduler(context: CommandContext, engine: str) -> UsageError:
@@ -170,11 +167,3 @@ def _no_scheduler(context: CommandContext, engine: str) -> UsageError:
     ]
     cure = f"give --engine {' or '.join(able)}" if able else "no engine that is installed has one"
     return UsageError(f"the engine {engine} has no --scheduler", cure=cure)
-
-
-def _timeout_s(text: str | None) -> float | None:
-    """Seconds, None where no time is given. Raises `UsageError` for 0."""
-    seconds = None if text is None else parse_time(text)
-    if seconds == 0:
-        raise UsageError("--timeout 0 leaves no time to measure", cure="write for example 60s")
-    return seconds

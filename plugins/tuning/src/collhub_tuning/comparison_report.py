@@ -10,13 +10,14 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from collhub_tuning.questions import ComparisonQuestion, Measurement
-from hub_core import Diagnostic, ProvenBound, beaten_bound, best_bounds
+from hub_core import Diagnostic, ProvenBound, beaten_bound, best_bounds, cut_objects
 from hub_core.model import format_bandwidth, format_bytes, format_time
 
 if TYPE_CHECKING:
     from hub_core import Registry
     from hub_core.model import JsonValue
     from hub_core.network import Topology
+    from hub_core.plugin_api import SearchCut
 
 HEADER = ("size", "winner", "time", "algorithm", "bus", "ratio to bound", "ahead of the next")
 RIGHT = ("size", "time", "algorithm", "bus", "ratio to bound", "ahead of the next")
@@ -28,12 +29,13 @@ _CSV_COLUMNS = (
 
 @dataclass(frozen=True)
 class ComparisonOutcome:
-    """All measurements of a question on its network."""
+    """All measurements of a question on its network, and what limits have cut of the searches."""
 
     question: ComparisonQuestion
     topology: Topology
     measurements: Sequence[Measurement]
     registry: Registry | None = None
+    cuts: tuple[SearchCut, ...] = ()
 
     @cached_property
     def bounds(self) -> Mapping[int, ProvenBound | None]:
@@ -133,6 +135,8 @@ def comparison_document(outcome: ComparisonOutcome) -> dict[str, JsonValue]:
         ],
         "winners": winners,
         "results": results,
+        "is_partial": bool(outcome.cuts),
+        "cut": cut_objects(outcome.cuts),
     }
 
 

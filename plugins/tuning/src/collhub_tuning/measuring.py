@@ -23,6 +23,7 @@ from hub_core import (
     exact_time,
     run_registry,
 )
+from hub_core.plugin_api import SearchBudget
 from hub_core.verification import VerificationInput, verify_input
 
 # By so much the share of an algorithm's time may be later than its share of the bytes.
@@ -36,14 +37,17 @@ def measured(
     network: Topology | None = None,
     algorithm: Algorithm | None = None,
     registry: Registry | None = None,
+    budget: SearchBudget | None = None,
 ) -> list[Measurement]:
     """The algorithm at every size of the question.
 
     `network`: in place of what the text of the question names. `algorithm`: what `file_read` read,
     where the file is not seen here. What cannot be made for a size, is wrong, or never ends is a
     failure of that size. May run in a process of its own: `registry`, the plugins of the run,
-    arrives there as its settings. None: those of `run_registry`.
+    arrives there as its settings. None: those of `run_registry`. `budget`: limits of the search;
+    what they have cut is in the first measurement.
     """
+    budget = budget or SearchBudget()
     registry = registry or run_registry()
     if network is None:
         topology = hub_core.read_topology(question.topology, registry=registry)
@@ -53,14 +57,16 @@ def measured(
     simulations = _Simulations(topology, question.backend, registry)
     try:
         if algorithm is None:
-            algorithm_at = _maker(compared, question, simulations)
+            algorithm_at = _maker(compared, question, simulations, budget)
         else:
             ours = replace(algorithm, steps=replace(algorithm.steps))
             algorithm_at = _checked(compared.name, ours, question)
     except HubError as error:
         return _failures(compared, question, error)
-    found = {one.size: one for one in _all_sizes(compared, question, simulations, algorithm_at)}
-    return [found[size] for size in question.sizes]
+    measurements = _all_sizes(compared, question, simulations, algorithm_at, budget)
+    by_size = {one.size: one for one in measurements}
+    found = [by_size[size] for size in question.sizes]
+    return [replace(found[0], cuts=tuple(budget.cuts)), *found[1:]]
 
 
 def file_read(
@@ -82,7 +88,7 @@ def verified_algorithm(
 ) -> Algorithm:
     """The algorithm as it was made for one size and measured. Raises `HubError`."""
     simulations = _Simulations(topology, question.backend, registry)
-    algorithm = _maker(compared, question, simulations)(size)
+    algorithm = _maker(compared, question, simulations, SearchBudget())(size)
     _check(algorithm)
     return algorithm
 
@@ -157,12 +163,18 @@ def _all_sizes(
     question: ComparisonQuestion,
     simulations: _Simulations,
     algorithm_at: Callable[[int], Algorithm],
+    budget: SearchBudget,
 ) -> Iterator[Measurement]:
     """From the largest size down; an algorithm that scales is kept."""
     verified: Algorithm | None = None
     kept: _Timed | None = None
     is_new = False
-    for size in sorted(question.sizes, reverse=True):
+    sizes = sorted(question.sizes, reverse=True)
+    for place, size in enumerate(sizes):
+        if reason := budget.reason:
+            budget.cut(compared.name, f"{len(sizes) - place} of {len(sizes)} sizes")
+            yield from (Measurement(compared.name, left, None, reason) for left in sizes[place:])
+            return
         try:
             if kept is not None:
                 time_ns = simulations.time_ns(kept.algorithm, size)
@@ -202,16 +214,19 @@ def _measurement(
 
 
 def _maker(
-    compared: ComparedAlgorithm, question: ComparisonQuestion, simulations: _Simulations
+    compared: ComparedAlgorithm,
+    question: ComparisonQuestion,
+    simulations: _Simulations,
+    budget: SearchBudget,
 ) -> Callable[[int], Algorithm]:
     """The algorithm by size. Raises `HubError` for a file that cannot be read or does not fit."""
     if compared.is_file:
         return _checked(compared.name, _read(compared.name, simulations.registry), question)
-    return _of_synthesizer(compared.name, question, simulations)
+    return _of_synthesizer(compared.name, question, simulations, budget)
 
 
 def _of_synthesizer(
-    name: str, question: ComparisonQuestion, simulations: _Simulations
+    name: str, question: ComparisonQuestion, simulations: _Simulations, budget: SearchBudget
 ) -> Callable[[int], Algorithm]:
     """Made for a size, since chunks depend on it."""
 
@@ -223,6 +238,7 @@ def _of_synthesizer(
             name=name,
             judge=lambda algorithm: simulations.time_ns(algorithm, size),
             registry=simulations.registry,
+            budget=budget.part(),
         )
         _check_modes(name, result.algorithm, question)
         return result.algorithm

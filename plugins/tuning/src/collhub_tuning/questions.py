@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hub_core.model import Collective, CollectiveKind
+from hub_core.plugin_api import SearchCut
 
 ANY_MODE = "any"
 
@@ -54,6 +55,8 @@ class Measurement:
     `made_for`: the size in bytes for which a synthesizer made it; None where it made none.
     `time_ps`: the time by which ratios to bounds are computed, and `slack_ps`: what rounding may
     have taken from it (`hub_core.exact_time`); None where no bound holds for the simulator.
+    `cuts`: parts of the search for the algorithm that a limit has ended; those of all sizes are in
+    the first measurement of an algorithm.
     """
 
     algorithm: str
@@ -63,3 +66,4 @@ class Measurement:
     made_for: int | None = None
     time_ps: int | None = None
     slack_ps: int = 0
+    cuts: tuple[SearchCut, ...] = ()

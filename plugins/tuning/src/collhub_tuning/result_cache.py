@@ -81,8 +81,11 @@ class ResultCache:
         question: ComparisonQuestion,
         measurements: Sequence[Measurement],
     ) -> None:
-        """Keep what was measured, where the folder can be written."""
-        if self._folder is None:
+        """Keep what was measured, where the folder can be written.
+
+        Answers of a search that a limit has cut are never kept.
+        """
+        if self._folder is None or any(one.cuts for one in measurements):
             return
         rows = [
             (one.size, one.time_ns, one.failure, one.made_for, one.time_ps, one.slack_ps)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from collhub_tuning.comparison_report import comparison_failures
 from collhub_tuning.coverage import served_by, sizes_text
 from collhub_tuning.tuning_question import TunedCollective, num_nodes
-from hub_core import loss_object
+from hub_core import cut_fields, cut_objects, loss_object
 from hub_core.model import CollectiveKind, format_bytes, format_time
 from hub_core.plugin_api import SelectedWindow, ServedCalls, WriteResult
 
@@ -66,6 +66,9 @@ def tuning_notes(outcome: TuningOutcome) -> list[str]:
         left_out = [one.name for one in tuned.algorithms if one.name in names]
         if left_out:
             lines.append(f"{tuned.label}: {', '.join(left_out)} left out; --json says why")
+        lines += [
+            f"{tuned.label} is cut, {line}" for line in cut_fields(tuned.outcome.cuts).values()
+        ]
     for written in outcome.formats:
         lines += [f"{written.name} loses: {loss}" for loss in written.result.losses]
         warnings = [note for note in written.result.notes if note.startswith("warning: ")]
@@ -87,6 +90,8 @@ def tuning_document(outcome: TuningOutcome) -> dict[str, JsonValue]:
         "sizes": list(first.question.sizes),
         "collectives": [_collective_object(tuned) for tuned in outcome.tuned],
         "formats": [_format_object(written) for written in outcome.formats],
+        "is_partial": any(tuned.outcome.cuts for tuned in outcome.tuned),
+        "cut": [each for tuned in outcome.tuned for each in cut_objects(tuned.outcome.cuts)],
     }
 
 

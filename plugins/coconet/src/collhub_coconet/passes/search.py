@@ -22,7 +22,7 @@ from collhub_coconet.search.workers import Progress, silent
 from collhub_coconet.transformations.costs import costs
 from hub_core import Topology, read_topology
 from hub_core.model import InputError, UsageError, Workload, format_bytes, format_time
-from hub_core.plugin_api import PassReport
+from hub_core.plugin_api import PassReport, SearchBudget
 
 
 def run(
@@ -30,13 +30,16 @@ def run(
     options: SearchOptions,
     workers: Executor | None = None,
     progress: Progress = silent,
+    budget: SearchBudget | None = None,
 ) -> tuple[Workload, PassReport]:
     """The fastest program at the sizes of the workload, and what was found at all sizes.
 
     Told are the winner of every range of sizes with the passes that make it, and the front of time
-    and memory at the largest. The result is that of any number of `workers`. Raises `InputError`
+    and memory at the largest. The result is that of any number of `workers`. At a limit of
+    `budget`, the best program so far is the result. Raises `InputError`
     for a network with too few NPUs.
     """
+    budget = budget or SearchBudget()
     found = read_program(workload, options)
     topology = _topology(options)
     bound = _on_network(found.bound, topology)
@@ -52,9 +55,12 @@ def run(
         options.states,
         workers=workers,
         progress=lambda done, what: progress(share * done, what),
+        budget=budget,
     )
     how = "by formula"
-    if options.simulate:
+    if budget.reason and options.simulate:
+        budget.cut("simulation of programs", "all of it: times are by formula")
+    elif options.simulate:
         judged = simulated_exploration(
             explored,
             bindings,
@@ -62,6 +68,7 @@ def run(
             options.simulate,
             workers=workers,
             progress=lambda done, what: progress(share + share * done, what),
+            budget=budget,
         )
         if isinstance(judged, str):
             how = f"by formula, since a program cannot be simulated: {judged}"
@@ -72,7 +79,7 @@ def run(
     after = _lowered(bound, explored, place, outlook)
     ranks = f"{bound.binding.num_ranks} ranks a group, one an NPU of {topology.name}"
     changes = (*found.filled_in, *told(explored, bindings), ranks, f"times are {how}")
-    return replace(after, provenance=workload.provenance), PassReport(changes)
+    return replace(after, provenance=workload.provenance), PassReport(changes, tuple(budget.cuts))
 
 
 def size_points(bound: BoundProgram, sizes: str, count: int) -> list[Binding]:
@@ -181,7 +188,7 @@ def completeness(explored: Exploration) -> str:
     """Whether the search saw everything, in words."""
     if explored.is_complete:
         return "search is complete: every program that legal moves reach was looked at, or bounded"
-    return "search is NOT complete: it stopped at -O states programs, and more are there"
+    return "search is NOT complete: it stopped at a limit, and more programs are there"
 
 
 def script(candidate: Candidate) -> str:

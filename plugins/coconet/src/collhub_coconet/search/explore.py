@@ -15,6 +15,7 @@ from collhub_coconet.search.cost_models import CostModel, Timing
 from collhub_coconet.search.workers import Progress, done_by, silent
 from collhub_coconet.transformations.legality import LegalityRecord, Rewrite
 from collhub_coconet.transformations.moves import TRANSFORMATIONS, legal_rewrites
+from hub_core.plugin_api import SearchBudget
 
 Kinds = tuple[str, ...]
 """Kinds of moves that are still allowed: in the order of use, the last one and those behind."""
@@ -80,17 +81,26 @@ def explore(
     *,
     workers: Executor | None = None,
     progress: Progress = silent,
+    budget: SearchBudget | None = None,
 ) -> Exploration:
     """All programs that legal moves reach, at most so many, those of least time first.
 
     A state is a canonical program, so that each is visited once. A state is not gone on from when
     at every size another one is as fast as its lower bound, and as small. Deterministic: states are
     taken in rounds of one length, whatever number of `workers` there is, and ties go to the state
-    that was found first. `progress(fraction, what)`: of the states that are known.
+    that was found first. `progress(fraction, what)`: of the states that are known. `budget`: counts
+    a step of work for each program, and ends the search between two rounds.
     """
+    budget = budget or SearchBudget()
     walk = _Walk(program, bindings, costs, most_states)
     while walk.queue:
+        if budget.reason:
+            walk.found.is_complete = False
+            budget.cut("search of programs", f"{len(walk.queue)} known programs and what follows")
+            break
+        before = len(walk.found.candidates)
         walk.go_on(workers)
+        budget.count(len(walk.found.candidates) - before)
         known = len(walk.found.candidates)
         done = walk.found.visited + walk.found.pruned
         progress(done / known, f"{known} programs")

@@ -16,6 +16,7 @@ from collhub_coconet.search.explore import Candidate, Exploration
 from collhub_coconet.search.rates import Rates
 from collhub_coconet.search.workers import Progress, done_by, silent
 from hub_core import HubError, Registry, Topology, run_registry
+from hub_core.plugin_api import SearchBudget
 
 ALGORITHMS = ("ring", "halving-doubling", "double-binary-tree")
 CHUNKS = (1, 4, 16)
@@ -148,28 +149,46 @@ def simulated_exploration(
     *,
     workers: Executor | None = None,
     progress: Progress = silent,
+    budget: SearchBudget | None = None,
 ) -> Exploration | str:
     """The most promising candidates with simulated times: the first, the fastest, the front.
 
     `count`: how many of the fastest, and of the front, at every size. Where one of them cannot be
     simulated, the reason, since times of two models are never compared. `workers`: simulate one
-    program at one size each.
+    program at one size each. At a limit of `budget`, the programs that were simulated at all sizes
+    are compared; before there is one, the reason is that limit.
     """
+    budget = budget or SearchBudget()
     # Formulas choose, the simulator judges.
     chosen = _promising(explored, len(bindings), count)
     tasks = [(simulation, one.program, size) for one in chosen for size in bindings]
     told = f"simulating {len(chosen)} programs"
-    timings = done_by(workers, _simulated, tasks, lambda done: progress(done / len(tasks), told))
+    sizes = len(bindings)
+
+    def is_enough(done: int) -> bool:
+        progress(done / len(tasks), told)
+        budget.count(1)
+        return bool(budget.reason)
+
+    timings = done_by(workers, _simulated, tasks, is_enough)
     judged: list[Timing] = []
     for timing in timings:
         if isinstance(timing, str):
             return timing
         judged.append(timing)
-    sizes = len(bindings)
+    whole = len(judged) // sizes
+    if whole < len(chosen):
+        budget.cut("simulation of programs", f"{len(chosen) - whole} of {len(chosen)} programs")
+        if not whole:
+            return budget.reason
+        chosen = chosen[:whole]
     found = [
         replace(one, timings=tuple(judged[place * sizes : (place + 1) * sizes]))
         for place, one in enumerate(chosen)
     ]
+    if budget.reason:
+        budget.cut("choice of means for each collective", "all of it")
+        return replace(explored, candidates=found)
     return replace(explored, candidates=_refined_winners(found, bindings, simulation, workers))
 
 
@@ -188,7 +207,7 @@ def _refined_winners(
         (simulation, found[winner].program, size, found[winner].timings[place])
         for place, (winner, size) in enumerate(zip(winners, bindings, strict=True))
     ]
-    timings = done_by(workers, _refined, tasks, lambda done: None)
+    timings = done_by(workers, _refined, tasks)
     for place, (winner, timing) in enumerate(zip(winners, timings, strict=True)):
         stated = list(found[winner].timings)
         stated[place] = timing

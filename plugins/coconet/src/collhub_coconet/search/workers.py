@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import BrokenExecutor, Executor
+from concurrent.futures import BrokenExecutor, Executor, Future
 from typing import TypeVar
 
 from hub_core.model import InputError
@@ -22,13 +22,14 @@ def done_by(
     workers: Executor | None,
     function: Callable[[Task], Found],
     tasks: Sequence[Task],
-    told: Callable[[int], None] | None = None,
+    is_enough: Callable[[int], bool] | None = None,
 ) -> list[Found]:
     """The results of all tasks, in their order; without workers one after the other.
 
-    `told`: called with the number of results so far. Raises what a task raised, and `InputError`
-    where the process of a worker died.
+    `is_enough`: called with the number of results so far; if it is true, these are returned. Raises
+    what a task raised, and `InputError` where the process of a worker died.
     """
+    futures: list[Future[Found]] = []
     # One task gains nothing from a worker.
     if workers is None or len(tasks) < 2:
         calls = (function(one) for one in tasks)
@@ -39,9 +40,11 @@ def done_by(
     try:
         for result in calls:
             found.append(result)
-            if told is not None:
-                told(len(found))
+            if is_enough is not None and is_enough(len(found)):
+                break
     except BrokenExecutor as error:
         message = f"a worker of the search died: {error}" if str(error) else "a worker died"
         raise InputError(message, cure="run with --jobs 1, or on fewer programs") from error
+    for future in futures:
+        future.cancel()
     return found

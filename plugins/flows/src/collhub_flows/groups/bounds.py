@@ -15,7 +15,7 @@ from collhub_flows.network import FlowNetwork
 from collhub_flows.weights import approximate_flow, proven_time
 from hub_core.network import Topology
 
-_NS = 1e9
+_PS = 1e12
 # Sums of floats err in the last digits: a bound gives way.
 _SAFETY = 1e-9
 _MOST_EXACT = 40_000
@@ -27,7 +27,7 @@ _MOST_CENTRES = 1024
 def joint_bounds(
     network: FlowNetwork, wishes: Sequence[GroupWish], shares: Shares
 ) -> dict[str, int]:
-    """Bounds in nanoseconds by name: `cut`, `latency`, and `flow` where all shares are pairs.
+    """Bounds in picoseconds by name: `cut`, `latency`, and `flow` where all shares are pairs.
 
     `cut`: bytes that must leave a set of nodes by the bandwidth of its links, the largest of many
     sets. `flow`: the dual of the multicommodity flow. `latency`: the farthest pair.
@@ -39,7 +39,7 @@ def joint_bounds(
     }
     if shares.are_pairs:
         found["flow"] = _flow_seconds(network, shares)
-    return {name: int(value * _NS * (1.0 - _SAFETY)) for name, value in found.items()}
+    return {name: int(value * _PS * (1.0 - _SAFETY)) for name, value in found.items()}
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -22,8 +22,9 @@ from hub_core import (
     check_stdout,
     offer_option,
     output_options,
+    timeout_option,
 )
-from hub_core.plugin_api import OptionType, Simulator, declared_options, option, optional
+from hub_core.plugin_api import OptionType, SearchBudget, Simulator, declared_options, option
 
 # What needs numpy is imported where it is used: the help of a command comes at once.
 if TYPE_CHECKING:
@@ -42,13 +43,7 @@ class GroupOptions:
     work: int = option(
         OptionType.INT,
         400_000,
-        "simulated steps after which NAME makes no further algorithm of a group alone",
-        minimum=0,
-    )
-    timeout: float | None = optional(
-        "time after which NAME makes no further algorithm of a group alone, as 10s; the plan then "
-        "depends on the speed of the machine (not given: no limit)",
-        OptionType.TIME,
+        "limit of the counted work, in steps as simulated, that NAME does for groups alone",
         minimum=0,
     )
 
@@ -65,6 +60,7 @@ class _Wish(TypedDict):
     reduce_op: str
     occupancy: str
     backend: str
+    budget: SearchBudget
 
 
 @click.command()
@@ -101,6 +97,7 @@ class _Wish(TypedDict):
     help="How long a message keeps a link busy.",
 )
 @offer_option("--backend", Simulator, "The simulator that judges.", "analytical")
+@timeout_option
 @click.option("-o", "--output", "out", metavar="OUT", type=FILE, help="Folder (default: none).")
 @output_options
 @click.pass_obj
@@ -145,7 +142,6 @@ def _choices(
 ) -> tuple[GroupChoices, Assignments]:
     """How to plan, and the options of the writer."""
     from collhub_flows.groups.planning import MOST_WORK, GroupChoices
-    from hub_core.model import parse_time
     from hub_core.network import Occupancy
     from hub_core.plugin_api import Synthesizer
 
@@ -160,7 +156,6 @@ def _choices(
     given = assign(output.assignments, sides)
     limits = given["groups"]
     work = _count(limits["work"]) if "work" in limits else MOST_WORK
-    timeout_s = parse_time(limits["timeout"]) if "timeout" in limits else None
     # Says what is closest, before anything is made.
     context.options_of(Synthesizer, wish["name"])
     choices = GroupChoices(
@@ -168,7 +163,7 @@ def _choices(
         Occupancy(wish["occupancy"]),
         wish["backend"],
         work,
-        timeout_s,
+        wish["budget"],
         context.registry(),
     )
     return choices, given.get("writer", {})

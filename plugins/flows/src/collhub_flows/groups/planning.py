@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -22,12 +21,12 @@ from hub_core.model import (
     UsageError,
 )
 from hub_core.network import Occupancy, Topology
+from hub_core.plugin_api import SearchBudget, SearchCut
 
-STEPS_OF_A_SIMULATION = 500
 MOST_WORK = 400_000
 
-# Method, algorithm of each group, all as one, and nanoseconds.
-_Candidate = tuple[str, tuple[Algorithm, ...], Algorithm | None, int]
+# Method, algorithm of each group, all as one, and time.
+_Candidate = tuple[str, tuple[Algorithm, ...], Algorithm | None, "GroupTime"]
 _Progress = Callable[[float, str], None]
 
 
@@ -35,60 +34,89 @@ _Progress = Callable[[float, str], None]
 class GroupChoices:
     """How groups are planned.
 
-    `name`: the synthesizer that also makes each group's algorithm alone, until `work` is done:
-    steps that were simulated for it, and `STEPS_OF_A_SIMULATION` for each simulation, a count that
-    is the same on every machine. `timeout_s`: seconds after which it is asked no more, None without
-    limit. `backend`: the simulator that judges. `registry`: the plugins of the run, None for those
-    of `run_registry`.
+    `name`: the synthesizer that also makes each group's algorithm alone, until it has done `work`
+    as counted by `SearchBudget`. `budget`: of the plan, with the time limit of the user.
+    `backend`: the simulator that judges. `registry`: the plugins of the run, None for those of
+    `run_registry`.
     """
 
     name: str = "auto"
     occupancy: Occupancy = Occupancy.SERIALIZATION
     backend: str = "analytical"
     work: int = MOST_WORK
-    timeout_s: float | None = None
+    budget: SearchBudget = field(default_factory=SearchBudget)
     registry: Registry | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GroupPlan:
-    """One algorithm a group, and how long all take; times in nanoseconds, by simulation.
+    """One algorithm a group, and how long all take, by simulation.
 
     `joint`: all of them as one algorithm, None where they are to run one by one. `method`:
-    `together`, `at once` (each made alone) or `one by one`. `alone_ns`: of every group by itself;
-    `alone_makers`: who made the fastest algorithm for it. `not_tried`: for which groups the named
-    synthesizer was not asked, each with the reason.
+    `together`, `at once` (each made alone) or `one by one`. `time`: of the plan; `alone`: of every
+    group by itself; `alone_makers`: who made the fastest algorithm for it. `bounds_ps`: by name.
+    `not_tried`: for which groups the named synthesizer was not asked, each with the reason.
+    `cuts`: parts of the search that a limit has ended. Ratios are those of picoseconds.
     """
 
     wishes: tuple[GroupWish, ...]
     algorithms: tuple[Algorithm, ...]
     joint: Algorithm | None
     method: str
-    time_ns: int
-    alone_ns: tuple[int, ...]
+    time: GroupTime
+    alone: tuple[GroupTime, ...]
     alone_makers: tuple[str, ...]
-    bounds_ns: dict[str, int]
+    bounds_ps: Mapping[str, int]
     not_tried: Mapping[int, str] = field(default_factory=dict)
+    cuts: tuple[SearchCut, ...] = ()
 
     @property
-    def one_by_one_ns(self) -> int:
+    def one_by_one(self) -> GroupTime:
         """Time of all groups one after another."""
-        return sum(self.alone_ns)
+        return GroupTime.total(self.alone)
 
     @property
     def ratio(self) -> float:
         """How many times faster than one by one."""
-        return self.one_by_one_ns / max(self.time_ns, 1)
+        return self.one_by_one.ps / max(self.time.ps, 1)
+
+    @property
+    def bounds_ns(self) -> dict[str, int]:
+        """The bounds in whole nanoseconds, rounded down."""
+        return {name: time_ps // 1000 for name, time_ps in self.bounds_ps.items()}
 
     @property
     def bound_ns(self) -> int:
-        """The largest bound, at least 1."""
-        return max(1, *self.bounds_ns.values())
+        """The largest bound in whole nanoseconds, rounded down."""
+        return max(self.bounds_ns.values())
 
     @property
     def ratio_to_bound(self) -> float:
-        """Time by the largest bound."""
-        return self.time_ns / self.bound_ns
+        """Time by the largest bound; below 1 only if the bound is wrong."""
+        bound_ps = max(1, *self.bounds_ps.values())
+        is_beaten = self.time.ps + self.time.slack_ps < bound_ps
+        return self.time.ps / bound_ps if is_beaten else max(1.0, self.time.ps / bound_ps)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupTime:
+    """A simulated time: whole nanoseconds as the simulator states them, and picoseconds.
+
+    `slack_ps`: how much rounding may have taken from the picoseconds.
+    """
+
+    ns: int
+    ps: int
+    slack_ps: int = 0
+
+    @classmethod
+    def total(cls, times: Sequence[GroupTime]) -> GroupTime:
+        """One after another."""
+        return cls(
+            sum(one.ns for one in times),
+            sum(one.ps for one in times),
+            sum(one.slack_ps for one in times),
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -108,6 +136,7 @@ def plan_groups(
 ) -> GroupPlan:
     """The fastest plan found for groups that run at the same time; never behind one by one.
 
+    At a time limit the plan is made of the best schedules so far, at least one for each group.
     Raises `InputError` for NPUs that cannot be reached and for what is too large, `UsageError` for
     NPUs that are not there, several planes, and sizes below a byte a share.
     """
@@ -115,31 +144,36 @@ def plan_groups(
     check_groups(wishes, topology.num_npus, topology.name)
     _check_planes_and_sizes(wishes, topology)
     network = GroupNetwork(FlowNetwork.of(topology), chosen.occupancy)
-    judge = partial(_simulated, topology=topology, choices=chosen)
+    judge = partial(_exact, topology=topology, choices=chosen)
     progress(0.0, "groups together")
-    schedule = fastest_schedule(network, wishes)
+    budget = chosen.budget.part()
+    schedule = fastest_schedule(network, wishes, budget=budget)
+    if budget.is_reached:
+        budget.cut("groups together", "more parts and trees")
     together = schedule.algorithms(wishes)
     provenance = own_provenance(topology.name)
     joint = side_by_side(together, provenance, schedule.turns(together))
     alone, not_tried = _all_alone(network, wishes, chosen, progress)
+    times = tuple(judge(each.algorithm) for each in alone)
     found: list[_Candidate] = [("together", together, joint, judge(joint))]
     # Groups of one plan each would have no other candidate.
     if len(wishes) > 1:
         single = tuple(each.algorithm for each in alone)
         found += _at_once(single, topology, judge)
-        found.append(("one by one", single, None, sum(each.time_ns for each in alone)))
+        found.append(("one by one", single, None, GroupTime.total(times)))
     progress(0.95, "bounds")
-    method, algorithms, best, time_ns = min(found, key=lambda each: each[3])
+    method, algorithms, best, time = min(found, key=lambda each: each[3].ps)
     return GroupPlan(
         tuple(wishes),
         algorithms,
         best,
         method,
-        time_ns,
-        tuple(each.time_ns for each in alone),
+        time,
+        times,
         tuple(each.maker for each in alone),
         joint_bounds(network.flows, wishes, Shares.of(wishes)),
         not_tried,
+        tuple(chosen.budget.cuts),
     )
 
 
@@ -162,16 +196,12 @@ def _check_planes_and_sizes(wishes: Sequence[GroupWish], topology: Topology) -> 
 def _simulated(algorithm: Algorithm, topology: Topology, choices: GroupChoices) -> int:
     """Time of an algorithm of stated size, in nanoseconds. Raises `InputError` for none."""
     assert algorithm.collective_bytes is not None
-    # Some simulators know one link model alone, and have no option for it.
-    options = {"occupancy": str(choices.occupancy)}
-    if choices.occupancy is Occupancy.SERIALIZATION:
-        options = {}
     result = hub_core.simulate(
         algorithm,
         topology,
         algorithm.collective_bytes,
         backend=choices.backend,
-        options=options,
+        options=_simulator_options(choices),
         registry=choices.registry,
     )
     if result.time_ns is None:
@@ -183,8 +213,31 @@ def _simulated(algorithm: Algorithm, topology: Topology, choices: GroupChoices) 
     return result.time_ns
 
 
+def _exact(algorithm: Algorithm, topology: Topology, choices: GroupChoices) -> GroupTime:
+    """Time of an algorithm of stated size, also in picoseconds."""
+    assert algorithm.collective_bytes is not None
+    time_ns = _simulated(algorithm, topology, choices)
+    exact = hub_core.exact_time(
+        algorithm,
+        topology,
+        algorithm.collective_bytes,
+        time_ns,
+        backend=choices.backend,
+        options=_simulator_options(choices),
+        registry=choices.registry,
+    )
+    return GroupTime(time_ns, exact.time_ps or 1000 * time_ns, exact.slack_ps)
+
+
+def _simulator_options(choices: GroupChoices) -> dict[str, str]:
+    # Some simulators know one link model alone, and have no option for it.
+    if choices.occupancy is Occupancy.SERIALIZATION:
+        return {}
+    return {"occupancy": str(choices.occupancy)}
+
+
 def _at_once(
-    single: tuple[Algorithm, ...], topology: Topology, judge: Callable[[Algorithm], int]
+    single: tuple[Algorithm, ...], topology: Topology, judge: Callable[[Algorithm], GroupTime]
 ) -> list[_Candidate]:
     """What was made for each group alone, started at the same time; none for unlike units."""
     try:
@@ -206,55 +259,28 @@ def _all_alone(
     """
     found: list[_Alone] = []
     not_tried: dict[int, str] = {}
-    work = _Work(choices)
+    budget = choices.budget.part(choices.work)
     for place, wish in enumerate(wishes):
         progress(0.3 + 0.6 * place / len(wishes), f"group {place} alone")
         made = [_own(network, wish, choices, 1.0 / len(wishes))]
-        if reason := work.limit():
+        if reason := budget.reason:
             not_tried[place] = reason
         else:
-            made += _by_name(network.flows.topology, wish, choices, work)
+            made += _by_name(network.flows.topology, wish, choices, budget.part())
         # Of equal ones the own.
         found.append(min(made, key=lambda each: each.time_ns))
     return found, not_tried
 
 
-class _Work:
-    """The work for the named synthesizer, as `GroupChoices` counts it."""
-
-    def __init__(self, choices: GroupChoices) -> None:
-        self._choices = choices
-        self._start_s = time.monotonic()
-        self._done = 0
-
-    def limit(self) -> str:
-        """Why it is asked no more; empty if it may be."""
-        work, timeout_s = self._choices.work, self._choices.timeout_s
-        if self._done >= work:
-            return f"the work limit was reached ({work} simulated steps, -O work=)"
-        # Only if the user has set a time limit may the plan depend on the clock.
-        if timeout_s is not None and time.monotonic() - self._start_s >= timeout_s:
-            return f"the time limit was reached ({timeout_s:g} s, -O timeout=)"
-        return ""
-
-    def counted(self, judge: Callable[[Algorithm], int]) -> Callable[[Algorithm], int]:
-        """The judge, each use of which is counted."""
-
-        def time_ns(algorithm: Algorithm) -> int:
-            self._done += len(algorithm.steps) + STEPS_OF_A_SIMULATION
-            return judge(algorithm)
-
-        return time_ns
-
-
 def _own(network: GroupNetwork, wish: GroupWish, choices: GroupChoices, effort: float) -> _Alone:
-    (algorithm,) = fastest_schedule(network, [wish], effort).algorithms([wish])
+    budget = choices.budget.part()
+    (algorithm,) = fastest_schedule(network, [wish], effort, budget).algorithms([wish])
     time_ns = _simulated(algorithm, network.flows.topology, choices)
     return _Alone(algorithm, time_ns, NAME)
 
 
 def _by_name(
-    topology: Topology, wish: GroupWish, choices: GroupChoices, work: _Work
+    topology: Topology, wish: GroupWish, choices: GroupChoices, budget: SearchBudget
 ) -> list[_Alone]:
     """What the named synthesizer makes for a group with all others as relays, if it does."""
     parts = wish.kind.traits.parts(len(wish.npus))
@@ -264,7 +290,6 @@ def _by_name(
         stated = replace(algorithm, collective_bytes=wish.size)
         return _simulated(stated, topology, choices)
 
-    judge = work.counted(time_ns)
     try:
         result = hub_core.synthesize(
             collective,
@@ -273,10 +298,13 @@ def _by_name(
             name=choices.name,
             npus=wish.npus,
             occupancy=choices.occupancy,
-            judge=judge,
+            judge=time_ns,
             registry=choices.registry,
+            budget=budget,
         )
     except InputError:
         return []
     algorithm = replace(result.algorithm, collective_bytes=wish.size)
-    return [_Alone(algorithm, judge(algorithm), choices.name)]
+    steps = len(algorithm.steps)
+    judged = budget.simulated(steps, lambda: time_ns(algorithm), is_checked=False)
+    return [_Alone(algorithm, judged, choices.name)]

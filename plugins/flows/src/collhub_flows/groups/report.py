@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from collhub_flows.groups.planning import GroupPlan
+from hub_core import cut_fields, cut_objects
 from hub_core.model import JsonValue, format_bytes, format_ranks, format_time
 
 REPORT_SCHEMA = "collhub/report-groups-1"
@@ -29,14 +30,16 @@ class PlanReport:
         plan = self.plan
         ranks = {npu for wish in plan.wishes for npu in wish.npus}
         bounds = ", ".join(f"{name} {format_time(ns)}" for name, ns in plan.bounds_ns.items())
-        alone = format_time(plan.one_by_one_ns)
+        one_by_one_ns = plan.one_by_one.ns
+        alone = format_time(one_by_one_ns)
         return {
             "groups": f"{len(plan.wishes)} groups on {len(ranks)} NPUs",
             "topology": f"{self.topology}, {self.occupancy}",
             "method": plan.method,
-            "time": f"{format_time(plan.time_ns)} ({plan.time_ns} ns)",
-            "one by one": f"{alone} ({plan.one_by_one_ns} ns), {plan.ratio:.3f} times as long",
+            "time": f"{format_time(plan.time.ns)} ({plan.time.ns} ns)",
+            "one by one": f"{alone} ({one_by_one_ns} ns), {plan.ratio:.3f} times as long",
             **_not_tried(plan),
+            **cut_fields(plan.cuts),
             "bounds": f"{bounds}; time is {plan.ratio_to_bound:.3f} times the largest",
             "synthesis": f"{self.wall_s:.2f} s, {self.cpu_s:.2f} s of CPU",
             "verification": f"{self.verified} algorithms correct",
@@ -51,7 +54,7 @@ class PlanReport:
                 format_ranks(wish.npus),
                 str(wish.kind),
                 format_bytes(wish.size),
-                format_time(plan.alone_ns[number]),
+                format_time(plan.alone[number].ns),
                 plan.alone_makers[number],
             )
             for number, wish in enumerate(plan.wishes)
@@ -66,20 +69,21 @@ class PlanReport:
             "occupancy": self.occupancy,
             "groups": _groups(plan),
             "method": plan.method,
-            "time_ns": plan.time_ns,
-            "one_by_one_ns": plan.one_by_one_ns,
+            "time_ns": plan.time.ns,
+            "one_by_one_ns": plan.one_by_one.ns,
             "ratio": plan.ratio,
-            "bounds_ns": dict(plan.bounds_ns),
+            "bounds_ns": plan.bounds_ns,
             "bound_ns": plan.bound_ns,
             "ratio_to_bound": plan.ratio_to_bound,
             "synthesis_s": self.wall_s,
             "synthesis_cpu_s": self.cpu_s,
             "verified": self.verified,
-            "is_partial": bool(plan.not_tried),
+            "is_partial": bool(plan.not_tried or plan.cuts),
             "not_tried": [
                 {"name": f"group {number}", "reason": reason}
                 for number, reason in plan.not_tried.items()
             ],
+            "cut": cut_objects(plan.cuts),
             "artifacts": list(paths),
         }
 
@@ -105,7 +109,7 @@ def manifest(plan: GroupPlan, topology: str, files: Sequence[str], joint: str | 
         "schema": MANIFEST_SCHEMA,
         "topology": topology,
         "method": plan.method,
-        "time_ns": plan.time_ns,
+        "time_ns": plan.time.ns,
         "joint": joint,
         "joint_bytes": None if plan.joint is None else plan.joint.collective_bytes,
         "groups": groups,
@@ -120,7 +124,7 @@ def _groups(plan: GroupPlan) -> list[JsonValue]:
                 "npus": list(wish.npus),
                 "collective": str(wish.kind),
                 "size": wish.size,
-                "alone_ns": plan.alone_ns[number],
+                "alone_ns": plan.alone[number].ns,
                 "alone_maker": plan.alone_makers[number],
             }
         )

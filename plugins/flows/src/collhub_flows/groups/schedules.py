@@ -14,6 +14,7 @@ from collhub_flows.groups.wishes import GroupWish
 from collhub_flows.network import FlowNetwork
 from hub_core.model import InputError
 from hub_core.network import Occupancy
+from hub_core.plugin_api import SearchBudget
 
 # Passes forward and backward; later ones gain next to nothing.
 _PASSES = 4
@@ -41,13 +42,18 @@ class GroupNetwork:
 
 
 def fastest_schedule(
-    network: GroupNetwork, wishes: Sequence[GroupWish], effort: float = 1.0
+    network: GroupNetwork,
+    wishes: Sequence[GroupWish],
+    effort: float = 1.0,
+    budget: SearchBudget | None = None,
 ) -> GroupSchedule:
     """Schedule of all groups at once that ends first by its own clock.
 
-    `effort`: part of the usual number of searches. Raises `InputError` for what is too large, and
+    `effort`: part of the usual number of searches. `budget`: at a limit, the best so far is
+    returned; its `is_reached` is then set. Raises `InputError` for what is too large, and
     where a member cannot be reached.
     """
+    budget = budget or SearchBudget()
     shares = Shares.of(wishes)
     best: GroupSchedule | None = None
     least = 0
@@ -66,6 +72,10 @@ def fastest_schedule(
             if best is None or time < least:
                 best = GroupSchedule(network.flows, shares, cut, jobs, start)
                 least = time
+            budget.count(len(cut.arcs))
+            if budget.reason:
+                budget.is_reached = True
+                return best
             # Finer pieces shorten the way in and out alone.
             if time <= _GOOD * jobs.least_ps():
                 break

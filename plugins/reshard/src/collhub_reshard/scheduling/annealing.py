@@ -15,6 +15,7 @@ from collhub_columns import Int64Array, row_pointer
 
 from collhub_reshard.scheduling.host_tasks import HostTasks
 from collhub_reshard.scheduling.schedule import Order, Piece
+from hub_core.plugin_api import SearchBudget
 
 # Temperatures of the rounds, relative to the mean duration of a task.
 _TEMPERATURES = (0.03, 0.1, 0.3, 1.0, 0.5, 1.0, 0.5, 1.0)
@@ -77,13 +78,19 @@ def _rotate(
 
 
 def improve_order(
-    tasks: HostTasks, pieces: Sequence[Piece], target: int, max_placements: int
+    tasks: HostTasks,
+    pieces: Sequence[Piece],
+    target: int,
+    max_placements: int,
+    budget: SearchBudget | None = None,
 ) -> Order:
     """Order and senders of the best schedule that annealing finds, never worse than `pieces`.
 
     `target`: a bound of the makespan in ticks, at which the search ends. `max_placements`: limit of
-    the work, in tasks placed; the result does not depend on the time that this takes.
+    the work, in tasks placed; the result does not depend on the time that this takes. `budget`:
+    at a limit, the search ends between two rounds.
     """
+    budget = budget or SearchBudget()
     # Imported here: numba takes a second, and most tasks need no search.
     from collhub_reshard.scheduling import annealing_kernel as kernel
 
@@ -116,7 +123,12 @@ def improve_order(
     mean = float(columns.ticks.mean())
     moves = max_placements // (len(_TEMPERATURES) * len(tasks))
     random = np.array([1], np.int64)
-    for temperature in _TEMPERATURES:
+    for place, temperature in enumerate(_TEMPERATURES):
+        if budget.reason:
+            rounds = len(_TEMPERATURES)
+            budget.cut("annealing", f"{rounds - place} of {rounds} rounds")
+            break
+        budget.count(moves * len(tasks))
         state = kernel.State(best.order.copy(), best.choice.copy())
         working = np.zeros(2, np.int64)
         kernel.anneal(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 
 from collhub_shardings import UnitTasks
@@ -22,6 +22,7 @@ from collhub_reshard.scheduling.schedule import (
     lateness,
     makespan_of,
 )
+from hub_core.plugin_api import SearchBudget
 
 # Above this number of tasks, building the model of CP-SAT takes longer than its gain justifies.
 MAX_TASKS_OF_SOLVER = 500
@@ -37,14 +38,14 @@ class Effort:
     """Work that the search for a schedule may do.
 
     `split`: tasks may be split. `work`: limit of counted work, relative to the default (two to
-    three CPU seconds of annealing, ten of CP-SAT); 0 leaves only heuristics. `time_limit_s`:
-    seconds after which CP-SAT is stopped, None for no limit; a result that was cut by time depends
-    on the load of the machine.
+    three CPU seconds of annealing, ten of CP-SAT); 0 leaves only heuristics. `budget`: the time
+    limit of the user, at which the best schedule so far is returned; it counts a step of work for
+    each task that annealing places.
     """
 
     split: bool = False
     work: float = 1.0
-    time_limit_s: float | None = None
+    budget: SearchBudget = field(default_factory=SearchBudget, compare=False)
 
 
 def best_schedule(tasks: HostTasks, units: UnitTasks, effort: Effort) -> HostSchedule:
@@ -62,15 +63,24 @@ def best_schedule(tasks: HostTasks, units: UnitTasks, effort: Effort) -> HostSch
     _try_heuristics(search, units)
     if search.is_done or not effort.work or len(tasks) > _MAX_TASKS_OF_SEARCH:
         return search.schedule(bound)
+    budget = effort.budget
+    if budget.reason:
+        budget.cut("search of schedules", "senders, annealing, CP-SAT")
+        return search.schedule(bound)
     _try_senders(search)
     if not search.is_done and annealing.is_applicable(tasks):
         placements = int(effort.work * _PLACEMENTS)
-        order = annealing.improve_order(tasks, search.pieces, search.lower_bound, placements)
+        order = annealing.improve_order(
+            tasks, search.pieces, search.lower_bound, placements, budget
+        )
         search.add(order, "annealing")
     if not search.is_done and _can_use_solver(tasks):
-        solved = exact.solve(
-            tasks, search.lower_bound, search.pieces, effort.work, effort.time_limit_s
-        )
+        if budget.reason:
+            budget.cut("search of schedules", "CP-SAT")
+            return search.schedule(bound)
+        solved = exact.solve(tasks, search.lower_bound, search.pieces, effort.work, budget.left_s)
+        if budget.reason and (solved is None or not solved.is_optimal):
+            budget.cut("CP-SAT", "the rest of its search")
         if solved is not None:
             search.add_pieces(solved.pieces, "cp-sat")
             search.lower_bound = max(search.lower_bound, solved.lower_bound)

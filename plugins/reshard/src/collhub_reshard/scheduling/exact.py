@@ -105,7 +105,8 @@ def solve(
     solver = cp_model.CpSolver()
     solver.parameters.max_deterministic_time = _DETERMINISTIC_SECONDS * work
     if time_limit_s is not None:
-        solver.parameters.max_time_in_seconds = time_limit_s
+        # 0 would mean no limit of time at all.
+        solver.parameters.max_time_in_seconds = max(time_limit_s, 1e-3)
     solver.parameters.interleave_search = True
     solver.parameters.num_workers = worker_count()
     solver.parameters.random_seed = _SEED
