@@ -31,6 +31,12 @@ SEARCHES: dict[str, tuple[type, str, str]] = {
         "synthesize auto --collective all-gather --topology ring:4 --size 64KiB "
         "-O candidates=tacos,ring,direct --json -o OUT.json",
     ),
+    "auto, cut by work": (
+        Synthesizer,
+        "tacos",
+        "synthesize auto --collective all-gather --topology mesh:4x4 --size 64KiB "
+        "-O candidates=tacos,ring,direct -O work=3000 --json -o OUT.json",
+    ),
     "groups": (
         Command,
         "groups",
@@ -101,12 +107,27 @@ def answer(line: str, folder: Path, *, is_stopped: bool) -> dict[str, bytes]:
     return {**written, "printed": printed.encode()}
 
 
+def _skip_without(kind: type, offer: str) -> None:
+    if offer not in {found.name for found in discover().all(kind)}:
+        pytest.skip(f"no installed plugin offers {offer}")
+
+
+@pytest.mark.parametrize("name", SEARCHES)
+def test_a_time_limit_that_cuts_nothing_changes_nothing(name: str, tmp_path: Path) -> None:
+    kind, offer, line = SEARCHES[name]
+    _skip_without(kind, offer)
+    without = answer(line, tmp_path / "without", is_stopped=False)
+    within = answer(f"{line} --timeout 3600", tmp_path / "within", is_stopped=False)
+    assert sorted(within) == sorted(without)
+    for file, content in without.items():
+        assert within[file] == content, file
+
+
 @pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="processes cannot be stopped here")
 @pytest.mark.parametrize("name", SEARCHES)
 def test_a_search_gives_the_same_answer_under_load(name: str, tmp_path: Path) -> None:
     kind, offer, line = SEARCHES[name]
-    if offer not in {found.name for found in discover().all(kind)}:
-        pytest.skip(f"no installed plugin offers {offer}")
+    _skip_without(kind, offer)
     quiet = answer(line, tmp_path / "quiet", is_stopped=False)
     with busy_processes():
         loaded = answer(line, tmp_path / "loaded", is_stopped=True)

@@ -62,10 +62,8 @@ def test_solver_and_heuristics_agree_where_both_prove(move) -> None:
         assert max(piece.end for piece in solved.pieces) == found.makespan
 
 
-def test_at_a_limit_the_best_schedule_so_far_is_returned(monkeypatch) -> None:
-    monkeypatch.setattr(best_module, "MAX_TASKS_OF_SOLVER", 0)
-    # Open after the heuristics: 14 instead of the bound.
-    move = parse_move("31x29:float32", "mesh(3,2): S0 R", "mesh(4,2): R S01")
+def test_at_a_limit_the_best_schedule_so_far_is_returned() -> None:
+    move = parse_move("35x33:float32", "mesh(5,2): S0 S1", "mesh(7,2): S1 S0")
     units, tasks = between_hosts([move])
     heuristic = best_schedule(tasks, units, HEURISTICS)
     assert heuristic.status != "optimal"

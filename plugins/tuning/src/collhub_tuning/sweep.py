@@ -101,7 +101,7 @@ class Measuring:
                 given = (question, network, read, self._registry, self._budget)
                 tasks[self._workers.submit(measured, one, *given)] = one
         try:
-            for task in as_completed(dict(tasks), timeout_s):
+            for task in as_completed(list(tasks), timeout_s):
                 yield tasks.pop(task), self._outcome(task)
         except TimeoutError:
             # Nobody waits for searches that do not end.

@@ -72,7 +72,7 @@ class PlanReport:
             "time_ns": plan.time.ns,
             "one_by_one_ns": plan.one_by_one.ns,
             "ratio": plan.ratio,
-            "bounds_ns": plan.bounds_ns,
+            "bounds_ns": dict(plan.bounds_ns),
             "bound_ns": plan.bound_ns,
             "ratio_to_bound": plan.ratio_to_bound,
             "synthesis_s": self.wall_s,
