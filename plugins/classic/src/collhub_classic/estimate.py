@@ -31,7 +31,7 @@ def link_of_message(topology: Topology, npus: Sequence[int]) -> tuple[float, flo
     return float(latency.mean()), float(slowest.mean())
 
 
-MESSAGES_OF_AN_ESTIMATE = 4_000
+MESSAGES_OF_AN_ESTIMATE = 2_000
 """Messages that are routed for a quick estimate: some milliseconds."""
 
 

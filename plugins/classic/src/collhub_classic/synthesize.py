@@ -37,7 +37,7 @@ from hub_core.plugin_api import SynthesisRequest, SynthesisResult
 _NAME = "collhub-classic"
 _MOST_STEPS = 20_000_000
 # A plan has at least the square of the ranks in blocks.
-_MOST_ESTIMATED_RANKS = 256
+_MOST_ESTIMATED_RANKS = 128
 
 
 def synthesize(name: str, request: SynthesisRequest, options: ClassicOptions) -> SynthesisResult:
