@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
+from functools import lru_cache
 from math import floor
 from operator import itemgetter
 
@@ -31,7 +32,7 @@ from hub_core.model import (
     UsageError,
     parse_ranks,
 )
-from hub_core.network import lower_bound_ns
+from hub_core.network import Topology, lower_bound_ns
 from hub_core.plugin_api import SynthesisRequest, SynthesisResult
 
 _NAME = "collhub-classic"
@@ -48,7 +49,7 @@ def synthesize(name: str, request: SynthesisRequest, options: ClassicOptions) ->
     """
     classic = ALGORITHMS[name]
     task = task_for(name, request, options)
-    planned = planned_for(name, task)
+    planned = _kept_plan(name, task)
     _check_size(planned.plan, request)
     made: list[tuple[int, Algorithm, Int64Array]] = []
     try:
@@ -79,6 +80,18 @@ def planned_for(name: str, task: ClassicTask) -> PlannedAlgorithm:
     return ALGORITHMS[name].planners[task.kind](task)
 
 
+def _kept_plan(name: str, task: ClassicTask) -> PlannedAlgorithm:
+    """The plan of a task; small ones are kept, since an estimate and a synthesis need the same."""
+    if task.num_ranks > _MOST_ESTIMATED_RANKS:
+        return planned_for(name, task)
+    return _small_plan(name, task)
+
+
+@lru_cache(maxsize=32)
+def _small_plan(name: str, task: ClassicTask) -> PlannedAlgorithm:
+    return planned_for(name, task)
+
+
 def by_name(name: str) -> Callable[[SynthesisRequest, ClassicOptions], SynthesisResult]:
     """The function behind the offer of an algorithm."""
 
@@ -100,7 +113,7 @@ def estimate_by_name(name: str) -> Callable[[SynthesisRequest, ClassicOptions], 
         if request.collective.num_ranks > _MOST_ESTIMATED_RANKS:
             return None
         task = task_for(name, request, options)
-        plan = planned_for(name, task).plan
+        plan = _kept_plan(name, task).plan
         order = _orders(ALGORITHMS[name], task)[0]
         return estimated_ns(_placed(plan, request.collective, order), task, MESSAGES_OF_AN_ESTIMATE)
 
@@ -153,10 +166,18 @@ def _orders(classic: ClassicAlgorithm, task: ClassicTask) -> list[Int64Array]:
     if stated != "auto":
         return [_stated_order(stated, task)]
     if classic.order is RankOrder.RING:
-        return [ring_order(task.topology, task.npus)]
+        return [_kept_ring_order(task.topology, task.npus)]
     if classic.order is RankOrder.GROUPS:
         return [given, *group_orders(task.topology, task.npus)]
     return [given]
+
+
+# Several algorithms ask for it, each for its estimate and its synthesis.
+@lru_cache(maxsize=4)
+def _kept_ring_order(topology: Topology, npus: tuple[int, ...]) -> Int64Array:
+    order = ring_order(topology, npus).copy()
+    order.flags.writeable = False
+    return order
 
 
 def _stated_order(stated: str, task: ClassicTask) -> Int64Array:

@@ -248,21 +248,20 @@ def _best_first(names: list[str], registry: Registry, request: SynthesisRequest)
     """
     topology = request.topology
     is_large = topology.num_npus * topology.num_links > _MOST_PAIRS
+    size = request.collective_bytes
+    bound_ns = lower_bound_ns(request.collective, topology, size, request.npus) or 0.0
 
     def rank(name: str) -> tuple[bool, float, bool, bool]:
         takes_a_time, offer = _takes_a_time(name, registry), registry.find(Synthesizer, name).offer
         has_estimate = offer.adapts or bool(offer.estimate)
-        time_ns = _estimated_ns(name, registry, request)
+        time_ns = bound_ns if offer.adapts else _estimated_ns(name, registry, request)
         return takes_a_time and is_large, time_ns, not has_estimate, takes_a_time
 
     return sorted(names, key=rank)
 
 
 def _estimated_ns(name: str, registry: Registry, request: SynthesisRequest) -> float:
-    """Expected time in nanoseconds; infinite if none is known."""
-    if registry.find(Synthesizer, name).offer.adapts:
-        size = request.collective_bytes
-        return lower_bound_ns(request.collective, request.topology, size, request.npus) or 0.0
+    """Expected time of a fixed pattern in nanoseconds; infinite if none is known."""
     try:
         estimate = hub_core.estimate_synthesis(name, request, registry)
     except HubError:
