@@ -17,6 +17,9 @@ from collhub_columns import (
 from hub_core.model.diagnostics import InputError
 from hub_core.model.kinds import Buffer, CollectiveKind, ReduceOp
 
+MAX_CONTRACT_UNITS = 1 << 26
+"""Units of all ranks together that `Collective.postcondition` lists: 2 GiB."""
+
 # Products of ranks by ranks, and of units by ranks, stay within int64.
 MAX_RANKS = 1 << 20
 MAX_UNITS = 1 << 62
@@ -176,12 +179,24 @@ class Collective:
         return np.ones(self.num_ranks, np.bool_)
 
     def postcondition(self) -> Contributions | None:
-        """What must lie where after; None for a custom collective that states nothing."""
+        """The required contents afterwards; None for a custom collective without a contract.
+
+        One row per unit of the required buffers. Raises `InputError` above `MAX_CONTRACT_UNITS`.
+        """
         if self.contract is not None:
             return self.contract.expected
         to_root = self.kind.traits.to_root
         # OUTPUT of the other ranks exists and is free: nothing is promised there.
         required = self._at_root(self.unit_count) if to_root else self.output_units()
+        # Python's integers do not overflow.
+        total = sum(required.tolist())
+        if total > MAX_CONTRACT_UNITS:
+            raise InputError(
+                f"too large to list the contents of this {self.kind}: {total} units of all ranks "
+                f"(limit {MAX_CONTRACT_UNITS})",
+                cure="divide the buffer into fewer units",
+                code="too-large",
+            )
         rank = group_of_entry(row_pointer(required))
         offset = counted_positions(required)
         return Contributions(rank, offset, *self._origin(rank, offset))

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hub_core.model.collectives import Collective
-from hub_core.model.diagnostics import Diagnostic, Severity
+from hub_core.model.diagnostics import Diagnostic, InputError, Severity
 from hub_core.network import Topology, lower_bounds_ps
 from hub_core.pipeline.calls import bound_options, call
 from hub_core.plugin_api.lower_bound import BoundRequest, BoundResult, LowerBound
@@ -94,7 +94,11 @@ def best_bounds(
             None if npus is None else tuple(npus),
             left,
         )
-        result = call(provided, BoundResult, request, bound_options(provided, None))
+        try:
+            result = call(provided, BoundResult, request, bound_options(provided, None))
+        except InputError:
+            # It has no bound for this network, for example one on which some pairs have no path.
+            continue
         for place, time_ps in zip(loose, result.times_ps, strict=False):
             so_far = best[place]
             if so_far is not None and time_ps > so_far.time_ps:

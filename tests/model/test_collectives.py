@@ -175,3 +175,10 @@ def test_a_row_for_every_rank_is_a_row_a_rank() -> None:
     rows = Contributions(*(np.asarray(column) for column in columns)).with_ranks_named(3)
     found = zip(rows.rank, rows.offset, rows.source_rank, rows.source_unit, strict=True)
     assert list(found) == [(0, 5, 0, 7), (0, 5, 1, 7), (0, 5, 2, 7), (1, 6, 2, 8)]
+
+
+def test_contents_of_too_many_units_are_not_listed() -> None:
+    # Exact weights of measured bandwidths may need 10^13 units.
+    collective = Collective(CollectiveKind.SCATTER, 6, 6 * 10**13, 0)
+    with pytest.raises(InputError, match="too large to list the contents .* 60000000000000 units"):
+        collective.postcondition()

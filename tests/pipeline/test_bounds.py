@@ -7,10 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import hub_core
 from hub_core.model import Collective, CollectiveKind
+from hub_core.network import Links
 from hub_core.pipeline.bounds import (
     CORE_METHOD,
     QUICK_WORK,
@@ -142,3 +144,14 @@ def test_links_too_slow_to_be_slowed_down_further_give_the_plain_time() -> None:
     result = hub_core.synthesize(collective, topology, 2, name="direct")
     exact = hub_core.exact_time(result.algorithm, topology, 2, result.time_ns)
     assert exact.time_ps == 1000 * result.time_ns
+
+
+@pytest.mark.needs_plugins
+def test_one_way_networks_have_a_bound_for_what_can_be_sent() -> None:
+    # No link leads back to NPU 0, so that flows between all pairs do not exist.
+    ends = np.asarray([0, 3, 3, 1, 2]), np.asarray([3, 1, 2, 3, 3])
+    links = Links.uniform(*ends, 1e9, 0.0)
+    collective = Collective(CollectiveKind.SCATTER, 3, 3, 0)
+    (bound,) = best_bounds(collective, links.topology("one way", 3, 4), (3 << 20,))
+    assert bound is not None
+    assert bound.time_ps == (2 << 20) * 1000
