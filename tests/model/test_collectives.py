@@ -180,5 +180,5 @@ def test_a_row_for_every_rank_is_a_row_a_rank() -> None:
 def test_contents_of_too_many_units_are_not_listed() -> None:
     # Exact weights of measured bandwidths may need 10^13 units.
     collective = Collective(CollectiveKind.SCATTER, 6, 6 * 10**13, 0)
-    with pytest.raises(InputError, match="too large to list the contents .* 60000000000000 units"):
+    with pytest.raises(InputError, match=r"too large to list the contents .* 60000000000000 units"):
         collective.postcondition()
