@@ -23,6 +23,7 @@ from collhub_coconet import (
     statements,
     text,
 )
+from collhub_coconet.lowering.reading import samples
 from lamb import lamb
 from transformer_blocks import attention, mlp, pipeline_boundary
 
@@ -117,3 +118,14 @@ def test_text_names_arguments_outputs_and_stages() -> None:
     lines = text(fuse(adam(), ["mh", "vh"], "f").program).splitlines()
     assert lines[:3] == ["program adam", "argument g: float32[N] L", "state m: float32[N] R"]
     assert lines[-2:] == ["output m1, v1, w1", "fuse f (pointwise): mh, vh"]
+
+
+def test_an_ill_typed_document_names_the_file_and_the_operation(
+    collhub: Callable[..., Any], tmp_path: Path
+) -> None:
+    path = tmp_path / "x.program.json"
+    content = samples()[0].content().replace(b'"operands": ["g"]', b'"operands": ["e"]')
+    path.write_bytes(content)
+    run = collhub("inspect", path)
+    assert run.code == 1
+    assert run.err.startswith(f"error: {path}: operation 1: s = ReduceScatter(e, sum, 0): e is not")

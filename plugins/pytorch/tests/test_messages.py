@@ -145,3 +145,11 @@ def test_a_model_with_numbers_in_its_name_is_inspected(collhub, tmp_path: Path) 
         run = collhub("inspect", tmp_path / name)
         assert run.code == 0, run.err
         assert "1 ranks" in run.out
+
+
+def test_a_size_beyond_64_bits_names_the_file_and_the_call() -> None:
+    content = json.dumps(trace_document()).replace('"value": 1000', '"value": 9223372036854775808')
+    source = Source.of_bytes("job.0.et.json", content.encode())
+    message = r"job\.0\.et\.json: the call allreduce has bytes 36893488147419103232, which needs"
+    with pytest.raises(InputError, match=message):
+        execution_trace.read(source, RankOptions(ranks_missing="assume-same"))

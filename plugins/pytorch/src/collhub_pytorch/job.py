@@ -28,6 +28,7 @@ from hub_core.model import (
 EXTENSION = "pytorch"
 _MAX_RANKS = 1 << 20
 _MAX_COPIED_NODES = 1 << 26
+_NUMBERS_END = 1 << 63
 
 
 def joined(
@@ -108,6 +109,8 @@ def _by_rank(parts: Sequence[RankNodes], options: RankOptions) -> list[RankNodes
 
 def _nodes(sources: Sequence[RankNodes], tables: _Tables, file: str | None) -> NodeColumns:
     """The nodes of all ranks; what is assumed is kept apart from what the files state."""
+    for part in sources:
+        _check_numbers(part)
     columns = [tables.columns(part, rank) for rank, part in enumerate(sources)]
     first_row = np.cumsum([0, *(len(part.kind) for part in sources)]).tolist()
     edges = [_edges(part, row) for part, row in zip(sources, first_row, strict=False)]
@@ -120,6 +123,21 @@ def _nodes(sources: Sequence[RankNodes], tables: _Tables, file: str | None) -> N
         (before[~is_true], after[~is_true]),
         file=file,
     )
+
+
+def _check_numbers(part: RankNodes) -> None:
+    """Raise `InputError` for a call with a number that the columns of a workload cannot hold."""
+    for call in part.calls:
+        for name in ("bytes", "peer", "root"):
+            value: int = getattr(call, name)
+            if not -_NUMBERS_END <= value < _NUMBERS_END:
+                raise InputError(
+                    f"the call {call.name} has {name} {str(value)[:40]}, which needs more than 64 "
+                    "bits",
+                    location=Location(part.file),
+                    cure="record the file again, or correct the number",
+                    code="too-large",
+                )
 
 
 def fact_list(workload: Workload, name: str) -> list[JsonValue]:

@@ -11,7 +11,7 @@ from collhub_coconet.lowering.options import ProgramOptions
 from collhub_coconet.lowering.workload import lower
 from collhub_coconet.program.size_ranges import parsed_ranges, smallest
 from hub_core import installed_version
-from hub_core.model import Provenance, Workload
+from hub_core.model import Diagnostic, InputError, Location, Provenance, Workload
 from hub_core.plugin_api import Source
 
 
@@ -21,8 +21,21 @@ def read(source: Source, options: ProgramOptions) -> Workload:
     Raises `InputError` for a program that is ill typed, or a size out of its bounds.
     """
     sizes = smallest(parsed_ranges(options.sizes))
-    bound = bound_from_json(source.content(), source.name, options.num_ranks, sizes)
-    return lowered(bound, source)
+    try:
+        bound = bound_from_json(source.content(), source.name, options.num_ranks, sizes)
+        return lowered(bound, source)
+    except InputError as error:
+        raise InputError([_in_file(one, source.name) for one in error.diagnostics]) from None
+
+
+def _in_file(diagnostic: Diagnostic, file: str) -> Diagnostic:
+    """A finding located in the file: checks of a program know its name and number of operation."""
+    location = diagnostic.location
+    if location.file == file:
+        return diagnostic
+    number = "" if location.line is None else f"operation {location.line}: "
+    message = number + diagnostic.message
+    return replace(diagnostic, message=message, location=Location(file))
 
 
 def lowered(bound: BoundProgram, source: Source) -> Workload:
