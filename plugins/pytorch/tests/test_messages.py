@@ -150,6 +150,12 @@ def test_a_model_with_numbers_in_its_name_is_inspected(collhub, tmp_path: Path) 
 def test_a_size_beyond_64_bits_names_the_file_and_the_call() -> None:
     content = json.dumps(trace_document()).replace('"value": 1000', '"value": 9223372036854775808')
     source = Source.of_bytes("job.0.et.json", content.encode())
-    message = r"job\.0\.et\.json: the call allreduce has bytes 36893488147419103232, which needs"
+    message = r"job\.0\.et\.json: the call allreduce: its number of bytes needs more"
     with pytest.raises(InputError, match=message):
         execution_trace.read(source, RankOptions(ranks_missing="assume-same"))
+
+
+def test_an_integer_of_more_digits_than_python_converts_is_no_json() -> None:
+    content = json.dumps(trace_document()).replace('"value": 1000', f'"value": {"9" * 5000}')
+    with pytest.raises(InputError, match=r"job\.0\.et\.json: byte \d+: this is no JSON: "):
+        execution_trace.read(Source.of_bytes("job.0.et.json", content.encode()), RankOptions())

@@ -132,8 +132,9 @@ def _check_numbers(part: RankNodes) -> None:
             value: int = getattr(call, name)
             if not -_NUMBERS_END <= value < _NUMBERS_END:
                 raise InputError(
-                    f"the call {call.name} has {name} {str(value)[:40]}, which needs more than 64 "
-                    "bits",
+                    f"the call {call.name}: its number of {name} needs more than 64 bits"
+                    if name == "bytes"
+                    else f"the call {call.name}: its {name} needs more than 64 bits",
                     location=Location(part.file),
                     cure="record the file again, or correct the number",
                     code="too-large",

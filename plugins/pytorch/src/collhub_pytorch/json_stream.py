@@ -83,7 +83,8 @@ class JsonStream:
                 self._position = position = comma.end()
                 if isinstance(record, dict):
                     yield record
-        except (json.JSONDecodeError, RecursionError):
+        except (ValueError, RecursionError):
+            # `_value` reads this one again, and reports what is wrong.
             return
 
     def _next(self, wanted: str, *, keep: bool = False, optional: bool = False) -> str:
@@ -116,6 +117,9 @@ class JsonStream:
                     place = error.pos if isinstance(error, json.JSONDecodeError) else 0
                     raise self._fault(place, not self._is_over) from None
                 continue
+            except ValueError:
+                # An integer of more digits than Python converts (4300).
+                raise self._fault(self._position, True) from None
             # A number at the end of the chunk may go on in the next one.
             if end < len(self._text) or not self._grow():
                 self._position = end
