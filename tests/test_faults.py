@@ -211,7 +211,7 @@ def test_a_killed_command_leaves_no_half_written_file(
     for number in range(1, MOST_OPERATIONS):
         prepared(out, before)
         here = str(Path(__file__).parent)
-        start = [sys.executable, "-c", KILLED, here, str(out), str(number), *command]
+        start = [sys.executable, "-P", "-c", KILLED, here, str(out), str(number), *command]
         result = subprocess.run(start, capture_output=True, timeout=60, check=False)
         if result.returncode == 0:
             assert number > 1

@@ -92,6 +92,7 @@ def test_a_search_without_a_result_at_the_limit_is_an_error() -> None:
         hub_core.synthesize(collective, "ring:4", 1 << 20, name="ring", budget=budget)
 
 
+@pytest.mark.needs_plugins
 def test_a_time_limit_reads_seconds_with_and_without_a_unit(collhub) -> None:
     asked = ("synthesize", "ring", "--collective", "all-gather", "--topology", "ring:4")
     for text in ("600", "600s"):
@@ -101,6 +102,7 @@ def test_a_time_limit_reads_seconds_with_and_without_a_unit(collhub) -> None:
         assert (run.code, "is not a time above 0, for example 60 or 1.5s" in run.err) == (2, True)
 
 
+@pytest.mark.needs_plugins
 def test_the_old_option_names_the_new_one(collhub) -> None:
     asked = ("synthesize", "auto", "--collective", "all-gather", "--topology", "ring:4")
     run = collhub(*asked, "--size", "1MiB", "-O", "timeout=1s")
