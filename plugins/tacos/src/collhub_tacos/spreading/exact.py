@@ -7,14 +7,16 @@ same on every machine.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
-from collhub_columns import Int64Array
+from collhub_columns import Int64Array, distinct
 
 from collhub_tacos.networks.distances import ShortestPaths
 from collhub_tacos.networks.link_network import LinkNetwork
 from collhub_tacos.schedules.link_schedule import LinkSchedule
 
-MOST_COLUMNS = 10_000
+MAX_COLUMNS = 10_000
 _MOST_NODES = 20
 
 
@@ -28,18 +30,45 @@ def exact_all_gather(
     """Bring every chunk to all NPUs in `steps` steps of `step_ps`, one chunk per link and step.
 
     `origin`: the NPU of every chunk. All nodes are NPUs, and a chunk that is sent in a step may be
-    forwarded in the next. `time_limit_s`: seconds that a user allows, None for any. Returns None
-    for more than `MOST_COLUMNS` variables, and if no schedule was found within the limits.
+    forwarded in the next. `time_limit_s`: seconds that a user allows, None for any. If the whole
+    has more than `MAX_COLUMNS` variables, and NPUs have equally many chunks, a part of these is
+    brought in a part of the steps, and this schedule is repeated. Returns None if every part has
+    too many variables, and if no schedule was found within the limits.
     """
-    columns = _columns(network, origin, steps)
-    if columns is None:
-        return None
-    chosen = _solution(network, origin, steps, *columns, time_limit_s)
-    if chosen is None:
-        return None
-    chunk, link, step = (column[chosen] for column in columns)
-    start = step * step_ps
-    return LinkSchedule.spreading(network, chunk, link, start, start + step_ps)
+    for copies in _numbers_of_copies(origin, steps):
+        chunks = _chunks_of_copies(origin, copies)
+        columns = _columns(network, origin[chunks[0]], steps // copies)
+        if columns is None:
+            continue
+        chosen = _solution(network, origin[chunks[0]], steps // copies, *columns, time_limit_s)
+        if chosen is None:
+            continue
+        chunk, link, step = (column[chosen] for column in columns)
+        start = (np.arange(copies)[:, None] * (steps // copies) + step).ravel() * step_ps
+        return LinkSchedule.spreading(
+            network, chunks[:, chunk].ravel(), np.tile(link, copies), start, start + step_ps
+        )
+    return None
+
+
+def _numbers_of_copies(origin: Int64Array, steps: int) -> list[int]:
+    """In how many equal parts chunks and steps can be divided, ascending; 1 always."""
+    count = distinct(np.bincount(origin, minlength=1))
+    count = count[count > 0]
+    if len(count) != 1:
+        return [1]
+    common = math.gcd(int(count[0]), steps)
+    return [part for part in range(1, common + 1) if common % part == 0]
+
+
+def _chunks_of_copies(origin: Int64Array, copies: int) -> Int64Array:
+    """The chunks of each copy, NPU by NPU in the same order: int64[copies, chunks / copies]."""
+    if copies == 1:
+        return np.arange(len(origin))[None, :]
+    order = np.argsort(origin, kind="stable")
+    num_npus = len(distinct(origin))
+    by_copy = order.reshape(num_npus, copies, -1).transpose(1, 0, 2)
+    return by_copy.reshape(copies, -1)
 
 
 def _columns(
@@ -55,7 +84,7 @@ def _columns(
     earliest = paths.lengths(origin)[:, network.source].astype(np.int64)
     count = np.maximum(0, steps - earliest)
     count[network.destination[None, :] == origin[:, None]] = 0
-    if not 0 < count.sum() <= MOST_COLUMNS:
+    if not 0 < count.sum() <= MAX_COLUMNS:
         return None
     chunk, link = (each.astype(np.int64) for each in np.nonzero(count))
     times = count[chunk, link]
