@@ -123,7 +123,7 @@ def test_tune_runs_on_an_engine_as_compare_does(collhub) -> None:
     ("arguments", "says"),
     [
         (("--engine", "proceses"), "did you mean 'processes'"),
-        (("--timeout", "0s"), "leaves no time"),
+        (("--timeout", "0s"), "is not a time above 0"),
         (("-O", "speed=1"), "there is no option 'speed' here"),
     ],
 )
