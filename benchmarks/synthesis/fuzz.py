@@ -3,9 +3,9 @@
     python benchmarks/synthesis/fuzz.py [--seed 1] [--questions 1000] [--seconds S] [--json]
 
 The same seed gives the same questions. Networks: machines, grids and switches with extreme and
-measured bandwidths, random graphs, failed links, ranks on some of the NPUs, and the networks of
-`../shared/corpus/strangers` if they are present. Reported as defects: a traceback, a warning of
-`auto` about a member that failed, an algorithm that does not verify, a time that is not positive,
+measured bandwidths, random graphs, failed links and nodes, ranks on some of the NPUs, and the
+networks of `../shared/corpus/strangers` if they are present. Reported as defects: a traceback, a
+warning of `auto` about a member that failed, an algorithm that does not verify, a negative time,
 and a time below a bound that holds for messages of any size.
 """
 
@@ -166,11 +166,19 @@ def _draw_graph(draw: random.Random) -> Topology:
 
 
 def _with_failures(draw: random.Random, topology: Topology) -> Topology:
-    """The network without one to three of its links, in this direction or in both."""
-    count = draw.randint(1, min(3, topology.num_links - 1))
-    failed = {int(row) for row in draw.sample(range(topology.num_links), count)}
+    """The network without one to three of its links, or without any link of a node.
+
+    Links fail in one direction, or in both as a NIC does.
+    """
     ends = list(zip(topology.source.tolist(), topology.destination.tolist(), strict=True))
-    if draw.random() < 0.5:
+    extent = draw.choice(("links", "both directions", "node"))
+    if extent == "node":
+        node = draw.choice(draw.choice(ends))
+        failed = {row for row, pair in enumerate(ends) if node in pair}
+    else:
+        count = draw.randint(1, min(3, topology.num_links - 1))
+        failed = set(draw.sample(range(topology.num_links), count))
+    if extent == "both directions":
         reverse = {ends[row][::-1] for row in failed}
         failed |= {row for row, pair in enumerate(ends) if pair in reverse}
     rows = np.asarray([row for row in range(topology.num_links) if row not in failed], np.int64)

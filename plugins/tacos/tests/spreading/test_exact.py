@@ -7,6 +7,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from collhub_tacos.networks.link_network import LinkNetwork
+from collhub_tacos.schedules.link_schedule import LinkSchedule
 from collhub_tacos.spreading.exact import exact_all_gather
 
 import hub_core
@@ -47,12 +48,36 @@ def test_a_tree_of_rings_takes_ten_steps_for_each_chunk(chunks: int, steps: int)
     assert verify(result.algorithm).ok
 
 
-def test_too_few_steps_and_too_large_cases_have_no_answer() -> None:
+def test_too_few_steps_and_too_large_cases_give_the_reason() -> None:
     network = LinkNetwork.of(parse_topology("ring:4"))
     origin = np.arange(4)
-    assert exact_all_gather(network, origin, 1, 1000) is None
-    found = exact_all_gather(network, origin, 2, 1000)
-    assert found is not None
-    assert found.time_ps == 2000
+    assert (
+        exact_all_gather(network, origin, 1, 1000) == "no schedule within the limits of the search"
+    )
+    schedule = exact_all_gather(network, origin, 2, 1000)
+    assert isinstance(schedule, LinkSchedule)
+    assert schedule.time_ps == 2000
     large = LinkNetwork.of(parse_topology("torus:8x8"))
-    assert exact_all_gather(large, np.arange(64), 20, 1000) is None
+    reason = exact_all_gather(large, np.arange(64), 20, 1000)
+    assert reason == "not run, more than 10000 variables"
+
+
+@pytest.mark.parametrize("kind", [CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER])
+def test_report_says_why_the_exact_search_did_not_run(kind: CollectiveKind) -> None:
+    """57 chunks enter an NPU by two links in 29 steps, a number that three does not divide."""
+    result = hub_core.synthesize(
+        Collective(kind, 20, 60, in_place=True),
+        tree_of_rings(),
+        2**20,
+        name="tacos",
+        options={"chunks": "3"},
+        occupancy=Occupancy.ALPHA_BETA,
+    )
+    reason = "not run, more than 10000 variables (29 steps)"
+    assert result.statistics["exact search"] == reason
+
+
+def test_report_is_silent_where_the_bound_is_met() -> None:
+    collective = Collective(CollectiveKind.ALL_GATHER, 4, 4, in_place=True)
+    result = hub_core.synthesize(collective, parse_topology("ring:4"), 4096, name="tacos")
+    assert "exact search" not in result.statistics

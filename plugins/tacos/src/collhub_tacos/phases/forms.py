@@ -31,7 +31,7 @@ from collhub_tacos.schedules.link_schedule import LinkSchedule
 from collhub_tacos.schedules.windows import windows_of_links
 from collhub_tacos.setting import Setting
 from collhub_tacos.spreading.spread_out import SpreadResult, SpreadTask, spread_freely, spread_out
-from hub_core.model import Collective, CollectiveKind
+from hub_core.model import Collective, CollectiveKind, JsonValue
 
 _SPREAD_LADDER = (1, 2, 3, 4, 6, 8)
 # Behind switches a chunk is stored on its way: finer ones fill the links sooner.
@@ -167,6 +167,10 @@ class _Phases:
     ) -> SynthesisCandidate:
         collective, chunks = parts
         last = self.spreads[-1]
+        details: dict[str, JsonValue] = {"kernel": last.kernel, "seed": last.seed}
+        reasons = [spread.exact_search for spread in self.spreads if spread.exact_search]
+        if reasons:
+            details["exact search"] = reasons[0]
         return SynthesisCandidate(
             form=form,
             pieces=pieces,
@@ -176,7 +180,7 @@ class _Phases:
             time_ps=sum(spread.time_ps for spread in self.spreads),
             transfers=self.transfers,
             replay=self.replay,
-            details={"kernel": last.kernel, "seed": last.seed},
+            details=details,
             is_interrupted=any(spread.is_interrupted for spread in self.spreads),
             is_timed=self.times.rule.keeps_order,
         )

@@ -26,15 +26,16 @@ def exact_all_gather(
     steps: int,
     step_ps: int,
     time_limit_s: float | None = None,
-) -> LinkSchedule | None:
+) -> LinkSchedule | str:
     """Bring every chunk to all NPUs in `steps` steps of `step_ps`, one chunk per link and step.
 
     `origin`: the NPU of every chunk. All nodes are NPUs, and a chunk that is sent in a step may be
     forwarded in the next. `time_limit_s`: seconds that a user allows, None for any. If the whole
     has more than `MAX_COLUMNS` variables, and NPUs have equally many chunks, a part of these is
-    brought in a part of the steps, and this schedule is repeated. Returns None if every part has
-    too many variables, and if no schedule was found within the limits.
+    brought in a part of the steps, and this schedule is repeated. Returns the reason as text if
+    every part has too many variables, and if the search ends without a schedule.
     """
+    reason = f"not run, more than {MAX_COLUMNS} variables"
     for copies in _numbers_of_copies(origin, steps):
         chunks = _chunks_of_copies(origin, copies)
         columns = _columns(network, origin[chunks[0]], steps // copies)
@@ -42,13 +43,14 @@ def exact_all_gather(
             continue
         chosen = _solution(network, origin[chunks[0]], steps // copies, *columns, time_limit_s)
         if chosen is None:
+            reason = "no schedule within the limits of the search"
             continue
         chunk, link, step = (column[chosen] for column in columns)
         start = (np.arange(copies)[:, None] * (steps // copies) + step).ravel() * step_ps
         return LinkSchedule.spreading(
             network, chunks[:, chunk].ravel(), np.tile(link, copies), start, start + step_ps
         )
-    return None
+    return reason
 
 
 def _numbers_of_copies(origin: Int64Array, steps: int) -> list[int]:
@@ -78,6 +80,9 @@ def _columns(
 
     A link carries a chunk no earlier than the chunk can be at its source, and never to its origin.
     """
+    # Every chunk enters every other node: at least so many variables.
+    if len(origin) * (network.num_nodes - 1) > MAX_COLUMNS:
+        return None
     one = np.ones(network.num_links, np.int64)
     paths = ShortestPaths(network.num_nodes, network.source, network.destination, one)
     # Earliest step in which each link could carry each chunk: [chunks, links].

@@ -107,7 +107,8 @@ class SpreadResult:
     """Chunk x from NPU `origin[x]` to every node that needs it: a schedule, or a lockstep log.
 
     `kernel`, `seed`: what made it. `needed`: the NPUs that need all chunks, None for others
-    (routing).
+    (routing). `exact_search`: why an exact search has no schedule at the bound, empty if it has
+    one or does not apply.
     """
 
     made: LinkSchedule | ArrivalLog
@@ -117,6 +118,7 @@ class SpreadResult:
     kernel: str
     seed: int
     is_interrupted: bool = False
+    exact_search: str = ""
 
     @property
     def time_ps(self) -> int:
@@ -319,9 +321,10 @@ def _in_steps(task: SpreadTask, progress: Progress) -> SpreadResult:
     goal_ps = _goal_ps(task)
     # Where all nodes do alike, messages meet least: no simulator likes another order better.
     is_regular = found.kernel == "symmetric" and not task.times.is_uniform
-    is_good = found.time_ps <= goal_ps or is_regular or found.is_interrupted
-    if is_good or task.num_cells > _CELLS_FOR_MATCHING:
+    if found.time_ps <= goal_ps or is_regular or found.is_interrupted:
         return found
+    if task.num_cells > _CELLS_FOR_MATCHING:
+        return _exactly(task, goal_ps, progress, found)
     matched = best_matched_all_gather(
         task.network,
         task.times,
@@ -346,6 +349,7 @@ def _exactly(
     """A faster schedule by an exact search, for small cases that miss the bound; else `found`.
 
     The numbers of steps that are tried begin at the bound; there are at most `_MAX_EXACT_TRIES`.
+    The result states why there is no schedule at the bound.
     """
     from collhub_tacos.spreading.exact import exact_all_gather
 
@@ -355,15 +359,18 @@ def _exactly(
     if not task.times.is_uniform or has_switches or found.time_ps <= steps * step_ps:
         return found
     progress(0.0, "exact search")
+    reason = ""
     try:
         for number in range(steps, min(found.time_ps // step_ps, steps + _MAX_EXACT_TRIES)):
             left_s = task.setting.budget.left_s
             schedule = exact_all_gather(task.network, task.origin, number, step_ps, left_s)
-            if schedule is not None:
-                return task.result(schedule, "exact", 0, False)
+            if not isinstance(schedule, str):
+                found = task.result(schedule, "exact", 0, False)
+                break
+            reason = reason or f"{schedule} ({number} steps)"
     except KeyboardInterrupt:
-        return replace(found, is_interrupted=True)
-    return found
+        found = replace(found, is_interrupted=True)
+    return replace(found, exact_search=reason)
 
 
 @lru_cache(maxsize=1)
