@@ -109,12 +109,18 @@ def distance_bounds_ps(
     links = _links(collective, topology, npus)
     far, capacity = links.distances(length)
     traffics = (Traffic(collective, size) for size in sizes)
-    return tuple(_whole_ps(float(far @ traffic.share) / capacity) for traffic in traffics)
+    return tuple(_whole_ps(_byte_lengths(far, traffic) / capacity) for traffic in traffics)
 
 
 def _links(collective: Collective, topology: Topology, npus: Sequence[int] | None) -> _Links:
     ranks = range(collective.num_ranks) if npus is None else npus
     return _Links(topology, np.asarray(ranks, np.int64), collective)
+
+
+def _byte_lengths(lengths: Float64Array, traffic: Traffic) -> float:
+    """Sum of bytes times length over all ranks; a rank without bytes may have no path."""
+    has_bytes = traffic.share > 0
+    return float(lengths[has_bytes] @ traffic.share[has_bytes])
 
 
 def _whole_ps(bound_ns: float) -> float:
@@ -256,7 +262,7 @@ class _Links:
 
     def _distance_ns(self, traffic: Traffic) -> float:
         """The bounds by `distances` that are inexpensive; 0 for collectives without them."""
-        times = (float(far @ traffic.share) / capacity for far, capacity in self._plain_distances)
+        times = (_byte_lengths(far, traffic) / capacity for far, capacity in self._plain_distances)
         return max(times, default=0.0)
 
     @cached_property

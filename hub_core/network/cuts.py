@@ -101,7 +101,8 @@ def _node_labels(topology: Topology) -> Iterator[Int64Array]:
         yield label
     rates = distinct(topology.bandwidth_bytes_per_s)
     # The slowest links first: with those of every speed, all is one component.
-    chosen = distinct(np.linspace(0, len(rates) - 1, _MAX_THRESHOLDS).astype(np.int64))
+    last = max(len(rates) - 1, 0)
+    chosen = distinct(np.linspace(0, last, _MAX_THRESHOLDS).astype(np.int64))[: len(rates)]
     for rate in rates[chosen].tolist():
         yield _components(topology, topology.bandwidth_bytes_per_s > rate)
     if topology.num_nodes > topology.num_npus:

@@ -20,6 +20,8 @@ from hub_core.network.topology import Dimension, Topology
 # Maximum time of one message on a link. A schedule of a hundred such messages, one after the
 # other, still fits 64 bits.
 _MAX_MESSAGE_PS = 5e16
+# The same in nanoseconds: 146 years, of which two still fit 64 bits.
+_MAX_MESSAGE_NS = float(1 << 62)
 
 
 class Occupancy(StrEnum):
@@ -121,11 +123,18 @@ def link_times_ns(
 
     The three arrays are broadcast against each other; `sizes` are bytes. Each time is truncated
     once, as in ASTRA-sim's analytical network: busy = trunc(size / B), arrival = trunc(latency +
-    size / B), B in bytes per nanosecond.
+    size / B), B in bytes per nanosecond. Raises `InputError` for a message that takes 2^62 ns.
     """
     # Bytes per nanosecond first: the same order of operations as the simulator, bit by bit.
     serialization = sizes / (bandwidth_bytes_per_s / 1e9)
-    arrival = np.trunc(latency_ns + serialization).astype(np.int64)
+    exact = latency_ns + serialization
+    if float(exact.max(initial=0.0)) >= _MAX_MESSAGE_NS:
+        raise InputError(
+            "a message takes longer than 146 years",
+            cure="check sizes, bandwidths and latencies",
+            code="too-long",
+        )
+    arrival = np.trunc(exact).astype(np.int64)
     return _busy_times(np.trunc(serialization).astype(np.int64), arrival, occupancy), arrival
 
 

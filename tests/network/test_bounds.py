@@ -12,7 +12,7 @@ from hub_core import parse_topology
 from hub_core.model.collectives import Collective
 from hub_core.model.diagnostics import InputError
 from hub_core.model.kinds import ROOTED, STANDARD_KINDS, CollectiveKind
-from hub_core.network.bounds import lower_bound_ns, lower_bounds_ps
+from hub_core.network.bounds import distance_bounds_ps, lower_bound_ns, lower_bounds_ps
 from hub_core.network.links import Links
 from hub_core.network.topology import Topology
 from hub_core.testing import custom_collective
@@ -40,7 +40,7 @@ def comm(size):
 
 def graph(npus, nodes, *links):
     """Links (source, destination, bytes a ns, latency in ns)."""
-    ends = np.asarray([link[:2] for link in links], np.int64)
+    ends = np.asarray([link[:2] for link in links], np.int64).reshape(-1, 2)
     rates = np.asarray([link[2] for link in links], np.float64) * 1e9
     return Links(
         ends[:, 0], ends[:, 1], rates, np.asarray([link[3] for link in links]) / 1e9
@@ -138,6 +138,18 @@ def test_more_ranks_than_npus_are_refused():
 
 def test_disconnected_network_takes_for_ever():
     assert bound(CollectiveKind.BROADCAST, graph(3, 3, (0, 1, 1.0, 1.0)), 1) == math.inf
+
+
+def test_ranks_without_bytes_and_without_a_path_bound_nothing():
+    """Of one byte for three ranks the last has it, which alone is reached."""
+    network = graph(3, 3, (0, 2, 1.0, 1.0))
+    one_byte = Collective(CollectiveKind.SCATTER, 3, 3, root=0)
+    assert distance_bounds_ps(one_byte, network, [1], None, np.ones(1)) == (1000.0,)
+
+
+@pytest.mark.parametrize("num_nodes", [2, 3])
+def test_networks_without_links_take_for_ever(num_nodes):
+    assert bound(CollectiveKind.ALL_GATHER, graph(2, num_nodes), 2) == math.inf
 
 
 # Closed forms of section 7 of the timing rules, in doubles: what the algorithms take, which no

@@ -44,3 +44,9 @@ def test_busy_times_have_the_shape_of_the_arrivals():
 def test_messages_of_more_than_fourteen_hours_are_refused():
     with pytest.raises(InputError, match="a message takes 1e\\+05 s on a link; times are counted"):
         link_times_ps(np.asarray([1.0]), np.asarray([0.0]), 100_000)
+
+
+@pytest.mark.parametrize(("bandwidth", "latency_ns"), [(1.0, 0.0), (1e12, 5e18)])
+def test_messages_of_more_than_146_years_are_refused(bandwidth, latency_ns):
+    with pytest.raises(InputError, match="longer than 146 years"):
+        link_times_ns(np.asarray([bandwidth]), np.asarray([latency_ns]), np.asarray([1 << 40]))

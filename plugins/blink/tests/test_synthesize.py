@@ -18,7 +18,7 @@ from golden_classes import ROWS
 
 import hub_core
 from hub_core import parse_topology
-from hub_core.model import HubError, InputError, UsageError
+from hub_core.model import Collective, CollectiveKind, HubError, InputError, UsageError
 from hub_core.network import Occupancy, Topology
 
 GB = 10**9
@@ -333,3 +333,19 @@ def test_bandwidths_without_a_common_unit_are_rounded_to_a_tolerance(
     assert links is not None
     assert made.bounds_ns["links"] <= links
     assert made.time_ns >= made.bound_ns
+
+
+def test_a_reduction_follows_links_that_lead_one_way() -> None:
+    line = parse_topology("line:3")
+    rows = line.source < line.destination
+    one_way = replace(
+        line,
+        source=line.source[rows],
+        destination=line.destination[rows],
+        bandwidth_bytes_per_s=line.bandwidth_bytes_per_s[rows],
+        latency_s=line.latency_s[rows],
+        plane=line.plane[rows],
+        dimensions=(),
+    )
+    collective = Collective(CollectiveKind.REDUCE, 3, 1, root=2)
+    assert hub_core.verify(hub_core.synthesize(collective, one_way, MIB, name="blink").algorithm).ok

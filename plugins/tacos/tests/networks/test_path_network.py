@@ -22,6 +22,7 @@ from hub_core import (
     simulate,
     verify,
 )
+from hub_core.model import InputError
 from hub_core.network import Occupancy
 
 KIB = 1 << 10
@@ -110,3 +111,9 @@ def test_arcs_reach_what_links_reach(topology: Topology) -> None:
     network = contracted(topology)
     by_links = reached(topology, topology.source, topology.destination)
     assert np.array_equal(reached(topology, network.source, network.destination), by_links)
+
+
+@pytest.mark.parametrize("chosen", ["bandwidth=1B/s", "latency=1000000s"])
+def test_times_beyond_the_range_of_picoseconds_are_refused(chosen: str) -> None:
+    with pytest.raises(InputError, match="times are counted up to 50000 s"):
+        path_network(f"switch:4?{chosen}").link_times(1 << 40, Occupancy.SERIALIZATION)

@@ -122,7 +122,9 @@ def _with_times(
             cure="simulate with fewer distinct sizes or bandwidths",
             code="too-large",
         )
-    busy_ns, arrival_ns = _times(classes.real, classes.imag, sizes, occupancy)
+    busy_ns, arrival_ns = link_times_ns(
+        classes.real[None, :], classes.imag[None, :], sizes[:, None], occupancy
+    )
     return SimulatedNetwork(routes, sizes, link_class, busy_ns, arrival_ns)
 
 
@@ -137,28 +139,6 @@ def _link_classes(
     link_class = np.zeros(len(bandwidth), np.int32)
     link_class[used] = class_of_used
     return link_class, classes
-
-
-def _times(
-    bandwidth: Float64Array, latency_ns: Float64Array, sizes: Int64Array, occupancy: Occupancy
-) -> tuple[Int64Array, Int64Array]:
-    """(busy, arrival) by size and class of links."""
-    # What does not fit in 64 bits turns negative or becomes the largest number; the test below
-    # finds both.
-    with np.errstate(invalid="ignore"):
-        busy_ns, arrival_ns = link_times_ns(
-            bandwidth[None, :],
-            latency_ns[None, :],
-            sizes[:, None],
-            occupancy,
-        )
-    if np.any((arrival_ns < 0) | (arrival_ns >= LONGEST_NS)):
-        raise InputError(
-            "a message takes longer than 146 years",
-            cure="check sizes, bandwidths and latencies",
-            code="too-long",
-        )
-    return busy_ns, arrival_ns
 
 
 def link_loads(topology: Topology, link: Records) -> tuple[LinkLoad, ...]:

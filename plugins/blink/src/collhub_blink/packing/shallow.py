@@ -24,7 +24,7 @@ def shallow_packing(
 
     Behind a switch these are the one-hop trees of Blink (Wang et al., MLSys 2020).
     """
-    trees = [shallow_tree(task.network.graph, root) for root in roots]
+    trees = [shallow_tree(task.oriented_network.graph, root) for root in roots]
     return along_routes(task, method, trees, bound)
 
 

@@ -55,8 +55,10 @@ class PathNetwork(LinkNetwork):
     def _hop_times(self, chunk_bytes: int, occupancy: Occupancy) -> LinkTimes:
         """Times on every link in whole nanoseconds, as simulators count.
 
-        Fractions would decide who is first in line at a switch.
+        Fractions would decide who is first in line at a switch. Raises `InputError` for a message
+        that takes too long to be counted in picoseconds.
         """
+        self.links.link_times(chunk_bytes, occupancy)
         row = self.links.row
         bandwidth = self.topology.bandwidth_bytes_per_s[row]
         size = np.full(len(row), chunk_bytes, np.int64)
