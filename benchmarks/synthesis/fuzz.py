@@ -207,7 +207,7 @@ def ask(question: Question) -> str:
     except Exception as error:
         return f"{type(error).__name__}: {error}"
     for diagnostic in result.diagnostics:
-        if diagnostic.code in ("beaten-bound", "wrong-candidate") or "failed" in diagnostic.message:
+        if diagnostic.code in ("bound-beaten", "wrong-candidate") or "failed" in diagnostic.message:
             return diagnostic.message
     report = hub_core.verify(result.algorithm)
     if not report.ok and not any(one.code == "too-large" for one in report.diagnostics):

@@ -21,6 +21,8 @@ from hub_core.network.traffic import RankSets, Traffic
 _EXAMINED_SETS = 2
 # Ranks times links up to which distances between all ranks are computed (below 0.1 CPU s).
 _MAX_DISTANCE_WORK = 1 << 19
+# Bits of a bound that sums of doubles get right.
+_EXACT_BITS = 50
 UNICAST = (CollectiveKind.ALL_TO_ALL, CollectiveKind.GATHER, CollectiveKind.SCATTER)
 """Kinds of which every byte goes from one rank to one other."""
 
@@ -124,8 +126,12 @@ def _byte_lengths(lengths: Float64Array, traffic: Traffic) -> float:
 
 
 def _whole_ps(bound_ns: float) -> float:
-    # Sums of doubles err by less than 1e-4 ps, which counts as equal.
-    return math.floor(bound_ns * 1000 + 1e-4) if math.isfinite(bound_ns) else bound_ns
+    if not math.isfinite(bound_ns):
+        return bound_ns
+    # Sums of doubles err by less than 1e-4 ps, which counts as equal; beyond some 20 minutes by
+    # some units in the last of 53 bits, which a bound must not gain.
+    bound_ps = math.floor(bound_ns * 1000 + 1e-4)
+    return bound_ps - (bound_ps >> _EXACT_BITS)
 
 
 @dataclass(frozen=True)

@@ -86,7 +86,8 @@ def exact_time(
     Simulators drop fractions of a nanosecond of every message, as ASTRA-sim does, so that a time
     near a bound may fall below it. If the time is within 2 % of `near_ps` (None: always), a
     simulator that scales is asked again on a network slowed down by 10^6, where it counts
-    femtoseconds. The slack is then 1 fs, else 1 ns, for every step of the algorithm.
+    femtoseconds. The slack is then 1 fs, else 1 ns, for every step of the algorithm, and beyond
+    2^50 ps what doubles of 53 bits round off.
     """
     if time_ns is None:
         return ExactTime(None)
@@ -96,7 +97,7 @@ def exact_time(
         return ExactTime(time_ps)
     registry = registry or run_registry()
     if not registry.find(Simulator, backend).offer.scales:
-        return ExactTime(time_ps, 1000 * steps)
+        return ExactTime(time_ps, _slack_ps(time_ps, 1000 * steps))
     try:
         slow = replace(
             topology,
@@ -114,10 +115,15 @@ def exact_time(
         )
     except InputError:
         # The time is above 10^18 fs, some 20 minutes, or a link is too slow to be slowed down.
-        return ExactTime(time_ps, 1000 * steps)
+        return ExactTime(time_ps, _slack_ps(time_ps, 1000 * steps))
     time_fs = finer.time_ns or 0
     # Work of ranks alone is not slowed down: what it takes is in the plain time.
     return ExactTime(max(time_ps, -(-time_fs // 1000)), -(-steps // 1000))
+
+
+def _slack_ps(time_ps: int, truncated_ps: int) -> int:
+    """Truncation of messages plus 2^-50 of the time: simulators divide doubles of 53 bits."""
+    return truncated_ps + (time_ps >> 50)
 
 
 def _check_npus(topology: Topology, ranks: int, npus: tuple[int, ...] | None) -> None:

@@ -154,7 +154,7 @@ def _without_beaten_bounds(made: SynthesisResult) -> SynthesisResult:
     bounds = {name: bound for name, bound in made.bounds_ns.items() if bound <= made.time_ns}
     beaten = [
         Diagnostic(
-            "beaten-bound",
+            "bound-beaten",
             f"the lower bound {name}, {format_time(bound)}, is wrong: the algorithm takes "
             f"{format_time(made.time_ns)}",
             Severity.WARNING,

@@ -147,6 +147,20 @@ def test_links_too_slow_to_be_slowed_down_further_give_the_plain_time() -> None:
 
 
 @pytest.mark.needs_plugins
+def test_times_of_years_are_not_below_the_bound_by_rounding() -> None:
+    topology = hub_core.parse_topology("torus:3x7?bandwidth=1B/s&npus=3,6")
+    collective = Collective(ALL_TO_ALL, 2, 2)
+    size = 1 << 30
+    result = hub_core.synthesize(collective, topology, size, name="direct")
+    (bound,) = best_bounds(collective, topology, (size,))
+    exact = hub_core.exact_time(result.algorithm, topology, size, result.time_ns)
+    assert bound is not None
+    # Both ranks send 2^29 bytes at the same time over one link of 500 ns and 1 B/s.
+    assert bound.time_ps <= (1 << 29) * 10**12 + 500_000
+    assert beaten_bound(bound, exact.time_ps, slack_ps=exact.slack_ps) is None
+
+
+@pytest.mark.needs_plugins
 def test_one_way_networks_have_a_bound_for_what_can_be_sent() -> None:
     # No link leads back to NPU 0, so that flows between all pairs do not exist.
     ends = np.asarray([0, 3, 3, 1, 2]), np.asarray([3, 1, 2, 3, 3])

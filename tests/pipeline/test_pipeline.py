@@ -623,5 +623,5 @@ def test_time_below_a_bound_is_told_in_picoseconds(
     assert (made.time_ns, dict(made.bounds_ns)) == (told_ns, bounds)
     # The bound that the schedule beats is a bug; that for messages of one size is none.
     warnings = [found.code for found in made.diagnostics]
-    assert warnings == ([] if "cut" in bounds else ["beaten-bound"])
+    assert warnings == ([] if "cut" in bounds else ["bound-beaten"])
     assert made.bound_ns == (9 if "cut" in bounds else 8)
