@@ -311,7 +311,7 @@ def test_a_deadlock_is_reported_with_every_position_in_time(name: str, kind: Rec
     assert not is_well_levelled(program)
     start = time.monotonic()
     with pytest.raises(InputError) as error:
-        execute_program(name, algorithm, program, timeout_s=0.5)
+        execute_program(name, algorithm, program, timeout_s=2.0)
     assert time.monotonic() - start < 20
     deadlock, *waiting = error.value.diagnostics
     assert deadlock.code == "deadlock"
