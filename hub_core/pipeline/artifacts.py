@@ -152,7 +152,7 @@ def _undone_on_failure() -> Iterator[_Undo]:
         yield undo
     except BaseException:
         for step in reversed(undo):
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError, MemoryError):
                 step()
         raise
 
@@ -189,27 +189,38 @@ def _make_folders(folder: Path, undo: _Undo) -> None:
     """Make a folder, and its parents, where they are missing."""
     if not folder.exists():
         _make_folders(folder.parent, undo)
-        folder.mkdir()
+        # Noted before it is done, so that lack of memory in between leaves no folder.
         undo.append(folder.rmdir)
+        try:
+            folder.mkdir()
+        except OSError:
+            undo.pop()
+            raise
 
 
 @contextlib.contextmanager
 def _scratch_folder(parent: Path) -> Iterator[Path]:
     """A hidden folder on the same file system as the targets, gone afterwards."""
     scratch = parent / f".collhub-{os.urandom(6).hex()}"
+    # As a text, whose removal allocates least.
+    name = str(scratch)
     try:
         with _write_errors():
             scratch.mkdir()
         yield scratch
     finally:
-        _remove(scratch)
+        try:
+            _remove(name)
+        except MemoryError:
+            # The lack may have passed, and no other process removes the folder.
+            _remove(name)
 
 
-def _remove(folder: Path) -> None:
+def _remove(folder: str) -> None:
     """Remove a folder with all that is in it; what cannot be removed stays."""
     try:
         # All that was staged has been moved to its place, most often.
-        folder.rmdir()
+        os.rmdir(folder)
     except OSError:
         # Imported here: it brings three libraries for compression.
         import shutil

@@ -35,14 +35,14 @@ class Attempt(Generic[T]):
 
 
 def attempt(work: Callable[[], T]) -> Attempt[T]:
-    """Run `work`, catching all but Ctrl-C, `SystemExit` and `os._exit` included.
+    """Run `work`, catching all but Ctrl-C and lack of memory, `SystemExit` and `os._exit` included.
 
     `except Exception` is not enough here.
     """
     with _STREAMS, _no_silent_end(), _swapped_streams() as stream:
         try:
             value, reason = work(), None
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, MemoryError):
             raise
         except BaseException as error:
             value, reason = None, reason_of(error)

@@ -250,6 +250,10 @@ def _load(candidate: _Candidate, manager: pluggy.PluginManager, admission: Admis
         return _imported(plugin, entry_point, manager)
     except KeyboardInterrupt as stop:
         raise KeyboardInterrupt(f"{plugin} was being imported") from stop
+    except MemoryError:
+        # Commands that need less may go on without the plugin.
+        reason = f"importing {entry_point.value}: not enough memory"
+        return _with_status(plugin, PluginState.BROKEN, reason)
 
 
 def _imported(plugin: Plugin, entry_point: EntryPoint, manager: pluggy.PluginManager) -> Plugin:

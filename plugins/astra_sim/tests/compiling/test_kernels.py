@@ -158,6 +158,28 @@ def test_an_unwritable_folder_is_passed_over(
     assert len(list(second.iterdir())) == 1
 
 
+def test_a_full_disk_leaves_no_unfinished_file(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def full(*paths: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(machine_code, "_folders", lambda: [tmp_path])
+    monkeypatch.setattr(machine_code.os, "chmod", full)
+    with compile_at_once():
+        assert Kernel(total)(table(), events=1) == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_relative_cache_folder_is_ignored(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", "below")
+    monkeypatch.setattr(Path, "home", lambda: tmp_path)
+    assert list(machine_code._folders())[-1] == tmp_path / ".cache" / "collhub" / "kernels"
+
+
 def test_records_are_written_back_only_where_they_were_read() -> None:
     array = np.zeros(3, ROW)
     records: list[LazyRecords] = []

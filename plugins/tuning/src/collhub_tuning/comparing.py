@@ -101,7 +101,7 @@ def comparisons(
     from collhub_tuning.sweep import compared
 
     folder = None if asked["no_cache"] else cache_folder(os.environ)
-    versions = installation_versions(context.registry())
+    versions = {} if folder is None else installation_versions(context.registry())
     defects: list[str] = []
 
     def compare(question: ComparisonQuestion, topology: Topology) -> ComparisonOutcome:

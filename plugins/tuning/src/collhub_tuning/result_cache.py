@@ -12,7 +12,6 @@ import contextlib
 import hashlib
 import json
 import os
-import tempfile
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -153,17 +152,21 @@ def _row(*values: object) -> _Row:
 def _write(path: Path, rows: Sequence[_Row]) -> str:
     """Why it could not be written; empty where it was."""
     document = {"schema": _SCHEMA, "digest": _digest(path, rows), "results": rows}
-    temporary: str | None = None
+    # One name for an entry: the next process overwrites what a killed one has left. Where two
+    # processes write it at once, the digest tells whether the entry is complete.
+    unfinished = path.with_suffix(".unfinished")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:
-            temporary = file.name
-            json.dump(document, file)
-        os.replace(temporary, path)
-    except OSError as error:
-        # A full disk must not fill up with unfinished files.
-        if temporary is not None:
+        try:
+            unfinished.write_text(json.dumps(document))
+            # The file is missing if another process has moved it, with the same results.
+            with contextlib.suppress(FileNotFoundError):
+                os.replace(unfinished, path)
+        except BaseException:
+            # A full disk must not fill up with unfinished files.
             with contextlib.suppress(OSError):
-                os.unlink(temporary)
+                unfinished.unlink()
+            raise
+    except OSError as error:
         return f"{error.filename or path}: {error.strerror or error}"
     return ""

@@ -215,9 +215,11 @@ def _folders() -> Iterator[Path]:
         yield Path(chosen)
         return
     yield Path(__file__).parent / "__pycache__"
-    base = os.environ.get("XDG_CACHE_HOME")
+    base = os.environ.get("XDG_CACHE_HOME", "")
     try:
-        yield (Path(base) if base else Path.home() / ".cache") / "collhub" / "kernels"
+        # A relative folder is ignored, as the XDG Base Directory Specification demands.
+        home = Path(base) if os.path.isabs(base) else Path.home() / ".cache"
+        yield home / "collhub" / "kernels"
     except RuntimeError:
         # No home.
         return
@@ -250,15 +252,17 @@ def _write(function: _Function, key: str, stored: tuple[str, bytes]) -> None:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             with tempfile.NamedTemporaryFile(dir=folder, delete=False) as file:
-                file.write(content)
+                try:
+                    file.write(content)
+                    file.flush()
+                    # Other users may load the code of a shared installation.
+                    os.chmod(file.name, 0o644)
+                    os.replace(file.name, folder / _name(function, key))
+                except BaseException:
+                    # A full disk must not fill up with unfinished files.
+                    with contextlib.suppress(OSError):
+                        os.unlink(file.name)
+                    raise
         except OSError:
-            continue
-        try:
-            # Other users may load the code of a shared installation.
-            os.chmod(file.name, 0o644)
-            os.replace(file.name, folder / _name(function, key))
-        except OSError:
-            with contextlib.suppress(OSError):
-                os.unlink(file.name)
             continue
         return
