@@ -23,12 +23,32 @@ from hub_core.testing import ring_all_reduce
 
 # The machines that run the tests differ in speed and share their cores: no example is too slow.
 hypothesis.settings.register_profile("collhub", deadline=None)
-# Where another environment runs the same tests with all examples.
+# For environments that repeat tests: `brief` also limits parameter sets, see below.
+hypothesis.settings.register_profile("few", deadline=None, max_examples=20)
 hypothesis.settings.register_profile("brief", deadline=None, max_examples=20)
-hypothesis.settings.load_profile(os.environ.get("COLLHUB_EXAMPLES", "collhub"))
+_PROFILE = os.environ.get("COLLHUB_EXAMPLES", "collhub")
+hypothesis.settings.load_profile(_PROFILE)
 
 # A shell has its background processes ignore Ctrl-C, and theirs inherit it: tests send it to some.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """With `COLLHUB_EXAMPLES=brief`, run at most three parameter sets of each test function.
+
+    These are the first, the middle and the last one.
+    """
+    if _PROFILE != "brief":
+        return
+    functions: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        functions.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    kept = {
+        id(cases[position]) for cases in functions.values() for position in (0, len(cases) // 2, -1)
+    }
+    config.hook.pytest_deselected(items=[item for item in items if id(item) not in kept])
+    items[:] = [item for item in items if id(item) in kept]
+
 
 CORPUS = Path(__file__).resolve().parent.parent / "shared" / "corpus"
 

@@ -381,7 +381,7 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--json", action="store_true")
     asked = parser.parse_args()
-    os.environ |= {"NUMBA_DISABLE_JIT": "1", "COLLHUB_EXAMPLES": "brief", "PYTHONHASHSEED": "0"}
+    os.environ |= {"NUMBA_DISABLE_JIT": "1", "COLLHUB_EXAMPLES": "few", "PYTHONHASHSEED": "0"}
     # Imported once: processes of mutants start with these.
     import hypothesis  # noqa: F401
     import numpy as np  # noqa: F401
