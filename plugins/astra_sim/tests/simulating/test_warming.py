@@ -2,34 +2,44 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
-from pathlib import Path
 
 from collhub_astra_sim.simulating.warming import check
 
 from hub_core.plugin_api import CheckRequest, WarmOptions
 
-# In a process of its own, where no other test has run the kernel.
-_COMPILED = """
+# In processes of their own: this one has loaded kernels for other tests.
+_WARM = """
 from collhub_astra_sim.simulating.warming import check
 from hub_core.plugin_api import CheckRequest, WarmOptions
 
-report = check(CheckRequest(), WarmOptions(warm=True))
-print(report.ok)
+print(check(CheckRequest(), WarmOptions(warm=True)).ok)
+"""
+_COMPILING_FAILS = """
+from collhub_astra_sim.compiling import machine_code
+
+def fail(*arguments):
+    raise AssertionError("a kernel is not stored")
+
+machine_code._compile = fail
 """
 
 
-def test_the_kernels_are_stored(tmp_path: Path) -> None:
-    command = [sys.executable, "-P", "-c", _COMPILED]
-    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
+def _run(program: str) -> None:
     result = subprocess.run(
-        command, capture_output=True, text=True, timeout=600, check=False, env=environment
+        [sys.executable, "-P", "-c", program],
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
     )
     assert (result.returncode, result.stdout) == (0, "True\n"), result.stderr
-    # Of algorithms, of jobs, and of the orders of custom algorithms.
-    assert len(list(tmp_path.iterdir())) == 3
+
+
+def test_no_kernel_is_compiled_after_warming() -> None:
+    _run(_WARM)
+    _run(_COMPILING_FAILS + _WARM)
 
 
 def test_unasked_nothing_is_looked_at() -> None:
