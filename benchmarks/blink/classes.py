@@ -21,11 +21,10 @@ from fractions import Fraction
 from itertools import pairwise, permutations
 
 import numpy as np
-from collhub_blink.allocations import AllocationClass, allocation_classes
-from collhub_blink.fewest.all_reduce import fewest_all_reduce_trees
-from collhub_blink.fewest.broadcast import fewest_broadcast_trees
-from collhub_blink.fewest.counting import Fewest
-from collhub_blink.fewest.weights import Budget
+from collhub_blink.allocations import AllocationClass, find_allocation_classes
+from collhub_blink.fewest.all_reduce import find_fewest_all_reduce_trees
+from collhub_blink.fewest.broadcast import find_fewest_broadcast_trees
+from collhub_blink.fewest.weight_search import Budget, TreeSearchResult
 from collhub_columns import Float64Array
 from collhub_packing import CapacityGraph, broadcast_rate, strength
 
@@ -52,8 +51,8 @@ class Row:
     found: AllocationClass
     broadcast: Fraction
     all_reduce: Fraction
-    broadcast_trees: list[Fewest]
-    all_reduce_trees: Fewest
+    broadcast_trees: list[TreeSearchResult]
+    all_reduce_trees: TreeSearchResult
     cpu_s: float
 
     @property
@@ -91,7 +90,7 @@ def main() -> None:
     for machine, link in MACHINES.items():
         topology = hub_core.read_topology(machine)
         start = time.process_time()
-        classes = allocation_classes(topology, range(3, 9))
+        classes = find_allocation_classes(topology, range(3, 9))
         seconds = time.process_time() - start
         print(f"\n{machine}: {len(classes)} classes, enumerated in {seconds:.2f} s of CPU")
         rows = [_row(topology, found, link) for found in classes]
@@ -121,13 +120,13 @@ def _row(topology: Topology, found: AllocationClass, link: float) -> Row:
     rates = [broadcast_rate(graph, root).value for root in range(graph.num_compute)]
     # Without known trees, so that the search alone has to find them.
     broadcast_trees = [
-        fewest_broadcast_trees(graph, root, int(rate), (), Budget(BUDGET))
+        find_fewest_broadcast_trees(graph, root, int(rate), (), Budget(BUDGET))
         for root, rate in enumerate(rates)
     ]
     tau = strength(graph).value
     # In units in which the strength is whole.
     scaled = replace(graph, capacity=graph.capacity * tau.denominator)
-    all_reduce_trees = fewest_all_reduce_trees(scaled, tau.numerator, (), Budget(BUDGET))
+    all_reduce_trees = find_fewest_all_reduce_trees(scaled, tau.numerator, (), Budget(BUDGET))
     links = graph.unit / Fraction(link)
     return Row(
         found=found,

@@ -18,11 +18,11 @@ import platform
 import time
 
 import numpy as np
-from collhub_blink.certificate import certificate_of
+from collhub_blink.certificate import build_certificate
 from collhub_blink.options import BlinkOptions
 from collhub_blink.packing.packings import PlacedPacking
 from collhub_blink.packing.task import PackingTask
-from collhub_blink.synthesize import packings_of
+from collhub_blink.synthesize import find_packings
 from collhub_certificates import check_certificate
 
 import hub_core
@@ -108,7 +108,7 @@ def _line(machine: str, topology: Topology, kind: CollectiveKind) -> str:
     seconds = time.process_time() - start
     optimal = [packing for packing in packings if packing.is_optimal]
     best = min(optimal, key=lambda packing: len(packing.trees))
-    report = check_certificate(certificate_of(task, best), None, topology)
+    report = check_certificate(build_certificate(task, best), None, topology)
     proved = "yes" if report.is_optimal else "no"
     # ForestColl's numbers are those of all-gathers.
     peer = str(MACHINES.get(machine, "")) if kind is CollectiveKind.ALL_GATHER else ""
@@ -127,7 +127,7 @@ def _packed(topology: Topology, kind: CollectiveKind) -> tuple[PackingTask, list
         Occupancy.SERIALIZATION,
     )
     task = PackingTask.of(request, OPTIONS)
-    return task, packings_of(task)
+    return task, find_packings(task)
 
 
 def _collective(topology: Topology, kind: CollectiveKind) -> Collective:

@@ -66,7 +66,7 @@ def checked(result: SynthesisResult, topology: Topology | str) -> CertificateRep
     return report
 
 
-def certificate_of(result: SynthesisResult) -> dict[str, Any]:
+def build_certificate(result: SynthesisResult) -> dict[str, Any]:
     """The certificate that a result carries."""
     found = find_certificate(result.algorithm)
     assert found is not None

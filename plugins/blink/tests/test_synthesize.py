@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from blink_requests import KINDS, MIB, certificate_of, checked, synthesized
+from blink_requests import KINDS, MIB, build_certificate, checked, synthesized
 from collhub_certificates import check_certificate
 from collhub_schedules import find_certificate
 from golden_classes import ROWS
@@ -90,7 +90,7 @@ GOLDEN = {
 @pytest.mark.parametrize(("kind", "topology"), GOLDEN, ids=str)
 def test_rates_are_the_known_optima(kind: str, topology: str) -> None:
     made = synthesized(kind, topology, 64 * MIB, chunks=1, trees="fewest", time_limit=0, seeds=1)
-    certificate = certificate_of(made)
+    certificate = build_certificate(made)
     report = check_certificate(certificate, made.algorithm, parse_topology(topology))
     assert (report.is_optimal, report.bound) == (True, GOLDEN[kind, topology])
 
@@ -112,7 +112,7 @@ def test_at_least_95_percent_of_the_certified_rate_is_simulated(
 
 def test_fewest_trees_are_made_on_demand() -> None:
     made = synthesized("broadcast", "dgx1v", 64 * MIB, trees="fewest")
-    stated = certificate_of(made)["tree_count"]
+    stated = build_certificate(made)["tree_count"]
     assert (stated["trees"], stated["status"]) == (4, "optimal")
     checked(made, "dgx1v")
 
@@ -124,7 +124,7 @@ def test_the_front_of_trees_and_depth_is_told() -> None:
 
 def test_a_depth_is_kept() -> None:
     made = synthesized("broadcast", "dgx1v", 64 * MIB, depth=4, trees="fewest")
-    assert max(tree["depth"] for tree in certificate_of(made)["trees"]) == 4
+    assert max(tree["depth"] for tree in build_certificate(made)["trees"]) == 4
     with pytest.raises(InputError, match=r"no trees of depth 3 .*no packing of 6 trees"):
         synthesized("broadcast", "dgx1v", depth=3)
 
@@ -285,7 +285,7 @@ def test_one_rank_is_refused() -> None:
 
 def test_without_time_for_proofs_the_gap_is_told() -> None:
     made = synthesized("all-reduce", "dgx1v", 64 * MIB, time_limit=0, trees="fewest")
-    stated = certificate_of(made)["tree_count"]
+    stated = build_certificate(made)["tree_count"]
     assert stated["status"] == "feasible"
     assert stated["at_least"] < stated["trees"]
     assert checked(made, "dgx1v").is_optimal

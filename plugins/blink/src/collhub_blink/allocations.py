@@ -1,4 +1,4 @@
-"""The sets of GPUs that a scheduler can give on a machine, one of each kind.
+"""The sets of GPUs that a job scheduler can allocate on a host, one representative per class.
 
 Connected sub-networks up to isomorphism, as Blink counts them (Wang et al., MLSys 2020): 46 on a
 DGX-1V and 14 on a DGX-1P.
@@ -16,86 +16,89 @@ from collhub_columns import Arcs, Float64Array
 from hub_core.network import Topology
 
 _Npus = tuple[int, ...]
-_Colour = tuple[tuple[float, ...], tuple[float, ...]]
-_Signature = tuple[int, tuple[_Colour, ...]]
+_Color = tuple[tuple[float, ...], tuple[float, ...]]
+_Signature = tuple[int, tuple[_Color, ...]]
 _Classes = dict[_Signature, list[list[_Npus]]]
 
 
 @dataclass(frozen=True, slots=True)
 class AllocationClass:
-    """`npus`: the first set of its kind in lexicographic order.
+    """A class of isomorphic sets of NPUs.
 
-    `count`: how many sets are of this kind.
+    `npus`: the lexicographically first set. `count`: number of sets.
     """
 
     npus: tuple[int, ...]
     count: int
 
 
-def allocation_classes(topology: Topology, sizes: Iterable[int]) -> list[AllocationClass]:
-    """Connected induced sub-networks of NPUs up to isomorphism that keeps bandwidths.
+def find_allocation_classes(topology: Topology, sizes: Iterable[int]) -> list[AllocationClass]:
+    """Group the connected sets of NPUs into classes that are isomorphic including bandwidths.
 
-    Switches are left out. Tries every set of NPUs of these sizes: meant for one server.
+    Links to switches are ignored. Every set of NPUs of the given sizes is tested: meant for one
+    host. Sorted by size, then by the first set.
     """
-    bandwidth = _bandwidths(topology)
+    bandwidth = _collect_bandwidths(topology)
     classes: _Classes = {}
     for size in sizes:
         for npus in combinations(range(topology.num_npus), size):
-            _sort_in(classes, bandwidth, npus)
-    found = list(_kinds(classes))
-    return sorted(found, key=lambda kind: (len(kind.npus), kind.npus))
+            _add_to_class(classes, bandwidth, npus)
+    allocation_classes = list(_generate_classes(classes))
+    return sorted(allocation_classes, key=lambda kind: (len(kind.npus), kind.npus))
 
 
-def _kinds(classes: _Classes) -> Iterator[AllocationClass]:
-    """Every class by its first member."""
-    for alike in classes.values():
-        for members in alike:
+def _generate_classes(classes: _Classes) -> Iterator[AllocationClass]:
+    """Yield every class with its first member and its size."""
+    for candidates in classes.values():
+        for members in candidates:
             yield AllocationClass(members[0], len(members))
 
 
-def _bandwidths(topology: Topology) -> Float64Array:
-    """Bandwidth from every NPU to every other in bytes/s, 0 without a link: float64[NPUs, NPUs]."""
+def _collect_bandwidths(topology: Topology) -> Float64Array:
+    """Collect the bandwidth between NPUs in bytes/s, 0 without a link: float64[NPUs, NPUs]."""
     bandwidth = np.zeros((topology.num_npus, topology.num_npus))
     source, destination = topology.source, topology.destination
     is_direct = (source < topology.num_npus) & (destination < topology.num_npus)
-    # Of parallel links the first in link order stands.
+    # Reversed order, so that the first of parallel links counts.
     rows = np.flatnonzero(is_direct)[::-1]
     for row in rows:
         bandwidth[source[row], destination[row]] = topology.bandwidth_bytes_per_s[row]
     return bandwidth
 
 
-def _sort_in(classes: _Classes, bandwidth: Float64Array, npus: _Npus) -> None:
-    """Add a set to the class that it belongs to, or open one."""
-    own = _restricted(bandwidth, npus)
-    if not _is_connected(own):
+def _add_to_class(classes: _Classes, bandwidth: Float64Array, npus: _Npus) -> None:
+    """Add a set to its class in `classes`, or to a new class; ignore sets that are not
+    connected.
+    """
+    restricted = _restrict(bandwidth, npus)
+    if not _is_connected(restricted):
         return
-    # Only sets of one signature can be isomorphic, which is much cheaper to tell.
-    signature = (len(npus), tuple(sorted(_colours(own))))
-    alike = classes.setdefault(signature, [])
-    for members in alike:
-        # One member stands for its class, since being isomorphic is transitive.
-        if _isomorphism(own, _restricted(bandwidth, members[0])) is not None:
+    # Isomorphic sets have equal signatures, which are much faster to compare.
+    signature = (len(npus), tuple(sorted(_compute_colors(restricted))))
+    candidates = classes.setdefault(signature, [])
+    for members in candidates:
+        # One member represents its class, since isomorphism is transitive.
+        if _find_isomorphism(restricted, _restrict(bandwidth, members[0])) is not None:
             members.append(npus)
             return
-    alike.append([npus])
+    candidates.append([npus])
 
 
-def _restricted(bandwidth: Float64Array, npus: Sequence[int]) -> Float64Array:
-    """Bandwidths among some NPUs."""
+def _restrict(bandwidth: Float64Array, npus: Sequence[int]) -> Float64Array:
+    """Return the bandwidths among the given NPUs."""
     return bandwidth[np.ix_(npus, npus)]
 
 
 def _is_connected(bandwidth: Float64Array) -> bool:
-    """Whether all NPUs can be reached from the first one; true without NPUs."""
+    """Whether all NPUs can be reached from the first one; True without NPUs."""
     if not len(bandwidth):
         return True
     hops = Arcs(len(bandwidth), *np.nonzero(bandwidth > 0)).hops(np.asarray([0]))
     return bool((hops >= 0).all())
 
 
-def _colours(bandwidth: Float64Array) -> list[_Colour]:
-    """Bandwidths out of and into every node: what an isomorphism cannot change."""
+def _compute_colors(bandwidth: Float64Array) -> list[_Color]:
+    """Compute for every node its sorted out- and in-bandwidths, which an isomorphism preserves."""
     colours = []
     for node in range(len(bandwidth)):
         outward, inward = sorted(bandwidth[node]), sorted(bandwidth[:, node])
@@ -103,32 +106,35 @@ def _colours(bandwidth: Float64Array) -> list[_Colour]:
     return colours
 
 
-def _isomorphism(one: Float64Array, other: Float64Array) -> list[int] | None:
-    """Nodes of `other` that take the places of the nodes of `one`, or None."""
-    others = _colours(other)
+def _find_isomorphism(source: Float64Array, target: Float64Array) -> list[int] | None:
+    """Find the nodes of `other` onto which an isomorphism maps the nodes of `one`, or None."""
+    target_colors = _compute_colors(target)
     images = []
-    for wanted in _colours(one):
-        images.append([node for node, colour in enumerate(others) if colour == wanted])
-    return next(_completions(one, other, images, []), None)
+    for source_color in _compute_colors(source):
+        images.append([node for node, color in enumerate(target_colors) if color == source_color])
+    return next(_generate_isomorphisms(source, target, images, []), None)
 
 
-def _completions(
-    one: Float64Array,
-    other: Float64Array,
+def _generate_isomorphisms(
+    source: Float64Array,
+    target: Float64Array,
     images: list[list[int]],
     chosen: list[int],
 ) -> Iterator[list[int]]:
-    """Isomorphisms that begin with the images that are chosen, node by node."""
+    """Yield the isomorphisms that begin with the chosen images, node by node.
+
+    `images[v]`: candidates for the image of node v.
+    """
     node = len(chosen)
-    if node == len(one):
+    if node == len(source):
         yield chosen
         return
-    # An image must have the same links to and from the images before it.
+    # An image must have the same links to and from the previous images.
     for image in images[node]:
         fits = (
             image not in chosen
-            and np.array_equal(one[node, :node], other[image, chosen])
-            and np.array_equal(one[:node, node], other[chosen, image])
+            and np.array_equal(source[node, :node], target[image, chosen])
+            and np.array_equal(source[:node, node], target[chosen, image])
         )
         if fits:
-            yield from _completions(one, other, images, [*chosen, image])
+            yield from _generate_isomorphisms(source, target, images, [*chosen, image])

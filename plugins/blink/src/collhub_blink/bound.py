@@ -1,4 +1,4 @@
-"""The lower bound that the optimal rate of spanning trees proves, for `compare` and `tune`."""
+"""Lower bounds of the time from the optimal rate of spanning trees, for `compare` and `tune`."""
 
 from __future__ import annotations
 
@@ -12,17 +12,19 @@ from hub_core.model import CollectiveKind, InputError
 from hub_core.network import cut_bounds_ps
 from hub_core.plugin_api import BoundRequest, BoundResult, NoOptions
 
-_TO_ROOT = (CollectiveKind.REDUCE, CollectiveKind.REDUCE_SCATTER)
-# Operations for each node and link: a flow a node and round, 0.1 s at 64 NPUs and 500 links.
+_KINDS_TO_ROOT = (CollectiveKind.REDUCE, CollectiveKind.REDUCE_SCATTER)
+# Operations per node and link: one flow per node and round, 0.1 s at 64 NPUs and 500 links.
 _WORK_PER_NODE_AND_LINK = 5_000
 
 
 def prove(request: BoundRequest, options: NoOptions) -> BoundResult:
-    """The bound by the least cut, for all-reduces by the worst partition, of the network.
+    """Prove a lower bound of the time for every size by a minimum cut, or a partition for
+    all-reduces.
 
-    No set of nodes gives a better bound in the limit of large sizes (`collhub_packing.rates`).
-    Empty where not all NPUs take part, where switches multicast or reduce, for bandwidths without a
-    common unit, and for all-reduces over links that differ by direction.
+    No set of nodes gives a better bound in the limit of large sizes (`collhub_packing.rates`). The
+    result is empty if not all NPUs take part, if switches multicast or reduce, for bandwidths
+    without a common unit, for all-reduces over links that differ by direction, and if the work
+    exceeds the request's limit.
     """
     topology, collective = request.topology, request.collective
     work = topology.num_nodes * topology.num_links * _WORK_PER_NODE_AND_LINK
@@ -31,15 +33,19 @@ def prove(request: BoundRequest, options: NoOptions) -> BoundResult:
     if not has_all or not is_plain or work > request.max_work:
         return BoundResult()
     try:
-        label = _blocks(request)
+        label = _find_blocks(request)
     except InputError:
         return BoundResult()
     times = cut_bounds_ps(collective, topology, request.sizes, request.npus, label)
     return BoundResult(tuple(int(time) for time in times))
 
 
-def _blocks(request: BoundRequest) -> Int64Array:
-    """Blocks of the nodes, int64[nodes], -1 for switches between them. Raises `InputError`."""
+def _find_blocks(request: BoundRequest) -> Int64Array:
+    """Label every node with its block of the partition: int64[nodes], -1 for switches in between.
+
+    Raises `InputError` for bandwidths without a common unit and links that the rate does not
+    support.
+    """
     topology, kind = request.topology, request.collective.kind
     graph = CapacityGraph.of(topology)
     label = np.full(topology.num_nodes, -1, np.int64)
@@ -48,12 +54,14 @@ def _blocks(request: BoundRequest) -> Int64Array:
         sides = [set(side) for side in best.sides]
         for number, (block, side) in enumerate(zip(best.blocks, sides, strict=True)):
             label[list(block)] = number
-            # A switch of several sides stays between them.
-            others = set().union(*(other for other in sides if other is not side))
-            switches = [node for node in side - others if node >= topology.num_npus]
+            # A switch that belongs to several sides stays in between.
+            remaining_nodes = set().union(
+                *(other_side for other_side in sides if other_side is not side)
+            )
+            switches = [node for node in side - remaining_nodes if node >= topology.num_npus]
             label[switches] = number
         return label
-    if kind in _TO_ROOT:
+    if kind in _KINDS_TO_ROOT:
         graph = transposed(graph)
     if kind in (CollectiveKind.BROADCAST, CollectiveKind.REDUCE):
         root = request.collective.root or 0

@@ -1,4 +1,4 @@
-"""The certificate of a packing, as the core re-checks it: `collhub/certificate-1`."""
+"""The certificate of a packing, which the core verifies: `collhub/certificate-1`."""
 
 from __future__ import annotations
 
@@ -11,26 +11,28 @@ from collhub_schedules import CERTIFICATE_SCHEMA, network_object
 from collhub_blink.packing.packings import PlacedPacking, RateBound
 from collhub_blink.packing.placing import PlacedTree
 from collhub_blink.packing.task import PackingTask
-from collhub_blink.scheduling.shares import Share
+from collhub_blink.scheduling.plane_shares import Share
 from hub_core.model import JsonValue
 
-# Parents and links that a certificate states; every rank's file holds a copy.
-_MOST_NUMBERS = 1 << 15
-# Ends, bandwidth and latency.
-_NUMBERS_A_LINK = 4
+# Maximum numbers (parents, or values of links) in a certificate: every rank's file has a copy.
+_MAX_NUMBERS = 1 << 15
+# Two ends, bandwidth and latency.
+_NUMBERS_PER_LINK = 4
 
 JsonObject = dict[str, JsonValue]
 
 
 def lower_bound_ns(task: PackingTask, bound: RateBound) -> int:
-    """Time of the collective's bytes at the rate that nothing exceeds."""
-    # Rounded down, so that it stays a bound.
+    """Time in ns of the collective's bytes at the rate of the bound, rounded down."""
+    # Rounded down, so that it remains a bound.
     return floor(task.collective_bytes * 10**9 / bound.rate)
 
 
-def certificate_of(task: PackingTask, packing: PlacedPacking) -> JsonObject:
-    """The document for one packing; trees and links are left out where they would be long."""
-    document = _head(task, packing.bound, packing.rate)
+def build_certificate(task: PackingTask, packing: PlacedPacking) -> JsonObject:
+    """Build the certificate of one packing; lists of trees and links above 32768 numbers are
+    omitted.
+    """
+    document = _build_head(task, packing.bound, packing.rate)
     document["tree_count"] = {
         "trees": len(packing.trees),
         "at_least": packing.at_least,
@@ -39,48 +41,48 @@ def certificate_of(task: PackingTask, packing: PlacedPacking) -> JsonObject:
         "reason": packing.reason,
     }
     if _is_short(task, [packing]):
-        document["trees"] = [*_tree_objects(task, packing)]
+        document["trees"] = [*_describe_trees(task, packing)]
     return document
 
 
-def certificate_of_planes(
+def build_planes_certificate(
     task: PackingTask,
     shares: Sequence[Share],
     bound: RateBound,
 ) -> JsonObject:
-    """The document for trees on several planes.
+    """Build the certificate of trees on several planes.
 
-    `bound` is that of all links, and the rate the sum of the planes' rates.
+    `bound`: the bound for the links of all planes. The rate is the sum of the planes' rates.
     """
     packings = [share.packing for share in shares]
     rate = sum((packing.rate for packing in packings), Fraction(0))
-    document = _head(task, bound, rate)
+    document = _build_head(task, bound, rate)
     document["tree_count"] = {
         "trees": sum(len(packing.trees) for packing in packings),
-        # Fewest trees are not searched over planes together.
+        # The fewest trees are not searched across planes.
         "at_least": 1,
         "status": "feasible",
         "reason": "a packing has a tree",
     }
-    document["planes"] = [_plane_object(share) for share in shares]
+    document["planes"] = [_describe_plane(share) for share in shares]
     if _is_short(task, packings):
-        document["trees"] = _planes_trees(task, shares)
+        document["trees"] = _list_trees_of_planes(task, shares)
     return document
 
 
-def _planes_trees(task: PackingTask, shares: Sequence[Share]) -> list[JsonValue]:
-    """The trees of all planes, each with its plane."""
+def _list_trees_of_planes(task: PackingTask, shares: Sequence[Share]) -> list[JsonValue]:
+    """List the trees of all planes, each with its plane."""
     trees: list[JsonValue] = []
     for share in shares:
-        for tree in _tree_objects(task, share.packing):
+        for tree in _describe_trees(task, share.packing):
             trees.append({**tree, "plane": share.plane.number})
     return trees
 
 
-def _head(task: PackingTask, bound: RateBound, rate: Fraction) -> JsonObject:
-    """What every certificate states: the problem, the rate and its bound."""
+def _build_head(task: PackingTask, bound: RateBound, rate: Fraction) -> JsonObject:
+    """Build the common fields of every certificate: problem, rate and bound."""
     topology = task.topology
-    has_links = topology.num_links * _NUMBERS_A_LINK <= _MOST_NUMBERS
+    has_links = topology.num_links * _NUMBERS_PER_LINK <= _MAX_NUMBERS
     document: JsonObject = {
         "schema": CERTIFICATE_SCHEMA,
         "collective": str(task.collective.kind),
@@ -88,8 +90,8 @@ def _head(task: PackingTask, bound: RateBound, rate: Fraction) -> JsonObject:
         "network": network_object(topology, has_links),
         "collective_bytes": task.collective_bytes,
         "rate": str(rate),
-        "bound": _bound_object(bound),
-        # Fractions, so that equal means equal.
+        "bound": _describe_bound(bound),
+        # Compared as fractions, which are exact.
         "is_optimal": rate == bound.rate,
         "lower_bound_ns": lower_bound_ns(task, bound),
     }
@@ -99,56 +101,63 @@ def _head(task: PackingTask, bound: RateBound, rate: Fraction) -> JsonObject:
 
 
 def _is_short(task: PackingTask, packings: Sequence[PlacedPacking]) -> bool:
-    """Whether the trees are few enough to be stated."""
+    """Whether the trees have few enough parents to be listed."""
     trees = sum(len(packing.trees) for packing in packings)
-    return trees * task.topology.num_npus <= _MOST_NUMBERS
+    return trees * task.topology.num_npus <= _MAX_NUMBERS
 
 
-def _plane_object(share: Share) -> JsonObject:
+def _describe_plane(share: Share) -> JsonObject:
+    """Describe the share, the rate and the bound of one plane."""
     return {
         "plane": share.plane.number,
         "share": str(share.part),
         "rate": str(share.packing.rate),
-        "bound": _bound_object(share.packing.bound),
+        "bound": _describe_bound(share.packing.bound),
     }
 
 
-def _bound_object(bound: RateBound) -> JsonObject:
+def _describe_bound(bound: RateBound) -> JsonObject:
+    """Describe a bound with the nodes or blocks that prove it."""
     side: JsonObject = {"nodes": list(bound.nodes)}
     if bound.blocks:
         side = {"blocks": [list(block) for block in bound.blocks]}
     return {"kind": bound.kind, "rate": str(bound.rate), **side}
 
 
-def _tree_objects(task: PackingTask, packing: PlacedPacking) -> list[JsonObject]:
+def _describe_trees(task: PackingTask, packing: PlacedPacking) -> list[JsonObject]:
+    """Describe the trees of a packing; trees of a scatter or gather with their target."""
     num_npus = task.topology.num_npus
-    trees = [_tree_object(packing, tree, num_npus) for tree in packing.trees]
-    # Packings of paths have a target for every tree, others have none.
+    trees = [_describe_tree(packing, tree, num_npus) for tree in packing.trees]
+    # Only packings of paths have targets.
     for tree, target in zip(trees, packing.targets, strict=False):
         tree["target"] = target
     return trees
 
 
-def _tree_object(packing: PlacedPacking, placed: PlacedTree, num_npus: int) -> JsonObject:
-    stated: JsonObject = {
-        "root": placed.tree.root,
-        "weight": str(packing.unit * placed.tree.weight),
-        "depth": placed.depth,
+def _describe_tree(packing: PlacedPacking, placed_tree: PlacedTree, num_npus: int) -> JsonObject:
+    """Describe a tree: root, weight in bytes per second, depth, edges, and the `up` tree if
+    present.
+    """
+    tree_object: JsonObject = {
+        "root": placed_tree.tree.root,
+        "weight": str(packing.unit * placed_tree.tree.weight),
+        "depth": placed_tree.depth,
     }
-    stated |= _ways(placed, num_npus)
-    if placed.up is not None:
-        stated["up"] = _ways(placed.up, num_npus)
-    return stated
+    tree_object |= _describe_edges(placed_tree, num_npus)
+    if placed_tree.up is not None:
+        tree_object["up"] = _describe_edges(placed_tree.up, num_npus)
+    return tree_object
 
 
-def _ways(placed: PlacedTree, num_npus: int) -> JsonObject:
-    """Parent of every NPU, and the nodes between where there are any."""
-    # Switches take no part: they stand in the routes.
-    stated: JsonObject = {"parents": placed.tree.parent[:num_npus].tolist()}
-    if placed.stops:
+def _describe_edges(placed_tree: PlacedTree, num_npus: int) -> JsonObject:
+    """List the parent of every NPU, and the nodes between a parent and its child if there
+    are any.
+    """
+    # Switches have no parent; they occur only in the routes.
+    tree_object: JsonObject = {"parents": placed_tree.tree.parent[:num_npus].tolist()}
+    if placed_tree.stops:
         between: JsonObject = {}
-        for node, stops in sorted(placed.stops.items()):
-            # Both ends are known from the parents.
+        for node, stops in sorted(placed_tree.stops.items()):
             between[str(node)] = list(stops[1:-1])
-        stated["routes"] = between
-    return stated
+        tree_object["routes"] = between
+    return tree_object

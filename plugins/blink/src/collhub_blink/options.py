@@ -1,4 +1,4 @@
-"""The options of the synthesizer; light, since listing the plugin imports them."""
+"""Options of the synthesizer; free of heavy imports, since listing the plugin imports them."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from hub_core.plugin_api import OptionType, choice, option
 
 @dataclass(frozen=True, slots=True)
 class BlinkOptions:
-    """What the synthesizer lets the user choose.
+    """User options of the synthesizer.
 
-    `chunks` and `setup` stay text, since a word or a list may stand there: `task` and `planes`
-    read them.
+    `chunks` and `setup` are texts, since they allow a word or a list; `task` and `planes` parse
+    them.
     """
 
     chunks: str = option(
         OptionType.TEXT,
         "auto",
-        "pieces of the widest tree's share: a number, or auto to choose by the time",
+        "chunks of the widest tree's share: a number, or auto to choose by the time",
     )
     trees: str = choice(
         ("auto", "fewest", "shallow"),
@@ -27,7 +27,7 @@ class BlinkOptions:
     depth: int = option(
         OptionType.INT,
         0,
-        "most hops of a tree at the optimal rate of a broadcast or reduce (0: any)",
+        "maximum hops of a tree at the optimal rate of a broadcast or reduce (0: any)",
         minimum=0,
     )
     setup: str = option(
@@ -44,10 +44,10 @@ class BlinkOptions:
     seeds: int = option(
         OptionType.INT,
         8,
-        "random orders in which trees are grown; the fewest trees stand",
+        "number of random orders in which trees are grown; the fewest trees are used",
         minimum=1,
     )
-    # Counted in steps, at most 1e15 of them: far below what an int64 holds.
+    # Converted to at most 1e15 steps, which an int64 can hold.
     time_limit: float = option(
         OptionType.FLOAT,
         1.0,
@@ -59,6 +59,6 @@ class BlinkOptions:
     within: float = option(
         OptionType.TIME,
         0.0,
-        "time that is reached already, as 662us: what cannot be faster is not refined (0: none)",
+        "known time, such as 662us: schedules that cannot beat it are not refined (0: none)",
         minimum=0,
     )

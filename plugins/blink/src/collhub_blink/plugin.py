@@ -1,4 +1,4 @@
-"""What this distribution offers to the hub."""
+"""Offers of this distribution: the synthesizer, a lower bound and a check."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ BLINK = Synthesizer(
 
 @hookimpl
 def collhub_producers() -> Sequence[Synthesizer]:
-    """Describe the synthesizer."""
+    """Return the synthesizer."""
     return [BLINK]
 
 
 KERNELS = Check(
     "blink-kernels",
     Subject.INSTALLATION,
-    "compiles the kernels beforehand, for doctor --warm",
+    "compiles the kernels in advance, for doctor --warm",
     "collhub_blink.warming:check",
     WarmOptions,
 )
@@ -43,13 +43,13 @@ KERNELS = Check(
 
 @hookimpl
 def collhub_checks() -> Sequence[Check]:
-    """Describe what compiles the kernels beforehand."""
+    """Return the check that compiles the kernels in advance."""
     return [KERNELS]
 
 
 @hookimpl
 def collhub_bounds() -> Sequence[LowerBound]:
-    """Describe the lower bound; loading the compiled kernels of flows takes about 1.5 s."""
+    """Return the lower bound. Loading the compiled kernels of flows takes about 1.5 s."""
     return [
         LowerBound(
             "packing",

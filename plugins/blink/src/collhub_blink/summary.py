@@ -1,4 +1,4 @@
-"""What the synthesizer tells about its result, for people and for `--json`."""
+"""Statistics of a result, for the terminal and for `--json`."""
 
 from __future__ import annotations
 
@@ -7,61 +7,65 @@ from fractions import Fraction
 
 from collhub_blink.packing.packings import PlacedPacking, RateBound
 from collhub_blink.packing.task import PackingTask
-from collhub_blink.scheduling.dividing import Divided
-from collhub_blink.scheduling.timed import TimedSchedule
+from collhub_blink.scheduling.dividing import Division
+from collhub_blink.scheduling.schedules import TimedSchedule
 from hub_core.model import JsonValue
 
 Statistics = dict[str, JsonValue]
 
 
-def statistics_of(
+def summarize_packing(
     task: PackingTask,
     packings: Sequence[PlacedPacking],
     best: TimedSchedule,
 ) -> Statistics:
-    """The chosen packing, and the front of those at the optimal rate."""
+    """Collect the statistics of the chosen schedule, and trees and depth of all packings at full
+    rate.
+
+    `packings`: all candidates; shallow ones are not listed.
+    """
     packing = best.packing
-    # Else only the lower bound is known.
     is_proved = packing.status == "optimal"
-    front = [f"{len(p.trees)} x {p.depth}" for p in packings if not p.is_shallow]
-    found: Statistics = {
+    trees_and_depths = [f"{len(p.trees)} x {p.depth}" for p in packings if not p.is_shallow]
+    statistics: Statistics = {
         "method": packing.method,
         "trees": len(packing.trees),
         "fewest trees": packing.at_least if is_proved else f"at least {packing.at_least}",
         "depth": packing.depth,
-        "chunks": best.scheduled.chunks,
-        "rate GB/s": _gb_per_s(packing.rate),
-        "best rate GB/s": _gb_per_s(packing.bound.rate),
-        "trees x depth": ", ".join(front),
+        "chunks": best.schedule.chunks,
+        "rate GB/s": _to_gb_per_s(packing.rate),
+        "best rate GB/s": _to_gb_per_s(packing.bound.rate),
+        "trees x depth": ", ".join(trees_and_depths),
     }
-    return _with_interrupt(found, best.is_interrupted or task.budget.is_interrupted)
+    return _add_interrupt(statistics, best.is_interrupted or task.budget.is_interrupted)
 
 
-def statistics_of_planes(best: Divided, bound: RateBound) -> Statistics:
-    """As for one plane, a value per plane that carries anything.
+def summarize_planes(best: Division, bound: RateBound) -> Statistics:
+    """Collect the statistics of a division, one value per plane that has a share.
 
-    The rate of all is the sum of the planes', the best rate that of all links.
+    The rate is the sum of the planes' rates, the best rate that of all links.
     """
     shares = best.shares
     packings = [share.packing for share in shares]
     methods = [f"plane {share.plane.number}: {share.packing.method}" for share in shares]
-    found: Statistics = {
+    statistics: Statistics = {
         "method": "; ".join(methods),
         "share %": ", ".join(f"{float(100 * share.part):.4g}" for share in shares),
         "trees": ", ".join(str(len(packing.trees)) for packing in packings),
         "depth": ", ".join(str(packing.depth) for packing in packings),
-        "chunks": ", ".join(str(share.made.scheduled.chunks) for share in shares),
-        "rate GB/s": ", ".join(f"{_gb_per_s(packing.rate):.6g}" for packing in packings),
-        "best rate GB/s": _gb_per_s(bound.rate),
+        "chunks": ", ".join(str(share.timed_schedule.schedule.chunks) for share in shares),
+        "rate GB/s": ", ".join(f"{_to_gb_per_s(packing.rate):.6g}" for packing in packings),
+        "best rate GB/s": _to_gb_per_s(bound.rate),
     }
-    is_cut_short = any(share.plane.task.budget.is_interrupted for share in shares)
-    return _with_interrupt(found, best.is_interrupted or is_cut_short)
+    is_proof_interrupted = any(share.plane.task.budget.is_interrupted for share in shares)
+    return _add_interrupt(statistics, best.is_interrupted or is_proof_interrupted)
 
 
-def _gb_per_s(bytes_per_s: Fraction) -> float:
+def _to_gb_per_s(bytes_per_s: Fraction) -> float:
+    """Convert bytes per second to GB/s."""
     return float(bytes_per_s) / 1e9
 
 
-def _with_interrupt(found: Statistics, is_interrupted: bool) -> Statistics:
-    """Stated only where it happened."""
-    return {**found, "interrupted": True} if is_interrupted else found
+def _add_interrupt(statistics: Statistics, is_interrupted: bool) -> Statistics:
+    """Add the field `interrupted` if the search was interrupted."""
+    return {**statistics, "interrupted": True} if is_interrupted else statistics

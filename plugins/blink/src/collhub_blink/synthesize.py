@@ -1,4 +1,4 @@
-"""Synthesis: pack trees, choose the packing and its chunks by the time, and state the proof."""
+"""Synthesis: pack trees, choose packing and chunks by the time, and certify the rate."""
 
 from __future__ import annotations
 
@@ -10,183 +10,202 @@ from collhub_packing.graph import with_common_unit
 from collhub_packing.pipelining import Pipeline
 from collhub_schedules import algorithm_of
 
-from collhub_blink.certificate import certificate_of, certificate_of_planes, lower_bound_ns
+from collhub_blink.certificate import build_certificate, build_planes_certificate, lower_bound_ns
 from collhub_blink.options import BlinkOptions
-from collhub_blink.packing.all_reduce import all_reduce_packings
-from collhub_blink.packing.kept import kept_packings
-from collhub_blink.packing.multi_root import spread_packings
+from collhub_blink.packing.multi_root import build_all_gather_packings, build_all_reduce_packings
+from collhub_blink.packing.packing_cache import get_cached_packings
 from collhub_blink.packing.packings import PlacedPacking, RateBound
-from collhub_blink.packing.paths import path_packings
-from collhub_blink.packing.single_root import rooted_packings
+from collhub_blink.packing.paths import build_path_packings
+from collhub_blink.packing.single_root import build_rooted_packings
 from collhub_blink.packing.task import PackingTask
-from collhub_blink.packing.union import union_bound
-from collhub_blink.scheduling.dividing import divided
-from collhub_blink.scheduling.fastest import fastest
-from collhub_blink.scheduling.planes import planes_of
-from collhub_blink.scheduling.schedules import Scheduled
-from collhub_blink.summary import Statistics, statistics_of, statistics_of_planes
+from collhub_blink.packing.union import compute_union_bound
+from collhub_blink.scheduling.dividing import find_best_division
+from collhub_blink.scheduling.fastest import find_fastest
+from collhub_blink.scheduling.plane_shares import find_planes
+from collhub_blink.scheduling.schedules import PackingSchedule
+from collhub_blink.summary import Statistics, summarize_packing, summarize_planes
 from hub_core import installed_version
 from hub_core.model import Algorithm, CollectiveKind, InputError, JsonValue, Provenance, UsageError
 from hub_core.network import lower_bound_ns as links_bound_ns
 from hub_core.plugin_api import SynthesisRequest, SynthesisResult
 
 _NAME = "collhub-blink"
-# Larger schedules are judged by their own times, since simulating each would take long.
-_MOST_SIMULATED = 1 << 20
+# Schedules with more messages are judged by their planned time: simulation would take long.
+_MAX_SIMULATED_MESSAGES = 1 << 20
 
 _PACKERS: Mapping[CollectiveKind, Callable[[PackingTask], list[PlacedPacking]]] = {
-    CollectiveKind.BROADCAST: rooted_packings,
-    CollectiveKind.REDUCE: rooted_packings,
-    CollectiveKind.ALL_REDUCE: all_reduce_packings,
-    CollectiveKind.ALL_GATHER: spread_packings,
-    CollectiveKind.REDUCE_SCATTER: spread_packings,
-    CollectiveKind.SCATTER: path_packings,
-    CollectiveKind.GATHER: path_packings,
+    CollectiveKind.BROADCAST: build_rooted_packings,
+    CollectiveKind.REDUCE: build_rooted_packings,
+    CollectiveKind.ALL_REDUCE: build_all_reduce_packings,
+    CollectiveKind.ALL_GATHER: build_all_gather_packings,
+    CollectiveKind.REDUCE_SCATTER: build_all_gather_packings,
+    CollectiveKind.SCATTER: build_path_packings,
+    CollectiveKind.GATHER: build_path_packings,
 }
 
 
 def synthesize(request: SynthesisRequest, options: BlinkOptions) -> SynthesisResult:
-    """The fastest algorithm on trees that was found for a request.
+    """Synthesize the fastest algorithm on trees for a request.
 
-    Raises `UsageError` for options that do not fit, and `InputError` for collectives that do not
-    run on trees, ranks that cannot be reached, and sizes below a byte a chunk.
+    Raises `UsageError` for unsuitable options, and `InputError` for collectives that do not run on
+    trees, ranks that cannot be reached, and sizes below one byte per chunk.
     """
     # Imports numba, which takes a second.
     from collhub_packing.compiling.compilations import COMPILING, compilations
 
-    # While kernels are compiled, that is reported.
+    # Compilation of kernels is reported as progress.
     with compilations(lambda: request.progress(0.0, COMPILING)):
-        return _synthesize(request, options)
+        return _synthesize_with_common_unit(request, options)
 
 
-def _synthesize(request: SynthesisRequest, options: BlinkOptions) -> SynthesisResult:
+def _synthesize_with_common_unit(
+    request: SynthesisRequest, options: BlinkOptions
+) -> SynthesisResult:
+    """Synthesize after rounding bandwidths to a common unit, if they have none."""
     topology, tolerance = with_common_unit(request.topology)
     if not tolerance:
         return _synthesize_exactly(request, options)
-    made = _synthesize_exactly(replace(request, topology=topology), options)
-    return _with_tolerance(made, tolerance)
+    result = _synthesize_exactly(replace(request, topology=topology), options)
+    return _relax_bounds(result, tolerance)
 
 
-def _with_tolerance(made: SynthesisResult, tolerance: float) -> SynthesisResult:
-    """A result for rounded bandwidths, as one for bandwidths larger by up to `tolerance`.
+def _relax_bounds(result: SynthesisResult, tolerance: float) -> SynthesisResult:
+    """Adapt a result for rounded bandwidths to the true ones, larger by up to `tolerance`
+    (relative).
 
-    Its bounds are earlier by as much. The certificate, of the rounded network, is removed.
+    Lower bounds are divided by 1 + `tolerance`. The certificate, of the rounded network, is
+    removed; a note with the tolerance is added.
     """
-    extension = made.algorithm.extensions[_NAME]
+    extension = result.algorithm.extensions[_NAME]
     assert isinstance(extension, dict)
-    kept = {name: value for name, value in extension.items() if name != "certificate"}
+    fields = {name: value for name, value in extension.items() if name != "certificate"}
     note: dict[str, JsonValue] = {"bandwidths rounded by up to": tolerance}
-    extensions = {**made.algorithm.extensions, _NAME: kept | note}
+    extensions = {**result.algorithm.extensions, _NAME: fields | note}
     return replace(
-        made,
-        algorithm=replace(made.algorithm, extensions=extensions),
-        bounds_ns={name: floor(time / (1 + tolerance)) for name, time in made.bounds_ns.items()},
-        statistics={**made.statistics, **note},
+        result,
+        algorithm=replace(result.algorithm, extensions=extensions),
+        bounds_ns={name: floor(time / (1 + tolerance)) for name, time in result.bounds_ns.items()},
+        statistics={**result.statistics, **note},
     )
 
 
 def _synthesize_exactly(request: SynthesisRequest, options: BlinkOptions) -> SynthesisResult:
+    """Synthesize on one plane or several.
+
+    `UsageError` for the option `setup` with a single plane.
+    """
     if request.topology.num_planes > 1:
         return _synthesize_on_planes(request, options)
     if options.setup != "0ns":
         raise UsageError(
-            "option setup: the topology has one plane alone",
+            "option setup: the topology has only one plane",
             cure="join networks by +, as in dgx1v+dgx1-pcie",
         )
     return _synthesize_on_one(request, options)
 
 
 def _synthesize_on_one(request: SynthesisRequest, options: BlinkOptions) -> SynthesisResult:
-    """The fastest of all packings of a network."""
+    """Synthesize on a topology with one plane: the fastest of all packings."""
     task = PackingTask.of(request, options)
-    packings = _wanted_packings(task)
-    judge = _Judge(task, request)
-    best = fastest(task, packings, judge.time_ns)
+    packings = _choose_packings(task)
+    timer = _ScheduleTimer(task, request)
+    best = find_fastest(task, packings, timer.time_ns)
     if best is None:
-        raise _too_small(task)
-    statistics = statistics_of(task, packings, best)
-    algorithm = judge.algorithm(
-        best.scheduled.pipeline,
-        {**statistics, "certificate": certificate_of(task, best.packing)},
+        raise _size_error(task)
+    statistics = summarize_packing(task, packings, best)
+    algorithm = timer.algorithm(
+        best.schedule.pipeline,
+        {**statistics, "certificate": build_certificate(task, best.packing)},
         options,
     )
-    bounds = _bounds_ns(task, best.packing.bound, request)
-    return _result(request, algorithm, best.time_ns, bounds, statistics)
+    bounds = _collect_bounds_ns(task, best.packing.bound, request)
+    return _build_result(request, algorithm, best.time_ns, bounds, statistics)
 
 
-class _Judge:
-    """Times schedules, and keeps the algorithm of the fastest: that takes as long as to time it."""
+class _ScheduleTimer:
+    """Evaluates the time of schedules, and caches the algorithm of the fastest one.
+
+    Building an algorithm takes as long as simulating it.
+    """
 
     def __init__(self, task: PackingTask, request: SynthesisRequest) -> None:
         self._task = task
         self._request = request
-        self._least_ns: int | None = None
+        self._best_time_ns: int | None = None
         self._fastest: tuple[Pipeline, Algorithm] | None = None
 
-    def time_ns(self, packing: PlacedPacking, scheduled: Scheduled) -> int:
-        """Nanoseconds of a schedule."""
-        pipeline, made = scheduled.pipeline, list[Algorithm]()
+    def time_ns(self, packing: PlacedPacking, schedule: PackingSchedule) -> int:
+        """Evaluate the time of a schedule in ns. Remembers the algorithm of the fastest one."""
+        pipeline = schedule.pipeline
+        built_algorithms: list[Algorithm] = []
 
-        def algorithm() -> Algorithm:
-            made.append(_algorithm(self._task, pipeline, {}))
-            return made[0]
+        def build_algorithm() -> Algorithm:
+            built_algorithms.append(_build_algorithm(self._task, pipeline, {}))
+            return built_algorithms[0]
 
-        time_ns = _time_ns(pipeline, self._request, algorithm)
-        if self._least_ns is None or time_ns < self._least_ns:
-            self._least_ns = time_ns
-            self._fastest = (pipeline, made[0]) if made else None
+        time_ns = _evaluate_time_ns(pipeline, self._request, build_algorithm)
+        if self._best_time_ns is None or time_ns < self._best_time_ns:
+            self._best_time_ns = time_ns
+            self._fastest = (pipeline, built_algorithms[0]) if built_algorithms else None
         return time_ns
 
     def algorithm(
         self, pipeline: Pipeline, extension: Mapping[str, JsonValue], options: BlinkOptions
     ) -> Algorithm:
-        """The steps of a schedule, with what is said of it."""
-        wanted = self._request.wanted
-        if wanted is None and self._fastest is not None and self._fastest[0] is pipeline:
-            whole = self._fastest[1]
-            said = {_NAME: dict(extension)}
-            provenance = _provenance(self._task, options)
-            return replace(whole, provenance=provenance, extensions=said)
-        return _algorithm(self._task, pipeline, extension, wanted=wanted, options=options)
+        """Return the algorithm of a schedule with its provenance and extension.
+
+        The cached algorithm is used for the fastest schedule, unless only the steps of some ranks
+        are requested.
+        """
+        ranks = self._request.wanted
+        if ranks is None and self._fastest is not None and self._fastest[0] is pipeline:
+            algorithm = self._fastest[1]
+            extensions = {_NAME: dict(extension)}
+            provenance = _build_provenance(self._task, options)
+            return replace(algorithm, provenance=provenance, extensions=extensions)
+        return _build_algorithm(self._task, pipeline, extension, wanted=ranks, options=options)
 
 
 def _synthesize_on_planes(request: SynthesisRequest, options: BlinkOptions) -> SynthesisResult:
-    """One algorithm over several planes, which share the data."""
-    planes = planes_of(request, options, _wanted_packings)
+    """Synthesize one algorithm over several planes, which share the data."""
+    planes = find_planes(request, options, _choose_packings)
     # The network of all planes, for the bound and for the joint algorithm.
-    whole = PackingTask.of(request, options)
-    # A plane that is left out has no sends that could wait.
+    full_task = PackingTask.of(request, options)
+    # A plane without a share has no sends, so that its entry is not used.
     startup_ns = [0] * request.topology.num_planes
     for plane in planes:
         startup_ns[plane.number] = plane.startup_ns
 
     def time_ns(pipeline: Pipeline) -> int:
-        return _time_ns(pipeline, request, lambda: _algorithm(whole, pipeline, {}, startup_ns))
+        return _evaluate_time_ns(
+            pipeline, request, lambda: _build_algorithm(full_task, pipeline, {}, startup_ns)
+        )
 
-    best = divided(planes, whole, time_ns)
+    best = find_best_division(planes, full_task, time_ns)
     if best is None:
-        raise _too_small(whole)
-    bound = union_bound(whole)
-    statistics = statistics_of_planes(best, bound)
-    algorithm = _algorithm(
-        whole,
+        raise _size_error(full_task)
+    bound = compute_union_bound(full_task)
+    statistics = summarize_planes(best, bound)
+    algorithm = _build_algorithm(
+        full_task,
         best.pipeline,
-        {**statistics, "certificate": certificate_of_planes(whole, best.shares, bound)},
+        {**statistics, "certificate": build_planes_certificate(full_task, best.shares, bound)},
         startup_ns,
         wanted=request.wanted,
         options=options,
     )
-    bounds = _bounds_ns(whole, bound, request)
-    return _result(request, algorithm, best.time_ns, bounds, statistics)
+    bounds = _collect_bounds_ns(full_task, bound, request)
+    return _build_result(request, algorithm, best.time_ns, bounds, statistics)
 
 
-def _result(
+def _build_result(
     request: SynthesisRequest,
     algorithm: Algorithm,
     time_ns: int,
     bounds_ns: dict[str, int],
     statistics: Statistics,
 ) -> SynthesisResult:
+    """Build the result; partial if the request names the ranks to write."""
     return SynthesisResult(
         algorithm,
         time_ns,
@@ -196,22 +215,25 @@ def _result(
     )
 
 
-def _too_small(task: PackingTask) -> InputError:
-    """The refusal of a size of which some tree would carry less than a byte."""
-    message = f"{task.collective_bytes} bytes are too few to be shared out among the trees"
+def _size_error(task: PackingTask) -> InputError:
+    """Build the error for a size at which a tree would carry less than a byte."""
+    message = f"{task.collective_bytes} bytes are too few to be divided among the trees"
     return InputError(message, cure="choose a larger size, or fewer chunks", code="size-too-small")
 
 
-def packings_of(task: PackingTask) -> list[PlacedPacking]:
-    """All packings for a task, those at the optimal rate first."""
-    return kept_packings(task, _PACKERS[task.collective.kind])
+def find_packings(task: PackingTask) -> list[PlacedPacking]:
+    """Build all packings of a task or take them from the cache, those at the optimal rate first."""
+    return get_cached_packings(task, _PACKERS[task.collective.kind])
 
 
-def _bounds_ns(task: PackingTask, bound: RateBound, request: SynthesisRequest) -> dict[str, int]:
-    """The bound of the certificate, and what latencies and single ranks' links add."""
+def _collect_bounds_ns(
+    task: PackingTask, bound: RateBound, request: SynthesisRequest
+) -> dict[str, int]:
+    """Collect the certified bound, and the core's bound by latencies and links if all NPUs take
+    part.
+    """
     bounds = {bound.kind: lower_bound_ns(task, bound)}
     every_npu = tuple(range(task.topology.num_npus))
-    # The core's bound is for collectives of all NPUs.
     if task.npus == every_npu:
         links = links_bound_ns(request.collective, task.topology, task.collective_bytes)
         if links is not None:
@@ -219,9 +241,9 @@ def _bounds_ns(task: PackingTask, bound: RateBound, request: SynthesisRequest) -
     return bounds
 
 
-def _wanted_packings(task: PackingTask) -> list[PlacedPacking]:
-    """The packings that the option `trees` allows."""
-    packings = packings_of(task)
+def _choose_packings(task: PackingTask) -> list[PlacedPacking]:
+    """Choose the packings that the option `trees` allows. `UsageError` if there are none."""
+    packings = find_packings(task)
     if task.trees == "auto":
         return packings
     is_shallow = task.trees == "shallow"
@@ -233,25 +255,27 @@ def _wanted_packings(task: PackingTask) -> list[PlacedPacking]:
         )
     if is_shallow:
         return chosen
-    # Shallow packings compete by time; of the others those with the fewest trees are asked for.
+    # `fewest`: only the packings with the minimum number of trees.
     fewest = min(len(packing.trees) for packing in chosen)
     return [packing for packing in chosen if len(packing.trees) == fewest]
 
 
-def _time_ns(
+def _evaluate_time_ns(
     pipeline: Pipeline,
     request: SynthesisRequest,
     algorithm: Callable[[], Algorithm],
 ) -> int:
-    """The simulator's time; the schedule's own where there is none, or it would take long."""
-    # Rounded up: no schedule is faster than it is.
-    own_ns = -(-pipeline.time_ps // 1000)
-    if len(pipeline.transfers) > _MOST_SIMULATED:
-        return own_ns
-    return request.simulate(algorithm()) or own_ns
+    """Return the simulated time in ns; the planned time without a simulator or for large
+    schedules.
+    """
+    # Rounded up: no schedule is faster than planned.
+    planned_time_ns = -(-pipeline.time_ps // 1000)
+    if len(pipeline.transfers) > _MAX_SIMULATED_MESSAGES:
+        return planned_time_ns
+    return request.simulate(algorithm()) or planned_time_ns
 
 
-def _algorithm(
+def _build_algorithm(
     task: PackingTask,
     pipeline: Pipeline,
     extension: Mapping[str, JsonValue],
@@ -260,7 +284,7 @@ def _algorithm(
     wanted: tuple[int, ...] | None = None,
     options: BlinkOptions | None = None,
 ) -> Algorithm:
-    """The steps of a schedule; `wanted`: of these ranks alone."""
+    """Build the algorithm of a schedule; `wanted`: only with the steps of these ranks."""
     return algorithm_of(
         pipeline.collective,
         pipeline.chunks,
@@ -268,17 +292,17 @@ def _algorithm(
         npus=task.npus,
         num_npus=task.topology.num_npus,
         wanted=wanted,
-        provenance=_provenance(task, options),
+        provenance=_build_provenance(task, options),
         collective_bytes=task.collective_bytes,
         extensions={_NAME: dict(extension)},
         startup_ns=startup_ns,
     )
 
 
-def _provenance(task: PackingTask, options: BlinkOptions | None) -> Provenance:
-    """Who made an algorithm, and how."""
-    given = {} if options is None else asdict(options)
-    stated = {name: str(value) for name, value in given.items()}
-    # Sources that are imported without being installed have no version.
+def _build_provenance(task: PackingTask, options: BlinkOptions | None) -> Provenance:
+    """Describe the origin of an algorithm: this plugin, its version and its options."""
+    values = {} if options is None else asdict(options)
+    option_texts = {name: str(value) for name, value in values.items()}
+    # Sources that are imported without installation have no version.
     version = installed_version(_NAME) or ""
-    return Provenance(_NAME, version, task.topology.name, "", stated)
+    return Provenance(_NAME, version, task.topology.name, "", option_texts)

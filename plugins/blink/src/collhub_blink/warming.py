@@ -1,4 +1,4 @@
-"""Compile every kernel beforehand, by small syntheses that together run all of them."""
+"""Compile every kernel in advance, by small syntheses that together use all kernels."""
 
 from __future__ import annotations
 
@@ -10,19 +10,20 @@ from hub_core.plugin_api import CheckReport, CheckRequest, WarmOptions
 
 
 def check(request: CheckRequest, options: WarmOptions) -> CheckReport:
-    """Compile what is not compiled yet where `options.warm` asks for it, else look at nothing."""
+    """Compile the missing kernels if `options.warm` is set; otherwise do not check anything."""
     return warm_check(options, _run_every_kernel)
 
 
 def _run_every_kernel() -> None:
-    # Imported here, as the work of this plugin is: for the kernels.
+    """Run a synthesis of each kind of network and collective that needs its own kernels."""
+    # Imported here because it loads the kernels.
     from collhub_blink.synthesize import synthesize
 
-    # Switches, links both ways at once, and single trees: each takes other kernels.
-    works = (
+    # Switches, links in both directions at once, and single trees use different kernels.
+    cases = (
         (CollectiveKind.ALL_GATHER, "switch:4"),
         (CollectiveKind.ALL_REDUCE, "ring:4"),
         (CollectiveKind.BROADCAST, "ring:4"),
     )
-    for kind, text in works:
+    for kind, text in cases:
         synthesize(small_request(kind, text), BlinkOptions())

@@ -7,10 +7,9 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from collhub_blink.fewest.all_reduce import fewest_all_reduce_trees
-from collhub_blink.fewest.broadcast import fewest_broadcast_trees, least_tree_count
-from collhub_blink.fewest.counting import Fewest
-from collhub_blink.fewest.weights import Budget, weight_vectors
+from collhub_blink.fewest.all_reduce import find_fewest_all_reduce_trees
+from collhub_blink.fewest.broadcast import bound_tree_count, find_fewest_broadcast_trees
+from collhub_blink.fewest.weight_search import Budget, TreeSearchResult, generate_weight_vectors
 from collhub_packing import (
     CapacityGraph,
     SpanningTree,
@@ -35,16 +34,18 @@ def graph_of(machine: str, npus: tuple[int, ...] | None = None) -> CapacityGraph
 
 def fewest_broadcast(
     graph: CapacityGraph, root: int = 0, depth: int | None = None, steps: int = STEPS
-) -> Fewest:
-    return fewest_broadcast_trees(
+) -> TreeSearchResult:
+    return find_fewest_broadcast_trees(
         graph, root, int(broadcast_rate(graph, root).value), (), Budget(steps), depth
     )
 
 
-def fewest_all_reduce(graph: CapacityGraph, steps: int = STEPS) -> tuple[Fewest, CapacityGraph]:
+def fewest_all_reduce(
+    graph: CapacityGraph, steps: int = STEPS
+) -> tuple[TreeSearchResult, CapacityGraph]:
     rate = strength(graph).value
     scaled = replace(graph, capacity=graph.capacity * rate.denominator)
-    return fewest_all_reduce_trees(scaled, rate.numerator, (), Budget(steps)), scaled
+    return find_fewest_all_reduce_trees(scaled, rate.numerator, (), Budget(steps)), scaled
 
 
 def check_trees(graph: CapacityGraph, trees: tuple[SpanningTree, ...], is_both_ways: bool) -> None:
@@ -105,7 +106,7 @@ def test_fewest_trees_within_a_depth(machine: str, counts: dict[int, int]) -> No
 def test_a_spent_budget_leaves_the_known_trees_and_the_gap() -> None:
     graph = graph_of("dgx1v")
     known = pack_arborescences(graph, 0, 6, seeds=1)
-    found = fewest_broadcast_trees(graph, 0, 6, known, Budget(0))
+    found = find_fewest_broadcast_trees(graph, 0, 6, known, Budget(0))
     assert (list(found.trees), found.lower_bound) == (known, 4)
     assert found.is_proved == (len(known) == 4)
 
@@ -114,16 +115,16 @@ def test_a_proof_that_is_cut_short_says_feasible() -> None:
     graph = graph_of("dgx1v")
     scaled = replace(graph, capacity=graph.capacity * 7)
     known = tuple(SpanningTree(0, 3, np.full(8, -1), np.full(8, -1)) for _ in range(8))
-    found = fewest_all_reduce_trees(scaled, 24, known, Budget(1000))
+    found = find_fewest_all_reduce_trees(scaled, 24, known, Budget(1000))
     assert (found.status, found.trees, found.lower_bound < 6) == ("feasible", known, True)
 
 
 def test_the_lower_bound_counts_wide_arcs_where_nothing_is_full() -> None:
-    assert least_tree_count(graph_of("fc:4"), 0, 3) == (3, "no tree can be wider")
+    assert bound_tree_count(graph_of("fc:4"), 0, 3) == (3, "no tree can be wider")
 
 
 def test_weights_are_listed_once_and_add_up() -> None:
-    found = list(weight_vectors(7, 3, 4))
+    found = list(generate_weight_vectors(7, 3, 4))
     assert found == [(4, 2, 1), (3, 3, 1), (3, 2, 2)]
 
 

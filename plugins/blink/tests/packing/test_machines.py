@@ -6,7 +6,7 @@ import pytest
 from collhub_blink.options import BlinkOptions
 from collhub_blink.packing.packings import PlacedPacking
 from collhub_blink.packing.task import PackingTask
-from collhub_blink.synthesize import packings_of
+from collhub_blink.synthesize import find_packings
 
 from hub_core import Collective, CollectiveKind, parse_topology
 from hub_core.network import Occupancy
@@ -27,7 +27,7 @@ def _packings(kind: CollectiveKind, topology: str, root: int = 0) -> dict[str, P
     )
     everyone = tuple(range(ranks))
     request = SynthesisRequest(collective, network, MIB, everyone, Occupancy.SERIALIZATION)
-    return {made.method: made for made in packings_of(PackingTask.of(request, BlinkOptions()))}
+    return {made.method: made for made in find_packings(PackingTask.of(request, BlinkOptions()))}
 
 
 @pytest.mark.parametrize("topology", ["dgx-a100:2", "rail:2x8"])

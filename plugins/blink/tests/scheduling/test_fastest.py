@@ -8,17 +8,17 @@ from blink_requests import MIB, synthesized
 from collhub_blink.options import BlinkOptions
 from collhub_blink.packing.packings import PlacedPacking
 from collhub_blink.packing.task import PackingTask
-from collhub_blink.scheduling.fastest import fastest
+from collhub_blink.scheduling.fastest import find_fastest
 from collhub_blink.scheduling.schedules import (
-    Scheduled,
-    halved,
-    most_chunks,
-    rough,
-    schedule,
-    with_chunks,
-    without_turns,
+    PackingSchedule,
+    build_coarse_schedule,
+    build_schedule,
+    build_schedule_with_half_the_chunks,
+    find_schedule,
+    maximum_chunks,
+    remove_link_order,
 )
-from collhub_blink.synthesize import packings_of
+from collhub_blink.synthesize import find_packings
 
 import hub_core
 from hub_core import Collective, CollectiveKind, parse_topology
@@ -35,17 +35,20 @@ def _task(topology: str) -> PackingTask:
     return PackingTask.of(request, BlinkOptions())
 
 
-def _finest(task: PackingTask, packing: PlacedPacking) -> Scheduled:
-    found = with_chunks(task, packing, most_chunks(task, packing))
+def _finest(task: PackingTask, packing: PlacedPacking) -> PackingSchedule:
+    found = build_schedule(task, packing, maximum_chunks(task, packing))
     assert found is not None
     return found
 
 
 def test_rough_schedules_have_a_quarter_of_the_finest_chunks() -> None:
     task = _task("dgx-a100")
-    packing = packings_of(task)[0]
+    packing = find_packings(task)[0]
     most = _finest(task, packing)
-    quarter, half = rough(task, packing), halved(task, packing, most)
+    quarter, half = (
+        build_coarse_schedule(task, packing),
+        build_schedule_with_half_the_chunks(task, packing, most),
+    )
     assert quarter is not None
     assert half is not None
     assert (quarter.chunks, half.chunks) == (most.chunks // 4, most.chunks // 2)
@@ -53,8 +56,8 @@ def test_rough_schedules_have_a_quarter_of_the_finest_chunks() -> None:
 
 def test_the_chosen_chunks_cost_less_than_a_percent() -> None:
     task = _task("dgx1v")
-    for packing in packings_of(task):
-        most, found = _finest(task, packing), schedule(task, packing)
+    for packing in find_packings(task):
+        most, found = _finest(task, packing), find_schedule(task, packing)
         assert found is not None
         assert found.chunks <= most.chunks
         assert found.pipeline.time_ps <= 1.01 * most.pipeline.time_ps
@@ -62,46 +65,46 @@ def test_the_chosen_chunks_cost_less_than_a_percent() -> None:
 
 def test_without_turns_the_same_messages_are_sent() -> None:
     task = _task("dgx-a100")
-    found = rough(task, packings_of(task)[0])
+    found = build_coarse_schedule(task, find_packings(task)[0])
     assert found is not None
-    free = without_turns(found)
-    assert (found.has_turns, free.has_turns) == (True, False)
+    free = remove_link_order(found)
+    assert (found.has_link_order, free.has_link_order) == (True, False)
     assert (free.pipeline.transfers.start == found.pipeline.transfers.start).all()
 
 
 def test_schedules_that_are_alike_are_judged_once() -> None:
     task = _task("dgx-a100")
-    packing = packings_of(task)[0]
-    judged: list[Scheduled] = []
+    packing = find_packings(task)[0]
+    judged: list[PackingSchedule] = []
 
-    def judge(packing: PlacedPacking, scheduled: Scheduled) -> int:
+    def evaluate_time_ns(packing: PlacedPacking, scheduled: PackingSchedule) -> int:
         judged.append(scheduled)
         return scheduled.pipeline.time_ps // 1000
 
-    fastest(task, [packing, replace(packing, method="another name")], judge)
+    find_fastest(task, [packing, replace(packing, method="another name")], evaluate_time_ns)
     rough_chunks = judged[0].chunks
-    assert [each.has_turns for each in judged if each.chunks == rough_chunks] == [True, False]
+    assert [each.has_link_order for each in judged if each.chunks == rough_chunks] == [True, False]
 
 
 def test_what_is_not_faster_than_a_time_that_is_reached_stays_rough() -> None:
     task = replace(_task("dgx-a100:2"), within_ns=1.0)
-    packing = packings_of(task)[0]
+    packing = find_packings(task)[0]
     judged: list[int] = []
 
-    def judge(packing: PlacedPacking, scheduled: Scheduled) -> int:
+    def evaluate_time_ns(packing: PlacedPacking, scheduled: PackingSchedule) -> int:
         judged.append(scheduled.chunks)
         return scheduled.pipeline.time_ps // 1000
 
-    found = rough(task, packing)
+    found = build_coarse_schedule(task, packing)
     assert found is not None
-    assert fastest(task, [packing], judge) is not None
+    assert find_fastest(task, [packing], evaluate_time_ns) is not None
     assert set(judged) == {found.chunks}
 
 
 def test_slack_is_a_part_of_the_turn_of_all_trees() -> None:
     task = _task("dgx-a100:2")
-    packing = packings_of(task)[0]
-    plain, late = (with_chunks(task, packing, 8, slack) for slack in (0.0, 0.5))
+    packing = find_packings(task)[0]
+    plain, late = (build_schedule(task, packing, 8, slack) for slack in (0.0, 0.5))
     assert plain is not None
     assert late is not None
     assert late.slack == 0.5

@@ -6,7 +6,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from blink_requests import KINDS, MIB, certificate_of, checked, synthesized
+from blink_requests import KINDS, MIB, build_certificate, checked, synthesized
 from collhub_certificates import check_certificate
 
 import hub_core
@@ -119,7 +119,7 @@ def test_where_the_planes_together_could_do_more_the_certificate_says_so(
     made = synthesized(kind, _crossed(), MIB)
     report = checked(made, _crossed())
     assert (report.bound, report.is_optimal) == (bound * 10**9, False)
-    assert certificate_of(made)["is_optimal"] is False
+    assert build_certificate(made)["is_optimal"] is False
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_where_the_planes_together_could_do_more_the_certificate_says_so(
 )
 def test_a_false_claim_about_planes_is_found(flaw, message: str) -> None:
     made = synthesized("broadcast", PAIR, 10**9, setup="0ns,2ms", chunks=4, trees="fewest")
-    certificate = certificate_of(made)
+    certificate = build_certificate(made)
     flaw(certificate)
     report = check_certificate(certificate, made.algorithm, parse_topology(PAIR))
     assert not report.ok
@@ -148,7 +148,7 @@ def test_a_false_claim_about_planes_is_found(flaw, message: str) -> None:
 
 def test_shares_that_the_algorithm_does_not_send_are_found() -> None:
     made = synthesized("broadcast", PAIR, 10**9, setup="0ns,2ms", chunks=4, trees="fewest")
-    certificate = certificate_of(made)
+    certificate = build_certificate(made)
     certificate["planes"][0]["share"], certificate["planes"][1]["share"] = "1/2", "1/2"
     report = check_certificate(certificate, made.algorithm, parse_topology(PAIR))
     assert "does not send what the trees say" in report.diagnostics[0].message

@@ -1,4 +1,4 @@
-"""Exhaustive searches for the fewest trees that carry a rate, with proof that fewer do not.
+"""Exhaustive searches for the fewest trees at a given rate, with proof that fewer do not exist.
 
 Private to this distribution.
 """

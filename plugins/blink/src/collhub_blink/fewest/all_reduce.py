@@ -1,7 +1,8 @@
-"""Fewest undirected trees that carry an all-reduce at the optimal rate.
+"""Find the fewest undirected trees that carry an all-reduce at the optimal rate.
 
-Split along tight partitions: across one, every tree has just as many links as it needs and all
-links are full, so the quotient and the blocks are problems of their own with the same weights.
+The network is split along tight partitions: across such a partition, every tree uses the minimum
+number of links and all links are full, so the quotient and the blocks are separate problems with
+the same weights.
 """
 
 from __future__ import annotations
@@ -14,23 +15,29 @@ import numpy.typing as npt
 from collhub_columns import Int64Array, row_pointer
 from collhub_packing import CapacityGraph, DuplexLinks, SpanningTree, induced, strength
 
-from collhub_blink.fewest.counting import Fewest, search_counts
 from collhub_blink.fewest.directed_search import EXHAUSTED, FOUND
 from collhub_blink.fewest.undirected_search import search_undirected
-from collhub_blink.fewest.weights import Budget, first_found, twin_bits, weight_vectors
+from collhub_blink.fewest.weight_search import (
+    Budget,
+    TreeSearchResult,
+    compute_twin_bits,
+    generate_weight_vectors,
+    run_searches,
+    search_counts,
+)
 
-# Sets of trees are tried by the thousand for every link.
-_MOST_TREES = 12
-# The kernel's parts are int8.
-_MOST_NODES = 127
+# Every link tries up to 2^trees sets of trees.
+_MAX_TREES = 12
+# The kernel's component labels are int8.
+_MAX_NODES = 127
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _SpanningProblem:
-    """A network that every tree must span by links of its own.
+    """A network that every tree must span with links of this network only.
 
-    `link` says which links of the whole they are. `is_full`: the trees fill every link to its
-    capacity, as across a tight partition. int64 columns.
+    `link`: numbers of the links in the original network. `is_full`: the trees fill every link to
+    its capacity, as across a tight partition. Columns: int64[links].
     """
 
     num_nodes: int
@@ -41,62 +48,68 @@ class _SpanningProblem:
     is_full: bool
 
 
-def fewest_all_reduce_trees(
+def find_fewest_all_reduce_trees(
     graph: CapacityGraph,
     total: int,
     known: Sequence[SpanningTree],
     budget: Budget,
-) -> Fewest:
-    """Fewest trees with whole weights of sum `total`, the strength of a network of duplex links.
+) -> TreeSearchResult:
+    """Find the fewest trees with integer weights of sum `total`, the strength of the duplex
+    network.
 
-    `known`, `budget`: as in `fewest_broadcast_trees`. Trees are rooted at their centres.
+    `known`, `budget`: as in `fewest_broadcast_trees`. More than 12 trees or 127 nodes are not
+    searched. Trees are rooted at their centres.
     """
     links = DuplexLinks.of(graph)
-    widest = _widest_tree(links)
+    widest = _find_widest_tree_weight(links)
     bound, reason = -(-total // widest), "no tree can be wider"
 
     def attempt(count: int) -> tuple[tuple[SpanningTree, ...] | None, bool]:
-        if count > _MOST_TREES or links.num_nodes > _MOST_NODES:
+        if count > _MAX_TREES or links.num_nodes > _MAX_NODES:
             return None, False
-        vectors = weight_vectors(total, count, widest)
-        return _first_trees(graph, links, total, vectors, budget)
+        vectors = generate_weight_vectors(total, count, widest)
+        return _find_trees(graph, links, total, vectors, budget)
 
     counts = range(bound, total + 1)
     return search_counts(tuple(known), bound, reason, attempt, counts, budget)
 
 
-def _first_trees(
+def _find_trees(
     graph: CapacityGraph,
     links: DuplexLinks,
     total: int,
     vectors: Iterator[tuple[int, ...]],
     budget: Budget,
 ) -> tuple[tuple[SpanningTree, ...] | None, bool]:
-    """Trees of one of the weight vectors, or None and whether there are none for sure."""
-    problems = tuple(_problems(graph, np.arange(len(links.low)), total))
+    """Find trees of one of the weight vectors; without a solution, None and whether that is
+    proved.
+    """
+    problems = tuple(_generate_problems(graph, np.arange(len(links.low)), total))
 
-    def search_of(weights: Sequence[int]) -> _JointSearch | None:
-        """The joint search for trees of these weights, None where a problem rules them out."""
-        return _joint_search(problems, weights)
+    def build_search(weights: Sequence[int]) -> _JointSearch | None:
+        """Build the joint search for trees of these weights; None if a problem rules them out."""
+        return _build_joint_search(problems, weights)
 
-    found, is_proved = first_found(vectors, search_of, budget)
-    if found is None:
+    link_sets, is_proved = run_searches(vectors, build_search, budget)
+    if link_sets is None:
         return None, is_proved
-    return tuple(_tree(graph, links, chosen, weight) for chosen, weight in found), is_proved
+    return tuple(
+        _build_tree(graph, links, chosen, weight) for chosen, weight in link_sets
+    ), is_proved
 
 
-def _tree(
+def _build_tree(
     graph: CapacityGraph,
     links: DuplexLinks,
     chosen: Int64Array,
     weight: int,
 ) -> SpanningTree:
-    """The tree of these links, rooted at its centre."""
+    """Build the tree with the chosen links, rooted at its centre."""
     parent = np.full(graph.num_nodes, -1, np.int64)
     arc = np.full(graph.num_nodes, -1, np.int64)
     arcs = np.concatenate([links.up[chosen], links.down[chosen]])
     waiting = [0]
-    # The list grows while it is read: breadth first from node 0.
+    # The list grows during iteration: breadth first from node 0.
     for node in waiting:
         for out in arcs[graph.source[arcs] == node].tolist():
             head = int(graph.destination[out])
@@ -108,78 +121,80 @@ def _tree(
     return tree.rerooted(tree.centre(opposite), opposite)
 
 
-def _widest_tree(links: DuplexLinks) -> int:
-    """The largest capacity at which the links that have it still join all nodes."""
-    part = np.arange(links.num_nodes)
+def _find_widest_tree_weight(links: DuplexLinks) -> int:
+    """Find the largest capacity at which the links of at least that capacity join all nodes."""
+    component = np.arange(links.num_nodes)
     for link in np.argsort(-links.capacity, kind="stable"):
-        kept, gone = part[links.low[link]], part[links.high[link]]
-        part[part == gone] = kept
-        if np.all(part == part[0]):
+        label, old_label = component[links.low[link]], component[links.high[link]]
+        component[component == old_label] = label
+        if np.all(component == component[0]):
             return int(links.capacity[link])
     return 1
 
 
-def _problems(
+def _generate_problems(
     graph: CapacityGraph,
     numbers: Int64Array,
     total: int,
 ) -> Iterator[_SpanningProblem]:
-    """The quotient by a tight partition, and its blocks in the same way.
+    """Yield the quotient by a tight partition, and recursively the problems of its blocks.
 
-    The network as it is where nothing is tight. `numbers`: those of its links in the whole.
+    The network itself if its strength is not `total`, so that no partition is tight. `numbers`:
+    numbers of its links in the original network.
     """
     links = DuplexLinks.of(graph)
-    found = strength(graph)
-    # Below the strength links may have room left, and nothing can be told apart.
-    if found.value != total:
+    network_strength = strength(graph)
+    # Below the strength links may have room left, and the network cannot be split.
+    if network_strength.value != total:
         columns = links.low, links.high, links.capacity
         yield _SpanningProblem(graph.num_nodes, *columns, numbers, False)
         return
     block_of = np.empty(graph.num_nodes, np.int64)
-    for number, block in enumerate(found.blocks):
+    for number, block in enumerate(network_strength.blocks):
         block_of[list(block)] = number
     low, high = block_of[links.low], block_of[links.high]
     across = np.flatnonzero(low != high)
     columns = low[across], high[across], links.capacity[across]
-    yield _SpanningProblem(len(found.blocks), *columns, numbers[across], True)
-    for number, block in enumerate(found.blocks):
+    yield _SpanningProblem(len(network_strength.blocks), *columns, numbers[across], True)
+    for number, block in enumerate(network_strength.blocks):
         if len(block) > 1:
             inner = np.flatnonzero((low == number) & (high == number))
-            yield from _problems(induced(graph, sorted(block)), numbers[inner], total)
+            yield from _generate_problems(induced(graph, sorted(block)), numbers[inner], total)
 
 
-def _joint_search(
+def _build_joint_search(
     problems: Sequence[_SpanningProblem],
     weights: Sequence[int],
 ) -> _JointSearch | None:
-    """A search for all problems at once; None where one of them rules the weights out."""
-    searches = [_link_search(problem, weights) for problem in problems]
-    found = [search for search in searches if search is not None]
-    if len(found) < len(problems):
+    """Build a search for all problems together; None if one of them rules the weights out."""
+    searches = [_build_link_search(problem, weights) for problem in problems]
+    possible = [search for search in searches if search is not None]
+    if len(possible) < len(problems):
         return None
-    return _JointSearch(tuple(weights), found, [])
+    return _JointSearch(tuple(weights), possible, [])
 
 
-def _link_search(problem: _SpanningProblem, weights: Sequence[int]) -> _LinkSearch | None:
-    """The search before its first step; None where a link cannot be shared as it must be."""
-    # Links among the first nodes first: trees then close cycles early.
-    nearer = np.minimum(problem.first, problem.second)
-    farther = np.maximum(problem.first, problem.second)
-    order = np.lexsort((nearer, farther))
+def _build_link_search(problem: _SpanningProblem, weights: Sequence[int]) -> _LinkSearch | None:
+    """Build the search before its first step; None if a link has no allowed set of trees."""
+    # Links among the first nodes first, so that trees close cycles early.
+    lower = np.minimum(problem.first, problem.second)
+    higher = np.maximum(problem.first, problem.second)
+    order = np.lexsort((lower, higher))
     capacities = problem.capacity[order].tolist()
-    # Links of a network have few capacities, and there are thousands of weight vectors.
+    # There are few different capacities and thousands of weight vectors: compute each family once.
     family_of = {
-        capacity: _sharers(capacity, weights, problem.is_full) for capacity in set(capacities)
+        capacity: _find_sharing_sets(capacity, weights, problem.is_full)
+        for capacity in set(capacities)
     }
     families = [family_of[capacity] for capacity in capacities]
-    # A link that no set of trees fills, or fits on.
+    # No set of trees fits on (or fills) a link.
     if not all(families):
         return None
     depth = len(order) + 1
     parts = np.zeros((depth, len(weights), problem.num_nodes), np.int8)
     parts[0] = np.arange(problem.num_nodes)
     twins = np.zeros(depth, np.int64)
-    twins[0] = twin_bits(weights)
+    twins[0] = compute_twin_bits(weights)
     masks = [mask for family in families for mask in family]
     return _LinkSearch(
         link=problem.link[order],
@@ -194,22 +209,26 @@ def _link_search(problem: _SpanningProblem, weights: Sequence[int]) -> _LinkSear
     )
 
 
-def _sharers(capacity: int, weights: Sequence[int], is_full: bool) -> list[int]:
-    """Sets of trees, one bit each, that fit on a link, or fill it; the fullest first."""
+def _find_sharing_sets(capacity: int, weights: Sequence[int], is_full: bool) -> list[int]:
+    """Find the sets of trees, one bit per tree, that fit on a link (`is_full`: that fill it).
+
+    Ordered by decreasing load, then by the set.
+    """
     load = [0]
     for weight in weights:
-        load += [other + weight for other in load]
-    # Set m has the load `load[m]`.
-    least = capacity if is_full else 0
-    fitting = [mask for mask in range(len(load)) if least <= load[mask] <= capacity]
+        load += [subset_load + weight for subset_load in load]
+    # `load[m]` is the load of set m.
+    minimum = capacity if is_full else 0
+    fitting = [mask for mask in range(len(load)) if minimum <= load[mask] <= capacity]
     return sorted(fitting, key=lambda mask: (-load[mask], mask))
 
 
 @dataclass(slots=True, eq=False)
 class _LinkSearch:
-    """The state of one search: which trees use which links of one problem.
+    """State of one search: which trees use which links of one problem.
 
-    The columns are those of `search_undirected`; `link`: numbers of the links in the whole.
+    The columns are those of `search_undirected`; `link`: numbers of the links in the original
+    network.
     """
 
     link: Int64Array
@@ -222,8 +241,8 @@ class _LinkSearch:
     choice: Int64Array
     level: Int64Array
 
-    def go_on(self, steps: int) -> int:
-        """FOUND, EXHAUSTED or STOPPED after at most `steps` steps."""
+    def resume(self, steps: int) -> int:
+        """Run at most `steps` steps; return FOUND, EXHAUSTED or STOPPED."""
         outcome = search_undirected(
             self.first,
             self.second,
@@ -238,9 +257,9 @@ class _LinkSearch:
         )
         return int(outcome)
 
-    def links_of(self, tree: int) -> Int64Array:
-        """Numbers of the links that a tree uses."""
-        # The set of trees that was taken for every link.
+    def find_links(self, tree: int) -> Int64Array:
+        """Find the numbers of the links that a tree uses, in the original network."""
+        # The chosen set of trees of every link.
         chosen = self.masks[self.indptr[:-1] + self.choice[: len(self.link)]]
         is_used = chosen >> tree & 1 == 1
         numbers: Int64Array = self.link[is_used]
@@ -249,28 +268,30 @@ class _LinkSearch:
 
 @dataclass(slots=True, eq=False)
 class _JointSearch:
-    """Searches of all problems for one weight vector; all must find something."""
+    """Searches of all problems for one weight vector; all of them must succeed."""
 
     weights: tuple[int, ...]
     waiting: list[_LinkSearch]
     done: list[_LinkSearch]
 
-    def go_on(self, steps: int) -> int:
-        """FOUND once all have found something, EXHAUSTED as soon as one cannot, else STOPPED."""
-        outcomes = [search.go_on(steps) for search in self.waiting]
-        # The problems share nothing but the weights, so that one without solution is enough.
+    def resume(self, steps: int) -> int:
+        """Run all open searches:
+
+        FOUND when all have succeeded, EXHAUSTED as soon as one cannot, else STOPPED.
+        """
+        outcomes = [search.resume(steps) for search in self.waiting]
+        # The problems share only the weights: one without a solution rules them out.
         if EXHAUSTED in outcomes:
             return EXHAUSTED
         searches, self.waiting = self.waiting, []
         for search, outcome in zip(searches, outcomes, strict=True):
-            kept = self.done if outcome == FOUND else self.waiting
-            kept.append(search)
+            (self.done if outcome == FOUND else self.waiting).append(search)
         return min(outcomes) if self.waiting else FOUND
 
     def result(self) -> list[tuple[Int64Array, int]]:
-        """Per tree, its links and its weight."""
-        found = []
+        """The links and the weight of every tree."""
+        trees = []
         for tree, weight in enumerate(self.weights):
-            links = [search.links_of(tree) for search in self.done]
-            found.append((np.concatenate(links), weight))
-        return found
+            links = [search.find_links(tree) for search in self.done]
+            trees.append((np.concatenate(links), weight))
+        return trees

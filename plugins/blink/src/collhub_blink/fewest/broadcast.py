@@ -1,7 +1,7 @@
-"""Fewest out-trees of one root that carry a broadcast at its optimal rate, also within a depth.
+"""Find the fewest out-trees of one root that carry a broadcast at its optimal rate.
 
-Weights first, then structure: for every way to write the rate as a sum of so many whole weights, a
-depth-first search gives every node its parents in all trees at once (`directed_search`).
+Optionally within a maximum depth. For every way to write the rate as a sum of integer weights, a
+depth-first search assigns every node its parents in all trees at once (`directed_search`).
 """
 
 from __future__ import annotations
@@ -13,65 +13,71 @@ import numpy as np
 from collhub_columns import Arcs, BoolArray, Int64Array, csr, row_pointer
 from collhub_packing import CapacityGraph, SpanningTree
 
-from collhub_blink.fewest.counting import Fewest, search_counts
 from collhub_blink.fewest.directed_search import search_directed
-from collhub_blink.fewest.weights import Budget, first_found, twin_bits, weight_vectors
+from collhub_blink.fewest.weight_search import (
+    Budget,
+    TreeSearchResult,
+    compute_twin_bits,
+    generate_weight_vectors,
+    run_searches,
+    search_counts,
+)
 
-_MOST_PATTERNS = 1 << 16
+_MAX_PATTERNS = 1 << 16
 _UNREACHED = 1 << 30
 
 
-def least_tree_count(graph: CapacityGraph, root: int, total: int) -> tuple[int, str]:
-    """A number of trees below which no packing of this total exists, for any real weights, and why.
+def bound_tree_count(graph: CapacityGraph, root: int, total: int) -> tuple[int, str]:
+    """Compute a lower bound of the number of trees, for any real weights, and the proof in words.
 
     No tree is wider than the widest path to the node that is hardest to reach; and a node whose
-    in-capacity is just the total has all its in-arcs filled, each by another tree.
+    in-capacity equals `total` has all its in-arcs filled, each by another tree.
     """
-    best, reason = -(-total // widest_tree(graph, root)), "no tree can be wider"
+    bound, reason = -(-total // find_widest_tree_weight(graph, root)), "no tree can be wider"
     for node in range(graph.num_nodes):
         arcs = graph.capacity[graph.destination == node]
         is_full = node != root and int(arcs.sum()) == total
-        if is_full and len(arcs) > best:
-            best = len(arcs)
+        if is_full and len(arcs) > bound:
+            bound = len(arcs)
             reason = f"node {node} needs all its in-arcs, and a tree uses one"
-    return best, reason
+    return bound, reason
 
 
-def widest_tree(graph: CapacityGraph, root: int) -> int:
-    """The largest weight that one tree can have."""
-    # The first width, from wide to narrow, whose arcs reach everybody.
+def find_widest_tree_weight(graph: CapacityGraph, root: int) -> int:
+    """Find the largest weight that a single tree can have: the bottleneck width from the root."""
+    # The largest width at which the arcs of at least that width reach all nodes.
     for width in np.unique(graph.capacity)[::-1]:
         wide = graph.capacity >= width
-        distance = _distances(graph, wide, root)
+        distance = _count_hops(graph, wide, root)
         if int(distance.max()) < _UNREACHED:
             return int(width)
     return 1
 
 
-def fewest_broadcast_trees(
+def find_fewest_broadcast_trees(
     graph: CapacityGraph,
     root: int,
     total: int,
     known: Sequence[SpanningTree],
     budget: Budget,
     max_depth: int | None = None,
-) -> Fewest:
-    """Fewest trees with whole weights of sum `total`, none deeper than `max_depth`.
+) -> TreeSearchResult:
+    """Find the fewest trees with integer weights of sum `total`, none deeper than `max_depth`.
 
-    All nodes of `graph` compute. `known`: a packing at hand, which stands where nothing smaller
-    is found within the budget (in steps of search).
+    All nodes of `graph` compute. `known`: an available packing, returned if no smaller one is found
+    within the budget of search steps.
     """
-    bound, reason = least_tree_count(graph, root, total)
+    bound, reason = bound_tree_count(graph, root, total)
     depth = graph.num_nodes - 1 if max_depth is None else max_depth
-    widest = widest_tree(graph, root)
+    widest = find_widest_tree_weight(graph, root)
 
-    def search_of(weights: Sequence[int]) -> _ParentSearch | None:
+    def build_search(weights: Sequence[int]) -> _ParentSearch | None:
         """Search for trees of these weights, None where they cannot fit."""
-        return _parent_search(graph, root, weights, depth)
+        return _build_parent_search(graph, root, weights, depth)
 
     def attempt(count: int) -> tuple[tuple[SpanningTree, ...] | None, bool]:
-        vectors = weight_vectors(total, count, widest)
-        return first_found(vectors, search_of, budget)
+        vectors = generate_weight_vectors(total, count, widest)
+        return run_searches(vectors, build_search, budget)
 
     counts = range(bound, total + 1)
     return search_counts(tuple(known), bound, reason, attempt, counts, budget)
@@ -79,7 +85,7 @@ def fewest_broadcast_trees(
 
 @dataclass(slots=True, eq=False)
 class _ParentSearch:
-    """The state of one search: parents of all nodes in trees of given weights.
+    """State of one search: parents of all nodes in trees of given weights.
 
     The columns are those of `search_directed`.
     """
@@ -98,8 +104,8 @@ class _ParentSearch:
     choice: Int64Array
     level: Int64Array
 
-    def go_on(self, steps: int) -> int:
-        """FOUND, EXHAUSTED or STOPPED after at most `steps` steps."""
+    def resume(self, steps: int) -> int:
+        """Run at most `steps` steps; return FOUND, EXHAUSTED or STOPPED."""
         outcome = search_directed(
             self.first,
             self.head,
@@ -117,38 +123,43 @@ class _ParentSearch:
         return int(outcome)
 
     def result(self) -> tuple[SpanningTree, ...]:
-        """The trees that were found."""
+        """The trees, after `go_on` has returned FOUND."""
         # There is at most one arc between two nodes.
         ends = zip(self.graph.source.tolist(), self.graph.destination.tolist(), strict=True)
         arc_of = {pair: arc for arc, pair in enumerate(ends)}
-        found = zip(self.weights, self.parents, strict=True)
-        return tuple(self._tree(weight, parents.copy(), arc_of) for weight, parents in found)
+        weights_and_parents = zip(self.weights, self.parents, strict=True)
+        return tuple(
+            self._build_tree(weight, parents.copy(), arc_of)
+            for weight, parents in weights_and_parents
+        )
 
-    def _tree(
+    def _build_tree(
         self,
         weight: int,
         parents: Int64Array,
         arc_of: dict[tuple[int, int], int],
     ) -> SpanningTree:
-        """A tree with its arcs."""
+        """Build a tree with the arcs of its parents."""
         pairs = zip(parents.tolist(), range(len(parents)), strict=True)
         arcs = [arc_of.get(pair, -1) for pair in pairs]
         return SpanningTree(self.root, weight, parents, np.asarray(arcs, np.int64))
 
 
-def _parent_search(
+def _build_parent_search(
     graph: CapacityGraph,
     root: int,
     weights: Sequence[int],
     depth: int,
 ) -> _ParentSearch | None:
-    """The search before its first step; None where the weights or the depth rule it out."""
-    distance = _distances(graph, np.ones(graph.num_arcs, np.bool_), root)
+    """Build the search before its first step; None if the weights or the depth rule out a
+    packing.
+    """
+    distance = _count_hops(graph, np.ones(graph.num_arcs, np.bool_), root)
     if int(distance.max()) > depth:
         return None
     nodes = [node for node in range(graph.num_nodes) if node != root]
-    patterns = {node: list(_patterns(graph, node, weights)) for node in nodes}
-    # A node whose in-arcs have no room for these weights.
+    patterns = {node: list(_generate_patterns(graph, node, weights)) for node in nodes}
+    # The in-arcs of a node have no room for these weights.
     if not all(patterns.values()):
         return None
     # Nodes with few choices first; ties from the root outwards.
@@ -167,52 +178,56 @@ def _parent_search(
         indptr=row_pointer(counts),
         patterns=np.asarray(rows, np.int64),
         parents=np.full((len(weights), graph.num_nodes), -1, np.int64),
-        twins=_first_twins(weights, graph.num_nodes),
+        twins=_initial_twins(weights, graph.num_nodes),
         choice=np.zeros(graph.num_nodes, np.int64),
         level=np.zeros(1, np.int64),
     )
 
 
-def _first_twins(weights: Sequence[int], num_levels: int) -> Int64Array:
-    """Trees that are interchangeable before the first choice; the levels above are written."""
+def _initial_twins(weights: Sequence[int], num_levels: int) -> Int64Array:
+    """Build int64[num_levels] with the interchangeable trees in entry 0; the search writes the
+    rest.
+    """
     twins = np.zeros(num_levels, np.int64)
-    twins[0] = twin_bits(weights)
+    twins[0] = compute_twin_bits(weights)
     return twins
 
 
-def _patterns(graph: CapacityGraph, node: int, weights: Sequence[int]) -> Iterator[tuple[int, ...]]:
-    """Parents of a node in all trees for which its in-arcs have room.
+def _generate_patterns(
+    graph: CapacityGraph, node: int, weights: Sequence[int]
+) -> Iterator[tuple[int, ...]]:
+    """Yield the parents of a node in all trees for which its in-arcs have room.
 
-    Raises `OverflowError` if there are too many.
+    Raises `OverflowError` if there may be more than 2^16.
     """
     arcs = np.flatnonzero(graph.destination == node)
     tails = graph.source[arcs].tolist()
-    # Before any is listed, since listing them is what would take too long.
-    if len(tails) ** len(weights) > _MOST_PATTERNS:
+    # Checked beforehand, because the enumeration would take too long.
+    if len(tails) ** len(weights) > _MAX_PATTERNS:
         raise OverflowError
-    return _assignments(tails, graph.capacity[arcs].tolist(), weights)
+    return _generate_assignments(tails, graph.capacity[arcs].tolist(), weights)
 
 
-def _assignments(
+def _generate_assignments(
     tails: list[int],
     room: list[int],
     weights: Sequence[int],
 ) -> Iterator[tuple[int, ...]]:
-    """Ways to give every weight one of the tails, within the room of each."""
+    """Yield all assignments of a tail to every weight, within the room of each tail."""
     if not weights:
         yield ()
         return
-    weight, *others = weights
-    for place, tail in enumerate(tails):
-        if room[place] >= weight:
-            left = room.copy()
-            left[place] -= weight
-            for following in _assignments(tails, left, others):
+    weight, *remaining_weights = weights
+    for index, tail in enumerate(tails):
+        if room[index] >= weight:
+            remaining_room = room.copy()
+            remaining_room[index] -= weight
+            for following in _generate_assignments(tails, remaining_room, remaining_weights):
                 yield (tail, *following)
 
 
-def _distances(graph: CapacityGraph, chosen: BoolArray, root: int) -> Int64Array:
-    """Minimum number of chosen arcs from the root to every node; `_UNREACHED` without a path."""
+def _count_hops(graph: CapacityGraph, chosen: BoolArray, root: int) -> Int64Array:
+    """Count the fewest chosen arcs from the root to every node; `_UNREACHED` without a path."""
     arcs = Arcs(graph.num_nodes, graph.source[chosen], graph.destination[chosen])
     hops = arcs.hops(np.asarray([root]))[0].astype(np.int64)
     return np.where(hops < 0, _UNREACHED, hops)

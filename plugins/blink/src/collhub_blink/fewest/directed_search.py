@@ -1,17 +1,19 @@
-"""Kernel: choose parents in all trees of given weights, so that every tree can reach all nodes.
+"""Kernel: choose parents in all trees of given weights, so that every tree reaches all nodes.
 
-Algorithm: depth-first search with backtracking over the nodes but the root, in a given order. At
-a node, one pattern is tried after the other: its parents in all trees at once, such that the
-in-arcs have room for the weights. A branch is left as soon as a tree, in which open nodes may
-still hang anywhere, no longer reaches all nodes within the depth. Trees of equal weight whose
-parents are equal so far are interchangeable; of two such twins the first takes the smaller
-parent, which leaves one of every set of packings that differ by names only.
-Invariant: below `level` all trees can be completed by themselves; all patterns before the chosen
-one are done. So FOUND is a packing and EXHAUSTED a proof that there is none.
-Cost: exponential in the nodes at worst; one breadth-first search a tree and step.
+Algorithm: depth-first search with backtracking over the nodes except the root, in a given order. At
+a node, one pattern after the other is tried: its parents in all trees at once, such that the
+in-arcs have room for the weights. A branch is left as soon as a tree, in which undecided nodes may
+still have any parent, cannot reach all nodes within the depth. Trees of equal weight whose parents
+are equal so far are interchangeable; of two such twins the first takes the smaller parent, which
+leaves one of every set of packings that differ only in names.
 
-One function is longer than the rest of the project's: a depth-first search without recursion,
-which stops and goes on.
+Invariant: below `level` every single tree can be completed; all patterns before the chosen one are
+exhausted. So FOUND is a packing and EXHAUSTED a proof that there is none.
+
+Cost: exponential in the nodes at worst; one breadth-first search per tree and step.
+
+The kernel is longer than other functions: a depth-first search without recursion that can stop and
+resume.
 """
 
 from __future__ import annotations
@@ -33,9 +35,10 @@ def _reaches_all(
     queue: Int64Array,
     depth: Int64Array,
 ) -> bool:
-    """Whether all nodes lie within `max_depth` of the root.
+    """Whether all nodes are within `max_depth` of the root.
 
-    Those with a parent hang there, the others anywhere.
+    Nodes with a parent (`parent[v] >= 0`) are reached from it only, the remaining ones over any
+    arc. `queue` and `depth` are scratch arrays of one entry per node.
     """
     depth[:] = -1
     depth[root] = 0
@@ -44,7 +47,7 @@ def _reaches_all(
     while begin < end:
         node = queue[begin]
         begin += 1
-        # All that wait behind it are as deep or deeper.
+        # All later nodes of the queue are at least as deep.
         if depth[node] == max_depth:
             break
         for arc in range(first[node], first[node + 1]):
@@ -71,13 +74,14 @@ def search_directed(
     state: Int64Array,
     steps: int,
 ) -> int:
-    """Go on with the search for at most `steps` steps: FOUND, EXHAUSTED or STOPPED.
+    """Run or resume the search for at most `steps` steps; return FOUND, EXHAUSTED or STOPPED.
 
-    `head[first[v]:first[v + 1]]`: ends of the arcs of node v. `order`: nodes but the root.
-    `patterns[indptr[i]:indptr[i + 1]]`: parents of `order[i]`, one column a tree.
-    `parents[tree, node]` (-1: open), `choice[level]` and `state[0]` (the level) belong to the
-    search; all -1, 0 and 0 start it. `twins[level]`: bit t says that tree t has the weight and,
-    below `level`, the parents of tree t - 1. All int64.
+    `head[first[v]:first[v + 1]]`: ends of the arcs of node v. `order`: nodes except the root.
+    `patterns[indptr[i]:indptr[i + 1]]`: parents of `order[i]`, one column per tree.
+
+    State of the search, changed in place: `parents[tree, node]` (-1: undecided), `choice[level]`
+    and `state[0]` (the level); all -1, 0 and 0 at the start. `twins[level]`: bit t means that tree
+    t has the weight and, below `level`, the parents of tree t - 1. All arrays are int64.
     """
     trees = parents.shape[0]
     queue = np.empty(parents.shape[1], np.int64)
@@ -89,7 +93,7 @@ def search_directed(
             return FOUND
         node = order[level]
         if indptr[level] + choice[level] == indptr[level + 1]:
-            # All patterns of this node are done: back to the node before, and its next pattern.
+            # All patterns of this node are exhausted: next pattern of the previous node.
             choice[level] = 0
             parents[:, node] = -1
             level -= 1
@@ -99,17 +103,17 @@ def search_directed(
             continue
         row = indptr[level] + choice[level]
         fits = True
-        alike = twins[level]
+        active_twins = twins[level]
         for tree in range(trees):
             parents[tree, node] = patterns[row, tree]
-            # Here a pair of twins parts, so that they are told apart from now on.
-            if alike >> tree & 1 and patterns[row, tree] != patterns[row, tree - 1]:
-                alike ^= 1 << tree
+            # The twins differ from here on.
+            if active_twins >> tree & 1 and patterns[row, tree] != patterns[row, tree - 1]:
+                active_twins ^= 1 << tree
                 fits = fits and patterns[row, tree] > patterns[row, tree - 1]
         for tree in range(trees):
             fits = fits and _reaches_all(parents[tree], first, head, root, max_depth, queue, depth)
         if fits:
-            twins[level + 1] = alike
+            twins[level + 1] = active_twins
             level += 1
         else:
             parents[:, node] = -1

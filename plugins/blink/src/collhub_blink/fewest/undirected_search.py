@@ -1,17 +1,19 @@
-"""Kernel: choose for every link the trees that use it, so that each spans and none has a cycle.
+"""Kernel: choose for every link the trees that use it, so that each tree spans without a cycle.
 
-Algorithm: depth-first search with backtracking over the links, in a given order. At a link, one
-set of trees after the other is tried that may share it. A branch is left as soon as a link joins
-two nodes of a tree that are joined already, or as the links that are left can no longer join all
-parts of a tree. Trees of equal weight that use the same links so far are interchangeable; of two
-such twins the first takes a link first.
-Invariant: `parts[level]` are the components of every tree once the links below `level` are
-settled; all sets before the chosen one are done. So FOUND is a packing and EXHAUSTED a proof that
-there is none.
+Algorithm: depth-first search with backtracking over the links, in a given order. At a link, one set
+of trees that may share it is tried after the other. A branch is left as soon as a link joins two
+nodes of a tree that are already joined, or the remaining links cannot join all components of a
+tree. Trees of equal weight that use the same links so far are interchangeable; of two such twins
+the first takes a link first.
+
+Invariant: `parts[level]` are the components of every tree after the links below `level` are
+decided; all sets before the chosen one are exhausted. So FOUND is a packing and EXHAUSTED a proof
+that there is none.
+
 Cost: exponential in the links at worst; a step takes at most links times nodes for each tree.
 
-One function is longer than the rest of the project's: a depth-first search without recursion,
-which stops and goes on.
+The kernel is longer than other functions: a depth-first search without recursion that can stop and
+resume.
 """
 
 from __future__ import annotations
@@ -27,17 +29,17 @@ Int8Array = npt.NDArray[np.int8]
 
 
 @part
-def _joined(part_of: Int8Array, one: int, other: int) -> bool:
-    """Join the parts of two nodes; False where they are one already.
+def _join_components(part_of: Int8Array, first_node: int, second_node: int) -> bool:
+    """Join the components of two nodes in place; False if they are in one component already.
 
-    For few nodes relabelling is faster than trees of representatives, and it can be copied.
+    For few nodes relabelling is faster than a union-find forest, and the labels can be copied.
     """
-    kept, gone = part_of[one], part_of[other]
-    if kept == gone:
+    label, old_label = part_of[first_node], part_of[second_node]
+    if label == old_label:
         return False
     for node in range(len(part_of)):
-        if part_of[node] == gone:
-            part_of[node] = kept
+        if part_of[node] == old_label:
+            part_of[node] = label
     return True
 
 
@@ -49,10 +51,10 @@ def _can_span(
     second: Int64Array,
     level: int,
 ) -> bool:
-    """Whether the links from `level` on can join all parts of a tree."""
+    """Whether the links from `level` on can join all components of a tree. Overwrites `scratch`."""
     scratch[:] = part_of
     for link in range(level, len(first)):
-        _joined(scratch, first[link], second[link])
+        _join_components(scratch, first[link], second[link])
     return bool(np.all(scratch == scratch[0]))
 
 
@@ -69,13 +71,16 @@ def search_undirected(
     state: Int64Array,
     steps: int,
 ) -> int:
-    """Go on with the search for at most `steps` steps: FOUND, EXHAUSTED or STOPPED.
+    """Run or resume the search for at most `steps` steps; return FOUND, EXHAUSTED or STOPPED.
 
-    `first`, `second`: ends of every link. `masks[indptr[i]:indptr[i + 1]]`: sets of trees that
-    may share link i, one bit a tree. `parts[level, tree, node]`: to which part of the tree a node
-    belongs once the links below `level` are settled; `parts[0]` holds the nodes' own numbers,
-    `choice` and `state[0]` (the level) zeros to start with. `twins[level]`: bit t says that tree
-    t has the weight and, below `level`, the links of tree t - 1. int64, `parts` int8.
+    `first`, `second`: ends of every link. `masks[indptr[i]:indptr[i + 1]]`: sets of trees that may
+    share link i, one bit per tree.
+
+    State of the search, changed in place: `parts[level, tree, node]`: component of a node in a tree
+    after the links below `level` are decided; `choice[level]` and `state[0]` (the level). At the
+    start `parts[0]` holds the nodes' numbers, `choice` and `state` zeros. `twins[level]`: bit t
+    means that tree t has the weight and, below `level`, the links of tree t - 1. `scratch`: one
+    entry per node. All arrays are int64, except `parts` and `scratch` (int8).
     """
     trees = parts.shape[1]
     links = len(first)
@@ -85,7 +90,7 @@ def search_undirected(
             state[0] = level
             return FOUND
         if indptr[level] + choice[level] == indptr[level + 1]:
-            # All sets for this link are done: back to the link before, and its next set.
+            # All sets of this link are exhausted: next set of the previous link.
             choice[level] = 0
             level -= 1
             if level < 0:
@@ -100,12 +105,12 @@ def search_undirected(
             if not fits:
                 break
             if mask >> tree & 1:
-                fits = _joined(parts[level + 1, tree], first[level], second[level])
+                fits = _join_components(parts[level + 1, tree], first[level], second[level])
             elif parts[level, tree, first[level]] != parts[level, tree, second[level]]:
-                # Only a link that would have joined two parts can be missed.
+                # Only a link that would have joined two components can be missed.
                 fits = _can_span(parts[level, tree], scratch, first, second, level + 1)
         if fits:
-            # Twins part where only one of them takes the link.
+            # Twins differ from here on if only one of them takes the link.
             twins[level + 1] = twins[level] & ~(mask ^ (mask << 1))
             level += 1
         else:

@@ -1,4 +1,4 @@
-"""Packings of trees for every collective: what carries the rate, and what proves it.
+"""Packings of trees for every collective, and the bounds that prove their rates.
 
 Private to this distribution.
 """

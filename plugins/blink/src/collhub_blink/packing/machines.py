@@ -1,4 +1,4 @@
-"""Trees for several machines alike, joined by narrower links than those within them."""
+"""Trees for several equal hosts, joined by narrower links than the links within them."""
 
 from __future__ import annotations
 
@@ -11,73 +11,85 @@ from collhub_columns import BoolArray, Int64Array
 from collhub_packing import CapacityGraph, SpanningTree
 
 from collhub_blink.packing.packings import PlacedPacking, RateBound
-from collhub_blink.packing.placing import exact_bandwidths, loads, shallow_tree
-from collhub_blink.packing.shallow import along_routes
+from collhub_blink.packing.placing import (
+    build_shallow_tree,
+    collect_exact_bandwidths,
+    compute_loads,
+)
+from collhub_blink.packing.routed_packings import build_packing_along_routes
 from collhub_blink.packing.task import PackingTask
 from hub_core.model import CollectiveKind
 
 Blocks = list[tuple[int, ...]]
-"""A partition of the ranks."""
+"""A partition of the ranks, each block ascending."""
 
-# Trees of two kinds share the data as one to so much at most: chunks are as large as the smaller
-# share, and there must not be too many.
-_MOST_PARTS = 64
-# Two kinds of trees are made for so much more of the rate.
-_WORTH_OF_TWO_KINDS = Fraction(1, 200)
-# Of shares with about the best rate, those with the fewest parts.
-_AS_GOOD = Fraction(1, 5000)
+# Maximum ratio of the weights of two kinds of trees: chunks are as large as the smaller share, and
+# their number must stay small.
+_MAX_WEIGHT_RATIO = 64
+# Minimum relative gain in rate that justifies two kinds of trees.
+_MIN_GAIN_OF_TWO_KINDS = Fraction(1, 200)
+# Among weights whose rate is within this fraction of the best, the smallest sum is chosen.
+_RATE_TOLERANCE = Fraction(1, 5000)
 
 
-def machine_packings(task: PackingTask, bound: RateBound) -> list[PlacedPacking]:
-    """Blink's plan for several machines, as trees, and with room left between them a second one.
+def build_machine_packings(task: PackingTask, bound: RateBound) -> list[PlacedPacking]:
+    """Build Blink's plan for several hosts as trees, and a mix with a second kind if faster.
 
-    The plan (Wang et al., MLSys 2020) has one tree a rank, over the ranks of its number in the
-    other machines: reduce within machines, across, and broadcast within machines are then one
-    pipeline. For every partition into machines of one size.
+    The plan (Wang et al., MLSys 2020) has one tree per rank, over the ranks with its local index on
+    the other hosts: reduction within hosts, exchange between hosts and broadcast within hosts
+    become one pipeline. Every partition into hosts of equal size gives a plan; the mix is added if
+    it gains at least 0.5 % of the rate.
     """
     packings = []
-    for machines in _machines_of(task.network.graph):
-        plan = along_routes(task, "three phases", machines.trees(is_across=False), bound)
-        packings.append(plan)
-        if plan.rate * (1 + _WORTH_OF_TWO_KINDS) < bound.rate:
-            across = along_routes(task, "straight across", machines.trees(is_across=True), bound)
-            both = _both(task, plan, across)
-            if both.rate >= plan.rate * (1 + _WORTH_OF_TWO_KINDS):
-                packings.append(both)
+    for hosts in _find_hosts(task.network.graph):
+        peer_trees = build_packing_along_routes(
+            task, "three phases", hosts.build_trees(is_across=False), bound
+        )
+        packings.append(peer_trees)
+        if peer_trees.rate * (1 + _MIN_GAIN_OF_TWO_KINDS) < bound.rate:
+            direct_trees = build_packing_along_routes(
+                task, "straight across", hosts.build_trees(is_across=True), bound
+            )
+            mixed = _mix_packings(task, peer_trees, direct_trees)
+            if mixed.rate >= peer_trees.rate * (1 + _MIN_GAIN_OF_TWO_KINDS):
+                packings.append(mixed)
     return packings
 
 
-def rooted_machine_packings(task: PackingTask, bound: RateBound) -> list[PlacedPacking]:
-    """Every part of the data goes to one machine first, which hands it on to all others.
+def build_rooted_machine_packings(task: PackingTask, bound: RateBound) -> list[PlacedPacking]:
+    """Build packings in which each part of the data is sent to one host first, which forwards it.
 
-    A tree for every rank outside the root's machine. Chains over all machines have the same rate
-    and many more hops. For every partition into machines of one size.
+    There is a tree for every rank outside the root's host, and a packing for every partition into
+    hosts of equal size. Chains over all hosts would have the same rate and many more hops.
     """
     method = "by way of every machine"
     return [
-        along_routes(task, method, machines.rooted_trees(task.root), bound)
-        for machines in _machines_of(task.network.graph)
+        build_packing_along_routes(task, method, hosts.build_rooted_trees(task.root), bound)
+        for hosts in _find_hosts(task.network.graph)
     ]
 
 
-def _are_machines(blocks: Blocks) -> bool:
+def _are_equal_hosts(blocks: Blocks) -> bool:
     """Whether there are several blocks of one size above 1."""
     sizes = {len(block) for block in blocks}
     return len(blocks) > 1 and len(sizes) == 1 and sizes != {1}
 
 
-def _machines_of(graph: CapacityGraph) -> Iterator[_Machines]:
-    """Partitions into machines of one size, whose ranks reach one another within."""
-    for blocks in islands(graph):
-        if not _are_machines(blocks):
+def _find_hosts(graph: CapacityGraph) -> Iterator[_Hosts]:
+    """Yield the partitions into equal hosts whose ranks reach one another within their host."""
+    for blocks in find_islands(graph):
+        if not _are_equal_hosts(blocks):
             continue
-        inner = [_within(graph, block) for block in blocks]
-        if all(len(trees) == len(block) for trees, block in zip(inner, blocks, strict=True)):
-            yield _Machines(blocks, inner, graph.num_compute)
+        inner = [_build_trees_within(graph, block) for block in blocks]
+        if all(len(by_root) == len(block) for by_root, block in zip(inner, blocks, strict=True)):
+            yield _Hosts(blocks, inner, graph.num_compute)
 
 
-class _Machines:
-    """Blocks of ranks, and trees within each from all of its ranks."""
+class _Hosts:
+    """Blocks of ranks (hosts), with a tree within each host for every rank as its root.
+
+    The local index of a rank is its position in its block.
+    """
 
     def __init__(
         self, blocks: Blocks, inner: Sequence[dict[int, SpanningTree]], num_ranks: int
@@ -86,163 +98,204 @@ class _Machines:
         self._inner = inner
         self._num_ranks = num_ranks
 
-    def trees(self, is_across: bool) -> list[SpanningTree]:
-        """A tree a rank, which leaves its machine from the root alone or, `is_across`, from all."""
-        joined = self._straight_across if is_across else self._over_the_same_number
-        places = [(home, index) for home in range(len(self._blocks)) for index in self._numbers]
-        return [joined(home, index) for home, index in places]
+    def build_trees(self, is_across: bool) -> list[SpanningTree]:
+        """Build a tree of weight 1 for every rank as the root.
 
-    def rooted_trees(self, root: int) -> list[SpanningTree]:
-        """A tree of the root for every rank outside its machine, which is the first to get it."""
-        home = next(number for number, block in enumerate(self._blocks) if root in block)
-        others = [number for number in range(len(self._blocks)) if number != home]
+        The data leaves the root's host from the root only or, if `is_across`, from all ranks.
+        """
+        build = self._build_tree_from_every_local_rank if is_across else self._build_tree_over_peers
         return [
-            self._by_way_of(root, home, first, index) for first in others for index in self._numbers
+            build(home, index) for home in range(len(self._blocks)) for index in self._local_indices
+        ]
+
+    def build_rooted_trees(self, root: int) -> list[SpanningTree]:
+        """Build a tree of `root` for every rank outside its host: that rank gets the data first."""
+        home = next(number for number, block in enumerate(self._blocks) if root in block)
+        return [
+            self._build_tree_through_rank(root, home, first, index)
+            for first in range(len(self._blocks))
+            if first != home
+            for index in self._local_indices
         ]
 
     @property
-    def _numbers(self) -> range:
-        """Numbers of ranks within a machine."""
+    def _local_indices(self) -> range:
+        """Local indices of the ranks of a host."""
         return range(len(self._blocks[0]))
 
-    def _over_the_same_number(self, home: int, index: int) -> SpanningTree:
-        """The ranks of the root's number hang at it, and all others at that of their machine."""
+    def _build_tree_over_peers(self, home: int, index: int) -> SpanningTree:
+        """Build a tree over peers, for the rank with a local index on host `home` as the root.
+
+        The root sends to the rank with its local index on every other host, and these ranks
+        distribute the data within their hosts.
+        """
         parent = np.full(self._num_ranks, -1, np.int64)
         root = self._blocks[home][index]
-        for number, block in enumerate(self._blocks):
-            self._hang_up(parent, number, block[index])
-            if number != home:
+        for block_number, block in enumerate(self._blocks):
+            self._attach_below(parent, block_number, block[index])
+            if block_number != home:
                 parent[block[index]] = root
-        return _tree(root, parent)
+        return _build_tree(root, parent)
 
-    def _straight_across(self, home: int, index: int) -> SpanningTree:
-        """Every rank outside the root's machine hangs at the one of its number there."""
+    def _build_tree_from_every_local_rank(self, home: int, index: int) -> SpanningTree:
+        """Build a tree in which the root distributes the data within its host first.
+
+        Every rank of the root's host sends to the ranks with its local index on the other hosts.
+        """
         parent = np.full(self._num_ranks, -1, np.int64)
         root = self._blocks[home][index]
         for block in self._blocks:
             parent[list(block)] = self._blocks[home]
         parent[list(self._blocks[home])] = -1
-        self._hang_up(parent, home, root)
-        return _tree(root, parent)
+        self._attach_below(parent, home, root)
+        return _build_tree(root, parent)
 
-    def _by_way_of(self, root: int, home: int, first: int, index: int) -> SpanningTree:
-        """From the rank of a number in the root's machine to that of another, and of all others."""
+    def _build_tree_through_rank(
+        self, root: int, home: int, first: int, index: int
+    ) -> SpanningTree:
+        """Build a tree through the rank with a local index on host `first`.
+
+        The root sends over the rank with that index in its host `home` to the rank on `first`,
+        which sends to the ranks with that index on all other hosts; each distributes the data
+        within its host. If the root itself has that index, it sends to the rank on `first` and to
+        a single other rank of its host; from that rank on, every rank serves two, to relieve the
+        root.
+        """
         parent = np.full(self._num_ranks, -1, np.int64)
         for number, block in enumerate(self._blocks):
-            self._hang_up(parent, number, block[index])
+            self._attach_below(parent, number, block[index])
             parent[block[index]] = self._blocks[first][index]
-        leaving = self._blocks[home][index]
-        parent[self._blocks[first][index]] = leaving
-        if leaving == root:
-            # It sends all of the data anyway: others serve its machine in its place, two each.
-            others = np.asarray([rank for rank in self._blocks[home] if rank != root])
-            others = np.roll(others, first)
-            above = (np.arange(len(others)) - 1) // 2
-            parent[others] = others[above]
-            leaving = int(others[0])
-        parent[leaving] = root
+        gateway = self._blocks[home][index]
+        parent[self._blocks[first][index]] = gateway
+        if gateway == root:
+            # The root sends all of the data already, so that other ranks of its host distribute it,
+            # two children each.
+            remaining = np.asarray([rank for rank in self._blocks[home] if rank != root])
+            remaining = np.roll(remaining, first)
+            parent_positions = (np.arange(len(remaining)) - 1) // 2
+            parent[remaining] = remaining[parent_positions]
+            gateway = int(remaining[0])
+        parent[gateway] = root
         parent[root] = -1
-        return _tree(root, parent)
+        return _build_tree(root, parent)
 
-    def _hang_up(self, parent: Int64Array, machine: int, top: int) -> None:
-        """Set the parents in a machine below one of its ranks."""
-        tree = self._inner[machine][top]
-        hanging = np.flatnonzero(tree.parent >= 0)
-        parent[hanging] = tree.parent[hanging]
+    def _attach_below(self, parent: Int64Array, host: int, top: int) -> None:
+        """Set the parents of a host's ranks below its rank `top`, in place."""
+        tree = self._inner[host][top]
+        children = np.flatnonzero(tree.parent >= 0)
+        parent[children] = tree.parent[children]
 
 
-def _tree(root: int, parent: Int64Array) -> SpanningTree:
-    """A tree of weight 1 over ranks, of no graph's arcs."""
+def _build_tree(root: int, parent: Int64Array) -> SpanningTree:
+    """Build a tree of weight 1 over ranks whose edges belong to no arcs of a graph."""
     return SpanningTree(root, 1, parent, np.full(len(parent), -1, np.int64))
 
 
-def _both(task: PackingTask, plan: PlacedPacking, across: PlacedPacking) -> PlacedPacking:
-    """Trees of both packings, by weights of which one is 1, at about the best rate."""
-    units = _units_by_weights(task, plan, across)
-    best = max(unit * sum(weights) for weights, unit in units.items())
-    enough = best * (1 - _AS_GOOD)
-    good = [weights for weights, unit in units.items() if unit * sum(weights) >= enough]
-    weights = min(good, key=sum)
+def _mix_packings(
+    task: PackingTask, peer_trees: PlacedPacking, direct_trees: PlacedPacking
+) -> PlacedPacking:
+    """Mix the trees of both packings at about the best rate; the weight of one kind is 1.
+
+    Among weights within 0.02 % of the best rate, those with the smallest sum are chosen.
+    """
+    units = _compute_units_by_weights(task, peer_trees, direct_trees)
+    best_rate = max(unit * sum(weights) for weights, unit in units.items())
+    minimum_rate = best_rate * (1 - _RATE_TOLERANCE)
+    candidates = [weights for weights, unit in units.items() if unit * sum(weights) >= minimum_rate]
+    weights = min(candidates, key=sum)
     trees = []
-    for packing, weight in zip((plan, across), weights, strict=True):
+    for packing, weight in zip((peer_trees, direct_trees), weights, strict=True):
         for placed in packing.trees:
             trees.append(replace(placed, tree=replace(placed.tree, weight=weight)))
     return replace(
-        plan,
+        peer_trees,
         method="three phases, part straight across",
         trees=tuple(trees),
         unit=units[weights],
     )
 
 
-def _units_by_weights(
-    task: PackingTask, plan: PlacedPacking, across: PlacedPacking
+def _compute_units_by_weights(
+    task: PackingTask, peer_trees: PlacedPacking, direct_trees: PlacedPacking
 ) -> dict[tuple[int, int], Fraction]:
-    """Bytes per second and weight for which all links have room, by the weights of the two."""
+    """Compute the unit (bytes per second per weight) for which all links have room, by weights.
+
+    Keys are the pairs of weights (peer trees, direct trees): (1, 1), (2, 1), (1, 2), ... up to 64.
+    """
     is_up = task.collective.kind is CollectiveKind.ALL_REDUCE
-    bandwidth = exact_bandwidths(task.oriented_network.topology)
-    one = loads(plan.trees, is_up)
-    two = loads(across.trees, is_up)
-    # Most links are like others.
-    alike = {(one[pair], two[pair], bandwidth[pair]) for pair in one | two}
+    bandwidth = collect_exact_bandwidths(task.oriented_network.topology)
+    peer_loads = compute_loads(peer_trees.trees, is_up)
+    direct_loads = compute_loads(direct_trees.trees, is_up)
+    # Most links have the loads and the bandwidth of another link: compute each case once.
+    cases = {
+        (peer_loads[pair], direct_loads[pair], bandwidth[pair])
+        for pair in peer_loads | direct_loads
+    }
     units = {}
-    for part in range(1, _MOST_PARTS + 1):
-        for first, second in ((part, 1), (1, part)):
-            room = (width / (first * here + second * there) for here, there, width in alike)
-            units[first, second] = min(room)
+    for ratio in range(1, _MAX_WEIGHT_RATIO + 1):
+        for first, second in ((ratio, 1), (1, ratio)):
+            units[first, second] = min(
+                width / (first * peer_load + second * direct_load)
+                for peer_load, direct_load, width in cases
+            )
     return units
 
 
-def _within(graph: CapacityGraph, block: tuple[int, ...]) -> dict[int, SpanningTree]:
-    """Shallow trees over links of a machine from those of its ranks that reach all others."""
+def _build_trees_within(graph: CapacityGraph, block: tuple[int, ...]) -> dict[int, SpanningTree]:
+    """Build shallow trees over the links within a host, for those ranks that reach all ranks of it.
+
+    The result maps the root to its tree.
+    """
     is_outside = np.zeros(graph.num_nodes, np.bool_)
     is_outside[: graph.num_compute] = True
     is_outside[list(block)] = False
     inside = np.flatnonzero(~is_outside[graph.source] & ~is_outside[graph.destination])
-    machine = replace(
+    host = replace(
         graph,
         source=graph.source[inside],
         destination=graph.destination[inside],
         capacity=graph.capacity[inside],
         row=graph.row[inside],
     )
-    trees = {}
+    tree_of = {}
     for root in block:
-        # Ranks that it does not reach have no parent.
-        tree = shallow_tree(machine, root)
+        # Unreached ranks have no parent.
+        tree = build_shallow_tree(host, root)
         if np.count_nonzero(tree.parent >= 0) == len(block) - 1:
-            trees[root] = tree
-    return trees
+            tree_of[root] = tree
+    return tree_of
 
 
-def islands(graph: CapacityGraph) -> Iterator[Blocks]:
-    """Partitions of the ranks into those that wide links join, for ever narrower links.
+def find_islands(graph: CapacityGraph) -> Iterator[Blocks]:
+    """Yield partitions of the ranks into groups joined by wide links, for decreasing link widths.
 
-    The ranks of a machine are joined by wider links than machines are. Every rank alone comes
-    first.
+    The ranks of a host are joined by wider links than hosts are. The first partition has every rank
+    in its own block; equal partitions are yielded once.
     """
     seen = set()
-    # No link is as wide as this: every rank is alone.
+    # Above all capacities: every rank is separate.
     above_all = int(graph.capacity.max()) + 1
     for width in [above_all, *np.unique(graph.capacity)[::-1].tolist()]:
-        part = _parts(graph, graph.capacity >= width)[: graph.num_compute]
-        blocks = [tuple(np.flatnonzero(part == number).tolist()) for number in np.unique(part)]
-        # Narrower links may join nothing new.
+        component = _find_components(graph, graph.capacity >= width)[: graph.num_compute]
+        blocks = [
+            tuple(np.flatnonzero(component == number).tolist()) for number in np.unique(component)
+        ]
         if tuple(blocks) not in seen:
             seen.add(tuple(blocks))
             yield blocks
 
 
-def _parts(graph: CapacityGraph, chosen: BoolArray) -> Int64Array:
-    """The least node that each node is joined with by the chosen arcs, either way."""
-    part = np.arange(graph.num_nodes)
+def _find_components(graph: CapacityGraph, chosen: BoolArray) -> Int64Array:
+    """Label every node with the smallest node of its component by the chosen arcs, ignoring
+    direction.
+    """
+    label = np.arange(graph.num_nodes)
     source, destination = graph.source[chosen], graph.destination[chosen]
     while True:
-        # Along every arc the smaller number counts at both ends.
-        least = part.copy()
-        np.minimum.at(least, destination, part[source])
-        np.minimum.at(least, source, part[destination])
-        # Numbers only fall, so that this ends.
-        if np.array_equal(least, part):
-            return part
-        part = least
+        # Every arc passes the smaller label to both of its ends. Labels only decrease.
+        smaller = label.copy()
+        np.minimum.at(smaller, destination, label[source])
+        np.minimum.at(smaller, source, label[destination])
+        if np.array_equal(smaller, label):
+            return label
+        label = smaller

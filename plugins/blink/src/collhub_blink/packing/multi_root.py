@@ -1,51 +1,270 @@
-"""All-gather and reduce-scatter: trees from every rank at the optimal rate."""
+"""Packings for collectives without a root: all-gather, reduce-scatter and all-reduce.
+
+The trees of an all-reduce reduce upwards and broadcast downwards, without a barrier. If links
+differ by direction, an all-reduce reduces up one tree and broadcasts down another tree of the same
+root.
+"""
 
 from __future__ import annotations
 
-from collhub_packing import SwitchSpread, all_gather_trees
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from fractions import Fraction
 
-from collhub_blink.packing.bounds import ingress_bound
-from collhub_blink.packing.machines import machine_packings
-from collhub_blink.packing.packings import PlacedPacking
-from collhub_blink.packing.placing import placed
+from collhub_packing import SwitchSpread, all_gather_trees, all_reduce_packing, direct
+from collhub_schedules import partition_rate
+
+from collhub_blink.fewest.all_reduce import find_fewest_all_reduce_trees
+from collhub_blink.packing.machines import build_machine_packings, find_islands
+from collhub_blink.packing.packings import (
+    PlacedPacking,
+    RateBound,
+    compute_minimum_cut_bound,
+    to_ingress_bound,
+    to_partition_bound,
+)
+from collhub_blink.packing.placing import PlacedTree, compute_unit, place_trees
 from collhub_blink.packing.rank_network import RankNetwork
-from collhub_blink.packing.shallow import shallow_packing
+from collhub_blink.packing.routed_packings import build_shallow_packing
 from collhub_blink.packing.task import PackingTask
 
 
-def spread_packings(task: PackingTask) -> list[PlacedPacking]:
-    """Packings for an all-gather, or with all links turned round a reduce-scatter.
+def build_all_gather_packings(task: PackingTask) -> list[PlacedPacking]:
+    """Build packings for an all-gather, or for a reduce-scatter in the reversed network.
 
-    Also Blink's three-phase plan, and shallow trees.
+    Trees of every rank at the optimal rate (with switches also with spread traffic, and the plans
+    for several hosts), then a shallow tree per rank.
     """
     network = task.oriented_network
-    packings = [every_rank_packing(task, network, SwitchSpread.NOWHERE)]
+    packings = [build_every_rank_packing(task, network, SwitchSpread.NOWHERE)]
     bound = packings[0].bound
-    # Without switches there is nothing to spread, and there is but one machine.
+    # Without switches there is no traffic to spread, and only one host.
     if not network.is_direct:
-        packings.append(every_rank_packing(task, network, SwitchSpread.EVERYWHERE))
-        packings.extend(machine_packings(task, bound))
+        packings.append(build_every_rank_packing(task, network, SwitchSpread.EVERYWHERE))
+        packings.extend(build_machine_packings(task, bound))
     every_rank = range(network.graph.num_compute)
-    packings.append(shallow_packing(task, "a shallow tree a rank", every_rank, bound))
+    packings.append(build_shallow_packing(task, "a shallow tree a rank", every_rank, bound))
     return packings
 
 
-def every_rank_packing(
+def build_every_rank_packing(
     task: PackingTask, network: RankNetwork, spread: SwitchSpread
 ) -> PlacedPacking:
-    """Trees of every rank, with the traffic at switches spread in one way."""
+    """Build optimal trees of every rank, with traffic at switches concentrated or spread
+    (`spread`).
+    """
     is_flat = spread is SwitchSpread.EVERYWHERE
-    found = all_gather_trees(
+    packing = all_gather_trees(
         network.graph,
         spread=spread,
-        seeds=task.orders_of_flat_trees if is_flat else task.seeds,
+        seeds=task.seeds_of_flat_trees if is_flat else task.seeds,
         first_seed=task.seed,
     )
     return PlacedPacking(
         method="trees of every rank",
-        trees=placed(network, found.trees, found.network, network.graph),
-        unit=found.network.graph.unit,
-        bound=ingress_bound(network, found.rate),
+        trees=place_trees(network, packing.trees, packing.network, network.graph),
+        unit=packing.network.graph.unit,
+        bound=to_ingress_bound(network, packing.rate),
         at_least=network.graph.num_compute,
-        reason="every rank has a tree of its own",
+        reason="every rank needs a tree",
     )
+
+
+def build_all_reduce_packings(task: PackingTask) -> list[PlacedPacking]:
+    """Build packings at the optimal rate, then two for small sizes: a shallow tree per rank, and
+    one tree.
+
+    If some link has no reverse link of equal bandwidth, only the packing with separate trees per
+    direction is returned.
+    """
+    # Using one tree in both directions needs links with equal bandwidth in both.
+    if not task.network.is_duplex:
+        return [build_directed_packing(task)]
+    optimal = (
+        [_build_minimal_packing(task)] if task.network.is_direct else _build_switched_packings(task)
+    )
+    bound = optimal[0].bound
+    every_rank = range(task.network.graph.num_compute)
+    shallow = build_shallow_packing(task, "a shallow tree a rank", every_rank, bound)
+    # Small sizes use the single tree with the most central root.
+    most_central = min(shallow.trees, key=_depth_key)
+    rank = task.npus.index(most_central.tree.root)
+    return [*optimal, shallow, build_shallow_packing(task, "one shallow tree", [rank], bound)]
+
+
+def _depth_key(placed_tree: PlacedTree) -> tuple[int, int, int]:
+    """Sort key: depth of the tree, sum of the depths of its nodes, root."""
+    tree = placed_tree.tree
+    return tree.depth, int(tree.depths.sum()), tree.root
+
+
+def _build_minimal_packing(task: PackingTask) -> PlacedPacking:
+    """Build the packing with the fewest trees at the strength of a network of duplex links.
+
+    If the search budget ends first, the smallest packing known so far is used.
+    """
+    network = task.network
+    graph = network.graph
+    optimal_packing = all_reduce_packing(graph, seeds=task.seeds, first_seed=task.seed)
+    unit = graph.unit / optimal_packing.scale
+    # In this unit the strength is an integer.
+    scaled = replace(graph, capacity=graph.capacity * optimal_packing.scale, unit=unit)
+    total = optimal_packing.strength.value.numerator
+    minimal = find_fewest_all_reduce_trees(scaled, total, optimal_packing.trees, task.budget)
+    return PlacedPacking(
+        method="fewest trees",
+        trees=place_trees(network, minimal.trees, direct(scaled), scaled),
+        unit=unit,
+        bound=to_partition_bound(network, optimal_packing.strength),
+        at_least=minimal.lower_bound,
+        reason=minimal.reason,
+    )
+
+
+def _build_switched_packings(task: PackingTask) -> list[PlacedPacking]:
+    """Build packings for a network with switches.
+
+    Up and down trees of every rank, trees through forwarders with concentrated and with spread
+    traffic, and the plans for several hosts.
+    """
+    packings = [
+        _build_forwarded_packing(task, SwitchSpread.NOWHERE),
+        _build_forwarded_packing(task, SwitchSpread.EVERYWHERE),
+    ]
+    bound = packings[0].bound
+    # The first packing is simulated first: it is mostly the fastest for large data, and much slower
+    # ones are then skipped.
+    packings = [_build_scatter_gather_packing(task, bound), *packings]
+    return [*packings, *build_machine_packings(task, bound)]
+
+
+def _build_scatter_gather_packing(task: PackingTask, bound: RateBound) -> PlacedPacking:
+    """Build a packing that runs a reduce-scatter up the trees of an all-gather, then the all-gather
+    down.
+
+    Each of the two uses half of every link, since the reduce-scatter loads the reverse link.
+    """
+    all_gather = build_every_rank_packing(task, task.network, SwitchSpread.NOWHERE)
+    return replace(
+        all_gather,
+        method="up and down trees of every rank",
+        unit=all_gather.unit / 2,
+        bound=bound,
+        at_least=1,
+        reason="a packing has a tree",
+        reduces_first=True,
+    )
+
+
+def _build_forwarded_packing(task: PackingTask, spread: SwitchSpread) -> PlacedPacking:
+    """Build trees through forwarders, with traffic at switches concentrated or spread
+    (`spread`).
+    """
+    network = task.network
+    optimal_packing = all_reduce_packing(
+        network.graph,
+        spread=spread,
+        seeds=task.seeds_of_flat_trees,
+        first_seed=task.seed,
+    )
+    return PlacedPacking(
+        method="trees through forwarders",
+        trees=place_trees(network, optimal_packing.trees, optimal_packing.network, network.graph),
+        unit=network.graph.unit / optimal_packing.scale,
+        bound=to_partition_bound(network, optimal_packing.strength),
+    )
+
+
+def build_directed_packing(task: PackingTask) -> PlacedPacking:
+    """Pair the trees of an all-gather with those of a reduce-scatter as the way up.
+
+    The unit is the largest for which all links have room. The rate may be below the bound.
+    """
+    network = task.network
+    down, up = _pack_trees_by_root(task, network), _pack_trees_by_root(task, network.reversed)
+    pairs: list[PlacedTree] = []
+    for root in task.npus:
+        pairs += _pair_trees(down[root], up[root])
+    # Rates up and down may differ, so the loads of both directions are added.
+    unit = compute_unit(network.topology, pairs, True)
+    bound = compute_directed_bound(network)
+    return PlacedPacking("trees for each direction", tuple(pairs), unit, bound)
+
+
+def _pack_trees_by_root(task: PackingTask, network: RankNetwork) -> dict[int, list[PlacedTree]]:
+    """Pack all-gather trees and group them by the NPU of their root; all roots have equal
+    weight.
+    """
+    packing = all_gather_trees(network.graph, seeds=task.seeds, first_seed=task.seed)
+    trees = place_trees(network, packing.trees, packing.network, network.graph)
+    by_root: dict[int, list[PlacedTree]] = {root: [] for root in task.npus}
+    for tree in trees:
+        by_root[tree.tree.root].append(tree)
+    return by_root
+
+
+def _pair_trees(down: Sequence[PlacedTree], up: Sequence[PlacedTree]) -> Iterator[PlacedTree]:
+    """Yield down trees with up trees attached, so that both directions carry equal weight.
+
+    Weights are scaled by the total of the other list; a tree is split if its weight exceeds its
+    partner's.
+    """
+    # Both totals become the product of the two totals.
+    remaining_down = _scale_weights(down, sum(tree.weight for tree in up))
+    remaining_up = _scale_weights(up, sum(tree.weight for tree in down))
+    first = second = 0
+    while first < len(down) and second < len(up):
+        weight = min(remaining_down[first], remaining_up[second])
+        yield replace(_replace_weight(down[first], weight), up=_replace_weight(up[second], weight))
+        remaining_down[first] -= weight
+        remaining_up[second] -= weight
+        if not remaining_down[first]:
+            first += 1
+        if not remaining_up[second]:
+            second += 1
+
+
+def _scale_weights(trees: Sequence[PlacedTree], factor: int) -> list[int]:
+    """Multiply the weight of every tree by `factor`."""
+    return [tree.weight * factor for tree in trees]
+
+
+def _replace_weight(placed_tree: PlacedTree, weight: int) -> PlacedTree:
+    """Return the tree with another weight."""
+    tree = replace(placed_tree.tree, weight=weight)
+    return replace(placed_tree, tree=tree)
+
+
+def compute_directed_bound(network: RankNetwork) -> RateBound:
+    """Return the smallest of the bounds by partitions into ranks and hosts and by minimum cuts.
+
+    All data must cross a cut in both directions. A packing need not reach the bound. If switches
+    multicast or reduce, only the cuts are used.
+    """
+    if network.is_multiplied:
+        return compute_minimum_cut_bound(network)
+    return min(
+        [*_generate_partition_bounds(network), compute_minimum_cut_bound(network)],
+        key=lambda bound: bound.rate,
+    )
+
+
+def _generate_partition_bounds(network: RankNetwork) -> Iterator[RateBound]:
+    """Yield the bounds of the partitions that `islands` generates, except a single block."""
+    capacities = _collect_bandwidths(network)
+    for partition in find_islands(network.graph):
+        if len(partition) > 1:
+            blocks = tuple(network.to_topology_nodes(block) for block in partition)
+            yield RateBound("partition", partition_rate(blocks, capacities), blocks=blocks)
+
+
+def _collect_bandwidths(network: RankNetwork) -> dict[tuple[int, int], Fraction]:
+    """Collect the bandwidth in bytes per second of every (source, destination) pair of topology
+    nodes.
+    """
+    graph = network.graph
+    sources = network.nodes[graph.source].tolist()
+    destinations = network.nodes[graph.destination].tolist()
+    ends = zip(sources, destinations, strict=True)
+    bandwidths = [capacity * graph.unit for capacity in graph.capacity.tolist()]
+    return dict(zip(ends, bandwidths, strict=True))

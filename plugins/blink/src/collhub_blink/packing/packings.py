@@ -1,19 +1,23 @@
-"""A packing that a collective can run on: trees, what they carry, and what proves their rate."""
+"""Packings that a collective can run on, with their rate and the bounds that prove it."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
+from collhub_packing import Rate, Strength, broadcast_rate
+
 from collhub_blink.packing.placing import PlacedTree
+from collhub_blink.packing.rank_network import RankNetwork
 
 
 @dataclass(frozen=True, slots=True)
 class RateBound:
-    """The largest rate in bytes of the collective per second, and the nodes that prove it.
+    """Upper bound of the rate in bytes of the collective per second, with the nodes that prove it.
 
-    Nodes of the topology. `nodes`: a side of a cut (`cut`, `ingress-cut`); `blocks`: of a
-    `partition`.
+    `kind`: `cut` or `ingress-cut` with one side of the cut in `nodes`, or `partition` with
+    `blocks`. All are nodes of the topology.
     """
 
     kind: str
@@ -26,10 +30,11 @@ class RateBound:
 class PlacedPacking:
     """Weighted trees over NPUs; a weight of 1 carries `unit` bytes of the collective per second.
 
-    `at_least`: no packing of this rate has fewer trees of whole weights; `reason`: why.
-    `targets[t]`: the NPU whose part alone tree t carries, empty where every tree serves all.
-    `method`: for people; `is_shallow`: made for little latency, not for the rate. `reduces_first`:
-    an all-reduce whose messages up the trees go before those down.
+    `method`: name shown to users. `at_least`: no packing of this rate with integer weights has
+    fewer trees; `reason`: the proof in words. `targets[t]`: the only NPU whose data tree t carries
+    (scatter, gather); empty if every tree serves all NPUs. `is_shallow`: designed for low latency,
+    not for the rate. `reduces_first`: an all-reduce that sends messages up the trees before those
+    down.
     """
 
     method: str
@@ -44,30 +49,76 @@ class PlacedPacking:
 
     @property
     def weights(self) -> list[int]:
-        """Weight of every tree."""
+        """Weights of the trees, in order."""
         return [tree.weight for tree in self.trees]
 
     @property
     def rate(self) -> Fraction:
-        """Bytes of the collective per second."""
-        sent = self.unit * sum(self.weights)
-        served = len(set(self.targets))
-        if not served:
-            return sent
+        """Rate in bytes of the collective per second."""
+        carried = self.unit * sum(self.weights)
+        num_targets = len(set(self.targets))
+        if not num_targets:
+            return carried
         # The root of a scatter keeps its own part, which no tree carries.
-        return sent * Fraction(served + 1, served)
+        return carried * Fraction(num_targets + 1, num_targets)
 
     @property
     def depth(self) -> int:
-        """Hops of the deepest tree."""
+        """Depth of the deepest tree in hops."""
         return max(placed.depth for placed in self.trees)
 
     @property
     def is_optimal(self) -> bool:
-        """Whether the rate is the bound."""
+        """Whether the rate equals the bound."""
         return self.rate == self.bound.rate
 
     @property
     def status(self) -> str:
-        """`optimal` where the number of trees is proved to be the least, else `feasible`."""
+        """`optimal` if the number of trees is proved to be minimal, else `feasible`."""
         return "optimal" if self.at_least == len(self.trees) else "feasible"
+
+
+def to_cut_bound(network: RankNetwork, rate: Rate) -> RateBound:
+    """Return the bound of a broadcast (or of a reduce, in the reversed network) by a
+    minimum cut.
+    """
+    bytes_per_s = rate.value * network.graph.unit
+    return RateBound("cut", bytes_per_s, network.to_topology_nodes(rate.cut))
+
+
+def to_ingress_bound(network: RankNetwork, rate: Rate) -> RateBound:
+    """Return the bound of an all-gather (or of a reduce-scatter, in the reversed network)."""
+    # `rate` counts the data of one rank; the collective has the data of all ranks.
+    bytes_per_s = rate.value * network.graph.unit * network.graph.num_compute
+    return RateBound("ingress-cut", bytes_per_s, network.to_topology_nodes(rate.cut))
+
+
+def to_partition_bound(network: RankNetwork, network_strength: Strength) -> RateBound:
+    """Return the bound of an all-reduce on duplex links by the partition that attains the strength.
+
+    If switches multicast or reduce, a partition would count one message on a link several times, so
+    the bound by minimum cuts is returned.
+    """
+    if network.is_multiplied:
+        return compute_minimum_cut_bound(network)
+    bytes_per_s = network_strength.value * network.graph.unit
+    # The sides include switches: the links that leave the sides prove the rate.
+    blocks = tuple(network.to_topology_nodes(side) for side in network_strength.sides)
+    return RateBound("partition", bytes_per_s, blocks=blocks)
+
+
+def compute_minimum_cut_bound(network: RankNetwork) -> RateBound:
+    """Return the bound of an all-reduce by minimum cuts, which all data must cross in both
+    directions.
+    """
+    return min(_generate_cut_bounds(network), key=lambda bound: bound.rate)
+
+
+def _generate_cut_bounds(network: RankNetwork) -> Iterator[RateBound]:
+    """Yield the bounds by a minimum cut for data leaving rank 0, and for data arriving at it."""
+    yield to_cut_bound(network, broadcast_rate(network.graph, 0))
+    arriving = broadcast_rate(network.reversed.graph, 0)
+    # In the original direction, the links leave the other side of the cut.
+    every_node = range(network.graph.num_nodes)
+    source_side = tuple(node for node in every_node if node not in arriving.cut)
+    yield to_cut_bound(network, replace(arriving, cut=source_side))

@@ -1,6 +1,7 @@
-"""Scatter and gather: every rank's part goes on paths of its own, at the rate of the weakest cut.
+"""Packings for scatter and gather: every rank's part is sent on its own paths.
 
-One flow from the root that brings every rank as much as every other, cut into paths.
+A single flow from the root brings every rank an equal amount at the rate of the tightest cut. It is
+decomposed into paths.
 """
 
 from __future__ import annotations
@@ -15,26 +16,27 @@ from collhub_columns import BoolArray, Int64Array
 from collhub_packing import CapacityGraph, FlowNetwork
 
 from collhub_blink.packing.packings import PlacedPacking, RateBound
-from collhub_blink.packing.placing import PlacedTree, placed_by_stops
+from collhub_blink.packing.placing import PlacedTree, build_placed_tree
 from collhub_blink.packing.rank_network import RankNetwork
 from collhub_blink.packing.task import PackingTask
 
 _Path = tuple[int, ...]
 
 
-def path_packings(task: PackingTask) -> list[PlacedPacking]:
-    """Paths from the root to every rank for a scatter; all links turned round for a gather."""
+def build_path_packings(task: PackingTask) -> list[PlacedPacking]:
+    """Build the packing of paths from the root to every rank; in the reversed network for a
+    gather.
+    """
     network = task.oriented_network
     graph = network.graph
-    flow = _best_flow(graph, task.root)
-    paths = sorted(_paths(graph, flow, task.root), key=_by_target_and_width)
+    flow = _find_best_flow(graph, task.root)
+    paths = sorted(_generate_paths(graph, flow, task.root), key=_path_key)
     packing = PlacedPacking(
         method="paths to every rank",
-        trees=tuple(_placed(network, path, weight) for path, weight in paths),
-        # What a path carries for its rank is that part of the collective's rate; the root's own
-        # part goes nowhere.
+        trees=tuple(_place_path(network, path, weight) for path, weight in paths),
+        # A path of weight w carries w / need of one rank's part. The root's own part is not sent.
         unit=graph.unit * flow.rate / flow.need,
-        bound=_bound(network, flow),
+        bound=_build_bound(network, flow),
         at_least=graph.num_compute - 1,
         reason="every rank but the root needs a path",
         targets=tuple(int(network.nodes[path[-1]]) for path, _ in paths),
@@ -42,28 +44,31 @@ def path_packings(task: PackingTask) -> list[PlacedPacking]:
     return [packing]
 
 
-def _by_target_and_width(found: tuple[_Path, int]) -> tuple[int, int, _Path]:
-    path, weight = found
+def _path_key(path_and_weight: tuple[_Path, int]) -> tuple[int, int, _Path]:
+    """Sort key: last node of the path, then decreasing weight."""
+    path, weight = path_and_weight
     return path[-1], -weight, path
 
 
-def path_bound(task: PackingTask) -> RateBound:
-    """What no scatter or gather exceeds."""
+def compute_path_bound(task: PackingTask) -> RateBound:
+    """Return the bound that no scatter or gather exceeds."""
     network = task.oriented_network
-    return _bound(network, _best_flow(network.graph, task.root))
+    return _build_bound(network, _find_best_flow(network.graph, task.root))
 
 
-def _bound(network: RankNetwork, flow: _Flow) -> RateBound:
-    # A unit of every rank's rate is as many units of the collective's as there are ranks.
+def _build_bound(network: RankNetwork, flow: _Flow) -> RateBound:
+    # The flow's rate is that of one rank's part; the collective has one part per rank.
     rate = flow.rate * network.graph.unit * network.graph.num_compute
-    return RateBound("cut", rate, network.named(flow.cut))
+    return RateBound("cut", rate, network.to_topology_nodes(flow.cut))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Flow:
-    """The largest equal rate to every rank, in units of the graph, its cut, and the flow.
+    """The flow that brings every rank but the root an equal, maximum amount.
 
-    Scaled to whole numbers. `need`: what every rank takes of the flow; `amount`: int64 per arc.
+    `rate`: amount per rank in units of the graph. `cut`: nodes on the root's side of the tightest
+    cut. `amount`: flow on every arc, int64[arcs], scaled so that it is integral and every rank
+    takes `need`.
     """
 
     rate: Fraction
@@ -72,31 +77,36 @@ class _Flow:
     amount: Int64Array
 
 
-def _best_flow(graph: CapacityGraph, root: int) -> _Flow:
-    """The flow of the best rate, by Newton's iteration on cuts (Dinkelbach 1967).
+def _find_best_flow(graph: CapacityGraph, root: int) -> _Flow:
+    """Find the flow of the maximum rate by Newton's iteration on cuts (Dinkelbach 1967).
 
-    The rate falls to what a violated cut lets through per rank behind it, until all fits.
+    The rate decreases to the capacity of a violated cut per rank beyond it until the flow exists.
     """
-    network, takers = _drained(graph, root)
+    network, takers = _add_sink(graph, root)
     sink = graph.num_nodes
-    # To begin with, what leaves the root is all that is known to be a limit.
+    # The first limit is the capacity out of the root.
     cut = np.arange(graph.num_nodes) == root
     while True:
-        rate = _rate_through(graph, cut)
-        needs = np.full(len(takers), rate.numerator)
-        whole = np.concatenate([graph.capacity * rate.denominator, needs])
-        least = network.least_cut(whole, root, [sink])
-        assert least is not None
-        if least.value == rate.numerator * len(takers):
-            _, left = network.remainder(whole, root, sink)
-            # Flow against an arc leaves more than its capacity: that is the opposite arc's flow.
-            flow = np.maximum(whole - left, 0)[: graph.num_arcs]
+        rate = _compute_rate_through(graph, cut)
+        demands = np.full(len(takers), rate.numerator)
+        capacities = np.concatenate([graph.capacity * rate.denominator, demands])
+        minimum_cut = network.least_cut(capacities, root, [sink])
+        assert minimum_cut is not None
+        if minimum_cut.value == rate.numerator * len(takers):
+            _, remaining = network.remainder(capacities, root, sink)
+            # Flow against an arc raises its remainder above the capacity: it is counted on the
+            # opposite arc.
+            flow = np.maximum(capacities - remaining, 0)[: graph.num_arcs]
             return _Flow(rate, tuple(np.flatnonzero(cut).tolist()), rate.numerator, flow)
-        cut = least.side[: graph.num_nodes]
+        cut = minimum_cut.side[: graph.num_nodes]
 
 
-def _drained(graph: CapacityGraph, root: int) -> tuple[FlowNetwork, Int64Array]:
-    """The network with one more node, which takes from all ranks but the root, and these ranks."""
+def _add_sink(graph: CapacityGraph, root: int) -> tuple[FlowNetwork, Int64Array]:
+    """Build the flow network with an additional sink that takes flow from every rank but the root.
+
+    Returns the network and these ranks. The sink is node `graph.num_nodes`; its arcs follow the
+    arcs of the graph.
+    """
     takers = np.asarray([rank for rank in range(graph.num_compute) if rank != root])
     drains = np.full(len(takers), graph.num_nodes)
     network = FlowNetwork.of(
@@ -107,33 +117,33 @@ def _drained(graph: CapacityGraph, root: int) -> tuple[FlowNetwork, Int64Array]:
     return network, takers
 
 
-def _rate_through(graph: CapacityGraph, cut: BoolArray) -> Fraction:
-    """What leaves the nodes of a cut per rank behind it."""
+def _compute_rate_through(graph: CapacityGraph, cut: BoolArray) -> Fraction:
+    """Compute the capacity out of a cut per rank on the other side."""
     is_leaving = cut[graph.source] & ~cut[graph.destination]
-    behind = np.count_nonzero(~cut[: graph.num_compute])
-    return Fraction(int(graph.capacity[is_leaving].sum()), int(behind))
+    beyond_count = np.count_nonzero(~cut[: graph.num_compute])
+    return Fraction(int(graph.capacity[is_leaving].sum()), int(beyond_count))
 
 
-def _paths(graph: CapacityGraph, flow: _Flow, root: int) -> Iterator[tuple[_Path, int]]:
-    """Paths of the flow to every rank, the shortest first, and what each carries.
+def _generate_paths(graph: CapacityGraph, flow: _Flow, root: int) -> Iterator[tuple[_Path, int]]:
+    """Yield (path, weight): paths of the flow to every rank, the shortest first.
 
-    At most one per arc and rank.
+    There is at most one path per arc and rank.
     """
-    left = flow.amount.copy()
+    remaining = flow.amount.copy()
     for rank in range(graph.num_compute):
         needed = 0 if rank == root else flow.need
         while needed:
-            arcs = _shortest(graph, left, root, rank)
-            # Every path uses up an arc, or what the rank needs.
-            amount = min(needed, int(left[arcs].min()))
-            left[arcs] -= amount
+            arcs = _find_shortest_path(graph, remaining, root, rank)
+            # Every path exhausts an arc or the demand of its rank, so the loop terminates.
+            amount = min(needed, int(remaining[arcs].min()))
+            remaining[arcs] -= amount
             needed -= amount
             yield (root, *graph.destination[arcs].tolist()), amount
 
 
-def _shortest(graph: CapacityGraph, left: Int64Array, root: int, rank: int) -> list[int]:
-    """Arcs from the root to a rank on which flow is left, as few as possible."""
-    arc_to = _arcs_towards(graph, left, root, rank)
+def _find_shortest_path(graph: CapacityGraph, left: Int64Array, root: int, rank: int) -> list[int]:
+    """Find the fewest arcs with remaining flow (`left` > 0) from the root to a rank, in order."""
+    arc_to = _find_last_arcs(graph, left, root, rank)
     arcs = []
     while rank != root:
         arcs.append(int(arc_to[rank]))
@@ -141,12 +151,14 @@ def _shortest(graph: CapacityGraph, left: Int64Array, root: int, rank: int) -> l
     return arcs[::-1]
 
 
-def _arcs_towards(graph: CapacityGraph, left: Int64Array, root: int, rank: int) -> Int64Array:
-    """The last arc of a shortest path to every node up to a rank: int64[nodes]."""
+def _find_last_arcs(graph: CapacityGraph, left: Int64Array, root: int, rank: int) -> Int64Array:
+    """Find the last arc of a shortest path to every node, until `rank` is reached: int64[nodes], or
+    -1.
+    """
     arc_to = np.full(graph.num_nodes, -1, np.int64)
     reached = np.arange(graph.num_nodes) == root
     while not reached[rank]:
-        # Breadth first, so that the path is a shortest one.
+        # Breadth first: one more arc per iteration.
         is_outward = (left > 0) & reached[graph.source] & ~reached[graph.destination]
         outward = np.flatnonzero(is_outward)
         heads, first = np.unique(graph.destination[outward], return_index=True)
@@ -155,9 +167,11 @@ def _arcs_towards(graph: CapacityGraph, left: Int64Array, root: int, rank: int) 
     return arc_to
 
 
-def _placed(network: RankNetwork, path: _Path, weight: int) -> PlacedTree:
-    """A path as a tree, from NPU to NPU."""
+def _place_path(network: RankNetwork, path: _Path, weight: int) -> PlacedTree:
+    """Convert a path over nodes of the graph to a tree of the topology, from NPU to NPU."""
     nodes = [int(network.nodes[node]) for node in path]
-    places = [place for place, node in enumerate(nodes) if node < network.topology.num_npus]
-    ways = [tuple(nodes[first : last + 1]) for first, last in pairwise(places)]
-    return placed_by_stops(network.topology, nodes[0], weight, ways)
+    positions = [
+        position for position, node in enumerate(nodes) if node < network.topology.num_npus
+    ]
+    segments = [tuple(nodes[first : last + 1]) for first, last in pairwise(positions)]
+    return build_placed_tree(network.topology, nodes[0], weight, segments)

@@ -1,4 +1,4 @@
-"""Put trees of a packing on the network: which NPU hands on to which, over which links."""
+"""Place the trees of a packing on the topology: which NPU forwards to which, over which links."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from collhub_blink.packing.rank_network import RankNetwork
 from hub_core.network import Topology
 
 Stops = tuple[int, ...]
-"""Nodes of a way from one NPU to another, both included."""
+"""Nodes on the route from one NPU to another, both included."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PlacedTree:
     """A tree over the nodes of the topology.
 
-    `stops[v]`: the nodes from v's parent to v, both included, where there are more than these.
-    `up`: another tree of this root, of the links turned round, on which an all-reduce is reduced;
-    None for the same way back.
+    `stops[v]`: the nodes from v's parent to v, both included; no entry if there is a direct link.
+    `up`: tree of the same root in the reversed network on which an all-reduce reduces; None if it
+    reduces up this tree.
     """
 
     tree: SpanningTree
@@ -33,44 +33,46 @@ class PlacedTree:
 
     @property
     def weight(self) -> int:
-        """As in the packing."""
+        """Weight of the tree in its packing."""
         return self.tree.weight
 
     @property
     def depth(self) -> int:
-        """Most hops of one way."""
+        """Hops of the deeper of the two directions."""
         upward = 0 if self.up is None else self.up.depth
         return max(self.tree.depth, upward)
 
     def paths(self) -> list[Stops]:
-        """Nodes of every way from a parent to its child."""
+        """List the nodes on the route from parent to child, for every child."""
         paths = []
         for node, parent in enumerate(self.tree.parent.tolist()):
-            # The root has none.
             if parent >= 0:
                 paths.append(self.stops.get(node, (parent, node)))
         return paths
 
 
-def placed_by_stops(
+def build_placed_tree(
     topology: Topology,
     root: int,
     weight: int,
-    ways: Iterable[Stops],
+    routes: Iterable[Stops],
 ) -> PlacedTree:
-    """A tree whose NPUs hang where the ways to them begin."""
+    """Build a tree in which the last NPU of every route is a child of the first.
+
+    `ways`: routes from parent to child.
+    """
     parent = np.full(topology.num_nodes, -1, np.int64)
     stops = {}
-    for way in ways:
-        parent[way[-1]] = way[0]
-        if len(way) > 2:
-            stops[way[-1]] = way
-    # Its arcs are those of no graph any more.
+    for route in routes:
+        parent[route[-1]] = route[0]
+        if len(route) > 2:
+            stops[route[-1]] = route
+    # The edges of the tree are not arcs of a graph.
     arc = np.full(topology.num_nodes, -1, np.int64)
     return PlacedTree(SpanningTree(root, weight, parent, arc), stops)
 
 
-def placed(
+def place_trees(
     network: RankNetwork,
     trees: Sequence[SpanningTree],
     direct: DirectNetwork,
@@ -82,73 +84,75 @@ def placed(
     and lies on a route hands on as a node of the tree; once it has a chunk, it serves all that
     pass it. Reversed networks give the trees of the reversed links.
     """
-    return tuple(_placed(network, tree, direct, graph) for tree in trees)
+    return tuple(_place_tree(network, tree, direct, graph) for tree in trees)
 
 
-def _placed(
+def _place_tree(
     network: RankNetwork,
     tree: SpanningTree,
     direct: DirectNetwork,
     graph: CapacityGraph,
 ) -> PlacedTree:
-    """One tree on the network."""
+    """Convert one tree over ranks to a tree over NPUs."""
     nodes = network.nodes
     root = int(nodes[tree.root])
-    ways: list[Stops] = []
+    segments: list[Stops] = []
     has_chunk = {root}
     ranks = np.argsort(tree.depths, kind="stable")
-    # Parents before children, so that it is known who has the chunk.
-    # A way may begin at any NPU that has the chunk by then, not at the parent alone.
+    # Parents before children: a route may begin at any NPU on it that has the chunk already.
     for rank in ranks[tree.parent[ranks] >= 0].tolist():
         route = list(direct.routes[tree.arc[rank]])
         passed = nodes[graph.destination[route]].tolist()
         path = [int(nodes[tree.parent[rank]]), *passed]
-        # Parts of it that others have brought the chunk along already are left out.
-        for way in _new_ways(path, has_chunk, network.topology.num_npus):
-            has_chunk.add(way[-1])
-            ways.append(way)
-    return placed_by_stops(network.topology, root, tree.weight, ways)
+        for segment in _generate_new_segments(path, has_chunk, network.topology.num_npus):
+            has_chunk.add(segment[-1])
+            segments.append(segment)
+    return build_placed_tree(network.topology, root, tree.weight, segments)
 
 
-def _new_ways(path: Sequence[int], has_chunk: set[int], num_npus: int) -> Iterator[Stops]:
-    """The path from its last NPU that has a chunk on, from NPU to NPU, without circles."""
-    places = [place for place, node in enumerate(path) if node < num_npus]
-    last_of = {path[place]: place for place in places}
-    # At the parent, or at an NPU behind it that another way has brought the chunk to.
-    here = max(place for place in places if path[place] in has_chunk)
-    while path[here] != path[-1]:
-        there = next(place for place in places if place > here)
-        yield tuple(path[here : there + 1])
-        # A node that comes again: what lies between is a circle.
-        here = last_of[path[there]]
+def _generate_new_segments(
+    path: Sequence[int], has_chunk: set[int], num_npus: int
+) -> Iterator[Stops]:
+    """Split a path, from its last NPU with the chunk on, into segments from NPU to NPU.
+
+    Cycles are skipped: a node that occurs again continues at its last occurrence.
+    """
+    positions = [position for position, node in enumerate(path) if node < num_npus]
+    last_of = {path[position]: position for position in positions}
+    # The parent, or a later NPU of the path that has the chunk from another path.
+    begin = max(position for position in positions if path[position] in has_chunk)
+    while path[begin] != path[-1]:
+        end = next(position for position in positions if position > begin)
+        yield tuple(path[begin : end + 1])
+        # If the node occurs again later, the nodes in between form a cycle: skip them.
+        begin = last_of[path[end]]
 
 
-def placed_along_routes(
+def place_along_routes(
     network: RankNetwork,
     trees: Sequence[SpanningTree],
 ) -> tuple[PlacedTree, ...]:
-    """Trees over ranks whose messages take the shortest routes, as those of simulators do."""
-    return tuple(_along_routes(network, tree) for tree in trees)
+    """Place trees over ranks on the topology's shortest routes, as simulators route messages."""
+    return tuple(_place_along_routes(network, tree) for tree in trees)
 
 
-def _along_routes(network: RankNetwork, tree: SpanningTree) -> PlacedTree:
-    """One tree over ranks on the topology's own routes."""
+def _place_along_routes(network: RankNetwork, tree: SpanningTree) -> PlacedTree:
+    """Place one tree over ranks on the topology's own routes."""
     nodes = network.nodes
     ranks = np.flatnonzero(tree.parent >= 0)
-    ways = network.ways(nodes[tree.parent[ranks]], nodes[ranks])
-    return placed_by_stops(network.topology, int(nodes[tree.root]), tree.weight, ways)
+    routes = network.find_routes(nodes[tree.parent[ranks]], nodes[ranks])
+    return build_placed_tree(network.topology, int(nodes[tree.root]), tree.weight, routes)
 
 
-def shallow_tree(graph: CapacityGraph, root: int) -> SpanningTree:
-    """The out-tree of weight 1 from a rank with the fewest links to every other.
+def build_shallow_tree(graph: CapacityGraph, root: int) -> SpanningTree:
+    """Build the out-tree of weight 1 from a rank with the fewest links to every other rank.
 
-    Over the widest links that allow it. Over ranks alone: switches, and NPUs that only forward,
-    lie between.
+    It prefers the widest links. The tree has ranks only; switches and idle NPUs are on its routes.
     """
     depth = np.full(graph.num_nodes, -1, np.int64)
     parent = np.full(graph.num_nodes, -1, np.int64)
     depth[root] = 0
-    # Wide arcs first, so that the first arc into a node is the widest.
+    # Wide arcs first: the first arc into a node is the widest.
     order = np.lexsort((graph.source, -graph.capacity))
     for level in range(graph.num_nodes):
         is_outward = (depth[graph.source] == level) & (depth[graph.destination] < 0)
@@ -158,35 +162,38 @@ def shallow_tree(graph: CapacityGraph, root: int) -> SpanningTree:
             break
         tails = graph.source[outward[first]]
         depth[heads] = level + 1
-        # Behind a switch hangs what the rank before the switch sends.
+        # The parent of a node after a switch is the rank that sends to the switch.
         parent[heads] = np.where(tails < graph.num_compute, tails, parent[tails])
     arc = np.full(graph.num_compute, -1, np.int64)
     return SpanningTree(root, 1, parent[: graph.num_compute], arc)
 
 
-def unit_that_fits(
+def compute_unit(
     topology: Topology,
     trees: Sequence[PlacedTree],
     is_up: bool,
 ) -> Fraction:
-    """Bytes per second and weight for which all links have room; `is_up` as in `loads`."""
-    bandwidth = exact_bandwidths(topology)
-    # A link that is not there has no room.
-    nothing = Fraction(0)
-    carried = loads(trees, is_up)
-    return min(bandwidth.get(pair, nothing) / load for pair, load in carried.items())
+    """Compute the largest unit (bytes per second per weight) for which all links have room.
+
+    0 if a tree uses a pair of nodes without a link. `is_up`: as in `loads`.
+    """
+    bandwidth = collect_exact_bandwidths(topology)
+    missing = Fraction(0)
+    load_of = compute_loads(trees, is_up)
+    return min(bandwidth.get(pair, missing) / load for pair, load in load_of.items())
 
 
-def loads(trees: Sequence[PlacedTree], is_up: bool) -> Counter[tuple[int, int]]:
-    """By the ends of a link, the weight that it carries.
+def compute_loads(trees: Sequence[PlacedTree], is_up: bool) -> Counter[tuple[int, int]]:
+    """Compute the weight that every link (source, destination) carries.
 
-    Trees load their links, and on the way up, where there is one, the opposite ones.
+    Trees load the links from parent to child. With `is_up` they also reduce: the `up` tree, or the
+    tree itself if None, loads the reverse links.
     """
     load: Counter[tuple[int, int]] = Counter()
     for tree in trees:
         _add_load(load, tree.paths(), tree.weight)
         if is_up:
-            # Without another tree, the way up is the same one turned round.
+            # Without a separate tree the reduction takes the same routes backwards.
             upward = (tree.up or tree).paths()
             _add_load(load, [path[::-1] for path in upward], tree.weight)
     return load
@@ -197,17 +204,19 @@ def _add_load(
     paths: Iterable[Stops],
     weight: int,
 ) -> None:
-    """Add a weight to all links of some paths."""
+    """Add a weight to all links of the paths, in place."""
     for path in paths:
         for pair in pairwise(path):
             load[pair] += weight
 
 
-def exact_bandwidths(topology: Topology) -> dict[tuple[int, int], Fraction]:
-    """Bandwidth in bytes/s by the ends of a link; of parallel links the first one stands."""
+def collect_exact_bandwidths(topology: Topology) -> dict[tuple[int, int], Fraction]:
+    """Collect the bandwidth in bytes/s of every (source, destination); the first of parallel links
+    counts.
+    """
     bandwidth: dict[tuple[int, int], Fraction] = {}
     for link in topology.links():
-        # The shortest decimal text, as in capacities.
+        # The shortest decimal text of the float, as in the capacities of a graph.
         exact = Fraction(repr(link.bandwidth_bytes_per_s))
         bandwidth.setdefault((link.source, link.destination), exact)
     return bandwidth

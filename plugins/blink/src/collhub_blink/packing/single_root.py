@@ -1,4 +1,4 @@
-"""Broadcast and reduce: trees of one root at the optimal rate, few or shallow."""
+"""Packings for broadcast and reduce: trees of one root at the optimal rate, few or shallow."""
 
 from __future__ import annotations
 
@@ -15,154 +15,158 @@ from collhub_packing import (
     pack_arborescences,
 )
 
-from collhub_blink.fewest.broadcast import fewest_broadcast_trees
-from collhub_blink.fewest.counting import Fewest
-from collhub_blink.packing.bounds import cut_bound
-from collhub_blink.packing.chain import chain_packing
-from collhub_blink.packing.machines import rooted_machine_packings
-from collhub_blink.packing.packings import PlacedPacking, RateBound
-from collhub_blink.packing.placing import PlacedTree, placed
+from collhub_blink.fewest.broadcast import find_fewest_broadcast_trees
+from collhub_blink.fewest.weight_search import TreeSearchResult
+from collhub_blink.packing.machines import build_rooted_machine_packings
+from collhub_blink.packing.packings import PlacedPacking, RateBound, to_cut_bound
+from collhub_blink.packing.placing import PlacedTree, place_trees
 from collhub_blink.packing.rank_network import RankNetwork
-from collhub_blink.packing.shallow import shallow_packing
+from collhub_blink.packing.routed_packings import build_shallow_packing, find_chain_packing
 from collhub_blink.packing.task import PackingTask
 from hub_core.model import InputError
 
-# Beyond this, proofs for one depth after the other take longer than what they may save.
-_MOST_NODES_OF_A_FRONT = 24
+# Above this size, the proofs for every depth take longer than they may save.
+_MAX_NODES_OF_A_FRONT = 24
 
 
-def rooted_packings(task: PackingTask) -> list[PlacedPacking]:
-    """Packings for a broadcast, or with all links turned round a reduce.
+def build_rooted_packings(task: PackingTask) -> list[PlacedPacking]:
+    """Build packings for a broadcast, or for a reduce in the reversed network.
 
-    Fewest trees, the rest of the front of trees and depth, one shallow tree.
+    Without switches: the packing with the fewest trees, then packings with more trees and less
+    depth. With switches: a chain, trees through forwarders, plans for several hosts. One shallow
+    tree is last.
     """
     network = task.oriented_network
     rate = broadcast_rate(network.graph, task.root)
-    bound = cut_bound(network, rate)
+    bound = to_cut_bound(network, rate)
     if network.is_direct:
-        optimal = list(_optimal(task, network, int(rate.value), bound))
+        optimal = list(_generate_front_packings(task, network, int(rate.value), bound))
     else:
-        optimal = list(_switched(task, network, bound))
-    return [*optimal, shallow_packing(task, "one shallow tree", [task.root], bound)]
+        optimal = list(_generate_switched_packings(task, network, bound))
+    return [*optimal, build_shallow_packing(task, "one shallow tree", [task.root], bound)]
 
 
-def _optimal(
+def _generate_front_packings(
     task: PackingTask,
     network: RankNetwork,
     total: int,
     bound: RateBound,
 ) -> Iterator[PlacedPacking]:
-    """The front of trees and depth in a network without switches."""
+    """Yield the packings of `tree_front` in a network without switches."""
     graph = network.graph
-    grown = pack_arborescences(graph, task.root, total, seeds=task.seeds, first_seed=task.seed)
-    for found in tree_front(task, graph, total, grown):
+    known = pack_arborescences(graph, task.root, total, seeds=task.seeds, first_seed=task.seed)
+    for result in find_tree_front(task, graph, total, known):
         yield PlacedPacking(
             method="fewest trees",
-            trees=placed(network, found.trees, direct(graph), graph),
+            trees=place_trees(network, result.trees, direct(graph), graph),
             unit=graph.unit,
             bound=bound,
-            at_least=found.lower_bound,
-            reason=found.reason,
+            at_least=result.lower_bound,
+            reason=result.reason,
         )
 
 
-def _switched(
+def _generate_switched_packings(
     task: PackingTask,
     network: RankNetwork,
     bound: RateBound,
 ) -> Iterator[PlacedPacking]:
-    """Trees in a network with switches: these are split off first, in one way or another."""
+    """Yield packings in a network with switches, which are replaced by direct arcs first.
+
+    `InputError` if a maximum depth is requested.
+    """
     graph = network.graph
     if task.depth is not None:
-        message = "depth: trees of a stated depth are not searched in networks with switches"
+        message = "depth: trees of a limited depth are not searched in networks with switches"
         raise InputError(message, code="depth")
-    chain = chain_packing(task, bound)
+    chain = find_chain_packing(task, bound)
     if chain is not None:
         yield chain
-    # An all-gather to which the root alone contributes.
-    sent = np.zeros(graph.num_compute, np.int64)
-    sent[task.root] = 1
-    # Spread traffic gives flatter trees, the rest fewer; the time of the schedules decides.
+    # A broadcast is an all-gather to which only the root contributes.
+    contributions = np.zeros(graph.num_compute, np.int64)
+    contributions[task.root] = 1
+    # Spread traffic gives flatter trees, concentrated traffic fewer; the simulated time decides.
     known: list[tuple[PlacedTree, ...]] = []
     for spread in (SwitchSpread.NOWHERE, SwitchSpread.EVERYWHERE):
-        found = all_gather_trees(
+        packing = all_gather_trees(
             graph,
-            sent.tolist(),
+            contributions.tolist(),
             spread=spread,
             seeds=task.seeds,
             first_seed=task.seed,
         )
-        trees = placed(network, found.trees, found.network, graph)
-        # Both ways may lead to the same trees, whose schedules are the same.
+        trees = place_trees(network, packing.trees, packing.network, graph)
+        # Both may give the same trees, which need no second schedule.
         if trees in known:
             continue
         known.append(trees)
-        unit = found.network.graph.unit
+        unit = packing.network.graph.unit
         yield PlacedPacking("trees through forwarders", trees, unit, bound)
-    yield from rooted_machine_packings(task, bound)
+    yield from build_rooted_machine_packings(task, bound)
 
 
-def tree_front(
+def find_tree_front(
     task: PackingTask,
     graph: CapacityGraph,
     total: int,
-    grown: Sequence[SpanningTree],
-) -> list[Fewest]:
-    """Packings of which none has both fewer trees and less depth than another.
+    known: Sequence[SpanningTree],
+) -> list[TreeSearchResult]:
+    """Find packings of which none has both fewer trees and less depth than another.
 
-    Fewest trees first, then ever shallower. Depths that the budget leaves open are passed over.
-    With a stated depth, the fewest trees within it, and an `InputError` where there are none or
-    none was found.
+    The first has the fewest trees, the next ones decreasing depth. Depths for which the budget ends
+    without a result are skipped; above 24 nodes only the first is searched. With a maximum depth in
+    the task, only the fewest trees within it; `InputError` if none is found. `total`: the rate in
+    units of the graph; `known`: an available packing.
     """
     if task.depth is not None:
-        return [_within_depth(task, graph, total, grown, task.depth)]
-    front = [fewest_broadcast_trees(graph, task.root, total, grown, task.budget)]
-    if graph.num_nodes > _MOST_NODES_OF_A_FRONT or task.budget.is_interrupted:
+        return [_find_within_depth(task, graph, total, known, task.depth)]
+    front = [find_fewest_broadcast_trees(graph, task.root, total, known, task.budget)]
+    if graph.num_nodes > _MAX_NODES_OF_A_FRONT or task.budget.is_interrupted:
         return front
-    depth = _depth(front[0].trees) - 1
+    depth = _maximum_depth(front[0].trees) - 1
     while depth > 0:
         try:
-            found = fewest_broadcast_trees(graph, task.root, total, (), task.budget, depth)
-        # A search without known trees passes Ctrl-C on; the front so far stands.
+            result = find_fewest_broadcast_trees(graph, task.root, total, (), task.budget, depth)
+        # A search without known trees passes Ctrl-C on; the front so far is the result.
         except KeyboardInterrupt:
             task.budget.is_interrupted = True
             break
-        if not found.trees:
+        if not result.trees:
             break
-        # As many trees and shallower: the packing before is of no more use.
-        if len(found.trees) == len(front[-1].trees):
+        # Equally many trees and shallower: this packing replaces the previous one.
+        if len(result.trees) == len(front[-1].trees):
             front.pop()
-        front.append(found)
-        depth = _depth(found.trees) - 1
+        front.append(result)
+        depth = _maximum_depth(result.trees) - 1
     return front
 
 
-def _within_depth(
+def _find_within_depth(
     task: PackingTask,
     graph: CapacityGraph,
     total: int,
     grown: Sequence[SpanningTree],
     depth: int,
-) -> Fewest:
-    """The fewest trees within a stated depth."""
-    # Trees that are too deep are no answer to fall back on.
-    known = grown if _depth(grown) <= depth else ()
-    found = fewest_broadcast_trees(graph, task.root, total, known, task.budget, depth)
-    if not found.trees:
-        raise _too_shallow(depth, found)
-    return found
+) -> TreeSearchResult:
+    """Find the fewest trees within the maximum depth. `InputError` if none is found."""
+    # Known trees that are too deep cannot be the result.
+    known = grown if _maximum_depth(grown) <= depth else ()
+    result = find_fewest_broadcast_trees(graph, task.root, total, known, task.budget, depth)
+    if not result.trees:
+        raise _depth_error(depth, result)
+    return result
 
 
-def _depth(trees: Sequence[SpanningTree]) -> int:
-    """Hops of the deepest of one or more trees."""
+def _maximum_depth(trees: Sequence[SpanningTree]) -> int:
+    """Depth of the deepest of one or more trees, in hops."""
     return max(tree.depth for tree in trees)
 
 
-def _too_shallow(depth: int, found: Fewest) -> InputError:
-    """The refusal of a depth, with what is known about it."""
+def _depth_error(depth: int, result: TreeSearchResult) -> InputError:
+    """Build the error for a depth without trees, with the proof if there is one."""
     message = f"no trees of depth {depth} at the optimal rate were found"
-    if found.lower_bound > 1:
-        message += f" ({found.reason})"
+    if result.lower_bound > 1:
+        message += f" ({result.reason})"
     return InputError(
         message,
         cure="allow more with -O depth=, or more search with -O time_limit=",

@@ -1,11 +1,11 @@
-"""What is to be packed: a request and its options, checked once."""
+"""The synthesis request and its options, checked once."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from collhub_blink.fewest.weights import Budget
+from collhub_blink.fewest.weight_search import Budget
 from collhub_blink.options import BlinkOptions
 from collhub_blink.packing.rank_network import RankNetwork
 from hub_core.model import Collective, CollectiveKind, InputError, UsageError
@@ -13,27 +13,28 @@ from hub_core.network import Occupancy, Topology
 from hub_core.plugin_api import SynthesisRequest
 
 STEPS_PER_SECOND = 1_000_000
-"""Search steps that count as a second of `time_limit`: about what one core of a server does."""
+"""Search steps that count as one second of `time_limit`: about the speed of one server core."""
 
-_MOST_CHUNKS = 1 << 20
-# One of so many random orders is tried beyond so many ranks where the time decides, not the fewest
-# trees: more orders are worth little.
-_ORDERS_A_TRY = 4
-_RANKS_FOR_ALL_ORDERS = 24
+_MAX_CHUNKS = 1 << 20
+# Above this number of ranks only one of this many random orders is tried for trees that are chosen
+# by time and not by their number: more orders gain little.
+_ORDER_DIVISOR = 4
+_MAX_RANKS_FOR_ALL_ORDERS = 24
 
-_UNSUITABLE = (CollectiveKind.ALL_TO_ALL, CollectiveKind.CUSTOM)
-_FROM_THE_ROOT = (CollectiveKind.BROADCAST, CollectiveKind.SCATTER)
-_TO_THE_ROOT = (CollectiveKind.REDUCE, CollectiveKind.GATHER)
-_INWARD = (*_TO_THE_ROOT, CollectiveKind.REDUCE_SCATTER)
+_UNSUITABLE_KINDS = (CollectiveKind.ALL_TO_ALL, CollectiveKind.CUSTOM)
+_KINDS_FROM_THE_ROOT = (CollectiveKind.BROADCAST, CollectiveKind.SCATTER)
+_KINDS_TO_THE_ROOT = (CollectiveKind.REDUCE, CollectiveKind.GATHER)
+_REVERSED_KINDS = (*_KINDS_TO_THE_ROOT, CollectiveKind.REDUCE_SCATTER)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PackingTask:
-    """A synthesis request as packings and schedules take it.
+    """A synthesis request as packings and schedules use it.
 
-    `depth`: the most hops of a tree, None for any. `chunks`: None to choose. `trees`: value of
-    the option. `budget`: what is left for proofs of fewest trees. `within_ns`: a time that is
-    reached already, None for none. `progress(fraction, what)`.
+    `depth`: maximum hops of a tree, None for any. `chunks`: requested number of chunks, None to
+    choose. `trees`: value of the option. `budget`: remaining search steps for proofs of fewest
+    trees. `within_ns`: known achievable time; candidates that cannot beat it are not refined; None
+    if unknown. `progress(fraction, text)`: reports progress.
     """
 
     collective: Collective
@@ -48,16 +49,20 @@ class PackingTask:
     trees: str
     budget: Budget
     within_ns: float | None = None
-    progress: Callable[[float, str], None] = field(default=lambda fraction, what: None)
+    progress: Callable[[float, str], None] = field(default=lambda fraction, text: None)
 
     @classmethod
     def of(cls, request: SynthesisRequest, options: BlinkOptions) -> PackingTask:
-        """Check a request. Raises `UsageError` and `InputError` naming what no trees can serve."""
+        """Build the task from a request and its options.
+
+        Raises `UsageError` for a single rank and wrong options, and `InputError` for collectives
+        that do not run on trees and for ranks that data cannot reach.
+        """
         collective = request.collective
         _check_suitable(collective)
         network = RankNetwork.of(request.topology, request.npus)
         _check_reach(network, collective)
-        # The least number of units: schedules choose their own multiple of it.
+        # The minimum number of units; schedules choose their own multiple of it.
         units = collective.unit_count // collective.units_per_rank
         return cls(
             collective=replace(collective, unit_count=units),
@@ -67,51 +72,50 @@ class PackingTask:
             occupancy=request.occupancy,
             seed=options.seed,
             seeds=options.seeds,
-            chunks=_chunks(options.chunks),
-            # 0 stands for any depth.
+            chunks=_parse_chunks(options.chunks),
             depth=options.depth or None,
             trees=options.trees,
             budget=Budget(int(options.time_limit * STEPS_PER_SECOND), request.budget.spend),
-            # 0 stands for none.
             within_ns=options.within * 1e9 or None,
             progress=request.progress,
         )
 
     @property
     def topology(self) -> Topology:
-        """The network as the user knows it."""
+        """The network as the user described it."""
         return self.network.topology
 
     @property
     def oriented_network(self) -> RankNetwork:
-        """The network in which data flows away from the roots.
-
-        Turned round where the collective reduces or collects.
+        """The network in which data flows away from the roots: reversed for reduce, gather,
+        reduce-scatter.
         """
-        is_inward = self.collective.kind in _INWARD
+        is_inward = self.collective.kind in _REVERSED_KINDS
         return self.network.reversed if is_inward else self.network
 
     @property
-    def orders_of_flat_trees(self) -> int:
-        """Random orders to grow trees in, where flat ones are asked for and not few."""
-        if self.network.graph.num_compute <= _RANKS_FOR_ALL_ORDERS:
+    def seeds_of_flat_trees(self) -> int:
+        """Number of random orders for growing trees that are chosen for depth and not for their
+        number.
+        """
+        if self.network.graph.num_compute <= _MAX_RANKS_FOR_ALL_ORDERS:
             return self.seeds
-        return -(-self.seeds // _ORDERS_A_TRY)
+        return -(-self.seeds // _ORDER_DIVISOR)
 
     @property
     def root(self) -> int:
-        """Rank of the root."""
+        """Rank of the root. The collective must have one."""
         assert self.collective.root is not None
         return self.collective.root
 
 
 def _check_suitable(collective: Collective) -> None:
-    """Refuse what trees cannot serve."""
-    if collective.kind in _UNSUITABLE:
+    """Raise an error for collectives that trees cannot serve and for a single rank."""
+    if collective.kind in _UNSUITABLE_KINDS:
         raise InputError(
             f"{collective.kind} does not run on spanning trees: "
-            "every pair of ranks has data of its own",
-            cure="take a synthesizer for any collective",
+            "every pair of ranks has separate data",
+            cure="choose a synthesizer for any collective",
             code="trees-unsuitable",
         )
     if collective.num_ranks == 1:
@@ -123,22 +127,22 @@ def _check_suitable(collective: Collective) -> None:
 
 
 def _check_reach(network: RankNetwork, collective: Collective) -> None:
-    """Refuse ranks that data cannot reach, or cannot leave, where it must."""
-    # Without a root, one rank tells for all: each reaches it, and it reaches each.
+    """Raise `InputError` for ranks that data must reach or leave and cannot."""
+    # Without a root, it suffices to check rank 0 in both directions.
     start = collective.root or 0
-    if collective.kind not in _TO_THE_ROOT:
+    if collective.kind not in _KINDS_TO_THE_ROOT:
         network.check_reach(start, is_forward=True)
-    if collective.kind not in _FROM_THE_ROOT:
+    if collective.kind not in _KINDS_FROM_THE_ROOT:
         network.check_reach(start, is_forward=False)
 
 
-def _chunks(text: str) -> int | None:
-    """The stated number of chunks, None for auto."""
+def _parse_chunks(text: str) -> int | None:
+    """Parse the option `chunks`: a number from 1 to 2^20, None for `auto`. Raises `UsageError`."""
     if text == "auto":
         return None
     is_number = text.isascii() and text.isdecimal()
-    # Nine digits are enough to tell: Python refuses to read very long numbers.
-    if not is_number or not 1 <= int(text[:9]) <= _MOST_CHUNKS:
+    # Nine digits suffice for the range check: Python refuses to convert very long numbers.
+    if not is_number or not 1 <= int(text[:9]) <= _MAX_CHUNKS:
         raise UsageError(
             f"option chunks: {text!r} is neither auto nor a number from 1 to 2^20",
             cure="give for example 16",

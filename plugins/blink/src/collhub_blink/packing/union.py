@@ -1,4 +1,4 @@
-"""What no algorithm exceeds that may use all planes of a topology, in whatever way."""
+"""The bound on the rate of any algorithm that may use all planes of a topology."""
 
 from __future__ import annotations
 
@@ -6,50 +6,53 @@ from collections.abc import Callable, Mapping
 
 from collhub_packing import all_gather_rate, broadcast_rate, strength
 
-from collhub_blink.packing.bounds import cut_bound, ingress_bound, partition_bound
-from collhub_blink.packing.directed_all_reduce import directed_bound
-from collhub_blink.packing.packings import RateBound
-from collhub_blink.packing.paths import path_bound
+from collhub_blink.packing.multi_root import compute_directed_bound
+from collhub_blink.packing.packings import (
+    RateBound,
+    to_cut_bound,
+    to_ingress_bound,
+    to_partition_bound,
+)
+from collhub_blink.packing.paths import compute_path_bound
 from collhub_blink.packing.task import PackingTask
 from hub_core.model import CollectiveKind
 
 
-def union_bound(task: PackingTask) -> RateBound:
-    """The least cut or partition of the network in which the links of all planes add up.
+def compute_union_bound(task: PackingTask) -> RateBound:
+    """Return the tightest cut or partition of the network in which the links of all planes add up.
 
-    It is at least the sum of the planes' own bounds, and more where cuts of different places
-    limit the planes.
+    It is at least the sum of the planes' bounds, and larger if the cuts that limit the planes
+    differ.
     """
     return _BOUNDS[task.collective.kind](task)
 
 
-def _rooted(task: PackingTask) -> RateBound:
-    """The least cut behind the root."""
+def _compute_rooted_bound(task: PackingTask) -> RateBound:
+    """Return the minimum cut between the root and any rank."""
     network = task.oriented_network
-    return cut_bound(network, broadcast_rate(network.graph, task.root))
+    return to_cut_bound(network, broadcast_rate(network.graph, task.root))
 
 
-def _spread(task: PackingTask) -> RateBound:
-    """The least cut by ranks in it."""
+def _compute_all_gather_bound(task: PackingTask) -> RateBound:
+    """Return the minimum cut per rank inside it."""
     network = task.oriented_network
-    return ingress_bound(network, all_gather_rate(network.graph))
+    return to_ingress_bound(network, all_gather_rate(network.graph))
 
 
-def _all_reduce(task: PackingTask) -> RateBound:
-    """The tightest partition; with links that differ by direction, the best bound at hand."""
+def _compute_all_reduce_bound(task: PackingTask) -> RateBound:
+    """Return the tightest partition for duplex links; otherwise the best available bound."""
     network = task.network
-    # The strength is known for duplex links alone.
     if not network.is_duplex:
-        return directed_bound(network)
-    return partition_bound(network, strength(network.graph))
+        return compute_directed_bound(network)
+    return to_partition_bound(network, strength(network.graph))
 
 
 _BOUNDS: Mapping[CollectiveKind, Callable[[PackingTask], RateBound]] = {
-    CollectiveKind.BROADCAST: _rooted,
-    CollectiveKind.REDUCE: _rooted,
-    CollectiveKind.ALL_REDUCE: _all_reduce,
-    CollectiveKind.ALL_GATHER: _spread,
-    CollectiveKind.REDUCE_SCATTER: _spread,
-    CollectiveKind.SCATTER: path_bound,
-    CollectiveKind.GATHER: path_bound,
+    CollectiveKind.BROADCAST: _compute_rooted_bound,
+    CollectiveKind.REDUCE: _compute_rooted_bound,
+    CollectiveKind.ALL_REDUCE: _compute_all_reduce_bound,
+    CollectiveKind.ALL_GATHER: _compute_all_gather_bound,
+    CollectiveKind.REDUCE_SCATTER: _compute_all_gather_bound,
+    CollectiveKind.SCATTER: compute_path_bound,
+    CollectiveKind.GATHER: compute_path_bound,
 }

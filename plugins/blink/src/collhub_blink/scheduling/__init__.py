@@ -1,6 +1,6 @@
-"""Schedules of packings: chunks, the fastest of several packings, and shares of several channels.
+"""Schedules of packings: number of chunks, fastest packing, division among planes.
 
-Public is the balance of channels as a calculation.
+Public: the balance of channels as a calculation.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Several planes at once: trees on each, and shares of the data such that all end together.
+"""Divide the data among several planes, with trees on each, so that all planes finish together.
 
-Shares follow from rates and start-up times (Blink, section 3.5, see `channels`), and are then
-corrected by measured times, which hold latencies and the filling of pipelines as well.
+Shares follow from rates and start-up times (Blink, section 3.5, see `channels`). They are then
+corrected by simulated times, which include latencies and the filling of pipelines.
 """
 
 from __future__ import annotations
@@ -17,25 +17,31 @@ from collhub_schedules import fastest_of
 from collhub_blink.packing.packings import PlacedPacking
 from collhub_blink.packing.task import PackingTask
 from collhub_blink.scheduling.channels import Channel, balanced_shares
-from collhub_blink.scheduling.fastest import fastest
-from collhub_blink.scheduling.planes import Plane
-from collhub_blink.scheduling.schedules import Scheduled, with_chunks, without_turns
-from collhub_blink.scheduling.shares import Share, joined
-from collhub_blink.scheduling.timed import TimedSchedule
+from collhub_blink.scheduling.fastest import find_fastest
+from collhub_blink.scheduling.plane_shares import Plane, Share, join_shares
+from collhub_blink.scheduling.schedules import (
+    PackingSchedule,
+    TimedSchedule,
+    build_schedule,
+    remove_link_order,
+)
 from hub_core.model import InputError
 
-# Shares to begin with are fractions of a denominator up to this.
-_FINEST = 1 << 12
-# Later ones differ by so much of themselves from the balance ...
+# Initial shares are fractions with denominators up to this.
+_MAX_DENOMINATOR = 1 << 12
+# Corrected shares may differ from the exact balance by this fraction of themselves, if the smallest
+# chunk's unit then has at most this many common units.
 _TOLERANCE = 1 / 400
-# ... if that takes no more than so many units of the whole for a unit of the smallest chunks.
-_MOST_UNITS = 64
-_ROUNDS = 3
+_MAX_UNITS = 64
+_CORRECTION_ROUNDS = 3
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Divided:
-    """Shares that make up all data, one schedule of them all, and its time."""
+class Division:
+    """Shares of the planes that add up to all data, their joint schedule, and its time in ns.
+
+    `is_interrupted`: Ctrl-C cut the search of a share short.
+    """
 
     shares: tuple[Share, ...]
     pipeline: Pipeline
@@ -44,187 +50,223 @@ class Divided:
 
 
 PipelineTimer = Callable[[Pipeline], int]
-"""Time in nanoseconds of a schedule on the whole topology, start-up times included."""
+"""Function that returns the time in ns of a schedule on the full topology, start-up times included.
+"""
 
 
-def divided(
+def find_best_division(
     planes: Sequence[Plane],
-    whole: PackingTask,
+    full_task: PackingTask,
     time_ns: PipelineTimer,
-) -> Divided | None:
-    """The fastest division that was found; None where there is too little data for any.
+) -> Division | None:
+    """Return the fastest division found; None if there is too little data for any.
 
-    Ctrl-C keeps the best so far.
+    `whole`: the task for all planes together. Ctrl-C returns the best so far.
     """
-    return fastest_of(_divisions(planes, whole, time_ns), lambda found: found.time_ns)
+    return fastest_of(
+        _generate_divisions(planes, full_task, time_ns), lambda division: division.time_ns
+    )
 
 
-def _divisions(
+def _generate_divisions(
     planes: Sequence[Plane],
-    whole: PackingTask,
+    full_task: PackingTask,
     time_ns: PipelineTimer,
-) -> Iterator[Divided]:
-    """All data on the plane that is fastest for it, then shares of several planes."""
-    channels = [_channel(plane) for plane in planes]
-    alone = _on_quickest(planes, channels, whole.collective_bytes, time_ns)
-    if alone is None:
+) -> Iterator[Division]:
+    """Yield all data on the fastest single plane, then balanced shares of several planes."""
+    channels = [_estimate_channel(plane) for plane in planes]
+    share = _use_fastest_plane_only(planes, channels, full_task.collective_bytes, time_ns)
+    if share is None:
         return
-    yield _division(whole, [alone], time_ns)
+    yield _build_division(full_task, [share], time_ns)
     try:
-        yield from _balanced(planes, channels, whole, time_ns)
+        yield from _generate_balanced_divisions(planes, channels, full_task, time_ns)
     except InputError as error:
-        # A share may be too small for the stated chunks where all data on one plane is not.
+        # A share may be too small for the requested chunks although the full data on one plane is
+        # not.
         if error.diagnostics[0].code != "size-too-small":
             raise
 
 
-def _balanced(
+def _generate_balanced_divisions(
     planes: Sequence[Plane],
     channels: Sequence[Channel],
-    whole: PackingTask,
+    full_task: PackingTask,
     time_ns: PipelineTimer,
-) -> Iterator[Divided]:
-    """Shares by rate and start-up, which measured times correct.
+) -> Iterator[Division]:
+    """Yield divisions balanced by rate and start-up time, corrected by measured times.
 
-    A plane's rate is at first that of its trees, and then what it carried in the measured time: the
-    latencies, and the filling of the pipeline, lower it.
+    The rate of a plane is at first that of its trees. In each of the three rounds it becomes the
+    rate at which the plane carried its last share, which latencies and the filling of the pipelines
+    lower.
     """
-    size = whole.collective_bytes
-    balance = balanced_shares(size, *channels)
-    # Simple fractions, since the first shares are corrected anyway.
-    parts = [Fraction(share / size).limit_denominator(_FINEST) for share in balance]
-    made = [_made(plane, part, time_ns) for plane, part in zip(planes, parts, strict=True)]
-    for _ in range(_ROUNDS):
-        shares = _shares(planes, parts, made)
-        # One plane alone was the first division.
+    size = full_task.collective_bytes
+    shares_bytes = balanced_shares(size, *channels)
+    # Simple fractions suffice: the first shares are corrected anyway.
+    fractions = [
+        Fraction(share / size).limit_denominator(_MAX_DENOMINATOR) for share in shares_bytes
+    ]
+    schedules = [
+        _find_fastest_on_plane(plane, fraction, time_ns)
+        for plane, fraction in zip(planes, fractions, strict=True)
+    ]
+    for _ in range(_CORRECTION_ROUNDS):
+        shares = _collect_shares(planes, fractions, schedules)
+        # A division with a single plane was already yielded.
         if len(shares) < 2:
             return
         planes = [share.plane for share in shares]
-        balance = balanced_shares(size, *(_measured(share, size) for share in shares))
-        parts = _in_common_units(balance, [share.units for share in shares])
-        made = [_again(share, part, time_ns) for share, part in zip(shares, parts, strict=True)]
-        again = _shares(planes, parts, made)
-        # Else a plane cannot carry its new share, and the rest is not all of the data.
-        if len(again) == len(planes):
-            yield _division(whole, again, time_ns)
+        shares_bytes = balanced_shares(size, *(_measure_channel(share, size) for share in shares))
+        fractions = _round_to_common_units(shares_bytes, [share.units for share in shares])
+        schedules = [
+            _reschedule_share(share, fraction, time_ns)
+            for share, fraction in zip(shares, fractions, strict=True)
+        ]
+        corrected = _collect_shares(planes, fractions, schedules)
+        # If a plane cannot carry its new share, the remaining shares are less than the full data.
+        if len(corrected) == len(planes):
+            yield _build_division(full_task, corrected, time_ns)
 
 
-def _channel(plane: Plane) -> Channel:
-    """The plane by the rate of its best packing."""
+def _estimate_channel(plane: Plane) -> Channel:
+    """Describe a plane by the best rate of its packings and its start-up time."""
     rate = max(packing.rate for packing in plane.packings)
     return Channel(float(rate), plane.startup_ns / 1e9)
 
 
-def _on_quickest(
+def _use_fastest_plane_only(
     planes: Sequence[Plane],
     channels: Sequence[Channel],
     size: int,
     time_ns: PipelineTimer,
 ) -> Share | None:
-    """All data on the plane that is fastest by itself."""
+    """Put all data on the plane whose rate and start-up time make it the fastest;
+
+    None if too small.
+    """
     times_s = [channel.time_s(size) for channel in channels]
-    quickest = planes[min(range(len(planes)), key=times_s.__getitem__)]
-    made = _made(quickest, Fraction(1), time_ns)
-    return None if made is None else Share(quickest, Fraction(1), made)
+    fastest_plane = planes[min(range(len(planes)), key=times_s.__getitem__)]
+    schedule = _find_fastest_on_plane(fastest_plane, Fraction(1), time_ns)
+    return None if schedule is None else Share(fastest_plane, Fraction(1), schedule)
 
 
-def _shares(
+def _collect_shares(
     planes: Sequence[Plane],
     parts: Sequence[Fraction],
-    made: Sequence[TimedSchedule | None],
+    schedules: Sequence[TimedSchedule | None],
 ) -> list[Share]:
-    """The shares of the planes that can carry theirs."""
-    found = zip(planes, parts, made, strict=True)
-    return [Share(plane, part, each) for plane, part, each in found if each is not None]
+    """Collect the shares of the planes that have a schedule."""
+    return [
+        Share(plane, part, schedule)
+        for plane, part, schedule in zip(planes, parts, schedules, strict=True)
+        if schedule is not None
+    ]
 
 
-def _division(whole: PackingTask, shares: Sequence[Share], time_ns: PipelineTimer) -> Divided:
-    """Shares with their common schedule."""
-    pipeline = joined(whole.collective, shares)
-    is_interrupted = any(share.made.is_interrupted for share in shares)
-    return Divided(tuple(shares), pipeline, time_ns(pipeline), is_interrupted)
+def _build_division(
+    full_task: PackingTask, shares: Sequence[Share], time_ns: PipelineTimer
+) -> Division:
+    """Join the shares to one schedule and evaluate its time."""
+    pipeline = join_shares(full_task.collective, shares)
+    is_interrupted = any(share.timed_schedule.is_interrupted for share in shares)
+    return Division(tuple(shares), pipeline, time_ns(pipeline), is_interrupted)
 
 
-def _made(plane: Plane, part: Fraction, time_ns: PipelineTimer) -> TimedSchedule | None:
-    """The fastest way to carry a part on one plane."""
-    task = _task_of(plane, part)
+def _find_fastest_on_plane(
+    plane: Plane, part: Fraction, time_ns: PipelineTimer
+) -> TimedSchedule | None:
+    """Find the fastest schedule for a fraction of the data on one plane; None if too small."""
+    task = _build_task(plane, part)
     if task is None:
         return None
 
-    def judge(packing: PlacedPacking, scheduled: Scheduled) -> int:
-        share = Share(plane, part, TimedSchedule(packing, scheduled, 0))
-        return _timed(share, time_ns).time_ns
+    def evaluate_time_ns(packing: PlacedPacking, schedule: PackingSchedule) -> int:
+        share = Share(plane, part, TimedSchedule(packing, schedule, 0))
+        return _evaluate_share(share, time_ns).time_ns
 
-    return fastest(task, plane.packings, judge)
+    return find_fastest(task, plane.packings, evaluate_time_ns)
 
 
-def _again(
+def _reschedule_share(
     share: Share,
     part: Fraction,
     time_ns: PipelineTimer,
 ) -> TimedSchedule | None:
-    """Another part on the same plane, with the packing, chunks and turns of a known one."""
-    task = _task_of(share.plane, part)
+    """Reschedule another fraction of the data on the same plane; None if too small.
+
+    Packing, slack, link order and (rounded down to a power of two) the number of chunks are those
+    of the known share.
+    """
+    task = _build_task(share.plane, part)
     if task is None:
         return None
-    # Powers of two have small common units, in which the contents are checked.
-    known = share.made.scheduled
+    # Powers of two keep the common units few, in which the contents are checked.
+    known = share.timed_schedule.schedule
     chunks = 1 << (known.chunks.bit_length() - 1)
-    scheduled = with_chunks(task, share.packing, chunks, known.slack)
-    if scheduled is None:
+    schedule = build_schedule(task, share.packing, chunks, known.slack)
+    if schedule is None:
         return None
-    if not known.has_turns:
-        scheduled = without_turns(scheduled)
-    untimed = TimedSchedule(share.packing, scheduled, 0, share.made.is_interrupted)
-    return _timed(Share(share.plane, part, untimed), time_ns)
+    if not known.has_link_order:
+        schedule = remove_link_order(schedule)
+    is_interrupted = share.timed_schedule.is_interrupted
+    untimed = TimedSchedule(share.packing, schedule, 0, is_interrupted)
+    return _evaluate_share(Share(share.plane, part, untimed), time_ns)
 
 
-def _timed(share: Share, time_ns: PipelineTimer) -> TimedSchedule:
-    """The schedule of a share with the time that it takes alone."""
-    pipeline = joined(share.plane.task.collective, [share])
-    return replace(share.made, time_ns=time_ns(pipeline))
+def _evaluate_share(share: Share, time_ns: PipelineTimer) -> TimedSchedule:
+    """Return the timed schedule of a share with its time when no other plane is used."""
+    pipeline = join_shares(share.plane.task.collective, [share])
+    return replace(share.timed_schedule, time_ns=time_ns(pipeline))
 
 
-def _task_of(plane: Plane, part: Fraction) -> PackingTask | None:
-    """The task of carrying a part, None for less than a byte."""
+def _build_task(plane: Plane, part: Fraction) -> PackingTask | None:
+    """Build the plane's task for a fraction of the data, rounded down; None below one byte."""
     size = math.floor(plane.task.collective_bytes * part)
     return replace(plane.task, collective_bytes=size) if size else None
 
 
-def _measured(share: Share, size: int) -> Channel:
-    """The rate at which a plane carried its share once it had started."""
+def _measure_channel(share: Share, size: int) -> Channel:
+    """Describe a plane by the rate at which it carried its share after start-up;
+
+    `size`: all data.
+    """
     startup_ns = share.plane.startup_ns
     # Times are rounded, and a rate must be finite.
-    sending_ns = max(1, share.made.time_ns - startup_ns)
+    sending_ns = max(1, share.timed_schedule.time_ns - startup_ns)
     return Channel(float(share.part * size) * 1e9 / sending_ns, startup_ns / 1e9)
 
 
-def _in_common_units(shares: Sequence[float], units: Sequence[int]) -> list[Fraction]:
-    """About these shares, as parts of the data, such that few units of the whole make one of each.
+def _round_to_common_units(shares: Sequence[float], units: Sequence[int]) -> list[Fraction]:
+    """Round shares in bytes to fractions of the data with few common units.
 
-    `units`: of how many units the share of each plane consists. The effort of whoever checks
-    contents grows with the number of units of the whole.
+    `units`: number of units in the schedule of each plane's share. The smallest nonzero unit gets
+    1, 2, ... up to 64 common units until every share is within 1/400 of its exact value. Few units
+    matter because the effort of checking contents grows with their number.
     """
     widths = [share / count for share, count in zip(shares, units, strict=True)]
-    least = min((width for width in widths if width), default=1.0)
-    for base in range(1, _MOST_UNITS + 1):
-        # The least share has `base` units, and the others as many as come nearest.
-        scales = [round(base * width / least) for width in widths]
-        parts = _parts_of(scales, units)
-        if _are_near(parts, shares):
+    smallest = min((width for width in widths if width), default=1.0)
+    for base in range(1, _MAX_UNITS + 1):
+        # The smallest unit has `base` common units, the other ones the nearest number.
+        scales = [round(base * width / smallest) for width in widths]
+        parts = _to_fractions(scales, units)
+        if _are_within_tolerance(parts, shares):
             break
     return parts
 
 
-def _parts_of(scales: Sequence[int], units: Sequence[int]) -> list[Fraction]:
-    """The parts of shares of so many units each, where one of theirs is `scale` of the whole."""
+def _to_fractions(scales: Sequence[int], units: Sequence[int]) -> list[Fraction]:
+    """Compute the fraction of each share from its number of units and the size `scale` of
+    its unit.
+    """
     weights = [scale * count for scale, count in zip(scales, units, strict=True)]
     total = sum(weights)
     return [Fraction(weight, total) for weight in weights]
 
 
-def _are_near(parts: Sequence[Fraction], shares: Sequence[float]) -> bool:
-    """Whether parts of the whole differ from shares by no more than is tolerated."""
+def _are_within_tolerance(parts: Sequence[Fraction], shares: Sequence[float]) -> bool:
+    """Whether every fraction of the total differs from its share by at most `_TOLERANCE`
+    (relative).
+    """
     total = sum(shares)
     differences = [abs(part * total - share) for part, share in zip(parts, shares, strict=True)]
     return all(

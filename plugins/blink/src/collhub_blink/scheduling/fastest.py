@@ -1,113 +1,111 @@
-"""The fastest of several packings, each with its best number of chunks."""
+"""Choose the fastest of several packings, each with its best number of chunks."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
 from collhub_schedules import fastest_of
 
 from collhub_blink.packing.packings import PlacedPacking
 from collhub_blink.packing.task import PackingTask
-from collhub_blink.scheduling.behind_switches import behind_switches
 from collhub_blink.scheduling.schedules import (
-    WORTH_OF_HALF,
-    Scheduled,
-    fluid_ns,
-    halved,
-    schedule,
+    MIN_GAIN_OF_DOUBLING,
+    PackingSchedule,
+    TimedSchedule,
+    TimeEvaluator,
+    bandwidth_time_ns,
+    build_schedule_with_half_the_chunks,
+    find_schedule,
+    planned_time_ns,
 )
-from collhub_blink.scheduling.timed import Judge, TimedSchedule, own_ns
+from collhub_blink.scheduling.switched_networks import generate_candidates
 from hub_core.model import CollectiveKind
 
-# The schedule's own time is not that far from the simulator's: what takes so much longer by it than
-# the fastest so far is not simulated.
-_HOPELESS = 1.3
-# A schedule that takes no more than so many times what its rate allows is not cut otherwise.
-_AT_ITS_RATE = 1.02
+# A schedule whose planned time exceeds the best simulated time by this factor is not simulated:
+# planned and simulated times do not differ that much.
+_MAX_PLANNED_OVER_BEST = 1.3
+# Up to this ratio of time to bandwidth time no other number of chunks is tried.
+_MAX_TIME_OVER_BANDWIDTH_TIME = 1.02
 
 
-def fastest(
+def find_fastest(
     task: PackingTask,
     packings: Sequence[PlacedPacking],
-    judge: Judge,
+    evaluate_time_ns: TimeEvaluator,
 ) -> TimedSchedule | None:
-    """The fastest; the first of equals; None where there is too little data for any.
+    """Return the fastest schedule of the packings by the evaluator's time; the first if times are
+    equal.
 
-    Ctrl-C ends the search, and passes where there is nothing yet.
+    None if there is too little data for any packing. Ctrl-C ends the search with the best schedule
+    so far, and is passed on without one.
     """
-    return fastest_of(_candidates(task, packings, judge), lambda made: made.time_ns)
+    return fastest_of(
+        _generate_promising(task, packings, evaluate_time_ns), lambda candidate: candidate.time_ns
+    )
 
 
-def _candidates(
+def _generate_promising(
     task: PackingTask,
     packings: Sequence[PlacedPacking],
-    judge: Judge,
+    evaluate_time_ns: TimeEvaluator,
 ) -> Iterator[TimedSchedule]:
-    """Schedules of the packings that may be the fastest."""
+    """Choose the search: with or without switches, and only the first packing after Ctrl-C."""
     if task.budget.is_interrupted:
-        # Ctrl-C has ended a proof: the first packing stands, and the result comes at once.
+        # Ctrl-C has ended a proof: return the first packing at once.
         packings = packings[:1]
     if task.network.is_switchless:
-        return _in_order(task, packings, judge)
-    return behind_switches(task, packings, judge)
+        return _generate_candidates_without_switches(task, packings, evaluate_time_ns)
+    return generate_candidates(task, packings, evaluate_time_ns)
 
 
-def _in_order(
+def _generate_candidates_without_switches(
     task: PackingTask,
     packings: Sequence[PlacedPacking],
-    judge: Judge,
+    evaluate_time_ns: TimeEvaluator,
 ) -> Iterator[TimedSchedule]:
-    """Every packing by its own schedule, unless its rate alone makes it slower than another."""
-    least: int | None = None
-    for place, packing in enumerate(packings):
-        task.progress(place / len(packings), packing.method)
-        if _is_slower(task, packing, least):
-            continue
-        found = schedule(task, packing)
-        if found is None or _is_hopeless(found, least):
-            continue
-        for made in _ever_fewer(task, packing, found, judge):
-            least = made.time_ns if least is None else min(least, made.time_ns)
-            yield made
-
-
-def _ever_fewer(
-    task: PackingTask, packing: PlacedPacking, found: Scheduled, judge: Judge
-) -> Iterator[TimedSchedule]:
-    """A schedule, and half the chunks as long as that helps where messages go both ways.
-
-    Those up and those down the trees meet on links as the simulator alone tells.
+    """Yield schedules of every packing whose bandwidth time or planned time can beat the best so
+    far.
     """
-    least_ns = judge(packing, found)
-    yield TimedSchedule(packing, found, least_ns)
-    is_both_ways = task.collective.kind is CollectiveKind.ALL_REDUCE
-    if not is_both_ways or task.chunks is not None:
-        return
-    while least_ns > _AT_ITS_RATE * fluid_ns(task, packing):
-        # By their own time fewer chunks take longer: they help where the simulator says otherwise.
-        if least_ns <= (1 + WORTH_OF_HALF) * own_ns(found):
-            return
-        fewer = halved(task, packing, found)
-        if fewer is None:
-            return
-        time_ns = judge(packing, fewer)
-        yield TimedSchedule(packing, fewer, time_ns)
-        if time_ns >= least_ns:
-            return
-        found, least_ns = fewer, time_ns
+    best_ns = math.inf
+    for position, packing in enumerate(packings):
+        task.progress(position / len(packings), packing.method)
+        if bandwidth_time_ns(task, packing) >= best_ns:
+            continue
+        schedule = find_schedule(task, packing)
+        if schedule is None or planned_time_ns(schedule) > _MAX_PLANNED_OVER_BEST * best_ns:
+            continue
+        for candidate in _generate_halved_schedules(task, packing, schedule, evaluate_time_ns):
+            best_ns = min(best_ns, candidate.time_ns)
+            yield candidate
 
 
-def _is_slower(
+def _generate_halved_schedules(
     task: PackingTask,
     packing: PlacedPacking,
-    least_ns: int | None,
-) -> bool:
-    """Whether the rate of a packing alone makes it no faster than the fastest so far."""
-    if least_ns is None:
-        return False
-    return fluid_ns(task, packing) >= least_ns
+    schedule: PackingSchedule,
+    evaluate_time_ns: TimeEvaluator,
+) -> Iterator[TimedSchedule]:
+    """Yield a schedule, and for an all-reduce halve its chunks as long as that is faster.
 
-
-def _is_hopeless(found: Scheduled, least_ns: int | None) -> bool:
-    """Whether a schedule takes so many times as long by itself as another by the simulator."""
-    return least_ns is not None and own_ns(found) > _HOPELESS * least_ns
+    Only an all-reduce sends up and down the trees at once; how these messages share links is known
+    from the evaluator only. A requested number of chunks is not changed.
+    """
+    best_time_ns = evaluate_time_ns(packing, schedule)
+    yield TimedSchedule(packing, schedule, best_time_ns)
+    is_bidirectional = task.collective.kind is CollectiveKind.ALL_REDUCE
+    if not is_bidirectional or task.chunks is not None:
+        return
+    while best_time_ns > _MAX_TIME_OVER_BANDWIDTH_TIME * bandwidth_time_ns(task, packing):
+        # By the plan fewer chunks are slower: they help only if the evaluated time exceeds the
+        # plan.
+        if best_time_ns <= (1 + MIN_GAIN_OF_DOUBLING) * planned_time_ns(schedule):
+            return
+        halved_schedule = build_schedule_with_half_the_chunks(task, packing, schedule)
+        if halved_schedule is None:
+            return
+        time_ns = evaluate_time_ns(packing, halved_schedule)
+        yield TimedSchedule(packing, halved_schedule, time_ns)
+        if time_ns >= best_time_ns:
+            return
+        schedule, best_time_ns = halved_schedule, time_ns

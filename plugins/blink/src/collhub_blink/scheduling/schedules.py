@@ -1,9 +1,9 @@
-"""Schedules of a packing: into how many chunks the share of every tree is cut."""
+"""Schedules of one packing, and the choice of its number of chunks."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
@@ -13,28 +13,29 @@ from collhub_packing.pipelining import Pipeline, Pipelining
 
 from collhub_blink.packing.packings import PlacedPacking
 from collhub_blink.packing.task import PackingTask
-from collhub_blink.scheduling.streams import pipelining_of
+from collhub_blink.scheduling.streams import prepare_pipelining
 from hub_core.model import InputError
 from hub_core.network import Occupancy
 
-_MOST_CHUNKS = 1 << 14
-_MOST_MESSAGES = 1 << 20
-# Of schedules that are compared before finer ones are made, and of those that cost little.
-_MOST_ROUGH_MESSAGES = 1 << 16
-_MOST_CHEAP_MESSAGES = 1 << 18
-# Each chunk more costs steps, which all who work on the algorithm pay: they must save such parts of
-# the time. Where twice the chunks save 0.3 %, filling takes 0.6 %.
-WORTH_OF_HALF, WORTH_OF_QUARTER = 3e-3, 5e-3
-# As many messages of one link may be on their way at once, see
-# `collhub_schedules.Transfers.window`.
-_MOST_ON_THE_WAY = 12
+_MAX_CHUNKS = 1 << 14
+_MAX_MESSAGES = 1 << 20
+# Maximum number of messages of a coarse schedule, and of one that is fast to simulate.
+_MAX_COARSE_MESSAGES = 1 << 16
+_MAX_FAST_MESSAGES = 1 << 18
+# Minimum relative gain in time that justifies twice or four times as many chunks: all users of the
+# algorithm pay for its steps. If twice the chunks save 0.3 %, filling the pipelines takes 0.6 %.
+MIN_GAIN_OF_DOUBLING, MIN_GAIN_OF_QUADRUPLING = 3e-3, 5e-3
+# A link may have this many messages in flight at once, see `collhub_schedules.Transfers.window`.
+_MAX_MESSAGES_IN_FLIGHT = 12
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Scheduled:
-    """A schedule with about `chunks` chunks on the widest tree.
+class PackingSchedule:
+    """A schedule of a packing.
 
-    `slack`: for how many turns, each of a chunk of every tree, data lie before they are sent on.
+    `chunks`: approximate number of chunks on the widest tree; see `compute_chunk_counts` for the
+    other trees. `slack`: planned delay between receiving and forwarding a chunk, in rounds; a round
+    sends one chunk of every tree and takes the bandwidth time over `chunks`.
     """
 
     chunks: int
@@ -42,124 +43,153 @@ class Scheduled:
     slack: float = 0.0
 
     @property
-    def has_turns(self) -> bool:
-        """Whether messages of a link wait for others of it."""
+    def has_link_order(self) -> bool:
+        """Whether messages of a link are sent in a fixed order (any `window` of a message is not
+        0).
+        """
         return bool(self.pipeline.transfers.window.any())
 
 
-def schedule(task: PackingTask, packing: PlacedPacking) -> Scheduled | None:
-    """The schedule with the stated number of chunks, or with about the best one.
+def find_schedule(task: PackingTask, packing: PlacedPacking) -> PackingSchedule | None:
+    """Build the schedule with the requested number of chunks, or search for the best number.
 
-    A rougher one where that takes a time within which there is another algorithm. None where the
-    data is too small to share out. Ctrl-C ends the search; without a schedule it is raised again.
+    The search stops with a coarse schedule if refinement cannot beat `task.within_ns`. None if
+    every number of chunks leaves a chunk less than a byte; `InputError` if the requested number
+    does. Ctrl-C ends the search with the best schedule so far, and is raised again without one.
     """
-    pipelining = pipelining_of(task, packing)
+    pipelining = prepare_pipelining(task, packing)
     if task.chunks is not None:
-        counts = chunk_counts(packing.weights, task.chunks)
-        return Scheduled(task.chunks, pipelining.schedule(counts))
+        counts = compute_chunk_counts(packing.weights, task.chunks)
+        return PackingSchedule(task.chunks, pipelining.schedule(counts))
     search = _CountSearch(pipelining, packing.weights)
     try:
-        search.run(fluid_ns(task, packing), task.within_ns)
+        search.run(bandwidth_time_ns(task, packing), task.within_ns)
     except KeyboardInterrupt:
         if search.best is None:
             raise
     return search.best
 
 
-# A search asks for the same few packings of one task again and again.
+# The search evaluates the same few packings of a task repeatedly.
 @lru_cache(maxsize=16)
-def fluid_ns(task: PackingTask, packing: PlacedPacking) -> float:
-    """Nanoseconds of the data at the rate of a packing, without latency.
+def bandwidth_time_ns(task: PackingTask, packing: PlacedPacking) -> float:
+    """Compute the time of the busiest link in ns: its bytes by its bandwidth, without latency.
 
-    On the routes that messages take, which may be others than those of the packing.
+    Messages follow `Topology.routes`, which may differ from the routes of the packing.
     """
-    pipelining = pipelining_of(task, packing)
+    pipelining = prepare_pipelining(task, packing)
     routes, topology = pipelining.routes, pipelining.topology
-    parts = [float(stream.part) for stream in pipelining.streams]
+    stream_fractions = [float(stream.part) for stream in pipelining.streams]
     widths = [len(stream.operations) for stream in pipelining.streams]
-    # The part of a share that every operation moves, on every link of its route.
-    moved = np.repeat(parts, widths)
-    passing = np.repeat(moved, np.diff(routes.indptr))
-    load = np.bincount(routes.links, passing, len(topology.source))
+    # Fraction of a share that every operation moves over every link of its route.
+    fractions = np.repeat(stream_fractions, widths)
+    link_fractions = np.repeat(fractions, np.diff(routes.indptr))
+    load = np.bincount(routes.links, link_fractions, len(topology.source))
     share_bytes = task.collective_bytes / pipelining.num_shares
     return float((load / topology.bandwidth_bytes_per_s).max() * share_bytes * 1e9)
 
 
-def finest_ns(time_ns: float, flows_ns: float) -> float:
-    """About what four times the chunks would take at least.
+def estimate_fine_grained_time_ns(time_ns: float, bandwidth_ns: float) -> float:
+    """Estimate the shortest time in ns with four times as many chunks.
 
-    `flows_ns`: what the data take at the rate of their packing; the rest of `time_ns` fills
-    pipelines, and shrinks in proportion at best.
+    `flows_ns` is the bandwidth time. The rest of `time_ns` fills the pipelines and shrinks to a
+    quarter at best.
     """
-    return flows_ns + (time_ns - flows_ns) / 4
+    return bandwidth_ns + (time_ns - bandwidth_ns) / 4
 
 
-def rough(task: PackingTask, packing: PlacedPacking) -> Scheduled | None:
-    """The schedule with the stated number of chunks, or with few that cost little.
+def build_coarse_schedule(task: PackingTask, packing: PlacedPacking) -> PackingSchedule | None:
+    """Build the schedule with the requested number of chunks, else a coarse one for comparisons.
 
-    With at most a quarter of the most chunks that make sense.
+    A coarse schedule has at most 2^16 messages and a quarter of the maximum number of chunks, so
+    that it can be refined. None if a chunk would have less than a byte.
     """
     if task.chunks is not None:
-        return _scheduled(pipelining_of(task, packing), packing.weights, task.chunks)
-    pipelining = pipelining_of(task, packing)
-    # Finer ones follow: so there must be room for them.
-    quarter = _most_chunks(pipelining, packing.weights, _MOST_MESSAGES) // 4
-    few = _most_chunks(pipelining, packing.weights, _MOST_ROUGH_MESSAGES)
-    return with_chunks(task, packing, max(1, min(quarter, few)))
+        return _build_schedule_or_none(
+            prepare_pipelining(task, packing), packing.weights, task.chunks
+        )
+    pipelining = prepare_pipelining(task, packing)
+    # A quarter, so that there is room for refinement.
+    quarter = _find_maximum_chunks(pipelining, packing.weights, _MAX_MESSAGES) // 4
+    few = _find_maximum_chunks(pipelining, packing.weights, _MAX_COARSE_MESSAGES)
+    return build_schedule(task, packing, max(1, min(quarter, few)))
 
 
 @lru_cache(maxsize=32)
-def most_chunks(task: PackingTask, packing: PlacedPacking, *, is_cheap: bool = False) -> int:
-    """The most chunks that make sense, at least 1; `is_cheap`: of those that cost little."""
-    most = _MOST_CHEAP_MESSAGES if is_cheap else _MOST_MESSAGES
-    return _most_chunks(pipelining_of(task, packing), packing.weights, most)
+def maximum_chunks(
+    task: PackingTask, packing: PlacedPacking, *, is_fast_to_simulate: bool = False
+) -> int:
+    """Compute the maximum number of chunks on the widest tree, at least 1.
+
+    Limits: the number of messages (2^20, or 2^18 if `is_fast_to_simulate`), and chunks large enough
+    for a link to be busy with few messages in flight.
+    """
+    most = _MAX_FAST_MESSAGES if is_fast_to_simulate else _MAX_MESSAGES
+    return _find_maximum_chunks(prepare_pipelining(task, packing), packing.weights, most)
 
 
-def with_chunks(
+def build_schedule(
     task: PackingTask, packing: PlacedPacking, chunks: int, slack: float = 0.0
-) -> Scheduled | None:
-    """The schedule with so many chunks, None where a chunk would have less than a byte."""
-    turn_ns = fluid_ns(task, packing) / chunks
-    slack_ps = 1000 * slack * turn_ns
-    pipelining = pipelining_of(task, packing)
-    return _scheduled(pipelining, packing.weights, chunks, slack, int(slack_ps))
+) -> PackingSchedule | None:
+    """Build the schedule with `chunks` chunks on the widest tree, delayed by `slack` rounds.
+
+    A round is the bandwidth time over `chunks`. None if `chunks` is 0 or a chunk would have less
+    than a byte.
+    """
+    round_ns = bandwidth_time_ns(task, packing) / chunks
+    slack_ps = 1000 * slack * round_ns
+    pipelining = prepare_pipelining(task, packing)
+    return _build_schedule_or_none(pipelining, packing.weights, chunks, slack, int(slack_ps))
 
 
-def halved(task: PackingTask, packing: PlacedPacking, found: Scheduled) -> Scheduled | None:
-    """The schedule with half as many chunks; None for the half of one."""
-    return _scheduled(pipelining_of(task, packing), packing.weights, found.chunks // 2)
+def build_schedule_with_half_the_chunks(
+    task: PackingTask, packing: PlacedPacking, schedule: PackingSchedule
+) -> PackingSchedule | None:
+    """Build the schedule with half as many chunks as `schedule`.
+
+    None if `schedule` has a single chunk or a chunk would have less than a byte.
+    """
+    return _build_schedule_or_none(
+        prepare_pipelining(task, packing), packing.weights, schedule.chunks // 2
+    )
 
 
-def without_turns(found: Scheduled) -> Scheduled:
-    """The same messages, each sent as soon as its data are there, in any order."""
-    transfers = found.pipeline.transfers
-    free = replace(transfers, window=np.zeros(len(transfers), np.int64))
-    return Scheduled(found.chunks, replace(found.pipeline, transfers=free))
+def remove_link_order(schedule: PackingSchedule) -> PackingSchedule:
+    """Return the schedule with every message sent as soon as its data is available, in any
+    order.
+    """
+    transfers = schedule.pipeline.transfers
+    unordered = replace(transfers, window=np.zeros(len(transfers), np.int64))
+    return PackingSchedule(schedule.chunks, replace(schedule.pipeline, transfers=unordered))
 
 
-def chunk_counts(weights: Sequence[int], chunks: int) -> list[int]:
-    """Chunks of every tree when the widest has about `chunks`.
+def compute_chunk_counts(weights: Sequence[int], chunks: int) -> list[int]:
+    """Compute the number of chunks of every tree, about `chunks` for the widest one.
 
-    All of one size, or powers of two where that is too many.
+    All chunks have one size if `chunks` is large enough for the narrowest weight; otherwise the
+    numbers are powers of two, at least 1, about proportional to the weights.
     """
     divisor = math.gcd(*weights)
     widest = max(weights)
     if chunks * divisor >= widest:
-        # Chunks of one size, so that all trees end together.
+        # Chunks of equal size, so that all trees finish together.
         times = max(1, round(chunks * divisor / widest))
         return [times * weight // divisor for weight in weights]
     # Narrow trees would have less than one chunk of that size.
-    return [_power_of_two_near(chunks * weight / widest) for weight in weights]
+    return [_round_to_power_of_two(chunks * weight / widest) for weight in weights]
 
 
-def _power_of_two_near(count: float) -> int:
-    """The power of two next to a number, at least 1."""
+def _round_to_power_of_two(count: float) -> int:
+    """Round to the nearest power of two (by logarithm), at least 1."""
     exponent = round(math.log2(count))
     return 1 << max(0, exponent)
 
 
 class _CountSearch:
-    """Schedules of a packing by their number of chunks on the widest tree."""
+    """Search for the number of chunks of one packing.
+
+    `best`: the schedule chosen so far, None before the first.
+    """
 
     def __init__(
         self,
@@ -168,128 +198,177 @@ class _CountSearch:
     ) -> None:
         self._pipelining = pipelining
         self._weights = weights
-        self._most = _most_chunks(pipelining, weights, _MOST_MESSAGES)
-        self._made: dict[int, Scheduled | None] = {}
-        self.best: Scheduled | None = None
+        self._most = _find_maximum_chunks(pipelining, weights, _MAX_MESSAGES)
+        self._made: dict[int, PackingSchedule | None] = {}
+        self.best: PackingSchedule | None = None
 
-    def run(self, flows_ns: float, within_ns: float | None) -> None:
-        """From the most chunks on ever fewer: quarters, while that costs little, then a half.
+    def run(self, bandwidth_ns: float, within_ns: float | None) -> None:
+        """Choose the number of chunks and store the schedule in `best`.
 
-        In large data the most are mostly the best, so that few schedules are made. Times of few
-        chunks are too uneven to tell those of many. `flows_ns`, `within_ns`: the time at the rate
-        of the packing, and one that is reached already.
+        Start with the maximum (for large data mostly the best, so few schedules are built) and
+        divide by four while the time grows by at most 0.5 %, then try half of the result. Times of
+        few chunks are too irregular to predict those of many. `flows_ns`: bandwidth time; if a
+        quarter of the maximum is within 0.5 % of it, the search starts there. If no refinement of
+        that quarter can beat `within_ns`, the quarter is the result.
         """
         count = self._most
-        quarter = self.with_chunks(count // 4)
+        quarter = self.build_schedule(count // 4)
         if quarter is not None:
             time_ns = quarter.pipeline.time_ps / 1000
-            is_as_good = time_ns <= (1 + WORTH_OF_QUARTER) * flows_ns
-            is_too_late = within_ns is not None and finest_ns(time_ns, flows_ns) >= within_ns
-            if is_too_late:
+            is_near_bandwidth_time = time_ns <= (1 + MIN_GAIN_OF_QUADRUPLING) * bandwidth_ns
+            cannot_beat_known_time = (
+                within_ns is not None
+                and estimate_fine_grained_time_ns(time_ns, bandwidth_ns) >= within_ns
+            )
+            if cannot_beat_known_time:
                 self.best = quarter
                 return
-            # As good as any, without a look at what more chunks take.
-            count = quarter.chunks if is_as_good else count
-        while count and self._is_good(count, WORTH_OF_QUARTER):
+            # Start here: more chunks cannot gain enough.
+            count = quarter.chunks if is_near_bandwidth_time else count
+        while count and self._is_good(count, MIN_GAIN_OF_QUADRUPLING):
             count //= 4
         if self.best is not None and self._may_half_do(self.best):
-            self._is_good(self.best.chunks // 2, WORTH_OF_HALF)
+            self._is_good(self.best.chunks // 2, MIN_GAIN_OF_DOUBLING)
 
-    def _may_half_do(self, found: Scheduled) -> bool:
-        """Whether half of the chunks may be as good, by what a quarter of them has lost."""
-        quarter = self._made.get(found.chunks // 4)
+    def _may_half_do(self, schedule: PackingSchedule) -> bool:
+        """Whether half the chunks may be good enough, judged by the slowdown with a quarter of
+        them.
+        """
+        quarter = self._made.get(schedule.chunks // 4)
         if quarter is None:
             return True
-        # A pipeline of half the chunks takes twice as long to fill, of a quarter four times.
-        return _part_lost(found, quarter) / 3 <= 2 * WORTH_OF_HALF
+        # Filling a pipeline takes twice as long with half the chunks, four times with a quarter.
+        return _relative_slowdown(schedule, quarter) / 3 <= 2 * MIN_GAIN_OF_DOUBLING
 
-    def _is_good(self, count: int, worth: float) -> bool:
-        """Whether so many chunks are the best so far: if all more take not that much less."""
-        found = self.with_chunks(count)
-        if found is None:
-            # Fewer chunks are larger: each then has a byte at least.
+    def _is_good(self, count: int, max_slowdown: float) -> bool:
+        """Make the schedule with `count` chunks the best if it is not much slower than the best so
+        far.
+
+        At most `max_slowdown` slower (relative). True if it becomes the best, or if its chunks
+        would be smaller than a byte (fewer chunks are larger, so the caller continues); False for 0
+        chunks.
+        """
+        schedule = self.build_schedule(count)
+        if schedule is None:
             return count > 0
-        if self.best is not None and _part_lost(self.best, found) > worth:
+        if self.best is not None and _relative_slowdown(self.best, schedule) > max_slowdown:
             return False
-        self.best = found
+        self.best = schedule
         return True
 
-    def with_chunks(self, count: int) -> Scheduled | None:
-        """The schedule with so many chunks, None where that makes no sense."""
+    def build_schedule(self, count: int) -> PackingSchedule | None:
+        """Get the schedule with `count` chunks; each is built once.
+
+        None for 0, for more than the maximum, and if a chunk would have less than a byte.
+        """
         if count > self._most:
             return None
         if count not in self._made:
-            self._made[count] = _scheduled(self._pipelining, self._weights, count)
+            self._made[count] = _build_schedule_or_none(self._pipelining, self._weights, count)
         return self._made[count]
 
 
-def _most_chunks(pipelining: Pipelining, weights: Sequence[int], messages: int) -> int:
-    """The most chunks that make sense, at least 1, with at most so many messages; by bisection."""
-    low, high = 1, _MOST_CHUNKS
+def _find_maximum_chunks(pipelining: Pipelining, weights: Sequence[int], max_messages: int) -> int:
+    """Find the maximum number of chunks with at most `max_messages` messages, at least 1.
+
+    By bisection; `_is_allowed` is the criterion.
+    """
+    low, high = 1, _MAX_CHUNKS
     while low < high:
         middle = (low + high + 1) // 2
-        if _is_sensible(pipelining, chunk_counts(weights, middle), messages):
+        if _is_allowed(pipelining, compute_chunk_counts(weights, middle), max_messages):
             low = middle
         else:
             high = middle - 1
     return low
 
 
-def _part_lost(finer: Scheduled, found: Scheduled) -> float:
-    """What a schedule takes more than one of more chunks, as a part of its time."""
-    more_ps = found.pipeline.time_ps - finer.pipeline.time_ps
-    return more_ps / finer.pipeline.time_ps
+def _relative_slowdown(finer: PackingSchedule, coarser: PackingSchedule) -> float:
+    """Relative increase in time of a schedule over one with more chunks."""
+    increase_ps = coarser.pipeline.time_ps - finer.pipeline.time_ps
+    return increase_ps / finer.pipeline.time_ps
 
 
-def _scheduled(
+def _build_schedule_or_none(
     pipelining: Pipelining,
     weights: Sequence[int],
     chunks: int,
     slack: float = 0.0,
     slack_ps: int = 0,
-) -> Scheduled | None:
-    """The schedule with so many chunks on the widest tree, None where that makes no sense."""
+) -> PackingSchedule | None:
+    """Build the schedule with `chunks` chunks on the widest tree.
+
+    None if `chunks` is 0 or a chunk would have less than a byte.
+    """
     if not chunks:
         return None
-    counts = chunk_counts(weights, chunks)
+    counts = compute_chunk_counts(weights, chunks)
     try:
-        return Scheduled(chunks, pipelining.schedule(counts, slack_ps), slack)
+        return PackingSchedule(chunks, pipelining.schedule(counts, slack_ps), slack)
     except InputError as error:
-        # A chunk would have less than a byte; nothing else passes with fewer chunks.
+        # A chunk would have less than a byte. Other errors are passed on.
         if error.diagnostics[0].code != "size-too-small":
             raise
         return None
 
 
-def _is_sensible(pipelining: Pipelining, counts: Sequence[int], most: int) -> bool:
-    """Whether messages are at most so many, and so large that few are on their way on a link."""
-    if _message_count(pipelining, counts) > most:
+def _is_allowed(pipelining: Pipelining, counts: Sequence[int], max_messages: int) -> bool:
+    """Whether there are at most `max_messages` messages and all are large enough.
+
+    Large enough: 11 messages in flight fill the latency of the link with the most bytes in flight.
+    """
+    if _count_messages(pipelining, counts) > max_messages:
         return False
-    smallest = _smallest_chunk(pipelining, counts)
-    return smallest * (_MOST_ON_THE_WAY - 1) >= _bytes_on_the_way(pipelining)
+    smallest_bytes = _find_smallest_chunk_bytes(pipelining, counts)
+    return smallest_bytes * (_MAX_MESSAGES_IN_FLIGHT - 1) >= _compute_bytes_in_flight(pipelining)
 
 
-def _message_count(pipelining: Pipelining, counts: Sequence[int]) -> int:
-    """Messages of all chunks of all trees."""
+def _count_messages(pipelining: Pipelining, counts: Sequence[int]) -> int:
+    """Count the messages of all chunks of all trees."""
     messages = 0
     for stream in pipelining.streams:
         messages += counts[stream.tree] * len(stream.operations)
     return messages
 
 
-def _bytes_on_the_way(pipelining: Pipelining) -> float:
-    """The most bytes that a link has on its way while it waits for no message to arrive."""
-    # A link that is held until the message arrives has one on its way.
+def _compute_bytes_in_flight(pipelining: Pipelining) -> float:
+    """Compute the maximum over links of bandwidth times latency in bytes.
+
+    0 if a link is occupied until its message arrives (`Occupancy.ALPHA_BETA`): then one message is
+    in flight.
+    """
     if pipelining.occupancy is Occupancy.ALPHA_BETA:
         return 0.0
     topology = pipelining.topology
-    on_the_way = topology.bandwidth_bytes_per_s * topology.latency_s
-    return float(on_the_way.max(initial=0.0))
+    in_flight = topology.bandwidth_bytes_per_s * topology.latency_s
+    return float(in_flight.max(initial=0.0))
 
 
-def _smallest_chunk(pipelining: Pipelining, counts: Sequence[int]) -> Fraction:
-    """Bytes of the smallest chunk."""
+def _find_smallest_chunk_bytes(pipelining: Pipelining, counts: Sequence[int]) -> Fraction:
+    """Compute the exact size of the smallest chunk in bytes."""
     collective = pipelining.collective
     shares = collective.kind.traits.parts(collective.num_ranks)
-    parts = [stream.part / counts[stream.tree] for stream in pipelining.streams]
-    return min(parts) * pipelining.collective_bytes / shares
+    fractions = [stream.part / counts[stream.tree] for stream in pipelining.streams]
+    return min(fractions) * pipelining.collective_bytes / shares
+
+
+TimeEvaluator = Callable[[PlacedPacking, PackingSchedule], int]
+"""Function that returns the time of a packing's schedule in ns, usually by simulation."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TimedSchedule:
+    """A packing, its schedule, and the time in ns.
+
+    `is_interrupted`: the search was interrupted.
+    """
+
+    packing: PlacedPacking
+    schedule: PackingSchedule
+    time_ns: int
+    is_interrupted: bool = False
+
+
+def planned_time_ns(schedule: PackingSchedule) -> float:
+    """Time of a schedule in ns as planned, without contention at switches."""
+    return schedule.pipeline.time_ps / 1000

@@ -1,4 +1,4 @@
-"""Which part of the data goes on which tree of a packing, where trees do not serve all alike."""
+"""Prepare a packing for scheduling: which fraction of the data is sent along which tree."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from hub_core.model import Collective, CollectiveKind
 from hub_core.network import Occupancy, Topology
 
 
-def pipelining_of(task: PackingTask, packing: PlacedPacking) -> Pipelining:
-    """The packing, prepared for schedules.
+def prepare_pipelining(task: PackingTask, packing: PlacedPacking) -> Pipelining:
+    """Return the packing prepared for schedules of the task's size.
 
-    Messages go by `Topology.routes`, one route a pair, as everywhere in the hub; a packing's own
-    may be others.
+    Messages follow `Topology.routes`, one route per pair, as everywhere in the hub; the routes of
+    the packing may differ.
     """
-    prepared = _prepared(packing, task.topology, task.collective, task.npus)
+    prepared = _prepare_without_size(packing, task.topology, task.collective, task.npus)
     return replace(
         prepared,
         collective_bytes=task.collective_bytes,
@@ -42,80 +42,95 @@ def pipelining_of(task: PackingTask, packing: PlacedPacking) -> Pipelining:
     )
 
 
-# One packing is scheduled for many sizes: packings are kept between them as well.
+# A packing is scheduled for many sizes, also across syntheses, since packings are cached.
 @lru_cache(maxsize=32)
-def _prepared(
+def _prepare_without_size(
     packing: PlacedPacking, topology: Topology, collective: Collective, npus: tuple[int, ...]
 ) -> Pipelining:
-    """The packing, prepared for schedules of a size that is chosen later."""
+    """Prepare the packing with size 0; the caller sets the size and the occupancy."""
     size, occupancy = 0, Occupancy.SERIALIZATION
     if packing.targets or packing.trees[0].up is not None:
-        streams = _directed_streams(packing)
+        streams = _generate_directed_streams(packing)
         if packing.targets:
-            streams = _path_streams(packing, collective, npus)
+            streams = _generate_path_streams(packing, collective, npus)
         return Pipelining.of_streams(topology, tuple(streams), collective, size, occupancy)
     trees = [placed.tree for placed in packing.trees]
     return Pipelining.of(topology, trees, collective, size, occupancy, npus)
 
 
-def _path_streams(
+def _generate_path_streams(
     packing: PlacedPacking, collective: Collective, npus: tuple[int, ...]
 ) -> Iterator[Stream]:
-    """Every rank's share, cut in parts by the weights of its paths; the root's own goes nowhere."""
+    """Yield the streams of a scatter or gather: every rank's share, split by the weights of its
+    paths.
+
+    The root's share needs a stream as well, but has no messages.
+    """
     is_inward = collective.kind is CollectiveKind.GATHER
     assert collective.root is not None
     root = npus[collective.root]
     for rank, npu in enumerate(npus):
-        # The root's share needs a stream as well, along any tree: it has no messages.
+        # Any tree serves for the root's share: its stream has no operations.
         chosen = [tree for tree, target in enumerate(packing.targets) if target == npu] or [0]
-        for tree, begin, part in _parts(chosen, packing.weights):
-            operations = _path_to(packing.trees[tree], npu)
-            # In a network turned round, a gather's paths were found from the root as well.
+        for tree, begin, part in _split_by_weight(chosen, packing.weights):
+            operations = _find_path_operations(packing.trees[tree], npu)
+            # A gather's paths were searched from the root in the reversed network.
             if is_inward and npu != root:
                 operations = turned_round(operations)
             yield Stream(tree, rank, begin, part, operations)
 
 
-def _parts(
+def _split_by_weight(
     trees: Sequence[int],
     weights: Sequence[int],
 ) -> Iterator[tuple[int, Fraction, Fraction]]:
-    """(tree, begin, part) of a share that is split by the weights of some trees."""
+    """Yield (tree, begin, length) for every tree, as fractions of a share split by weight."""
     total = sum(weights[tree] for tree in trees)
     begin = Fraction(0)
     for tree in trees:
-        part = Fraction(weights[tree], total)
-        yield tree, begin, part
-        begin += part
+        length = Fraction(weights[tree], total)
+        yield tree, begin, length
+        begin += length
 
 
-def _path_to(placed: PlacedTree, npu: int) -> Operations:
-    """The messages that bring a chunk to one NPU."""
+def _find_path_operations(placed: PlacedTree, npu: int) -> Operations:
+    """Return the operations that bring a chunk to one NPU."""
     target = np.asarray([npu])
     (operations,) = paths(pruned(placed.tree, target), target)
     return operations
 
 
-def _directed_streams(packing: PlacedPacking) -> Iterator[Stream]:
-    """Every tree's part of the data: up one way, and once a chunk is whole, down the other."""
+def _generate_directed_streams(packing: PlacedPacking) -> Iterator[Stream]:
+    """Yield one stream per tree: reduce up one tree, then broadcast down the other."""
     every_tree = range(len(packing.trees))
-    for number, begin, part in _parts(every_tree, packing.weights):
-        placed = packing.trees[number]
+    for tree, begin, part in _split_by_weight(every_tree, packing.weights):
+        placed = packing.trees[tree]
         assert placed.up is not None
-        yield Stream(number, 0, begin, part, _there_and_back(placed, placed.up))
+        yield Stream(tree, 0, begin, part, _join_reduction_and_broadcast(placed, placed.up))
 
 
-def _there_and_back(placed: PlacedTree, upward: PlacedTree) -> Operations:
-    """A reduction on one tree and a broadcast on another of the same root."""
-    up, down = reduction(_whole(upward)), broadcast(_whole(placed))
-    # What follows on the way down counts for the order on the way up.
-    up = replace(up, remaining=up.remaining + int(down.remaining.max(initial=0)))
-    arriving = np.flatnonzero(up.destination == placed.tree.root)
-    leaving = len(up) + np.flatnonzero(down.source == placed.tree.root)
-    return Operations.joined([up, down]).waiting(arriving, leaving)
+def _join_reduction_and_broadcast(placed: PlacedTree, upward: PlacedTree) -> Operations:
+    """Join a reduction on `upward` and a broadcast on `placed`, two trees of the same root.
+
+    A chunk leaves the root only after all of it has arrived there.
+    """
+    reduce_operations, broadcast_operations = (
+        reduction(_prune_nothing(upward)),
+        broadcast(_prune_nothing(placed)),
+    )
+    # The remaining operations decide priorities, so the broadcast counts for the reduction too.
+    reduce_operations = replace(
+        reduce_operations,
+        remaining=reduce_operations.remaining + int(broadcast_operations.remaining.max(initial=0)),
+    )
+    arriving = np.flatnonzero(reduce_operations.destination == placed.tree.root)
+    leaving = len(reduce_operations) + np.flatnonzero(
+        broadcast_operations.source == placed.tree.root
+    )
+    return Operations.joined([reduce_operations, broadcast_operations]).waiting(arriving, leaving)
 
 
-def _whole(placed: PlacedTree) -> PrunedTree:
-    """All of a tree, NPUs that only hand on included."""
+def _prune_nothing(placed: PlacedTree) -> PrunedTree:
+    """Return the tree with all of its NPUs, including those that only forward."""
     members = np.flatnonzero(placed.tree.depths >= 0)
     return pruned(placed.tree, members)

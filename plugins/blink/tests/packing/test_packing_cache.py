@@ -9,8 +9,8 @@ import pytest
 from blink_requests import MIB, synthesized
 from collhub_blink import synthesize as synthesis
 from collhub_blink.options import BlinkOptions
-from collhub_blink.packing import kept
-from collhub_blink.packing.kept import kept_packings
+from collhub_blink.packing import packing_cache
+from collhub_blink.packing.packing_cache import get_cached_packings
 from collhub_blink.packing.packings import PlacedPacking
 from collhub_blink.packing.task import PackingTask
 
@@ -24,7 +24,7 @@ BROADCAST = Collective(CollectiveKind.BROADCAST, 4, 1, root=0, in_place=True)
 
 @pytest.fixture(autouse=True)
 def _nothing_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept, "_kept", OrderedDict())
+    monkeypatch.setattr(packing_cache, "_cache", OrderedDict())
 
 
 class _Packer:
@@ -50,7 +50,7 @@ def _task(text: str, *, size: int = MIB, root: int = 0, **options: object) -> Pa
 def test_another_size_takes_what_is_kept() -> None:
     pack = _Packer()
     for size in (1024, MIB):
-        kept_packings(_task("ring:4?bandwidth=11GB/s", size=size), pack)
+        get_cached_packings(_task("ring:4?bandwidth=11GB/s", size=size), pack)
     assert pack.calls == 1
 
 
@@ -69,21 +69,21 @@ def test_another_size_takes_what_is_kept() -> None:
 def test_what_a_packing_depends_on_makes_another_one(other: dict[str, object]) -> None:
     pack = _Packer()
     asked = {"text": "ring:4?bandwidth=12GB/s"}
-    kept_packings(_task(**asked), pack)
-    kept_packings(_task(**{**asked, **other}), pack)
+    get_cached_packings(_task(**asked), pack)
+    get_cached_packings(_task(**{**asked, **other}), pack)
     assert pack.calls == 2
 
 
 def test_what_was_interrupted_is_not_kept() -> None:
     for _ in range(2):
         pack = _Packer(is_interrupted=True)
-        kept_packings(_task("ring:4?bandwidth=13GB/s"), pack)
+        get_cached_packings(_task("ring:4?bandwidth=13GB/s"), pack)
         assert pack.calls == 1
 
 
 def test_a_result_is_the_same_whether_its_packing_was_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     first = [synthesized("all-reduce", "dgx1v", size) for size in (64 << 10, MIB)][1]
-    monkeypatch.setattr(synthesis, "kept_packings", lambda task, pack: pack(task))
+    monkeypatch.setattr(synthesis, "get_cached_packings", lambda task, pack: pack(task))
     fresh = synthesized("all-reduce", "dgx1v", MIB)
     assert fresh.statistics == first.statistics
     assert not fresh.algorithm.steps.differences(first.algorithm.steps)

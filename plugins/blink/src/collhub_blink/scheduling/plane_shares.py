@@ -1,0 +1,188 @@
+"""The planes of a topology, such as NVLink and PCIe, and the shares of the data that they carry."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import TypeVar
+
+import numpy as np
+from collhub_packing.pipelining import Pipeline
+from collhub_schedules import Chunks, Transfers, link_channels
+
+from collhub_blink.options import BlinkOptions
+from collhub_blink.packing.packings import PlacedPacking
+from collhub_blink.packing.task import PackingTask
+from collhub_blink.scheduling.schedules import TimedSchedule
+from hub_core.model import Collective, InputError, UsageError, parse_time
+from hub_core.plugin_api import SynthesisRequest
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Plane:
+    """Plane `number` of `count` of a topology.
+
+    `startup_ns`: time until the plane can be used. `task`: the plane's network with the full data.
+    `packings`: candidates for this task.
+    """
+
+    number: int
+    count: int
+    startup_ns: int
+    task: PackingTask
+    packings: list[PlacedPacking]
+
+
+def find_planes(
+    request: SynthesisRequest,
+    options: BlinkOptions,
+    packings: Callable[[PackingTask], list[PlacedPacking]],
+) -> list[Plane]:
+    """Build the planes on which all ranks reach one another, each with `packings(task)`.
+
+    Raises the `InputError` of the first plane if no plane connects all ranks, and `UsageError` if
+    the option `setup` does not have one time per plane.
+    """
+    startup_ns = _parse_startup_times(options.setup, request.topology.num_planes)
+    # The known time holds for the full data; a slower plane gets a smaller share.
+    options = replace(options, within=0.0)
+    planes: list[Plane] = []
+    errors: list[InputError] = []
+    for number, startup in enumerate(startup_ns):
+        topology = request.topology.on_plane(number)
+        try:
+            task = PackingTask.of(replace(request, topology=topology), options)
+        except InputError as error:
+            # A plane need not connect all ranks. Any other error concerns all planes.
+            if error.diagnostics[0].code != "unreachable":
+                raise
+            errors.append(error)
+        else:
+            planes.append(Plane(number, len(startup_ns), startup, task, packings(task)))
+    if not planes:
+        raise errors[0]
+    return planes
+
+
+def _parse_startup_times(text: str, count: int) -> list[int]:
+    """Parse the option `setup`: one time per plane in ns; a single 0 means 0 for all planes.
+
+    Raises `UsageError` for a wrong number of times.
+    """
+    times = [round(parse_time(part) * 1e9) for part in text.split(",")]
+    if times == [0]:
+        return [0] * count
+    if len(times) != count:
+        example = ",".join(["0ns", *["2ms"] * (count - 1)])
+        raise UsageError(
+            f"option setup: {len(times)} times for {count} planes",
+            cure=f"give {count} times, such as {example}",
+        )
+    return times
+
+
+_Columns = TypeVar("_Columns", Chunks, Transfers)
+
+_PS_PER_NS = 1000
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Share:
+    """A plane's share: `part`, a fraction of the data, with its packing and timed schedule."""
+
+    plane: Plane
+    part: Fraction
+    timed_schedule: TimedSchedule
+
+    @property
+    def time_ps(self) -> int:
+        """Finish time of the plane in ps, its start-up included."""
+        startup_ps = self.plane.startup_ns * _PS_PER_NS
+        return self.pipeline.time_ps + startup_ps
+
+    @property
+    def packing(self) -> PlacedPacking:
+        """The trees of the plane."""
+        return self.timed_schedule.packing
+
+    @property
+    def pipeline(self) -> Pipeline:
+        """The schedule of the plane in isolation."""
+        return self.timed_schedule.schedule.pipeline
+
+    @property
+    def units(self) -> int:
+        """Number of units into which the plane's schedule divides a share of the collective."""
+        return self.pipeline.collective.units_per_rank
+
+
+def join_shares(collective: Collective, shares: Sequence[Share]) -> Pipeline:
+    """Join the schedules of all shares in common units.
+
+    Every share of the collective is divided in the same proportions, plane after plane. Transfers
+    of a plane are delayed by its start-up time; links of different planes get different numbers.
+    """
+    ratios = [share.part / share.units for share in shares]
+    # Least number of units that makes the units of all planes whole numbers.
+    units = math.lcm(*(ratio.denominator for ratio in ratios))
+    begin = Fraction(0)
+    first_chunk = 0
+    chunks: list[Chunks] = []
+    transfers: list[Transfers] = []
+    for share, ratio in zip(shares, ratios, strict=True):
+        rescaled = _rescale_chunks(share.pipeline, int(begin * units), int(ratio * units), units)
+        chunks.append(rescaled)
+        transfers.append(_place_on_plane(share, first_chunk))
+        begin += share.part
+        first_chunk += len(rescaled)
+    collective_of_share = shares[0].pipeline.collective
+    ranks = collective_of_share.unit_count // collective_of_share.units_per_rank
+    return Pipeline(
+        replace(collective, unit_count=ranks * units),
+        _concatenate(Chunks, chunks),
+        _concatenate(Transfers, transfers),
+        max(share.time_ps for share in shares),
+    )
+
+
+def _rescale_chunks(pipeline: Pipeline, begin: int, scale: int, units: int) -> Chunks:
+    """Convert a plane's chunks to common units.
+
+    A unit of the plane is `scale` common units, a share of the collective has `units`, and the
+    plane's part of each share starts at offset `begin`.
+    """
+    chunks, share = pipeline.chunks, pipeline.collective.units_per_rank
+    offsets = []
+    for offset in (chunks.input_offset, chunks.output_offset):
+        # Every share of the collective contains one part per plane, in order.
+        number, offset_in_share = np.divmod(offset, share)
+        offsets.append(number * units + begin + offset_in_share * scale)
+    return Chunks(chunks.origin, offsets[0], offsets[1], chunks.count * scale, chunks.target)
+
+
+def _place_on_plane(share: Share, first_chunk: int) -> Transfers:
+    """Renumber a share's transfers for the joint schedule and delay them by the plane's
+    start-up.
+    """
+    plane, transfers = share.plane, share.pipeline.transfers
+    startup_ps = plane.startup_ns * _PS_PER_NS
+    return replace(
+        transfers,
+        chunk=transfers.chunk + first_chunk,
+        # Links of different planes must have different numbers.
+        link=transfers.link * plane.count + plane.number,
+        start=transfers.start + startup_ps,
+        finish=transfers.finish + startup_ps,
+        # The plane of a channel is its number modulo the number of planes.
+        channel=plane.number + plane.count * link_channels(transfers),
+    )
+
+
+def _concatenate(kind: type[_Columns], parts: Sequence[_Columns]) -> _Columns:
+    """Concatenate tables column by column."""
+    columns = {}
+    for name in kind.__dataclass_fields__:
+        columns[name] = np.concatenate([getattr(part, name) for part in parts])
+    return kind(**columns)

@@ -1,0 +1,269 @@
+"""Candidate schedules for networks with switches, where contention decides the time.
+
+A schedule orders the messages of each link, but not those that meet inside a switch. Its planned
+time is therefore only an estimate, and every candidate is simulated. A message that arrives later
+than planned delays the messages queued behind it on its link, and those delay others in turn.
+Three variants of a schedule are tried against this:
+
+- with the planned order of messages on each link;
+- without that order: a message is sent as soon as its data has arrived;
+- if both take longer than planned, with slack: data waits at an NPU before it is forwarded, so
+  that late arrivals do not delay the next message.
+
+Coarse schedules (few chunks) of all packings come first. The most promising are then refined: more
+chunks shorten the time in which the pipelines fill.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from collhub_blink.packing.packings import PlacedPacking
+from collhub_blink.packing.task import PackingTask
+from collhub_blink.scheduling.schedules import (
+    PackingSchedule,
+    TimedSchedule,
+    TimeEvaluator,
+    bandwidth_time_ns,
+    build_coarse_schedule,
+    build_schedule,
+    estimate_fine_grained_time_ns,
+    maximum_chunks,
+    planned_time_ns,
+    remove_link_order,
+)
+
+# Simulated time over planned time up to which a schedule counts as free of contention.
+_MAX_SLOWDOWN = 1.004
+# Time to fill the pipelines, relative to the bandwidth time, below which a packing gets no more
+# chunks. The first is relative to the best possible rate and applies to schedules that take
+# seconds to simulate; the second is relative to the packing's own rate and applies to all.
+_FILL_OVERHEAD_AT_BEST_RATE = 6.5e-3
+_FILL_OVERHEAD_AT_OWN_RATE = 4e-3
+# Relative gain that a refinement must promise: all users of the algorithm pay for its
+# steps. Simulating many messages takes seconds, so the gain must be larger there.
+_MIN_RELATIVE_GAIN = 1e-3
+_MIN_RELATIVE_GAIN_IF_SLOW = 3e-3
+# A refinement multiplies the chunks by at most this factor, and the packing is refined again only
+# if it achieves this fraction of the predicted gain.
+_MAX_REFINEMENT_FACTOR = 4
+_MIN_ACHIEVED_FRACTION = 0.5
+# Amounts of slack tried per refinement, unless it takes seconds to simulate.
+_MAX_SLACK_TRIALS = 3
+
+
+def generate_candidates(
+    task: PackingTask,
+    packings: Sequence[PlacedPacking],
+    evaluate_time_ns: TimeEvaluator,
+) -> Iterator[TimedSchedule]:
+    """Yield coarse schedules of all packings, then refinements of the most promising ones.
+
+    If the request fixes the number of chunks, nothing is refined.
+    """
+    fastest: dict[PlacedPacking, TimedSchedule] = {}
+    for candidate in _generate_coarse_candidates(task, packings, evaluate_time_ns):
+        yield candidate
+        _keep_faster(fastest, candidate)
+    if task.chunks is not None:
+        return
+    best_time_ns = min((candidate.time_ns for candidate in fastest.values()), default=0)
+    while fastest:
+        candidate = min(
+            fastest.values(), key=lambda candidate: _predict_refined_time_ns(task, candidate)
+        )
+        predicted_ns = _predict_refined_time_ns(task, candidate)
+        is_slow = _is_slow_to_simulate(task, candidate.packing, _refined_chunks(task, candidate))
+        min_gain = _MIN_RELATIVE_GAIN_IF_SLOW if is_slow else _MIN_RELATIVE_GAIN
+        # No other packing has a better prediction, so the search ends with this one.
+        if predicted_ns * (1 + min_gain) >= best_time_ns:
+            return
+        if _cannot_beat_known_time(task, candidate):
+            return
+        del fastest[candidate.packing]
+        for refined in _generate_refinements(task, candidate, evaluate_time_ns):
+            yield refined
+            best_time_ns = min(best_time_ns, refined.time_ns)
+            # A smaller gain means contention, which more chunks do not cure.
+            if _achieves_predicted_gain(task, candidate, refined.time_ns):
+                _keep_faster(fastest, refined)
+
+
+def _keep_faster(fastest: dict[PlacedPacking, TimedSchedule], candidate: TimedSchedule) -> None:
+    """Record the candidate if it is the fastest of its packing so far."""
+    previous = fastest.get(candidate.packing)
+    if previous is None or candidate.time_ns < previous.time_ns:
+        fastest[candidate.packing] = candidate
+
+
+def _generate_coarse_candidates(
+    task: PackingTask, packings: Sequence[PlacedPacking], evaluate_time_ns: TimeEvaluator
+) -> Iterator[TimedSchedule]:
+    """Yield the variants of every packing's coarse schedule, except of packings that cannot win."""
+    candidates: list[TimedSchedule] = []
+    for packing, schedule in _build_distinct_coarse_schedules(task, packings):
+        planned = TimedSchedule(packing, schedule, math.ceil(planned_time_ns(schedule)))
+        # The first packing is always evaluated, so that there is a result.
+        if candidates and (
+            _is_slower_than_best(task, planned, candidates)
+            or _cannot_beat_known_time(task, planned)
+        ):
+            continue
+        # The number of variants is unknown: count each remaining packing as one.
+        done = len(candidates) / (len(candidates) + len(packings))
+        task.progress(done, packing.method)
+        for candidate in _generate_variants(task, packing, schedule, evaluate_time_ns):
+            candidates.append(candidate)
+            yield candidate
+
+
+def _is_slower_than_best(
+    task: PackingTask, planned: TimedSchedule, candidates: Sequence[TimedSchedule]
+) -> bool:
+    """Whether a schedule is no faster than the best candidate, neither as it is nor when refined.
+
+    Both are compared, since deep trees gain more from refinement and may overtake flat ones.
+    """
+    if planned.time_ns < min(candidate.time_ns for candidate in candidates):
+        return False
+    best_limit_ns = min(_estimate_limit_ns(task, candidate) for candidate in candidates)
+    return _estimate_limit_ns(task, planned) >= best_limit_ns
+
+
+def _build_distinct_coarse_schedules(
+    task: PackingTask, packings: Sequence[PlacedPacking]
+) -> list[tuple[PlacedPacking, PackingSchedule]]:
+    """Build a coarse schedule of each packing, without duplicates, in order of planned time."""
+    distinct: list[tuple[PlacedPacking, PackingSchedule]] = []
+    for packing in packings:
+        schedule = build_coarse_schedule(task, packing)
+        # Packings may be equal but for their method's name or the numbering of NPUs.
+        if schedule is not None and not any(
+            _have_equal_times(schedule, known) for _, known in distinct
+        ):
+            distinct.append((packing, schedule))
+    return sorted(distinct, key=lambda pair: planned_time_ns(pair[1]))
+
+
+def _have_equal_times(schedule: PackingSchedule, known: PackingSchedule) -> bool:
+    """Whether two schedules have equally many messages with the same start and finish times."""
+    if schedule.pipeline.time_ps != known.pipeline.time_ps:
+        return False
+    messages, known_messages = schedule.pipeline.transfers, known.pipeline.transfers
+    return (
+        len(messages) == len(known_messages)
+        and np.array_equal(np.sort(messages.start), np.sort(known_messages.start))
+        and np.array_equal(np.sort(messages.finish), np.sort(known_messages.finish))
+    )
+
+
+def _generate_variants(
+    task: PackingTask,
+    packing: PlacedPacking,
+    schedule: PackingSchedule,
+    evaluate_time_ns: TimeEvaluator,
+) -> Iterator[TimedSchedule]:
+    """Yield a schedule with and without link order, then with slack while contention delays it."""
+    unordered = remove_link_order(schedule)
+    # Which of the two is faster depends on the contention at switches.
+    candidates = [
+        TimedSchedule(packing, variant, evaluate_time_ns(packing, variant))
+        for variant in (schedule, unordered)
+    ]
+    yield from candidates
+    best_time_ns = min(candidate.time_ns for candidate in candidates)
+    for slack in (1 / packing.depth, 2 / packing.depth):
+        if best_time_ns <= _MAX_SLOWDOWN * planned_time_ns(schedule):
+            return
+        slackened = build_schedule(task, packing, schedule.chunks, slack)
+        if slackened is not None:
+            time_ns = evaluate_time_ns(packing, slackened)
+            yield TimedSchedule(packing, slackened, time_ns)
+            best_time_ns = min(best_time_ns, time_ns)
+
+
+def _generate_refinements(
+    task: PackingTask, coarse: TimedSchedule, evaluate_time_ns: TimeEvaluator
+) -> Iterator[TimedSchedule]:
+    """Yield `coarse` with more chunks, adding slack until the predicted gain is achieved."""
+    packing, chunks = coarse.packing, _refined_chunks(task, coarse)
+    is_slow = _is_slow_to_simulate(task, packing, chunks)
+    for trial in range(1 if is_slow else _MAX_SLACK_TRIALS):
+        slack = coarse.schedule.slack + trial / packing.depth
+        schedule = build_schedule(task, packing, chunks, slack)
+        if schedule is None:
+            return
+        # Do not spend seconds on a schedule whose plan already falls short. The planned
+        # time of a schedule with slack is no prediction.
+        if (
+            is_slow
+            and not slack
+            and not _achieves_predicted_gain(task, coarse, planned_time_ns(schedule))
+        ):
+            return
+        # Additional slack needs the link order: only the first trial drops it, as `coarse` did.
+        if not coarse.schedule.has_link_order and trial == 0:
+            schedule = remove_link_order(schedule)
+        refined = TimedSchedule(packing, schedule, evaluate_time_ns(packing, schedule))
+        yield refined
+        if _achieves_predicted_gain(task, coarse, refined.time_ns):
+            return
+
+
+def _refined_chunks(task: PackingTask, candidate: TimedSchedule) -> int:
+    """Number of chunks after one refinement.
+
+    The time above the bandwidth time fills the pipelines and is inversely proportional to the
+    number of chunks. Enough chunks are chosen for the overhead limits above, between the current
+    number and `_MAX_REFINEMENT_FACTOR` times it.
+    """
+    packing, chunks = candidate.packing, candidate.schedule.chunks
+    bandwidth_ns = bandwidth_time_ns(task, packing)
+    best_rate_ns = float(task.collective_bytes * 10**9 / packing.bound.rate)
+    # A packing below the best rate has already spent that part of the allowed overhead.
+    max_overhead = max(
+        _FILL_OVERHEAD_AT_BEST_RATE + 1 - bandwidth_ns / best_rate_ns, _FILL_OVERHEAD_AT_OWN_RATE
+    )
+    # Number of chunks at which filling takes as long as the bandwidth time.
+    fill_chunks = chunks * (candidate.time_ns / bandwidth_ns - 1)
+    slow_chunks = min(math.ceil(fill_chunks / max_overhead), maximum_chunks(task, packing))
+    fast_chunks = min(
+        math.ceil(fill_chunks / _FILL_OVERHEAD_AT_OWN_RATE),
+        maximum_chunks(task, packing, is_fast_to_simulate=True),
+    )
+    return max(chunks, min(max(slow_chunks, fast_chunks), _MAX_REFINEMENT_FACTOR * chunks))
+
+
+def _is_slow_to_simulate(task: PackingTask, packing: PlacedPacking, chunks: int) -> bool:
+    """Whether simulating so many chunks takes seconds."""
+    return chunks > maximum_chunks(task, packing, is_fast_to_simulate=True)
+
+
+def _predict_refined_time_ns(task: PackingTask, candidate: TimedSchedule) -> float:
+    """Predict the time after one refinement without further contention."""
+    bandwidth_ns = bandwidth_time_ns(task, candidate.packing)
+    chunk_ratio = candidate.schedule.chunks / _refined_chunks(task, candidate)
+    return bandwidth_ns + (candidate.time_ns - bandwidth_ns) * chunk_ratio
+
+
+def _achieves_predicted_gain(
+    task: PackingTask, candidate: TimedSchedule, refined_time_ns: float
+) -> bool:
+    """Whether refining achieves at least `_MIN_ACHIEVED_FRACTION` of the predicted gain."""
+    predicted_gain_ns = candidate.time_ns - _predict_refined_time_ns(task, candidate)
+    return candidate.time_ns - refined_time_ns >= _MIN_ACHIEVED_FRACTION * predicted_gain_ns
+
+
+def _estimate_limit_ns(task: PackingTask, candidate: TimedSchedule) -> float:
+    """Estimate the shortest time that refining a candidate can reach."""
+    return estimate_fine_grained_time_ns(
+        candidate.time_ns, bandwidth_time_ns(task, candidate.packing)
+    )
+
+
+def _cannot_beat_known_time(task: PackingTask, candidate: TimedSchedule) -> bool:
+    """Whether even a refined candidate is no faster than a known algorithm (`task.within_ns`)."""
+    return task.within_ns is not None and _estimate_limit_ns(task, candidate) >= task.within_ns
