@@ -7,7 +7,7 @@ from fractions import Fraction
 
 import pytest
 from collhub_packing import SwitchSpread, broadcast_rate, strength
-from collhub_packing.orientation import all_reduce_packing, all_reduce_trees, oriented
+from collhub_packing.orientation import all_reduce_packing, all_reduce_trees, orient_links
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from packing_checks import check_routes, check_trees, duplex_graphs, graph_from, graph_of
@@ -19,7 +19,7 @@ from hub_core.model import InputError
 def test_half_of_every_link_each_way_becomes_a_full_rate_from_the_root(graph, random):
     order = random.sample(range(graph.num_nodes), graph.num_nodes)
     rate = strength(graph)
-    directed, scale = oriented(graph, rate, order)
+    directed, scale = orient_links(graph, rate, order)
     assert scale == rate.value.denominator
     assert broadcast_rate(directed, order[0]).value == rate.value * scale
     share = {
@@ -103,4 +103,4 @@ def test_trees_of_links_are_refused_where_there_are_switches():
 def test_an_order_names_every_node():
     graph = graph_from(2, [(0, 1, 1), (1, 0, 1)])
     with pytest.raises(InputError, match="order"):
-        oriented(graph, strength(graph), [0])
+        orient_links(graph, strength(graph), [0])

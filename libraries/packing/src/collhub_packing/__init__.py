@@ -1,9 +1,9 @@
 """Exact flows, cuts and packings of spanning trees in networks.
 
-Integers and fractions only, never tolerances. A `CapacityGraph` is the network; rates tell what
-it carries at most and prove it, packings are lists of `SpanningTree` that carry as much.
-`collhub_packing.pipelining` schedules collectives on trees; `collhub_packing.compiling` has the
-decorators for kernels, and imports numba.
+All results are exact integers and fractions; there are no tolerances. A `CapacityGraph` is the
+network. Rates are maxima of the data that it carries, with the cut or partition that proves them.
+Packings are lists of `SpanningTree` that reach these rates. `collhub_packing.pipelining` schedules
+collectives on trees; `collhub_packing.compiling` has the decorators for kernels, and imports numba.
 """
 
 from __future__ import annotations

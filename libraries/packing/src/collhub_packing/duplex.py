@@ -1,4 +1,4 @@
-"""Networks whose links are duplex, as undirected ones, and least sets of their nodes."""
+"""Networks of duplex links as undirected graphs, and minimum sets of their nodes."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from hub_core.model import InputError
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DuplexLinks:
-    """Links with one capacity for either direction: int64 columns; `low` < `high` are the ends.
+    """Links with equal capacity in both directions; int64 columns, one entry per link.
 
-    `up`, `down`: the arcs of the graph from `low` to `high` and back.
+    `low` < `high`: the two nodes. `up`, `down`: the arcs of the graph from `low` to `high` and
+    back.
     """
 
     num_nodes: int
@@ -30,22 +31,22 @@ class DuplexLinks:
     @classmethod
     def of(cls, graph: CapacityGraph) -> DuplexLinks:
         """Pair the arcs of a graph. Raises `InputError` for links that differ by direction."""
-        up, down = _paired(graph)
+        up, down = _pair_arcs(graph)
         if not _are_opposite(graph, up, down):
-            raise _not_duplex()
+            raise _duplex_error()
         low, high, capacity = graph.source[up], graph.destination[up], graph.capacity[up]
         return cls(graph.num_nodes, low, high, capacity, up, down)
 
     def opposite(self, num_arcs: int) -> Int64Array:
-        """For every arc of the graph the one that leads back, -1 for arcs without capacity."""
+        """Reverse arc of every arc of the graph: int64[num_arcs], -1 for arcs without capacity."""
         back = np.full(num_arcs, -1, np.int64)
-        # What has no capacity leads nowhere, and back from nowhere.
         back[self.up] = self.down
         back[self.down] = self.up
         return back
 
 
-def _not_duplex() -> InputError:
+def _duplex_error() -> InputError:
+    """Build the error for links that differ by direction."""
     return InputError(
         "links differ by direction, so that trees of undirected links do not fit",
         cure="use trees for each direction",
@@ -54,7 +55,7 @@ def _not_duplex() -> InputError:
 
 
 def are_duplex(graph: CapacityGraph) -> bool:
-    """Whether every link has one back with the same capacity."""
+    """Whether every link has a reverse link of the same capacity."""
     try:
         DuplexLinks.of(graph)
     except InputError:
@@ -62,24 +63,27 @@ def are_duplex(graph: CapacityGraph) -> bool:
     return True
 
 
-def _paired(graph: CapacityGraph) -> tuple[Int64Array, Int64Array]:
-    """Arcs with capacity to higher nodes, and to lower ones: both by the lower, then the higher."""
+def _pair_arcs(graph: CapacityGraph) -> tuple[Int64Array, Int64Array]:
+    """Find the arcs with capacity to higher and to lower nodes, both sorted by lower, then higher
+    node.
+    """
     source, destination = graph.source, graph.destination
-    # Arcs without capacity need no opposite.
     has_room = graph.capacity > 0
-    up = _by_ends((source < destination) & has_room, source, destination)
-    down = _by_ends((source > destination) & has_room, destination, source)
+    up = _sort_by_ends((source < destination) & has_room, source, destination)
+    down = _sort_by_ends((source > destination) & has_room, destination, source)
     return up, down
 
 
-def _by_ends(chosen: BoolArray, low: Int64Array, high: Int64Array) -> Int64Array:
-    """Numbers of the chosen arcs, by their lower and then by their higher node."""
+def _sort_by_ends(chosen: BoolArray, low: Int64Array, high: Int64Array) -> Int64Array:
+    """Sort the chosen arcs by their lower, then their higher node, and return their numbers."""
     arcs = np.flatnonzero(chosen)
     return arcs[np.lexsort((high[arcs], low[arcs]))]
 
 
 def _are_opposite(graph: CapacityGraph, up: Int64Array, down: Int64Array) -> bool:
-    """Whether the arcs are the same links in opposite directions, with the same capacities."""
+    """Whether the k-th arcs of both lists connect the same nodes in opposite directions, equally
+    wide.
+    """
     return (
         np.array_equal(graph.source[up], graph.destination[down])
         and np.array_equal(graph.destination[up], graph.source[down])
@@ -88,10 +92,11 @@ def _are_opposite(graph: CapacityGraph, up: Int64Array, down: Int64Array) -> boo
 
 
 class LeastSets:
-    """Find sets X of nodes for which capacity leaving X plus weights in X is least.
+    """Finds node sets X that minimize the capacity leaving X plus the weights in X.
 
-    One least cut each (Picard 1976, closures by flows): a node of negative weight is drawn to the
-    source's side by an arc from the source, one of positive weight to the sink's by an arc there.
+    One minimum cut per query (Picard 1976, closures by flows): a node of negative weight is
+    attached to the source by an arc, one of positive weight to the sink. `scale`: factor of the
+    capacities.
     """
 
     def __init__(self, links: DuplexLinks, scale: int) -> None:
@@ -107,19 +112,19 @@ class LeastSets:
         weights: Int64Array,
         allowed: BoolArray,
     ) -> tuple[int, BoolArray]:
-        """The least value of a set with all of `members` and only nodes of `allowed`.
+        """Find the smallest set of minimum value with all `members` and only nodes of `allowed`.
 
-        Returns the value, and bool[nodes] of the smallest such set. `weights`: int64[nodes].
+        Returns the value, and bool[nodes] of the set. `weights`: int64[nodes].
         """
         n = self._num_nodes
         gain, loss = np.maximum(-weights, 0), np.maximum(weights, 0)
-        # What members weigh is paid whatever the rest of the set.
+        # The weights of members are a constant part of the value.
         base = int(gain[allowed].sum()) - int(loss[members].sum())
-        endless = int(self._links.sum()) + int(np.abs(weights).sum()) + 1
-        # Who must be in the set, or must not, is tied to its side of every cut.
+        unlimited = int(self._links.sum()) + int(np.abs(weights).sum()) + 1
+        # Members and forbidden nodes are tied to their side of every cut.
         gain = np.where(allowed, gain, 0)
-        loss = np.where(allowed, loss, endless)
-        gain[members] = endless
+        loss = np.where(allowed, loss, unlimited)
+        gain[members] = unlimited
         loss[members] = 0
         capacity = np.concatenate([self._links, gain, loss])
         cut = self._network.least_cut(capacity, n, [n + 1])

@@ -1,4 +1,4 @@
-"""Largest flows and least cuts on a fixed network whose capacities change."""
+"""Maximum flows and minimum cuts on a fixed network with changing capacities."""
 
 from __future__ import annotations
 
@@ -15,34 +15,34 @@ if TYPE_CHECKING:
     from collhub_packing.kernels import WirePairs
 
 
-# Above every flow; sums of capacities stay below, so that no int64 overflows.
+# Above every flow. Sums of capacities must be below, so that no int64 overflows.
 UNLIMITED = 1 << 60
 
-# Between two calls of the kernel, each of so many flows, Ctrl-C is heard.
+# Sinks per call of the kernel; Ctrl-C takes effect between calls.
 _SINKS_PER_CALL = 256
 
-_ROUND = "round the bandwidths, for example to whole GB/s"
+_ROUNDING_CURE = "round the bandwidths, for example to whole GB/s"
 
 
 def scaled(values: Int64Array, factor: int) -> Int64Array:
-    """Values times a factor. Raises `InputError` where their sum would not stay below 2^60."""
-    # Python's integers, since the sum is what may overflow.
+    """Multiply values by a factor. Raises `InputError` if their sum would reach 2^60."""
+    # Python integers, since the sum may overflow.
     total = int(values.astype(object).sum())
     if total * factor >= UNLIMITED:
-        raise _too_large("are too fine: their least common unit makes them too large")
+        raise _capacity_error("are too fine: their least common unit makes them too large")
     return values * factor
 
 
-def _too_large(what: str) -> InputError:
-    """The refusal of capacities that flows cannot be computed with."""
-    return InputError(f"the capacities {what}", cure=_ROUND, code="capacities")
+def _capacity_error(problem: str) -> InputError:
+    """Build the error for capacities with which flows cannot be computed."""
+    return InputError(f"the capacities {problem}", cure=_ROUNDING_CURE, code="capacities")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Cut:
-    """A least cut: its capacity, the sink that it holds back, and its nodes.
+    """A minimum cut: its capacity, the sink that it separates, and its nodes.
 
-    `side`: bool per node, whether it is on the source's side.
+    `side`: bool[nodes], True for nodes on the source's side.
     """
 
     value: int
@@ -51,18 +51,18 @@ class Cut:
 
     @property
     def nodes(self) -> tuple[int, ...]:
-        """The nodes on the source's side, ascending."""
+        """Nodes on the source's side, ascending."""
         return tuple(int(node) for node in np.flatnonzero(self.side))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FlowNetwork:
-    """Nodes and directed arcs without capacities; parallel arcs may be.
+    """Nodes and directed arcs (parallel arcs allowed) without capacities.
 
-    Arc a is the wire `place[a]` of `wires`. The two directions between a pair of nodes share one
-    pair of wires, so a network with duplex links costs half. Capacities: int64 per arc, in the
-    order given to `of`, with a sum below 2^60. Building costs one sort; a flow is by Dinic's
-    algorithm (1970), compiled: O(nodes^2 * arcs) at worst, nearly linear on interconnects.
+    Arc a is the wire `place[a]` of `wires`. The two directions between two nodes share a pair of
+    wires, so a network of duplex links costs half. Methods take capacities as int64 per arc in the
+    order given to `of`, with a sum below 2^60. Building costs one sort. Flows are computed by
+    Dinic's algorithm (1970), compiled: O(nodes^2 * arcs) at worst, nearly linear on interconnects.
     """
 
     num_nodes: int
@@ -71,10 +71,10 @@ class FlowNetwork:
 
     @classmethod
     def of(cls, num_nodes: int, source: Int64Array, destination: Int64Array) -> FlowNetwork:
-        """A network with an arc from `source[a]` to `destination[a]` for every a."""
+        """Build the network with an arc from `source[a]` to `destination[a]` for every a."""
         low, high = np.minimum(source, destination), np.maximum(source, destination)
         pairs, pair = np.unique(low * num_nodes + high, return_inverse=True)
-        wires, position = _wired(num_nodes, pairs // num_nodes, pairs % num_nodes)
+        wires, position = _build_wires(num_nodes, pairs // num_nodes, pairs % num_nodes)
         is_down = source > destination
         place = position[pair.ravel() + len(pairs) * is_down]
         return cls(num_nodes, wires, place)
@@ -85,12 +85,15 @@ class FlowNetwork:
         num_nodes: int,
         source: Int64Array,
         destination: Int64Array,
-        takers: Int64Array,
+        receivers: Int64Array,
     ) -> FlowNetwork:
-        """The same, then arcs from one more node, `num_nodes`, to every one of `takers`."""
-        feeder = np.full(len(takers), num_nodes)
+        """Build the network with an additional node `num_nodes` and arcs from it to all `takers`.
+
+        These arcs follow the given ones.
+        """
+        feeder = np.full(len(receivers), num_nodes)
         tails = np.concatenate([source, feeder])
-        heads = np.concatenate([destination, takers])
+        heads = np.concatenate([destination, receivers])
         return cls.of(num_nodes + 1, tails, heads)
 
     @classmethod
@@ -100,22 +103,27 @@ class FlowNetwork:
         source: Int64Array,
         destination: Int64Array,
     ) -> FlowNetwork:
-        """The same, then arcs from node `num_nodes` to all nodes, then from all to the next.
+        """Build the network with two more nodes: `num_nodes` with arcs to all nodes, and a drain.
 
-        So that nodes with too much and too little, or gains and losses, make one flow.
+        The arcs from all nodes to the drain, node `num_nodes` + 1, are last. So nodes with surplus
+        and deficit, or gains and losses, become a single flow problem.
         """
-        nodes = np.arange(num_nodes)
+        node_numbers = np.arange(num_nodes)
         feeder, drain = np.full(num_nodes, num_nodes), np.full(num_nodes, num_nodes + 1)
-        tails = np.concatenate([source, feeder, nodes])
-        heads = np.concatenate([destination, nodes, drain])
+        tails = np.concatenate([source, feeder, node_numbers])
+        heads = np.concatenate([destination, node_numbers, drain])
         return cls.of(num_nodes + 2, tails, heads)
 
     def residual(self, capacity: Int64Array) -> Int64Array:
-        """Capacities by wire, parallel arcs added up: what is left before anything flows."""
-        # As doubles, because the sum of int64s might wrap round and look small.
+        """Add up the capacities by wire: the residual capacities before any flow, int64[wires].
+
+        `InputError` if they add up to 2^60 or more.
+        """
+        # As doubles, because the sum of int64s might overflow to a small number.
         if float(np.sum(capacity, dtype=np.float64)) >= UNLIMITED:
-            raise _too_large("add up to 2^60 or more")
-        # Directions that no arc has keep 0, and take what flows back.
+            raise _capacity_error("add up to 2^60 or more")
+        # The reverse direction of a one-way arc has capacity 0; it only takes flow that is pushed
+        # back.
         wires = np.zeros(len(self.wires.head), np.int64)
         np.add.at(wires, self.place, capacity)
         return wires
@@ -127,7 +135,9 @@ class FlowNetwork:
         sink: int,
         limit: int = UNLIMITED,
     ) -> int:
-        """The largest flow from the source to the sink, or `limit` if that is less."""
+        """Compute the value of the maximum flow from the source to the sink, or `limit` if that is
+        less.
+        """
         from collhub_packing import kernels
 
         residual = self.residual(capacity)
@@ -139,9 +149,9 @@ class FlowNetwork:
         source: int,
         sink: int,
     ) -> tuple[int, Int64Array]:
-        """The value of a largest flow, and what it leaves of every arc: int64 per arc.
+        """Compute a maximum flow; return its value and the remaining capacity of every arc.
 
-        Flow along an arc makes room on its opposite.
+        Flow along an arc increases the remaining capacity of the reverse arc.
         """
         from collhub_packing import kernels
 
@@ -156,29 +166,31 @@ class FlowNetwork:
         sinks: Sequence[int] | Int64Array,
         limit: int = UNLIMITED,
     ) -> Cut | None:
-        """The least cut below `limit` between the source and any one of the sinks, or None.
+        """Find the minimum cut below `limit` between the source and any one of the sinks, or None.
 
-        Of equal ones, that of the first sink, and of its cuts the one with the smallest source
-        side.
+        If values are equal, the cut of the first sink, with the smallest source side.
         """
         from collhub_packing import kernels
 
         residual = self.residual(capacity)
-        least = None
+        minimum_cut = None
         for start in range(0, len(sinks), _SINKS_PER_CALL):
-            goals = np.asarray(sinks[start : start + _SINKS_PER_CALL], np.int64)
-            value, which, side = kernels.least_cut(self.wires, residual, source, goals, limit)
-            if which >= 0:
-                # Only what is less still counts, also within the next call.
-                least = Cut(int(value), int(goals[which]), side)
-                limit = least.value
-        return least
+            sink_block = np.asarray(sinks[start : start + _SINKS_PER_CALL], np.int64)
+            value, sink_index, side = kernels.least_cut(
+                self.wires, residual, source, sink_block, limit
+            )
+            if sink_index >= 0:
+                # Later sinks, also in the next call, must give a smaller value.
+                minimum_cut = Cut(int(value), int(sink_block[sink_index]), side)
+                limit = minimum_cut.value
+        return minimum_cut
 
 
-def _wired(num_nodes: int, low: Int64Array, high: Int64Array) -> tuple[WirePairs, Int64Array]:
-    """The wires of pairs of nodes, and where they stand: int64[2 * pairs].
+def _build_wires(num_nodes: int, low: Int64Array, high: Int64Array) -> tuple[WirePairs, Int64Array]:
+    """Build the wires of pairs of nodes; also return their positions, int64[2 * pairs].
 
-    Wire p leads up pair p, wire p + pairs down it; they are sorted by the node that they leave.
+    Entry p is the position of the wire from `low[p]` to `high[p]`, entry p + pairs of the reverse.
+    Wires are sorted by the node that they leave.
     """
     # numba takes a second to import.
     from collhub_packing.kernels import WirePairs
@@ -188,6 +200,6 @@ def _wired(num_nodes: int, low: Int64Array, high: Int64Array) -> tuple[WirePairs
     order = np.argsort(tail, kind="stable")
     position = inverse(order)
     first = group_pointer(tail, num_nodes)
-    # Without arcs there is nothing to divide by.
+    # The maximum avoids a division by zero without arcs.
     mate = position[(order + len(low)) % max(1, len(order))]
     return WirePairs(first, head[order], mate), position

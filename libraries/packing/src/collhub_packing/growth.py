@@ -1,4 +1,4 @@
-"""Pack weighted spanning out-trees, widest first, so that few do."""
+"""Pack weighted spanning out-trees, widest first, so that few trees suffice."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ def pack_arborescences(
     seeds: int = 8,
     first_seed: int = 0,
 ) -> list[SpanningTree]:
-    """Out-trees from one root of weight `total` together; see `pack_rooted_trees`.
+    """Pack out-trees from one root with total weight `total`; see `pack_rooted_trees`.
 
-    The most that fits is `broadcast_rate`.
+    The maximum is `broadcast_rate`.
     """
     sent = sent_from(graph, root, total)
     return pack_rooted_trees(graph, sent, seeds=seeds, first_seed=first_seed)
 
 
 def sent_from(graph: CapacityGraph, root: int, total: int) -> Int64Array:
-    """What every compute node sends where one alone does: int64[compute nodes]."""
+    """Build the weights of a single sender: int64[compute nodes], `total` at `root`, else 0."""
     sent = np.zeros(graph.num_compute, np.int64)
     sent[root] = total
     return sent
@@ -48,32 +48,33 @@ def pack_rooted_trees(
     seeds: int = 8,
     first_seed: int = 0,
 ) -> list[SpanningTree]:
-    """Out-trees within the capacities, those from node v of weight `sent[v]` together.
+    """Pack out-trees within the capacities; those rooted at node v have total weight `sent[v]`.
 
-    Weights are whole. Trees grow arc by arc, each arc as wide as leaves enough for the rest: one
-    flow per try, at most one try per arc and width (Lovasz 1976; Berczi and Frank 2010). Of the
-    packings of `seeds` random orders: the fewest trees, then the least sum of weight times depth.
-    Ordered by root, then wide to narrow. Raises `InputError` where the weights do not fit, or for
-    switches.
+    Weights are integers. Trees grow arc by arc, each arc as wide as leaves enough for the remaining
+    weight: one flow per trial, at most one trial per arc and width (Lovasz 1976; Berczi and Frank
+    2010). Of the packings of `seeds` random orders, the one with the fewest trees is returned, then
+    the smallest sum of weight times depth. Sorted by root, then decreasing weight. Raises
+    `InputError` if the weights do not fit, and for networks with switches.
     """
     weights = np.asarray(sent, np.int64)
-    _check(graph, weights)
+    _check_room(graph, weights)
     orders = range(first_seed, first_seed + max(1, seeds))
-    best = min((_grown(graph, weights, seed) for seed in orders), key=cost)
-    return sorted(best, key=_by_root_and_width)
+    best = min((_grow_trees(graph, weights, seed) for seed in orders), key=cost)
+    return sorted(best, key=_tree_key)
 
 
-def _check(graph: CapacityGraph, weights: Int64Array) -> None:
-    """Refuse what cannot be packed."""
+def _check_room(graph: CapacityGraph, weights: Int64Array) -> None:
+    """Raise `InputError` for switches and for weights that do not fit."""
     if graph.has_switches:
-        raise _with_switches()
+        raise _switches_error()
     if SourcedNetwork(graph).shortage(graph.capacity, weights) is not None:
         total = int(weights.sum())
         message = f"trees of weight {total} do not fit into the network"
         raise InputError(message, code="no-room")
 
 
-def _with_switches() -> InputError:
+def _switches_error() -> InputError:
+    """Build the error for a network with switches."""
     return InputError(
         "trees grow in networks without switches",
         cure="remove the switches first",
@@ -81,34 +82,34 @@ def _with_switches() -> InputError:
     )
 
 
-def _by_root_and_width(tree: SpanningTree) -> tuple[int, int, int, tuple[int, ...]]:
+def _tree_key(tree: SpanningTree) -> tuple[int, int, int, tuple[int, ...]]:
+    """Sort key: root, decreasing weight, depth, arcs."""
     return tree.root, -tree.weight, tree.depth, tuple(tree.arc)
 
 
-def _grown(graph: CapacityGraph, sent: Int64Array, seed: int) -> list[SpanningTree]:
-    """The packing of one random order.
-
-    Again and again the widest tree of the root with most to send.
+def _grow_trees(graph: CapacityGraph, sent: Int64Array, seed: int) -> list[SpanningTree]:
+    """Pack trees in one random order: repeatedly the widest tree of the root with most left to
+    send.
     """
     from collhub_packing import kernels
 
-    field = _field(graph, sent)
-    grown: list[SpanningTree] = []
+    field = _build_field(graph, sent)
+    trees: list[SpanningTree] = []
     while field.unsent.any():
-        # Who has most to send first: its tree may take the widest arcs.
+        # The root with most left to send is first: its tree may take the widest arcs.
         root = int(np.argmax(field.unsent))
         arc = np.empty(graph.num_nodes, np.int64)
-        # Every tree has an order of its own.
-        salt = (seed << 32) + len(grown)
+        # Every tree has its own random order.
+        salt = (seed << 32) + len(trees)
         width = int(kernels.grow_tree(field, root, salt, arc))
         assert width
         parent = np.where(arc >= 0, graph.source[arc], -1)
-        grown.append(SpanningTree(root, width, parent, arc))
-    return grown
+        trees.append(SpanningTree(root, width, parent, arc))
+    return trees
 
 
-def _field(graph: CapacityGraph, sent: Int64Array) -> GrowthField:
-    """The network before any tree has grown; the kernel changes the copies."""
+def _build_field(graph: CapacityGraph, sent: Int64Array) -> GrowthField:
+    """Build the state before the first tree; the kernel changes the copied arrays."""
     from collhub_packing.kernels import GrowthField
 
     n = graph.num_nodes

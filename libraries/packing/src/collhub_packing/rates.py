@@ -1,4 +1,4 @@
-"""What a network can carry at most, exactly, each with the cut or partition that proves it."""
+"""Compute exact maximum rates of a network, each with the cut or partition that proves it."""
 
 from __future__ import annotations
 
@@ -14,14 +14,13 @@ from collhub_packing.flows import UNLIMITED, FlowNetwork, scaled
 from collhub_packing.graph import CapacityGraph
 from hub_core.model import InputError
 
-_NAMED_IN_A_MESSAGE = 8
+_MAX_NAMES_IN_A_MESSAGE = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """A rate in units of the graph, and the nodes of the cut that no rate exceeds.
-
-    The links of the cut leave these nodes.
+    """A maximum rate in units of the graph, and the nodes on the source's side of the cut that
+    proves it.
     """
 
     value: Fraction
@@ -30,10 +29,10 @@ class Rate:
 
 @dataclass(frozen=True, slots=True)
 class Strength:
-    """A rate in units of the graph, and the partition of the compute nodes that proves it.
+    """A maximum rate in units of the graph, and the partition of the compute nodes that proves it.
 
-    `sides`: for every block a set with its compute nodes and maybe switches; half the capacity
-    that leaves all of them, over the number of blocks less one, is the rate.
+    `sides[i]`: the compute nodes of `blocks[i]` with some switches. Half the capacity that leaves
+    all sides, over the number of blocks minus one, is the rate.
     """
 
     value: Fraction
@@ -42,85 +41,88 @@ class Strength:
 
 
 def broadcast_rate(graph: CapacityGraph, root: int) -> Rate:
-    """The most that out-trees from `root` to all compute nodes carry (Edmonds 1973).
+    """Compute the maximum rate of out-trees from `root` to all compute nodes (Edmonds 1973).
 
-    That is the least cut behind the root: one flow per node. Raises `InputError` where a node
-    cannot be reached, or there is none but the root.
+    It is the minimum cut between the root and any compute node: one flow per node. Raises
+    `InputError` if a node cannot be reached, or if the root is the only node.
     """
-    _check(graph)
-    others = [node for node in range(graph.num_compute) if node != root]
-    sinks = _weak_first(graph, np.asarray(others, np.int64))
+    _check_size(graph)
+    targets = [node for node in range(graph.num_compute) if node != root]
+    sinks = _sort_by_capacity_into(graph, np.asarray(targets, np.int64))
     network = FlowNetwork.of(graph.num_nodes, graph.source, graph.destination)
     cut = network.least_cut(graph.capacity, root, sinks)
     assert cut is not None
     if not cut.value:
-        raise _unreachable(cut.sink, cut.nodes, graph)
+        raise _unreachable_error(cut.sink, cut.nodes, graph)
     return Rate(Fraction(cut.value), cut.nodes)
 
 
 def all_gather_rate(graph: CapacityGraph, weights: Sequence[int] | None = None) -> Rate:
-    """The most x such that every compute node v sends `weights[v]` * x to all others at once.
+    """Compute the maximum x such that every compute node v sends `weights[v]` * x to all others at
+    once.
 
-    Weights are 1 each by default. x is the least of (capacity leaving S) / (weight in S) over
-    node sets S that lack a compute node, found by Newton's iteration on cuts (Dinkelbach 1967):
-    a round is one flow per node, and few are needed, since the weight behind the violated cut
-    falls from round to round. All-gather and reduce-scatter take 1 / x for a unit of data per
-    weight. Raises `InputError` where a node cannot be reached.
+    Weights are 1 by default. x is the minimum of (capacity leaving S) / (weight in S) over node
+    sets S that lack a compute node, found by Newton's iteration on cuts (Dinkelbach 1967): a round
+    is one flow per node, and few rounds are needed, since the weight inside the violated cut
+    decreases from round to round. All-gather and reduce-scatter take 1 / x for a unit of data per
+    weight. Raises `InputError` if a node cannot be reached or the weights are invalid.
     """
-    _check(graph)
-    share = weights_of(graph, weights)
+    _check_size(graph)
+    share = to_weight_array(graph, weights)
     _check_weights(graph, share)
-    rate, side = _weakest_node(graph, share)
+    rate, side = _find_weakest_node(graph, share)
     network = SourcedNetwork(graph)
-    # Every violated cut is a lower rate; a rate without one is what flows reach.
+    # Every violated cut gives a lower rate; a rate without violated cut is reached by flows.
     while rate:
-        # Both scaled by the denominator, so that whole numbers are compared.
+        # Both scaled by the denominator, to compare integers.
         capacity = scaled(graph.capacity, rate.denominator)
         cut = network.shortage(capacity, scaled(share, rate.numerator))
         if cut is None:
-            return Rate(rate, _nodes(side))
+            return Rate(rate, _list_nodes(side))
         side = cut
         weight = int(share[side[: graph.num_compute]].sum())
-        rate = Fraction(_leaving(graph, side), weight)
-    lost = int(np.argmin(side[: graph.num_compute]))
-    raise _unreachable(lost, _nodes(side), graph)
+        rate = Fraction(_compute_capacity_out_of(graph, side), weight)
+    unreached = int(np.argmin(side[: graph.num_compute]))
+    raise _unreachable_error(unreached, _list_nodes(side), graph)
 
 
 def _check_weights(graph: CapacityGraph, share: Int64Array) -> None:
-    """Refuse weights that are not one a node, or none at all."""
+    """Raise `InputError` unless there is one weight per node, none negative, and not all 0."""
     count = graph.num_compute
     if len(share) != count or share.min() < 0 or not share.sum():
         message = f"{len(share)} weights for {count} nodes: one each, not negative, not all 0"
         raise InputError(message)
 
 
-def weights_of(graph: CapacityGraph, weights: Sequence[int] | None) -> Int64Array:
-    """What every compute node sends, in proportion: int64, 1 each where nothing is stated."""
+def to_weight_array(graph: CapacityGraph, weights: Sequence[int] | None) -> Int64Array:
+    """Convert the relative weights of the compute nodes to int64; 1 each by default."""
     if weights is None:
         return np.ones(graph.num_compute, np.int64)
     return np.asarray(weights, np.int64)
 
 
 class SourcedNetwork:
-    """A network and a source of its own that feeds the compute nodes.
+    """A network with an additional source that feeds the compute nodes.
 
-    It answers whether what they send can reach everybody.
+    It tests whether given amounts of data can reach all compute nodes.
     """
 
     def __init__(self, graph: CapacityGraph) -> None:
-        # One node more than the graph has, from which all flow comes.
+        # One additional node, the source of all flow.
         nodes = np.arange(graph.num_compute)
         ends = graph.source, graph.destination
         self._num_nodes = graph.num_nodes
-        self._sinks = _weak_first(graph, nodes)
+        self._sinks = _sort_by_capacity_into(graph, nodes)
         self._network = FlowNetwork.fed(graph.num_nodes, *ends, nodes)
 
     def shortage(self, capacity: Int64Array, sent: Int64Array) -> BoolArray | None:
-        """The source side of the cut that lacks most for `sent[v]` to reach all others.
+        """Find the cut with the largest deficit if `sent[v]` from every v is to reach all compute
+        nodes.
 
-        bool[nodes]; None where all fits. `capacity`: int64 per arc, `sent`: per compute node.
+        Returns the source side, bool[nodes]; None if everything fits. `capacity`: int64 per arc,
+        `sent`: int64 per compute node.
         """
-        # A flow of all that is sent is enough: only lesser cuts are asked for.
+        # A cut of at least the total is no deficit.
         limit = min(int(sent.sum()), UNLIMITED)
         amounts = np.concatenate([capacity, sent])
         cut = self._network.least_cut(amounts, self._num_nodes, self._sinks, limit)
@@ -128,129 +130,134 @@ class SourcedNetwork:
 
 
 def strength(graph: CapacityGraph) -> Strength:
-    """The most that undirected spanning trees carry: min c(E(P)) / (|P| - 1) over partitions P.
+    """Compute the maximum rate of undirected spanning trees: min c(E(P)) / (|P| - 1) over
+    partitions P.
 
-    By Nash-Williams and Tutte (1961). No all-reduce without reduction in the network is faster:
-    of every element |P| - 1 messages at least go up and as many down between the |P| blocks. With
-    switches, P divides the compute nodes, and the sum of the blocks' least cuts from all others
-    takes the place of 2 c(E(P)). Newton's iteration; each round finds the worst partition by one
-    least cut per node (Dilworth truncation; Cunningham 1985). Raises `InputError` for links that
-    differ by direction and for disconnected networks.
+    By Nash-Williams and Tutte (1961). No all-reduce without reduction in the network is faster: for
+    every element at least |P| - 1 messages are sent up and as many down between the |P| blocks.
+    With switches, P divides the compute nodes, and the sum of the minimum cuts around the blocks
+    replaces 2 c(E(P)). Newton's iteration; each round finds the worst partition by one minimum cut
+    per node (Dilworth truncation; Cunningham 1985). Raises `InputError` for links that differ by
+    direction and for disconnected networks.
     """
-    _check(graph)
+    _check_size(graph)
     links = DuplexLinks.of(graph)
     every_node = [[node] for node in range(graph.num_compute)]
-    rate = _between(graph, links, every_node)
+    rate = _compute_partition_rate(graph, links, every_node)
     while rate.value:
-        worst, blocks = _worst_partition(links, graph.num_compute, rate.value)
-        # The bound of one block alone, which no partition falls below where the rate fits.
+        worst, blocks = _find_worst_partition(links, graph.num_compute, rate.value)
+        # The value of the partition with a single block: no partition is below it if the rate fits.
         if worst >= -2 * rate.value.numerator:
             return rate
-        rate = _between(graph, links, blocks)
-    inside, outside = rate.sides[0], rate.blocks[1]
-    raise _unreachable(outside[0], inside, graph)
+        rate = _compute_partition_rate(graph, links, blocks)
+    reached_side, unreached_block = rate.sides[0], rate.blocks[1]
+    raise _unreachable_error(unreached_block[0], reached_side, graph)
 
 
-def _worst_partition(
+def _find_worst_partition(
     links: DuplexLinks,
     num_compute: int,
     rate: Fraction,
 ) -> tuple[int, list[list[int]]]:
-    """The partition P with least c(E(P)) - rate * |P|, and that value.
+    """Find the partition P that minimizes c(E(P)) - rate * |P|, and that value.
 
-    The value is times twice the rate's denominator, so that it is whole. Node by node: the least
-    set around the new node, less what the nodes before it were worth, is its price, and all
-    blocks that the set meets become one. The prices add up to the least value.
+    The value is multiplied by twice the rate's denominator, to be an integer. Node by node: the
+    minimum set around the new node, minus the prices of the previous nodes, is its price, and all
+    blocks that the set meets are merged. The prices add up to the minimum.
     """
     sets = LeastSets(links, rate.denominator)
     prices = np.zeros(links.num_nodes, np.int64)
-    # Switches cost nothing and may be in any set.
+    # Switches have price 0 and may be in any set.
     allowed = np.arange(links.num_nodes) >= num_compute
     blocks: list[list[int]] = []
     for node in range(num_compute):
         allowed[node] = True
         value, members = sets.least([node], -prices, allowed)
         prices[node] = value - 2 * rate.numerator
-        blocks = _merged(blocks, node, members)
+        blocks = _merge_blocks(blocks, node, members)
     return int(prices.sum()), blocks
 
 
-def _merged(blocks: list[list[int]], node: int, members: BoolArray) -> list[list[int]]:
-    """Blocks of which those that meet a set are one with a new node; it stands last."""
-    joined, apart = [node], []
+def _merge_blocks(blocks: list[list[int]], node: int, members: BoolArray) -> list[list[int]]:
+    """Merge a new node with the blocks that meet a set; the merged block is last."""
+    merged, unchanged = [node], []
     for block in blocks:
         if members[block].any():
-            joined += block
+            merged += block
         else:
-            apart.append(block)
-    return [*apart, joined]
+            unchanged.append(block)
+    return [*unchanged, merged]
 
 
-def _between(graph: CapacityGraph, links: DuplexLinks, blocks: list[list[int]]) -> Strength:
-    """The rate that a partition allows."""
+def _compute_partition_rate(
+    graph: CapacityGraph, links: DuplexLinks, blocks: list[list[int]]
+) -> Strength:
+    """Compute the rate that a partition allows, with the best switches on every side."""
     sides = ordered = sorted(sorted(block) for block in blocks)
     if graph.has_switches:
-        sides = [_least_side(graph, links, block) for block in ordered]
-    leaving = sum(_leaving_nodes(graph, side) for side in sides)
+        sides = [_find_side(graph, links, block) for block in ordered]
+    leaving = sum(_sum_capacity_out_of(graph, side) for side in sides)
     # Every link between two sides leaves both of them.
     value = Fraction(leaving, 2 * (len(ordered) - 1))
     return Strength(value, tuple(map(tuple, ordered)), tuple(map(tuple, sides)))
 
 
-def _leaving_nodes(graph: CapacityGraph, nodes: list[int]) -> int:
-    """Capacity of the arcs that leave some nodes."""
+def _sum_capacity_out_of(graph: CapacityGraph, nodes: list[int]) -> int:
+    """Sum the capacity of the arcs that leave the given nodes."""
     inside = np.zeros(graph.num_nodes, np.bool_)
     inside[nodes] = True
-    return _leaving(graph, inside)
+    return _compute_capacity_out_of(graph, inside)
 
 
-def _least_side(graph: CapacityGraph, links: DuplexLinks, block: list[int]) -> list[int]:
-    """A block with the switches that make the capacity that leaves it least."""
+def _find_side(graph: CapacityGraph, links: DuplexLinks, block: list[int]) -> list[int]:
+    """Add the switches to a block that minimize the capacity leaving it."""
     allowed = np.arange(graph.num_nodes) >= graph.num_compute
     allowed[block] = True
-    # All compute nodes are in the set or out of it, so that switches alone are chosen.
+    # All compute nodes are fixed inside or outside, so that only switches are chosen.
     no_weights = np.zeros(graph.num_nodes, np.int64)
     _, side = LeastSets(links, 1).least(block, no_weights, allowed)
-    return list(_nodes(side))
+    return list(_list_nodes(side))
 
 
-def _weakest_node(graph: CapacityGraph, weights: Int64Array) -> tuple[Fraction, BoolArray]:
-    """The rate that the capacity into single nodes allows, and all nodes but that one."""
-    # What a node sends itself need not enter it.
-    entering = (int(weights.sum()) - weights).tolist()
-    arriving = _capacity_into(graph).tolist()
-    takers = [node for node in range(graph.num_compute) if entering[node]]
-    rate, weakest = min((Fraction(arriving[node], entering[node]), node) for node in takers)
+def _find_weakest_node(graph: CapacityGraph, weights: Int64Array) -> tuple[Fraction, BoolArray]:
+    """Compute the rate that the capacity into single nodes allows, and the set of all nodes but
+    that one.
+    """
+    # A node's own data need not enter it.
+    required = (int(weights.sum()) - weights).tolist()
+    available = _compute_capacity_into(graph).tolist()
+    receivers = [node for node in range(graph.num_compute) if required[node]]
+    rate, weakest = min((Fraction(available[node], required[node]), node) for node in receivers)
     return rate, np.arange(graph.num_nodes) != weakest
 
 
-def _weak_first(graph: CapacityGraph, nodes: Int64Array) -> Int64Array:
-    """Nodes by the capacity into them: the least cut so far ends the search for the others."""
-    arriving = _capacity_into(graph)[nodes]
+def _sort_by_capacity_into(graph: CapacityGraph, nodes: Int64Array) -> Int64Array:
+    """Sort nodes by the capacity into them: a small cut found early shortens the later searches."""
+    arriving = _compute_capacity_into(graph)[nodes]
     return nodes[np.argsort(arriving, kind="stable")]
 
 
-def _capacity_into(graph: CapacityGraph) -> Int64Array:
-    """Capacity of the arcs into every node."""
+def _compute_capacity_into(graph: CapacityGraph) -> Int64Array:
+    """Compute the total capacity of the arcs into every node: int64[nodes]."""
     total = np.zeros(graph.num_nodes, np.int64)
-    # Not `total[...] +=`, which counts a node once however many arcs enter it.
+    # Not `total[...] +=`, which would count only one arc per node.
     np.add.at(total, graph.destination, graph.capacity)
     return total
 
 
-def _leaving(graph: CapacityGraph, side: BoolArray) -> int:
-    """Capacity of the arcs that leave a set of nodes."""
+def _compute_capacity_out_of(graph: CapacityGraph, side: BoolArray) -> int:
+    """Compute the total capacity of the arcs that leave a set of nodes."""
     leaves = side[graph.source] & ~side[graph.destination]
     return int(graph.capacity[leaves].sum())
 
 
-def _nodes(side: BoolArray) -> tuple[int, ...]:
-    """The nodes of a set, ascending."""
+def _list_nodes(side: BoolArray) -> tuple[int, ...]:
+    """List the nodes of a set, ascending."""
     return tuple(int(node) for node in np.flatnonzero(side))
 
 
-def _check(graph: CapacityGraph) -> None:
-    """Refuse a network without anybody to send to."""
+def _check_size(graph: CapacityGraph) -> None:
+    """Raise `InputError` for a network with fewer than two compute nodes."""
     if graph.num_compute < 2:
         raise InputError(
             "a network of one node sends nothing",
@@ -259,17 +266,17 @@ def _check(graph: CapacityGraph) -> None:
         )
 
 
-def _unreachable(lost: int, side: tuple[int, ...], graph: CapacityGraph) -> InputError:
-    """The refusal of a network in which node `lost` cannot be reached from the nodes of `side`."""
-    inside = _listed([node for node in side if node < graph.num_compute])
+def _unreachable_error(unreached: int, side: tuple[int, ...], graph: CapacityGraph) -> InputError:
+    """Build the error for a node that no link connects to the nodes of `side`."""
+    inside = _list_names([node for node in side if node < graph.num_compute])
     return InputError(
-        f"node {lost} cannot be reached: no link of any bandwidth leaves the nodes {inside}",
+        f"node {unreached} cannot be reached: no link of any bandwidth leaves the nodes {inside}",
         cure="add the missing links, or leave the node out",
         code="unreachable",
     )
 
 
-def _listed(nodes: list[int]) -> str:
-    """The first nodes that are given, as a message names them."""
-    named = ", ".join(map(str, nodes[:_NAMED_IN_A_MESSAGE]))
-    return named + ", ..." if len(nodes) > _NAMED_IN_A_MESSAGE else named
+def _list_names(nodes: list[int]) -> str:
+    """List the first nodes for a message, at most 8."""
+    named = ", ".join(map(str, nodes[:_MAX_NAMES_IN_A_MESSAGE]))
+    return named + ", ..." if len(nodes) > _MAX_NAMES_IN_A_MESSAGE else named

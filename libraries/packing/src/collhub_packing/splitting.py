@@ -1,10 +1,10 @@
 """Remove the switches of a network without loss: links through them become direct links.
 
-Edge splitting (Lovasz 1976; Mader 1978; Bang-Jensen, Frank and Jackson 1995), as ForestColl uses
-it (Zhao et al., arXiv 2402.06787): one link into a switch and one out of it become a link past it,
-as far as every least cut between compute nodes allows. Where as much capacity enters a switch as
-leaves it, all of it can be replaced so. The kernel `split_off` does the splitting; this module
-keeps the account of which physical links a direct one stands for.
+Edge splitting (Lovasz 1976; Mader 1978; Bang-Jensen, Frank and Jackson 1995), as in ForestColl
+(Zhao et al., arXiv 2402.06787): one link into a switch and one out of it become a link past it, as
+far as every minimum cut between compute nodes allows. If as much capacity enters a switch as leaves
+it, all of it can be replaced this way. The kernel `split_off` does the splitting; this module
+records the physical links of every direct link.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collhub_packing.kernels import Junction
 
 
-# Where both neighbours are one node, as the kernel takes it.
+# Marks a pair of equal neighbours for the kernel.
 _NO_WIRE = -1
 
 _Route = tuple[int, ...]
@@ -36,40 +36,40 @@ _Pair = tuple[int, int]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DirectNetwork:
-    """A network of compute nodes alone, whose arcs stand for routes of a network with switches.
+    """A network of compute nodes whose arcs represent routes of a network with switches.
 
-    `graph`: its arcs, several for a pair of nodes where there are several routes; `row` is that
-    of the first link. Arc a runs over the arcs `routes[a]` of the network with switches, and all
-    routes together fit into it.
+    Arc a of `graph` runs over the arcs `routes[a]` of the network with switches; its `row` is that
+    of the first link. A pair of nodes has one arc per route. All routes together fit into the
+    network with switches.
     """
 
     graph: CapacityGraph
     routes: tuple[tuple[int, ...], ...]
 
     def paths(self, tree: SpanningTree, switched: CapacityGraph) -> dict[int, list[int]]:
-        """For every node of a tree but the root, the rows of the topology's links to it.
+        """List, for every node of a tree except the root, the topology's links from its parent to
+        it.
 
-        They lead from its parent; `switched` is the network with switches.
+        Links are rows of the topology. `switched`: the network with switches.
         """
         paths = {}
         for node in np.flatnonzero(tree.arc >= 0).tolist():
-            # An arc of the tree may pass several switches.
             route = self.routes[tree.arc[node]]
             paths[node] = [int(switched.row[arc]) for arc in route]
         return paths
 
 
 def direct(graph: CapacityGraph) -> DirectNetwork:
-    """A network without switches as one whose routes are its arcs."""
+    """Represent a network without switches as a `DirectNetwork` whose routes are its arcs."""
     return DirectNetwork(graph, tuple((arc,) for arc in range(graph.num_arcs)))
 
 
 class SwitchSpread(Enum):
-    """Where the traffic between the neighbours of a switch is spread evenly over all pairs.
+    """At which switches traffic is spread evenly over all pairs of neighbours.
 
     Spread traffic needs more links and often more trees, but flatter ones. `WIDEST`: at switches
-    that join compute nodes alone and are the widest way out of each, such as those inside a
-    machine.
+    whose neighbours are all compute nodes with at least half of their capacity to that switch, such
+    as switches inside a host.
     """
 
     NOWHERE = "nowhere"
@@ -78,7 +78,7 @@ class SwitchSpread(Enum):
 
 
 class _RoutedCapacity(NamedTuple):
-    """Some capacity between two nodes that runs over one route."""
+    """A part of the capacity between two nodes, with its route."""
 
     amount: int
     route: _Route
@@ -95,19 +95,19 @@ def without_switches(
 ) -> DirectNetwork:
     """Split off all switches such that `sent[v]` from all compute nodes v still reaches all others.
 
-    Exact, with flows to all compute nodes kept and repaired. Where traffic is not spread, every
-    pair takes as much as it can. Raises `InputError` where the demand does not fit, and for some
-    switches whose links differ by direction.
+    Exact: flows to all compute nodes are maintained and repaired. Without spreading, every pair of
+    neighbours takes as much as possible. Raises `InputError` if the demand does not fit, and for
+    some switches whose links differ by direction.
     """
     demand = np.asarray(sent, np.int64)
-    links = _links_of(graph)
-    for switch in _removal_order(graph):
-        is_spread = _is_spread(spread, switch, links, graph.num_compute)
-        _remove(switch, links, graph, demand, is_spread)
-    return _direct_network(links, graph)
+    links = _collect_links(graph)
+    for switch in _sort_switches(graph):
+        is_spread = _should_spread(spread, switch, links, graph.num_compute)
+        _remove_switch(switch, links, graph, demand, is_spread)
+    return _build_direct_network(links, graph)
 
 
-def _is_spread(
+def _should_spread(
     spread: SwitchSpread,
     switch: int,
     links: _RoutedCapacities,
@@ -115,135 +115,139 @@ def _is_spread(
 ) -> bool:
     """Whether the traffic at a switch is to be spread."""
     if spread is SwitchSpread.WIDEST:
-        return _is_widest(switch, links, num_compute)
+        return _connects_widest_links(switch, links, num_compute)
     return spread is SwitchSpread.EVERYWHERE
 
 
-def _links_of(graph: CapacityGraph) -> _RoutedCapacities:
-    """All arcs with capacity by their ends, each routed over itself."""
+def _collect_links(graph: CapacityGraph) -> _RoutedCapacities:
+    """Map (source, destination) to the capacity of every arc with capacity, routed over itself."""
     links: _RoutedCapacities = {}
     ends = zip(graph.source.tolist(), graph.destination.tolist(), strict=True)
-    # Arcs without capacity carry nothing past a switch.
     for arc, pair in enumerate(ends):
         if graph.capacity[arc]:
             links[pair] = [_RoutedCapacity(int(graph.capacity[arc]), (arc,))]
     return links
 
 
-def _direct_network(links: _RoutedCapacities, graph: CapacityGraph) -> DirectNetwork:
-    """Links between compute nodes as a network, one arc a route, in the order of ends and route."""
-    found = []
+def _build_direct_network(links: _RoutedCapacities, graph: CapacityGraph) -> DirectNetwork:
+    """Build a network from the links between compute nodes, one arc per route, sorted by ends and
+    route.
+    """
+    arcs = []
     for (source, destination), routed in links.items():
-        for piece in routed:
-            found.append((source, destination, piece.route, piece.amount))
-    found.sort()
-    routes = tuple(route for _, _, route, _ in found)
+        for capacity in routed:
+            arcs.append((source, destination, capacity.route, capacity.amount))
+    arcs.sort()
+    routes = tuple(route for _, _, route, _ in arcs)
     direct_graph = CapacityGraph(
         num_nodes=graph.num_compute,
         num_compute=graph.num_compute,
-        source=np.asarray([source for source, _, _, _ in found], np.int64),
-        destination=np.asarray([destination for _, destination, _, _ in found], np.int64),
-        capacity=np.asarray([amount for _, _, _, amount in found], np.int64),
+        source=np.asarray([source for source, _, _, _ in arcs], np.int64),
+        destination=np.asarray([destination for _, destination, _, _ in arcs], np.int64),
+        capacity=np.asarray([amount for _, _, _, amount in arcs], np.int64),
         row=graph.row[[route[0] for route in routes]],
         unit=graph.unit,
     )
     return DirectNetwork(direct_graph, routes)
 
 
-def _removal_order(graph: CapacityGraph) -> list[int]:
-    """Switches, those next to compute nodes first: their traffic then meets few others."""
-    # Its neighbours are then mostly compute nodes, whose direct links stay.
-    distance = _hops_from_compute(graph).tolist()
+def _sort_switches(graph: CapacityGraph) -> list[int]:
+    """Sort switches by their distance from compute nodes, nearest first."""
+    # The neighbours of the removed switch are then mostly compute nodes, whose direct links are
+    # final.
+    distance = _count_hops_from_compute(graph).tolist()
     switches = range(graph.num_compute, graph.num_nodes)
     return sorted(switches, key=lambda switch: (distance[switch], switch))
 
 
-def _hops_from_compute(graph: CapacityGraph) -> Int64Array:
-    """Minimum number of arcs from a compute node to every node; num_nodes without a path."""
+def _count_hops_from_compute(graph: CapacityGraph) -> Int64Array:
+    """Count the fewest arcs from a compute node to every node; `num_nodes` without a path."""
     is_compute = np.arange(graph.num_nodes) < graph.num_compute
     arcs = Arcs(graph.num_nodes, graph.source, graph.destination)
     hops = arcs.lengths_from(is_compute, np.ones(len(graph.source)))
     return np.where(np.isfinite(hops), hops, graph.num_nodes).astype(np.int64)
 
 
-def _is_widest(switch: int, links: _RoutedCapacities, num_compute: int) -> bool:
-    """Whether the neighbours of a switch are compute nodes with half of their capacity to it."""
+def _connects_widest_links(switch: int, links: _RoutedCapacities, num_compute: int) -> bool:
+    """Whether all senders to a switch are compute nodes with at least half of their capacity
+    to it.
+    """
     sent: Counter[int] = Counter()
     for (source, _), routed in links.items():
-        sent[source] += _amount(routed)
-    to_switch = {u: _amount(routed) for (u, t), routed in links.items() if t == switch}
-    is_way_out = [2 * amount >= sent[node] for node, amount in to_switch.items()]
-    return all(is_way_out) and all(node < num_compute for node in to_switch)
+        sent[source] += _total_flow(routed)
+    to_switch = {u: _total_flow(routed) for (u, t), routed in links.items() if t == switch}
+    has_majority = [2 * amount >= sent[node] for node, amount in to_switch.items()]
+    return all(has_majority) and all(node < num_compute for node in to_switch)
 
 
-def _amount(routed: Iterable[_RoutedCapacity]) -> int:
-    """What all routes carry together."""
-    return sum(piece.amount for piece in routed)
+def _total_flow(routed: Iterable[_RoutedCapacity]) -> int:
+    """Sum the capacity over all routes."""
+    return sum(capacity.amount for capacity in routed)
 
 
-def _remove(
+def _remove_switch(
     switch: int,
     links: _RoutedCapacities,
     graph: CapacityGraph,
     demand: Int64Array,
     is_spread: bool,
 ) -> None:
-    """Replace the links of one switch."""
-    before = [source for source, end in sorted(links) if end == switch]
-    behind = [end for source, end in sorted(links) if source == switch]
-    # A switch that only takes, or only gives, is on no way between others.
-    if before and behind:
-        moved = _moved(switch, before, behind, links, graph, demand, is_spread)
-        for i, j in np.argwhere(moved).tolist():
-            _lead_past(switch, before[i], behind[j], links, int(moved[i, j]))
-    for u in before:
+    """Replace the links of one switch by direct links, in place."""
+    sources = [source for source, end in sorted(links) if end == switch]
+    targets = [end for source, end in sorted(links) if source == switch]
+    # Without links in or out the switch is on no path.
+    if sources and targets:
+        amounts = _split_off(switch, sources, targets, links, graph, demand, is_spread)
+        for i, j in np.argwhere(amounts).tolist():
+            _move_past(switch, sources[i], targets[j], links, int(amounts[i, j]))
+    for u in sources:
         del links[u, switch]
-    for t in behind:
+    for t in targets:
         del links[switch, t]
 
 
-def _lead_past(switch: int, u: int, t: int, links: _RoutedCapacities, amount: int) -> None:
-    """Replace some capacity from u to t through a switch by capacity past it."""
-    joined = _join(links[u, switch], links[switch, t], amount)
-    # What would lead back to where it came from is dropped.
+def _move_past(switch: int, u: int, t: int, links: _RoutedCapacities, amount: int) -> None:
+    """Replace an amount of capacity from u to t through a switch by capacity past it, in place."""
+    routed = _join_routes(links[u, switch], links[switch, t], amount)
+    # Capacity from a node back to itself is dropped.
     if u != t:
-        links[u, t] = _merged(links.get((u, t), []) + joined)
+        links[u, t] = _merge_equal_routes(links.get((u, t), []) + routed)
 
 
-def _join(
-    into: list[_RoutedCapacity],
-    out: list[_RoutedCapacity],
+def _join_routes(
+    incoming: list[_RoutedCapacity],
+    outgoing: list[_RoutedCapacity],
     amount: int,
 ) -> list[_RoutedCapacity]:
-    """Take `amount` off the fronts of both lists, and join the routes."""
-    joined = []
+    """Take `amount` off the fronts of both lists, in place, and return it with joined routes."""
+    routed = []
     while amount:
-        first, second = into[0], out[0]
-        part = min(amount, first.amount, second.amount)
-        joined.append(_RoutedCapacity(part, first.route + second.route))
-        amount -= part
-        _take_off(into, part)
-        _take_off(out, part)
-    return joined
+        first, second = incoming[0], outgoing[0]
+        portion = min(amount, first.amount, second.amount)
+        routed.append(_RoutedCapacity(portion, first.route + second.route))
+        amount -= portion
+        _reduce_front(incoming, portion)
+        _reduce_front(outgoing, portion)
+    return routed
 
 
-def _take_off(routed: list[_RoutedCapacity], amount: int) -> None:
-    """Take `amount`, which the first route has, off it."""
+def _reduce_front(routed: list[_RoutedCapacity], amount: int) -> None:
+    """Reduce the first entry by `amount`, in place; remove it if it is used up."""
     first = routed.pop(0)
     if first.amount > amount:
-        # What is left stays in front, so that few routes are cut.
+        # The remainder stays first, so that few routes are divided.
         routed.insert(0, first._replace(amount=first.amount - amount))
 
 
-def _merged(routed: list[_RoutedCapacity]) -> list[_RoutedCapacity]:
-    """The same capacity with every route once."""
+def _merge_equal_routes(routed: list[_RoutedCapacity]) -> list[_RoutedCapacity]:
+    """Merge capacities with equal routes."""
     amounts: dict[_Route, int] = {}
-    for piece in routed:
-        amounts[piece.route] = amounts.get(piece.route, 0) + piece.amount
+    for capacity in routed:
+        amounts[capacity.route] = amounts.get(capacity.route, 0) + capacity.amount
     return [_RoutedCapacity(amount, route) for route, amount in amounts.items()]
 
 
-def _moved(
+def _split_off(
     switch: int,
     before: list[int],
     behind: list[int],
@@ -252,24 +256,27 @@ def _moved(
     demand: Int64Array,
     is_spread: bool,
 ) -> Int64Array:
-    """How much of every pair of neighbours becomes a direct link: int64[before, behind]."""
+    """Compute how much of every pair of neighbours becomes a direct link: int64[before, behind].
+
+    `InputError` if the demand does not fit, or if capacity remains on both sides of the switch.
+    """
     # numba takes a second to import.
     from collhub_packing import kernels
 
-    junction, capacity = _junction(switch, before, behind, links, graph, demand)
+    junction, capacity = _build_junction(switch, before, behind, links, graph, demand)
     if not kernels.supply(junction, capacity):
         raise InputError("the demand does not fit into the network", code="no-room")
-    moved = np.zeros((len(before), len(behind)), np.int64)
-    shares = _shares(before, behind, junction.before, junction.behind, is_spread)
-    order = _orders(switch, before, behind, links)
-    kernels.split_off(junction, order, shares, moved)
+    amounts = np.zeros((len(before), len(behind)), np.int64)
+    shares = _compute_round_limits(before, behind, junction.before, junction.behind, is_spread)
+    order = _order_neighbours(switch, before, behind, links)
+    kernels.split_off(junction, order, shares, amounts)
     if junction.before.any() and junction.behind.any():
-        raise _unbalanced(switch)
-    return moved
+        raise _unbalanced_error(switch)
+    return amounts
 
 
-def _unbalanced(switch: int) -> InputError:
-    """The refusal of a switch that more enters than leaves, of which some cannot be replaced."""
+def _unbalanced_error(switch: int) -> InputError:
+    """Build the error for a switch whose in- and outgoing capacities differ."""
     return InputError(
         f"switch {switch}: its links differ by direction so that direct ones cannot replace them",
         cure="give them one bandwidth both ways",
@@ -277,7 +284,7 @@ def _unbalanced(switch: int) -> InputError:
     )
 
 
-def _junction(
+def _build_junction(
     switch: int,
     before: list[int],
     behind: list[int],
@@ -285,17 +292,17 @@ def _junction(
     graph: CapacityGraph,
     demand: Int64Array,
 ) -> tuple[Junction, Int64Array]:
-    """A switch as the kernel takes it, without flows yet, and the capacities by wire."""
+    """Build the kernel's view of a switch, without flows yet, and the capacities by wire."""
     from collhub_packing import kernels
 
     pairs = [(u, t) for u in before for t in behind if u != t]
-    # Links that splitting may make have wires from the beginning.
+    # Links that splitting may create have wires from the beginning.
     ends = sorted({*links, *pairs})
-    network, capacity = _sourced(ends, links, graph, demand)
-    place = {pair: int(network.place[index]) for index, pair in enumerate(ends)}
-    inward = np.asarray([place[u, switch] for u in before], np.int64)
-    outward = np.asarray([place[switch, t] for t in behind], np.int64)
-    across = [[place.get((u, t), _NO_WIRE) for t in behind] for u in before]
+    network, capacity = _build_sourced_network(ends, links, graph, demand)
+    wire_of = {pair: int(network.place[index]) for index, pair in enumerate(ends)}
+    inward = np.asarray([wire_of[u, switch] for u in before], np.int64)
+    outward = np.asarray([wire_of[switch, t] for t in behind], np.int64)
+    across = [[wire_of.get((u, t), _NO_WIRE) for t in behind] for u in before]
     junction = kernels.Junction(
         wires=network.wires,
         source=graph.num_nodes,
@@ -311,82 +318,86 @@ def _junction(
     return junction, capacity
 
 
-def _sourced(
+def _build_sourced_network(
     ends: list[_Pair],
     links: _RoutedCapacities,
     graph: CapacityGraph,
     demand: Int64Array,
 ) -> tuple[FlowNetwork, Int64Array]:
-    """The network of some pairs of nodes with the source of all demand, and capacities by wire."""
+    """Build the flow network of pairs of nodes with a source of all demand, and capacities
+    by wire.
+    """
     compute = np.arange(graph.num_compute)
     source, destination = np.asarray(ends, np.int64).T
     network = FlowNetwork.fed(graph.num_nodes, source, destination, compute)
-    held = [_amount(links.get(pair, ())) for pair in ends]
-    # Links that splitting may make hold nothing yet.
-    capacity = np.concatenate([held, demand]).astype(np.int64)
+    amounts = [_total_flow(links.get(pair, ())) for pair in ends]
+    # Links that splitting may create have no capacity yet.
+    capacity = np.concatenate([amounts, demand]).astype(np.int64)
     return network, network.residual(capacity)
 
 
-def _shares(
+def _compute_round_limits(
     before: list[int],
     behind: list[int],
     enters: Int64Array,
     leaves: Int64Array,
     is_spread: bool,
 ) -> Int64Array:
-    """Limits of the rounds, int64[rounds, before, behind].
+    """Compute the limits of the rounds of splitting: int64[rounds, before, behind].
 
-    An even share rounded down, rounded up, then none; turning back only at last.
+    Spread: an even share rounded down, then rounded up, then no limit. Traffic back to its sender
+    is only allowed in the last round.
     """
-    # Traffic that turns back at the switch is none.
-    is_other = np.asarray(before)[:, None] != np.asarray(behind)
-    endless = np.full(is_other.shape, UNLIMITED, np.int64)
+    # Traffic back to its sender is useless.
+    is_different = np.asarray(before)[:, None] != np.asarray(behind)
+    unlimited = np.full(is_different.shape, UNLIMITED, np.int64)
     if not is_spread:
-        return np.stack([endless * is_other, endless])
-    down, up = _even_shares(enters, is_other * leaves)
-    return np.stack([down, up, endless * is_other, endless])
+        return np.stack([unlimited * is_different, unlimited])
+    down, up = _divide_evenly(enters, is_different * leaves)
+    return np.stack([down, up, unlimited * is_different, unlimited])
 
 
-def _even_shares(amount: Int64Array, weight: Int64Array) -> tuple[Int64Array, Int64Array]:
-    """Amounts, one a row, split by the weights in the row, rounded down and up."""
+def _divide_evenly(amount: Int64Array, weight: Int64Array) -> tuple[Int64Array, Int64Array]:
+    """Divide the amount of each row by the row's weights, rounded down and rounded up."""
     total = np.maximum(weight.sum(axis=1, keepdims=True), 1)
-    # Python's integers, since the product of two capacities overflows.
+    # Python integers, since the product of two capacities overflows.
     exact = amount[:, None].astype(object) * weight
     down = (exact // total).astype(np.int64)
     up = (-(-exact // total)).astype(np.int64)
     return down, up
 
 
-def _orders(
+def _order_neighbours(
     switch: int,
     before: list[int],
     behind: list[int],
     ends: Iterable[_Pair],
 ) -> Int64Array:
-    """For every neighbour before the switch the order of those behind it, as indices of `behind`.
+    """Order the neighbours behind the switch for every neighbour before it, as indices of `behind`.
 
-    Neighbours that only the switch joins come first, of these the one with the same rank in its
-    part of the network, so that each has partners of its own; the others follow in a circle.
+    Neighbours in other components of the network without the switch come first, of these the one
+    with the same rank in its component, so that each has its own partners; the remaining ones
+    follow cyclically.
     """
-    part = _parts(switch, sorted({*before, *behind}), ends)
-    rank = _ranks(part)
+    part = _find_components(switch, sorted({*before, *behind}), ends)
+    rank = _rank_in_components(part)
     sizes = Counter(part.values())
 
-    def remoteness(u: int, t: int) -> tuple[bool, int, int]:
-        is_joined_anyway = part[u] == part[t]
-        turn = (rank[t] - rank[u]) % sizes[part[t]]
-        return is_joined_anyway, turn, (part[t] - part[u]) % len(sizes)
+    def build_key(u: int, t: int) -> tuple[bool, int, int]:
+        is_connected = part[u] == part[t]
+        offset = (rank[t] - rank[u]) % sizes[part[t]]
+        return is_connected, offset, (part[t] - part[u]) % len(sizes)
 
     orders = []
     for u in before:
-        distances = [remoteness(u, t) for t in behind]
-        orders.append(sorted(range(len(behind)), key=distances.__getitem__))
+        keys = [build_key(u, t) for t in behind]
+        orders.append(sorted(range(len(behind)), key=keys.__getitem__))
     return np.asarray(orders, np.int64)
 
 
-def _parts(switch: int, neighbours: list[int], ends: Iterable[_Pair]) -> dict[int, int]:
-    """For every neighbour the number of its part of the network without the switch, from 0."""
-    linked = _linked(switch, ends)
+def _find_components(switch: int, neighbours: list[int], ends: Iterable[_Pair]) -> dict[int, int]:
+    """Number the components of the network without the switch, from 0, for every neighbour."""
+    linked = _list_neighbours(switch, ends)
     part: dict[int, int] = {}
     for number, node in enumerate(neighbours):
         waiting = [node]
@@ -395,13 +406,13 @@ def _parts(switch: int, neighbours: list[int], ends: Iterable[_Pair]) -> dict[in
             if reached not in part:
                 part[reached] = number
                 waiting += linked[reached]
-    # Neighbours of one part share the number of the first of them: close the gaps.
+    # A component has the number of its first neighbour so far: close the gaps.
     numbers = sorted({part[node] for node in neighbours})
     return {node: numbers.index(part[node]) for node in neighbours}
 
 
-def _linked(switch: int, ends: Iterable[_Pair]) -> dict[int, list[int]]:
-    """For every node those that it is linked with, either way, not through the switch."""
+def _list_neighbours(switch: int, ends: Iterable[_Pair]) -> dict[int, list[int]]:
+    """List the neighbours of every node in either direction, without links of the switch."""
     linked: dict[int, list[int]] = defaultdict(list)
     for u, t in ends:
         if switch not in (u, t):
@@ -410,12 +421,11 @@ def _linked(switch: int, ends: Iterable[_Pair]) -> dict[int, list[int]]:
     return linked
 
 
-def _ranks(part: Mapping[int, int]) -> dict[int, int]:
-    """For every neighbour how many of its part stand before it."""
-    counted: Counter[int] = Counter()
+def _rank_in_components(part: Mapping[int, int]) -> dict[int, int]:
+    """Count, for every neighbour, the previous neighbours in its component."""
+    counts: Counter[int] = Counter()
     rank = {}
     for node, number in part.items():
-        # Neighbours come in ascending order, and so do ranks.
-        rank[node] = counted[number]
-        counted[number] += 1
+        rank[node] = counts[number]
+        counts[number] += 1
     return rank

@@ -1,4 +1,4 @@
-"""Weighted spanning out-trees of a network: what every packing consists of."""
+"""Weighted spanning out-trees of a network, the elements of a packing."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import numpy as np
 from collhub_columns import Int64Array
 
 
-# Without slots, so that depths are found once: a tree is asked for them at every schedule.
+# Without slots, so that depths are computed once: every schedule reads them.
 @dataclass(frozen=True, eq=False)
 class SpanningTree:
-    """An out-tree that spans the compute nodes: node v hangs at `parent[v]` over arc `arc[v]`.
+    """An out-tree that spans the compute nodes: `parent[v]` sends to node v over arc `arc[v]`.
 
-    `parent`, `arc`: int64 per node, -1 at the root and at nodes outside. `weight`: capacity that
-    it takes of each of its arcs, in the units of the graph.
+    `parent`, `arc`: int64[nodes], -1 at the root and at nodes outside. `weight`: capacity that it
+    uses on each of its arcs, in units of the graph.
     """
 
     root: int
@@ -26,30 +26,30 @@ class SpanningTree:
 
     @cached_property
     def depths(self) -> Int64Array:
-        """Arcs from the root to every node; -1 outside the tree."""
+        """Number of arcs from the root to every node: int64[nodes], -1 outside the tree."""
         depth = np.full(len(self.parent), -1, np.int64)
         depth[self.root] = 0
         waiting = np.flatnonzero(self.parent >= 0)
         while len(waiting):
             is_reached = depth[self.parent[waiting]] >= 0
             reached = waiting[is_reached]
-            # The rest hangs at no node of the tree, as in a circle.
+            # The remaining nodes have no path from the root, as in a cycle.
             if not len(reached):
                 break
-            # Level by level, since parents may stand behind their children.
+            # Level by level, since parents may have higher numbers than their children.
             depth[reached] = depth[self.parent[reached]] + 1
             waiting = waiting[~is_reached]
         return depth
 
     @property
     def depth(self) -> int:
-        """Arcs from the root to the farthest node."""
+        """Number of arcs from the root to the most distant node."""
         return int(self.depths.max(initial=0))
 
     def rerooted(self, root: int, opposite: Int64Array) -> SpanningTree:
-        """The same links as an out-tree from another node.
+        """Return the same links as an out-tree from another node.
 
-        `opposite[a]` is the arc that leads back along arc a.
+        `opposite[a]`: the reverse arc of arc a.
         """
         parent, arc = self.parent.copy(), self.arc.copy()
         node = root
@@ -63,22 +63,23 @@ class SpanningTree:
         return SpanningTree(root, self.weight, parent, arc)
 
     def centre(self, opposite: Int64Array) -> int:
-        """The node from which the undirected tree is least deep: the middle of its longest path.
+        """Find the root at which the undirected tree has minimum depth: the middle of a longest
+        path.
 
-        The node farthest from any node is an end of a longest path (Jordan 1869), which the
-        distances from it then show.
+        The node with the greatest distance from any node is an end of a longest path (Jordan 1869),
+        whose other end has the greatest distance from it. `opposite[a]`: the reverse arc of arc a.
         """
         end = int(np.argmax(self.depths))
         longest = self.rerooted(end, opposite)
         depths = longest.depths
         node = int(np.argmax(depths))
-        # Half of the way back.
+        # Go back half of the longest path.
         for _ in range(int(depths[node]) // 2):
             node = int(longest.parent[node])
         return node
 
 
 def cost(trees: Iterable[SpanningTree]) -> tuple[int, int]:
-    """By what packings are compared: number of trees, then sum of weight times depth."""
-    found = list(trees)
-    return len(found), sum(tree.weight * tree.depth for tree in found)
+    """Cost by which packings are compared: number of trees, then sum of weight times depth."""
+    packing = list(trees)
+    return len(packing), sum(tree.weight * tree.depth for tree in packing)

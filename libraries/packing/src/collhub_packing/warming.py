@@ -1,4 +1,4 @@
-"""Compile the kernels of a synthesizer beforehand; numba is imported only where that is asked."""
+"""Compile the kernels of a synthesizer in advance; numba is imported only if that is requested."""
 
 from __future__ import annotations
 
@@ -11,24 +11,26 @@ from hub_core.plugin_api import CheckReport, SynthesisRequest, WarmOptions
 
 __all__ = ["small_request", "warm_check"]
 
-# Data of several chunks, made in no time.
+# Enough for several chunks, and fast to synthesize.
 _BYTES = 4096
 
 
 def warm_check(options: WarmOptions, run_every_kernel: Callable[[], None]) -> CheckReport:
-    """Compile what is not compiled yet where `options.warm` asks for it, else look at nothing."""
+    """Compile the missing kernels by `run_every_kernel` if `options.warm` is set; else report
+    success.
+    """
     if not options.warm:
         return CheckReport(True)
     # Imports numba, which takes a second.
-    from collhub_packing.compiling.warming import warmed
+    from collhub_packing.compiling.warming import compile_kernels
 
-    return warmed(run_every_kernel)
+    return compile_kernels(run_every_kernel)
 
 
 def small_request(
     kind: CollectiveKind, topology_text: str, occupancy: Occupancy = Occupancy.SERIALIZATION
 ) -> SynthesisRequest:
-    """A request for a few KiB among all NPUs of a topology; the root is NPU 0."""
+    """Build a synthesis request of 4 KiB among all NPUs of a topology; the root is NPU 0."""
     topology = parse_topology(topology_text)
     npus = tuple(range(topology.num_npus))
     units, root = kind.traits.parts(len(npus)), 0 if kind.traits.is_rooted else None

@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 from collhub_packing.compiling.compilations import CompiledKernel, compilations
-from collhub_packing.compiling.warming import warmed
+from collhub_packing.compiling.warming import compile_kernels
 
 _KERNELS = """
 from collhub_packing.compiling import kernel, part
@@ -65,18 +65,18 @@ def test_what_is_compiled_behind_the_body_is_not_seen(fresh) -> None:
 
 
 def test_warming_says_how_many_were_compiled_and_then_that_all_are(fresh) -> None:
-    report = warmed(lambda: fresh().more(1))
+    report = compile_kernels(lambda: fresh().more(1))
     (line,) = report.lines
     assert report.ok
     assert line.details.startswith("1 compiled in ")
-    (again,) = warmed(lambda: fresh().more(1)).lines
-    assert again.details == "all compiled and kept on disk before"
+    (again,) = compile_kernels(lambda: fresh().more(1)).lines
+    assert again.details == "all compiled and cached on disk before"
 
 
 def test_a_cache_that_cannot_be_kept_is_not_ok() -> None:
     import numba
 
-    report = warmed(lambda: numba.njit(lambda number: number + 1)(1))
+    report = compile_kernels(lambda: numba.njit(lambda number: number + 1)(1))
     (line,) = report.lines
     assert (report.ok, line.is_ok) == (False, False)
     assert "NUMBA_CACHE_DIR" in line.cure

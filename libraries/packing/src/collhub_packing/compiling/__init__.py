@@ -1,7 +1,8 @@
 """Typed decorators that compile kernels with numba; import late, because numba takes a second.
 
-numba's cache looks only at the file of the function that it compiles. So a kernel and its parts
-stand in one file: a change of a part elsewhere would go unnoticed, and old machine code would run.
+numba's cache checks only the file of the function that it compiles. Keep a kernel and its parts in
+one file: a change of a part in another file would not be noticed, and outdated machine code would
+run.
 """
 
 from __future__ import annotations
@@ -15,27 +16,28 @@ __all__ = ["inlined", "kernel", "lean_kernel", "lean_part", "part"]
 
 _Function = TypeVar("_Function", bound=Callable[..., object])
 
-# What only compiled code calls needs no way in from Python: that is half of the time to compile.
+# Functions called only by compiled code need no Python wrapper, which is half of the compile time.
 _WITHOUT_WRAPPERS: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
-# numba's name for its run-time that counts who holds an array; without it none can be made.
+# numba's runtime, which counts references to arrays; without it a function cannot create arrays.
 _WITHOUT_COUNTS: dict[str, Any] = {"_nrt": False}
 
 
 def kernel(function: _Function) -> _Function:
-    """Compile a function on its first call from Python, and keep the machine code on disk.
+    """Compile a function on its first call from Python, and cache the machine code on disk.
 
-    The global interpreter lock is released while it runs.
+    It runs without the global interpreter lock.
     """
-    return _kept(function, {})
+    return _compile_cached(function, {})
 
 
 def lean_kernel(function: _Function) -> _Function:
-    """The same for a function that makes no array, in which no reference to one is counted.
+    """Compile like `kernel`, without counting references to arrays; the function must create no
+    array.
 
-    For loops that take records of many arrays apart again and again: the counts, which are atomic,
-    take two thirds of the time of an event loop. Its parts are `lean_part` and `inlined`.
+    For loops that repeatedly unpack records of many arrays: the counts, which are atomic, take two
+    thirds of the time of an event loop. Its parts are `lean_part` and `inlined`.
     """
-    return _kept(function, _WITHOUT_COUNTS)
+    return _compile_cached(function, _WITHOUT_COUNTS)
 
 
 def part(function: _Function) -> _Function:
@@ -45,25 +47,25 @@ def part(function: _Function) -> _Function:
 
 
 def lean_part(function: _Function) -> _Function:
-    """Compile a part of a `lean_kernel`, which makes no array either."""
+    """Compile a part of a `lean_kernel`; it must not create arrays either."""
     compiled = numba.njit(nogil=True, **_WITHOUT_COUNTS, **_WITHOUT_WRAPPERS)(function)
     return cast(_Function, compiled)
 
 
 def inlined(function: _Function) -> _Function:
-    """Put a part into the functions that call it before numba infers types, as if written there.
+    """Inline a function into its callers before numba infers types, as if it were written there.
 
-    For what innermost loops call with many arrays: a call counts the references to each of them.
+    For calls with many arrays in innermost loops: a call counts the references to each array.
     """
     compiled = numba.njit(nogil=True, inline="always", **_WITHOUT_WRAPPERS)(function)
     return cast(_Function, compiled)
 
 
-def _kept(function: _Function, options: dict[str, Any]) -> _Function:
-    """A kernel whose machine code is kept where there is a folder for it."""
+def _compile_cached(function: _Function, options: dict[str, Any]) -> _Function:
+    """Compile a function with a cache on disk, or without one if no cache folder is writable."""
     try:
         compiled = numba.njit(nogil=True, cache=True, **options)(function)
     except RuntimeError:
-        # numba finds no folder for its cache that can be written to, as in read-only containers.
+        # numba finds no writable cache folder, as in read-only containers.
         compiled = numba.njit(nogil=True, **options)(function)
     return cast(_Function, compiled)

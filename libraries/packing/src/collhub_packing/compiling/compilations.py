@@ -1,4 +1,6 @@
-"""See which kernels are compiled, which takes seconds, while others come from the cache on disk."""
+"""Observe which kernels are compiled, which takes seconds, instead of loaded from the disk
+cache.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ from numba.core import event
 __all__ = ["COMPILING", "CompiledKernel", "compilations"]
 
 COMPILING = "compiling kernels, once after installation"
-"""What a synthesizer reports while kernels are compiled."""
+"""Progress text of a synthesizer while kernels are compiled."""
 
 _EVENT = "numba:compile"
 
@@ -21,7 +23,7 @@ _EVENT = "numba:compile"
 class CompiledKernel:
     """A kernel that was compiled.
 
-    `is_cached`: whether its machine code was kept on disk, so that it need not be done again.
+    `is_cached`: its machine code is cached on disk for the next run.
     """
 
     name: str
@@ -29,36 +31,41 @@ class CompiledKernel:
 
 
 @contextlib.contextmanager
-def compilations(told: Callable[[], None] = lambda: None) -> Iterator[list[CompiledKernel]]:
-    """Collect the kernels that are compiled while the body runs.
+def compilations(on_change: Callable[[], None] = lambda: None) -> Iterator[list[CompiledKernel]]:
+    """Context manager that collects the kernels compiled while its body runs.
 
-    `told()` is called when one begins and when it ends. What a kernel calls is part of it.
+    `told()` is called when a compilation begins and when it finishes. Functions that a kernel calls
+    count as part of it.
     """
-    listener = _Listener(told)
+    listener = _Listener(on_change)
     with event.install_listener(_EVENT, listener):
         yield listener.compiled
 
 
 class _Listener(event.Listener):
-    """Listener as numba calls it; it compiles one kernel at a time, under a lock of its own."""
+    """Listener for numba's compile events; numba compiles one kernel at a time, under its
+    own lock.
+    """
 
-    def __init__(self, told: Callable[[], None]) -> None:
-        """Begin with no kernels; `told()` is called when one begins and when it ends."""
+    def __init__(self, on_change: Callable[[], None]) -> None:
+        """Start without kernels; `told()` is called when a compilation begins and when it
+        finishes.
+        """
         self.compiled: list[CompiledKernel] = []
-        self._told = told
+        self._on_change = on_change
         self._depth = 0
 
     def on_start(self, event: Any) -> None:
-        """A kernel begins, or a part of the one that is compiled."""
+        """Count the beginning of a kernel's compilation, or of a part of it."""
         self._depth += 1
         if self._depth == 1:
-            self._told()
+            self._on_change()
 
     def on_end(self, event: Any) -> None:
-        """A kernel ends, or a part of it."""
+        """Count the end of a compilation; record the kernel once all of its parts are compiled."""
         self._depth -= 1
         if self._depth == 0:
             dispatcher = event.data["dispatcher"]
             is_cached = dispatcher.stats.cache_path is not None
             self.compiled.append(CompiledKernel(dispatcher.py_func.__qualname__, is_cached))
-            self._told()
+            self._on_change()

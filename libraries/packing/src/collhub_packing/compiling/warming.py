@@ -1,4 +1,4 @@
-"""Compile kernels beforehand, as `collhub doctor --warm` asks for."""
+"""Compile kernels in advance, as `collhub doctor --warm` requests."""
 
 from __future__ import annotations
 
@@ -8,23 +8,27 @@ from collections.abc import Callable
 from collhub_packing.compiling.compilations import compilations
 from hub_core.plugin_api import CheckLine, CheckReport
 
-__all__ = ["warmed"]
+__all__ = ["compile_kernels"]
 
 
-def warmed(work: Callable[[], None]) -> CheckReport:
-    """Do work that runs every kernel, and report what was compiled and whether it was kept."""
+def compile_kernels(work: Callable[[], None]) -> CheckReport:
+    """Run `work`, which must call every kernel, and report the compiled kernels and their caching.
+
+    The report fails if some machine code could not be cached on disk.
+    """
     start = time.perf_counter()
     with compilations() as compiled:
         work()
     if not compiled:
-        return _report(True, "all compiled and kept on disk before")
+        return _build_report(True, "all compiled and cached on disk before")
     seconds = time.perf_counter() - start
     names = f"{len(compiled)} compiled in {seconds:.1f} s"
     if all(kernel.is_cached for kernel in compiled):
-        return _report(True, f"{names} and kept on disk")
-    cure = "name a folder that can be written to in NUMBA_CACHE_DIR"
-    return _report(False, f"{names}, but no folder to keep them can be written to", cure)
+        return _build_report(True, f"{names} and cached on disk")
+    cure = "set NUMBA_CACHE_DIR to a writable folder"
+    return _build_report(False, f"{names}, but not cached: no cache folder is writable", cure)
 
 
-def _report(is_ok: bool, details: str, cure: str = "") -> CheckReport:
+def _build_report(is_ok: bool, details: str, cure: str = "") -> CheckReport:
+    """Build the report with its single line."""
     return CheckReport(is_ok, lines=(CheckLine("kernels", is_ok, details, cure),))
