@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from collhub_classic.catalogue import ALGORITHMS
 from collhub_classic.plugin import collhub_producers
-from collhub_classic.synthesize import planned_for, synthesize, task_for
+from collhub_classic.synthesize import build_task, plan_algorithm, synthesize
 
 import hub_core
 from hub_core import (
@@ -88,7 +88,7 @@ def made(name: str, kind: CollectiveKind, numbers: tuple[int, ...]) -> Iterator[
         except UsageError:
             continue
         assert verify(algorithm).ok, f"{ranks} ranks"
-        cost = planned_for(name, task_for(name, request, options)).cost
+        cost = plan_algorithm(name, build_task(name, request, options)).cost
         stated_ns = cost.time_s(ALPHA_S, 1 / BYTES_PER_S, request.collective_bytes) * 1e9
         found_ns = simulated(request, algorithm).time_ns
         # Every reduction is a nanosecond, and so is every rounded message.
@@ -145,11 +145,11 @@ def test_aggregated_trees_take_the_stated_rounds(aggregation: int) -> None:
 
 def test_the_chunk_count_of_a_chain_is_the_best_by_its_cost() -> None:
     request = request_for("ring", CollectiveKind.BROADCAST, 9)
-    chosen = planned_for("ring", task_for("ring", request, OPTIONS["ring"]()))
+    chosen = plan_algorithm("ring", build_task("ring", request, OPTIONS["ring"]()))
     times = [
-        planned_for("ring", task_for("ring", request, OPTIONS["ring"](chunks=chunks))).cost.time_s(
-            ALPHA_S, 1 / BYTES_PER_S, request.collective_bytes
-        )
+        plan_algorithm(
+            "ring", build_task("ring", request, OPTIONS["ring"](chunks=chunks))
+        ).cost.time_s(ALPHA_S, 1 / BYTES_PER_S, request.collective_bytes)
         for chunks in range(1, 65)
     ]
     best = min(times)

@@ -6,7 +6,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from collhub_classic.orders import disjoint_rings, ring_order
+from collhub_classic.orders import find_disjoint_rings, find_ring_order
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,7 +16,7 @@ from hub_core import Topology, parse_topology
 def test_a_mesh_of_an_odd_number_has_no_ring() -> None:
     # Its neighbours are black and white in turn, as on a chessboard.
     mesh = parse_topology("mesh:3x5")
-    assert [ring.tolist() for ring in disjoint_rings(mesh, range(15), 16)] == [list(range(15))]
+    assert [ring.tolist() for ring in find_disjoint_rings(mesh, range(15), 16)] == [list(range(15))]
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ def test_a_mesh_of_an_odd_number_has_no_ring() -> None:
 )
 def test_rings_share_no_link(topology: str, rings: int) -> None:
     network = parse_topology(topology)
-    found = disjoint_rings(network, range(network.num_npus), 16)
+    found = find_disjoint_rings(network, range(network.num_npus), 16)
     assert len(found) >= rings
     _check_rings(network, [ring.tolist() for ring in found])
 
@@ -46,7 +46,9 @@ def test_rings_of_random_networks_share_no_link(ranks: int, seed: int) -> None:
     network = Topology(
         "random", ranks, ranks, source, destination, np.full(links, 1e9), np.full(links, 1e-6)
     )
-    _check_rings(network, [ring.tolist() for ring in disjoint_rings(network, range(ranks), 16)])
+    _check_rings(
+        network, [ring.tolist() for ring in find_disjoint_rings(network, range(ranks), 16)]
+    )
 
 
 def _check_rings(network: Topology, rings: list[list[int]]) -> None:
@@ -64,10 +66,10 @@ def _check_rings(network: Topology, rings: list[list[int]]) -> None:
 
 def test_a_ring_on_a_mesh_goes_by_neighbours_where_one_can() -> None:
     mesh = parse_topology("mesh:4x4")
-    order = ring_order(mesh, range(16)).tolist()
+    order = find_ring_order(mesh, range(16)).tolist()
     links = set(zip(mesh.source.tolist(), mesh.destination.tolist(), strict=True))
     assert set(zip(order, [*order[1:], order[0]], strict=True)) <= links
 
 
 def test_the_given_order_stays_where_none_is_better() -> None:
-    assert ring_order(parse_topology("switch:6"), range(6)).tolist() == list(range(6))
+    assert find_ring_order(parse_topology("switch:6"), range(6)).tolist() == list(range(6))

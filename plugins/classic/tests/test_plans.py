@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from collhub_classic.algorithms.bruck import bruck_all_gather
-from collhub_classic.algorithms.double_tree import second_tree_parents, tree_parents
-from collhub_classic.algorithms.pat import pat_all_gather, sparbit_all_gather
-from collhub_classic.algorithms.ring import ring_all_gather
-from collhub_classic.algorithms.swing import swing_all_gather
-from collhub_classic.message_plan import MessagePlan, beside
+from collhub_classic.algorithms.butterflies import plan_swing_all_gather
+from collhub_classic.algorithms.logarithmic import (
+    plan_bruck_all_gather,
+    plan_pat_all_gather,
+    plan_sparbit_all_gather,
+)
+from collhub_classic.algorithms.ring import plan_ring_all_gather
+from collhub_classic.algorithms.trees import find_second_tree_parents, find_tree_parents
+from collhub_classic.message_plan import MessagePlan, combine_in_parallel
 
-PLANS = [ring_all_gather(7), bruck_all_gather(6), pat_all_gather(9, 2), swing_all_gather(8)]
+PLANS = [
+    plan_ring_all_gather(7),
+    plan_bruck_all_gather(6),
+    plan_pat_all_gather(9, 2),
+    plan_swing_all_gather(8),
+]
 
 
 def messages(plan: MessagePlan) -> list[tuple[int, int, int, tuple[int, ...]]]:
@@ -44,7 +52,7 @@ def test_an_all_gather_brings_every_block_to_every_rank_once(plan: MessagePlan) 
 
 
 def test_plans_beside_one_another_touch_no_common_block() -> None:
-    plan = beside([ring_all_gather(4), ring_all_gather(4, -1)])
+    plan = combine_in_parallel([plan_ring_all_gather(4), plan_ring_all_gather(4, -1)])
     assert plan.num_blocks == 8
     assert set(plan.blocks[plan.channel[np.repeat(np.arange(len(plan)), plan.counts)] == 1]) == {
         1,
@@ -55,16 +63,16 @@ def test_plans_beside_one_another_touch_no_common_block() -> None:
 
 
 def test_sparbit_is_bruck_with_far_messages_first() -> None:
-    sizes = sparbit_all_gather(8).counts.reshape(3, 8)
+    sizes = plan_sparbit_all_gather(8).counts.reshape(3, 8)
     assert sizes.tolist() == [[1] * 8, [2] * 8, [4] * 8]
-    distance = sparbit_all_gather(8)
+    distance = plan_sparbit_all_gather(8)
     steps = (distance.destination - distance.source) % 8
     assert steps.reshape(3, 8)[:, 0].tolist() == [4, 2, 1]
 
 
 @pytest.mark.parametrize("ranks", range(2, 40))
 def test_both_trees_span_all_ranks_and_are_shallow(ranks: int) -> None:
-    for parent in (tree_parents(ranks), second_tree_parents(ranks)):
+    for parent in (find_tree_parents(ranks), find_second_tree_parents(ranks)):
         assert int((parent < 0).sum()) == 1
         for rank in range(ranks):
             hops = 0
@@ -76,6 +84,7 @@ def test_both_trees_span_all_ranks_and_are_shallow(ranks: int) -> None:
 @pytest.mark.parametrize("ranks", range(2, 40, 2))
 def test_no_rank_is_inner_in_both_trees_of_an_even_number(ranks: int) -> None:
     inner = [
-        set(parent[parent >= 0]) for parent in (tree_parents(ranks), second_tree_parents(ranks))
+        set(parent[parent >= 0])
+        for parent in (find_tree_parents(ranks), find_second_tree_parents(ranks))
     ]
     assert not inner[0] & inner[1]

@@ -1,4 +1,4 @@
-"""Costs of algorithms in the alpha-beta model, as the textbooks state them."""
+"""Costs of algorithms in the alpha-beta model, as textbooks give them."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from fractions import Fraction
 
 @dataclass(frozen=True, slots=True)
 class AlphaBetaCost:
-    """`alphas` latencies, and the time of a link for `betas` times the data of the collective.
+    """Cost of an algorithm:
 
-    Exact for ranks that finish a round before they begin the next one, where a message takes
-    alpha + bytes * beta and the messages that a rank sends through one port follow each other
-    without a gap: Hockney's model, with the port as the only thing that is shared.
+    `alphas` latencies plus the time to send `betas` times the collective's data.
+
+    Exact for ranks that finish a round before they begin the next one, if a message takes alpha +
+    bytes * beta and the messages that a rank sends through one port follow each other without a
+    gap: Hockney's model, with the port as the only shared resource.
     """
 
     alphas: int
@@ -22,14 +24,16 @@ class AlphaBetaCost:
         return AlphaBetaCost(self.alphas + other.alphas, self.betas + other.betas)
 
     def time_s(self, alpha_s: float, beta_s_per_byte: float, collective_bytes: int) -> float:
-        """Seconds for a collective of so many bytes."""
+        """Time in s of a collective of `collective_bytes` bytes."""
         return self.alphas * alpha_s + float(self.betas) * collective_bytes * beta_s_per_byte
 
     def __str__(self) -> str:
-        """The cost as a formula, m for the bytes of the collective: `3 alpha + 7/8 m beta`."""
+        """The cost as a formula, with m for the bytes of the collective: `3 alpha + 7/8 m beta`."""
         return f"{self.alphas} alpha + {self.betas} m beta"
 
 
-def rounds_of(*shares: Fraction | int) -> AlphaBetaCost:
-    """A round for every share: the part of the data that the busiest port sends in it."""
+def sum_rounds(*shares: Fraction | int) -> AlphaBetaCost:
+    """Sum the cost of rounds; each share is the fraction of the data that the busiest port
+    sends.
+    """
     return AlphaBetaCost(len(shares), sum((Fraction(share) for share in shares), Fraction(0)))

@@ -1,7 +1,7 @@
-"""Time of a plan on a topology in the alpha-beta model, where no simulator is at hand.
+"""Estimate the time of a plan on a topology in the alpha-beta model, without a simulator.
 
-Hockney's model with shared links: a message takes latency and the bytes of its round on each link
-of its route. Large plans are sampled: some rounds of the plan, and of a round some messages.
+Hockney's model with shared links: a message takes the latency and the time for the bytes of its
+round on each link of its route. Large plans are sampled: some rounds, and some messages of a round.
 """
 
 from __future__ import annotations
@@ -19,58 +19,60 @@ from hub_core.model import CollectiveKind
 from hub_core.network import Topology
 
 
-def link_of_message(topology: Topology, npus: Sequence[int]) -> tuple[float, float]:
-    """Alpha in seconds and beta in seconds per byte of a message: means of the ways from rank 0."""
-    place = np.asarray(npus, np.int64)
-    others = place[1:] if len(place) > 1 else place
-    routes = topology.routes(np.full(len(others), place[0]), others)
-    way = np.repeat(np.arange(len(others)), np.diff(routes.indptr))
-    latency = np.bincount(way, topology.latency_s[routes.links], len(others))
-    slowest = np.zeros(len(others))
-    np.maximum.at(slowest, way, 1 / topology.bandwidth_bytes_per_s[routes.links])
+def compute_mean_link(topology: Topology, npus: Sequence[int]) -> tuple[float, float]:
+    """Compute alpha in s and beta in s per byte of a message: means over the routes from rank 0.
+
+    Beta is that of the slowest link of a route.
+    """
+    npu_of = np.asarray(npus, np.int64)
+    targets = npu_of[1:] if len(npu_of) > 1 else npu_of
+    routes = topology.routes(np.full(len(targets), npu_of[0]), targets)
+    route = np.repeat(np.arange(len(targets)), np.diff(routes.indptr))
+    latency = np.bincount(route, topology.latency_s[routes.links], len(targets))
+    slowest = np.zeros(len(targets))
+    np.maximum.at(slowest, route, 1 / topology.bandwidth_bytes_per_s[routes.links])
     return float(latency.mean()), float(slowest.mean())
 
 
-MESSAGES_OF_AN_ESTIMATE = 2_000
-"""Messages that are routed for a quick estimate: some milliseconds."""
+MAX_ESTIMATE_MESSAGES = 2_000
+"""Messages that are routed for a quick estimate, which takes some milliseconds."""
 
 
-def estimated_ns(plan: MessagePlan, task: ClassicTask, most_messages: int | None = None) -> int:
-    """Nanoseconds, rounded up, if all ranks ended every round together.
+def estimate_ns(plan: MessagePlan, task: ClassicTask, max_messages: int | None = None) -> int:
+    """Estimate the time in ns, rounded up, if all ranks finished every round together.
 
-    A message takes, link by link, the latency and the time of all messages of its round that use
-    the link: so much it takes at most. `most_messages`: about as many are routed, evenly spaced in
-    the plan, and stand for the others; None for all of them.
+    A message takes, link by link, the latency and the time of all messages of its round on the
+    link, which is an upper limit. `most_messages`: approximate number of messages that are routed,
+    evenly spaced in the plan, as a sample; None for all.
     """
-    place = np.asarray(task.npus, np.int64)
-    unit = task.collective_bytes / _units(plan, task)
+    npu_of = np.asarray(task.npus, np.int64)
+    unit = task.collective_bytes / _count_blocks(plan, task)
     total = 0.0
-    rounds = _rounds(plan)
-    every = 1 if most_messages is None else max(1, len(plan) // most_messages)
-    # First fewer rounds, as most are alike; of one round that is too large, fewer messages.
-    rounds_apart = min(every, len(rounds))
-    apart = max(1, every // rounds_apart)
-    for start, stop in rounds[::rounds_apart]:
-        rows = slice(start, stop, apart)
-        routes = task.topology.routes(place[plan.source[rows]], place[plan.destination[rows]])
+    rounds = _find_rounds(plan)
+    sampling_step = 1 if max_messages is None else max(1, len(plan) // max_messages)
+    # Skip rounds first, since most are equal; then messages within large rounds.
+    round_step = min(sampling_step, len(rounds))
+    message_step = max(1, sampling_step // round_step)
+    for start, stop in rounds[::round_step]:
+        rows = slice(start, stop, message_step)
+        routes = task.topology.routes(npu_of[plan.source[rows]], npu_of[plan.destination[rows]])
         message = np.repeat(np.arange(len(routes.indptr) - 1), np.diff(routes.indptr))
-        sizes = plan.counts[rows] * (unit * apart)
+        sizes = plan.counts[rows] * (unit * message_step)
         load = np.bincount(routes.links, sizes[message], task.topology.num_links)
         busy = load / task.topology.bandwidth_bytes_per_s + task.topology.latency_s
         total += float(np.bincount(message, busy[routes.links]).max())
-    sampled = len(rounds[::rounds_apart])
+    sampled = len(rounds[::round_step])
     return max(1, ceil(total * len(rounds) / max(1, sampled) * 1e9))
 
 
-def _units(plan: MessagePlan, task: ClassicTask) -> int:
-    """Blocks that the full buffer has."""
-    # An all-to-all has blocks for every pair.
+def _count_blocks(plan: MessagePlan, task: ClassicTask) -> int:
+    """Count the blocks of one rank's full buffer."""
     is_square = task.kind is CollectiveKind.ALL_TO_ALL
     return plan.num_blocks // task.num_ranks if is_square else plan.num_blocks
 
 
-def _rounds(plan: MessagePlan) -> list[tuple[int, int]]:
-    """First message and end of every round."""
-    ends: Int64Array = np.flatnonzero(np.diff(plan.round)) + 1
-    cuts = [0, *ends.tolist(), len(plan)]
+def _find_rounds(plan: MessagePlan) -> list[tuple[int, int]]:
+    """Find the first message and the end of every round."""
+    boundaries: Int64Array = np.flatnonzero(np.diff(plan.round)) + 1
+    cuts = [0, *boundaries.tolist(), len(plan)]
     return list(pairwise(cuts))

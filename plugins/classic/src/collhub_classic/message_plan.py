@@ -1,8 +1,8 @@
-"""Plans of messages in rounds: who sends which blocks to whom, before any buffer is chosen.
+"""Plans of messages in rounds: which ranks send which blocks, before buffers are chosen.
 
-All messages of a round are sent from the state before the round. A plan of an all-gather read
-backwards is one of a reduce-scatter; plans after one another, beside one another and under other
-names make the larger algorithms.
+All messages of a round are sent from the state before the round. The reversed plan of an all-gather
+is one of a reduce-scatter. Larger algorithms are composed of plans in sequence, in parallel, and
+with renamed ranks and blocks.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from collhub_columns import BoolArray, ColumnTable, Int64Array, expanded_ranges,
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MessagePlan(ColumnTable):
-    """Messages as columns, one row each, in the order of their rounds.
+    """Messages as columns, one row each, sorted by round.
 
-    `round`, `source`, `destination`, `channel`: int64. `reduces`: the blocks are added to what the
-    destination has, else they replace it. The blocks of message i are
+    `round`, `source`, `destination`, `channel`: int64. `reduces` (bool): the blocks are added to
+    the destination's data, otherwise they replace it. The blocks of message i are
     `blocks[indptr[i]:indptr[i + 1]]`, numbers of 0..num_blocks - 1.
     """
 
@@ -36,36 +36,37 @@ class MessagePlan(ColumnTable):
 
     @property
     def num_rounds(self) -> int:
-        """Rounds from the first to the last one."""
+        """Number of rounds."""
         return int(self.round.max(initial=-1)) + 1
 
     @property
     def counts(self) -> Int64Array:
-        """Blocks of every message, int64."""
+        """Number of blocks of every message, int64."""
         return np.diff(self.indptr)
 
     def backwards(self, *, reduces: bool) -> MessagePlan:
-        """The same messages the other way, last round first: what was spread is collected."""
+        """Reverse all messages, last round first: data that was spread is collected (and
+        reduced).
+        """
         order = np.argsort(-self.round, kind="stable")
-        turned = self._rows(order)
+        reversed_plan = self._select_rows(order)
         return replace(
-            turned,
-            round=self.num_rounds - 1 - turned.round,
-            source=turned.destination,
-            destination=turned.source,
+            reversed_plan,
+            round=self.num_rounds - 1 - reversed_plan.round,
+            source=reversed_plan.destination,
+            destination=reversed_plan.source,
             reduces=np.full(len(self), reduces),
         )
 
-    def then(self, other: MessagePlan) -> MessagePlan:
-        """This plan, and after its last round the other one on the same blocks."""
-        # Rounds count on.
-        later = replace(other, round=other.round + self.num_rounds)
-        return _joined([self, later], self.num_blocks)
+    def then(self, next_plan: MessagePlan) -> MessagePlan:
+        """Append another plan on the same blocks after the last round."""
+        later = replace(next_plan, round=next_plan.round + self.num_rounds)
+        return _join_plans([self, later], self.num_blocks)
 
     def renamed(
         self, ranks: npt.ArrayLike, blocks: npt.ArrayLike, num_blocks: int | None = None
     ) -> MessagePlan:
-        """Rank r becomes `ranks[r]`, block b `blocks[b]`."""
+        """Rename rank r to `ranks[r]` and block b to `blocks[b]`."""
         rank_of = np.asarray(ranks, np.int64)
         block_of = np.asarray(blocks, np.int64)
         return replace(
@@ -78,18 +79,18 @@ class MessagePlan(ColumnTable):
         )
 
     def expanded(self, first: Int64Array, count: Int64Array, num_blocks: int) -> MessagePlan:
-        """Block b becomes the blocks first[b], first[b] + 1, ..., `count[b]` of them."""
+        """Replace block b by the `count[b]` blocks first[b], first[b] + 1, ..."""
         sizes = count[self.blocks]
-        ends = row_pointer(sizes)
+        bounds = row_pointer(sizes)
         return replace(
             self,
             num_blocks=num_blocks,
-            indptr=ends[self.indptr],
+            indptr=bounds[self.indptr],
             blocks=expanded_ranges(first[self.blocks], sizes),
         )
 
-    def _rows(self, rows: Int64Array) -> MessagePlan:
-        """Some messages, in this order."""
+    def _select_rows(self, rows: Int64Array) -> MessagePlan:
+        """Select messages, in the given order."""
         counts = self.counts[rows]
         return replace(
             self,
@@ -103,21 +104,21 @@ class MessagePlan(ColumnTable):
         )
 
 
-def beside(plans: Sequence[MessagePlan]) -> MessagePlan:
-    """Plans of the same ranks and blocks at the same time, each on a part of every block.
+def combine_in_parallel(plans: Sequence[MessagePlan]) -> MessagePlan:
+    """Combine plans of the same ranks and blocks in parallel, each on a part of every block.
 
-    Block b of plan j of k becomes block b * k + j, on a channel of its own.
+    Block b of plan j of k becomes block b * k + j, on channel j.
     """
     parts = len(plans)
-    placed = []
+    plan_parts = []
     for part, plan in enumerate(plans):
         blocks = plan.blocks * parts + part
-        placed.append(replace(plan, blocks=blocks, channel=np.full(len(plan), part)))
-    return _joined(placed, plans[0].num_blocks * parts)
+        plan_parts.append(replace(plan, blocks=blocks, channel=np.full(len(plan), part)))
+    return _join_plans(plan_parts, plans[0].num_blocks * parts)
 
 
-def _joined(plans: Sequence[MessagePlan], num_blocks: int) -> MessagePlan:
-    """All messages of several plans, by round."""
+def _join_plans(plans: Sequence[MessagePlan], num_blocks: int) -> MessagePlan:
+    """Join the messages of several plans, sorted by round."""
     joined = MessagePlan(
         max(plan.num_ranks for plan in plans),
         num_blocks,
@@ -129,14 +130,14 @@ def _joined(plans: Sequence[MessagePlan], num_blocks: int) -> MessagePlan:
         row_pointer(np.concatenate([plan.counts for plan in plans])),
         np.concatenate([plan.blocks for plan in plans]),
     )
-    return joined._rows(np.argsort(joined.round, kind="stable"))
+    return joined._select_rows(np.argsort(joined.round, kind="stable"))
 
 
 class PlanBuilder:
     """Collects the messages of a plan round by round."""
 
     def __init__(self, num_ranks: int, num_blocks: int) -> None:
-        """Begin without messages, before the first round."""
+        """Start without messages, before the first round."""
         self._num_ranks = num_ranks
         self._num_blocks = num_blocks
         self._round = -1
@@ -145,7 +146,7 @@ class PlanBuilder:
         }
 
     def next_round(self) -> None:
-        """What is sent from now on is of the next round."""
+        """Begin the next round; following messages belong to it."""
         self._round += 1
 
     def send(
@@ -156,9 +157,9 @@ class PlanBuilder:
         *,
         reduces: bool = False,
     ) -> None:
-        """Send in the present round row i of `blocks`, modulo their number, from `source[i]`.
+        """Send row i of `blocks`, modulo their number, from `source[i]` in the current round.
 
-        `blocks`: int64[messages, blocks of each], or [messages] for one block each.
+        `blocks`: int64[messages, blocks per message], or [messages] for one block each.
         """
         rows = np.size(source)
         table = np.asarray(blocks, np.int64).reshape(rows, -1 if rows else 1)
@@ -174,13 +175,16 @@ class PlanBuilder:
         *,
         reduces: bool = False,
     ) -> None:
-        """Send in the present round the blocks first, first + 1, ..., modulo their number."""
+        """Send the blocks first, first + 1, ...
+
+        (`count`), modulo their number, in the current round.
+        """
         counts = np.broadcast_to(np.asarray(count, np.int64), np.shape(source))
         starts = np.broadcast_to(np.asarray(first, np.int64), np.shape(source))
         self._add(source, destination, counts, expanded_ranges(starts, counts), reduces)
 
     def build(self) -> MessagePlan:
-        """The plan."""
+        """Build the plan of all messages so far."""
         columns = {
             name: np.concatenate([np.zeros(0, np.int64), *parts])
             for name, parts in self._columns.items()
@@ -205,7 +209,8 @@ class PlanBuilder:
         blocks: Int64Array,
         reduces: bool,
     ) -> None:
-        given = {
+        """Append the columns of messages of the current round."""
+        new_columns = {
             "round": np.full(len(counts), self._round),
             "source": np.asarray(source, np.int64).ravel(),
             "destination": np.asarray(destination, np.int64).ravel(),
@@ -213,5 +218,5 @@ class PlanBuilder:
             "counts": counts,
             "blocks": blocks % self._num_blocks,
         }
-        for name, column in given.items():
+        for name, column in new_columns.items():
             self._columns[name].append(column)

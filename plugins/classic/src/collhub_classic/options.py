@@ -1,4 +1,4 @@
-"""Options of the synthesizers; light, since listing the plugin imports them."""
+"""Options of the synthesizers; free of heavy imports, since listing the plugin imports them."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ from hub_core.plugin_api import OptionType, choice, option
 
 @dataclass(frozen=True, slots=True)
 class ClassicOptions:
-    """What every algorithm lets the user choose."""
+    """Options of every algorithm."""
 
     order: str = option(
         OptionType.TEXT,
         "auto",
-        "the NPU of every place in the algorithm: as numbered (given), by the topology (auto),"
+        "the NPU of every position in the algorithm: as numbered (given), by the topology (auto),"
         " or a list such as 0,3,2,1",
     )
     rounds: str = choice(
         ("data", "blocking"),
-        "when a rank goes on: as soon as the data are there, or when its round is over, as with"
-        " blocking calls",
+        "when a rank continues: as soon as its data has arrived, or when its round has finished,"
+        " as with blocking calls",
     )
 
 
 @dataclass(frozen=True, slots=True)
 class ChunkedOptions(ClassicOptions):
-    """Options of algorithms in which chunks follow each other."""
+    """Options of algorithms that send chunks one after another."""
 
     chunks: int = option(
         OptionType.INT,
         0,
-        "pieces of what goes down a chain or tree (0: by the closed form of the cost)",
+        "chunks of the data on a chain or tree (0: chosen by the formula of the cost)",
         minimum=0,
         maximum=1 << 20,
     )
@@ -42,7 +42,7 @@ class RadixOptions(ClassicOptions):
     """Options of k-nomial trees."""
 
     radix: int = option(
-        OptionType.INT, 4, "a rank sends to so many others less one a round", minimum=2
+        OptionType.INT, 4, "a rank sends to this number of ranks minus one per round", minimum=2
     )
 
 
@@ -53,7 +53,7 @@ class PatOptions(ClassicOptions):
     aggregation: int = option(
         OptionType.INT,
         0,
-        "blocks that travel at once, a power of two (0: as many as can be)",
+        "blocks that are sent at once, a power of two (0: the maximum)",
         minimum=0,
     )
 
@@ -70,8 +70,8 @@ class GridOptions(ClassicOptions):
     )
     ports: str = choice(
         ("auto", "all", "one"),
-        "links that parts of the data use at once: those of all dimensions both ways round, one,"
-        " or of all dimensions only where they are of one size (auto)",
+        "links that parts of the data use at once: those of all dimensions in both directions, one,"
+        " or of all dimensions only if they have equal sizes (auto)",
     )
 
 

@@ -1,4 +1,4 @@
-"""Offers of this distribution to the hub: a synthesizer for every classic algorithm."""
+"""Offers of this distribution: a synthesizer for every classic algorithm."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ COLLHUB_PLUGIN_API = (1, 0)
 
 _SYNTHESIZERS: tuple[tuple[str, str, type], ...] = (
     ("ring", "one ring; a chain for broadcast and reduce", ChunkedOptions),
-    ("bidirectional-ring", "half of the data either way round", ClassicOptions),
+    ("bidirectional-ring", "half of the data in each direction of one ring", ClassicOptions),
     ("rings", "rings without a common link, each with a part of the data", RingsOptions),
     ("recursive-doubling", "exchanges at distances 1, 2, 4, ...", ClassicOptions),
     ("halving-doubling", "Rabenseifner's: halves out, then doubling back", ClassicOptions),
     ("bruck", "logarithmic rounds for any number of ranks", ClassicOptions),
     ("binomial", "binomial trees", ClassicOptions),
-    ("k-nomial", "trees in which a rank sends to several others a round", RadixOptions),
-    ("double-binary-tree", "half of the data on either of NCCL's two trees", ChunkedOptions),
-    ("direct", "every rank to every other one, all at once", ClassicOptions),
-    ("pairwise", "every rank to every other one, one after another", ClassicOptions),
+    ("k-nomial", "trees in which a rank sends to several ranks per round", RadixOptions),
+    ("double-binary-tree", "half of the data on each of NCCL's two trees", ChunkedOptions),
+    ("direct", "every rank to every other rank, all at once", ClassicOptions),
+    ("pairwise", "every rank to every other rank, one after another", ClassicOptions),
     ("neighbour-exchange", "pairs of blocks between neighbours", ClassicOptions),
     ("pat", "NCCL's parallel aggregated trees", PatOptions),
-    ("sparbit", "far small messages first, in logarithmic rounds", ClassicOptions),
-    ("swing", "partners left and right in turn, at short distances", ClassicOptions),
+    ("sparbit", "long distances with small messages first, in logarithmic rounds", ClassicOptions),
+    ("swing", "partners alternately left and right, at short distances", ClassicOptions),
     ("torus-rings", "rings along every dimension of a grid", GridOptions),
     ("hierarchical", "all pairs within groups, rings between them", GridOptions),
 )
@@ -39,7 +39,7 @@ _SYNTHESIZERS: tuple[tuple[str, str, type], ...] = (
 
 @hookimpl
 def collhub_producers() -> Sequence[Synthesizer]:
-    """Describe the synthesizers."""
+    """Return the synthesizers, each with its function for estimates."""
     return [
         Synthesizer(
             name,

@@ -1,4 +1,4 @@
-"""Synthesis by name: plan an algorithm, put it on the NPUs, and time it."""
+"""Synthesis by name: plan an algorithm, assign its positions to NPUs, and time it."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from collhub_columns import Int64Array
 from collhub_schedules import collective_among
 
 from collhub_classic.catalogue import ALGORITHMS
-from collhub_classic.estimate import MESSAGES_OF_AN_ESTIMATE, estimated_ns, link_of_message
-from collhub_classic.lowering.kept import kept_steps
+from collhub_classic.estimate import MAX_ESTIMATE_MESSAGES, compute_mean_link, estimate_ns
 from collhub_classic.lowering.places import BlockPlaces
+from collhub_classic.lowering.step_cache import build_steps_cached
 from collhub_classic.message_plan import MessagePlan
 from collhub_classic.options import ClassicOptions
-from collhub_classic.orders import group_orders, ring_order
+from collhub_classic.orders import find_group_orders, find_ring_order
 from collhub_classic.task import ClassicAlgorithm, ClassicTask, PlannedAlgorithm, RankOrder
 from hub_core import installed_version
 from hub_core.model import (
@@ -36,33 +36,33 @@ from hub_core.network import Topology, lower_bound_ns
 from hub_core.plugin_api import SynthesisRequest, SynthesisResult
 
 _NAME = "collhub-classic"
-_MOST_STEPS = 20_000_000
-# A plan has at least the square of the ranks in blocks.
-_MOST_ESTIMATED_RANKS = 128
+_MAX_STEPS = 20_000_000
+# Plans grow with the square of the number of ranks.
+_MAX_ESTIMATED_RANKS = 128
 
 
 def synthesize(name: str, request: SynthesisRequest, options: ClassicOptions) -> SynthesisResult:
-    """The algorithm `name` for a request.
+    """Synthesize the algorithm `name` in the rank order with the shortest time.
 
-    Raises `UsageError` for options and sizes that do not fit, and `InputError` for collectives that
-    the algorithm does not define.
+    Ctrl-C returns the best order so far. Raises `UsageError` for unsuitable options and sizes, and
+    `InputError` for collectives that the algorithm does not define and plans that are too large.
     """
     classic = ALGORITHMS[name]
-    task = task_for(name, request, options)
-    planned = _kept_plan(name, task)
+    task = build_task(name, request, options)
+    planned = _get_plan(name, task)
     _check_size(planned.plan, request)
-    made: list[tuple[int, Algorithm, Int64Array]] = []
+    candidates: list[tuple[int, Algorithm, Int64Array]] = []
     try:
-        for order in _orders(classic, task):
-            made.append(_ordered(planned.plan, task, request, order))
+        for order in _find_orders(classic, task):
+            candidates.append(_build_candidate(planned.plan, task, request, order))
     except KeyboardInterrupt:
-        # The best order so far is an answer.
-        if not made:
+        # The best order so far is the result.
+        if not candidates:
             raise
-    # Of equally fast ones the first, that of the numbers as they are.
-    time_ns, algorithm, order = min(made, key=itemgetter(0))
-    bound = _bound_ns(request)
-    statistics = _statistics(planned, classic, task, order)
+    # The first order, that of the rank numbers, wins ties.
+    time_ns, algorithm, order = min(candidates, key=itemgetter(0))
+    bound = _compute_bound_ns(request)
+    statistics = _collect_statistics(planned, classic, task, order)
     record: dict[str, JsonValue] = {
         "algorithm": name,
         **statistics,
@@ -75,52 +75,56 @@ def synthesize(name: str, request: SynthesisRequest, options: ClassicOptions) ->
     return SynthesisResult(algorithm, time_ns, bound, statistics)
 
 
-def planned_for(name: str, task: ClassicTask) -> PlannedAlgorithm:
-    """The plan of a task, its ranks as they are numbered and the root first, and its cost."""
+def plan_algorithm(name: str, task: ClassicTask) -> PlannedAlgorithm:
+    """Plan the algorithm `name` with the ranks as numbered and the root as rank 0."""
     return ALGORITHMS[name].planners[task.kind](task)
 
 
-def _kept_plan(name: str, task: ClassicTask) -> PlannedAlgorithm:
-    """The plan of a task; small ones are kept, since an estimate and a synthesis need the same."""
-    if task.num_ranks > _MOST_ESTIMATED_RANKS:
-        return planned_for(name, task)
-    return _small_plan(name, task)
+def _get_plan(name: str, task: ClassicTask) -> PlannedAlgorithm:
+    """Get the plan of a task; small plans are cached, since estimate and synthesis use the same."""
+    if task.num_ranks > _MAX_ESTIMATED_RANKS:
+        return plan_algorithm(name, task)
+    return _plan_cached(name, task)
 
 
 @lru_cache(maxsize=32)
-def _small_plan(name: str, task: ClassicTask) -> PlannedAlgorithm:
-    return planned_for(name, task)
+def _plan_cached(name: str, task: ClassicTask) -> PlannedAlgorithm:
+    """Plan the algorithm; the result is cached."""
+    return plan_algorithm(name, task)
 
 
-def by_name(name: str) -> Callable[[SynthesisRequest, ClassicOptions], SynthesisResult]:
-    """The function behind the offer of an algorithm."""
+def build_synthesizer(name: str) -> Callable[[SynthesisRequest, ClassicOptions], SynthesisResult]:
+    """Build the synthesis function for the offer of an algorithm."""
 
-    def synthesizer(request: SynthesisRequest, options: ClassicOptions) -> SynthesisResult:
-        """What `synthesize` returns for the algorithm `name`."""
+    def synthesize_algorithm(request: SynthesisRequest, options: ClassicOptions) -> SynthesisResult:
+        """Call `synthesize` for the algorithm `name`."""
         return synthesize(name, request, options)
 
-    return synthesizer
+    return synthesize_algorithm
 
 
-def estimate_by_name(name: str) -> Callable[[SynthesisRequest, ClassicOptions], int | None]:
-    """The function that estimates the time of an algorithm."""
+def build_estimator(name: str) -> Callable[[SynthesisRequest, ClassicOptions], int | None]:
+    """Build the function that estimates the time of an algorithm."""
 
     def estimate(request: SynthesisRequest, options: ClassicOptions) -> int | None:
-        """Estimated nanoseconds of the algorithm `name`; raises as `synthesize` does.
+        """Estimate the time of the algorithm `name` in ns; raises as `synthesize` does.
 
-        None for so many ranks that the plan alone would take seconds.
+        None for more than 128 ranks, for which the plan would take seconds.
         """
-        if request.collective.num_ranks > _MOST_ESTIMATED_RANKS:
+        if request.collective.num_ranks > _MAX_ESTIMATED_RANKS:
             return None
-        task = task_for(name, request, options)
-        plan = _kept_plan(name, task).plan
-        order = _orders(ALGORITHMS[name], task)[0]
-        return estimated_ns(_placed(plan, request.collective, order), task, MESSAGES_OF_AN_ESTIMATE)
+        task = build_task(name, request, options)
+        plan = _get_plan(name, task).plan
+        order = _find_orders(ALGORITHMS[name], task)[0]
+        return estimate_ns(
+            _assign_ranks(plan, request.collective, order), task, MAX_ESTIMATE_MESSAGES
+        )
 
     return estimate
 
 
 def _check_request(name: str, classic: ClassicAlgorithm, request: SynthesisRequest) -> None:
+    """Raise an error for collectives that the algorithm does not define, and for a single rank."""
     if request.collective.kind not in classic.planners:
         raise InputError(
             f"{name} defines no {request.collective.kind}",
@@ -133,10 +137,10 @@ def _check_request(name: str, classic: ClassicAlgorithm, request: SynthesisReque
         )
 
 
-def task_for(name: str, request: SynthesisRequest, options: ClassicOptions) -> ClassicTask:
-    """What the algorithm `name` plans for; raises as `synthesize` does for what does not fit."""
+def build_task(name: str, request: SynthesisRequest, options: ClassicOptions) -> ClassicTask:
+    """Build the planning task of the algorithm `name`; raises as `synthesize` does."""
     _check_request(name, ALGORITHMS[name], request)
-    alpha_s, beta_s_per_byte = link_of_message(request.topology, request.npus)
+    alpha_s, beta_s_per_byte = compute_mean_link(request.topology, request.npus)
     return ClassicTask(
         request.collective.kind,
         request.collective.num_ranks,
@@ -149,39 +153,43 @@ def task_for(name: str, request: SynthesisRequest, options: ClassicOptions) -> C
     )
 
 
-def _ordered(
+def _build_candidate(
     plan: MessagePlan, task: ClassicTask, request: SynthesisRequest, order: Int64Array
 ) -> tuple[int, Algorithm, Int64Array]:
-    """The plan with its ranks in this order: nanoseconds, algorithm, and the order."""
-    placed = _placed(plan, request.collective, order)
-    algorithm = _algorithm(placed, request, task.options)
-    return request.simulate(algorithm) or estimated_ns(placed, task), algorithm, order
+    """Build the algorithm for one rank order: time in ns, algorithm, and the order.
+
+    The time is simulated, or estimated without a simulator.
+    """
+    assigned = _assign_ranks(plan, request.collective, order)
+    algorithm = _build_algorithm(assigned, request, task.options)
+    return request.simulate(algorithm) or estimate_ns(assigned, task), algorithm, order
 
 
-def _orders(classic: ClassicAlgorithm, task: ClassicTask) -> list[Int64Array]:
+def _find_orders(classic: ClassicAlgorithm, task: ClassicTask) -> list[Int64Array]:
     """Orders to try: of each the rank at every place of the plan."""
     stated, given = task.options.order, np.arange(task.num_ranks)
     if stated == "given":
         return [given]
     if stated != "auto":
-        return [_stated_order(stated, task)]
+        return [_parse_order(stated, task)]
     if classic.order is RankOrder.RING:
-        return [_kept_ring_order(task.topology, task.npus)]
+        return [_find_ring_order_cached(task.topology, task.npus)]
     if classic.order is RankOrder.GROUPS:
-        return [given, *group_orders(task.topology, task.npus)]
+        return [given, *find_group_orders(task.topology, task.npus)]
     return [given]
 
 
-# Several algorithms ask for it, each for its estimate and its synthesis.
+# Several algorithms need it, each for its estimate and its synthesis.
 @lru_cache(maxsize=4)
-def _kept_ring_order(topology: Topology, npus: tuple[int, ...]) -> Int64Array:
-    order = ring_order(topology, npus).copy()
+def _find_ring_order_cached(topology: Topology, npus: tuple[int, ...]) -> Int64Array:
+    """Find the ring order of a network; the result is cached and read-only."""
+    order = find_ring_order(topology, npus).copy()
     order.flags.writeable = False
     return order
 
 
-def _stated_order(stated: str, task: ClassicTask) -> Int64Array:
-    """The order that the user states. Raises `UsageError` for one that is none."""
+def _parse_order(stated: str, task: ClassicTask) -> Int64Array:
+    """Parse the option `order`. Raises `UsageError` unless it names every rank once."""
     order = parse_ranks(stated)
     if sorted(order) != list(range(task.num_ranks)):
         raise UsageError(
@@ -192,11 +200,13 @@ def _stated_order(stated: str, task: ClassicTask) -> Int64Array:
     return np.asarray(order, np.int64)
 
 
-def _placed(plan: MessagePlan, collective: Collective, order: Int64Array) -> MessagePlan:
-    """The plan with its places taken by ranks in this order, the first place by the root."""
+def _assign_ranks(plan: MessagePlan, collective: Collective, order: Int64Array) -> MessagePlan:
+    """Rename the plan's positions to the ranks in this order; the first position becomes the
+    root.
+    """
     ranks = len(order)
     if collective.root is not None:
-        # The same ring, from the root on.
+        # The same cyclic order, starting at the root.
         order = np.roll(order, -int(np.flatnonzero(order == collective.root)[0]))
     kind = collective.kind
     if not kind.traits.is_split:
@@ -209,10 +219,11 @@ def _placed(plan: MessagePlan, collective: Collective, order: Int64Array) -> Mes
 
 
 def _check_size(plan: MessagePlan, request: SynthesisRequest) -> None:
+    """Raise an error for too many messages, and for less than one byte per unit."""
     ranks = request.collective.num_ranks
-    if len(plan.blocks) > _MOST_STEPS:
+    if len(plan.blocks) > _MAX_STEPS:
         raise InputError(
-            f"{len(plan.blocks)} blocks in messages are too many (limit {_MOST_STEPS})",
+            f"{len(plan.blocks)} blocks in messages are too many (limit {_MAX_STEPS})",
             cure="choose fewer ranks, or an algorithm of fewer messages",
             code="too-large",
         )
@@ -226,40 +237,43 @@ def _check_size(plan: MessagePlan, request: SynthesisRequest) -> None:
         )
 
 
-def _algorithm(plan: MessagePlan, request: SynthesisRequest, options: ClassicOptions) -> Algorithm:
+def _build_algorithm(
+    plan: MessagePlan, request: SynthesisRequest, options: ClassicOptions
+) -> Algorithm:
+    """Build the algorithm of a plan whose positions are ranks."""
     ranks = request.collective.num_ranks
     is_square = request.collective.kind is CollectiveKind.ALL_TO_ALL
     collective = replace(
         request.collective,
         unit_count=plan.num_blocks // ranks if is_square else plan.num_blocks,
-        # In place, what arrives would stand where something still waits to be sent.
+        # In place, received data would overwrite data that is still to be sent.
         in_place=not is_square,
         out_of_place=True,
     )
-    # An all-to-all has blocks for every pair, its units are those of one rank's buffer.
+    # An all-to-all has blocks for every pair; its units are those of one rank's buffer.
     places = BlockPlaces(collective, plan.num_blocks)
-    steps, scratch = kept_steps(plan, places, is_synchronous=options.rounds == "blocking")
+    steps, scratch = build_steps_cached(plan, places, is_synchronous=options.rounds == "blocking")
     total = request.topology.num_npus
-    given = {name: str(value) for name, value in asdict(options).items()}
+    option_texts = {name: str(value) for name, value in asdict(options).items()}
     version = installed_version(_NAME) or ""
     return Algorithm(
         collective_among(collective, request.npus, total),
-        _on_npus(steps, request.npus, total),
-        _scattered(scratch, request.npus, total),
-        Provenance(_NAME, version, request.topology.name, "", given),
+        _map_to_npus(steps, request.npus, total),
+        _scatter(scratch, request.npus, total),
+        Provenance(_NAME, version, request.topology.name, "", option_texts),
         request.collective_bytes,
     )
 
 
-def _on_npus(steps: StepTable, npus: Sequence[int], total: int) -> StepTable:
-    """The steps with the NPU of each rank in its place."""
-    place = np.asarray(npus, np.int64)
-    if np.array_equal(place, np.arange(total)):
+def _map_to_npus(steps: StepTable, npus: Sequence[int], total: int) -> StepTable:
+    """Replace ranks by NPUs in the steps."""
+    npu_of = np.asarray(npus, np.int64)
+    if np.array_equal(npu_of, np.arange(total)):
         return steps
     names = ("kind", "channel", "src_buffer", "src_offset", "dst_buffer", "dst_offset", "count")
     columns = {name: getattr(steps, name) for name in names}
-    columns["rank"] = place[steps.rank]
-    columns["peer"] = np.where(steps.peer >= 0, place[steps.peer], -1)
+    columns["rank"] = npu_of[steps.rank]
+    columns["peer"] = np.where(steps.peer >= 0, npu_of[steps.peer], -1)
     child = np.repeat(np.arange(len(steps)), np.diff(steps.data_indptr))
     follower = np.repeat(np.arange(len(steps)), np.diff(steps.control_indptr))
     return StepTable.from_columns(
@@ -267,27 +281,29 @@ def _on_npus(steps: StepTable, npus: Sequence[int], total: int) -> StepTable:
     )
 
 
-def _scattered(values: Int64Array, npus: Sequence[int], total: int) -> Int64Array:
-    """Values of ranks as values of all NPUs, 0 for those that do nothing."""
-    # NPUs that do not take part need no scratch.
-    found = np.zeros(total, np.int64)
-    found[np.asarray(npus, np.int64)] = values
-    return found
+def _scatter(values: Int64Array, npus: Sequence[int], total: int) -> Int64Array:
+    """Spread values of ranks over all NPUs: int64[total], 0 for idle NPUs."""
+    scattered = np.zeros(total, np.int64)
+    scattered[np.asarray(npus, np.int64)] = values
+    return scattered
 
 
-def _bound_ns(request: SynthesisRequest) -> dict[str, int]:
-    """What no algorithm can beat, where all NPUs take part as numbered."""
+def _compute_bound_ns(request: SynthesisRequest) -> dict[str, int]:
+    """Compute the core's lower bound in ns, if all NPUs take part as numbered; else no entry."""
     if request.npus != tuple(range(request.topology.num_npus)):
         return {}
     bound = lower_bound_ns(request.collective, request.topology, request.collective_bytes)
     return {} if bound is None else {"ports and distances": floor(bound)}
 
 
-def _statistics(
+def _collect_statistics(
     planned: PlannedAlgorithm, classic: ClassicAlgorithm, task: ClassicTask, order: Int64Array
 ) -> dict[str, JsonValue]:
-    found: dict[str, JsonValue] = {**planned.details, "rounds": planned.plan.num_rounds}
-    found["cost"] = f"{planned.cost}, {'many ports' if classic.has_many_ports else 'one port'}"
+    """Collect the statistics: details of the plan, rounds, cost, and the order unless as
+    numbered.
+    """
+    statistics: dict[str, JsonValue] = {**planned.details, "rounds": planned.plan.num_rounds}
+    statistics["cost"] = f"{planned.cost}, {'many ports' if classic.has_many_ports else 'one port'}"
     if not np.array_equal(order, np.arange(task.num_ranks)):
-        found["order"] = ",".join(map(str, order.tolist()))
-    return found
+        statistics["order"] = ",".join(map(str, order.tolist()))
+    return statistics

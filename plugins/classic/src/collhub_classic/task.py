@@ -1,4 +1,4 @@
-"""What an algorithm is asked for: collective, ranks, options, network and size."""
+"""Input and output of a planner: collective, ranks, options, network, size; plan and cost."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from hub_core.network import Topology
 
 @dataclass(frozen=True, slots=True)
 class ClassicTask:
-    """A collective of `num_ranks` ranks, the root being rank 0, rank r on NPU `npus[r]`.
+    """A collective of `num_ranks` ranks with rank 0 as the root; rank r runs on NPU `npus[r]`.
 
-    `alpha_s`, `beta_s_per_byte`: of a message between two of them, in the mean, by which numbers
-    of chunks are chosen.
+    `alpha_s`, `beta_s_per_byte`: mean latency and time per byte of a message between two ranks,
+    used to choose numbers of chunks.
     """
 
     kind: CollectiveKind
@@ -33,7 +33,7 @@ class ClassicTask:
 
 @dataclass(frozen=True, slots=True)
 class PlannedAlgorithm:
-    """A plan with its cost, and what the user should know of the choices in it."""
+    """A plan with its cost. `details`: choices made by the planner, for the statistics."""
 
     plan: MessagePlan
     cost: AlphaBetaCost
@@ -41,11 +41,12 @@ class PlannedAlgorithm:
 
 
 class RankOrder(Enum):
-    """How ranks are put on the places of a plan.
+    """How ranks are assigned to the positions of a plan.
 
-    `RING`: neighbours in the numbering talk to each other, and should be near. `GROUPS`: so should
-    those at certain distances: groups stay together, or their members take turns. `GIVEN`: as
-    numbered, since the plan looks at the topology itself, or since all talk to all.
+    `RING`: neighbours in the numbering exchange messages and should be close. `GROUPS`: ranks at
+    certain distances exchange messages too; groups stay together, or their members alternate.
+    `GIVEN`: as numbered, since the plan uses the topology itself, or all ranks exchange messages
+    with all.
     """
 
     GIVEN = "given"
@@ -58,10 +59,10 @@ Planner = Callable[[ClassicTask], PlannedAlgorithm]
 
 @dataclass(frozen=True, slots=True)
 class ClassicAlgorithm:
-    """An algorithm by name: how each collective that it defines is planned.
+    """An algorithm: the planner of every collective that it defines.
 
-    `has_many_ports`: the cost holds for ranks with a link to every partner, else for ranks with one
-    port. `order`: of the ranks on the topology, unless one is stated.
+    `has_many_ports`: the cost holds for ranks with a link to every partner, otherwise for ranks
+    with one port. `order`: assignment of ranks to positions, unless the user gives one.
     """
 
     planners: Mapping[CollectiveKind, Planner]

@@ -1,13 +1,11 @@
-"""Which part of the data goes on which tree, and in what form."""
+"""Which part of the data is sent over which tree, and by which messages."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-
 from collhub_columns import Int64Array
-
 from collhub_packing.pipelining.operations import (
     Operations,
     PrunedTree,
@@ -20,14 +18,18 @@ from collhub_packing.pipelining.operations import (
 )
 from collhub_packing.trees import SpanningTree
 from hub_core.model import Collective, CollectiveKind, InputError
+from collections.abc import Iterator, Mapping, Sequence
+import numpy as np
+from collhub_columns import row_pointer
+from hub_core.network import Routes, Topology
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stream:
-    """A part of the data that is cut in chunks, all sent alike.
+    """A part of the data that is divided into chunks, all sent by the same operations.
 
-    `part` of share `share` (as in `Chunks.cut`) from `begin` on; both are fractions of the share.
-    `tree` is the number of the tree that carries it.
+    The fraction `part` of share `share` (as in `Chunks.cut`), from the fraction `begin` on. `tree`:
+    number of the tree that carries it.
     """
 
     tree: int
@@ -37,82 +39,86 @@ class Stream:
     operations: Operations
 
 
-# Every rank sends, or receives, a share of its own from its own trees.
+# Every rank sends, or receives, its own share over its own trees.
 _ROOTED_AT_RANKS = frozenset({CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER})
 
 
-def _to_and_fro(tree: PrunedTree, members: Int64Array) -> list[Operations]:
-    """Up and down again, whoever is a member."""
+def _build_reduce_and_broadcast(tree: PrunedTree, members: Int64Array) -> list[Operations]:
+    """Reduce to the root and broadcast back."""
     return [reduce_and_broadcast(tree)]
 
 
-def _down(tree: PrunedTree, members: Int64Array) -> list[Operations]:
-    """From the root to all."""
+def _build_broadcast(tree: PrunedTree, members: Int64Array) -> list[Operations]:
+    """Broadcast from the root to all nodes."""
     return [broadcast(tree)]
 
 
-def _up(tree: PrunedTree, members: Int64Array) -> list[Operations]:
-    """From all to the root."""
+def _build_reduction(tree: PrunedTree, members: Int64Array) -> list[Operations]:
+    """Reduce from all nodes to the root."""
     return [reduction(tree)]
 
 
-def _gathering(tree: PrunedTree, members: Int64Array) -> list[Operations]:
-    """From every member to the root, each by itself."""
+def _build_gather_paths(tree: PrunedTree, members: Int64Array) -> list[Operations]:
+    """Send from every member to the root on separate paths."""
     return [turned_round(path) for path in paths(tree, members)]
 
 
-_FORMS: Mapping[CollectiveKind, Callable[[PrunedTree, Int64Array], list[Operations]]] = {
-    CollectiveKind.ALL_REDUCE: _to_and_fro,
-    CollectiveKind.BROADCAST: _down,
-    CollectiveKind.ALL_GATHER: _down,
-    CollectiveKind.REDUCE: _up,
-    CollectiveKind.REDUCE_SCATTER: _up,
+_OPERATION_BUILDERS: Mapping[
+    CollectiveKind, Callable[[PrunedTree, Int64Array], list[Operations]]
+] = {
+    CollectiveKind.ALL_REDUCE: _build_reduce_and_broadcast,
+    CollectiveKind.BROADCAST: _build_broadcast,
+    CollectiveKind.ALL_GATHER: _build_broadcast,
+    CollectiveKind.REDUCE: _build_reduction,
+    CollectiveKind.REDUCE_SCATTER: _build_reduction,
     CollectiveKind.SCATTER: paths,
-    CollectiveKind.GATHER: _gathering,
+    CollectiveKind.GATHER: _build_gather_paths,
 }
 
 
-def streams_of(
+def generate_streams(
     trees: Sequence[SpanningTree],
     collective: Collective,
     members: Int64Array,
 ) -> Iterator[Stream]:
-    """The streams of a collective whose rank r runs on NPU `members[r]`, tree by tree.
+    """Generate the streams of a collective whose rank r runs on NPU `members[r]`, tree by tree.
 
-    Every share of the data is split by the weights of the trees that carry it. Raises
+    Every share of the data is divided by the weights of the trees that carry it. Raises
     `InputError` for a collective that does not run on trees and for trees with wrong roots.
     """
-    if collective.kind not in _FORMS:
+    if collective.kind not in _OPERATION_BUILDERS:
         message = f"{collective.kind} does not run on spanning trees"
         raise InputError(message, code="trees-unsuitable")
-    form = _FORMS[collective.kind]
-    shares = _first_shares(trees, collective, members)
+    build_operations = _OPERATION_BUILDERS[collective.kind]
+    shares = _find_first_shares(trees, collective, members)
     _check_roots(trees, shares, collective, members)
-    weight = _weight_by_share(trees, shares)
+    weight = _sum_weights(trees, shares)
     begin = dict.fromkeys(weight, Fraction(0))
-    for number, (tree, first) in enumerate(zip(trees, shares, strict=True)):
+    for tree_number, (tree, first) in enumerate(zip(trees, shares, strict=True)):
         part = Fraction(tree.weight, weight[first])
         # A scatter's tree has a path, and so a stream, for the share of every rank.
-        for place, operations in enumerate(form(pruned(tree, members), members)):
-            yield Stream(number, first + place, begin[first], part, operations)
+        for offset, operations in enumerate(build_operations(pruned(tree, members), members)):
+            yield Stream(tree_number, first + offset, begin[first], part, operations)
         begin[first] += part
 
 
-def _first_shares(
+def _find_first_shares(
     trees: Sequence[SpanningTree],
     collective: Collective,
     members: Int64Array,
 ) -> list[int]:
-    """The first share that each tree carries: that of its root, or 0; -1 for a foreign root."""
+    """Find the first share that each tree carries: the rank at its root (-1 for none), or 0.
+
+    The root decides for all-gather and reduce-scatter only.
+    """
     if collective.kind not in _ROOTED_AT_RANKS:
         return [0] * len(trees)
-    # Shares are numbered by ranks, trees are rooted at NPUs.
     rank_of = {int(npu): rank for rank, npu in enumerate(members)}
     return [rank_of.get(tree.root, -1) for tree in trees]
 
 
-def _weight_by_share(trees: Sequence[SpanningTree], shares: Sequence[int]) -> dict[int, int]:
-    """Weight of all trees that carry a share together."""
+def _sum_weights(trees: Sequence[SpanningTree], shares: Sequence[int]) -> dict[int, int]:
+    """Sum the weights of the trees that carry each share."""
     weight: dict[int, int] = {}
     for tree, share in zip(trees, shares, strict=True):
         weight[share] = weight.get(share, 0) + tree.weight
@@ -125,20 +131,87 @@ def _check_roots(
     collective: Collective,
     members: Int64Array,
 ) -> None:
-    """Refuse shares that no tree carries and trees with another root than the collective."""
-    wanted = collective.num_ranks if collective.kind in _ROOTED_AT_RANKS else 1
-    lost = set(range(wanted)) - set(shares)
-    where = f"{collective.kind} on {len(trees)} trees"
-    if lost:
-        raise _wrong_root(f"{where}: no tree is rooted at rank {min(lost)}")
+    """Raise `InputError` for shares without a tree and for trees with a wrong root."""
+    share_count = collective.num_ranks if collective.kind in _ROOTED_AT_RANKS else 1
+    uncovered = set(range(share_count)) - set(shares)
+    context = f"{collective.kind} on {len(trees)} trees"
+    if uncovered:
+        raise _root_error(f"{context}: no tree is rooted at rank {min(uncovered)}")
     if -1 in shares:
-        raise _wrong_root(f"{where}: a tree is rooted at an NPU that is no member")
+        raise _root_error(f"{context}: a tree is rooted at an NPU that is no member")
     if collective.root is None:
         return
     root = int(members[collective.root])
     if any(tree.root != root for tree in trees):
-        raise _wrong_root(f"{collective.kind}: a tree is not rooted at NPU {root}")
+        raise _root_error(f"{collective.kind}: a tree is not rooted at NPU {root}")
 
 
-def _wrong_root(message: str) -> InputError:
+def _root_error(message: str) -> InputError:
+    """Build the error for a tree with a wrong root."""
     return InputError(message, code="tree-root")
+
+
+TreePaths = Sequence[Mapping[int, Sequence[int]]]
+"""For every tree, a map from nodes to the links (rows of the topology) from their parent to them.
+
+Nodes without an entry use the topology's own routes.
+"""
+
+
+def apply_tree_paths(
+    tree_paths: TreePaths,
+    trees: Sequence[SpanningTree],
+    streams: Sequence[Stream],
+    topology: Topology,
+    routes: Routes,
+) -> Routes:
+    """Replace the routes of operations for which `stated` has a path; return all routes.
+
+    `routes`: routes of all operations of all streams. A message from a child to its parent takes
+    the reverse links of the path.
+    """
+    bounds = zip(routes.indptr[:-1], routes.indptr[1:], strict=True)
+    rows = [routes.links[first:last] for first, last in bounds]
+    row_between = _map_ends_to_rows(topology)
+    operation = 0
+    for stream in streams:
+        paths = tree_paths[stream.tree]
+        for child, is_down in _generate_hops(stream, trees[stream.tree]):
+            links = list(paths.get(child, ()))
+            if not is_down:
+                links = _reverse_links(links, topology, row_between)
+            if links:
+                rows[operation] = np.asarray(links, np.int64)
+            operation += 1
+    indptr = row_pointer([len(row) for row in rows])
+    return Routes(indptr, np.concatenate(rows))
+
+
+def _generate_hops(stream: Stream, tree: SpanningTree) -> Iterator[tuple[int, bool]]:
+    """Yield for every operation of a stream the child of its two nodes, and whether it is the
+    receiver.
+    """
+    sources = stream.operations.source.tolist()
+    destinations = stream.operations.destination.tolist()
+    for source, destination in zip(sources, destinations, strict=True):
+        is_down = bool(tree.parent[destination] == source)
+        yield destination if is_down else source, is_down
+
+
+def _map_ends_to_rows(topology: Topology) -> dict[tuple[int, int], int]:
+    """Map (source, destination) to the last link between these nodes."""
+    ends = zip(topology.source.tolist(), topology.destination.tolist(), strict=True)
+    return {pair: row for row, pair in enumerate(ends)}
+
+
+def _reverse_links(
+    links: Sequence[int],
+    topology: Topology,
+    row_between: Mapping[tuple[int, int], int],
+) -> list[int]:
+    """Find the rows of the reverse links, from the last link to the first."""
+    reverse_links = []
+    for row in reversed(links):
+        ends = int(topology.destination[row]), int(topology.source[row])
+        reverse_links.append(row_between[ends])
+    return reverse_links

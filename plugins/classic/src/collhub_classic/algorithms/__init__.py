@@ -1,1 +1,1 @@
-"""The algorithms, one a file: their plans of messages, and their costs."""
+"""The algorithms: their plans of messages and their costs."""

@@ -1,4 +1,6 @@
-"""Without relays: every rank sends to every other one itself, all at once or in turn."""
+"""Algorithms without relays: every rank sends to every other rank itself, all at once or in
+turn.
+"""
 
 from __future__ import annotations
 
@@ -11,45 +13,45 @@ from collhub_classic.costs import AlphaBetaCost
 from collhub_classic.message_plan import MessagePlan, PlanBuilder
 
 
-def direct_all_gather(num_ranks: int) -> MessagePlan:
-    """One round: every rank sends its block to all others."""
-    source, destination = _pairs(num_ranks)
+def plan_direct_all_gather(num_ranks: int) -> MessagePlan:
+    """Plan one round: every rank sends its block to all other ranks."""
+    source, destination = _list_pairs(num_ranks)
     builder = PlanBuilder(num_ranks, num_ranks)
     builder.next_round()
     builder.send(source, destination, source)
     return builder.build()
 
 
-def direct_all_to_all(num_ranks: int) -> MessagePlan:
-    """One round: every rank sends every other one its block."""
-    source, destination = _pairs(num_ranks)
+def plan_direct_all_to_all(num_ranks: int) -> MessagePlan:
+    """Plan one round: every rank sends every other rank its block."""
+    source, destination = _list_pairs(num_ranks)
     builder = PlanBuilder(num_ranks, num_ranks * num_ranks)
-    # A network that is not full orders them by itself.
+    # If ranks share links, the network orders the messages itself.
     builder.next_round()
     builder.send(source, destination, source * num_ranks + destination)
     return builder.build()
 
 
-def direct_broadcast(num_ranks: int) -> MessagePlan:
-    """One round: rank 0 sends the vector to all others."""
-    others = np.arange(1, num_ranks)
+def plan_direct_broadcast(num_ranks: int) -> MessagePlan:
+    """Plan one round: rank 0 sends the vector to all other ranks."""
+    receivers = np.arange(1, num_ranks)
     builder = PlanBuilder(num_ranks, 1)
     builder.next_round()
-    builder.send(np.zeros_like(others), others, np.zeros_like(others))
+    builder.send(np.zeros_like(receivers), receivers, np.zeros_like(receivers))
     return builder.build()
 
 
-def direct_scatter(num_ranks: int) -> MessagePlan:
-    """One round: rank 0 sends every other one its share."""
-    others = np.arange(1, num_ranks)
+def plan_direct_scatter(num_ranks: int) -> MessagePlan:
+    """Plan one round: rank 0 sends every other rank its share."""
+    receivers = np.arange(1, num_ranks)
     builder = PlanBuilder(num_ranks, num_ranks)
     builder.next_round()
-    builder.send(np.zeros_like(others), others, others)
+    builder.send(np.zeros_like(receivers), receivers, receivers)
     return builder.build()
 
 
-def pairwise_all_to_all(num_ranks: int) -> MessagePlan:
-    """Round k: rank r sends to rank r + k, and hears from rank r - k."""
+def plan_pairwise_all_to_all(num_ranks: int) -> MessagePlan:
+    """Plan n - 1 rounds: in round k rank r sends to rank r + k and receives from rank r - k."""
     rank = np.arange(num_ranks)
     builder = PlanBuilder(num_ranks, num_ranks * num_ranks)
     for k in range(1, num_ranks):
@@ -59,33 +61,33 @@ def pairwise_all_to_all(num_ranks: int) -> MessagePlan:
     return builder.build()
 
 
-def direct_share_cost(num_ranks: int) -> AlphaBetaCost:
-    """alpha + m beta (n - 1) / n: a share to, or from, every other rank."""
+def compute_direct_share_cost(num_ranks: int) -> AlphaBetaCost:
+    """Compute alpha + m beta (n - 1) / n: a share to, or from, every other rank."""
     return AlphaBetaCost(1, Fraction(num_ranks - 1, num_ranks))
 
 
-def direct_vector_cost(num_ranks: int) -> AlphaBetaCost:
-    """alpha + (n - 1) m beta: the whole vector to, or from, every other rank."""
+def compute_direct_vector_cost(num_ranks: int) -> AlphaBetaCost:
+    """Compute alpha + (n - 1) m beta: the full vector to every other rank."""
     return AlphaBetaCost(1, Fraction(num_ranks - 1))
 
 
-def direct_reduce_cost() -> AlphaBetaCost:
-    """alpha + m beta: all send at once, each by its own port."""
+def compute_direct_reduce_cost() -> AlphaBetaCost:
+    """Compute alpha + m beta: all ranks send at once, each through its own port."""
     return AlphaBetaCost(1, Fraction(1))
 
 
-def direct_gather_cost(num_ranks: int) -> AlphaBetaCost:
-    """alpha + m beta / n."""
+def compute_direct_gather_cost(num_ranks: int) -> AlphaBetaCost:
+    """Compute alpha + m beta / n."""
     return AlphaBetaCost(1, Fraction(1, num_ranks))
 
 
-def pairwise_cost(num_ranks: int) -> AlphaBetaCost:
-    """(n - 1) alpha + m beta (n - 1) / n."""
+def compute_pairwise_cost(num_ranks: int) -> AlphaBetaCost:
+    """Compute (n - 1) alpha + m beta (n - 1) / n."""
     return AlphaBetaCost(num_ranks - 1, Fraction(num_ranks - 1, num_ranks))
 
 
-def _pairs(num_ranks: int) -> tuple[Int64Array, Int64Array]:
-    """All (source, destination); every rank begins with the one behind it."""
+def _list_pairs(num_ranks: int) -> tuple[Int64Array, Int64Array]:
+    """List all (source, destination) pairs; every rank begins with the next one."""
     rank = np.repeat(np.arange(num_ranks), num_ranks - 1)
     step = np.tile(np.arange(1, num_ranks), num_ranks)
     return rank, (rank + step) % num_ranks

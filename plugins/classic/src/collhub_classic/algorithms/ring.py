@@ -1,7 +1,8 @@
-"""Rings: every rank hears from the one before and tells the one behind.
+"""Rings, chains and neighbour exchange: every rank exchanges messages with its neighbours only.
 
-Reduce-scatter and all-gather as in Patarasuk and Yuan, JPDC 2009; a broadcast is a chain whose
-chunks follow each other.
+Reduce-scatter and all-gather rings as in Patarasuk and Yuan, JPDC 2009; a broadcast is a chain that
+sends chunks one after another; neighbour exchange is an all-gather of pairs of blocks (Chen et al.,
+2005).
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ from collhub_classic.costs import AlphaBetaCost
 from collhub_classic.message_plan import MessagePlan, PlanBuilder
 
 
-def ring_all_gather(num_ranks: int, stride: int = 1) -> MessagePlan:
-    """Round k: rank r passes block r - k * stride on to rank r + stride.
+def plan_ring_all_gather(num_ranks: int, stride: int = 1) -> MessagePlan:
+    """Plan: in round k rank r sends block r - k * stride to rank r + stride.
 
-    Reversed, it is a reduce-scatter whose messages go from rank r to rank r - stride.
+    Reversed, it is a reduce-scatter whose messages are sent from rank r to rank r - stride.
     """
     builder = PlanBuilder(num_ranks, num_ranks)
     rank = np.arange(num_ranks)
@@ -27,13 +28,13 @@ def ring_all_gather(num_ranks: int, stride: int = 1) -> MessagePlan:
     return builder.build()
 
 
-def ring_cost(num_ranks: int) -> AlphaBetaCost:
-    """Of a reduce-scatter or an all-gather: (n - 1) (alpha + m beta / n)."""
+def compute_ring_cost(num_ranks: int) -> AlphaBetaCost:
+    """Compute the cost of a reduce-scatter or an all-gather: (n - 1) (alpha + m beta / n)."""
     return AlphaBetaCost(num_ranks - 1, Fraction(num_ranks - 1, num_ranks))
 
 
-def chain_broadcast(num_ranks: int, chunks: int) -> MessagePlan:
-    """Round k: rank r passes chunk k - r on to rank r + 1; rank 0 is the root."""
+def plan_chain_broadcast(num_ranks: int, chunks: int) -> MessagePlan:
+    """Plan: in round k rank r sends chunk k - r to rank r + 1; rank 0 is the root."""
     builder = PlanBuilder(num_ranks, chunks)
     for k in range(num_ranks - 2 + chunks):
         rank = np.arange(max(0, k - chunks + 1), min(k, num_ranks - 2) + 1)
@@ -42,7 +43,34 @@ def chain_broadcast(num_ranks: int, chunks: int) -> MessagePlan:
     return builder.build()
 
 
-def chain_cost(num_ranks: int, chunks: int) -> AlphaBetaCost:
-    """(n - 2 + c) (alpha + m beta / c)."""
+def compute_chain_cost(num_ranks: int, chunks: int) -> AlphaBetaCost:
+    """Compute (n - 2 + c) (alpha + m beta / c)."""
     rounds = num_ranks - 2 + chunks
     return AlphaBetaCost(rounds, Fraction(rounds, chunks))
+
+
+def plan_neighbour_all_gather(num_ranks: int) -> MessagePlan:
+    """Plan for an even number of ranks: the partners are alternately the left and the right
+    neighbour.
+
+    First single blocks, then pairs, then the pair that was received last.
+    """
+    builder = PlanBuilder(num_ranks, num_ranks)
+    rank = np.arange(num_ranks)
+    builder.next_round()
+    builder.send(rank, rank ^ 1, rank)
+    pair = rank // 2
+    # In odd rounds even ranks exchange with the previous rank, odd ranks with the next one.
+    outward = (rank + np.where(rank % 2 == 0, -1, 1)) % num_ranks
+    for k in range(1, num_ranks // 2):
+        partner = outward if k % 2 else rank ^ 1
+        builder.next_round()
+        builder.send(rank, partner, np.stack([2 * pair, 2 * pair + 1], axis=1))
+        # The pair received from the partner is sent next.
+        pair = pair[partner]
+    return builder.build()
+
+
+def compute_neighbour_cost(num_ranks: int) -> AlphaBetaCost:
+    """Compute alpha n / 2 + m beta (n - 1) / n."""
+    return AlphaBetaCost(num_ranks // 2, Fraction(num_ranks - 1, num_ranks))

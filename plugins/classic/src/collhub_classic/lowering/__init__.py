@@ -1,1 +1,1 @@
-"""From a plan of messages to the steps of an algorithm."""
+"""Convert a plan of messages to the steps of an algorithm."""

@@ -1,0 +1,188 @@
+"""Planners that use the topology: all-gathers along rings and along the dimensions of grids.
+
+`direction`: 1 passes data to the next rank of the order, -1 to the previous one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+from functools import partial
+from typing import cast
+
+import numpy as np
+
+from collhub_classic.algorithms.dimensions import (
+    AxisCost,
+    AxisPlan,
+    compute_grid_cost,
+    plan_grid_all_gather,
+)
+from collhub_classic.algorithms.direct import compute_direct_share_cost, plan_direct_all_gather
+from collhub_classic.algorithms.ring import compute_ring_cost, plan_ring_all_gather
+from collhub_classic.costs import AlphaBetaCost
+from collhub_classic.message_plan import combine_in_parallel
+from collhub_classic.options import GridOptions, RingsOptions
+from collhub_classic.orders import find_disjoint_rings, find_equal_groups
+from collhub_classic.task import ClassicTask, PlannedAlgorithm
+from hub_core.model import UsageError
+
+
+def plan_single_ring(task: ClassicTask, *, direction: int) -> PlannedAlgorithm:
+    """Plan one ring: (n - 1) (alpha + m beta / n)."""
+    ranks = task.num_ranks
+    return PlannedAlgorithm(plan_ring_all_gather(ranks, direction), compute_ring_cost(ranks), {})
+
+
+def plan_bidirectional_ring(task: ClassicTask, *, direction: int) -> PlannedAlgorithm:
+    """Plan half of the data in each direction: (n - 1) (alpha + m beta / 2 n) for n > 2."""
+    ranks = task.num_ranks
+    plan = combine_in_parallel(
+        [plan_ring_all_gather(ranks, direction), plan_ring_all_gather(ranks, -direction)]
+    )
+    # Between two ranks both directions use the same link.
+    return PlannedAlgorithm(
+        plan, _divide_among_ports(compute_ring_cost(ranks), 2 if ranks > 2 else 1), {}
+    )
+
+
+def plan_several_rings(task: ClassicTask, *, direction: int) -> PlannedAlgorithm:
+    """Plan k rings without a common link: (n - 1) (alpha + m beta / k n).
+
+    `UsageError` if there are fewer rings than the option `rings` requests.
+    """
+    ranks = task.num_ranks
+    requested = cast("RingsOptions", task.options).rings
+    orders = find_disjoint_rings(task.topology, task.npus, requested or _MAX_RINGS)
+    if len(orders) < requested:
+        raise UsageError(
+            f"option rings: {len(orders)} rings without a common link were found, not {requested}",
+            cure="request fewer, or omit the option",
+            code="option-range",
+        )
+    gather = plan_ring_all_gather(ranks, direction)
+    plan = combine_in_parallel([gather.renamed(order, order) for order in orders])
+    return PlannedAlgorithm(
+        plan, _divide_among_ports(compute_ring_cost(ranks), len(orders)), {"rings": len(orders)}
+    )
+
+
+_MAX_RINGS = 16
+"""With more rings, the data is divided into more parts than links can gain."""
+
+
+def _divide_among_ports(cost: AlphaBetaCost, ports: int) -> AlphaBetaCost:
+    """Divide the data of a cost among several links."""
+    return AlphaBetaCost(cost.alphas, cost.betas * Fraction(1, ports))
+
+
+def plan_torus_rings(task: ClassicTask, *, direction: int) -> PlannedAlgorithm:
+    """Plan an all-gather by rings along every dimension; dimensions of equal size are used in
+    parallel.
+
+    Parts of the data begin with different dimensions, or circulate in the opposite direction, so
+    that no two share a link. `direction` (1 or -1) reverses all rings. `UsageError` for wrong
+    sizes.
+    """
+    sizes = _choose_sizes(task, _find_dimensions(task))
+    count = len(sizes)
+    firsts, strides = _choose_parts(task, sizes)
+    cost_of: list[AxisCost] = [compute_ring_cost] * count
+    orders = [[(first + axis) % count for axis in range(count)] for first in range(firsts)]
+    plans = []
+    for order in orders:
+        for stride in strides:
+            plan_of: list[AxisPlan] = [
+                partial(plan_ring_all_gather, stride=direction * stride)
+            ] * count
+            plans.append(plan_grid_all_gather(sizes, order, plan_of))
+    cost = compute_grid_cost(sizes, orders[0], cost_of)
+    shared = AlphaBetaCost(cost.alphas, cost.betas * Fraction(1, len(plans)))
+    return PlannedAlgorithm(combine_in_parallel(plans), shared, _build_details(sizes))
+
+
+def plan_hierarchical(task: ClassicTask, *, direction: int) -> PlannedAlgorithm:
+    """Plan an all-gather by rings between groups, outermost level first, then among all ranks of a
+    group.
+
+    `direction` (1 or -1) reverses all rings. `UsageError` for wrong sizes.
+    """
+    sizes = _choose_sizes(task, _find_groups(task))
+    between = partial(plan_ring_all_gather, stride=direction)
+    plan_of: list[AxisPlan] = [plan_direct_all_gather, *[between] * (len(sizes) - 1)]
+    cost_of: list[AxisCost] = [compute_direct_share_cost, *[compute_ring_cost] * (len(sizes) - 1)]
+    axes = list(reversed(range(len(sizes))))
+    plan = plan_grid_all_gather(sizes, axes, plan_of)
+    return PlannedAlgorithm(plan, compute_grid_cost(sizes, axes, cost_of), _build_details(sizes))
+
+
+def _choose_sizes(task: ClassicTask, default_sizes: Sequence[int]) -> list[int]:
+    """Return the sizes of the option, or those of the topology (`found`), without sizes of 1.
+
+    `UsageError` if the product is not the number of ranks.
+    """
+    option_text = cast("GridOptions", task.options).sizes
+    sizes = list(default_sizes) if option_text == "auto" else _parse_sizes(option_text)
+    product = 1
+    for size in sizes:
+        product *= size
+    if product != task.num_ranks:
+        raise UsageError(
+            f"option sizes: {'x'.join(map(str, sizes))} is not {task.num_ranks} ranks",
+            cure="name sizes whose product is the number of ranks, as 4x2",
+            code="option-range",
+        )
+    return [size for size in sizes if size > 1] or [1]
+
+
+def _parse_sizes(text: str) -> list[int]:
+    """Parse `8x4` to [8, 4]. Raises `UsageError`."""
+    parts = text.split("x")
+    if not all(part.isascii() and part.isdigit() and 0 < int(part) < 1 << 20 for part in parts):
+        raise UsageError(
+            f"option sizes: {text[:60]!r} is not a list of sizes",
+            cure="write for example 8x4",
+            code="option-value",
+        )
+    return [int(part) for part in parts]
+
+
+def _find_dimensions(task: ClassicTask) -> Sequence[int]:
+    """Return the dimensions of a regular topology if all NPUs take part, else the most
+    square grid.
+    """
+    sizes = [dimension.size for dimension in task.topology.dimensions]
+    if sizes and task.num_ranks == task.topology.num_npus:
+        return sizes
+    side = max(
+        side for side in range(1, int(task.num_ranks**0.5) + 1) if task.num_ranks % side == 0
+    )
+    return [task.num_ranks // side, side]
+
+
+def _find_groups(task: ClassicTask) -> Sequence[int]:
+    """Return the size and the number of the topology's groups if they are equal and in order.
+
+    Otherwise the dimensions.
+    """
+    groups = find_equal_groups(task.topology, task.npus)
+    is_in_order = np.array_equal(groups.ravel(), np.arange(task.num_ranks))
+    if len(groups) > 1 and is_in_order:
+        return [groups.shape[1], len(groups)]
+    return _find_dimensions(task)
+
+
+def _choose_parts(task: ClassicTask, sizes: Sequence[int]) -> tuple[int, tuple[int, ...]]:
+    """Choose with how many dimensions parts of the data begin, and the directions of the rings."""
+    ports = cast("GridOptions", task.options).ports
+    if ports == "one":
+        return 1, (1,)
+    # Between two ranks both directions use the same link.
+    strides = (1, -1) if min(sizes) > 2 else (1,)
+    is_even = len(set(sizes)) == 1
+    return (len(sizes) if is_even or ports == "all" else 1), strides
+
+
+def _build_details(sizes: Sequence[int]) -> dict[str, int | str]:
+    """Build the details for the statistics."""
+    return {"sizes": "x".join(map(str, sizes))}

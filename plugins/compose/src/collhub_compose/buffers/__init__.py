@@ -1,1 +1,0 @@
-"""What algorithms use of their buffers, and how parts of these move."""

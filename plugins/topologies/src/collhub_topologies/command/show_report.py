@@ -1,0 +1,225 @@
+"""Show the facts of a network as JSON, for `collhub topology show --json`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from collhub_topologies.facts.summary import Facts, HalfCut, LinkClass, Span
+from hub_core.model import JsonValue
+from hub_core.network import Dimension, Link, Topology
+from hub_core import CommandContext
+from hub_core.model import format_bandwidth, format_ranks, format_time
+
+
+def build_facts_report(network: Topology, facts: Facts, *, with_links: bool) -> dict[str, JsonValue]:
+    """Build the report of `show`; with all links if requested."""
+    document: dict[str, JsonValue] = {
+        "schema": "collhub/report-topology-show-1",
+        "topology": network.name,
+        "npus": network.num_npus,
+        "switches": network.num_nodes - network.num_npus,
+        "num_links": network.num_links,
+        "dimensions": [_describe_dimension(dimension) for dimension in network.dimensions],
+        "link_classes": [_describe_class(link_class) for link_class in facts.classes],
+        "nodes": {kind: _describe_spans(spans) for kind, spans in facts.spans.items()},
+        "diameter_links": facts.diameter,
+        "half_cuts": [_describe_cut(cut) for cut in facts.half_cuts],
+        "node_names": list(network.node_names),
+        "groups": {name: list(members) for name, members in network.groups.items()},
+        "multicast": list(network.multicast),
+        "reduce": list(network.reduction),
+    }
+    if with_links:
+        document["links"] = [_describe_link(link) for link in network.links()]
+    return document
+
+
+def _describe_dimension(dimension: Dimension) -> JsonValue:
+    """Describe a dimension."""
+    return {
+        "kind": str(dimension.kind),
+        "size": dimension.size,
+        "bandwidth_bytes_per_s": dimension.bandwidth_bytes_per_s,
+        "latency_s": dimension.latency_s,
+    }
+
+
+def _describe_class(link_class: LinkClass) -> JsonValue:
+    """Describe a class of links."""
+    return {
+        "from": link_class.source,
+        "to": link_class.destination,
+        "bandwidth_bytes_per_s": link_class.bandwidth_bytes_per_s,
+        "latency_s": link_class.latency_s,
+        "count": link_class.count,
+    }
+
+
+def _describe_spans(spans: Mapping[str, Span]) -> JsonValue:
+    """Describe spans as [minimum, maximum] by name."""
+    return {name: [span.minimum, span.maximum] for name, span in spans.items()}
+
+
+def _describe_cut(cut: HalfCut) -> JsonValue:
+    """Describe a cut; lists have the values up and down."""
+    rates: list[JsonValue] = [cut.bandwidth_up_bytes_per_s, cut.bandwidth_down_bytes_per_s]
+    return {
+        "dimension": cut.dimension,
+        "links": [cut.links_up, cut.links_down],
+        "bandwidth_bytes_per_s": rates,
+    }
+
+
+def _describe_link(link: Link) -> JsonValue:
+    """Describe a link."""
+    return {
+        "from": link.source,
+        "to": link.destination,
+        "bandwidth_bytes_per_s": link.bandwidth_bytes_per_s,
+        "latency_s": link.latency_s,
+    }
+
+
+# Maximum number of classes and groups that are listed; the remaining ones are counted.
+_MAX_LISTED = 10
+
+
+def print_facts(context: CommandContext, network: Topology, facts: Facts) -> None:
+    """Print fields, the classes of links, and the groups if there are any."""
+    npus = _format_count(network.num_npus, "NPU", "NPUs")
+    switches = _format_count(network.num_nodes - network.num_npus, "switch", "switches")
+    diameter = "not known"
+    if facts.diameter is not None:
+        diameter = _format_count(facts.diameter, "link", "links")
+    fields = {
+        "topology": network.name,
+        "nodes": f"{npus}, {switches}",
+        "links": f"{network.num_links} directed",
+        "diameter": diameter,
+    }
+    for name, switches_with in (("multicast", network.multicast), ("reduce", network.reduction)):
+        if switches_with:
+            fields[name] = _format_count(len(switches_with), "switch", "switches")
+    for kind, spans in facts.spans.items():
+        fields[f"each {kind}"] = _format_directions(spans)
+    cuts = {cut.dimension: cut for cut in facts.half_cuts}
+    for index, dimension in enumerate(network.dimensions):
+        fields[f"dimension {index}"] = _format_dimension(dimension, cuts.get(index))
+    context.print_fields(fields)
+    _print_classes(context, facts)
+    _print_groups(context, network)
+
+
+def print_links(context: CommandContext, network: Topology) -> None:
+    """Print all links as a table, in their order."""
+    rows = [_format_link(network, link) for link in network.links()]
+    numbers = ("bandwidth", "latency")
+    context.print_table(("link", *numbers), rows, right=numbers)
+
+
+def _format_link(network: Topology, link: Link) -> tuple[str, str, str]:
+    """Format a link as a row of the table."""
+    source = network.node_name(link.source)
+    destination = network.node_name(link.destination)
+    return (
+        f"{source} -> {destination}",
+        format_bandwidth(link.bandwidth_bytes_per_s),
+        _format_latency(link.latency_s),
+    )
+
+
+def _format_dimension(dimension: Dimension, cut: HalfCut | None) -> str:
+    """Format a dimension:
+
+    `ring of 4, 50 GB/s, 500 ns; between its halves 2 links, 100 GB/s each way`.
+    """
+    rate = format_bandwidth(dimension.bandwidth_bytes_per_s)
+    latency = _format_latency(dimension.latency_s)
+    text = f"{dimension.kind} of {dimension.size}, {rate}, {latency}"
+    if cut is None:
+        return text
+    up = _format_crossing(cut.links_up, cut.bandwidth_up_bytes_per_s)
+    down = _format_crossing(cut.links_down, cut.bandwidth_down_bytes_per_s)
+    between = f"{up} up, {down} down"
+    if up == down:
+        between = f"{up} each way"
+    return f"{text}; between its halves {between}"
+
+
+def _format_crossing(links: int, bandwidth_bytes_per_s: float) -> str:
+    """Format a number of links and their bandwidth: `2 links, 100 GB/s`."""
+    count = _format_count(links, "link", "links")
+    rate = format_bandwidth(bandwidth_bytes_per_s)
+    return f"{count}, {rate}"
+
+
+def _format_directions(spans: Mapping[str, Span]) -> str:
+    """Format links and bandwidth of the nodes of one kind, separately per direction if they
+    differ.
+    """
+    rates_out = spans["bandwidth_out_bytes_per_s"]
+    rates_in = spans["bandwidth_in_bytes_per_s"]
+    out = _format_direction(spans["links_out"], rates_out)
+    into = _format_direction(spans["links_in"], rates_in)
+    if out == into:
+        return f"{out}, out and in"
+    return f"{out} out; {into} in"
+
+
+def _format_direction(links: Span, rates: Span) -> str:
+    """Format one direction: `2 to 4 links, 50 GB/s to 100 GB/s`."""
+    count = _format_range(f"{links.minimum}", f"{links.maximum}")
+    # Compare as printed: rates may differ by less than the digits show.
+    rate = _format_range(format_bandwidth(rates.minimum), format_bandwidth(rates.maximum))
+    noun = "link" if count == "1" else "links"
+    return f"{count} {noun}, {rate}"
+
+
+def _format_range(minimum: str, maximum: str) -> str:
+    """Format a range: `2 to 4`, or one value if both are equal."""
+    if minimum == maximum:
+        return minimum
+    return f"{minimum} to {maximum}"
+
+
+def _print_classes(context: CommandContext, facts: Facts) -> None:
+    """Print the table of the classes of links."""
+    rows = [_format_class(link_class) for link_class in facts.classes[:_MAX_LISTED]]
+    numbers = ("count", "bandwidth", "latency")
+    if rows:
+        context.print_table(("links", *numbers), rows, right=numbers)
+    unlisted = len(facts.classes) - _MAX_LISTED
+    if unlisted > 0:
+        context.print_line(f"and {unlisted} classes more")
+
+
+def _format_class(link_class: LinkClass) -> tuple[str, str, str, str]:
+    """Format a class of links as a row of the table."""
+    return (
+        f"{link_class.source} -> {link_class.destination}",
+        str(link_class.count),
+        format_bandwidth(link_class.bandwidth_bytes_per_s),
+        _format_latency(link_class.latency_s),
+    )
+
+
+def _print_groups(context: CommandContext, network: Topology) -> None:
+    """Print the table of groups."""
+    names = list(network.groups)
+    rows = []
+    for name in names[:_MAX_LISTED]:
+        rows.append((name, format_ranks(network.groups[name])))
+    if rows:
+        context.print_table(("group", "NPUs"), rows)
+    unlisted = len(names) - _MAX_LISTED
+    if unlisted > 0:
+        context.print_line(f"and {unlisted} groups more")
+
+
+def _format_count(count: int, singular: str, plural: str) -> str:
+    """Format a number with its noun."""
+    return f"{count} {singular if count == 1 else plural}"
+
+
+def _format_latency(latency_s: float) -> str:
+    # Rounded to a millionth of a nanosecond, so that decimal inputs are printed as they were typed.
+    return format_time(round(latency_s * 1e9, 6))
