@@ -11,7 +11,6 @@ from __future__ import annotations
 from collhub_packing.duplex import DuplexLinks, are_duplex
 from collhub_packing.flows import Cut, FlowNetwork
 from collhub_packing.graph import CapacityGraph, induced, transposed
-from collhub_packing.growth import pack_arborescences, pack_rooted_trees
 from collhub_packing.multiroot import (
     MultirootPacking,
     all_gather_trees,
@@ -21,7 +20,7 @@ from collhub_packing.multiroot import (
 from collhub_packing.orientation import AllReducePacking, all_reduce_packing, all_reduce_trees
 from collhub_packing.rates import Rate, Strength, all_gather_rate, broadcast_rate, strength
 from collhub_packing.splitting import DirectNetwork, SwitchSpread, direct, without_switches
-from collhub_packing.trees import SpanningTree
+from collhub_packing.trees import SpanningTree, pack_arborescences, pack_rooted_trees
 
 __all__ = [
     "AllReducePacking",

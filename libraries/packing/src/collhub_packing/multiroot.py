@@ -15,10 +15,9 @@ from collhub_columns import Int64Array
 
 from collhub_packing.flows import scaled
 from collhub_packing.graph import CapacityGraph
-from collhub_packing.growth import pack_rooted_trees
 from collhub_packing.rates import Rate, SourcedNetwork, all_gather_rate, to_weight_array
 from collhub_packing.splitting import DirectNetwork, SwitchSpread, direct, without_switches
-from collhub_packing.trees import SpanningTree
+from collhub_packing.trees import SpanningTree, pack_rooted_trees
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -3,7 +3,7 @@
 An all-reduce at rate t needs undirected trees of weight t, since reduce and broadcast on a tree
 load each of its links by its weight in both directions. The strength (Nash-Williams, Tutte 1961) is
 the maximum. To pack it, the capacity of every link is divided between its directions such that
-out-trees of that total weight fit (Frank 1980), which `growth` then finds.
+out-trees of that total weight fit (Frank 1980), which `pack_arborescences` then finds.
 """
 
 from __future__ import annotations
@@ -18,10 +18,9 @@ from collhub_columns import Int64Array
 from collhub_packing.duplex import DuplexLinks, LeastSets
 from collhub_packing.flows import FlowNetwork, scaled
 from collhub_packing.graph import CapacityGraph
-from collhub_packing.growth import pack_arborescences, sent_from
 from collhub_packing.rates import Strength, strength
 from collhub_packing.splitting import DirectNetwork, SwitchSpread, direct, without_switches
-from collhub_packing.trees import SpanningTree, cost
+from collhub_packing.trees import SpanningTree, cost, pack_arborescences, sent_from
 from hub_core.model import InputError
 
 

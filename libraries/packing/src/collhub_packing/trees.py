@@ -1,19 +1,22 @@
-"""Weighted spanning out-trees of a network, the elements of a packing."""
+"""Weighted spanning out-trees of a network, and packings of them, widest first."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-import numpy as np
-from collhub_columns import Int64Array
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
+
+import numpy as np
 from collhub_columns import Int64Array, csr
+
 from collhub_packing.flows import FlowNetwork
 from collhub_packing.graph import CapacityGraph
 from collhub_packing.rates import SourcedNetwork
 from hub_core.model import InputError
+
+if TYPE_CHECKING:
+    from collhub_packing.kernels import GrowthField
 
 
 # Without slots, so that depths are computed once: every schedule reads them.
@@ -89,10 +92,6 @@ def cost(trees: Iterable[SpanningTree]) -> tuple[int, int]:
     """Cost by which packings are compared: number of trees, then sum of weight times depth."""
     packing = list(trees)
     return len(packing), sum(tree.weight * tree.depth for tree in packing)
-
-
-if TYPE_CHECKING:
-    from collhub_packing.kernels import GrowthField
 
 
 def pack_arborescences(

@@ -8,8 +8,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from collhub_packing.compiling.compilations import CompiledKernel, compilations
-from collhub_packing.compiling.warming import compile_kernels
+from collhub_packing.compiling.compilations import CompiledKernel, compilations, compile_kernels
 
 _KERNELS = """
 from collhub_packing.compiling import kernel, part

@@ -1,20 +1,20 @@
-"""Observe which kernels are compiled, which takes seconds, instead of loaded from the disk
-cache.
+"""Observe which kernels are compiled instead of loaded from the disk cache, and compile in
+advance.
 """
 
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
+
 from numba.core import event
-import time
-from collections.abc import Callable
+
 from hub_core.plugin_api import CheckLine, CheckReport
 
-
-__all__ = ["COMPILING", "CompiledKernel", "compilations"]
+__all__ = ["COMPILING", "CompiledKernel", "compilations", "compile_kernels"]
 
 COMPILING = "compiling kernels, once after installation"
 """Progress text of a synthesizer while kernels are compiled."""
@@ -72,9 +72,6 @@ class _Listener(event.Listener):
             is_cached = dispatcher.stats.cache_path is not None
             self.compiled.append(CompiledKernel(dispatcher.py_func.__qualname__, is_cached))
             self._on_change()
-
-
-__all__ = ["compile_kernels"]
 
 
 def compile_kernels(work: Callable[[], None]) -> CheckReport:

@@ -1,7 +1,7 @@
 """Pipelined schedules of collectives on weighted trees, chunk after chunk.
 
-`Pipelining` prepares a collective on trees, `Pipelining.schedule` makes a `Pipeline` with stated
-numbers of chunks, and `best_chunks` chooses such numbers.
+`Pipelining` prepares a collective on trees, `Pipelining.schedule` builds a `Pipeline` with given
+numbers of chunks, and `best_chunks` chooses these numbers.
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ from collhub_packing.pipelining.operations import (
     turned_round,
 )
 from collhub_packing.pipelining.schedules import Pipeline, Pipelining
-from collhub_packing.pipelining.streams import Stream
-from collhub_packing.pipelining.tree_routes import TreePaths
+from collhub_packing.pipelining.streams import Stream, TreePaths
 from collhub_packing.pipelining.windows import windows_of
 
 __all__ = [

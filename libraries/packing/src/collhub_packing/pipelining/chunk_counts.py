@@ -1,9 +1,9 @@
-"""How many chunks a pipelined schedule should have: by the form of its time, and by Blink's rule.
+"""Choose the number of chunks of a pipelined schedule: by a fit of its time, or by Blink's rule.
 
 On links of latency alpha and bandwidth B, with q chunks for every unit of weight, the time of S
 bytes is (d * q + f) * (alpha + S / (n * q * B)), where n / d is the rate of the trees and f the
-steps that fill the pipeline. That is a + b * q + c / q, and least at
-q = sqrt(c / b) = sqrt(f * S / (n * B) / (d * alpha)).
+number of steps that fill the pipeline. This has the form a + b * q + c / q, with its minimum at q =
+sqrt(c / b) = sqrt(f * S / (n * B) / (d * alpha)).
 """
 
 from __future__ import annotations
@@ -14,78 +14,79 @@ from collections.abc import Callable
 import numpy as np
 
 TimeOfCount = Callable[[int], int]
-"""Time of the schedule with so many chunks, in any unit."""
+"""Function that returns the time of the schedule with a given number of chunks, in any unit."""
 
-_SAMPLES = (1, 4, 16)
-_RATIO = math.sqrt(2)
-# More chunks must save so much: every chunk costs steps, which all who work on the algorithm pay.
-_WORTH = 1e-3
+_SAMPLE_COUNTS = (1, 4, 16)
+_STEP_RATIO = math.sqrt(2)
+# Relative gain that more chunks must bring: every chunk costs steps, which all users of the
+# algorithm pay.
+_MIN_RELATIVE_GAIN = 1e-3
 
 
-def best_chunks(time: TimeOfCount, most: int) -> int:
-    """The number of chunks, 1..`most`, of about the least `time(number)`.
+def best_chunks(time: TimeOfCount, maximum: int) -> int:
+    """Find the number of chunks, 1..`most`, of approximately minimum `time(number)`.
 
-    Of those that are a thousandth apart, the fewest. Starts where a fit of the form has its least
-    value, and climbs from there in steps of sqrt(2), by `time` alone. Works for links that
-    differ, since the coefficients are fitted. Calls: three small numbers, then about four large
-    ones.
+    Among numbers within 0.1 % of the minimum, the smallest. The search starts at the minimum of a
+    fit of the form above and continues from there in steps of sqrt(2), by `time` only. The links
+    may differ, since the coefficients are fitted. `time` is called for 1, 4, 16 and about four
+    large numbers.
     """
-    tried = {count: time(count) for count in _SAMPLES if count <= most}
-    count = fitted_chunks(tried, most)
-    tried.setdefault(count, time(count))
-    for ratio in (_RATIO, 1 / _RATIO):
-        _climb(time, tried, ratio, most)
-    return _fewest_of_good(tried)
+    times = {count: time(count) for count in _SAMPLE_COUNTS if count <= maximum}
+    count = fitted_chunks(times, maximum)
+    times.setdefault(count, time(count))
+    for ratio in (_STEP_RATIO, 1 / _STEP_RATIO):
+        _search_direction(time, times, ratio, maximum)
+    return _choose_fewest(times)
 
 
-def _fewest_of_good(times: dict[int, int]) -> int:
-    """The fewest chunks whose time is about the least."""
-    good = min(times.values()) * (1 + _WORTH)
+def _choose_fewest(times: dict[int, int]) -> int:
+    """Choose the fewest chunks whose time is within 0.1 % of the minimum."""
+    good = min(times.values()) * (1 + _MIN_RELATIVE_GAIN)
     counts = [count for count, value in times.items() if value <= good]
     return min(counts)
 
 
-def _climb(time: TimeOfCount, tried: dict[int, int], ratio: float, most: int) -> None:
-    """Go on from the best count in one direction while that helps."""
+def _search_direction(time: TimeOfCount, times: dict[int, int], ratio: float, maximum: int) -> None:
+    """Evaluate further counts from the best one in one direction while they improve, in place."""
     while True:
-        best = _best(tried)
-        # Where rounding leads back to the same number, the climb ends.
-        count = _within(best * ratio, most)
-        if count in tried:
+        best = _find_best(times)
+        # Rounding may give a count that was tried already.
+        count = _round_to_range(best * ratio, maximum)
+        if count in times:
             return
-        tried[count] = time(count)
-        if tried[count] >= tried[best]:
+        times[count] = time(count)
+        if times[count] >= times[best]:
             return
 
 
-def _within(count: float, most: int) -> int:
-    """The whole number next to a count, 1..`most`."""
-    return min(max(round(count), 1), most)
+def _round_to_range(count: float, maximum: int) -> int:
+    """Round a count to an integer in 1..`most`."""
+    return min(max(round(count), 1), maximum)
 
 
-def _best(times: dict[int, int]) -> int:
-    """The count of the least time, the fewest of equals."""
+def _find_best(times: dict[int, int]) -> int:
+    """Find the count with the minimum time, the smallest if times are equal."""
     return min(times, key=lambda count: (times[count], count))
 
 
-def fitted_chunks(times: dict[int, int], most: int) -> int:
-    """The count, 1..`most`, at which a + b * q + c / q through three given times is least.
+def fitted_chunks(times: dict[int, int], maximum: int) -> int:
+    """Find the count, 1..`most`, at which a fit of a + b * q + c / q to the given times is minimal.
 
-    The best given one for fewer than three.
+    For fewer than three times, the best given count.
     """
     if len(times) < 3:
-        return _best(times)
-    growth, share = _fit(times)
-    # The form has no least value between: it only grows, or only falls.
+        return _find_best(times)
+    growth, share = _fit_coefficients(times)
+    # Without a minimum in between, the time only grows or only falls with the count.
     if share <= 0:
         return 1
     if growth <= 0:
-        return most
-    return _within(math.sqrt(share / growth), most)
+        return maximum
+    return _round_to_range(math.sqrt(share / growth), maximum)
 
 
-def _fit(times: dict[int, int]) -> tuple[float, float]:
-    """b and c of the form that comes nearest to the times."""
+def _fit_coefficients(times: dict[int, int]) -> tuple[float, float]:
+    """Fit the form to the times by least squares; return b and c."""
     counts = np.asarray(list(times), np.float64)
     values = np.asarray(list(times.values()), np.float64)
     form = np.stack([np.ones_like(counts), counts, 1 / counts], axis=1)
@@ -93,33 +94,35 @@ def _fit(times: dict[int, int]) -> tuple[float, float]:
     return float(solution[1]), float(solution[2])
 
 
-def by_multiplicative_increase(time: TimeOfCount, most: int) -> int:
-    """The number of chunks by Blink's rule (Wang et al., MLSys 2020, section 4).
+def by_multiplicative_increase(time: TimeOfCount, maximum: int) -> int:
+    """Find the number of chunks by Blink's rule (Wang et al., MLSys 2020, section 4).
 
-    From the smallest chunk on, double its size while that helps, then take the smallest size off
-    again while that helps.
+    `most` chunks have the smallest size. Double the size while that helps, then reduce it by the
+    smallest size while that helps.
     """
-    size, least = _by_doubling(time, most)
-    # Additive decrease: the best size may lie between two doublings.
+    size, minimum = _search_by_doubling(time, maximum)
+    # Additive decrease: the best size may be between two doublings.
     while size > 1:
-        smaller = time(_count(most, size - 1))
-        if smaller >= least:
+        smaller = time(_count_chunks(maximum, size - 1))
+        if smaller >= minimum:
             break
-        size, least = size - 1, smaller
-    return _count(most, size)
+        size, minimum = size - 1, smaller
+    return _count_chunks(maximum, size)
 
 
-def _by_doubling(time: TimeOfCount, most: int) -> tuple[int, int]:
-    """The chunk size, in smallest ones, up to which doubling helps, and its time."""
-    size, least = 1, time(most)
-    while size < most:
-        doubled = time(_count(most, 2 * size))
-        if doubled >= least:
+def _search_by_doubling(time: TimeOfCount, maximum: int) -> tuple[int, int]:
+    """Find the chunk size, in units of the smallest one, up to which doubling helps, and its
+    time.
+    """
+    size, minimum = 1, time(maximum)
+    while size < maximum:
+        doubled = time(_count_chunks(maximum, 2 * size))
+        if doubled >= minimum:
             break
-        size, least = 2 * size, doubled
-    return size, least
+        size, minimum = 2 * size, doubled
+    return size, minimum
 
 
-def _count(most: int, size: int) -> int:
-    """Chunks of `size` times the smallest size, of which there would be `most`."""
-    return max(most // size, 1)
+def _count_chunks(maximum: int, size: int) -> int:
+    """Count the chunks of `size` times the smallest size, of which there would be `most`."""
+    return max(maximum // size, 1)

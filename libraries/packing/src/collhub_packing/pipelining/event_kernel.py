@@ -1,18 +1,20 @@
-"""List scheduling of pipelined trees on links, event by event in whole picoseconds, compiled.
+"""List scheduling of pipelined trees on links, event by event in integer picoseconds, compiled.
 
 Algorithm: greedy list scheduling (Graham 1966) as a discrete-event simulation. Every operation, a
 message over one route, is repeated for every chunk of its stream. An event is a link that becomes
-free or a message that arrives. All events of one instant happen before any link takes its next
-message, and a free link takes the first of the messages that wait for it: those that a switch
-passes on in the order of arrival, then by turn (the part of the tree's data that lies before the
-chunk) less its urgency, then by number. Data that have arrived are sent on after the slack.
-Invariant: a message waits in the line of exactly one link, or is on its way over one, or has
-ended, or has unmet needs; a link that is free has an empty line between two instants. So the
-schedule is deterministic, and whatever waits makes progress as long as the needs have no cycle.
-Cost: two heap operations a message and link for the line, four for the two events: O(log n) each.
+free or a message that arrives. All events of one instant are processed before any link takes its
+next message, and a free link takes the first message of its line: forwarded messages of a switch in
+the order of arrival, then by round (the fraction of the tree's data before the chunk) minus
+urgency, then by number. Arrived data is sent on after the slack.
 
-All stand in one file, because numba's cache notices changes only in the file of the function that
-it compiles. Import it late: importing numba takes a second.
+Invariant: a message waits in the line of exactly one link, or is in flight over one, or has
+finished, or has unmet needs; a free link has an empty line between two instants. So the schedule is
+deterministic, and waiting messages make progress as long as the needs have no cycle.
+
+Cost: two heap operations per message and link for the line, four for the two events: O(log n) each.
+
+All functions are in one file, because numba's cache notices changes only in the file of the
+function that it compiles. Import it late: importing numba takes a second.
 """
 
 from __future__ import annotations
@@ -24,24 +26,24 @@ from collhub_columns import BoolArray, Int64Array, first_positions, group_of_ent
 
 from collhub_packing.compiling import lean_kernel, lean_part
 
-# Places in `PipelineState.counter`.
+# Indices of `PipelineState.counter`.
 _EVENTS, _SEQUENCE = 0, 1
-# A message that a switch passes on goes before all that wait for their first link, in the order
-# of arrival: below every other key.
+# Forwarded messages precede all messages that wait for their first link, in the order of arrival:
+# below every other key.
 _FORWARDED = np.int64(-(1 << 62))
 
 
 class PipelinePlan(NamedTuple):
-    """What is to be sent; int64 arrays that are only read.
+    """Input of the scheduler; int64 arrays that are only read.
 
-    Stream s has the operations `stream_operation[s]:stream_operation[s + 1]`, and the messages
-    from `stream_message[s]` on: chunk by chunk, each with all operations. `turn`: per chunk of
-    all streams, from `stream_chunk[s]` on. Of every operation: `urgency`, by how much it goes
-    before its turn, `needs`, the number of operations of the same chunk that must have ended
-    before, `next_operation[next_indptr[o]:next_indptr[o + 1]]`, who waits for it, and its links
-    `route_link[route_indptr[o]:route_indptr[o + 1]]`. `busy`, `arrival`: picoseconds by size
-    class and link, int64[classes, links]; `size_class`: by stream. `slack`: int64[1], picoseconds
-    from the end of a message until others may follow it.
+    Stream s has the operations `stream_operation[s]:stream_operation[s + 1]`, and the messages from
+    `stream_message[s]` on: chunk by chunk, each with all operations. `turn`: round per chunk of all
+    streams, from `stream_chunk[s]` on. Per operation: `urgency`: priority within its round;
+    `needs`: number of operations of the same chunk that must finish before;
+    `next_operation[next_indptr[o]:next_indptr[o + 1]]`: operations that wait for it;
+    `route_link[route_indptr[o]:route_indptr[o + 1]]`: its links. `busy`, `arrival`: picoseconds by
+    size class and link, int64[classes, links]; `size_class`: by stream. `slack`: int64[1],
+    picoseconds from the end of a message until dependent messages may start.
     """
 
     stream_operation: Int64Array
@@ -61,13 +63,13 @@ class PipelinePlan(NamedTuple):
 
 
 class PipelineState(NamedTuple):
-    """How far the schedule is.
+    """Progress of the schedule.
 
-    Per message: `stream`, `unmet` needs, `hop`, `start` and `finish` (-1: not yet). The messages
-    that wait for link l are a heap at `line_first[l]`, `line_size[l]` long; events are a heap by
-    time. An event's item is the number of a link, or that of a message behind those of all links.
-    `touched`: links whose line or freedom changed at this instant. `counter`: number of events in
-    the heap, sequence number of the next message that a switch passes on.
+    Per message: `stream`, number of `unmet` needs, `hop`, `start` and `finish` (-1: not yet). The
+    messages that wait for link l are a heap at `line_first[l]` of length `line_size[l]`; events are
+    a heap by time. An event's item is the number of a link, or the number of links plus that of a
+    message. `touched`: links whose line or availability changed at this instant. `counter`: number
+    of events in the heap, sequence number of the next forwarded message.
     """
 
     stream: Int64Array
@@ -88,22 +90,22 @@ class PipelineState(NamedTuple):
     counter: Int64Array
 
 
-def state_of(plan: PipelinePlan) -> PipelineState:
-    """The state before the first message; every heap has room for all that can ever wait in it."""
+def build_state(plan: PipelinePlan) -> PipelineState:
+    """Build the state before the first message; every heap has room for its maximum content."""
     operations = np.diff(plan.stream_operation)
     chunks = np.diff(plan.stream_chunk)
     num_messages = int(plan.stream_message[-1])
     num_links = plan.busy.shape[1]
-    line_length = _line_lengths(plan, np.repeat(chunks, operations), num_links)
+    line_length = _count_messages_per_link(plan, np.repeat(chunks, operations), num_links)
     line_room = int(line_length.sum())
-    # At most one event per link that is busy, and one per message on its way.
+    # At most one event per busy link, and one per message in flight.
     event_room = num_messages + num_links
     return PipelineState(
         stream=group_of_entry(plan.stream_message),
         unmet=np.zeros(num_messages, np.int64),
         hop=np.zeros(num_messages, np.int64),
-        start=_not_yet(num_messages),
-        finish=_not_yet(num_messages),
+        start=_create_unset_times(num_messages),
+        finish=_create_unset_times(num_messages),
         line_first=first_positions(line_length),
         line_size=np.zeros(num_links, np.int64),
         line_key=np.empty(line_room, np.int64),
@@ -118,36 +120,38 @@ def state_of(plan: PipelinePlan) -> PipelineState:
     )
 
 
-def _not_yet(num_messages: int) -> Int64Array:
-    """Times of messages before they have any."""
+def _create_unset_times(num_messages: int) -> Int64Array:
+    """Create the times of messages that have not been sent: -1."""
     return np.full(num_messages, -1, np.int64)
 
 
-def _line_lengths(plan: PipelinePlan, repeats: Int64Array, num_links: int) -> Int64Array:
-    """Messages that pass every link in all, where operation o is repeated `repeats[o]` times."""
+def _count_messages_per_link(plan: PipelinePlan, repeats: Int64Array, num_links: int) -> Int64Array:
+    """Count the messages that pass every link in total if operation o is repeated `repeats[o]`
+    times.
+    """
     hops = np.diff(plan.route_indptr)
     passes = np.repeat(repeats, hops)
     return np.bincount(plan.route_link, passes, num_links).astype(np.int64)
 
 
 @lean_kernel
-def begin(plan: PipelinePlan, state: PipelineState) -> None:
-    """Line up what needs nothing, and start the first message on every link."""
+def start_messages(plan: PipelinePlan, state: PipelineState) -> None:
+    """Enqueue the messages without needs, and start the first message on every link."""
     touched = 0
     for message in range(len(state.stream)):
-        operation = _operation(message, state.stream[message], plan)
+        operation = _find_operation(message, state.stream[message], plan)
         state.unmet[message] = plan.needs[operation]
         if state.unmet[message] == 0:
-            touched = _line_up(message, touched, plan, state)
+            touched = _enqueue(message, touched, plan, state)
     _dispatch(0, touched, plan, state)
 
 
 @lean_kernel
 def advance(budget: int, plan: PipelinePlan, state: PipelineState) -> bool:
-    """Let about `budget` events happen; False at the end.
+    """Process about `budget` events; return whether events remain.
 
-    All of one instant happen before any link takes its next message: which of them comes first
-    would otherwise decide between messages that became ready together.
+    All events of one instant are processed before any link takes its next message: otherwise their
+    order would decide between messages that became ready together.
     """
     while state.counter[_EVENTS] > 0 and budget > 0:
         now = state.event_time[0]
@@ -156,71 +160,78 @@ def advance(budget: int, plan: PipelinePlan, state: PipelineState) -> bool:
             item = _pop(state.event_time, state.event_item, 0, state.counter[_EVENTS])
             state.counter[_EVENTS] -= 1
             budget -= 1
-            touched = _happen(item, now, touched, plan, state)
+            touched = _process_event(item, now, touched, plan, state)
         _dispatch(now, touched, plan, state)
     return bool(state.counter[_EVENTS] > 0)
 
 
 @lean_part
-def _operation(message: int, stream: int, plan: PipelinePlan) -> int:
-    """The operation that a message of a stream repeats."""
+def _find_operation(message: int, stream: int, plan: PipelinePlan) -> int:
+    """Find the operation that a message of a stream repeats."""
     first = plan.stream_operation[stream]
     width = plan.stream_operation[stream + 1] - first
-    place = message - plan.stream_message[stream]
-    return int(first + place % width)
+    offset = message - plan.stream_message[stream]
+    return int(first + offset % width)
 
 
 @lean_part
-def _happen(item: int, now: int, touched: int, plan: PipelinePlan, state: PipelineState) -> int:
-    """A link becomes free, or a message arrives at the end of a link; count touched links."""
+def _process_event(
+    item: int, now: int, touched: int, plan: PipelinePlan, state: PipelineState
+) -> int:
+    """Process an event: a link becomes free, or a message arrives at the end of a link.
+
+    Returns the number of touched links.
+    """
     num_links = len(state.is_free)
     if item < num_links:
         state.is_free[item] = True
-        return _touch(item, touched, state)
+        return _mark_touched(item, touched, state)
     message = item - num_links
-    operation = _operation(message, state.stream[message], plan)
+    operation = _find_operation(message, state.stream[message], plan)
     next_hop = plan.route_indptr[operation] + state.hop[message] + 1
     if next_hop < plan.route_indptr[operation + 1]:
         state.hop[message] += 1
-        return _line_up(message, touched, plan, state)
+        return _enqueue(message, touched, plan, state)
     state.finish[message] = now - plan.slack[0]
     for position in range(plan.next_indptr[operation], plan.next_indptr[operation + 1]):
-        # Messages of a chunk stand side by side, in the order of the operations.
+        # Messages of a chunk are adjacent, in the order of the operations.
         follower = message - operation + plan.next_operation[position]
         state.unmet[follower] -= 1
         if state.unmet[follower] == 0:
-            touched = _line_up(follower, touched, plan, state)
+            touched = _enqueue(follower, touched, plan, state)
     return touched
 
 
 @lean_part
-def _line_up(message: int, touched: int, plan: PipelinePlan, state: PipelineState) -> int:
-    """Put a message in the line of its next link; count touched links.
+def _enqueue(message: int, touched: int, plan: PipelinePlan, state: PipelineState) -> int:
+    """Enqueue a message in the line of its next link; return the number of touched links.
 
-    Early chunks first; of one turn, the message that most others follow.
+    Early rounds first; within a round, the most urgent message.
     """
     stream = state.stream[message]
-    operation = _operation(message, stream, plan)
+    operation = _find_operation(message, stream, plan)
     hop = state.hop[message]
     if hop > 0:
-        # A switch has no say in the order: first come, first served.
+        # Switches forward in the order of arrival.
         key = _FORWARDED + state.counter[_SEQUENCE]
         state.counter[_SEQUENCE] += 1
     else:
         width = plan.stream_operation[stream + 1] - plan.stream_operation[stream]
-        place = message - plan.stream_message[stream]
-        chunk = plan.stream_chunk[stream] + place // width
+        offset = message - plan.stream_message[stream]
+        chunk = plan.stream_chunk[stream] + offset // width
         key = plan.turn[chunk] - plan.urgency[operation]
     link = plan.route_link[plan.route_indptr[operation] + hop]
     first, size = state.line_first[link], state.line_size[link]
     _push(state.line_key, state.line_message, first, size, key, message)
     state.line_size[link] += 1
-    return _touch(link, touched, state)
+    return _mark_touched(link, touched, state)
 
 
 @lean_part
-def _touch(link: int, touched: int, state: PipelineState) -> int:
-    """Note a link at which something has changed, once; count touched links."""
+def _mark_touched(link: int, touched: int, state: PipelineState) -> int:
+    """Record a link with a changed line or availability, once; return the number of touched
+    links.
+    """
     if state.is_touched[link]:
         return touched
     state.is_touched[link] = True
@@ -230,7 +241,7 @@ def _touch(link: int, touched: int, state: PipelineState) -> int:
 
 @lean_part
 def _dispatch(now: int, touched: int, plan: PipelinePlan, state: PipelineState) -> None:
-    """Every touched link that is free takes the first message of its line."""
+    """Let every free touched link take the first message of its line."""
     num_links = len(state.is_free)
     for position in range(touched):
         link = state.touched[position]
@@ -244,18 +255,18 @@ def _dispatch(now: int, touched: int, plan: PipelinePlan, state: PipelineState) 
             state.start[message] = now
         stream = state.stream[message]
         size_class = plan.size_class[stream]
-        operation = _operation(message, stream, plan)
+        operation = _find_operation(message, stream, plan)
         arrival = now + plan.arrival[size_class, link]
-        # Messages that wait for nothing are told apart in a trace only by the end of the first.
+        # In a trace, messages without needs are separated only by the end of the first message.
         needs = plan.needs[operation]
-        is_alone = state.is_unused[link] and needs == 0
-        free = arrival if is_alone else now + plan.busy[size_class, link]
+        is_first_ready = state.is_unused[link] and needs == 0
+        free = arrival if is_first_ready else now + plan.busy[size_class, link]
         state.is_free[link] = False
         state.is_unused[link] = False
         next_hop = plan.route_indptr[operation] + state.hop[message] + 1
         if next_hop == plan.route_indptr[operation + 1]:
             arrival += plan.slack[0]
-        # Two events: the link is busy until one, and the message arrives at the other.
+        # Two events: the link becomes free, and the message arrives.
         events = state.counter[_EVENTS]
         _push(state.event_time, state.event_item, 0, events, free, link)
         arriving = num_links + message
@@ -263,24 +274,25 @@ def _dispatch(now: int, touched: int, plan: PipelinePlan, state: PipelineState) 
         state.counter[_EVENTS] = events + 2
 
 
-# --- binary heaps by (key, item), in a part of two arrays that begins at `first` ---
+# --- binary heaps by (key, item), in a section of two arrays that begins at `first` ---
 #
-# The lines of all links share two arrays; each has its part, as long as what can ever wait there.
+# The lines of all links share two arrays; each has a section as long as the number of messages that
+# can ever wait in it.
 
 
 @lean_part
-def _precedes(key: int, item: int, other_key: int, other_item: int) -> bool:
-    """By key; items are distinct, so that no two entries are equal and every order is one."""
+def _is_before(key: int, item: int, other_key: int, other_item: int) -> bool:
+    """Whether an entry precedes another: by key, then by item. Items are distinct."""
     return key < other_key or (key == other_key and item < other_item)
 
 
 @lean_part
 def _push(keys: Int64Array, items: Int64Array, first: int, size: int, key: int, item: int) -> None:
-    """Add an entry to a heap of `size`: parents move down until one goes before it."""
+    """Add an entry to a heap of `size` entries: parents move down until one precedes the entry."""
     hole = size
     while hole > 0:
         parent = (hole - 1) >> 1
-        if _precedes(keys[first + parent], items[first + parent], key, item):
+        if _is_before(keys[first + parent], items[first + parent], key, item):
             break
         keys[first + hole] = keys[first + parent]
         items[first + hole] = items[first + parent]
@@ -291,21 +303,23 @@ def _push(keys: Int64Array, items: Int64Array, first: int, size: int, key: int, 
 
 @lean_part
 def _pop(keys: Int64Array, items: Int64Array, first: int, size: int) -> int:
-    """Take the first entry off a heap of `size`: children move up until the last entry fits."""
+    """Remove the first entry of a heap of `size` and return its item: children move up to fill the
+    gap.
+    """
     top = items[first]
     end = first + size - 1
     key, item = keys[end], items[end]
     hole, child = first, first + 1
     while child < end:
         sibling = child + 1
-        if sibling < end and _precedes(keys[sibling], items[sibling], keys[child], items[child]):
+        if sibling < end and _is_before(keys[sibling], items[sibling], keys[child], items[child]):
             child = sibling
-        if _precedes(key, item, keys[child], items[child]):
+        if _is_before(key, item, keys[child], items[child]):
             break
         keys[hole] = keys[child]
         items[hole] = items[child]
         hole = child
-        # Places count from the heap's own beginning.
+        # Heap positions count from `first`.
         child = first + 2 * (child - first) + 1
     keys[hole] = key
     items[hole] = item

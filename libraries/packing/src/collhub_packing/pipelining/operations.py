@@ -1,4 +1,4 @@
-"""What has to be sent for one chunk on one tree, and in what order.
+"""The messages of one chunk on one tree, with their dependencies.
 
 Broadcast, reduction, both, or a path to one target.
 """
@@ -17,10 +17,10 @@ from hub_core.model import InputError
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Operations(ColumnTable):
-    """Messages for one chunk, as int64 columns; `reduces`: bool.
+    """Messages of one chunk; int64 columns, `reduces`: bool.
 
-    `root`: of the tree. `remaining`: messages in a row from this one to the last. Pair i: operation
-    `after[i]` waits for `before[i]`.
+    `root`: root of the tree. `remaining`: number of messages in sequence from this one to the last,
+    included. Dependency i: operation `after[i]` waits for operation `before[i]`.
     """
 
     source: Int64Array
@@ -33,7 +33,7 @@ class Operations(ColumnTable):
 
     @classmethod
     def joined(cls, parts: Sequence[Operations]) -> Operations:
-        """All operations of all parts, in order."""
+        """Concatenate operations; dependencies are renumbered."""
         firsts = first_positions([len(part) for part in parts]).tolist()
         shifted = [part.shifted(first) for part, first in zip(parts, firsts, strict=True)]
         columns = {}
@@ -42,12 +42,13 @@ class Operations(ColumnTable):
         return cls(**columns)
 
     def shifted(self, first: int) -> Operations:
-        """The same messages, numbered from `first` on."""
+        """Renumber the dependencies for messages that are numbered from `first` on."""
         return replace(self, before=self.before + first, after=self.after + first)
 
     def waiting(self, before: Int64Array, after: Int64Array) -> Operations:
-        """The same messages, and every one of `after` waits for every one of `before` as well."""
-        # Every pair of the two, in the order of `before`.
+        """Add dependencies: every operation of `after` also waits for every operation of
+        `before`.
+        """
         first = np.repeat(before, len(after))
         second = np.tile(after, len(before))
         return replace(
@@ -59,11 +60,11 @@ class Operations(ColumnTable):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PrunedTree:
-    """The part of a tree that joins some nodes to its root, as int64 columns.
+    """The part of a tree that joins some nodes to its root; int64 columns.
 
-    `nodes`: those below the root, nearest first. Per node of the network: `parent`, -1 at the
-    root and outside; `depth`, `height`: messages from the root, and to the farthest node below;
-    `place`: position in `nodes`, -1 for others.
+    `nodes`: nodes below the root, nearest first. Per node of the network: `parent`, -1 at the root
+    and outside; `depth`, `height`: number of messages from the root, and to the deepest node below;
+    `place`: position in `nodes`, -1 for other nodes.
     """
 
     root: int
@@ -75,31 +76,34 @@ class PrunedTree:
 
 
 def pruned(tree: SpanningTree, members: Int64Array) -> PrunedTree:
-    """The part of a tree that joins `members` to its root.
+    """Prune a tree to the paths from its root to `members`.
 
-    Raises `InputError` where the tree does not reach one of them.
+    Raises `InputError` if the tree does not reach a member.
     """
     depth = tree.depths
-    is_lost = depth[members] < 0
-    if np.any(is_lost):
-        lost = int(members[np.argmax(is_lost)])
-        message = f"a tree rooted at {tree.root} does not reach NPU {lost}"
+    is_unreached = depth[members] < 0
+    if np.any(is_unreached):
+        unreached = int(members[np.argmax(is_unreached)])
+        message = f"a tree rooted at {tree.root} does not reach NPU {unreached}"
         raise InputError(message, code="tree-does-not-span")
-    needed, height = _needed(tree, members, depth)
-    kept = np.flatnonzero(needed & (depth > 0))
-    nodes = kept[np.argsort(depth[kept], kind="stable")]
+    needed, height = _find_needed(tree, members, depth)
+    needed_nodes = np.flatnonzero(needed & (depth > 0))
+    nodes = needed_nodes[np.argsort(depth[needed_nodes], kind="stable")]
     parent = np.full(len(depth), -1, np.int64)
     parent[nodes] = tree.parent[nodes]
     place = positions_in(nodes, len(depth))
     return PrunedTree(tree.root, nodes, parent, depth, height, place)
 
 
-def _needed(
+def _find_needed(
     tree: SpanningTree,
     members: Int64Array,
     depth: Int64Array,
 ) -> tuple[BoolArray, Int64Array]:
-    """Whether a node is a member or above one, and how far below it the farthest member is."""
+    """Find the members and the nodes above them, and how far below each the deepest member is.
+
+    bool[nodes] and int64[nodes].
+    """
     needed = np.zeros(len(depth), np.bool_)
     needed[members] = True
     height = np.zeros(len(depth), np.int64)
@@ -113,10 +117,10 @@ def _needed(
 
 
 def broadcast(tree: PrunedTree) -> Operations:
-    """From the root to every node: operation i brings the chunk to node `tree.nodes[i]`."""
+    """Send from the root to every node: operation i brings the chunk to node `tree.nodes[i]`."""
     nodes = tree.nodes
     parent = tree.parent[nodes]
-    # The root has the chunk from the beginning; all others wait for what brings it to them.
+    # Nodes other than the root wait for the message that brings them the chunk.
     inner = np.flatnonzero(parent != tree.root)
     return Operations(
         source=parent,
@@ -130,7 +134,7 @@ def broadcast(tree: PrunedTree) -> Operations:
 
 
 def reduction(tree: PrunedTree) -> Operations:
-    """From every node to the root: operation i takes what `tree.nodes[i]` has to its parent."""
+    """Reduce from every node to the root: operation i sends from `tree.nodes[i]` to its parent."""
     down = broadcast(tree)
     return Operations(
         source=down.destination,
@@ -144,21 +148,26 @@ def reduction(tree: PrunedTree) -> Operations:
 
 
 def reduce_and_broadcast(tree: PrunedTree) -> Operations:
-    """To the root and, without waiting for other chunks, back to every node."""
-    up, down = reduction(tree), broadcast(tree)
-    up = replace(up, remaining=up.remaining + tree.height[tree.root])
-    top = np.flatnonzero(tree.parent[tree.nodes] == tree.root)
-    # The root sends once all its children's sums have arrived.
-    return Operations.joined([up, down]).waiting(top, len(up) + top)
+    """Reduce to the root and broadcast back to every node, without waiting for other chunks."""
+    reduce_operations, broadcast_operations = reduction(tree), broadcast(tree)
+    reduce_operations = replace(
+        reduce_operations, remaining=reduce_operations.remaining + tree.height[tree.root]
+    )
+    root_children = np.flatnonzero(tree.parent[tree.nodes] == tree.root)
+    # The root sends after the sums of all its children have arrived.
+    return Operations.joined([reduce_operations, broadcast_operations]).waiting(
+        root_children, len(reduce_operations) + root_children
+    )
 
 
 def paths(tree: PrunedTree, targets: Int64Array) -> list[Operations]:
-    """For every target, the messages that take a chunk to it alone."""
-    return [_path(tree, int(target)) for target in targets]
+    """Build for every target the messages that bring a chunk to this target only."""
+    return [_build_path(tree, int(target)) for target in targets]
 
 
-def _path(tree: PrunedTree, target: int) -> Operations:
-    nodes = _way_down(tree, target)
+def _build_path(tree: PrunedTree, target: int) -> Operations:
+    """Build the messages along the path from the root to a target."""
+    nodes = _find_path_down(tree, target)
     length = len(nodes)
     hops = np.arange(length, dtype=np.int64)
     return Operations(
@@ -172,23 +181,22 @@ def _path(tree: PrunedTree, target: int) -> Operations:
     )
 
 
-def _way_down(tree: PrunedTree, target: int) -> Int64Array:
-    """Nodes from below the root to a target: int64[depth of the target]."""
+def _find_path_down(tree: PrunedTree, target: int) -> Int64Array:
+    """List the nodes from below the root to a target: int64[depth of the target]."""
     nodes = []
     while target != tree.root:
         nodes.append(target)
-        # From the target up, and turned round at the end.
         target = int(tree.parent[target])
     return np.asarray(nodes[::-1], np.int64)
 
 
 def turned_round(path: Operations) -> Operations:
-    """The same path from its target to the root."""
+    """Reverse a path: from its target to the root."""
     return replace(
         path,
         source=path.destination,
         destination=path.source,
-        # What came last comes first.
+        # The last message becomes the first.
         remaining=len(path) + 1 - path.remaining,
         before=path.after,
         after=path.before,

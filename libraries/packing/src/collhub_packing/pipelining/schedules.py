@@ -1,12 +1,12 @@
-"""Schedules of collectives that run on weighted trees, chunk after chunk, without barriers.
+"""Schedule collectives on weighted trees, chunk after chunk, without barriers.
 
-List scheduling (Graham 1966): a link that is idle takes, of the messages whose data is at its
-start, one of the earliest chunk, and of these the one that most others follow. Of equal ones every
-NPU begins with the tree of the NPU behind it by number, and with its own last: so no two send to
-one at once, where networks look alike from all NPUs, and trees end one after the other. The
-progress of trees is compared by the part of their data that lies before a chunk, so that trees with
-unequal numbers of chunks end together. Reduce and broadcast of different chunks overlap; a barrier
-between the phases would cost up to half of the rate.
+List scheduling (Graham 1966): an idle link takes, of the messages whose data is at its start, one
+of the earliest chunk, and of these the one followed by the longest sequence of messages. Of equal
+ones, every NPU begins with the tree of the next higher NPU number, and with its own last: so no two
+NPUs send to one NPU at once in networks that are equal from the view of all NPUs, and trees finish
+one after the other. The progress of trees is compared by the fraction of their data before a chunk,
+so that trees with unequal numbers of chunks finish together. Reduce and broadcast of different
+chunks overlap; a barrier between the phases would cost up to half of the rate.
 """
 
 from __future__ import annotations
@@ -29,8 +29,7 @@ from collhub_columns import (
 from collhub_schedules import Chunks, Transfers
 
 from collhub_packing.pipelining.operations import Operations
-from collhub_packing.pipelining.streams import Stream, streams_of
-from collhub_packing.pipelining.tree_routes import TreePaths, routed_along
+from collhub_packing.pipelining.streams import Stream, TreePaths, apply_tree_paths, generate_streams
 from collhub_packing.pipelining.windows import windows_of
 from collhub_packing.trees import SpanningTree
 from hub_core.model import Collective, InputError, message_bytes
@@ -40,16 +39,16 @@ if TYPE_CHECKING:
     from collhub_packing.pipelining.event_kernel import PipelinePlan
 
 
-# Between two calls of the kernel, each of about a second at most, Ctrl-C is heard.
+# Events per call of the kernel, about a second at most; Ctrl-C takes effect between calls.
 _EVENTS_PER_CALL = 1 << 21
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pipeline:
-    """A schedule: `transfers`, times in picoseconds, of `chunks` of `collective`.
+    """A schedule: `transfers` of `chunks` of `collective`, with times in picoseconds.
 
-    Ready for `collhub_schedules.algorithm_of`. The collective has the least number of units in
-    which all chunks are whole. Chunks are numbered tree by tree, in a scatter or gather rank by
+    Input for `collhub_schedules.algorithm_of`. The collective has the minimum number of units of
+    which all chunks are multiples. Chunks are numbered tree by tree, in a scatter or gather rank by
     rank within a tree, and then in the order of the data.
     """
 
@@ -63,8 +62,8 @@ class Pipeline:
 class Pipelining:
     """A collective on trees, prepared for schedules with different numbers of chunks.
 
-    `reduces_first`: on every link what is reduced goes before what is broadcast, so that an
-    all-reduce is a reduce-scatter and then an all-gather where all links are busy with both.
+    `reduces_first`: on every link reductions precede broadcasts, so that an all-reduce is a
+    reduce-scatter and then an all-gather if all links are busy with both.
     """
 
     topology: Topology
@@ -89,19 +88,19 @@ class Pipelining:
     ) -> Pipelining:
         """Prepare `collective`, whose rank r runs on NPU `members[r]`, on weighted out-trees.
 
-        Its units are chosen later. All-gather and reduce-scatter split the share of a rank by the
-        weights of the trees that are rooted at its NPU, all others every share by the weights of
-        all trees. Reductions run against the trees. `paths` states routes through switches, and
-        for the way up their opposites are taken; all other messages go by `Topology.routes`, as
-        in simulators. Other NPUs relay where a tree needs them. Raises `InputError` for an
-        all-to-all, for a tree that does not reach a member, for a tree with another root than the
-        collective's, and for a rank that no tree is rooted at.
+        Its units are chosen later. All-gather and reduce-scatter divide the share of a rank by the
+        weights of the trees that are rooted at its NPU; the remaining kinds divide every share by
+        the weights of all trees. Reductions run against the trees. `paths` gives routes through
+        switches, used in reverse on the way up; all other messages follow `Topology.routes`, as in
+        simulators. Other NPUs relay if a tree needs them. Raises `InputError` for an all-to-all,
+        for a tree that does not reach a member, for a tree with another root than the collective's,
+        and for a rank without a tree rooted at it.
         """
-        streams = tuple(streams_of(trees, collective, np.asarray(members, np.int64)))
+        streams = tuple(generate_streams(trees, collective, np.asarray(members, np.int64)))
         prepared = cls.of_streams(topology, streams, collective, collective_bytes, occupancy)
         if paths is None:
             return prepared
-        routes = routed_along(paths, trees, streams, topology, prepared.routes)
+        routes = apply_tree_paths(paths, trees, streams, topology, prepared.routes)
         return replace(prepared, routes=routes)
 
     @classmethod
@@ -113,7 +112,7 @@ class Pipelining:
         collective_bytes: int,
         occupancy: Occupancy,
     ) -> Pipelining:
-        """Prepare streams whose messages go by `Topology.routes`."""
+        """Prepare streams whose messages follow `Topology.routes`."""
         operations = Operations.joined([stream.operations for stream in streams])
         return cls(
             topology=topology,
@@ -127,54 +126,60 @@ class Pipelining:
 
     @property
     def num_shares(self) -> int:
-        """Shares into which the collective's data falls: one a rank, or one in all."""
+        """Number of shares of the collective's data: one per rank, or a single one."""
         return self.collective.kind.traits.parts(self.collective.num_ranks)
 
     def schedule(self, chunk_counts: Sequence[int], slack_ps: int = 0) -> Pipeline:
         """Schedule with `chunk_counts[t]` equal chunks on tree t.
 
-        In a scatter or gather so many for every rank. `slack_ps`: picoseconds that data lie at an
-        NPU before they are sent on, so that what comes later than planned holds up nobody. Cost: a
-        few heap operations per message and link. Raises `InputError` for chunks of less than one
-        byte.
+        In a scatter or gather this number for every rank. `slack_ps`: delay in picoseconds before
+        received data is sent on, so that late arrivals delay no further message. Cost: a few heap
+        operations per message and link. Raises `InputError` for chunks of less than one byte.
         """
         counts = [chunk_counts[stream.tree] for stream in self.streams]
-        collective, chunks, units = self._cut(counts)
-        # Bytes of a chunk: a unit of the collective need not be a whole number of them.
+        collective, chunks, units = self._cut_chunks(counts)
+        # A unit of the collective need not be an integer number of bytes.
         sizes = message_bytes(self.collective_bytes, collective.unit_count, units)
-        plan = self._plan(counts, sizes, slack_ps)
-        start, finish = _run(plan)
-        transfers = self._transfers(plan, start, finish)
+        plan = self._build_plan(counts, sizes, slack_ps)
+        start, finish = _simulate_plan(plan)
+        transfers = self._build_transfers(plan, start, finish)
         return Pipeline(collective, chunks, transfers, int(finish.max(initial=0)))
 
-    def _cut(self, counts: Sequence[int]) -> tuple[Collective, Chunks, Int64Array]:
-        """The collective in whole units, its chunks, and per stream the units of a chunk."""
-        parts = self._chunk_parts(counts)
-        share_units = math.lcm(*(part.denominator for part in parts))
-        units = _in_units(parts, share_units)
-        begin = _in_units([stream.begin for stream in self.streams], share_units)
+    def _cut_chunks(self, counts: Sequence[int]) -> tuple[Collective, Chunks, Int64Array]:
+        """Divide the data: the collective with its units, the chunks, and the units of a chunk per
+        stream.
+        """
+        fractions = self._compute_chunk_fractions(counts)
+        share_units = math.lcm(*(part.denominator for part in fractions))
+        units = _to_units(fractions, share_units)
+        begin = _to_units([stream.begin for stream in self.streams], share_units)
         collective = replace(self.collective, unit_count=self.num_shares * share_units)
-        whole = Chunks.cut(collective, [share_units])
+        shares = Chunks.cut(collective, [share_units])
         stream = group_of_entry(row_pointer(counts))
-        within = begin[stream] + counted_positions(counts) * units[stream]
+        offset = begin[stream] + counted_positions(counts) * units[stream]
         share = np.asarray([stream.share for stream in self.streams], np.int64)[stream]
-        return collective, _part_of(whole, share, within, units[stream]), units
+        return collective, _shift_chunks(shares, share, offset, units[stream]), units
 
-    def _chunk_parts(self, counts: Sequence[int]) -> list[Fraction]:
-        """Per stream, the part of a share that is a chunk."""
+    def _compute_chunk_fractions(self, counts: Sequence[int]) -> list[Fraction]:
+        """Compute the fraction of a share that a chunk of each stream is.
+
+        `InputError` if a chunk would have less than one byte.
+        """
         pairs = zip(self.streams, counts, strict=True)
-        parts = [stream.part / count for stream, count in pairs]
-        # A share is the collective's bytes over the number of shares.
-        if any(part * self.collective_bytes < self.num_shares for part in parts):
+        fractions = [stream.part / count for stream, count in pairs]
+        if any(part * self.collective_bytes < self.num_shares for part in fractions):
             raise InputError(
                 f"{self.collective_bytes} bytes are too few for {sum(counts)} chunks",
                 cure="choose a larger size, or fewer chunks",
                 code="size-too-small",
             )
-        return parts
+        return fractions
 
-    def _plan(self, counts: Sequence[int], sizes: Int64Array, slack_ps: int) -> PipelinePlan:
-        """What the kernel reads; `counts` and `sizes`, in bytes, are those of chunks by stream."""
+    def _build_plan(self, counts: Sequence[int], sizes: Int64Array, slack_ps: int) -> PipelinePlan:
+        """Build the input of the kernel;
+
+        `counts`: chunks per stream, `sizes`: bytes of a chunk per stream.
+        """
         # Importing numba takes a second.
         from collhub_packing.pipelining.event_kernel import PipelinePlan
 
@@ -182,23 +187,24 @@ class Pipelining:
         widths = [len(stream.operations) for stream in self.streams]
         width = np.asarray(widths, np.int64)
         repeats = np.asarray(counts, np.int64)
-        # Who waits for an operation, and for how many others each of these waits.
+        # The operations that wait for an operation, and the number of operations that each waits
+        # for.
         next_indptr, followers = csr(operations.before, operations.after, len(operations))
-        needs = np.bincount(operations.after, minlength=len(operations))
-        size_class, busy, arrival = self._times(sizes)
-        urgency = self._urgency()
-        turn = _turns(repeats) * (int(urgency.max(initial=0)) + 1)
+        need_count = np.bincount(operations.after, minlength=len(operations))
+        size_class, busy, arrival = self._compute_times(sizes)
+        urgency = self._compute_urgency()
+        round_number = _compute_rounds(repeats) * (int(urgency.max(initial=0)) + 1)
         if self.reduces_first:
-            # Before all that is broadcast: more than all turns, and what goes before them.
-            ahead = int(turn.max(initial=0) + urgency.max(initial=0)) + 1
-            urgency += np.where(self.operations.reduces, ahead, 0)
+            # Reductions precede all broadcasts: larger than all rounds and urgencies.
+            precedence = int(round_number.max(initial=0) + urgency.max(initial=0)) + 1
+            urgency += np.where(self.operations.reduces, precedence, 0)
         return PipelinePlan(
             stream_operation=row_pointer(width),
             stream_message=row_pointer(width * repeats),
             stream_chunk=row_pointer(repeats),
-            turn=turn,
+            turn=round_number,
             urgency=urgency,
-            needs=needs.astype(np.int64),
+            needs=need_count.astype(np.int64),
             next_indptr=next_indptr,
             next_operation=followers,
             route_indptr=self.routes.indptr,
@@ -209,38 +215,44 @@ class Pipelining:
             slack=np.asarray([slack_ps], np.int64),
         )
 
-    def _urgency(self) -> Int64Array:
-        """Per operation, its place among those of one turn, from 0 for the last on."""
+    def _compute_urgency(self) -> Int64Array:
+        """Compute the priority of every operation among those of one round, from 0 for the
+        last on.
+        """
         operations, num_npus = self.operations, self.topology.num_npus
         to_root = (operations.root - operations.source) % num_npus
         to_destination = (operations.destination - operations.source) % num_npus
-        # Of trees of one root, one chunk of each before all that a node sends of one.
+        # For trees of one root, one chunk of each tree precedes the remaining messages of a node.
         widths = [len(stream.operations) for stream in self.streams]
         stream = np.repeat(np.arange(len(widths)), widths)
         keys = (to_destination, stream, to_root, -operations.remaining)
         order = np.lexsort(keys)
-        is_later = run_mask(*(key[order] for key in keys))
-        place = np.empty(len(operations), np.int64)
-        place[order] = np.cumsum(is_later)
-        urgency: Int64Array = place.max(initial=0) - place
+        is_new = run_mask(*(key[order] for key in keys))
+        position = np.empty(len(operations), np.int64)
+        position[order] = np.cumsum(is_new)
+        urgency: Int64Array = position.max(initial=0) - position
         return urgency
 
-    def _times(self, sizes: Int64Array) -> tuple[Int64Array, Int64Array, Int64Array]:
-        """Size class per stream; by class and link the picoseconds of being busy and of arrival."""
+    def _compute_times(self, sizes: Int64Array) -> tuple[Int64Array, Int64Array, Int64Array]:
+        """Compute the size class per stream; per class and link the busy and the arrival time in
+        ps.
+        """
         distinct, size_class = np.unique(sizes, return_inverse=True)
         bandwidth, latency_s = self.topology.bandwidth_bytes_per_s, self.topology.latency_s
         busy, arrival = link_times_ps(bandwidth, latency_s, distinct[:, None], self.occupancy)
         return size_class.ravel().astype(np.int64), busy, arrival
 
-    def _transfers(self, plan: PipelinePlan, start: Int64Array, finish: Int64Array) -> Transfers:
-        """All messages of a plan with their times."""
+    def _build_transfers(
+        self, plan: PipelinePlan, start: Int64Array, finish: Int64Array
+    ) -> Transfers:
+        """Build all messages of a plan with their times."""
         stream = group_of_entry(plan.stream_message)
         message = counted_positions(np.diff(plan.stream_message))
         width = np.diff(plan.stream_operation)
-        # The order of messages is that of `PipelinePlan`.
+        # In the order of messages of `PipelinePlan`.
         chunk, position = np.divmod(message, width[stream])
         operation = plan.stream_operation[stream] + position
-        # Messages wait for each other where they leave.
+        # Windows apply to the first link, where messages wait for each other.
         first_link = self.routes.links[self.routes.indptr[operation]]
         is_ready = plan.needs[operation] == 0
         return Transfers(
@@ -255,38 +267,42 @@ class Pipelining:
         )
 
 
-def _turns(repeats: Int64Array) -> Int64Array:
-    """Per chunk of all streams, its turn: equal where as much of the tree's data is before."""
+def _compute_rounds(repeats: Int64Array) -> Int64Array:
+    """Compute the round of every chunk of all streams: equal if equal fractions of the tree precede
+    it.
+    """
     chunks = np.repeat(repeats, repeats)
-    before = counted_positions(repeats) / chunks
-    # Quotients of integers below 2^26 are equal as doubles only where they are equal.
-    _, turn = np.unique(before, return_inverse=True)
-    return turn.ravel().astype(np.int64)
+    fraction_before = counted_positions(repeats) / chunks
+    # Quotients of integers below 2^26 are equal as doubles only if they are equal.
+    _, round_number = np.unique(fraction_before, return_inverse=True)
+    return round_number.ravel().astype(np.int64)
 
 
-def _part_of(whole: Chunks, share: Int64Array, within: Int64Array, count: Int64Array) -> Chunks:
-    """Chunks of `count` units, from unit `within` of shares on."""
+def _shift_chunks(
+    shares: Chunks, share: Int64Array, offset: Int64Array, count: Int64Array
+) -> Chunks:
+    """Build chunks of `count` units, from unit `offset` of the given shares on."""
     return Chunks(
-        whole.origin[share],
-        whole.input_offset[share] + within,
-        whole.output_offset[share] + within,
+        shares.origin[share],
+        shares.input_offset[share] + offset,
+        shares.output_offset[share] + offset,
         count,
-        whole.target[share],
+        shares.target[share],
     )
 
 
-def _in_units(parts: Sequence[Fraction], units: int) -> Int64Array:
-    """Fractions of a share in units of it, of which they are whole numbers."""
-    return np.asarray([int(part * units) for part in parts], np.int64)
+def _to_units(fractions: Sequence[Fraction], units: int) -> Int64Array:
+    """Convert fractions of a share to units, of which they must be multiples."""
+    return np.asarray([int(part * units) for part in fractions], np.int64)
 
 
-def _run(plan: PipelinePlan) -> tuple[Int64Array, Int64Array]:
-    """Start and finish of every message, in picoseconds."""
+def _simulate_plan(plan: PipelinePlan) -> tuple[Int64Array, Int64Array]:
+    """Run the event kernel; return start and finish of every message in picoseconds."""
     # Importing numba takes a second.
-    from collhub_packing.pipelining.event_kernel import advance, begin, state_of
+    from collhub_packing.pipelining.event_kernel import advance, build_state, start_messages
 
-    state = state_of(plan)
-    begin(plan, state)
+    state = build_state(plan)
+    start_messages(plan, state)
     while advance(_EVENTS_PER_CALL, plan, state):
         pass
     return state.start, state.finish

@@ -1,11 +1,14 @@
-"""Which part of the data is sent over which tree, and by which messages."""
+"""Which part of the data is sent over which tree, by which messages and over which routes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from collhub_columns import Int64Array
+
+import numpy as np
+from collhub_columns import Int64Array, row_pointer
+
 from collhub_packing.pipelining.operations import (
     Operations,
     PrunedTree,
@@ -18,9 +21,6 @@ from collhub_packing.pipelining.operations import (
 )
 from collhub_packing.trees import SpanningTree
 from hub_core.model import Collective, CollectiveKind, InputError
-from collections.abc import Iterator, Mapping, Sequence
-import numpy as np
-from collhub_columns import row_pointer
 from hub_core.network import Routes, Topology
 
 

@@ -1,4 +1,4 @@
-"""How many messages of one link are on their way at once in a schedule."""
+"""Compute how many messages of a link are in flight at once in a schedule."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from collhub_columns import (
     stable_order_by,
 )
 
-# A runtime that holds more open at once needs as many buffers. Where messages meet at switches, a
-# third of them made links wait that had work.
-_MOST_ON_THE_WAY = 32
+# A runtime needs as many buffers as messages in flight. With contention at switches, a third of
+# this limit left links idle that had messages to send.
+_MAX_IN_FLIGHT = 32
 
 
 def windows_of(
@@ -22,38 +22,41 @@ def windows_of(
     start: Int64Array,
     finish: Int64Array,
     is_ready: BoolArray,
-    limit: int = _MOST_ON_THE_WAY,
+    limit: int = _MAX_IN_FLIGHT,
 ) -> Int64Array:
-    """Per message, how many messages of its first link are on their way at once, up to `limit`.
+    """Compute per message how many messages of its first link may be in flight at once, up to
+    `limit`.
 
-    Itself included; int64, as the arguments but `is_ready`, which tells what waits for no other
-    message. The first messages of a link, where they are ready from the beginning, all wait for
-    the very first one: what a trace lets begin at one instant, simulators and runtimes begin in
-    any order.
+    The message itself counts; all arrays are int64 per message, except `is_ready` (bool: the
+    message waits for no other message). The first messages of a link that are ready from the
+    beginning all wait for the very first one: simulators and runtimes start messages that a trace
+    allows to start at one instant in any order.
     """
     if not len(link):
         return link
-    # Link by link, in the order in which messages start.
     order = stable_order_by(link, start)
     link = link[order]
-    turn = sorted_ordinals(link)
-    at_once = np.minimum(_most_at_once(link, start[order], finish[order]), limit)
-    is_held = is_ready[order] & (turn > 0)
+    ordinal = sorted_ordinals(link)
+    in_flight = np.minimum(_count_max_in_flight(link, start[order], finish[order]), limit)
+    waits_for_first = is_ready[order] & (ordinal > 0)
     window = np.empty(len(link), np.int64)
-    window[order] = np.where(is_held, np.minimum(at_once, turn), at_once)
+    window[order] = np.where(waits_for_first, np.minimum(in_flight, ordinal), in_flight)
     return window
 
 
-def _most_at_once(link: Int64Array, start: Int64Array, finish: Int64Array) -> Int64Array:
-    """Per message, sorted by link and start, the most of its link that are on their way at once."""
-    # Link and time in one number, so that one sorted search serves all links.
+def _count_max_in_flight(link: Int64Array, start: Int64Array, finish: Int64Array) -> Int64Array:
+    """Compute the maximum number of messages in flight on the link of every message.
+
+    Sorted by link and start; int64, equal for all messages of a link.
+    """
+    # Link and time are combined in one number, so that one sorted search serves all links.
     span = int(finish.max()) + 1
-    ended = np.maximum.accumulate(link * span + finish)
-    # Messages of the link that have ended by then.
-    before = np.searchsorted(ended, link * span + start, side="right")
-    on_the_way = np.arange(len(link)) - before + 1
+    finished = np.maximum.accumulate(link * span + finish)
+    # Number of messages that have finished by then.
+    finished_count = np.searchsorted(finished, link * span + start, side="right")
+    in_flight = np.arange(len(link)) - finished_count + 1
     first = run_starts(link)
-    most: Int64Array = np.repeat(
-        np.maximum.reduceat(on_the_way, first), run_lengths(first, len(link))
+    maximum: Int64Array = np.repeat(
+        np.maximum.reduceat(in_flight, first), run_lengths(first, len(link))
     )
-    return most
+    return maximum
