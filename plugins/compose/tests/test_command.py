@@ -175,7 +175,7 @@ def test_parts_of_different_numbers_of_ranks_are_refused(
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (("--instances", "1"), "nothing to compose"),
+        (("--instances", "1"), "a single algorithm without options"),
         (
             ("--interleaved", "--ranks", "0,1,2,3"),
             "--interleaved has no meaning without --instances",

@@ -254,7 +254,7 @@ def test_finer_units_change_nothing_else(sample: Algorithm, factor: int) -> None
 
 
 def test_units_cannot_be_cut_in_nothing() -> None:
-    with pytest.raises(UsageError, match="cannot be cut in 0 parts"):
+    with pytest.raises(UsageError, match="cannot be divided into 0 parts"):
         rescale(shift_to_next(2), 0)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from collhub_compose import embed, relabel, replicate, rescale
 from collhub_compose.options import EmbedOptions, RelabelOptions, ReplicateOptions, RescaleOptions
-from collhub_compose.passes import embedded, relabelled, replicated, rescaled
+from collhub_compose.passes import run_embed, run_relabel, run_replicate, run_rescale
 
 from hub_core.model import Algorithm, UsageError
 from hub_core.testing import binomial_broadcast, ring_all_gather, ring_all_reduce
@@ -21,45 +21,45 @@ def assert_same(one: Algorithm, other: Algorithm) -> None:
 
 
 def test_passes_do_what_the_functions_do() -> None:
-    assert_same(replicated(RING, ReplicateOptions(3))[0], replicate(RING, 3))
-    turns = replicated(RING, ReplicateOptions(2, interleaved=True))[0]
+    assert_same(run_replicate(RING, ReplicateOptions(3))[0], replicate(RING, 3))
+    turns = run_replicate(RING, ReplicateOptions(2, interleaved=True))[0]
     assert_same(turns, replicate(RING, 2, interleaved=True))
-    assert_same(relabelled(RING, RelabelOptions("3,0-2"))[0], relabel(RING, [3, 0, 1, 2]))
-    assert_same(embedded(RING, EmbedOptions(8, "4-7"))[0], embed(RING, [4, 5, 6, 7], 8))
-    assert_same(embedded(RING, EmbedOptions(8))[0], embed(RING, [0, 1, 2, 3], 8))
-    assert_same(rescaled(RING, RescaleOptions(5))[0], rescale(RING, 5))
+    assert_same(run_relabel(RING, RelabelOptions("3,0-2"))[0], relabel(RING, [3, 0, 1, 2]))
+    assert_same(run_embed(RING, EmbedOptions(8, "4-7"))[0], embed(RING, [4, 5, 6, 7], 8))
+    assert_same(run_embed(RING, EmbedOptions(8))[0], embed(RING, [0, 1, 2, 3], 8))
+    assert_same(run_rescale(RING, RescaleOptions(5))[0], rescale(RING, 5))
 
 
 def test_changes_are_said_one_a_line() -> None:
-    changes = replicated(RING, ReplicateOptions(2))[1].changes
+    changes = run_replicate(RING, ReplicateOptions(2))[1].changes
     assert changes == ("units: 4 -> 8", "steps: 48 -> 96", "channels: 1 -> 2")
-    moved = relabelled(binomial_broadcast(4), RelabelOptions("1,0,2,3"))[1].changes
+    moved = run_relabel(binomial_broadcast(4), RelabelOptions("1,0,2,3"))[1].changes
     assert moved == ("root: 0 -> 1",)
-    wide = embedded(ring_all_gather(4), EmbedOptions(6))[1].changes
+    wide = run_embed(ring_all_gather(4), EmbedOptions(6))[1].changes
     assert wide[0] == "collective: all-gather -> custom"
     assert wide[-1] == "in place: claimed -> not claimed"
 
 
 def test_a_pass_that_changes_nothing_says_nothing() -> None:
-    result, report = replicated(RING, ReplicateOptions(1))
+    result, report = run_replicate(RING, ReplicateOptions(1))
     assert result is RING
     assert report.changes == ()
 
 
 def test_dropped_extensions_are_said() -> None:
     named = replace(RING, extensions={"x-vendor": 1})
-    assert rescaled(named, RescaleOptions(2))[1].changes[-1] == "extensions dropped: x-vendor"
+    assert run_rescale(named, RescaleOptions(2))[1].changes[-1] == "extensions dropped: x-vendor"
 
 
 def test_a_pass_without_numbers_changes_nothing_and_says_so() -> None:
-    for result, report in (relabelled(RING, RelabelOptions()), embedded(RING, EmbedOptions())):
+    for result, report in (run_relabel(RING, RelabelOptions()), run_embed(RING, EmbedOptions())):
         assert result is RING
-        assert report.changes[0].startswith("nothing: no ")
+        assert report.changes[0].startswith("unchanged: give ")
 
 
 def test_ranks_that_are_none_are_refused() -> None:
     with pytest.raises(UsageError, match="is not a list of ranks"):
-        relabelled(RING, RelabelOptions("3,two"))
+        run_relabel(RING, RelabelOptions("3,two"))
 
 
 def test_passes_run_one_after_another(collhub, save, tmp_path: Path) -> None:

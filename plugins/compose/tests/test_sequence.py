@@ -362,7 +362,7 @@ def test_copies_out_move_results_alone() -> None:
 
 
 def test_copies_out_need_a_stated_result() -> None:
-    with pytest.raises(UsageError, match="works only in place and states no result"):
+    with pytest.raises(UsageError, match="works only in place and declares no result"):
         sequential([out_of_place_copy(2, 3), in_place_pick(None)])
 
 

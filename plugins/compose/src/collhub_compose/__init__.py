@@ -1,4 +1,4 @@
-"""Make algorithms from algorithms: in sequence, side by side, on other ranks, in finer units."""
+"""Compose algorithms: in sequence, in parallel copies, on other ranks, with finer units."""
 
 from __future__ import annotations
 
@@ -8,19 +8,17 @@ from hub_core import names_from
 
 if TYPE_CHECKING:
     from collhub_compose.ranks import embed, relabel
-    from collhub_compose.replication import replicate
+    from collhub_compose.replication import replicate, rescale
     from collhub_compose.sequence import sequential
-    from collhub_compose.units import rescale
 
 __all__ = ["embed", "relabel", "replicate", "rescale", "sequential"]
 
-# Imported on first use: the hub lists the plugin without numpy.
+# Imported on first use, so that the hub can list the plugin without numpy.
 __getattr__ = names_from(
     __name__,
     {
         "collhub_compose.ranks": "embed relabel",
-        "collhub_compose.replication": "replicate",
         "collhub_compose.sequence": "sequential",
-        "collhub_compose.units": "rescale",
+        "collhub_compose.replication": "replicate rescale",
     },
 )

@@ -1,27 +1,34 @@
-"""The regions that steps read and write, by side."""
+"""Move regions of buffers: entire buffers, or blocks of INPUT and OUTPUT.
+
+Steps whose regions a move of blocks would tear apart are divided.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
-from collhub_columns import Int64Array
-from hub_core.model import READING, WRITING, Buffer, StepKind, StepTable
-from dataclasses import dataclass, replace
-from collhub_columns import BoolArray, Int64Array
-from hub_core.model import Buffer, StepTable
-from typing import Any
-from collhub_columns import BoolArray, Int64Array, row_pointer
-from hub_core.model import StepTable
 from collhub_columns import (
     BoolArray,
     Int64Array,
     counted_positions,
     first_positions,
     group_of_entry,
+    row_pointer,
 )
-from hub_core.model import COLUMN_DTYPES, InputError, Messages, StepTable
 
+from hub_core.model import (
+    COLUMN_DTYPES,
+    READING,
+    WRITING,
+    Buffer,
+    InputError,
+    Messages,
+    StepKind,
+    StepTable,
+)
 
 BufferRegions = tuple[Int64Array, npt.NDArray[np.uint8], Int64Array]
 """Rows of steps, their buffers, and the units at which the regions start."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+
 import numpy as np
 from collhub_columns import Int64Array
+
 from collhub_compose.buffer_moves import SIDES
 from hub_core.model import Algorithm, Buffer, Collective, CustomContract, InputError, StepTable
-
 
 # A table of contents takes some hundred bytes per unit: gigabytes beyond this limit.
 MAX_UNITS_IN_TABLE = 1 << 25

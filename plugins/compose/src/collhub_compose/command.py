@@ -1,4 +1,4 @@
-"""`collhub compose`: one algorithm from several, then replicated, then put on other ranks."""
+"""`collhub compose`: compose algorithms in sequence, then replicate, then renumber the result."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ class _Composition(TypedDict):
 
 
 @dataclass(frozen=True, slots=True)
-class _CompositionMade:
-    """What a composition made from what, and what is to be said of it."""
+class _CompositionOutcome:
+    """The inputs and results of a composition, for the report."""
 
     opened: Sequence[OpenedInput]
     target: OutputTarget
@@ -48,10 +48,10 @@ class _CompositionMade:
     written: WrittenFiles
 
 
-def _parsed_ranks(
+def _parse_ranks(
     context: click.Context, parameter: click.Parameter, text: str | None
 ) -> tuple[int, ...] | None:
-    """`3,1,2,0`, in this order; what is no permutation is refused where the ranks are known."""
+    """Parse `3,1,2,0`, in this order; whether it is a permutation is checked later."""
     if text is None:
         return None
     try:
@@ -74,15 +74,15 @@ def _parsed_ranks(
 @click.option(
     "--interleaved",
     is_flag=True,
-    help="Deal the units to the copies in turn, not in one part a copy.",
+    help="Distribute the units round robin, not in one part per copy.",
 )
 @click.option(
     "--ranks",
-    callback=_parsed_ranks,
+    callback=_parse_ranks,
     metavar="R,R,...",
-    help="Then let rank i be the i-th of these.",
+    help="Then renumber: rank i becomes the i-th of these.",
 )
-@number_option("--embed", "N", "The ranks are some of N; the others do nothing.")
+@number_option("--embed", "N", "Embed the ranks in N ranks; the remaining ones are idle.")
 @from_option
 @output_options
 @click.pass_obj
@@ -94,34 +94,34 @@ def compose(
     output: OutputRequest,
     **composition: Unpack[_Composition],
 ) -> None:
-    """Run each IN on what the one before leaves in OUTPUT, without a barrier between them:
+    """Run each IN on the data that the previous one leaves in OUTPUT, without a barrier in between:
     reduce-scatter and all-gather make an all-reduce.
 
-    Each IN is verified; `collhub verify` judges the result. An option of -O goes to the readers and
-    the writer that declare it; reader.KEY and writer.KEY name one side.
+    Each IN is verified; check the result with `collhub verify`. An option -O is passed to the
+    readers and the writer that declare it; reader.KEY and writer.KEY select one side.
     """
     _check_request(sources, composition)
     target = context.output_target(out, output)
     opened = [context.open_input(source, source_format) for source in sources]
-    parts, writer_options = _read(context, opened, target, output.assignments)
+    parts, writer_options = _read_parts(context, opened, target, output.assignments)
     with context.progress("composing"):
-        algorithm = _composed(parts, composition)
+        algorithm = _compose(parts, composition)
     written = context.write_output(
         algorithm,
         target,
         writer_options,
         output,
-        losses=_losses(parts, algorithm),
+        losses=_find_losses(parts, algorithm),
         work="composition",
     )
     if output.as_json:
-        context.print_json(_document(_CompositionMade(opened, target, algorithm, written)))
+        context.print_json(_build_report(_CompositionOutcome(opened, target, algorithm, written)))
     else:
-        context.say_written(written, f"{_description(algorithm)}: ")
+        context.say_written(written, f"{_describe(algorithm)}: ")
 
 
 def _check_request(sources: Sequence[str], composition: _Composition) -> None:
-    """Raise `UsageError` for requests that mean nothing."""
+    """Raise `UsageError` for requests without effect and for repeated standard input."""
     if sources.count("-") > 1:
         raise UsageError("standard input is named more than once", cure="name files, or - once")
     if composition["interleaved"] and composition["instances"] == 1:
@@ -129,37 +129,40 @@ def _check_request(sources: Sequence[str], composition: _Composition) -> None:
     is_renumbered = composition["ranks"] is not None or composition["embed"] is not None
     if len(sources) == 1 and composition["instances"] == 1 and not is_renumbered:
         uses = "name a second IN, or use --instances, --ranks or --embed"
-        cure = f"{uses}; `collhub convert` changes the format alone"
-        raise UsageError("one algorithm alone is nothing to compose", cure=cure)
+        cure = f"{uses}; `collhub convert` changes only the format"
+        raise UsageError("a single algorithm without options cannot be composed", cure=cure)
 
 
-def _read(
+def _read_parts(
     context: CommandContext,
     opened: Sequence[OpenedInput],
     target: OutputTarget,
     assignments: Assignments,
 ) -> tuple[list[Algorithm], dict[str, str]]:
-    """All parts, each read with the options that its reader declares; and those of the writer."""
-    # Parts of different formats have different readers: a name that several declare is one option.
-    declared = {option.name: option for one in opened for option in one.options}
+    """Read all parts with the options that their readers declare; also return the writer's
+    options.
+    """
+    # Parts of different formats have different readers: an option name that several declare is one
+    # option.
+    declared = {option.name: option for source in opened for option in source.options}
     sides = {"reader": tuple(declared.values()), "writer": target.options}
-    given = assign(assignments, sides)
+    values = assign(assignments, sides)
     parts = []
-    for one in opened:
-        names = {option.name for option in one.options}
-        own = {name: value for name, value in given["reader"].items() if name in names}
-        parts.append(context.read_input(one, own))
-    return parts, given["writer"]
+    for source in opened:
+        names = {option.name for option in source.options}
+        options = {name: value for name, value in values["reader"].items() if name in names}
+        parts.append(context.read_input(source, options))
+    return parts, values["writer"]
 
 
-def _composed(parts: Sequence[Algorithm], composition: _Composition) -> Algorithm:
-    # Imported here: the help of a command needs no numpy.
+def _compose(parts: Sequence[Algorithm], composition: _Composition) -> Algorithm:
+    # Imported here, since the help of a command needs no numpy.
     from collhub_compose.ranks import embed, relabel
     from collhub_compose.replication import replicate
     from collhub_compose.sequence import sequential
 
-    whole = sequential(parts)
-    algorithm = replicate(whole, composition["instances"], composition["interleaved"])
+    sequence = sequential(parts)
+    algorithm = replicate(sequence, composition["instances"], composition["interleaved"])
     ranks, num_ranks = composition["ranks"], composition["embed"]
     if num_ranks is not None:
         return embed(algorithm, ranks or range(algorithm.num_ranks), num_ranks)
@@ -168,33 +171,33 @@ def _composed(parts: Sequence[Algorithm], composition: _Composition) -> Algorith
     return algorithm
 
 
-def _losses(parts: Sequence[Algorithm], algorithm: Algorithm) -> list[Loss]:
-    """What the parts have and the composed algorithm has not."""
+def _find_losses(parts: Sequence[Algorithm], algorithm: Algorithm) -> list[Loss]:
+    """List properties of the parts that the composed algorithm does not have."""
     losses = []
-    named = {name for part in parts for name in part.extensions}
-    dropped = sorted(named - set(algorithm.extensions))
+    names = {name for part in parts for name in part.extensions}
+    dropped = sorted(names - set(algorithm.extensions))
     if dropped:
-        consequence = "what only one tool knows of a part is not said of the whole"
+        consequence = "data that only one tool knows about a part does not apply to the result"
         losses.append(Loss("extensions", ", ".join(dropped), consequence))
-    had_lines = any(_has_lines(part) for part in parts)
-    if had_lines and not _has_lines(algorithm):
+    had_lines = any(_has_source_lines(part) for part in parts)
+    if had_lines and not _has_source_lines(algorithm):
         consequence = "the parts come from several files, so messages name ranks and steps"
         losses.append(Loss("source lines", "all steps", consequence))
     return losses
 
 
-def _has_lines(algorithm: Algorithm) -> bool:
-    """Whether any step says where it stood in its file."""
+def _has_source_lines(algorithm: Algorithm) -> bool:
+    """Whether any step has a source line."""
     return bool((algorithm.steps.source_line >= 0).any())
 
 
-def _document(outcome: _CompositionMade) -> dict[str, JsonValue]:
-    """The report that `--json` prints."""
+def _build_report(outcome: _CompositionOutcome) -> dict[str, JsonValue]:
+    """Build the report for `--json`."""
     collective = outcome.algorithm.collective
     losses = outcome.written.losses
     sources: list[JsonValue] = []
-    for one in outcome.opened:
-        sources.append({"source": one.name, "from": one.format_name})
+    for source in outcome.opened:
+        sources.append({"source": source.name, "from": source.format_name})
     return {
         "schema": "collhub/report-compose-1",
         "sources": sources,
@@ -211,8 +214,8 @@ def _document(outcome: _CompositionMade) -> dict[str, JsonValue]:
     }
 
 
-def _description(algorithm: Algorithm) -> str:
-    """`all-reduce of 8 ranks, in place and out of place`."""
+def _describe(algorithm: Algorithm) -> str:
+    """Describe an algorithm: `all-reduce of 8 ranks, in place and out of place`."""
     collective = algorithm.collective
     claims = []
     if collective.in_place:

@@ -1,4 +1,4 @@
-"""Say in the provenance of a composed algorithm what it was made from, and how."""
+"""Describe in the provenance of a composed algorithm from which parts it was composed, and how."""
 
 from __future__ import annotations
 
@@ -11,20 +11,18 @@ _PRODUCER = "collhub-compose"
 _OPTION = "composition"
 
 
-def composed_provenance(
-    operation: str, parts: Sequence[Algorithm], *arguments: object
-) -> Provenance:
-    """Provenance of `operation(parts, arguments)`.
+def build_provenance(operation: str, parts: Sequence[Algorithm], *arguments: object) -> Provenance:
+    """Build the provenance of `operation(parts, arguments)`.
 
-    The source is named where all parts came from one file, else all of their names.
+    If all parts come from one file, that is the source; otherwise the names of all parts.
     """
-    # An expression that a reader may type again: replicate(sequential(a.xml, b.xml), 2).
-    words = [_expression(part) for part in parts]
+    # An expression that a user can type again: replicate(sequential(a.xml, b.xml), 2).
+    words = [_describe_expression(part) for part in parts]
     words += [str(argument) for argument in arguments]
     source = parts[0].provenance
     name, sha256 = source.source_name, source.source_sha256
     if not have_one_source(parts):
-        names = dict.fromkeys(display_name(part) for part in parts)
+        names = dict.fromkeys(get_display_name(part) for part in parts)
         name, sha256 = " + ".join(names), ""
     listed = ", ".join(words)
     options = {_OPTION: f"{operation}({listed})"}
@@ -32,21 +30,21 @@ def composed_provenance(
 
 
 def have_one_source(parts: Sequence[Algorithm]) -> bool:
-    """Whether all parts came from one file, so that their line numbers mean the same text."""
-    # Names alone would do for files of one folder only.
+    """Whether all parts come from one file, so that their line numbers refer to the same text."""
+    # Files in different folders may have equal names, hence the hash.
     sources = set()
     for part in parts:
-        stated = part.provenance
-        sources.add((stated.source_name, stated.source_sha256))
+        provenance = part.provenance
+        sources.add((provenance.source_name, provenance.source_sha256))
     return len(sources) == 1
 
 
-def display_name(part: Algorithm) -> str:
-    """What messages call an algorithm: its file, else its collective."""
+def get_display_name(part: Algorithm) -> str:
+    """Name of an algorithm in messages: its file, else its collective."""
     return part.provenance.source_name or str(part.collective.kind)
 
 
-def _expression(part: Algorithm) -> str:
-    """How a part was made, where it was composed itself, else its name."""
+def _describe_expression(part: Algorithm) -> str:
+    """Return the expression that composed a part, or its name if it was not composed."""
     composition = part.provenance.options.get(_OPTION)
-    return composition or display_name(part)
+    return composition or get_display_name(part)

@@ -1,4 +1,4 @@
-"""The options of the passes, as `-O key=value` gives them."""
+"""Options of the passes, as given by `-O key=value`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class ReplicateOptions:
 
     instances: int = option(OptionType.INT, 2, "number of copies", minimum=1)
     interleaved: bool = option(
-        OptionType.BOOL, False, "deal the units to the copies in turn, not in one part a copy"
+        OptionType.BOOL, False, "distribute the units round robin, not in one part per copy"
     )
 
 
@@ -21,7 +21,7 @@ class ReplicateOptions:
 class RelabelOptions:
     """Options of the pass `relabel`."""
 
-    ranks: str | None = optional("rank i becomes the i-th of these, as 3,0-2 (default: stays)")
+    ranks: str | None = optional("rank i becomes the i-th of these, as 3,0-2 (default: unchanged)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class EmbedOptions:
     """Options of the pass `embed`."""
 
     num_ranks: int | None = optional(
-        "number of ranks of which these are some (default: no more)", OptionType.INT, minimum=1
+        "total number of ranks of the result (default: unchanged)", OptionType.INT, minimum=1
     )
     ranks: str | None = optional("rank i becomes the i-th of these (default: the first ones)")
 
@@ -38,4 +38,4 @@ class EmbedOptions:
 class RescaleOptions:
     """Options of the pass `rescale`."""
 
-    factor: int = option(OptionType.INT, 2, "units in the place of each", minimum=1)
+    factor: int = option(OptionType.INT, 2, "number of units that replace each unit", minimum=1)

@@ -1,4 +1,4 @@
-"""The functions with one algorithm as their input, as passes of `collhub transform`."""
+"""The functions with a single input algorithm, as passes of `collhub transform`."""
 
 from __future__ import annotations
 
@@ -13,63 +13,66 @@ from collhub_compose.options import (
     RescaleOptions,
 )
 from collhub_compose.ranks import embed, relabel
-from collhub_compose.replication import replicate
-from collhub_compose.units import rescale
+from collhub_compose.replication import replicate, rescale
 from hub_core.model import Algorithm, parse_ranks
 from hub_core.plugin_api import PassReport
 
-# The result, and what is said of it.
-Passed = tuple[Algorithm, PassReport]
+# The result and the report of its changes.
+PassResult = tuple[Algorithm, PassReport]
 
 
-def replicated(algorithm: Algorithm, options: ReplicateOptions) -> Passed:
-    """Copies side by side; see `replicate`."""
+def run_replicate(algorithm: Algorithm, options: ReplicateOptions) -> PassResult:
+    """Run `replicate`."""
     result = replicate(algorithm, options.instances, options.interleaved)
-    return _told(algorithm, result)
+    return _report_changes(algorithm, result)
 
 
-def relabelled(algorithm: Algorithm, options: RelabelOptions) -> Passed:
-    """The same collective on other ranks; see `relabel`."""
+def run_relabel(algorithm: Algorithm, options: RelabelOptions) -> PassResult:
+    """Run `relabel`; without the option `ranks` the algorithm stays unchanged, which is
+    reported.
+    """
     if options.ranks is None:
-        # Not refused, so that a pass works as it is; but said.
-        return algorithm, PassReport(("nothing: no ranks are given, as -O ranks=3,0-2",))
+        # Not an error, so that the pass works without options.
+        return algorithm, PassReport(("unchanged: give ranks, for example -O ranks=3,0-2",))
     result = relabel(algorithm, parse_ranks(options.ranks))
-    return _told(algorithm, result)
+    return _report_changes(algorithm, result)
 
 
-def embedded(algorithm: Algorithm, options: EmbedOptions) -> Passed:
-    """The same among more ranks, without `ranks` the first ones; see `embed`."""
+def run_embed(algorithm: Algorithm, options: EmbedOptions) -> PassResult:
+    """Run `embed`, by default on the first ranks; unchanged without the option `num_ranks`."""
     if options.num_ranks is None:
-        return algorithm, PassReport(("nothing: no number of ranks is given, as -O num_ranks=16",))
+        return algorithm, PassReport(
+            ("unchanged: give a number of ranks, for example -O num_ranks=16",)
+        )
     ranks: Sequence[int] = range(algorithm.num_ranks)
     if options.ranks is not None:
         ranks = parse_ranks(options.ranks)
     result = embed(algorithm, ranks, options.num_ranks)
-    return _told(algorithm, result)
+    return _report_changes(algorithm, result)
 
 
-def rescaled(algorithm: Algorithm, options: RescaleOptions) -> Passed:
-    """The same steps on finer units; see `rescale`."""
+def run_rescale(algorithm: Algorithm, options: RescaleOptions) -> PassResult:
+    """Run `rescale`."""
     result = rescale(algorithm, options.factor)
-    return _told(algorithm, result)
+    return _report_changes(algorithm, result)
 
 
-def _told(before: Algorithm, after: Algorithm) -> Passed:
-    """The result of a pass with what it changed, one line each."""
+def _report_changes(before: Algorithm, after: Algorithm) -> PassResult:
+    """Return the result of a pass with a report of one line per changed property."""
     changes = []
-    new = _facts(after)
-    for name, value in _facts(before).items():
-        if value != new[name]:
-            changes.append(f"{name}: {value} -> {new[name]}")
-    # What one tool knows of the algorithm is not true of another one.
+    new_properties = _collect_properties(after)
+    for name, value in _collect_properties(before).items():
+        if value != new_properties[name]:
+            changes.append(f"{name}: {value} -> {new_properties[name]}")
+    # Extensions of the original algorithm need not be true of the result.
     dropped = sorted(set(before.extensions) - set(after.extensions))
     if dropped:
         changes.append(f"extensions dropped: {', '.join(dropped)}")
     return after, PassReport(tuple(changes))
 
 
-def _facts(algorithm: Algorithm) -> dict[str, str]:
-    """What a user would compare, by name."""
+def _collect_properties(algorithm: Algorithm) -> dict[str, str]:
+    """Collect the properties that a user would compare, by name."""
     collective, steps = algorithm.collective, algorithm.steps
     messages = steps.channel[steps.sends]
     return {
@@ -79,10 +82,11 @@ def _facts(algorithm: Algorithm) -> dict[str, str]:
         "units": str(collective.unit_count),
         "steps": str(len(steps)),
         "channels": str(len(np.unique(messages))),
-        "in place": _yes_or_no(collective.in_place),
-        "out of place": _yes_or_no(collective.out_of_place),
+        "in place": _format_claim(collective.in_place),
+        "out of place": _format_claim(collective.out_of_place),
     }
 
 
-def _yes_or_no(is_claimed: bool) -> str:
+def _format_claim(is_claimed: bool) -> str:
+    """Format a claim."""
     return "claimed" if is_claimed else "not claimed"

@@ -1,4 +1,4 @@
-"""What this distribution offers to the hub: the command `compose`, and its functions as passes."""
+"""Offers of this distribution: the command `compose`, and its functions as passes."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ COLLHUB_PLUGIN_API = (1, 0)
 
 @hookimpl
 def collhub_passes() -> Sequence[AlgorithmPass]:
-    """Describe the passes: what has one algorithm as its input."""
-    # A sequence has several, so it is a command.
+    """Return the passes: the functions with a single input algorithm."""
+    # `sequential` has several inputs, so it is a command.
     return [
         AlgorithmPass(
             "replicate",
-            "copies side by side, on as many times the units",
-            "collhub_compose.passes:replicated",
+            "parallel copies, each on its part of the data",
+            "collhub_compose.passes:run_replicate",
             ReplicateOptions,
         ),
         AlgorithmPass(
             "relabel",
-            "the same collective on ranks of other numbers",
-            "collhub_compose.passes:relabelled",
+            "the same collective with renumbered ranks",
+            "collhub_compose.passes:run_relabel",
             RelabelOptions,
         ),
         AlgorithmPass(
             "embed",
-            "the same among some of more ranks",
-            "collhub_compose.passes:embedded",
+            "the same algorithm on some ranks of a larger number",
+            "collhub_compose.passes:run_embed",
             EmbedOptions,
         ),
         AlgorithmPass(
             "rescale",
-            "buffers cut in finer units",
-            "collhub_compose.passes:rescaled",
+            "buffers divided into finer units",
+            "collhub_compose.passes:run_rescale",
             RescaleOptions,
         ),
     ]
@@ -49,7 +49,7 @@ def collhub_passes() -> Sequence[AlgorithmPass]:
 
 @hookimpl
 def collhub_commands() -> Sequence[Command]:
-    """Describe the command."""
+    """Return the command."""
     return [
         Command(
             "compose",

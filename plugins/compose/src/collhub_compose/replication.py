@@ -1,27 +1,24 @@
-"""Divide the buffers of an algorithm into finer units."""
+"""Divide the units of an algorithm, and run several copies of it in parallel on the finer units."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-import numpy as np
-from collhub_compose.buffers.usage import MAX_UNITS_IN_TABLE
-from collhub_compose.naming import build_provenance
-from hub_core.model import (
-    MAX_UNITS,
-    Algorithm,
-    Collective,
-    Contributions,
-    CustomContract,
-    StepTable,
-    UsageError,
-)
 from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
 from collhub_columns import Int64Array
-from collhub_compose.buffers.blocks import MAX_BLOCKS, BlockMoves
-from collhub_compose.buffers.cutting import MAX_STEPS, divide_torn_steps
-from collhub_compose.buffers.relocation import Relocation
+
+from collhub_compose.buffer_moves import (
+    MAX_BLOCKS,
+    MAX_STEPS,
+    BlockMoves,
+    Relocation,
+    divide_torn_steps,
+)
+from collhub_compose.buffer_usage import MAX_UNITS_IN_TABLE
+from collhub_compose.naming import build_provenance
 from collhub_compose.seams.joining import concatenate_independent
-from collhub_compose.soundness import require_sound
+from collhub_compose.soundness import check_composable
 from hub_core.model import (
     MAX_UNITS,
     Algorithm,
@@ -134,7 +131,7 @@ def replicate(algorithm: Algorithm, instances: int, interleaved: bool = False) -
     """
     if instances < 1:
         raise UsageError(f"{instances} instances run nothing", cure="give 1 or more")
-    messages = require_sound(algorithm)
+    messages = check_composable(algorithm)
     if instances == 1:
         return algorithm
     _check_replicated_size(algorithm, instances)

@@ -1,4 +1,6 @@
-"""Refuse what cannot be composed: no contents, steps outside their buffers, lonely messages."""
+"""Refuse algorithms that cannot be composed: without contents, with steps outside their buffers, or
+with unmatched messages.
+"""
 
 from __future__ import annotations
 
@@ -19,24 +21,24 @@ from hub_core.model import (
 from hub_core.verification import check_regions
 
 
-def require_sound(algorithm: Algorithm) -> Messages:
-    """The messages of an algorithm that can be composed.
+def check_composable(algorithm: Algorithm) -> Messages:
+    """Check that an algorithm can be composed, and return its matched messages.
 
-    Raises `InputError` with all reasons for another one.
+    Raises `InputError` with all defects.
     """
     file = algorithm.provenance.source_name or None
     if not algorithm.has_contents:
         raise InputError(
-            "the steps do not say which units they touch, so there is nothing to join",
+            "the steps do not specify which units they touch, so they cannot be joined",
             location=Location(file),
             cure="compose the algorithm itself, not a timing-only trace of it",
             code="timing-only",
         )
-    # The same rules as the verifier's first ones; order and contents are left to it.
+    # The first rules of the verifier; it checks order and contents later.
     findings = Findings(file)
     check_regions(algorithm, findings)
     messages = match_messages(algorithm.steps, findings)
-    reason = _contract_defect(algorithm.collective)
+    reason = _find_contract_defect(algorithm.collective)
     if reason is not None:
         message = f"the contract of the custom collective {reason}"
         findings.add("contract-range", message, Location(file))
@@ -45,8 +47,8 @@ def require_sound(algorithm: Algorithm) -> Messages:
     return messages
 
 
-def _contract_defect(collective: Collective) -> str | None:
-    """What a stated contract names that does not exist."""
+def _find_contract_defect(collective: Collective) -> str | None:
+    """Find the first rank or unit in a contract that does not exist; None without a defect."""
     contract = collective.contract
     if contract is None or contract.expected is None:
         return None
@@ -54,12 +56,12 @@ def _contract_defect(collective: Collective) -> str | None:
     if not len(rows):
         return None
     last = collective.num_ranks - 1
-    # `ALL_RANKS`, the source -1, is no rank.
+    # The source `ALL_RANKS` is -1, which is no rank.
     lowest = min(rows.rank.min(), rows.source_rank.min() + 1)
     highest = max(rows.rank.max(), rows.source_rank.max())
     if lowest < 0 or highest > last:
         return f"names a rank outside 0..{last}"
-    # What it says of rows with the source `ALL_RANKS` is about the last rank, and means nothing.
+    # Rows with the source `ALL_RANKS` index the last rank here; they are ignored.
     is_outside = _names_missing_units(rows, contract)
     if is_outside[rows.source_rank >= 0].any():
         return "names a unit outside its buffer"
@@ -67,7 +69,7 @@ def _contract_defect(collective: Collective) -> str | None:
 
 
 def _names_missing_units(rows: Contributions, contract: CustomContract) -> BoolArray:
-    """Per row, whether its unit of OUTPUT or of INPUT does not exist."""
+    """Whether the OUTPUT or INPUT unit of each row does not exist: bool[rows]."""
     outputs = contract.output_units[rows.rank]
     inputs = contract.input_units[rows.source_rank]
     is_outside = (rows.offset < 0) | (rows.offset >= outputs)

@@ -1,1 +1,1 @@
-"""Where one algorithm follows another: what both promise, where the data lie, who waits."""
+"""The seam between two algorithms in sequence: contracts, placement of data, dependencies."""

@@ -1,19 +1,22 @@
-"""Relations between units and contributions: substitution and canonical form."""
+"""Contracts of two collectives in sequence: substitution, canonical form, standard collectives."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 from collhub_columns import BoolArray, Int64Array, expanded_ranges
-from hub_core.model import ALL_RANKS, Contributions, InputError
-from collections.abc import Iterator
+
 from collhub_compose.buffer_usage import BufferUsage, build_contract, count_required_units
 from hub_core.model import (
+    ALL_RANKS,
     Collective,
     CollectiveKind,
+    Contributions,
     CustomContract,
+    InputError,
     ReduceOp,
 )
-
 
 # Four columns of eight bytes per row, and the same while they are sorted: half a gigabyte each.
 _MAX_ROWS = 1 << 24

@@ -1,27 +1,35 @@
 """Decide where the data between two algorithms is stored, and in which modes the pair may be
 called.
+
+An algorithm that works only in place is made usable out of place by copies before and after it.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
 import numpy as np
-from collhub_columns import BoolArray, Int64Array
+from collhub_columns import BoolArray, Int64Array, counted_positions
+
+from collhub_compose.buffer_moves import Relocation
 from collhub_compose.buffer_usage import (
     BufferUsage,
     build_contract,
     count_required_units,
     measure_usage,
 )
-from hub_core.model import Algorithm, Buffer, Collective, MemoryLayout
-from dataclasses import replace
-from collhub_columns import BoolArray, Int64Array, counted_positions
-from collhub_compose.buffer_moves import Relocation
-from collhub_compose.buffer_usage import BufferUsage, build_contract, measure_usage
 from collhub_compose.naming import get_display_name
 from collhub_compose.seams.joining import join_in_sequence
-from hub_core.model import Algorithm, Buffer, CustomContract, StepKind, StepTable, UsageError
-
+from hub_core.model import (
+    Algorithm,
+    Buffer,
+    Collective,
+    CustomContract,
+    MemoryLayout,
+    StepKind,
+    StepTable,
+    UsageError,
+)
 
 # In order of preference: (in place, out of place). Of the single modes, out of place is used by
 # more callers, and can always be composed with a third part.
@@ -148,7 +156,7 @@ def make_out_of_place(algorithm: Algorithm) -> Algorithm:
     INPUT are copied there one by one, and results are copied from SCRATCH to OUTPUT. Raises
     `UsageError` if the contract has no expected results to copy.
     """
-    if algorithm.collective.make_out_of_place:
+    if algorithm.collective.out_of_place:
         return algorithm
     contract = build_contract(algorithm.collective)
     usage = measure_usage(algorithm, contract)
@@ -161,7 +169,7 @@ def make_out_of_place(algorithm: Algorithm) -> Algorithm:
         relocation.apply(algorithm.steps),
         _build_copies_out(results, relocation, Buffer.OUTPUT),
     ]
-    collective = replace(algorithm.collective, in_place=False, make_out_of_place=True)
+    collective = replace(algorithm.collective, in_place=False, out_of_place=True)
     scratch = algorithm.scratch_units + np.where(in_output, 0, span)
     return replace(
         algorithm,
