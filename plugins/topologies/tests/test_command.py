@@ -216,10 +216,10 @@ _ROW = {"source": 0, "destination": 1, "bytes": 1, "busy_ns": 1}
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"schema": "x"}, "this is not what 'collhub simulate --json' prints"),
+        ({"schema": "x"}, "this is not the output of 'collhub simulate --json'"),
         ({"results": []}, "several sizes were simulated; simulate one"),
-        ({"link_loads": []}, "the simulation does not tell loads of links"),
-        ({"link_loads": None}, "the simulation does not tell loads of links"),
+        ({"link_loads": []}, "the simulation does not report loads of links"),
+        ({"link_loads": None}, "the simulation does not report loads of links"),
         ({"link_loads": [_ROW, 7]}, "link_loads[1] lacks a number"),
         ({"link_loads": [{**_ROW, "bytes": True}]}, "link_loads[0] lacks a number"),
         ({"link_loads": [{**_ROW, "source": -1}]}, "link_loads[0] lacks a number"),

@@ -1,4 +1,4 @@
-"""What this distribution offers to the hub: topology texts, a check of networks, a command."""
+"""Offers of this distribution: topology texts, a check of networks, and a command."""
 
 from __future__ import annotations
 
@@ -9,77 +9,83 @@ from hub_core.plugin_api import Check, Command, Subject, TopologyBuilder, hookim
 COLLHUB_PLUGIN_API = (1, 0)
 
 # References as texts, so that listing the offers imports no builder.
-_SWITCHED = "collhub_topologies.builders.switched"
+_NETWORKS = "collhub_topologies.builders.networks"
 _MACHINES = "collhub_topologies.builders.machines"
 
 _BUILDERS = (
     TopologyBuilder(
         "hypercube",
         "2^n NPUs in n dimensions",
-        "collhub_topologies.builders.hypercubes:hypercube",
+        f"{_NETWORKS}:build_hypercube",
         "hypercube:3",
     ),
     TopologyBuilder(
         "fat-tree",
         "switches of k ports in three levels",
-        f"{_SWITCHED}:fat_tree",
+        f"{_NETWORKS}:build_fat_tree",
         "fat-tree:4",
     ),
     TopologyBuilder(
         "dragonfly",
-        "groups of fully joined routers: routers a group, NPUs and global links a router",
-        f"{_SWITCHED}:dragonfly",
+        "groups of fully connected routers: routers per group, NPUs and global links per router",
+        f"{_NETWORKS}:build_dragonfly",
         "dragonfly:4,2,2",
     ),
     TopologyBuilder(
         "leaf-spine",
-        "switches in two levels: leaves, NPUs a leaf, spines",
-        f"{_SWITCHED}:leaf_spine",
+        "switches in two levels: leaves, NPUs per leaf, spines",
+        f"{_NETWORKS}:build_leaf_spine",
         "leaf-spine:8,8,4",
     ),
-    TopologyBuilder("rail", "nodes of GPUs, one switch per rail", f"{_SWITCHED}:rail", "rail:4x8"),
-    TopologyBuilder("dgx1p", "DGX-1 with P100, one or several", f"{_MACHINES}:dgx1p", "dgx1p:2"),
-    TopologyBuilder("dgx1v", "DGX-1 with V100, one or several", f"{_MACHINES}:dgx1v", "dgx1v:2"),
+    TopologyBuilder(
+        "rail", "nodes of GPUs, one switch per rail", f"{_NETWORKS}:build_rail", "rail:4x8"
+    ),
+    TopologyBuilder(
+        "dgx1p", "DGX-1 with P100, one or several", f"{_MACHINES}:build_dgx1p", "dgx1p:2"
+    ),
+    TopologyBuilder(
+        "dgx1v", "DGX-1 with V100, one or several", f"{_MACHINES}:build_dgx1v", "dgx1v:2"
+    ),
     TopologyBuilder(
         "dgx1v-smi",
         "DGX-1V as nvidia-smi numbers it, one or several",
-        f"{_MACHINES}:dgx1v_smi",
+        f"{_MACHINES}:build_dgx1v_smi",
         "dgx1v-smi:2",
     ),
     TopologyBuilder(
         "dgx1-pcie",
         "the PCIe trees of DGX-1, one or several",
-        f"{_MACHINES}:dgx1_pcie",
+        f"{_MACHINES}:build_dgx1_pcie",
         "dgx1-pcie:2",
     ),
     TopologyBuilder(
         "dgx2",
         "DGX-2 with 16 V100 behind NVSwitches, one or several",
-        f"{_MACHINES}:dgx2",
+        f"{_MACHINES}:build_dgx2",
         "dgx2:2",
     ),
     TopologyBuilder(
         "dgx-a100",
         "DGX A100, one or several",
-        f"{_MACHINES}:dgx_a100",
+        f"{_MACHINES}:build_dgx_a100",
         "dgx-a100:2",
     ),
     TopologyBuilder(
         "dgx-h100",
         "DGX H100, one or several",
-        f"{_MACHINES}:dgx_h100",
+        f"{_MACHINES}:build_dgx_h100",
         "dgx-h100:2",
     ),
     TopologyBuilder(
         "mi250",
         "nodes of eight MI250, 16 dies",
-        f"{_MACHINES}:mi250",
+        f"{_MACHINES}:build_mi250",
         "mi250:2",
     ),
     TopologyBuilder(
         "mi300x",
-        "MI300X, one machine of eight or several",
-        f"{_MACHINES}:mi300x",
+        "hosts of eight MI300X, one or several",
+        f"{_MACHINES}:build_mi300x",
         "mi300x:2",
     ),
 )
@@ -87,21 +93,21 @@ _BUILDERS = (
 
 @hookimpl
 def collhub_topologies() -> Sequence[TopologyBuilder]:
-    """Describe the texts that name networks of several switches, and machines."""
+    """Return the builders of networks with several switches, and of commercial machines."""
     return _BUILDERS
 
 
 _CHECK = Check(
     "connectedness",
     Subject.TOPOLOGY,
-    "whether all NPUs reach one another, and what is often a slip",
+    "whether all NPUs reach one another, and likely mistakes",
     "collhub_topologies.facts.connectedness:check",
 )
 
 
 @hookimpl
 def collhub_checks() -> Sequence[Check]:
-    """Describe the check of networks."""
+    """Return the check of networks."""
     return [_CHECK]
 
 
@@ -114,5 +120,5 @@ _COMMAND = Command(
 
 @hookimpl
 def collhub_commands() -> Sequence[Command]:
-    """Describe the command."""
+    """Return the command."""
     return [_COMMAND]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 from collhub_columns import Arcs
-from collhub_topologies.facts.farthest import farthest
+from collhub_topologies.facts.diameter import compute_longest_distance
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -22,7 +22,7 @@ def _arcs(pairs: list[tuple[int, int]]) -> Arcs:
 def test_the_farthest_goal_is_the_longest_of_the_shortest_paths(pairs, starts, goals):
     arcs = _arcs(pairs)
     hops = arcs.hops(np.asarray(starts))[:, :goals]
-    found = farthest(arcs, np.asarray(starts), goals, 1 << 30)
+    found = compute_longest_distance(arcs, np.asarray(starts), goals, 1 << 30)
     if hops.min() < 0:
         assert found is None
     else:
@@ -33,5 +33,5 @@ def test_the_farthest_goal_is_the_longest_of_the_shortest_paths(pairs, starts, g
 def test_a_search_for_the_farthest_stops_at_the_limit_of_work():
     ring = [(node, (node + 1) % NODES) for node in range(NODES)]
     starts = np.arange(NODES)
-    assert farthest(_arcs(ring), starts, NODES, 1 << 20) is not None
-    assert farthest(_arcs(ring), starts, NODES, 10) is None
+    assert compute_longest_distance(_arcs(ring), starts, NODES, 1 << 20) is not None
+    assert compute_longest_distance(_arcs(ring), starts, NODES, 10) is None

@@ -7,9 +7,14 @@ from collections import deque
 import numpy as np
 import pytest
 from collhub_topologies.facts import diameter as diameter_module
-from collhub_topologies.facts.connectedness import check, check_topology, reached
-from collhub_topologies.facts.diameter import diameter
-from collhub_topologies.facts.summary import facts_of, half_cuts, link_classes, spans
+from collhub_topologies.facts.connectedness import check, check_topology, find_reached
+from collhub_topologies.facts.diameter import compute_diameter
+from collhub_topologies.facts.summary import (
+    collect_facts,
+    collect_spans,
+    find_half_cuts,
+    find_link_classes,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -62,32 +67,34 @@ def plain_diameter(topology: Topology) -> int | None:
 @given(PAIRS)
 def test_diameter_is_that_of_a_plain_search(pairs):
     topology = network(pairs)
-    assert diameter(topology) == plain_diameter(topology)
+    assert compute_diameter(topology) == plain_diameter(topology)
 
 
 @given(SHAPES)
 def test_diameter_of_a_regular_network_follows_from_its_dimensions(shape):
     regular = grid("grid", [Dimension(kind, size, 1e9, 1e-6) for kind, size in shape])
-    assert diameter(regular) == plain_diameter(regular)
+    assert compute_diameter(regular) == plain_diameter(regular)
 
 
 def test_diameter_is_the_same_in_batches_of_npus(monkeypatch):
     topology = parse_topology("fat-tree:4")
-    monkeypatch.setattr(diameter_module, "_TABLE_BYTES", 1)
-    assert diameter(topology) == 6
+    monkeypatch.setattr(diameter_module, "_MAX_TABLE_BYTES", 1)
+    assert compute_diameter(topology) == 6
 
 
 def test_diameter_that_takes_too_long_is_not_known(monkeypatch):
-    monkeypatch.setattr(diameter_module, "_MOST_WORK", 100)
-    assert diameter(parse_topology("fat-tree:4")) is None
+    monkeypatch.setattr(diameter_module, "_MAX_WORK_BYTES", 100)
+    assert compute_diameter(parse_topology("fat-tree:4")) is None
 
 
 @given(PAIRS, st.integers(0, 8))
 def test_reached_nodes_are_those_of_a_plain_search(pairs, start):
     topology = network(pairs)
     backwards = network([(b, a) for a, b in pairs])
-    assert np.flatnonzero(reached(topology, start)).tolist() == sorted(distances(topology, start))
-    assert np.flatnonzero(reached(topology, start, backwards=True)).tolist() == sorted(
+    assert np.flatnonzero(find_reached(topology, start)).tolist() == sorted(
+        distances(topology, start)
+    )
+    assert np.flatnonzero(find_reached(topology, start, backwards=True)).tolist() == sorted(
         distances(backwards, start)
     )
 
@@ -101,7 +108,7 @@ def test_links_between_the_halves_are_those_that_are_counted(shape):
         DimensionKind.FULLY_CONNECTED: lambda n: (n // 2) * (n - n // 2),
         DimensionKind.SWITCH: lambda n: n // 2,
     }
-    for cut in half_cuts(regular):
+    for cut in find_half_cuts(regular):
         kind, size = shape[cut.dimension]
         expected = regular.num_npus // size * per_row[kind](size)
         assert (cut.links_up, cut.links_down) == (expected, expected)
@@ -109,7 +116,7 @@ def test_links_between_the_halves_are_those_that_are_counted(shape):
 
 
 def test_classes_count_every_link_once():
-    classes = link_classes(parse_topology("rail:2x4"))
+    classes = find_link_classes(parse_topology("rail:2x4"))
     assert sum(one.count for one in classes) == 32
     assert [(one.source, one.destination, one.bandwidth_bytes_per_s) for one in classes] == [
         ("NPU", "switch", 450e9), ("NPU", "switch", 50e9), ("switch", "NPU", 450e9),
@@ -118,19 +125,19 @@ def test_classes_count_every_link_once():
 
 
 def test_spans_tell_npus_and_switches_apart():
-    found = spans(parse_topology("mesh:3x3"))
+    found = collect_spans(parse_topology("mesh:3x3"))
     assert set(found) == {"NPU"}
-    assert (found["NPU"]["links_out"].least, found["NPU"]["links_out"].largest) == (2, 4)
-    switched = spans(parse_topology("switch:4?bandwidth=3GB/s"))
-    assert switched["switch"]["bandwidth_in_bytes_per_s"].largest == 12e9
-    assert switched["NPU"]["bandwidth_out_bytes_per_s"].least == 3e9
+    assert (found["NPU"]["links_out"].minimum, found["NPU"]["links_out"].maximum) == (2, 4)
+    switched = collect_spans(parse_topology("switch:4?bandwidth=3GB/s"))
+    assert switched["switch"]["bandwidth_in_bytes_per_s"].maximum == 12e9
+    assert switched["NPU"]["bandwidth_out_bytes_per_s"].minimum == 3e9
 
 
 @given(PAIRS, st.permutations(range(6)))
 def test_facts_do_not_depend_on_the_numbers_of_npus(pairs, order):
     number = [*order, 6, 7, 8]
     one, other = network(pairs), network([(number[a], number[b]) for a, b in pairs])
-    assert facts_of(one) == facts_of(other)
+    assert collect_facts(one) == collect_facts(other)
 
 
 def findings(topology: Topology) -> dict[str, str]:
@@ -198,13 +205,13 @@ def test_long_lists_of_nodes_are_cut_short():
     ("pairs", "rates", "code", "message"),
     [
         ([(0, 1), (1, 2), (2, 0)], [1, 1, 1], "one-way-links",
-         "3 connections are without a way back, the first from 0 to 1"),
+         "3 connections are without a reverse link, the first from 0 to 1"),
         ([(0, 1), (1, 0), (1, 2), (2, 1)], [1, 2, 3, 3], "unequal-directions",
-         "1 connection is unlike the way back, the first from 0 to 1"),
+         "1 connection is different from the reverse link, the first from 0 to 1"),
         ([(0, 1), (1, 0), (1, 2), (2, 1), (2, 1)], [1, 1, 2, 1, 1], "parallel-links",
          "1 connection is of several parallel links, the first from 2 to 1"),
         ([(0, 1), (1, 0), (1, 2), (2, 1), (0, 3)], [1] * 5, "idle-switch",
-         "switch 0 lacks links in or links out, so nothing passes"),
+         "switch 0 lacks links in or links out, so no message can pass"),
     ],
 )  # fmt: skip
 def test_oddities_are_notes(pairs, rates, code, message):

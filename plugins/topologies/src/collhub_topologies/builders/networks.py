@@ -1,13 +1,21 @@
-"""Networks whose links form levels, each with one bandwidth and latency."""
+"""Builders of networks of several switches (trees, dragonflies, rails), and of hypercubes."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+
 import numpy as np
 from collhub_columns import Int64Array
-from hub_core.network import MAX_NODES, Links, Topology, TopologyText
-from hub_core.network import Dimension, DimensionKind, Topology, TopologyText, grid
-from hub_core.network import MAX_NODES, Topology, TopologyText
+
+from hub_core.network import (
+    MAX_NODES,
+    Dimension,
+    DimensionKind,
+    Links,
+    Topology,
+    TopologyText,
+    grid,
+)
 
 
 def check_npus(text: TopologyText, npus: int) -> None:

@@ -1,4 +1,4 @@
-"""What `collhub topology check` finds, and how it says it."""
+"""Run `collhub topology check`, and report its results as text or JSON."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from hub_core.plugin_api import CheckRequest, Subject
 
 @dataclass(frozen=True, slots=True)
 class NetworkVerdict:
-    """Findings of every check on a network, and bounds for a size.
+    """Findings of all checks on a network, and lower bounds of the time for a size.
 
-    `size`: bytes of the collectives, None where no size was stated. `bounds`: the lower bound on
-    the time of every collective, by its name; empty without a size and for unusable networks.
+    `size`: bytes of the collectives, None if no size was given. `bounds`: the bound of every
+    collective, by its name; empty without a size and for unusable networks.
     """
 
     network: Topology
@@ -34,11 +34,10 @@ class NetworkVerdict:
     @property
     def is_usable(self) -> bool:
         """Whether no check found an error."""
-        severities = {one.severity for one in self.findings}
-        return Severity.ERROR not in severities
+        return all(finding.severity is not Severity.ERROR for finding in self.findings)
 
-    def document(self) -> dict[str, JsonValue]:
-        """The report that `--json` prints."""
+    def to_json(self) -> dict[str, JsonValue]:
+        """Build the report for `--json`."""
         network = self.network
         return {
             "schema": "collhub/report-topology-check-1",
@@ -51,10 +50,10 @@ class NetworkVerdict:
             "bounds_ns": {kind: bound.time_ns for kind, bound in self.bounds.items()},
             "bounds_ps": {kind: bound.time_ps for kind, bound in self.bounds.items()},
             "bound_methods": {kind: bound.method for kind, bound in self.bounds.items()},
-            "diagnostics": [diagnostic_object(one) for one in self.findings],
+            "diagnostics": [diagnostic_object(finding) for finding in self.findings],
         }
 
-    def print_on(self, context: CommandContext) -> None:
+    def print_text(self, context: CommandContext) -> None:
         """Print the verdict and the bounds as text, the findings on standard error."""
         network = self.network
         outcome = "not all NPUs reach one another"
@@ -67,6 +66,7 @@ class NetworkVerdict:
         context.report(self.findings)
 
     def _print_bounds(self, context: CommandContext) -> None:
+        """Print the table of bounds."""
         rows = []
         for kind, bound in self.bounds.items():
             exact = f"{bound.time_ps // 1000}.{bound.time_ps % 1000:03} ns"
@@ -75,21 +75,21 @@ class NetworkVerdict:
         context.print_table(header, rows, right=header[1:3])
 
 
-def checked(context: CommandContext, network: Topology, size: int | None) -> NetworkVerdict:
-    """Run every installed check of networks, and compute bounds where they make sense."""
+def check_network(context: CommandContext, network: Topology, size: int | None) -> NetworkVerdict:
+    """Run all installed checks of networks; with a size, also compute bounds for usable
+    networks.
+    """
     with context.progress("checking"):
-        findings = _findings(context, network)
+        findings = _collect_findings(context, network)
     verdict = NetworkVerdict(network, tuple(findings), size, {})
-    # Between NPUs that do not reach one another, no time is long enough.
     if size is None or not verdict.is_usable:
         return verdict
     with context.progress("computing lower bounds"):
-        return replace(verdict, bounds=_bounds(context, network, size))
+        return replace(verdict, bounds=_compute_bounds(context, network, size))
 
 
-def _findings(context: CommandContext, network: Topology) -> list[Diagnostic]:
-    """What every installed check of networks says."""
-    # Plugins may add checks of their own.
+def _collect_findings(context: CommandContext, network: Topology) -> list[Diagnostic]:
+    """Collect the findings of all installed checks of networks, also those of other plugins."""
     request = CheckRequest(name=network.name, topology=network)
     findings: list[Diagnostic] = []
     for report in context.run_checks(Subject.TOPOLOGY, request):
@@ -97,12 +97,14 @@ def _findings(context: CommandContext, network: Topology) -> list[Diagnostic]:
     return findings
 
 
-def _bounds(context: CommandContext, network: Topology, size: int) -> dict[str, ProvenBound]:
-    """The best lower bound of every collective that has one; roots are NPU 0."""
+def _compute_bounds(
+    context: CommandContext, network: Topology, size: int
+) -> dict[str, ProvenBound]:
+    """Compute the best lower bound of every collective that has one; the root is NPU 0."""
     npus = network.num_npus
-    found = {}
+    bounds = {}
     for kind in CollectiveKind:
-        # What a custom collective must do is in its contract, which a network does not have.
+        # A custom collective is defined by its contract, which a network does not have.
         if kind is CollectiveKind.CUSTOM:
             continue
         root = 0 if kind in ROOTED else None
@@ -111,5 +113,5 @@ def _bounds(context: CommandContext, network: Topology, size: int) -> dict[str, 
             collective, network, (size,), registry=context.registry(), is_thorough=True
         )
         if bound is not None:
-            found[str(kind)] = bound
-    return found
+            bounds[str(kind)] = bound
+    return bounds

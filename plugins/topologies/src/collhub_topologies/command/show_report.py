@@ -1,16 +1,18 @@
-"""Show the facts of a network as JSON, for `collhub topology show --json`."""
+"""Show the facts of a network as JSON and as text, for `collhub topology show`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+
 from collhub_topologies.facts.summary import Facts, HalfCut, LinkClass, Span
-from hub_core.model import JsonValue
-from hub_core.network import Dimension, Link, Topology
 from hub_core import CommandContext
-from hub_core.model import format_bandwidth, format_ranks, format_time
+from hub_core.model import JsonValue, format_bandwidth, format_ranks, format_time
+from hub_core.network import Dimension, Link, Topology
 
 
-def build_facts_report(network: Topology, facts: Facts, *, with_links: bool) -> dict[str, JsonValue]:
+def build_facts_report(
+    network: Topology, facts: Facts, *, with_links: bool
+) -> dict[str, JsonValue]:
     """Build the report of `show`; with all links if requested."""
     document: dict[str, JsonValue] = {
         "schema": "collhub/report-topology-show-1",

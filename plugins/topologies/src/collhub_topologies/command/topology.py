@@ -1,4 +1,4 @@
-"""`collhub topology`: show, check, draw and convert a network, before anything is made for it."""
+"""`collhub topology`: show, check, draw and convert a network."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from hub_core.model import JsonValue
     from hub_core.network import Topology
 
-# Modules that compute are imported inside the functions: the help of a command needs no numpy.
+# Modules that compute are imported in the functions, since the help of a command needs no numpy.
 
 _ARGUMENT = click.argument("text", metavar="T", type=TOPOLOGY)
 
@@ -60,16 +60,17 @@ def show(
     source_format: str | None,
     as_json: bool,
 ) -> None:
-    """Say what T is: nodes, links by class, dimensions, bandwidth of a node, diameter, groups."""
-    from collhub_topologies.command.facts_report import facts_object
-    from collhub_topologies.command.facts_text import print_facts, print_links
-    from collhub_topologies.facts.summary import facts_of
+    """Show the facts of T: nodes, links by class, dimensions, bandwidth of a node, diameter,
+    groups.
+    """
+    from collhub_topologies.command.show_report import build_facts_report, print_facts, print_links
+    from collhub_topologies.facts.summary import collect_facts
 
     network = context.read_topology(text, source_format)
-    with context.progress("looking at the network"):
-        facts = facts_of(network)
+    with context.progress("analyzing the network"):
+        facts = collect_facts(network)
     if as_json:
-        context.print_json(facts_object(network, facts, with_links=lists_links))
+        context.print_json(build_facts_report(network, facts, with_links=lists_links))
         return
     print_facts(context, network, facts)
     if lists_links:
@@ -94,20 +95,20 @@ def check(
     source_format: str | None,
     as_json: bool,
 ) -> int:
-    """Check that all NPUs of T reach one another, and note what is often a slip.
+    """Check that all NPUs of T reach one another, and note likely mistakes.
 
-    Exit 0 where they do, else 1 with two of them and the cut between. Notes: one-way and parallel
-    links, links that differ from their way back, switches that nothing can pass.
+    Exit 0 if they do, else 1 with two of them and the cut in between. Notes: one-way and parallel
+    links, links that differ from the reverse link, switches that no message can pass.
     """
-    from collhub_topologies.command.check_report import checked
+    from collhub_topologies.command.check_report import check_network
 
     size = None if size_text is None else parse_size(size_text)
     network = context.read_topology(text, source_format)
-    outcome = checked(context, network, size)
+    outcome = check_network(context, network, size)
     if as_json:
-        context.print_json(outcome.document())
+        context.print_json(outcome.to_json())
     else:
-        outcome.print_on(context)
+        outcome.print_text(context)
     return ExitCode.DONE if outcome.is_usable else ExitCode.INVALID
 
 
@@ -149,12 +150,12 @@ def draw(
 ) -> None:
     """Draw T, to a file or - for stdout.
 
-    Regular networks stand as their dimensions say, others in layers or circles. Colour and width
-    tell bandwidth and latency; with --loads, colour tells how busy a link was.
+    Regular networks are drawn by their dimensions, the remaining ones in layers or circles. Colour
+    and width show bandwidth and latency; with --loads, colour shows how busy a link was.
     """
     from collhub_topologies.command.simulated_loads import SimulatedLoads, read_loads
 
-    # Before anything is read, which may take long.
+    # Checked first, since reading may take long.
     check_stdout(out, as_json)
     simulated = SimulatedLoads((), None) if loads_path is None else read_loads(loads_path)
     network = context.read_topology(text, source_format)
@@ -166,7 +167,7 @@ def draw(
         collapse=collapse,
     )
     written = context.write_report(Shown.TOPOLOGY, request, out, target_format)
-    _say_written(context, network, written, as_json)
+    _report_written(context, network, written, as_json)
 
 
 @topology.command()
@@ -197,14 +198,13 @@ def convert(
     check_stdout(out, as_json)
     network = context.read_topology(text, source_format)
     written = context.write_topology(network, out, target_format, assignments, strict=strict)
-    _say_written(context, network, written, as_json)
+    _report_written(context, network, written, as_json)
 
 
-def _say_written(
+def _report_written(
     context: CommandContext, network: Topology, written: WrittenFiles, as_json: bool
 ) -> None:
-    """Say what was written."""
-    # Draw and convert share a report, as both leave one file.
+    """Report the written file as text or JSON; used by draw and convert."""
     if not as_json:
         context.say_written(written)
         return

@@ -1,1 +1,1 @@
-"""What can be said of a network exactly: its facts, and whether its NPUs reach one another."""
+"""Exact facts about a network, and whether its NPUs reach one another."""

@@ -1,4 +1,4 @@
-"""Whether a network can be used: connectedness, and what is often a slip in a topology file."""
+"""Check that a network is connected, and report likely mistakes in a topology file."""
 
 from __future__ import annotations
 
@@ -11,168 +11,170 @@ from hub_core.model import Diagnostic, Severity, format_ranks
 from hub_core.network import Topology
 from hub_core.plugin_api import CheckReport, CheckRequest, NoOptions
 
-_NAMED_NODES = 8
-_LIST_WIDTH = 60
+_MAX_NAMES = 8
+_MAX_LIST_WIDTH = 60
 
 
 def check(request: CheckRequest, options: NoOptions) -> CheckReport:
-    """Whether all NPUs of a topology reach one another, and what is often a slip."""
-    # `Subject.TOPOLOGY` promises it.
+    """Check that all NPUs of a topology reach one another, and note likely mistakes."""
     assert request.topology is not None
-    found = check_topology(request.topology)
-    errors = [one for one in found if one.severity is Severity.ERROR]
-    verdict = "not connected" if errors else "connected"
-    return CheckReport(not errors, verdict, found)
+    findings = check_topology(request.topology)
+    has_errors = any(finding.severity is Severity.ERROR for finding in findings)
+    verdict = "not connected" if has_errors else "connected"
+    return CheckReport(not has_errors, verdict, findings)
 
 
 def check_topology(topology: Topology) -> tuple[Diagnostic, ...]:
-    """All findings on a network.
+    """Collect all findings on a network, errors first.
 
-    Errors: NPUs without links, and pairs without a path. Notes: what is legal but often a slip.
+    Errors: NPUs without links, and a pair of NPUs without a path. Notes: legal properties that are
+    often mistakes.
     """
-    # Errors first: who reads the first lines alone reads the causes.
+    # Errors first, so that the first lines name the causes.
     return (
-        *_lonely(topology),
-        *_unreachable(topology),
-        *_odd_links(topology),
-        *_idle_switches(topology),
+        *_find_npus_without_links(topology),
+        *_find_unreachable(topology),
+        *_find_unusual_links(topology),
+        *_find_idle_switches(topology),
     )
 
 
-def reached(topology: Topology, start: int, backwards: bool = False) -> BoolArray:
-    """Which nodes can be reached from a node over links, bool[nodes]; the node itself included.
+def find_reached(topology: Topology, start: int, backwards: bool = False) -> BoolArray:
+    """Find the nodes that can be reached from a node over links: bool[nodes], including the node.
 
-    `backwards`: from which nodes this node can be reached. Linear in nodes and links.
+    `backwards`: the nodes from which this node can be reached. Linear in nodes and links.
     """
     hops = topology.arcs(backwards=backwards).hops(np.asarray([start]))[0]
     is_reached: BoolArray = hops >= 0
     return is_reached
 
 
-def _lonely(topology: Topology) -> Iterator[Diagnostic]:
-    """NPUs from which and to which nothing goes."""
+def _find_npus_without_links(topology: Topology) -> Iterator[Diagnostic]:
+    """Report the NPUs without links in either direction; none if there is only one NPU."""
     has_link = np.zeros(topology.num_nodes, np.bool_)
     has_link[topology.source] = True
     has_link[topology.destination] = True
-    lonely = np.flatnonzero(~has_link[: topology.num_npus])
-    # One NPU alone needs no network.
-    if not len(lonely) or topology.num_npus == 1:
+    unlinked = np.flatnonzero(~has_link[: topology.num_npus])
+    # A single NPU needs no network.
+    if not len(unlinked) or topology.num_npus == 1:
         return
-    verb = "has" if len(lonely) == 1 else "have"
-    message = f"{_nodes(topology, lonely)} {verb} no link"
+    verb = "has" if len(unlinked) == 1 else "have"
+    message = f"{_describe_nodes(topology, unlinked)} {verb} no link"
     cure = "add links, or leave such NPUs out"
     yield Diagnostic("npu-without-links", message, cure=cure)
 
 
-def _unreachable(topology: Topology) -> Iterator[Diagnostic]:
-    """One pair of NPUs without a path, and the cut that no link crosses."""
-    pair = _lost_pair(topology)
+def _find_unreachable(topology: Topology) -> Iterator[Diagnostic]:
+    """Report a pair of NPUs without a path, and the cut that no link crosses."""
+    pair = _find_unreachable_pair(topology)
     if pair is None:
         return
-    source, goal = pair
-    found = reached(topology, source)
-    # What is reached from the source is closed: no link leads out of it.
-    closed = _cut(topology, np.flatnonzero(found))
-    here, there = _nodes(topology, [source]), _nodes(topology, [goal])
-    message = f"{here} cannot reach {there}: no link leaves {closed}"
+    source, destination = pair
+    # No link leads out of the set of reached nodes.
+    cut = _describe_cut(topology, np.flatnonzero(find_reached(topology, source)))
+    source_name, destination_name = (
+        _describe_nodes(topology, [source]),
+        _describe_nodes(topology, [destination]),
+    )
+    message = f"{source_name} cannot reach {destination_name}: no link leaves {cut}"
     cure = "add the missing links, or name the NPUs of one part, as in ?npus=0-3"
     yield Diagnostic("unreachable", message, cure=cure)
 
 
-def _lost_pair(topology: Topology) -> tuple[int, int] | None:
-    """A source and a goal without a path; None where all NPUs reach one another.
+def _find_unreachable_pair(topology: Topology) -> tuple[int, int] | None:
+    """Find a source and a destination without a path; None if all NPUs reach one another.
 
-    They do if NPU 0 reaches all and is reached by all.
+    That is the case if NPU 0 reaches all and is reached by all.
     """
-    # Links may lead one way only.
+    # Both directions are tested, since links may be one-way.
     npus = topology.num_npus
-    ahead = np.flatnonzero(~reached(topology, 0)[:npus])
-    if len(ahead):
-        return 0, int(ahead[0])
-    behind = np.flatnonzero(~reached(topology, 0, backwards=True)[:npus])
-    return (int(behind[0]), 0) if len(behind) else None
+    unreached = np.flatnonzero(~find_reached(topology, 0)[:npus])
+    if len(unreached):
+        return 0, int(unreached[0])
+    not_reaching = np.flatnonzero(~find_reached(topology, 0, backwards=True)[:npus])
+    return (int(not_reaching[0]), 0) if len(not_reaching) else None
 
 
-def _odd_links(topology: Topology) -> Iterator[Diagnostic]:
-    """Links that are legal and often slips."""
+def _find_unusual_links(topology: Topology) -> Iterator[Diagnostic]:
+    """Report one-way links, unequal directions and parallel links, with the first link of each
+    kind.
+    """
     pairs = NodePairs(topology)
 
-    # Of two directions that differ, one is enough to name both.
+    # Count unequal directions once per pair.
     unequal = pairs.differs_from_back() & (pairs.source < pairs.destination)
-    found = (
-        ("one-way-links", pairs.back < 0, "{} without a way back, the first"),
-        ("unequal-directions", unequal, "{} unlike the way back, the first"),
+    cases = (
+        ("one-way-links", pairs.back < 0, "{} without a reverse link, the first"),
+        ("unequal-directions", unequal, "{} different from the reverse link, the first"),
         ("parallel-links", pairs.count > 1, "{} of several parallel links, the first"),
     )
-    for code, is_odd, text in found:
-        rows = np.flatnonzero(is_odd)
+    for code, is_unusual, text in cases:
+        rows = np.flatnonzero(is_unusual)
         if not len(rows):
             continue
         count = "1 connection is"
         if len(rows) > 1:
             count = f"{len(rows)} connections are"
-        ends = _ends(topology, pairs, int(rows[0]))
+        ends = _describe_ends(topology, pairs, int(rows[0]))
         message = f"{text.format(count)} {ends}"
         yield Diagnostic(code, message, Severity.NOTE)
 
 
-def _ends(topology: Topology, pairs: NodePairs, row: int) -> str:
-    """`from 0 to switch 1`."""
+def _describe_ends(topology: Topology, pairs: NodePairs, row: int) -> str:
+    """Describe the ends of a link: `from 0 to switch 1`."""
     source = int(pairs.source[row])
     destination = int(pairs.destination[row])
     return f"from {topology.node_name(source)} to {topology.node_name(destination)}"
 
 
-def _idle_switches(topology: Topology) -> Iterator[Diagnostic]:
-    """Switches that nothing can pass: without a link in, or without a link out."""
+def _find_idle_switches(topology: Topology) -> Iterator[Diagnostic]:
+    """Report the switches that no message can pass: without links in, or without links out."""
     nodes = np.arange(topology.num_npus, topology.num_nodes)
-    has_way_out = np.isin(nodes, topology.source)
-    has_way_in = np.isin(nodes, topology.destination)
-    is_passable = has_way_in & has_way_out
+    has_link_out = np.isin(nodes, topology.source)
+    has_link_in = np.isin(nodes, topology.destination)
+    is_passable = has_link_in & has_link_out
     idle = nodes[~is_passable]
     if not len(idle):
         return
     verb = "lacks" if len(idle) == 1 else "lack"
-    what = "links in or links out, so nothing passes"
-    message = f"{_nodes(topology, idle)} {verb} {what}"
+    problem = "links in or links out, so no message can pass"
+    message = f"{_describe_nodes(topology, idle)} {verb} {problem}"
     yield Diagnostic("idle-switch", message, Severity.NOTE)
 
 
-def _cut(topology: Topology, closed: Int64Array) -> str:
-    """A set of nodes in words: NPUs first."""
-    # Switches alone reach nobody that counts.
+def _describe_cut(topology: Topology, closed: Int64Array) -> str:
+    """Describe a set of nodes, NPUs first."""
     npus = closed[closed < topology.num_npus]
     switches = closed[closed >= topology.num_npus]
-    text = _nodes(topology, npus)
+    text = _describe_nodes(topology, npus)
     if not len(switches):
         return text
-    behind = _nodes(topology, switches)
-    return f"{text} and {behind}"
+    return f"{text} and {_describe_nodes(topology, switches)}"
 
 
-def _nodes(topology: Topology, nodes: Sequence[int] | Int64Array) -> str:
-    """`NPU 3`, `NPUs 0-3`, or the names, with the count where there are many."""
+def _describe_nodes(topology: Topology, nodes: Sequence[int] | Int64Array) -> str:
+    """Describe nodes as `NPU 3`, `NPUs 0-3`, or by name, shortened if there are many."""
     chosen = [int(node) for node in nodes]
     noun = "NPU" if len(chosen) == 1 else "NPUs"
     is_npu = chosen[0] < topology.num_npus
     if is_npu and not topology.node_names:
-        return f"{noun} {_shortened(format_ranks(chosen))}"
-    shown = _names(topology, chosen)
-    # Names of switches say what they are.
+        return f"{noun} {_shorten(format_ranks(chosen))}"
+    shown = _list_names(topology, chosen)
+    # Names of switches contain the word already.
     return f"{noun} {shown}" if is_npu else shown
 
 
-def _names(topology: Topology, nodes: Sequence[int]) -> str:
-    """Names of nodes, those beyond the first few only counted."""
-    names = [topology.node_name(node) for node in nodes[:_NAMED_NODES]]
+def _list_names(topology: Topology, nodes: Sequence[int]) -> str:
+    """List names of nodes; the nodes after the first 8 are only counted."""
+    names = [topology.node_name(node) for node in nodes[:_MAX_NAMES]]
     shown = ", ".join(names)
-    if len(nodes) > _NAMED_NODES:
-        shown += f" and {len(nodes) - _NAMED_NODES} more"
+    if len(nodes) > _MAX_NAMES:
+        shown += f" and {len(nodes) - _MAX_NAMES} more"
     return shown
 
 
-def _shortened(ranks: str) -> str:
-    """A list of ranks, cut behind a comma where it is long."""
-    if len(ranks) <= _LIST_WIDTH:
+def _shorten(ranks: str) -> str:
+    """Shorten a list of ranks at a comma if it is long."""
+    if len(ranks) <= _MAX_LIST_WIDTH:
         return ranks
-    return f"{ranks[: ranks.rindex(',', 0, _LIST_WIDTH)]},..."
+    return f"{ranks[: ranks.rindex(',', 0, _MAX_LIST_WIDTH)]},..."

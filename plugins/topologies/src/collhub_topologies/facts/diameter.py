@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-import numpy as np
-from collhub_columns import Int64Array, ordinals, run_mask
-from collhub_topologies.facts.compute_longest_distance import compute_longest_distance
-from hub_core.network import DimensionKind, Topology
-from collhub_columns import Arcs, Int64Array, csr, ordinals
 
+import numpy as np
+from collhub_columns import Arcs, Int64Array, csr, ordinals, run_mask
+
+from hub_core.network import DimensionKind, Topology
 
 # Bytes of reach tables that the search processes before it gives up: a few seconds.
 _MAX_WORK_BYTES = 1 << 32
@@ -42,7 +41,9 @@ def compute_diameter(topology: Topology) -> int | None:
     batch = 8 * max(1, bytes_per_node)
     longest, work = 0, _MAX_WORK_BYTES
     for first in range(0, len(starts), batch):
-        result = compute_longest_distance(arcs, starts[first : first + batch], topology.num_npus, work)
+        result = compute_longest_distance(
+            arcs, starts[first : first + batch], topology.num_npus, work
+        )
         # A missing path (or too much work) ends the search.
         if result is None:
             return None
@@ -75,7 +76,9 @@ def _find_distinct_pairs(topology: Topology) -> tuple[Int64Array, Int64Array]:
     return source[is_new], destination[is_new]
 
 
-def compute_longest_distance(arcs: Arcs, starts: Int64Array, goals: int, work: int) -> tuple[int, int] | None:
+def compute_longest_distance(
+    arcs: Arcs, starts: Int64Array, goals: int, work: int
+) -> tuple[int, int] | None:
     """Compute the number of arcs on the longest shortest path from any of `starts` to nodes
     0..goals-1.
 

@@ -1,4 +1,4 @@
-"""What can be said about a network exactly and fast.
+"""Facts about a network that are exact and fast to compute.
 
 Classes of links, degrees, bandwidth per NPU, diameter, cuts.
 """
@@ -10,18 +10,18 @@ from dataclasses import dataclass
 import numpy as np
 from collhub_columns import BoolArray, Float64Array, Int64Array
 
-from collhub_topologies.facts.diameter import diameter
+from collhub_topologies.facts.diameter import compute_diameter
 from hub_core.network import Topology
 
-# Of nodes, by whether they are switches.
+# Kinds of nodes, indexed by whether the node is a switch.
 _KINDS = ("NPU", "switch")
 
 
 @dataclass(frozen=True, slots=True)
 class LinkClass:
-    """Directed links that agree in bandwidth, latency and the kinds of their ends.
+    """Directed links with equal bandwidth, latency and kinds of their ends.
 
-    `source`, `destination`: `NPU` or `switch`.
+    `source`, `destination`: `NPU` or `switch`. `count`: number of links.
     """
 
     source: str
@@ -33,18 +33,18 @@ class LinkClass:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """The least and the largest of a number, over NPUs or over switches."""
+    """Minimum and maximum of a number over all NPUs or over all switches."""
 
-    least: int | float
-    largest: int | float
+    minimum: int | float
+    maximum: int | float
 
 
 @dataclass(frozen=True, slots=True)
 class HalfCut:
-    """The links between the lower and the upper half of one dimension, both directions apart.
+    """The links between the lower and the upper half of one dimension, separately per direction.
 
-    The halves are NPUs with coordinate below `size // 2` and the others, with the switches whose
-    NPUs are all on one side; a switch of the dimension itself counts with the upper half.
+    The lower half are NPUs with coordinate below `size // 2`, and switches whose NPUs are all in
+    it; a switch with NPUs in both halves counts with the upper half.
     """
 
     dimension: int
@@ -56,7 +56,7 @@ class HalfCut:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Everything that `facts_of` finds; see the functions of the same names."""
+    """All facts that `collect_facts` collects; see the functions for details."""
 
     classes: tuple[LinkClass, ...]
     spans: dict[str, dict[str, Span]]
@@ -64,32 +64,34 @@ class Facts:
     diameter: int | None
 
 
-def facts_of(topology: Topology) -> Facts:
-    """All facts of a network."""
+def collect_facts(topology: Topology) -> Facts:
+    """Collect all facts about a network."""
     return Facts(
-        tuple(link_classes(topology)),
-        spans(topology),
-        tuple(half_cuts(topology)),
-        diameter(topology),
+        tuple(find_link_classes(topology)),
+        collect_spans(topology),
+        tuple(find_half_cuts(topology)),
+        compute_diameter(topology),
     )
 
 
-def link_classes(topology: Topology) -> list[LinkClass]:
-    """All classes, those of most links first, then by kinds of ends and by falling bandwidth."""
+def find_link_classes(topology: Topology) -> list[LinkClass]:
+    """Find the classes of links, sorted by decreasing number, kinds of ends, decreasing
+    bandwidth.
+    """
     if not topology.num_links:
         return []
-    table = _link_table(topology)
+    table = _build_link_table(topology)
     distinct, counts = np.unique(table, axis=1, return_counts=True)
-    found = []
+    classes = []
     for row, count in zip(distinct.T.tolist(), counts.tolist(), strict=True):
         source, destination, bandwidth, latency = row
-        ends = _KINDS[int(source)], _KINDS[int(destination)]
-        found.append(LinkClass(*ends, bandwidth, latency, count))
-    return sorted(found, key=_rank_of_class)
+        kinds = _KINDS[int(source)], _KINDS[int(destination)]
+        classes.append(LinkClass(*kinds, bandwidth, latency, count))
+    return sorted(classes, key=_class_key)
 
 
-def _link_table(topology: Topology) -> Float64Array:
-    """float64[4, links], in which equal columns are links of one class."""
+def _build_link_table(topology: Topology) -> Float64Array:
+    """Build float64[4, links] in which links of one class have equal columns."""
     from_switch = topology.source >= topology.num_npus
     to_switch = topology.destination >= topology.num_npus
     columns = (
@@ -101,21 +103,21 @@ def _link_table(topology: Topology) -> Float64Array:
     return np.stack(columns)
 
 
-def _rank_of_class(one: LinkClass) -> tuple[int, str, str, float, float]:
-    """Sort key: the order of `link_classes`."""
+def _class_key(link_class: LinkClass) -> tuple[int, str, str, float, float]:
+    """Sort key of `link_classes`."""
     return (
-        -one.count,
-        one.source,
-        one.destination,
-        -one.bandwidth_bytes_per_s,
-        one.latency_s,
+        -link_class.count,
+        link_class.source,
+        link_class.destination,
+        -link_class.bandwidth_bytes_per_s,
+        link_class.latency_s,
     )
 
 
-def spans(topology: Topology) -> dict[str, dict[str, Span]]:
-    """Spans of links out and in, and of the sums of their bandwidths.
+def collect_spans(topology: Topology) -> dict[str, dict[str, Span]]:
+    """Collect the spans of the numbers of links out and in, and of the sums of their bandwidths.
 
-    By `NPU` and `switch`, where there are any.
+    By kind of node (`NPU`, `switch`), without kinds that the network does not have.
     """
     npus, nodes = topology.num_npus, topology.num_nodes
     rates = topology.bandwidth_bytes_per_s
@@ -125,38 +127,36 @@ def spans(topology: Topology) -> dict[str, dict[str, Span]]:
         "bandwidth_out_bytes_per_s": np.bincount(topology.source, rates, nodes),
         "bandwidth_in_bytes_per_s": np.bincount(topology.destination, rates, nodes),
     }
-    found: dict[str, dict[str, Span]] = {}
-    # Switches are numbered behind the NPUs.
+    span_of: dict[str, dict[str, Span]] = {}
+    # Switches are numbered after the NPUs.
     for kind, first, end in (("NPU", 0, npus), ("switch", npus, nodes)):
         if first == end:
             continue
-        found[kind] = {}
+        span_of[kind] = {}
         for name, column in columns.items():
-            found[kind][name] = _span_of(column[first:end])
-    return found
+            span_of[kind][name] = _build_span(column[first:end])
+    return span_of
 
 
-def _span_of(column: Int64Array | Float64Array) -> Span:
-    least, largest = column.min(), column.max()
-    return Span(least.item(), largest.item())
+def _build_span(column: Int64Array | Float64Array) -> Span:
+    """Build the span of a non-empty column."""
+    minimum, maximum = column.min(), column.max()
+    return Span(minimum.item(), maximum.item())
 
 
-def half_cuts(topology: Topology) -> list[HalfCut]:
-    """One cut for every dimension of at least two NPUs.
-
-    Empty for irregular networks.
-    """
-    found, stride = [], 1
+def find_half_cuts(topology: Topology) -> list[HalfCut]:
+    """Find one cut for every dimension of at least two NPUs; none for irregular networks."""
+    cuts, stride = [], 1
     for index, dimension in enumerate(topology.dimensions):
         if dimension.size > 1:
-            found.append(_half_cut(topology, index, stride, dimension.size))
+            cuts.append(_build_half_cut(topology, index, stride, dimension.size))
         stride *= dimension.size
-    return found
+    return cuts
 
 
-def _half_cut(topology: Topology, index: int, stride: int, size: int) -> HalfCut:
-    """The cut of one dimension whose neighbours are `stride` apart."""
-    is_upper = _upper_half(topology, stride, size)
+def _build_half_cut(topology: Topology, index: int, stride: int, size: int) -> HalfCut:
+    """Build the cut of one dimension whose neighbours are `stride` apart."""
+    is_upper = _find_upper_half(topology, stride, size)
     source = is_upper[topology.source]
     destination = is_upper[topology.destination]
     up = ~source & destination
@@ -171,15 +171,15 @@ def _half_cut(topology: Topology, index: int, stride: int, size: int) -> HalfCut
     )
 
 
-def _upper_half(topology: Topology, stride: int, size: int) -> BoolArray:
-    """Which nodes stand in the upper half of a dimension, bool[nodes]."""
+def _find_upper_half(topology: Topology, stride: int, size: int) -> BoolArray:
+    """Find the nodes in the upper half of a dimension: bool[nodes]."""
     npus = topology.num_npus
     coordinate = np.arange(npus) // stride % size
     is_upper = np.zeros(topology.num_nodes, np.bool_)
     is_upper[:npus] = coordinate >= size // 2
-    # A switch stands where any of its NPUs is in the upper half.
+    # A switch is in the upper half if any of its NPUs is.
     to_switch = topology.destination >= npus
-    below = topology.source[to_switch]
+    sender = topology.source[to_switch]
     switch = topology.destination[to_switch]
-    np.logical_or.at(is_upper, switch, is_upper[below])
+    np.logical_or.at(is_upper, switch, is_upper[sender])
     return is_upper
