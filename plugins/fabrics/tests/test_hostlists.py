@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from collhub_fabrics.hostlists import expanded_hosts
+from collhub_fabrics.hostlists import expand_hosts
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,7 +18,7 @@ from hypothesis import strategies as st
     ],
 )
 def test_lists_are_expanded_as_slurm_does(text, names) -> None:
-    assert expanded_hosts(text) == names
+    assert expand_hosts(text) == names
 
 
 @pytest.mark.parametrize(
@@ -26,16 +26,16 @@ def test_lists_are_expanded_as_slurm_does(text, names) -> None:
 )
 def test_what_is_no_list_is_refused(text) -> None:
     with pytest.raises(ValueError, match=r"no list of|no range"):
-        expanded_hosts(text)
+        expand_hosts(text)
 
 
 def test_list_of_more_hosts_than_any_cluster_has_is_refused_at_once() -> None:
     with pytest.raises(ValueError, match=r"more than 1048576 hosts|no range"):
-        expanded_hosts("n[1-999999]m[1-999999]")
+        expand_hosts("n[1-999999]m[1-999999]")
 
 
 @given(st.integers(0, 500), st.integers(0, 99), st.integers(1, 4))
 def test_range_has_every_number_once_in_order(first, more, width) -> None:
     text = f"n[{str(first).zfill(width)}-{first + more}]"
-    found = [int(name[1:]) for name in expanded_hosts(text)]
+    found = [int(name[1:]) for name in expand_hosts(text)]
     assert found == list(range(first, first + more + 1))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from collhub_fabrics.ibnetdiscover import read
 from collhub_fabrics.options import InfinibandOptions
-from collhub_fabrics.samples import infiniband
+from collhub_fabrics.samples import build_infiniband_samples
 
 from hub_core.model import InputError
 from hub_core.plugin_api import Source
@@ -107,7 +107,7 @@ def test_rate_that_one_end_lacks_is_that_of_the_other() -> None:
 def test_rate_that_both_ends_lack_is_refused_or_supplied() -> None:
     bare = TREE.replace("4xHDR", "")
     with pytest.raises(
-        InputError, match=r"ib.txt:4: no rate is stated between H-1\[1\] and S-a1\[1\]"
+        InputError, match=r"ib.txt:4: no rate is given between H-1\[1\] and S-a1\[1\]"
     ):
         network(bare)
     topology, _ = network(bare, bandwidth=12.5e9)
@@ -136,7 +136,7 @@ def test_gpus_of_a_host_need_a_bandwidth() -> None:
 
 
 def test_hosts_with_several_cards_give_groups_and_rails() -> None:
-    (source,) = infiniband()
+    (source,) = build_infiniband_samples()
     topology = read(source, InfinibandOptions())
     assert topology.groups == {
         "host node1": (0, 1),
@@ -161,10 +161,10 @@ def test_aggregation_nodes_are_no_npus() -> None:
 # What is said, and the text that is put in place of another one.
 DAMAGES = {
     "ib.txt:6: the cable leads to S-c1, which is not listed": ('64 "S-c1"', '64 "S-x"'),
-    "'4xZDR' is no rate; known are SDR, DDR": ("4xNDR", "4xZDR"),
-    "device H-1 stands twice, first on line": ('Ca\t1 "H-2"', 'Ca\t1 "H-1"'),
-    "ib.txt:4: a port stands without a device": ('Switch\t36 "S-a1"', "# "),
-    "is no port of ibnetdiscover; a port is [1]": ('[1]\t"H-1"[1](1)', "[1]\tH-1"),
+    "'4xZDR' is not a known rate; known rates are SDR, DDR": ("4xNDR", "4xZDR"),
+    "device H-1 is listed twice, first on line": ('Ca\t1 "H-2"', 'Ca\t1 "H-1"'),
+    "ib.txt:4: a port has no device": ('Switch\t36 "S-a1"', "# "),
+    "is not a port line; a port is [1]": ('[1]\t"H-1"[1](1)', "[1]\tH-1"),
     "a port is joined to itself": ('"S-c1"[1]', '"S-a1"[19]'),
 }
 

@@ -86,7 +86,7 @@ def test_missing_bandwidths_say_how_many_levels_there_are() -> None:
     with pytest.raises(InputError) as caught:
         tree(TREE)
     found = caught.value.diagnostics[0]
-    assert found.message == "the description states no bandwidths, and has 2 levels of cables"
+    assert found.message == "the description has no bandwidths, and 2 levels of cables"
     assert found.cure.endswith("FILE?bandwidth=50GB/s,50GB/s")
 
 
@@ -116,12 +116,12 @@ def test_blocks_are_groups_and_switches_joined_by_their_sizes() -> None:
         ("SwitchName=a Nodes=n1\nSwitchName=a Nodes=n2\n", "topology.conf:2: a is described twice"),
         ("SwitchName=a\n", "a has neither Switches nor Nodes"),
         ("SwitchName=a Nodes=n[1-\n", "is no list of hosts; write for example node[01-04,07]"),
-        ("SwitchName=a Node=n1\n", "'Node=n1' is no pair of a known key; keys are SwitchName"),
+        ("SwitchName=a Node=n1\n", "'Node=n1' has no known key; keys are SwitchName"),
         ("Nodes=n1\n", "SwitchName or BlockName was expected"),
-        ("SwitchName=a Nodes=n1 Nodes=n2\n", "Nodes is stated twice"),
+        ("SwitchName=a Nodes=n1 Nodes=n2\n", "Nodes is given twice"),
         ("SwitchName=a Nodes=n1\nBlockName=b Nodes=n2\n", "switches and blocks are both described"),
-        ("BlockName=b Nodes=n1\nBlockSizes=2,3\n", "BlockSizes: 3 is no multiple of 2"),
-        ("BlockName=b Nodes=n1\nBlockSizes=x\n", "BlockSizes: 'x' is no number of hosts"),
+        ("BlockName=b Nodes=n1\nBlockSizes=2,3\n", "BlockSizes: 3 is not a multiple of 2"),
+        ("BlockName=b Nodes=n1\nBlockSizes=x\n", "BlockSizes: 'x' is not a number of hosts"),
         ("SwitchName=a Nodes=a\n", "a is a host and a switch; rename one of them"),
         ("# nothing\n", "no switch and no block is described"),
     ],

@@ -1,1 +1,1 @@
-"""Networks of clusters as their tools describe them."""
+"""Networks of clusters as described by their tools."""

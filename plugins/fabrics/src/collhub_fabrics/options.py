@@ -1,4 +1,4 @@
-"""Options of the readers; nothing here needs a reader."""
+"""Options of the readers; free of imports of the readers."""
 
 from __future__ import annotations
 
@@ -9,26 +9,28 @@ from hub_core.plugin_api import OptionType, option, optional
 
 @dataclass(frozen=True, slots=True)
 class HostOptions:
-    """What no description of a cluster says: what is within a host, and latencies."""
+    """Properties that no description of a cluster contains: bandwidth within a host, and
+    latencies.
+    """
 
     node_bandwidth: float | None = optional(
-        "bandwidth between a GPU and its host, where a host has several", OptionType.BANDWIDTH
+        "bandwidth between a GPU and its host, if a host has several", OptionType.BANDWIDTH
     )
     latency: float = option(OptionType.TIME, 500e-9, "latency of every link", minimum=0)
 
 
 @dataclass(frozen=True, slots=True)
 class TreeOptions(HostOptions):
-    """Options of trees that state no bandwidths."""
+    """Options of trees without bandwidths."""
 
     bandwidth: str | None = optional(
-        "bandwidth of a cable: one for all, or one a level from the hosts up, as 50GB/s,100GB/s"
+        "bandwidth of a cable: one for all, or one per level from the hosts up, as 50GB/s,100GB/s"
     )
     gpus_per_node: int = option(
-        OptionType.INT, 1, "GPUs of a host; of several, the host is a switch", minimum=1
+        OptionType.INT, 1, "GPUs per host; a host with several GPUs is a switch", minimum=1
     )
     nics: int | None = optional(
-        "NICs of a host, each with a cable: of as many NICs as GPUs, each GPU has its own "
+        "NICs per host, each with a cable: with equally many NICs and GPUs, each GPU has its own "
         "(default: one cable for the host)",
         OptionType.INT,
         minimum=1,
@@ -56,10 +58,10 @@ class InfinibandOptions(HostOptions):
     """Options of the reader `ibnetdiscover`."""
 
     bandwidth: float | None = optional(
-        "bandwidth of cables for which the file states no rate", OptionType.BANDWIDTH
+        "bandwidth of cables without a rate in the file", OptionType.BANDWIDTH
     )
     gpus_per_node: int | None = optional(
-        "GPUs of a host, all behind its cards (default: a GPU for each card)",
+        "GPUs per host, which use all of its cards (default: a GPU for each card)",
         OptionType.INT,
         minimum=1,
     )

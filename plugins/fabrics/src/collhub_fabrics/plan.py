@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from collhub_networks import Cable, topology_of
-from collhub_fabrics.options import HostOptions
-from hub_core.network import MAX_NODES, Topology
 from typing import NoReturn
+
+from collhub_networks import Cable, topology_of
+
+from collhub_fabrics.options import HostOptions
 from hub_core.model import InputError, Location
+from hub_core.network import MAX_NODES, Topology
 
 
 class FabricPlan:
@@ -80,7 +82,9 @@ class FabricPlan:
         # Cables refer to nodes by name, so that names must be unique.
         ambiguous = self._hosts.keys() & self._switches.keys()
         if ambiguous:
-            refuse(self._file, None, f"{min(ambiguous)} is a host and a switch", "rename one of them")
+            refuse(
+                self._file, None, f"{min(ambiguous)} is a host and a switch", "rename one of them"
+            )
         if not npus:
             refuse(self._file, None, "no host is described", "name the hosts")
         if nodes > MAX_NODES:
@@ -98,7 +102,9 @@ class FabricPlan:
         }
         # GPUs of a host are a group, as in the hub's builders of machines.
         if is_split:
-            of_host = {f"host {host}": tuple(self._list_npus(row)) for host, row in self._hosts.items()}
+            of_host = {
+                f"host {host}": tuple(self._list_npus(row)) for host, row in self._hosts.items()
+            }
             numbered = of_host | numbered
         return replace(topology, node_names=tuple(self._list_names()), groups=numbered)
 

@@ -1,4 +1,4 @@
-"""Offers of this distribution to the hub: networks as the tools of clusters describe them."""
+"""Offers of this distribution: readers of networks as described by the tools of clusters."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ COLLHUB_PLUGIN_API = (1, 0)
 INFINIBAND = TopologyReader(
     Format(
         "ibnetdiscover",
-        "InfiniBand networks as ibnetdiscover prints them",
+        "InfiniBand networks as printed by ibnetdiscover",
         (".ibnetdiscover", ".txt"),
         rb'(?m)^(?:Switch|Ca|Rt)[ \t]+\d+[ \t]+"[SHR]-',
     ),
     "collhub_fabrics.ibnetdiscover:read",
     InfinibandOptions,
-    samples="collhub_fabrics.samples:infiniband",
+    samples="collhub_fabrics.samples:build_infiniband_samples",
 )
 
 SLURM = TopologyReader(
@@ -46,5 +46,5 @@ TOPOGRAPH = TopologyReader(
 
 @hookimpl
 def collhub_topologies() -> Sequence[TopologyReader]:
-    """Describe the readers."""
+    """Return the readers."""
     return [INFINIBAND, SLURM, TOPOGRAPH]

@@ -1,6 +1,6 @@
 """Small listings for the conformance kit.
 
-Only what states its own bandwidths can be read without options: trees do not.
+Only formats with bandwidths can be read without options, which trees are not.
 """
 
 from __future__ import annotations
@@ -33,6 +33,6 @@ Ca\t1 "H-0002c90300000003"\t\t# "node2 mlx5_0"
 """
 
 
-def infiniband() -> Sequence[Source]:
-    """Three cards at a switch."""
+def build_infiniband_samples() -> Sequence[Source]:
+    """Return a listing of three cards at a switch."""
     return [Source.of_bytes("leaf.ibnetdiscover", _INFINIBAND.encode("ascii"))]

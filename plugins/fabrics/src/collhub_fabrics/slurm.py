@@ -1,30 +1,34 @@
 """Read Slurm's topology.conf: trees of switches, and blocks.
 
-Source: the manual of topology.conf (public). A line has `Key=Value` pairs, keys of any case; #
-begins a comment, and a line that ends with a backslash goes on. LinkSpeed means nothing to Slurm.
+Source: the manual of topology.conf (public). A line has `Key=Value` pairs with case-insensitive
+keys; # begins a comment, and a line that ends with a backslash is continued. Slurm ignores
+LinkSpeed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from collhub_fabrics.hostlists import expanded_hosts
+from collhub_fabrics.hostlists import expand_hosts
 from collhub_fabrics.options import TreeOptions
-from collhub_fabrics.refusals import refuse
+from collhub_fabrics.plan import refuse
 from collhub_fabrics.trees import SwitchTree, TreeSwitch
 from hub_core.model import Diagnostic, Location, Severity
 from hub_core.network import Topology
 from hub_core.plugin_api import Source
 
-_LONGEST_FILE = 1 << 26
+_MAX_FILE_BYTES = 1 << 26
 _KEYS = {"switchname", "switches", "nodes", "linkspeed", "blockname", "blocksizes"}
-_MOST_DIGITS = 7
-_CORE = "core"
+_MAX_DIGITS = 7
+_CORE_SWITCH = "core"
 
 
 def read(source: Source, options: TreeOptions) -> Topology:
-    """The network of a topology.conf. Raises `InputError` with file and line."""
-    topology = _File(source).topology(options)
+    """Read the network of a topology.conf. Raises `InputError` with file and line.
+
+    Notes that a host with several GPUs has a single cable if no NICs are given.
+    """
+    topology = _TopologyFile(source).topology(options)
     if options.gpus_per_node > 1 and options.nics is None:
         source.report(
             Diagnostic(
@@ -32,127 +36,135 @@ def read(source: Source, options: TreeOptions) -> Topology:
                 f"a host of {options.gpus_per_node} GPUs has one cable at each of its switches",
                 Severity.NOTE,
                 Location(source.name),
-                f"state its NICs with FILE?nics={options.gpus_per_node}, and rails with &rails=",
+                f"give its NICs with FILE?nics={options.gpus_per_node}, and rails with &rails=",
             )
         )
     return topology
 
 
-class _File:
-    """The lines of a file: switches, or blocks and their sizes."""
+class _TopologyFile:
+    """Parsed lines of a file: switches, or blocks and their sizes."""
 
     def __init__(self, source: Source) -> None:
         self._name = source.name
         content = source.content()
-        if len(content) > _LONGEST_FILE:
-            refuse(self._name, None, f"the file is larger than {_LONGEST_FILE >> 20} MiB")
+        if len(content) > _MAX_FILE_BYTES:
+            refuse(self._name, None, f"the file is larger than {_MAX_FILE_BYTES >> 20} MiB")
         self._switches: dict[str, TreeSwitch] = {}
         self._blocks: dict[str, TreeSwitch] = {}
         self._sizes: list[int] = []
-        for number, line in _lines(content.decode("utf-8", "replace")):
-            self._take(number, self._pairs(number, line))
+        for number, line in _generate_lines(content.decode("utf-8", "replace")):
+            self._add_line(number, self._parse_pairs(number, line))
 
     def topology(self, options: TreeOptions) -> Topology:
-        """The network; blocks become groups as well."""
-        # Slurm's plugins read one kind or the other, never both.
+        """Build the network; blocks become groups as well."""
+        # Slurm's plugins read either switches or blocks, never both.
         if self._switches and self._blocks:
             refuse(self._name, None, "switches and blocks are both described", "keep one of them")
         if not self._switches and not self._blocks:
             cure = "a line is SwitchName=s Nodes=node[01-16], or BlockName=b Nodes=..."
             refuse(self._name, None, "no switch and no block is described", cure)
         groups = {name: block.hosts for name, block in self._blocks.items()}
-        switches = self._switches or self._levels_of_blocks()
+        switches = self._switches or self._build_block_levels()
         return SwitchTree(self._name, switches).plan(options).topology(groups)
 
-    def _take(
+    def _add_line(
         self,
         number: int,
         pairs: dict[str, str],
     ) -> None:
-        """The meaning of one line."""
+        """Add the switch, the block or the block sizes of a line."""
         if "blocksizes" in pairs:
-            self._sizes = [self._size(number, part) for part in pairs["blocksizes"].split(",")]
+            self._sizes = [
+                self._parse_size(number, part) for part in pairs["blocksizes"].split(",")
+            ]
             return
-        holder = self._switches if "switchname" in pairs else self._blocks
+        entries = self._switches if "switchname" in pairs else self._blocks
         name = pairs.get("switchname") or pairs.get("blockname")
         if not name:
             refuse(self._name, number, "SwitchName or BlockName was expected")
-        # Slurm takes the last one in silence, which hides a slip.
-        if name in holder:
+        # Slurm silently uses the last one, which hides mistakes.
+        if name in entries:
             refuse(self._name, number, f"{name[:80]} is described twice")
-        below = self._hosts(number, pairs.get("switches", ""))
-        hosts = self._hosts(number, pairs.get("nodes", ""))
+        below = self._parse_hosts(number, pairs.get("switches", ""))
+        hosts = self._parse_hosts(number, pairs.get("nodes", ""))
         if not below and not hosts:
             refuse(self._name, number, f"{name[:80]} has neither Switches nor Nodes")
-        holder[name] = TreeSwitch(below, hosts, number)
+        entries[name] = TreeSwitch(below, hosts, number)
 
-    def _levels_of_blocks(self) -> dict[str, TreeSwitch]:
-        """Blocks as switches, and switches above as many blocks as the sizes say, one above all."""
-        found = dict(self._blocks)
-        # Blocks stand in the file in the order in which Slurm joins them.
+    def _build_block_levels(self) -> dict[str, TreeSwitch]:
+        """Build switches for blocks, for each level of block sizes, and one above all."""
+        switches = dict(self._blocks)
+        # The order of blocks in the file is the order in which Slurm joins them.
         top = list(self._blocks)
         for low, high in zip(self._sizes, self._sizes[1:], strict=False):
             if high % low or high == low:
-                cure = "each size is a multiple of the one before"
-                refuse(self._name, None, f"BlockSizes: {high} is no multiple of {low}", cure)
-            # So many of the level below make one of this level.
+                cure = "each size must be a larger multiple of the previous one"
+                refuse(self._name, None, f"BlockSizes: {high} is not a multiple of {low}", cure)
+            # Number of units of the level below per unit of this level.
             count = high // low
             parts = [top[first : first + count] for first in range(0, len(top), count)]
             top = [f"{part[0]}..{part[-1]}" for part in parts]
-            found |= {name: TreeSwitch(part) for name, part in zip(top, parts, strict=True)}
+            switches |= {name: TreeSwitch(part) for name, part in zip(top, parts, strict=True)}
         if len(top) > 1:
-            found[_CORE] = TreeSwitch(top)
-        return found
+            switches[_CORE_SWITCH] = TreeSwitch(top)
+        return switches
 
-    def _pairs(
+    def _parse_pairs(
         self,
         number: int,
         line: str,
     ) -> dict[str, str]:
-        """The pairs of a line by key in small letters."""
-        found: dict[str, str] = {}
+        """Parse the pairs of a line; keys become lower case.
+
+        `InputError` for unknown and repeated keys.
+        """
+        pairs: dict[str, str] = {}
         for word in line.split():
             key, equals, value = word.partition("=")
-            # Slurm takes keys of any case.
             name = key.lower()
             if not equals or name not in _KEYS:
                 cure = "keys are SwitchName, Switches, Nodes, LinkSpeed, BlockName, BlockSizes"
-                refuse(self._name, number, f"{word[:80]!r} is no pair of a known key", cure)
-            if name in found:
-                refuse(self._name, number, f"{key} is stated twice")
-            found[name] = value
-        return found
+                refuse(self._name, number, f"{word[:80]!r} has no known key", cure)
+            if name in pairs:
+                refuse(self._name, number, f"{key} is given twice")
+            pairs[name] = value
+        return pairs
 
-    def _hosts(self, number: int, text: str) -> list[str]:
+    def _parse_hosts(self, number: int, text: str) -> list[str]:
+        """Expand a list of hosts; empty for an empty text."""
         if not text:
             return []
         try:
-            return expanded_hosts(text)
+            return expand_hosts(text)
         except ValueError as error:
             refuse(self._name, number, str(error), "write for example node[01-04,07]")
 
-    def _size(
+    def _parse_size(
         self,
         number: int,
         text: str,
     ) -> int:
-        if not (text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS and int(text)):
-            refuse(self._name, number, f"BlockSizes: {text[:80]!r} is no number of hosts")
+        """Parse a block size."""
+        if not (text.isascii() and text.isdecimal() and len(text) <= _MAX_DIGITS and int(text)):
+            refuse(self._name, number, f"BlockSizes: {text[:80]!r} is not a number of hosts")
         return int(text)
 
 
-def _lines(text: str) -> Iterator[tuple[int, str]]:
-    """Lines with something on them, and their numbers; a continued line has that of its first."""
-    start, held = 0, ""
+def _generate_lines(text: str) -> Iterator[tuple[int, str]]:
+    """Yield non-empty lines with their numbers; a continued line has the number of its first
+    part.
+    """
+    start, previous_parts = 0, ""
     for number, line in enumerate(text.splitlines(), 1):
         # A comment ends a line, also a continued one.
         plain = line.partition("#")[0].rstrip()
         start = start or number
         if plain.endswith("\\"):
-            held += plain[:-1] + " "
+            previous_parts += plain[:-1] + " "
             continue
-        if (held + plain).strip():
-            yield start, held + plain
-        start, held = 0, ""
-    if held.strip():
-        yield start, held
+        if (previous_parts + plain).strip():
+            yield start, previous_parts + plain
+        start, previous_parts = 0, ""
+    if previous_parts.strip():
+        yield start, previous_parts

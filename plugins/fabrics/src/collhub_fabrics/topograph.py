@@ -1,6 +1,7 @@
 """Read models of Topograph: trees of switches, and blocks of hosts with NVLink domains.
 
-Source: the models in Topograph's tests (public), by name, and in the older form of lists.
+Source: the models in Topograph's tests (public), in the form of objects by name and in the older
+form of lists.
 """
 
 from __future__ import annotations
@@ -10,9 +11,9 @@ from dataclasses import dataclass
 
 from collhub_networks import NetworkFindings, Value, document_of
 
-from collhub_fabrics.hostlists import expanded_hosts
+from collhub_fabrics.hostlists import expand_hosts
 from collhub_fabrics.options import TopographOptions
-from collhub_fabrics.refusals import CODE
+from collhub_fabrics.plan import CODE
 from collhub_fabrics.trees import SwitchTree, TreeSwitch
 from hub_core.model import Location
 from hub_core.network import Topology
@@ -21,7 +22,7 @@ from hub_core.plugin_api import Source
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """Hosts at one switch, and the names of their domains by annotation."""
+    """Hosts at one switch, and the names of their domains as (annotation, name)."""
 
     hosts: tuple[str, ...]
     domains: tuple[tuple[str, str], ...]
@@ -31,12 +32,13 @@ def read(
     source: Source,
     options: TopographOptions,
 ) -> Topology:
-    """The network of a model. Raises `InputError` with the path of what is wrong."""
+    """Read the network of a model. Raises `InputError` with the path of the error."""
     root = document_of(source, CODE)
     switches = {
-        name: TreeSwitch(_names(value, "switches")) for name, value in _named(root, "switches")
+        name: TreeSwitch(_list_texts(value, "switches"))
+        for name, value in _generate_named(root, "switches")
     }
-    blocks = list(_blocks(root, switches))
+    blocks = list(_generate_blocks(root, switches))
     findings = NetworkFindings()
     plan = SwitchTree(source.name, switches).plan(options)
     groups: dict[str, list[str]] = {}
@@ -44,7 +46,7 @@ def read(
     for block in blocks:
         for key, name in block.domains:
             groups.setdefault(f"{key} {name}", []).extend(block.hosts)
-        # Of several annotations the first is the widest domain.
+        # The first of several annotations is the widest domain.
         if block.domains:
             nvlink.setdefault(block.domains[0][1], []).extend(block.hosts)
     if options.nvlink_bandwidth is not None:
@@ -55,7 +57,7 @@ def read(
                 plan.add_cable(host, domain, options.nvlink_bandwidth)
     elif nvlink:
         message = f"{len(nvlink)} NVLink domains are groups without links"
-        cure = "state their bandwidth as FILE?nvlink-bandwidth=900GB/s"
+        cure = "give their bandwidth as FILE?nvlink-bandwidth=900GB/s"
         findings.note(
             "nvlink-domains",
             Location(source.name),
@@ -66,74 +68,79 @@ def read(
     return plan.topology(groups)
 
 
-def _blocks(
+def _generate_blocks(
     root: Value,
     switches: dict[str, TreeSwitch],
 ) -> Iterator[_Block]:
-    """All blocks; their hosts are added to their switches."""
-    holders = {}
-    # The older form names blocks at the switches, the newer one switches at the blocks.
-    for name, value in _named(root, "switches"):
-        for block in _names(value, "capacity_blocks"):
-            holders[block] = name
+    """Yield all blocks; their hosts are added to their switches, in place."""
+    switch_of = {}
+    # The older form lists blocks at the switches, the newer one gives the switch of each block.
+    for name, value in _generate_named(root, "switches"):
+        for block in _list_texts(value, "capacity_blocks"):
+            switch_of[block] = name
     for value in root.items_of("blocks"):
-        yield _block(
+        yield _build_block(
             value,
             value["switch"],
             value["switch"].text(),
             switches,
         )
-    for name, value in _named(root, "capacity_blocks"):
-        yield _block(
+    for name, value in _generate_named(root, "capacity_blocks"):
+        yield _build_block(
             value,
             value,
-            holders.get(name, ""),
+            switch_of.get(name, ""),
             switches,
         )
 
 
-def _block(
+def _build_block(
     value: Value,
-    place: Value,
+    switch_value: Value,
     switch: str,
     switches: dict[str, TreeSwitch],
 ) -> _Block:
+    """Build a block and add its hosts to its switch; errors are reported at `switch_value`."""
     if switch not in switches:
-        found = f"{switch[:80]!r} is not described" if switch else "no switch has this block"
-        place.fail(found, f"switches are: {', '.join(switches)[:200] or 'none'}")
-    hosts = [host for entry in value["nodes"].items() for host in _expanded(entry)]
+        problem = f"{switch[:80]!r} is not described" if switch else "no switch has this block"
+        switch_value.fail(problem, f"switches are: {', '.join(switches)[:200] or 'none'}")
+    hosts = [host for entry in value["nodes"].items() for host in _expand_entry(entry)]
     switches[switch].hosts += hosts
     # Keys differ from site to site, so that every annotation of a block is a domain.
-    stated = value.get("annotations")
-    domains = [] if stated is None else [(key, name.text()) for key, name in stated.entries()]
+    annotations = value.get("annotations")
+    domains = (
+        [] if annotations is None else [(key, name.text()) for key, name in annotations.entries()]
+    )
     nvlink = value.get("nvlink")
     if nvlink is not None:
         domains.insert(0, ("nvlink", nvlink.text()))
     return _Block(tuple(hosts), tuple(domains))
 
 
-def _expanded(value: Value) -> list[str]:
+def _expand_entry(value: Value) -> list[str]:
+    """Expand an entry of a list of hosts."""
     try:
-        return expanded_hosts(value.text())
+        return expand_hosts(value.text())
     except ValueError as error:
         value.fail(str(error), "write for example node[01-04]")
 
 
-def _named(root: Value, key: str) -> Iterator[tuple[str, Value]]:
-    """Entries by name: of an object by its keys, of a list by the key `name`."""
-    stated = root.get(key)
-    if stated is None:
+def _generate_named(root: Value, key: str) -> Iterator[tuple[str, Value]]:
+    """Yield entries by name: an object's by their keys, a list's by the key `name`."""
+    entries = root.get(key)
+    if entries is None:
         return
-    if isinstance(stated.raw, list):
-        for value in stated.items():
+    if isinstance(entries.raw, list):
+        for value in entries.items():
             yield value["name"].text(), value
         return
-    for name, value in stated.entries():
+    for name, value in entries.entries():
         yield name, value
 
 
-def _names(
+def _list_texts(
     value: Value,
     key: str,
 ) -> list[str]:
+    """List the texts at a key; empty if the key is absent."""
     return [entry.text() for entry in value.items_of(key)]

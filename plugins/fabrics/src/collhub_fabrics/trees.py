@@ -1,4 +1,4 @@
-"""Trees of switches with hosts at them, whose cables have a bandwidth a level."""
+"""Trees of switches with hosts, whose cables have one bandwidth per level."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from collhub_fabrics.options import TreeOptions
-from collhub_fabrics.plan import FabricPlan
-from collhub_fabrics.refusals import refuse
+from collhub_fabrics.plan import FabricPlan, refuse
 from hub_core.model import parse_bandwidth
 
 
 @dataclass(slots=True)
 class TreeSwitch:
-    """A switch: those below it and hosts at it, by name; `line` as of `Location`."""
+    """A switch: names of the switches below it and of its hosts; `line` as in `Location`."""
 
     switches: list[str] = field(default_factory=list)
     hosts: list[str] = field(default_factory=list)
@@ -21,10 +20,15 @@ class TreeSwitch:
 
 
 class SwitchTree:
-    """Switches by name, in the order of the file. A switch or host may have several above it."""
+    """Switches by name, in the order of the file.
+
+    A switch or host may have several switches above it.
+    """
 
     def __init__(self, file: str, switches: Mapping[str, TreeSwitch]) -> None:
-        """Raises `InputError` for a switch that does not exist, and for one above itself."""
+        """Raises `InputError` for a reference to a missing switch, and for a switch above
+        itself.
+        """
         self._file = file
         self._switches = switches
         self._heights: dict[str, int] = {}
@@ -34,19 +38,22 @@ class SwitchTree:
                     message = f"switch {name} leads to {below!r}, which is not described"
                     refuse(self._file, switch.line, message, f"describe the switch {below}")
         for name in switches:
-            self._measure(name)
+            self._measure_heights(name)
 
     def plan(self, options: TreeOptions) -> FabricPlan:
-        """The network, level 0 the cables of hosts. Raises `InputError` without bandwidths."""
+        """Plan the network; level 0 are the cables of hosts.
+
+        Raises `InputError` without bandwidths.
+        """
         plan = FabricPlan(self._file, options.gpus_per_node, options, options.nics)
-        rates, rails = self._rates(options), options.rails
+        rates, rails = self._parse_rates(options), options.rails
         if (options.nics or 1) % rails:
             message = f"{options.nics or 1} NICs of a host cannot be shared by {rails} rails"
-            refuse(self._file, None, message, f"state for example FILE?nics={rails}&rails={rails}")
+            refuse(self._file, None, message, f"give for example FILE?nics={rails}&rails={rails}")
         leaves: dict[str, list[str]] = {}
         for rail in range(rails):
             for name, switch in self._switches.items():
-                plan.add_switch(_on_rail(name, rail, rails))
+                plan.add_switch(_add_rail_name(name, rail, rails))
                 for host in switch.hosts if not rail else ():
                     plan.add_host(host)
                     leaves.setdefault(host, []).append(name)
@@ -57,20 +64,23 @@ class SwitchTree:
         else:
             for host, names in leaves.items():
                 for nic in range(options.nics):
-                    # NICs of one rail take the switches that name the host in turn.
+                    # NICs of one rail use the switches of the host round robin.
                     leaf = names[nic // rails % len(names)]
-                    plan.add_nic(host, nic, _on_rail(leaf, nic % rails, rails), rates[0])
+                    plan.add_nic(host, nic, _add_rail_name(leaf, nic % rails, rails), rates[0])
         for rail in range(rails):
             for name, switch in self._switches.items():
                 for below in switch.switches:
                     # A cable belongs to the level of its lower end, as in htsim's files.
-                    ends = _on_rail(below, rail, rails), _on_rail(name, rail, rails)
+                    ends = _add_rail_name(below, rail, rails), _add_rail_name(name, rail, rails)
                     plan.add_cable(*ends, rates[self._heights[below]])
         return plan
 
-    def _measure(self, start: str) -> None:
-        """The height of a switch: 1 next to hosts, else one more than the highest below it."""
-        # No recursion: a file of switches one above the other may be as deep as it is long.
+    def _measure_heights(self, start: str) -> None:
+        """Compute the heights of a switch and of those below it:
+
+        1 at hosts, else 1 + the maximum below.
+        """
+        # No recursion: a chain of switches may be as deep as the file is long.
         stack = [(start, False)]
         open_names: set[str] = set()
         while stack:
@@ -80,33 +90,37 @@ class SwitchTree:
                 below = [self._heights[child] for child in switch.switches]
                 self._heights[name] = 1 + max(below, default=0)
                 open_names.discard(name)
-            # Open means below itself: finished ones have a height.
+            # A switch that is still open is below itself; finished ones have a height.
             elif name in open_names:
-                refuse(self._file, switch.line, f"switch {name} is above itself", "state a tree")
+                refuse(self._file, switch.line, f"switch {name} is above itself", "give a tree")
             elif name not in self._heights:
                 open_names.add(name)
                 stack.append((name, True))
                 stack += [(child, False) for child in switch.switches]
 
-    def _rates(self, options: TreeOptions) -> Sequence[float]:
-        """Bytes per second by level."""
+    def _parse_rates(self, options: TreeOptions) -> Sequence[float]:
+        """Parse the bandwidths of the cables in bytes per second, by level. Raises `InputError`."""
         levels = 1 + max(
-            (self._heights[below] for each in self._switches.values() for below in each.switches),
+            (
+                self._heights[below]
+                for switch in self._switches.values()
+                for below in switch.switches
+            ),
             default=0,
         )
         if options.bandwidth is None:
             example = ",".join(["50GB/s"] * levels)
-            cure = f"state one value a level from the hosts up: FILE?bandwidth={example}"
-            message = f"the description states no bandwidths, and has {levels} levels of cables"
+            cure = f"give one value per level from the hosts up: FILE?bandwidth={example}"
+            message = f"the description has no bandwidths, and {levels} levels of cables"
             refuse(self._file, None, message, cure)
         rates = [parse_bandwidth(part) for part in options.bandwidth.split(",")]
-        # One value is for all levels; fewer than levels would be a guess.
+        # A single value applies to all levels; any other number must match the levels.
         if len(rates) not in (1, levels):
             message = f"option bandwidth has {len(rates)} values for {levels} levels of cables"
-            refuse(self._file, None, message, f"state one value, or {levels}")
+            refuse(self._file, None, message, f"give one value, or {levels}")
         return rates * levels if len(rates) == 1 else rates
 
 
-def _on_rail(name: str, rail: int, rails: int) -> str:
-    """The name of a switch, with its rail where there are several."""
+def _add_rail_name(name: str, rail: int, rails: int) -> str:
+    """Build the name of a switch, with its rail if there are several."""
     return name if rails == 1 else f"rail {rail} {name}"

@@ -1,49 +1,148 @@
-"""Read a network in InfraGraph's forms: the bare document, that with annotations, node-link."""
+"""Annotations of a document: attributes of vertices, edges, links and the entire graph."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from collhub_networks import Value
+from collhub_infragraph.graph import Annotations, Attributes
+import numpy as np
+from collhub_infragraph.graph import RANK, Annotations, LinkKind, VertexGraph
+from collhub_infragraph.reading.links import parse_node_link_edge
+from hub_core.network import MAX_LINKS, MAX_NODES
 from collhub_networks import NetworkFindings, Value, document_of
-
 from collhub_infragraph.graph import CODE, VertexGraph
 from collhub_infragraph.options import InfragraphReadOptions
-from collhub_infragraph.reading.annotations import annotations_of
-from collhub_infragraph.reading.expansion import expanded
-from collhub_infragraph.reading.network import topology_of_graph
-from collhub_infragraph.reading.node_link import graph_of
+from collhub_infragraph.reading.expansion import expand_infrastructure
+from collhub_infragraph.reading.network import build_topology
 from hub_core.network import Topology
 from hub_core.plugin_api import Source
+
+
+def parse_annotations(value: Value | None) -> Annotations:
+    """Parse the part `annotations` of a document, as InfraGraph's service gives it by
+    `get_graph`.
+    """
+    if value is None:
+        return Annotations()
+    return Annotations(
+        {entry["name"].text(): _parse_attributes(entry) for entry in value.items_of("nodes")},
+        dict(_generate_edges(value)),
+        {entry["name"].text(): _parse_attributes(entry) for entry in value.items_of("links")},
+        dict(_generate_pairs(value, "graph")),
+    )
+
+
+def _generate_edges(value: Value) -> Iterator[tuple[tuple[str, str], Attributes]]:
+    """Yield the attributes of edges by their two ends."""
+    for entry in value.items_of("edges"):
+        yield (entry["ep1"].text(), entry["ep2"].text()), _parse_attributes(entry)
+
+
+def _parse_attributes(entry: Value) -> Attributes:
+    """Parse the attributes of an entry."""
+    return dict(_generate_pairs(entry, "attributes"))
+
+
+def _generate_pairs(
+    value: Value,
+    key: str,
+) -> Iterator[tuple[str, str]]:
+    """Yield attributes with their values as texts, empty for missing values."""
+    for entry in value.items_of(key):
+        value = entry.get("value")
+        yield entry["attribute"].text(), "" if value is None else str(value.raw)
+
+
+def parse_node_link_graph(root: Value) -> VertexGraph:
+    """Parse a node-link document. Raises `InputError` with the path of the error.
+
+    Every edge has its own bandwidth and latency: edges with equal texts share one link. The last
+    one of repeated edges counts.
+    """
+    directed = root.get("directed")
+    if directed is not None and directed.raw is not False:
+        directed.fail("an undirected graph was expected", "write InfraGraph's own graph")
+    kinds: dict[str, str] = {}
+    ranks: dict[str, dict[str, str]] = {}
+    for node in root["nodes"].items():
+        name = node["id"].text()
+        if name in kinds:
+            node.fail(f"two nodes are named {name[:80]!r}")
+        kinds[name] = node["type"].text()
+        rank = node.get(RANK)
+        if rank is not None:
+            ranks[name] = {RANK: str(rank.raw)}
+    if len(kinds) > MAX_NODES:
+        root["nodes"].fail(f"{len(kinds)} nodes are more than {MAX_NODES}")
+    numbers = {name: number for number, name in enumerate(kinds)}
+    rows: dict[tuple[int, int], int] = {}
+    links: dict[LinkKind, int] = {}
+    # Before its release 3.4, networkx named the list `links`.
+    for edge in root["edges" if root.get("edges") is not None else "links"].items():
+        first, second = _find_end(edge, "source", numbers), _find_end(edge, "target", numbers)
+        # Loops have no effect; networkx writes them.
+        if first != second:
+            link = links.setdefault(parse_node_link_edge(edge), len(links))
+            # The last edge of a pair counts.
+            rows[min(first, second), max(first, second)] = link
+    if len(rows) > MAX_LINKS:
+        root["edges"].fail(f"{len(rows)} edges are more than {MAX_LINKS}")
+    pairs = np.asarray(list(rows), np.int64).reshape(-1, 2)
+    return VertexGraph(
+        tuple(kinds),
+        tuple(kinds.values()),
+        pairs[:, 0],
+        pairs[:, 1],
+        np.asarray(list(rows.values()), np.int64),
+        tuple(links),
+        Annotations(of_vertex=ranks),
+    )
+
+
+def _find_end(
+    edge: Value,
+    key: str,
+    numbers: dict[str, int],
+) -> int:
+    """Find the vertex at one end of an edge. Raises `InputError` for an unknown name."""
+    name = edge[key].text()
+    if name not in numbers:
+        cure = "list every node below nodes"
+        edge[key].fail(f"there is no node {name[:80]!r}", cure)
+    return numbers[name]
+
 
 _OLD_KEYS = ("connections", "inventory")
 
 
 def read(source: Source, options: InfragraphReadOptions) -> Topology:
-    """The network of a document.
+    """Read the network of a document.
 
-    Raises `InputError` with the path of what is wrong, and where bandwidths are missing;
-    `UsageError` for options that name links that do not exist.
+    Raises `InputError` with the path of the error and for missing bandwidths; `UsageError` for
+    options that name unknown links.
     """
     findings = NetworkFindings()
-    graph = vertex_graph(document_of(source, CODE), findings)
-    topology = topology_of_graph(source.name, graph, options, findings)
+    graph = parse_graph(document_of(source, CODE), findings)
+    topology = build_topology(source.name, graph, options, findings)
     findings.tell(source.report)
     return topology
 
 
-def vertex_graph(root: Value, findings: NetworkFindings) -> VertexGraph:
-    """The vertices and edges of a document, in whichever of the three forms it is."""
-    _refuse_old(root)
+def parse_graph(root: Value, findings: NetworkFindings) -> VertexGraph:
+    """Parse the vertices and edges of a document in any of the three forms."""
+    _refuse_old_grammar(root)
     if root.get("nodes") is not None:
-        return graph_of(root)
-    annotations = annotations_of(root.get("annotations"))
+        return parse_node_link_graph(root)
+    annotations = parse_annotations(root.get("annotations"))
     infrastructure = root.get("infrastructure")
-    return expanded(infrastructure or root, annotations, findings)
+    return expand_infrastructure(infrastructure or root, annotations, findings)
 
 
-def _refuse_old(root: Value) -> None:
-    """Refuse the grammar before InfraGraph 2.0, which samples still have."""
+def _refuse_old_grammar(root: Value) -> None:
+    """Raise `InputError` for the grammar before InfraGraph 2.0, which some samples still use."""
     holders = [root, *root.items_of("devices")] if root.get("nodes") is None else [root]
     for holder in holders:
         for key in _OLD_KEYS:
             if holder.get(key) is not None:
-                message = f"{key!r} is of the grammar before InfraGraph 2.0"
-                holder.fail(message, "state edges with endpoints, as 2.0 and later do")
+                message = f"{key!r} belongs to the grammar before InfraGraph 2.0"
+                holder.fail(message, "use edges with endpoints, as in 2.0 and later")

@@ -1,13 +1,15 @@
-"""The infrastructure document of a topology, and the annotations that make it exact."""
+"""The links of a topology as undirected edges, as an InfraGraph requires."""
 
 from __future__ import annotations
 
-import re
 from collections import Counter
+from dataclasses import dataclass
+from collhub_networks import find_reverse_links
+from hub_core.network import Topology
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
-
 from collhub_infragraph.graph import (
     BANDWIDTH,
     DIMENSIONS,
@@ -20,132 +22,199 @@ from collhub_infragraph.graph import (
     POSITIONS,
     REDUCTION,
 )
-from collhub_infragraph.writing.strands import Strand, strands_of
 from hub_core.model import format_ranks
 from hub_core.network import Dimension, Topology
 
+
+@dataclass(frozen=True, slots=True)
+class Strand:
+    """One undirected edge between nodes `one` and `other`, for a pair of equal links or a single
+    link.
+
+    `there`, `back`: rows of the links from `one` to `other` and back, None if there is none.
+    `is_parallel`: whether other strands join the same nodes; an InfraGraph needs ports for these.
+    """
+
+    one: int
+    other: int
+    bandwidth_bytes_per_s: float
+    latency_s: float
+    plane: int
+    forward_row: int | None
+    reverse_row: int | None
+    is_parallel: bool = False
+
+    @property
+    def positions(self) -> str:
+        """The rows as in the annotation: `12,40`, `12,`."""
+        texts = ["" if row is None else str(row) for row in (self.forward_row, self.reverse_row)]
+        return ",".join(texts)
+
+
+def build_strands(topology: Topology) -> list[Strand]:
+    """Build the strands of all links, in the order of their first links."""
+    # An undirected edge represents two links only if they are equal.
+    reverse_links = find_reverse_links(topology).tolist()
+    planes = topology.plane.tolist()
+    pairs = Counter[tuple[int, int]]()
+    rows = []
+    for row, link in enumerate(topology.links()):
+        reverse_link = reverse_links[row]
+        # The second link of a pair belongs to the strand of the first.
+        if 0 <= reverse_link < row:
+            continue
+        pairs[_sort_pair(link.source, link.destination)] += 1
+        # A link without a reverse link is a separate edge, marked in the annotations.
+        rows.append((row, link, None if reverse_link < 0 else reverse_link))
+    return [
+        Strand(
+            link.source,
+            link.destination,
+            link.bandwidth_bytes_per_s,
+            link.latency_s,
+            planes[row],
+            row,
+            reverse_link,
+            pairs[_sort_pair(link.source, link.destination)] > 1,
+        )
+        for row, link, reverse_link in rows
+    ]
+
+
+def _sort_pair(
+    one: int,
+    other: int,
+) -> tuple[int, int]:
+    """Sort two nodes."""
+    return (one, other) if one < other else (other, one)
+
+
 JsonObject = dict[str, object]
 
-# How many digits a double always keeps.
-_SURE_DIGITS = 15
-_NO_NAME = re.compile(r"[^A-Za-z0-9 _()<>\[\]-]")
+# Number of decimal digits that a double always preserves.
+_MAX_EXACT_DIGITS = 15
+_INVALID_CHARACTER = re.compile(r"[^A-Za-z0-9 _()<>\[\]-]")
 
 
 @dataclass(slots=True)
 class InfragraphDocument:
-    """A document in parts: `infrastructure`, and the annotations beside it."""
+    """A document in parts: `infrastructure`, and its annotations."""
 
     infrastructure: JsonObject
     annotations: JsonObject = field(default_factory=dict)
 
 
-def document_of_topology(topology: Topology) -> InfragraphDocument:
-    """The document of a topology.
+def build_document(topology: Topology) -> InfragraphDocument:
+    """Build the document of a topology.
 
-    Every NPU is an instance of the device `npu`, every switch of `switch`. Nodes that several
-    cables join have a port for each: an InfraGraph is a simple graph.
+    Every NPU is an instance of the device `npu`, every switch of `switch`. Nodes that are joined by
+    several cables have a port for each: an InfraGraph is a simple graph.
     """
-    return _Drawing(topology).document()
+    return _DocumentBuilder(topology).build()
 
 
-class _Drawing:
-    """A topology on its way into a document: ports in use, and links by what they can do."""
+class _DocumentBuilder:
+    """Builder of a document: used ports per node, and links by their properties."""
 
     def __init__(self, topology: Topology) -> None:
         self._topology = topology
-        self._strands = strands_of(topology)
+        self._strands = build_strands(topology)
         self._ports_of: Counter[int] = Counter()
         self._links: dict[tuple[float, float, int], str] = {}
         self._edges: list[JsonObject] = []
-        self._marks: list[JsonObject] = []
+        self._edge_annotations: list[JsonObject] = []
 
-    def document(self) -> InfragraphDocument:
-        """Edges first, as they tell the ports and links that are needed."""
+    def build(self) -> InfragraphDocument:
+        """Build the document; edges first, since they determine ports and links."""
         for strand in self._strands:
-            self._add(strand)
+            self._add_strand(strand)
         npus = self._topology.num_npus
         switches = self._topology.num_nodes - npus
         parts = [("npu", "xpu", range(npus)), ("switch", "switch", range(npus, npus + switches))]
         present = [part for part in parts if len(part[2])]
-        devices = [self._device(name, kind, nodes) for name, kind, nodes in present]
+        devices = [self._build_device(name, kind, nodes) for name, kind, nodes in present]
         instances = [
             {"name": name, "device": name, "count": len(nodes)} for name, _, nodes in present
         ]
-        links = [_link(name, *values) for values, name in self._links.items()]
-        # InfraGraph's schema takes no other characters in a name.
-        title = _NO_NAME.sub("-", self._topology.name)
+        links = [_build_link(name, *values) for values, name in self._links.items()]
+        # InfraGraph's schema allows no other characters in a name.
+        title = _INVALID_CHARACTER.sub("-", self._topology.name)
         infrastructure: JsonObject = {"name": title, "devices": devices}
         infrastructure |= {"links": links, "instances": instances, "edges": self._edges}
-        return InfragraphDocument(infrastructure, self._annotations())
+        return InfragraphDocument(infrastructure, self._build_annotations())
 
-    def _add(self, strand: Strand) -> None:
+    def _add_strand(self, strand: Strand) -> None:
+        """Add the edge of a strand, its link and its annotation."""
         values = (strand.bandwidth_bytes_per_s, strand.latency_s, strand.plane)
         link = self._links.setdefault(values, f"link-{len(self._links)}")
-        one, other = self._end(strand.one, strand), self._end(strand.other, strand)
+        first, second = self._assign_end(strand.one, strand), self._assign_end(strand.other, strand)
         edge: JsonObject = {
-            "ep1": _endpoint(*one),
-            "ep2": _endpoint(*other),
+            "ep1": _build_endpoint(*first),
+            "ep2": _build_endpoint(*second),
             "scheme": "one2one",
             "link": link,
         }
         self._edges.append(edge)
         attribute = {"attribute": POSITIONS, "value": strand.positions}
-        names = {"ep1": ".".join(map(str, one)), "ep2": ".".join(map(str, other))}
-        self._marks.append({**names, "attributes": [attribute]})
+        names = {"ep1": ".".join(map(str, first)), "ep2": ".".join(map(str, second))}
+        self._edge_annotations.append({**names, "attributes": [attribute]})
 
-    def _end(
+    def _assign_end(
         self,
         node: int,
         strand: Strand,
     ) -> tuple[str, int, str, int]:
-        """Instance, number, component and number of where a strand ends."""
-        instance, number = self._instance(node)
+        """Assign the end of a strand: instance, number, component and index."""
+        instance, number = self._find_instance(node)
         if not strand.is_parallel:
             return instance, number, "xpu" if instance == "npu" else "asic", 0
-        # A port for each cable: two edges between the same vertices would be one.
+        # A port for each cable: two edges between the same vertices would count as one.
         port = self._ports_of[node]
         self._ports_of[node] += 1
         return instance, number, "port", port
 
-    def _instance(self, node: int) -> tuple[str, int]:
+    def _find_instance(self, node: int) -> tuple[str, int]:
+        """Find the instance and number of a node."""
         npus = self._topology.num_npus
         return ("npu", node) if node < npus else ("switch", node - npus)
 
-    def _device(
+    def _build_device(
         self,
         name: str,
         kind: str,
         nodes: Sequence[int],
     ) -> JsonObject:
-        """A device with as many ports as the node that needs most."""
+        """Build a device with the number of ports of the node that needs most."""
         core = "xpu" if kind == "xpu" else "asic"
         components: list[JsonObject] = [{"name": core, "count": 1, "choice": kind, kind: {}}]
-        # InfraGraph's own classes ask for both lists, even for empty ones.
+        # InfraGraph's classes require both lists, even if empty.
         links: list[JsonObject] = []
         edges: list[JsonObject] = []
-        # Devices of one kind are alike: ports that a node does not use lead nowhere and vanish.
+        # Instances of a device are equal: unused ports have no edge, and readers remove them.
         ports = max(self._ports_of[node] for node in nodes)
         if ports:
             components.append({"name": "port", "count": ports, "choice": "port", "port": {}})
-            ends = {"ep1": {"component": core}, "ep2": {"component": "port"}}
+            endpoints = {"ep1": {"component": core}, "ep2": {"component": "port"}}
             links.append({"name": "ic"})
-            edges.append({**ends, "scheme": "many2many", "link": "ic"})
+            edges.append({**endpoints, "scheme": "many2many", "link": "ic"})
         return {"name": name, "components": components, "links": links, "edges": edges}
 
-    def _annotations(self) -> JsonObject:
-        """What the infrastructure does not say: order and direction of links, names and groups."""
+    def _build_annotations(self) -> JsonObject:
+        """Build the annotations for data outside of the infrastructure: link order, directions,
+        names, groups.
+        """
         nodes: list[JsonObject] = []
         for node, name in enumerate(self._topology.node_names):
-            instance, number = self._instance(node)
+            instance, number = self._find_instance(node)
             vertex = f"{instance}.{number}.{'xpu' if instance == 'npu' else 'asic'}.0"
             nodes.append({"name": vertex, "attributes": [{"attribute": NAME, "value": name}]})
         links: list[JsonObject] = []
         for values, name in self._links.items():
-            links.append({"name": name, "attributes": list(_exact_values(*values))})
-        # What reads these tells the documents of the hub by it.
+            links.append({"name": name, "attributes": list(_build_exact_values(*values))})
+        # Readers recognize documents of the hub by this attribute.
         graph = [{"attribute": EXACT, "value": "1"}]
         if self._topology.dimensions:
-            parts = [_dimension_text(one) for one in self._topology.dimensions]
+            parts = [_format_dimension(dimension) for dimension in self._topology.dimensions]
             graph.append({"attribute": DIMENSIONS, "value": ", ".join(parts)})
         for group, members in self._topology.groups.items():
             graph.append({"attribute": GROUP + group, "value": format_ranks(members)})
@@ -155,62 +224,65 @@ class _Drawing:
         ):
             if switches:
                 graph.append({"attribute": attribute, "value": format_ranks(switches)})
-        return {"nodes": nodes, "edges": self._marks, "links": links, "graph": graph}
+        return {"nodes": nodes, "edges": self._edge_annotations, "links": links, "graph": graph}
 
 
-def _endpoint(
+def _build_endpoint(
     instance: str,
     number: int,
     component: str,
     index: int,
 ) -> JsonObject:
+    """Build an endpoint of an edge."""
     return {"instance": f"{instance}[{number}]", "component": f"{component}[{index}]"}
 
 
-def _link(
+def _build_link(
     name: str,
     bandwidth_bytes_per_s: float,
     latency_s: float,
     plane: int,
 ) -> JsonObject:
-    """A link of the document; of several planes the description says which."""
-    rate = float(_scaled(bandwidth_bytes_per_s, -9))
-    delay = float(_scaled(latency_s, 9))
-    bandwidth = {"choice": "gigabytes_per_second", "gigabytes_per_second": _number(rate)}
-    latency = {"choice": "ns", "ns": _number(delay)}
+    """Build a link of the document; planes other than 0 are named in the description."""
+    rate = float(_scale(bandwidth_bytes_per_s, -9))
+    delay = float(_scale(latency_s, 9))
+    bandwidth = {"choice": "gigabytes_per_second", "gigabytes_per_second": _to_json_number(rate)}
+    latency = {"choice": "ns", "ns": _to_json_number(delay)}
     physical = {"bandwidth": bandwidth, "latency": latency}
-    found: JsonObject = {"name": name, "physical": physical}
-    return found | ({"description": f"plane {plane}"} if plane else {})
+    link: JsonObject = {"name": name, "physical": physical}
+    return link | ({"description": f"plane {plane}"} if plane else {})
 
 
-def _exact_values(
+def _build_exact_values(
     bandwidth_bytes_per_s: float,
     latency_s: float,
     plane: int,
 ) -> list[dict[str, str]]:
-    """Annotations of a link: what rounding to GB/s and ns would lose, and the plane."""
-    stated = {}
-    # Up to so many digits, a double comes back from its decimal text in any unit.
-    if len(_scaled(bandwidth_bytes_per_s, 0).normalize().as_tuple().digits) > _SURE_DIGITS:
-        stated[BANDWIDTH] = repr(bandwidth_bytes_per_s)
-    if len(_scaled(latency_s, 0).normalize().as_tuple().digits) > _SURE_DIGITS:
-        stated[LATENCY] = repr(latency_s)
+    """Build the annotations of a link: values that rounding to GB/s and ns would change, and the
+    plane.
+    """
+    values = {}
+    # Up to this number of digits, a double survives the conversion to decimal text in any unit.
+    if len(_scale(bandwidth_bytes_per_s, 0).normalize().as_tuple().digits) > _MAX_EXACT_DIGITS:
+        values[BANDWIDTH] = repr(bandwidth_bytes_per_s)
+    if len(_scale(latency_s, 0).normalize().as_tuple().digits) > _MAX_EXACT_DIGITS:
+        values[LATENCY] = repr(latency_s)
     if plane:
-        stated[PLANE] = str(plane)
-    return [{"attribute": name, "value": value} for name, value in stated.items()]
+        values[PLANE] = str(plane)
+    return [{"attribute": name, "value": value} for name, value in values.items()]
 
 
-def _dimension_text(dimension: Dimension) -> str:
-    """Kind, size, bytes per second and seconds: `ring 8 50000000000.0 5e-07`."""
+def _format_dimension(dimension: Dimension) -> str:
+    """Format kind, size, bytes per second and seconds: `ring 8 50000000000.0 5e-07`."""
     values = (dimension.bandwidth_bytes_per_s, dimension.latency_s)
     return " ".join([dimension.kind, str(dimension.size), *map(repr, values)])
 
 
-def _scaled(value: float, power: int) -> Decimal:
-    """The value times ten to a power, exact in the digits that tell the double."""
+def _scale(value: float, power: int) -> Decimal:
+    """Multiply a value by a power of ten, exact in the digits that identify the double."""
     return Decimal(repr(value)).scaleb(power)
 
 
-def _number(value: float) -> float | int:
-    """Whole numbers without a fraction, as people write them."""
+def _to_json_number(value: float) -> float | int:
+    """Convert integral values to integers, which are written without a fraction."""
     return int(value) if value == int(value) and value < 2**53 else value
