@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import numpy as np
-from collhub_networks import NetworkFindings, cables_of, topology_of, ways_back
+from collhub_networks import NetworkFindings, cables_of, find_reverse_links, topology_of
 from collhub_networks.cables import Cable
 from hypothesis import given
 from hypothesis import strategies as st
@@ -26,7 +26,7 @@ def test_cables_come_back(cables) -> None:
 @given(CABLES)
 def test_way_back_is_a_pairing_of_links_that_are_alike(cables) -> None:
     topology = topology_of("any", 4, 6, cables)
-    back = ways_back(topology)
+    back = find_reverse_links(topology)
     assert np.array_equal(back[back], np.arange(topology.num_links))
     assert np.array_equal(topology.source[back], topology.destination)
     assert np.array_equal(topology.bandwidth_bytes_per_s[back], topology.bandwidth_bytes_per_s)
@@ -36,7 +36,7 @@ def test_links_of_different_planes_are_no_pair() -> None:
     ends = np.asarray([0, 1])
     rates = np.full(2, 1e9)
     links = Links(ends, 1 - ends, rates, rates * 0, np.asarray([0, 1]))
-    assert ways_back(links.topology("two", 2, 2)).tolist() == [-1, -1]
+    assert find_reverse_links(links.topology("two", 2, 2)).tolist() == [-1, -1]
 
 
 def test_findings_are_told_once_a_kind() -> None:

@@ -23,7 +23,7 @@ def test_values_know_their_path() -> None:
 
 
 def test_missing_key_names_those_that_are_there() -> None:
-    assert refused(lambda: ROOT["c"]) == "$: 'c' is missing; state c; the keys are: a, n, t, e"
+    assert refused(lambda: ROOT["c"]) == "$: 'c' is missing; add c; the keys are: a, n, t, e"
 
 
 def test_null_counts_as_absent() -> None:

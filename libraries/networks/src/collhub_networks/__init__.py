@@ -1,6 +1,6 @@
-"""What readers and writers of network descriptions share."""
+"""Shared code of readers and writers of network descriptions."""
 
-from collhub_networks.cables import Cable, cables_of, topology_of, ways_back
+from collhub_networks.cables import Cable, cables_of, find_reverse_links, topology_of
 from collhub_networks.findings import NetworkFindings
 from collhub_networks.values import Value
 from collhub_networks.yaml_documents import document_of
@@ -11,6 +11,6 @@ __all__ = [
     "Value",
     "cables_of",
     "document_of",
+    "find_reverse_links",
     "topology_of",
-    "ways_back",
 ]

@@ -1,6 +1,6 @@
-"""Cables: two links between the same nodes, one each way, alike. Files for simulators know no less.
+"""Cables: pairs of links between the same nodes, one per direction, with equal properties.
 
-ns-3 and htsim describe networks by them, the hub by directed links.
+ns-3 and htsim describe networks by cables, the hub by directed links.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from hub_core.network import Links, Topology
 
 
 class Cable(NamedTuple):
-    """A cable between two nodes; bytes per second, seconds."""
+    """A cable between two nodes, with bandwidth in bytes per second and latency in seconds."""
 
     source: int
     destination: int
@@ -31,12 +31,12 @@ def topology_of(
     num_nodes: int,
     cables: Sequence[Cable],
 ) -> Topology:
-    """The network of these cables, each of them a link each way."""
+    """Build the topology of the cables; each cable becomes a link per direction."""
     low = np.asarray([cable.source for cable in cables], np.int64)
     high = np.asarray([cable.destination for cable in cables], np.int64)
     rates = np.asarray([cable.bandwidth_bytes_per_s for cable in cables], np.float64)
     latencies = np.asarray([cable.latency_s for cable in cables], np.float64)
-    # The two links of a cable stand side by side.
+    # The two links of a cable are adjacent.
     ends = np.stack([low, high], axis=1)
     links = Links(
         ends.reshape(-1),
@@ -48,26 +48,26 @@ def topology_of(
 
 
 def cables_of(topology: Topology) -> list[Cable]:
-    """The links in pairs, in the order of their first ones.
+    """Convert the links of a topology to cables, in the order of the first link of each cable.
 
-    Raises `UsageError` for several planes, and for a link without a way back that is like it.
+    Raises `UsageError` for several planes, and for a link without an equal reverse link.
     """
     if topology.num_planes > 1:
         message = f"topology {topology.name} has {topology.num_planes} planes, a cable network one"
         raise UsageError(message, cure="write the planes one by one", code="inexpressible-topology")
-    way_back = ways_back(topology)
-    if (way_back < 0).any():
-        link = int(np.argmax(way_back < 0))
+    reverse_link = find_reverse_links(topology)
+    if (reverse_link < 0).any():
+        link = int(np.argmax(reverse_link < 0))
         source = topology.node_name(int(topology.source[link]))
         destination = topology.node_name(int(topology.destination[link]))
         raise UsageError(
-            f"topology {topology.name}: the link from {source} to {destination} has no way back "
-            "of the same bandwidth and latency, and every cable has one",
-            cure="use the simulator analytical, which takes every topology",
+            f"topology {topology.name}: the link from {source} to {destination} has no reverse "
+            "link of the same bandwidth and latency, which every cable has",
+            cure="use the simulator analytical, which accepts every topology",
             code="inexpressible-topology",
         )
-    # Of each pair the first one stands for the cable.
-    first = np.flatnonzero(way_back > np.arange(topology.num_links))
+    # The first link of each pair represents the cable.
+    first = np.flatnonzero(reverse_link > np.arange(topology.num_links))
     columns = (
         topology.source[first].tolist(),
         topology.destination[first].tolist(),
@@ -77,26 +77,26 @@ def cables_of(topology: Topology) -> list[Cable]:
     return [Cable(*row) for row in zip(*columns, strict=True)]
 
 
-def ways_back(topology: Topology) -> Int64Array:
-    """The link that goes back beside every link, int64[links], -1 where there is none.
+def find_reverse_links(topology: Topology) -> Int64Array:
+    """Find the reverse link of every link, int64[links], -1 if there is none.
 
-    The two are alike: of one plane, bandwidth and latency. Of parallel links that are alike the
-    i-th one each way make a pair.
+    Both links have equal plane, bandwidth and latency. Of equal parallel links, the i-th ones of
+    both directions are paired; if their numbers differ, none of them is.
     """
     source, destination = topology.source, topology.destination
     values = (topology.bandwidth_bytes_per_s, topology.latency_s, topology.plane)
     low, high = np.minimum(source, destination), np.maximum(source, destination)
     is_back = source > destination
-    # Alike links between the same two nodes become neighbours, all one way before all the other.
+    # Equal links between the same two nodes become adjacent, sorted by direction.
     order = np.lexsort((is_back, *values, high, low))
     keys = np.stack([low[order], high[order], *(value[order] for value in values)])
     starts = np.append(True, np.any(keys[:, 1:] != keys[:, :-1], axis=0))
     bounds = [*np.flatnonzero(starts).tolist(), len(order)]
-    found = np.full(len(order), -1, np.int64)
+    reverse = np.full(len(order), -1, np.int64)
     for first, end in itertools.pairwise(bounds):
         links = order[first:end]
-        back = int(is_back[links].sum())
-        # Only as many there as back make pairs; others are left alone together.
-        if 2 * back == len(links):
-            found[links] = np.roll(links, back)
-    return found
+        back_count = int(is_back[links].sum())
+        # Links are paired only if both directions have equally many.
+        if 2 * back_count == len(links):
+            reverse[links] = np.roll(links, back_count)
+    return reverse

@@ -1,4 +1,4 @@
-"""Collect what a reader of networks accepts but the user should know: one finding a kind."""
+"""Collect findings of a reader about accepted input, and report one per kind."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from hub_core.model import Diagnostic, Location, Severity
 
 
 class NetworkFindings:
-    """Warnings and notes by code, in the order in which they first came.
+    """Warnings and notes by code, in order of their first occurrence.
 
-    A network repeats its devices, so a file that lacks something lacks it everywhere: the user gets
-    the first place and the number of places.
+    A network repeats its devices, so missing data is missing in many places: the user gets the
+    first place and the number of places.
     """
 
     def __init__(self) -> None:
-        self._found: dict[str, tuple[Diagnostic, int]] = {}
+        self._by_code: dict[str, tuple[Diagnostic, int]] = {}
 
     def warn(
         self,
@@ -25,7 +25,7 @@ class NetworkFindings:
         message: str,
         cure: str = "",
     ) -> None:
-        """Note one place; the first of a code gives the message."""
+        """Record a warning at a place; the first one of a code gives the message."""
         self._add(
             Diagnostic(
                 code,
@@ -43,7 +43,7 @@ class NetworkFindings:
         message: str,
         cure: str = "",
     ) -> None:
-        """As `warn`, for what was supplied and is no slip."""
+        """Record a note, for example about supplied values; otherwise as `warn`."""
         self._add(
             Diagnostic(
                 code,
@@ -55,13 +55,13 @@ class NetworkFindings:
         )
 
     def tell(self, report: Callable[[Diagnostic], None]) -> None:
-        """Report every kind once."""
-        for first, count in self._found.values():
-            # Hundreds of alike lines would hide the others.
+        """Report the finding of every code once, with the number of further places."""
+        for first, count in self._by_code.values():
+            # Hundreds of equal lines would hide the remaining ones.
             more = f" (and {count - 1} more such places)" if count > 1 else ""
             report(replace(first, message=first.message + more))
 
     def _add(self, new: Diagnostic) -> None:
-        # A dictionary keeps the order of its keys.
-        first, count = self._found.get(new.code, (new, 0))
-        self._found[new.code] = (first, count + 1)
+        """Count a finding; keep the first one of its code."""
+        first, count = self._by_code.get(new.code, (new, 0))
+        self._by_code[new.code] = (first, count + 1)

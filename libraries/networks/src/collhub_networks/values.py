@@ -1,4 +1,4 @@
-"""Values of documents that know where they stand, so that every error names file and path."""
+"""Values of documents with their position, so that every error names file and path."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import NoReturn
 
 from hub_core.model import InputError, Location
 
-_LONGEST = 80
-_MOST_DIGITS = 40
-_NAMES: dict[type, str] = {
+_MAX_SHOWN_CHARACTERS = 80
+_MAX_DIGITS = 40
+_TYPE_NAMES: dict[type, str] = {
     dict: "an object",
     list: "a list",
     str: "text",
@@ -24,10 +24,10 @@ _NAMES: dict[type, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """One value of a document: `raw` as parsed, `path` as in `$.links[3].name`, and the file.
+    """A value of a document: `raw` as parsed, `path` such as `$.links[3].name`, and the file.
 
-    `code`: that of the errors. All methods raise `InputError` with file, path, what was expected
-    and what was found.
+    `code`: code of the errors. All methods raise `InputError` with file, path, expected and actual
+    value.
     """
 
     file: str
@@ -50,44 +50,46 @@ class Value:
         )
 
     def __getitem__(self, key: str) -> Value:
-        """The value of a key that has to be there."""
-        # Null stands for absent: writers leave keys without values.
-        found = self.get(key)
-        if found is None:
-            stated = ", ".join(map(str, list(self._object())[:8]))
-            self.fail(f"{key!r} is missing", f"state {key}; the keys are: {stated or 'none'}")
-        return found
+        """The value of a required key."""
+        # Null counts as absent: some writers emit keys without values.
+        value = self.get(key)
+        if value is None:
+            keys = ", ".join(map(str, list(self._require_object())[:8]))
+            self.fail(f"{key!r} is missing", f"add {key}; the keys are: {keys or 'none'}")
+        return value
 
     def get(self, key: str) -> Value | None:
-        """The value of a key, None where the key, or its value, is absent."""
-        raw = self._object().get(key)
-        return None if raw is None else self._within(f".{key}", raw)
+        """The value of a key; None if the key is absent or its value is null."""
+        raw = self._require_object().get(key)
+        return None if raw is None else self._build_child(f".{key}", raw)
 
     def entries(self) -> Iterator[tuple[str, Value]]:
-        """Keys and values of an object, in the order of the file."""
-        for key, raw in self._object().items():
+        """Yield keys and values of an object, in the order of the file."""
+        for key, raw in self._require_object().items():
             name = str(key)
-            yield name, self._within(f".{name[:_LONGEST]}", raw)
+            yield name, self._build_child(f".{name[:_MAX_SHOWN_CHARACTERS]}", raw)
 
     def items(self) -> Iterator[Value]:
-        """The values of a list."""
+        """Yield the values of a list."""
         if not isinstance(self.raw, list):
-            self._expected("a list")
+            self._fail_type("a list")
         for index, raw in enumerate(self.raw):
-            yield self._within(f"[{index}]", raw)
+            yield self._build_child(f"[{index}]", raw)
 
     def items_of(self, key: str) -> Iterator[Value]:
-        """The values of the list that a key names; nothing where the key is absent."""
-        found = self.get(key)
-        if found is not None:
-            yield from found.items()
+        """Yield the values of the list at a key; none if the key is absent."""
+        value = self.get(key)
+        if value is not None:
+            yield from value.items()
 
     def text(self) -> str:
-        """Text of at least one character. Numbers are taken as text: YAML makes 7 of a name `7`."""
+        """The value as text of at least one character; integers are converted, since YAML parses a
+        name `7` as a number.
+        """
         if isinstance(self.raw, int) and not isinstance(self.raw, bool):
             return str(self.raw)
         if not isinstance(self.raw, str) or not self.raw:
-            self._expected("text")
+            self._fail_type("text")
         return self.raw
 
     def text_of(
@@ -95,51 +97,55 @@ class Value:
         key: str,
         default: str,
     ) -> str:
-        """The text of a key, or the default where the key is absent."""
-        found = self.get(key)
-        return default if found is None else found.text()
+        """The text at a key, or the default if the key is absent."""
+        value = self.get(key)
+        return default if value is None else value.text()
 
-    def count(self, most: int) -> int:
-        """A whole number from 1 to `most`."""
-        # True is a whole number to Python, and none to a document.
+    def count(self, maximum: int) -> int:
+        """The value as an integer from 1 to `most`."""
+        # In Python, True is an integer; in a document it is not.
         if not isinstance(self.raw, int) or isinstance(self.raw, bool):
-            self._expected("a whole number")
-        if not 1 <= self.raw <= most:
-            shown = str(self.raw)[:_LONGEST]
-            self.fail(f"{shown} is not in 1..{most}", "check for a digit too many")
+            self._fail_type("a whole number")
+        if not 1 <= self.raw <= maximum:
+            shown = str(self.raw)[:_MAX_SHOWN_CHARACTERS]
+            self.fail(f"{shown} is not in 1..{maximum}", "check for a digit too many")
         return self.raw
 
     def number(self) -> Decimal:
-        """A finite number, exact to the digits of the file."""
-        # YAML takes 1e3, without a point and a sign, for text.
+        """The value as a finite number, exact to the digits of the file."""
+        # YAML parses 1e3, without point and sign, as text.
         is_number = isinstance(self.raw, int | float | str) and not isinstance(self.raw, bool)
-        # Its shortest text is what the file said, up to digits that no double keeps.
+        # The shortest text of a float is the text of the file, up to digits beyond double
+        # precision.
         text = repr(self.raw) if isinstance(self.raw, float) else str(self.raw)
-        if not is_number or len(text) > _MOST_DIGITS or "_" in text:
-            self._expected("a number")
+        if not is_number or len(text) > _MAX_DIGITS or "_" in text:
+            self._fail_type("a number")
         try:
             number = Decimal(text)
         except InvalidOperation:
-            self._expected("a number")
+            self._fail_type("a number")
         if not number.is_finite():
-            self._expected("a finite number")
+            self._fail_type("a finite number")
         return number
 
-    def _object(self) -> dict[str, object]:
+    def _require_object(self) -> dict[str, object]:
+        """Return the object; fail for other types."""
         if not isinstance(self.raw, dict):
-            self._expected("an object")
+            self._fail_type("an object")
         return self.raw
 
-    def _expected(self, what: str) -> NoReturn:
-        found = _NAMES.get(type(self.raw), type(self.raw).__name__)
-        shown = f" {self.raw[:_LONGEST]!r}" if isinstance(self.raw, str) else ""
-        self.fail(f"expected {what}, got {found}{shown}")
+    def _fail_type(self, expected: str) -> NoReturn:
+        """Raise `InputError` for a value of a wrong type."""
+        actual = _TYPE_NAMES.get(type(self.raw), type(self.raw).__name__)
+        shown = f" {self.raw[:_MAX_SHOWN_CHARACTERS]!r}" if isinstance(self.raw, str) else ""
+        self.fail(f"expected {expected}, got {actual}{shown}")
 
-    def _within(
+    def _build_child(
         self,
         step: str,
         raw: object,
     ) -> Value:
+        """Build the value at a step of the path below this one."""
         return Value(
             self.file,
             raw,

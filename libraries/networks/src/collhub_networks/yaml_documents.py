@@ -1,4 +1,4 @@
-"""YAML and JSON files of strangers: no aliases, no key twice, bounded nesting and size."""
+"""Parse untrusted YAML and JSON files: no aliases, no repeated keys, bounded nesting and size."""
 
 from __future__ import annotations
 
@@ -13,50 +13,49 @@ if TYPE_CHECKING:
     from yaml import SafeLoader
     from yaml.nodes import Node
 
-_LONGEST_FILE = 1 << 26
-_DEEPEST = 64
+_MAX_FILE_BYTES = 1 << 26
+_MAX_DEPTH = 64
 
 
 def document_of(source: Source, code: str) -> Value:
-    """The object at the root of a YAML or JSON file; `code` is that of its errors.
+    """Parse the object at the root of a YAML or JSON file; `code`: code of its errors.
 
-    JSON is read by the hub's own strict parser. In YAML an alias may stand for the rest of the
-    file, and a few hundred bytes for gigabytes, so that aliases are refused. Raises `InputError`
-    with file and line.
+    JSON is read by the hub's strict parser. In YAML, a few hundred bytes with aliases may represent
+    gigabytes, so that aliases are refused. Raises `InputError` with file and line.
     """
     content = source.content()
-    if len(content) > _LONGEST_FILE:
-        _fail(source.name, None, f"the file is larger than {_LONGEST_FILE >> 20} MiB", code)
+    if len(content) > _MAX_FILE_BYTES:
+        _fail(source.name, None, f"the file is larger than {_MAX_FILE_BYTES >> 20} MiB", code)
     if content.lstrip()[:1] == b"{":
-        return Value(source.name, _json(source, content, code), code=code)
-    return Value(source.name, _yaml(source.name, content, code), code=code)
+        return Value(source.name, _parse_json(source, content, code), code=code)
+    return Value(source.name, _parse_yaml(source.name, content, code), code=code)
 
 
-def _json(source: Source, content: bytes, code: str) -> object:
+def _parse_json(source: Source, content: bytes, code: str) -> object:
+    """Parse JSON, or YAML in flow style, which begins with a brace as well."""
     try:
         return parse_json_object(content, source.name)
     except InputError:
-        # Flow style of YAML begins with a brace as well.
         if _is_json(content):
             raise
-        return _yaml(source.name, content, code)
+        return _parse_yaml(source.name, content, code)
 
 
 def _is_json(content: bytes) -> bool:
-    """Whether a text in braces looks like JSON: its first key is quoted, or there is none."""
+    """Whether a text in braces looks like JSON: its first key is quoted, or there is no key."""
     return content.lstrip()[1:].lstrip()[:1] in (b'"', b"}", b"")
 
 
-def _yaml(name: str, content: bytes, code: str) -> object:
-    # Imported here, as conversions that meet no YAML need not wait for it.
+def _parse_yaml(name: str, content: bytes, code: str) -> object:
+    # Imported here, since conversions without YAML do not need it.
     import yaml
 
     try:
         text = content.decode("utf-8")
-        root = _composed(text)
+        root = _parse_yaml_nodes(text)
         if root is None:
             _fail(name, None, "the file is empty, a document was expected", code)
-        _check(name, root, code)
+        _check_nodes(name, root, code)
         raw = yaml.SafeLoader("").construct_document(root)
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else None
@@ -69,20 +68,20 @@ def _yaml(name: str, content: bytes, code: str) -> object:
     return raw
 
 
-def _composed(text: str) -> Node | None:
-    """The tree of nodes, by the fast parser where PyYAML was built with it."""
+def _parse_yaml_nodes(text: str) -> Node | None:
+    """Parse YAML to its node tree, None for an empty file."""
     import yaml
 
-    # The faster one where PyYAML was built with libyaml; both give the same nodes.
+    # The fast parser, if PyYAML was built with libyaml; both give the same nodes.
     loader: type[SafeLoader] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     return yaml.compose(text, Loader=loader)
 
 
-def _check(name: str, root: Node, code: str) -> None:
-    """Refuse aliases, keys that stand twice, and deep nesting.
+def _check_nodes(name: str, root: Node, code: str) -> None:
+    """Refuse aliases, repeated keys, and deep nesting.
 
-    An alias is the same node once more: composing a tree takes memory for every node of the file
-    once, and nothing is expanded before this check.
+    An alias is the same node object again: composing the tree takes memory only once per node of
+    the file, and aliases are expanded only after this check.
     """
     seen: set[int] = set()
     stack = [(root, 0)]
@@ -91,25 +90,25 @@ def _check(name: str, root: Node, code: str) -> None:
         line = node.start_mark.line + 1
         if id(node) in seen:
             _fail(name, line, "aliases (& and *) are not read", code, "write the value out")
-        if depth > _DEEPEST:
-            _fail(name, line, f"values are nested deeper than {_DEEPEST} levels", code)
+        if depth > _MAX_DEPTH:
+            _fail(name, line, f"values are nested deeper than {_MAX_DEPTH} levels", code)
         seen.add(id(node))
-        stack += [(child, depth + 1) for child in _children(name, node, code)]
+        stack += [(child, depth + 1) for child in _find_children(name, node, code)]
 
 
-def _children(
+def _find_children(
     name: str,
     node: Node,
     code: str,
 ) -> list[Node]:
-    """The nodes within a node; of a mapping the values, whose keys are checked."""
+    """Find the child nodes of a node; for a mapping its values, whose keys are checked."""
     if isinstance(node.value, str):
         return []
-    found: list[Node] = []
+    children: list[Node] = []
     keys: set[str] = set()
     for entry in node.value:
         if not isinstance(entry, tuple):
-            found.append(entry)
+            children.append(entry)
             continue
         key, value = entry
         line = key.start_mark.line + 1
@@ -117,19 +116,19 @@ def _children(
             _fail(
                 name,
                 line,
-                "a key is no text",
+                "a key is not a text",
                 code,
             )
         if key.value in keys:
             _fail(
                 name,
                 line,
-                f"the key {key.value[:80]!r} stands twice",
+                f"the key {key.value[:80]!r} occurs twice",
                 code,
             )
         keys.add(key.value)
-        found.append(value)
-    return found
+        children.append(value)
+    return children
 
 
 def _fail(
@@ -139,6 +138,7 @@ def _fail(
     code: str,
     cure: str = "",
 ) -> NoReturn:
+    """Raise `InputError` at a line of a file."""
     raise InputError(
         message,
         location=Location(name, line),

@@ -214,7 +214,7 @@ def one_way() -> Topology:
 @pytest.mark.parametrize(
     ("topology", "says"),
     [
-        (one_way(), "the link from 0 to 1 has no way back of the same bandwidth and latency"),
+        (one_way(), "the link from 0 to 1 has no reverse link of the same bandwidth and latency"),
         (hub_core.parse_topology("ring:4+fc:4"), "has 2 planes, a cable network one"),
     ],
 )
