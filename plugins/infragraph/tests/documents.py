@@ -6,7 +6,7 @@ import json
 
 from collhub_infragraph.graph import CODE, VertexGraph
 from collhub_infragraph.options import InfragraphReadOptions
-from collhub_infragraph.reading.read import read, vertex_graph
+from collhub_infragraph.reading.read import parse_graph, read
 from collhub_networks import NetworkFindings, document_of
 
 from hub_core.model import Diagnostic
@@ -46,7 +46,7 @@ def source_of(value, report=lambda finding: None) -> Source:
 
 
 def graph(value) -> VertexGraph:
-    return vertex_graph(document_of(source_of(value), CODE), NetworkFindings())
+    return parse_graph(document_of(source_of(value), CODE), NetworkFindings())
 
 
 def ends(found: VertexGraph) -> list[tuple[str, str]]:

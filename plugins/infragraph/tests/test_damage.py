@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from collhub_infragraph.options import InfragraphReadOptions
 from collhub_infragraph.reading.read import read
-from collhub_infragraph.samples import samples
+from collhub_infragraph.samples import build_samples
 from documents import document, edge, network
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,7 +21,7 @@ WORDS = st.sampled_from(
 
 @given(st.data())
 def test_damaged_documents_are_read_or_refused_with_the_file(data) -> None:
-    content = bytearray(data.draw(st.sampled_from([one.content() for one in samples()])))
+    content = bytearray(data.draw(st.sampled_from([one.content() for one in build_samples()])))
     for _ in range(data.draw(st.integers(1, 3))):
         at = data.draw(st.integers(0, len(content)))
         content[at : at + data.draw(st.integers(0, 9))] = data.draw(WORDS)
@@ -40,7 +40,7 @@ def test_keys_that_are_no_text_are_named_in_messages() -> None:
     value["instances"] = [{"name": "h", "device": "host"}]
     with pytest.raises(InputError, match=r"\$.instances\[0\]: 'count' is missing") as caught:
         network(value)
-    assert caught.value.diagnostics[0].cure == "state count; the keys are: name, device"
+    assert caught.value.diagnostics[0].cure == "add count; the keys are: name, device"
 
 
 @pytest.mark.parametrize(

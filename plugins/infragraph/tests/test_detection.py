@@ -55,7 +55,7 @@ def test_bandwidths_stand_behind_the_file(tmp_path) -> None:
     [
         ("a: &x [1, 2]\ndevices: *x\n", r"net.yaml:1: aliases \(& and \*\) are not read"),
         ("a: &x [1, 2]\nb: &y [*x, *x]\ndevices: [*y, *y]\n", "aliases"),
-        ("devices: []\ndevices: []\n", "net.yaml:2: the key 'devices' stands twice"),
+        ("devices: []\ndevices: []\n", "net.yaml:2: the key 'devices' occurs twice"),
         ("devices: [" + "[" * 70 + "]" * 71 + "\n", "nested deeper than 64 levels"),
         ("devices: [\n", "net.yaml:2: this is not YAML"),
         ("- devices: 1\n", "an object of keys and values was expected"),

@@ -1,4 +1,4 @@
-"""The graph of an InfraGraph document: vertices, undirected edges, and the links on them."""
+"""The graph of an InfraGraph document: vertices, undirected edges, and their links."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collhub_columns import Int64Array
 CODE = "invalid-infragraph"
 """The code of all errors in documents."""
 
-# Attributes of annotations. `rank` is InfraGraph's own custom, the others are this hub's.
+# Attributes of annotations. `rank` is InfraGraph's custom, the remaining ones are the hub's.
 RANK = "rank"
 EXACT = "collhub-exact"
 NAME = "collhub-name"
@@ -22,23 +22,23 @@ GROUP = "collhub-group:"
 DIMENSIONS = "collhub-dimensions"
 MULTICAST, REDUCTION = "collhub-multicast", "collhub-reduction"
 
-_MOST_DIGITS = 9
+_MAX_DIGITS = 9
 
 
-def number_of(text: str) -> int | None:
-    """The whole number that an attribute states, None where it states none."""
-    # Other digits of Unicode count as decimal, too, and huge texts cost time.
-    is_number = text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS
+def parse_number(text: str) -> int | None:
+    """Parse the integer value of an attribute, None for any other text."""
+    # Only ASCII digits (`isdecimal` accepts others), and not too many, since huge texts cost time.
+    is_number = text.isascii() and text.isdecimal() and len(text) <= _MAX_DIGITS
     return int(text) if is_number else None
 
 
 @dataclass(frozen=True, slots=True)
 class LinkKind:
-    """A link of a document, of which many edges may be.
+    """A link of a document, which many edges may use.
 
-    `owner`: the device that has it in its list, empty for the document's own. Bandwidth in bytes
-    per second and latency in seconds are None where they are not stated. `flaw`: why a stated
-    bandwidth is none.
+    `owner`: the device in whose list it is, empty for the document's list. Bandwidth in bytes per
+    second and latency in seconds are None if missing. `flaw`: the reason why a given bandwidth is
+    unusable.
     """
 
     name: str
@@ -59,7 +59,7 @@ Attributes = Mapping[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Annotations:
-    """What a document says beside its infrastructure: attributes by vertex, edge and graph."""
+    """Annotations of a document: attributes by vertex, edge, link and for the graph."""
 
     of_vertex: Mapping[str, Attributes] = field(default_factory=dict)
     of_edge: Mapping[tuple[str, str], Attributes] = field(default_factory=dict)
@@ -68,7 +68,9 @@ class Annotations:
 
     @property
     def is_exact(self) -> bool:
-        """Whether the hub wrote the document, so that its switches and cables stay as they are."""
+        """Whether the hub wrote the document, so that its switches and cables are kept
+        unchanged.
+        """
         return EXACT in self.of_graph
 
 
@@ -76,8 +78,8 @@ class Annotations:
 class VertexGraph:
     """A document as vertices and edges.
 
-    `names`, `kinds`: of the vertices, `host.0.xpu.1` and `xpu`. `one`, `other`: int64, the ends of
-    every edge, no pair twice; `link`: int64, its row in `links`.
+    `names`, `kinds`: of the vertices, such as `host.0.xpu.1` and `xpu`. `one`, `other`: int64, the
+    two vertices of every edge, each pair once; `link`: int64, its row in `links`.
     """
 
     names: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""Options of the reader and the writer; nothing here needs either."""
+"""Options of the reader and the writer; free of imports of either."""
 
 from __future__ import annotations
 
@@ -9,32 +9,33 @@ from hub_core.plugin_api import OptionType, choice, option, optional
 
 @dataclass(frozen=True, slots=True)
 class InfragraphReadOptions:
-    """What a document leaves open."""
+    """Values that a document does not contain."""
 
     npu_types: str = option(
         OptionType.TEXT, "xpu", "kinds of components that are NPUs, separated by commas: xpu,gpu"
     )
     bandwidth: str | None = optional(
-        "bandwidth by name of link, as bandwidth.nvlink=450GB/s, device/link where several "
-        "devices have a link of the name, bandwidth.*= for all that are left",
+        "bandwidth by name of link, as bandwidth.nvlink=450GB/s; device/link if several "
+        "devices have a link of that name; bandwidth.*= for all remaining links",
         OptionType.PAIRS,
     )
     latency: float | None = optional(
-        "latency of every link for which the document states none (default: 0)",
+        "latency of every link without one in the document (default: 0)",
         OptionType.TIME,
         minimum=0,
     )
     missing: str = choice(
         ("refuse", "unlimited"),
-        "what becomes of links without a bandwidth: unlimited is for pictures and hop counts",
+        "treatment of links without a bandwidth: unlimited is for pictures and hop counts",
     )
     detail: str = choice(
         ("network", "full"),
-        "network: cards, ports and slots that only pass data on become part of their links; "
+        "network: cards, ports and slots that only forward become part of their links; "
         "full: every component is a node",
     )
     planes: str | None = optional(
-        "names of links, separated by commas: links of each are a plane, all others the last one"
+        "names of links, separated by commas: each name is a plane, the remaining links are "
+        "the last one"
     )
 
 
@@ -45,6 +46,6 @@ class InfragraphWriteOptions:
     annotations: bool = option(
         OptionType.BOOL,
         True,
-        "add annotations where the document alone would give another network back; false: the bare "
-        "document, which InfraGraph's own tools take as it is",
+        "add annotations if the bare document would give another network back; false: the bare "
+        "document, which InfraGraph's own tools read unchanged",
     )

@@ -1,4 +1,4 @@
-"""Offers of this distribution to the hub: networks as InfraGraph describes them."""
+"""Offers of this distribution: reader and writer of InfraGraph documents."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hub_core.plugin_api import Format, TopologyReader, TopologyWriter, hookimpl
 
 COLLHUB_PLUGIN_API = (1, 0)
 
-# A key at the start of a line (YAML), or in quotes (JSON). `nodes` is of the node-link form.
+# A key at the start of a line (YAML), or in quotes (JSON). `nodes` belongs to the node-link form.
 _SIGNATURE = (
     rb"(?m)^(?:infrastructure|instances|devices|directed)[ \t]*:"
     rb'|"(?:infrastructure|instances|devices)"[ \t]*:'
@@ -17,7 +17,7 @@ _SIGNATURE = (
 
 INFRAGRAPH = Format(
     "infragraph",
-    "networks as InfraGraph describes them, in YAML or JSON",
+    "networks as InfraGraph documents, in YAML or JSON",
     (".yaml", ".yml", ".json"),
     _SIGNATURE,
     members=("infrastructure", "instances", "devices", "edges"),
@@ -26,13 +26,13 @@ INFRAGRAPH = Format(
 
 @hookimpl
 def collhub_topologies() -> Sequence[TopologyReader | TopologyWriter]:
-    """Describe the reader and the writer."""
+    """Return the reader and the writer."""
     return [
         TopologyReader(
             INFRAGRAPH,
             "collhub_infragraph.reading.read:read",
             InfragraphReadOptions,
-            samples="collhub_infragraph.samples:samples",
+            samples="collhub_infragraph.samples:build_samples",
         ),
         TopologyWriter(
             INFRAGRAPH,

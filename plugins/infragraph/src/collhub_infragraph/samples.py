@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from hub_core.plugin_api import Source
 
-# Two hosts of two NPUs each, whose cards are devices of their own, behind one leaf switch.
+# Two hosts of two NPUs each, with cards as nested devices, at one leaf switch.
 _HOSTS = """\
 name: two-hosts
 devices:
@@ -63,7 +63,7 @@ edges:
 """
 
 
-def samples() -> Sequence[Source]:
-    """Two hosts at a leaf switch, and two NPUs as a node-link graph."""
+def build_samples() -> Sequence[Source]:
+    """Return two hosts at a leaf switch, and two NPUs as a node-link graph."""
     texts = {"two-hosts.yaml": _HOSTS, "two-npus.yaml": _NODE_LINK}
     return [Source.of_bytes(name, text.encode("ascii")) for name, text in texts.items()]

@@ -50,15 +50,13 @@ def test_missing_bandwidth_is_refused_with_names_and_cure() -> None:
     with pytest.raises(InputError) as caught:
         network(document([edge("xpu", "sw")], BARE))
     found = caught.value.diagnostics[0]
-    assert found.message == (
-        "4 edges state no bandwidth: host/l (4 edges, as h.0.xpu.0 - h.0.sw.0)"
-    )
-    assert found.cure.startswith("state them as FILE?bandwidth.host/l=50GB/s")
+    assert found.message == ("4 edges have no bandwidth: host/l (4 edges, as h.0.xpu.0 - h.0.sw.0)")
+    assert found.cure.startswith("give them as FILE?bandwidth.host/l=50GB/s")
 
 
 def test_unit_without_a_number_is_a_missing_bandwidth() -> None:
     links = [{"name": "l", "physical": {"bandwidth": {"choice": "gigabytes_per_second"}}}]
-    with pytest.raises(InputError, match="4 edges state no bandwidth"):
+    with pytest.raises(InputError, match="4 edges have no bandwidth"):
         network(document([edge("xpu", "sw")], links))
 
 
@@ -104,7 +102,7 @@ def test_option_for_a_link_that_does_not_exist_is_refused() -> None:
 def test_unlimited_is_for_pictures() -> None:
     topology, findings = network(document([edge("xpu", "sw")], BARE), missing="unlimited")
     assert topology.num_links == 8
-    assert "4 links state no bandwidth: unlimited by option" in {one.message for one in findings}
+    assert "4 links have no bandwidth: unlimited by option" in {one.message for one in findings}
 
 
 def test_latency_that_is_missing_is_zero_with_a_note() -> None:
@@ -161,10 +159,10 @@ def test_npu_types_name_what_computes() -> None:
         ),
         (
             {"bandwidth": {"choice": "knots", "knots": 3}},
-            "'knots' is no unit; use one of gigabytes_per_second",
+            "'knots' is not a unit; use one of gigabytes_per_second",
         ),
         ({"latency": {"choice": "ns", "ns": -1}}, "a latency of at least 0 was expected"),
-        ({"latency": {"choice": "h", "h": 1}}, "'h' is no unit; use one of ms, us, ns"),
+        ({"latency": {"choice": "h", "h": 1}}, "'h' is not a unit; use one of ms, us, ns"),
     ],
 )
 def test_bad_quantities_are_refused(physical, said) -> None:

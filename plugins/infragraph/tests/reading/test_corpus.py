@@ -11,8 +11,8 @@ import pytest
 from collhub_infragraph.graph import CODE
 from collhub_infragraph.options import InfragraphReadOptions
 from collhub_infragraph.reading.hops import Contraction
-from collhub_infragraph.reading.network import hops_of
-from collhub_infragraph.reading.read import read, vertex_graph
+from collhub_infragraph.reading.network import build_hops
+from collhub_infragraph.reading.read import parse_graph, read
 from collhub_networks import NetworkFindings, document_of
 
 from hub_core.model import InputError
@@ -31,7 +31,7 @@ def source(name: str) -> Source:
 
 
 def graph_of(name: str):
-    return vertex_graph(document_of(source(name), CODE), NetworkFindings())
+    return parse_graph(document_of(source(name), CODE), NetworkFindings())
 
 
 @pytest.mark.parametrize("truth", TRUTHS, ids=lambda truth: truth["file"])
@@ -66,7 +66,7 @@ def test_links_have_the_bandwidths_and_edges_of_the_index(truth) -> None:
 def test_network_has_the_nodes_and_links_of_the_index(truth) -> None:
     graph, reduced = graph_of(truth["file"]), truth["reduced"]
     is_npu = [kind == "xpu" for kind in graph.kinds]
-    hops = Contraction(hops_of(graph), is_npu, keeps_parallel=False).run()
+    hops = Contraction(build_hops(graph), is_npu, keeps_parallel=False).run()
     rates = {hop.bandwidth_bytes_per_s for hop in hops}
     topology = read(source(truth["file"]), UNLIMITED)
     assert topology.num_npus == truth["npus"]
@@ -102,6 +102,6 @@ def test_missing_bandwidths_are_named() -> None:
     with pytest.raises(InputError) as caught:
         read(source("dgx_h100.yaml"), InfragraphReadOptions())
     found = caught.value.diagnostics[0]
-    assert "44 edges state no bandwidth" in found.message
+    assert "44 edges have no bandwidth" in found.message
     assert "dgx_h100/xpu_fabric (32 edges, as " in found.message
     assert "bandwidth.dgx_h100/xpu_fabric=50GB/s" in found.cure

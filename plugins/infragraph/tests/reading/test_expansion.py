@@ -127,20 +127,20 @@ def refused(value) -> str:
             document([edge("xpu[4]", "sw")]),
             "$.devices[0].edges[0].ep1.component: xpu[4] does not exist, there are 4",
         ),
-        (document([edge("xpu[7:]", "sw")]), "xpu[7:] holds nothing: there are 4"),
-        (document([edge("xpu[a]", "sw")]), "[a] is no slice; write for example [0]"),
-        (document([edge("xpu[::0]", "sw")]), "[::0] is no slice"),
+        (document([edge("xpu[7:]", "sw")]), "xpu[7:] is empty: there are 4"),
+        (document([edge("xpu[a]", "sw")]), "[a] is not a slice; write for example [0]"),
+        (document([edge("xpu[::0]", "sw")]), "[::0] is not a slice"),
         (
             document([edge("gpu", "sw")]),
             "device host has no component 'gpu'; components of host are: xpu, sw",
         ),
-        (document([edge("xpu.port", "sw")]), "xpu is no device, and has no 'port'"),
+        (document([edge("xpu.port", "sw")]), "xpu is not a device, and has no 'port'"),
         (document([edge("", "sw")]), "expected text, got text ''"),
         (
             document([edge("xpu", "sw", "ring")]),
-            "the scheme ring is in InfraGraph's schema, but nothing says what it joins",
+            "the scheme ring is in InfraGraph's schema, but its edges are not defined",
         ),
-        (document([edge("xpu", "sw", "mesh")]), "'mesh' is no scheme; state one2one or many2many"),
+        (document([edge("xpu", "sw", "mesh")]), "'mesh' is not a scheme; use one2one or many2many"),
         (document([edge("xpu", "sw", link="x")]), "device host has no link 'x'; its links are: l"),
         (
             document([edge("xpu", "sw")], instances=[{"name": "h", "device": "no", "count": 1}]),
@@ -164,7 +164,7 @@ def refused(value) -> str:
         ),
         (
             document([edge("xpu", "sw")], components=[{"name": "x", "count": 1, "choice": "gpu"}]),
-            "'gpu' is no kind; use one of custom, device",
+            "'gpu' is not a known kind; use one of custom, device",
         ),
         (
             document(
@@ -174,7 +174,7 @@ def refused(value) -> str:
         ),
         (
             document([edge("xpu[0:2]", "sw")]),
-            "the NPUs fall into 3 parts without a link between them: h.0.xpu.0 and 1 more; h.0.xpu.2 and 0 more",
+            "the NPUs form 3 parts without a link between them: h.0.xpu.0 and 1 more; h.0.xpu.2 and 0 more",
         ),
         ({"devices": [], "instances": []}, "there are no instances"),
         (
@@ -189,7 +189,7 @@ def test_bad_documents_are_refused_with_path_and_cure(value, said) -> None:
 
 def test_device_that_holds_itself_is_refused() -> None:
     value = document([], components=[{"name": "host", "count": 2, "choice": "device"}])
-    assert "devices hold one another: host holds host" in refused(value)
+    assert "devices contain one another: host contains host" in refused(value)
 
 
 def test_counts_that_multiply_are_refused_before_they_are_expanded() -> None:

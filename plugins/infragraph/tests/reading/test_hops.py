@@ -47,7 +47,7 @@ def test_nothing_is_left_that_could_vanish(graph) -> None:
     assert len(pairs) == len(left)
     for vertex, stays in enumerate(kept):
         around = [hop for hop in left if vertex in (hop.one, hop.other)]
-        if stays or contraction.is_gone[vertex]:
+        if stays or contraction.is_removed[vertex]:
             assert stays or not around
             continue
         assert len(around) >= 2

@@ -1,1 +1,1 @@
-"""From a document to a topology: expansion, contraction, bandwidths."""
+"""Convert a document to a topology: expansion, contraction, bandwidths."""

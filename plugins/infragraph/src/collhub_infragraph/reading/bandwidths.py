@@ -1,4 +1,4 @@
-"""Bandwidths and latencies that a document leaves open: from options, and never invented."""
+"""Supply bandwidths and latencies that a document does not contain, only from options."""
 
 from __future__ import annotations
 
@@ -19,76 +19,75 @@ from hub_core.model import (
     parse_bandwidth,
 )
 
-# Times of messages on it round to nothing, and it is still a number.
+# Finite, but message times on it round to zero.
 UNLIMITED = 1e17
-_MOST_NAMED = 6
+_MAX_NAMED = 6
 
 
-def stated_bandwidths(text: str | None) -> dict[str, float]:
-    """The lines `link=450GB/s` of the option `bandwidth`, in bytes per second."""
-    found = {}
+def parse_bandwidths(text: str | None) -> dict[str, float]:
+    """Parse the lines `link=450GB/s` of the option `bandwidth`, in bytes per second by name."""
+    bandwidths = {}
     for line in (text or "").splitlines():
         name, _, value = line.partition("=")
-        found[name.strip()] = parse_bandwidth(value)
-    return found
+        bandwidths[name.strip()] = parse_bandwidth(value)
+    return bandwidths
 
 
-def with_stated(
+def apply_bandwidths(
     file: str,
     links: Sequence[LinkKind],
-    stated: Mapping[str, float],
+    bandwidths: Mapping[str, float],
     findings: NetworkFindings,
 ) -> tuple[LinkKind, ...]:
-    """The links, those that an option names with its bandwidth.
+    """Replace the bandwidths of links that the option names, and report each.
 
-    `device/link` goes before `link`. Raises `UsageError` for a name that no link has.
+    `device/link` takes precedence over `link`. Raises `UsageError` for a name without a link.
     """
     known = {name for link in links for name in (link.name, link.title)}
-    for name in stated:
+    for name in bandwidths:
         if name not in known and name != "*":
             named = ", ".join(sorted(known)) or "none"
             message = f"option bandwidth.{name}: {file} has no link of this name"
             raise UsageError(message, cure=f"links are: {named}", code="unknown-link")
-    found = []
+    updated_links = []
     for link in links:
-        # What is said of one device is meant before what is said of a name.
-        rate = stated.get(link.title, stated.get(link.name))
+        rate = bandwidths.get(link.title, bandwidths.get(link.name))
         if rate is None:
-            found.append(link)
+            updated_links.append(link)
             continue
         message = f"{link.title}: {format_bandwidth(rate)} by option"
         if link.bandwidth_bytes_per_s is not None:
             message += f" instead of {format_bandwidth(link.bandwidth_bytes_per_s)}"
         findings.note(f"bandwidth-of-{link.title}", Location(file), message)
-        found.append(replace(link, bandwidth_bytes_per_s=rate, flaw=""))
-    return tuple(found)
+        updated_links.append(replace(link, bandwidth_bytes_per_s=rate, flaw=""))
+    return tuple(updated_links)
 
 
-def filled(
+def supply_missing_values(
     file: str,
     graph: VertexGraph,
     hops: Sequence[Hop],
     options: InfragraphReadOptions,
     findings: NetworkFindings,
 ) -> list[Hop]:
-    """The hops, each with a bandwidth and a latency.
+    """Give every hop a bandwidth and a latency, from the options if missing; supplied values are
+    reported.
 
-    Raises `InputError` where a bandwidth is left open, with the links that lack one.
+    Raises `InputError` for missing bandwidths, with the links that lack one.
     """
-    rate = stated_bandwidths(options.bandwidth).get("*")
+    rate = parse_bandwidths(options.bandwidth).get("*")
     if rate is None and options.missing == "unlimited":
         rate = UNLIMITED
     bare = [hop for hop in hops if hop.bandwidth_bytes_per_s is None]
     if bare and rate is None:
-        _refuse(file, graph, bare)
+        _refuse_missing_bandwidths(file, graph, bare)
     if bare and rate is not None:
         shown = "unlimited" if rate == UNLIMITED else format_bandwidth(rate)
-        where = Location(file)
-        message = f"{len(bare)} links state no bandwidth: {shown} by option"
-        findings.note("supplied-bandwidth", where, message)
+        message = f"{len(bare)} links have no bandwidth: {shown} by option"
+        findings.note("supplied-bandwidth", Location(file), message)
     slow = [hop for hop in hops if hop.latency_s is None]
     if slow:
-        _note_latency(file, len(slow), options.latency, findings)
+        _report_latency(file, len(slow), options.latency, findings)
     rates = () if rate is None else (rate,)
     delays = (options.latency or 0.0,)
     return [
@@ -101,25 +100,27 @@ def filled(
     ]
 
 
-def _note_latency(
+def _report_latency(
     file: str, count: int, latency_s: float | None, findings: NetworkFindings
 ) -> None:
-    """Say what links without a latency got."""
+    """Report the latency that links without one get."""
     if latency_s is None:
-        what, cure = "0 ns is taken", "state one with FILE?latency=500ns"
+        supplied, cure = "0 ns is used", "give one with FILE?latency=500ns"
     else:
-        what, cure = f"{latency_s * 1e9:g} ns by option", ""
-    message = f"{count} links state no latency: {what}"
+        supplied, cure = f"{latency_s * 1e9:g} ns by option", ""
+    message = f"{count} links have no latency: {supplied}"
     findings.note("supplied-latency", Location(file), message, cure)
 
 
-def _refuse(
+def _refuse_missing_bandwidths(
     file: str,
     graph: VertexGraph,
     hops: Sequence[Hop],
 ) -> None:
-    """Raise `InputError`: which links lack a bandwidth, on how many edges, one of each."""
-    # By link, not by edge: a network repeats its devices, and one option settles all of them.
+    """Raise `InputError` with the links that lack a bandwidth, their numbers of edges and an
+    example.
+    """
+    # By link, not by edge: a network repeats its devices, and one option applies to all of them.
     counts: Counter[str] = Counter()
     examples: dict[str, str] = {}
     flaws = {}
@@ -131,13 +132,13 @@ def _refuse(
             examples.setdefault(link.title, ends)
             if link.flaw:
                 flaws[link.title] = link.flaw
-    named = counts.most_common(_MOST_NAMED)
+    named = counts.most_common(_MAX_NAMED)
     parts = [f"{title} ({count} edges, as {examples[title]})" for title, count in named]
     rest = f", and {len(counts) - len(named)} more" if len(counts) > len(named) else ""
     reason = f"; {next(iter(flaws.values()))}" if flaws else ""
-    message = f"{len(hops)} edges state no bandwidth: {', '.join(parts)}{rest}{reason}"
+    message = f"{len(hops)} edges have no bandwidth: {', '.join(parts)}{rest}{reason}"
     pairs = "&".join(f"bandwidth.{title}=50GB/s" for title, _ in named[:2])
-    cure = f"state them as FILE?{pairs}, all as FILE?bandwidth.*=50GB/s, or missing=unlimited"
+    cure = f"give them as FILE?{pairs}, all as FILE?bandwidth.*=50GB/s, or missing=unlimited"
     raise InputError(
         message,
         location=Location(file),

@@ -1,16 +1,16 @@
-"""Endpoints of edges: names with slices in brackets, such as `nicdev[0:2].port[0]`."""
+"""Expand the devices of a document, and parse endpoints such as `nicdev[0:2].port[0]`."""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from collhub_networks import Value
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+
 import numpy as np
 from collhub_columns import Int64Array
-from hub_core.network import MAX_LINKS, MAX_NODES
+from collhub_networks import Value
 
+from hub_core.network import MAX_LINKS, MAX_NODES
 
 _STEP = re.compile(r"([^.\[\]]+)(?:\[([^\[\]]*)\])?")
 _INDEX = re.compile(r"-?\d{1,9}")

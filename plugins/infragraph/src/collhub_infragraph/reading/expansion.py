@@ -1,19 +1,27 @@
-"""Schemes of edges: how two lists of endpoints are joined."""
+"""Expand an infrastructure document to vertices and edges.
+
+Source: the schema of InfraGraph 2.4 to 3.1 and the results of its service (public).
+"""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 import numpy as np
 from collhub_columns import Int64Array
 from collhub_networks import NetworkFindings, Value
-from hub_core.model import Location
-from hub_core.network import MAX_LINKS
-from collections.abc import Iterator
-from collhub_infragraph.graph import Annotations, LinkKind, VertexGraph
-from collhub_infragraph.reading.devices import Device, DeviceList, EdgeBlock, find_ends
-from collhub_infragraph.reading.links import parse_link
-from collhub_infragraph.reading.devices import parse_endpoint
-from hub_core.network import MAX_LINKS, MAX_NODES
 
+from collhub_infragraph.graph import Annotations, LinkKind, VertexGraph
+from collhub_infragraph.reading.devices import (
+    Device,
+    DeviceList,
+    EdgeBlock,
+    find_ends,
+    parse_endpoint,
+)
+from collhub_infragraph.reading.links import parse_link
+from hub_core.model import Location
+from hub_core.network import MAX_LINKS, MAX_NODES
 
 _SCHEMES = "one2one or many2many"
 
@@ -88,7 +96,7 @@ class _Expansion:
             self._add_links(name, device)
         # Devices without instances are checked as well.
         for name, device in self._device_entries.items():
-            self._devices.device(name, device["name"])
+            self._devices.get_device(name, device["name"])
         for instance in self._root.items_of("instances"):
             self._add_instance(instance)
         if not self._instances:
@@ -149,7 +157,7 @@ class _Expansion:
         name = instance["name"].text()
         if name in self._instances:
             instance.fail(f"two instances are named {name[:80]!r}", "give them different names")
-        device = self._devices.device(instance["device"].text(), instance["device"])
+        device = self._devices.get_device(instance["device"].text(), instance["device"])
         count = instance["count"].count(MAX_NODES)
         self._instances[name] = device, count, self._size
         self._size += count * device.size
@@ -175,7 +183,10 @@ class _Expansion:
                 total += count * len(first_ends)
                 if total > MAX_LINKS:
                     self._root.fail(f"more than {MAX_LINKS} edges", "check the counts")
-                pair = np.add.outer(starts, first_ends).ravel(), np.add.outer(starts, second_ends).ravel()
+                pair = (
+                    np.add.outer(starts, first_ends).ravel(),
+                    np.add.outer(starts, second_ends).ravel(),
+                )
                 yield *pair, link
 
     def _generate_outer_blocks(self) -> Iterator[EdgeBlock]:

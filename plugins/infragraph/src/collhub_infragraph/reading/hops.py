@@ -1,7 +1,8 @@
-"""Paths of edges between the nodes of a network, and how vertices that only pass on vanish.
+"""Paths of edges between the nodes of a network, and the removal of vertices that only forward.
 
-Rule of the contraction: NPUs stay. Another vertex of degree 0 or 1 is dropped; one of degree 2
-whose neighbours are not yet joined becomes part of the link between them. What remains forwards.
+Rule of the contraction: NPUs stay. Another vertex of degree 0 or 1 is removed; one of degree 2
+whose neighbours are not joined yet becomes part of the link between them. The remaining vertices
+forward.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True, slots=True)
 class Hop:
-    """A path of edges from vertex `one` to `other`, over vertices that only pass data on.
+    """A path of edges from vertex `one` to `other`, over vertices that only forward.
 
-    `bandwidths`, `latencies`: what its edges state, in bytes per second and in seconds. `links`:
-    rows of their links, in order. `positions`: of the links there and back, where the hub's own
-    annotation says so: each None where there is no such link.
+    `bandwidths` in bytes per second, `latencies` in seconds: the values given for its edges.
+    `links`: rows of their links, in order. `positions`: rows of the two directed links, if given by
+    the hub's own annotation; a row is None if there is no link in that direction.
     """
 
     one: int
@@ -29,111 +30,116 @@ class Hop:
 
     @property
     def bandwidth_bytes_per_s(self) -> float | None:
-        """The least that an edge of the path states, None where none states any."""
+        """Minimum bandwidth of the edges, None if no edge has one."""
         return min(self.bandwidths, default=None)
 
     @property
     def latency_s(self) -> float | None:
-        """The sum of what the edges of the path state, None where none states any."""
+        """Sum of the latencies of the edges, None if no edge has one."""
         return sum(self.latencies) if self.latencies else None
 
-    def turned(self) -> Hop:
-        """The same path from its other end."""
+    def reverse(self) -> Hop:
+        """Return the same path from its other end."""
         positions = None if self.positions is None else self.positions[::-1]
-        back = replace(
+        reversed_hop = replace(
             self,
             one=self.other,
             other=self.one,
             positions=positions,
         )
-        return replace(back, links=self.links[::-1])
+        return replace(reversed_hop, links=self.links[::-1])
 
-    def with_next(self, after: Hop) -> Hop:
-        """This path and the one that goes on where it ends."""
+    def join_next(self, next_hop: Hop) -> Hop:
+        """Return the path that continues with `after`, which begins at the end of this one."""
         return Hop(
             self.one,
-            after.other,
-            self.links + after.links,
-            self.bandwidths + after.bandwidths,
-            self.latencies + after.latencies,
-            self.positions or after.positions,
+            next_hop.other,
+            self.links + next_hop.links,
+            self.bandwidths + next_hop.bandwidths,
+            self.latencies + next_hop.latencies,
+            self.positions or next_hop.positions,
         )
 
 
 class Contraction:
-    """The hops of a graph while vertices vanish.
+    """The hops of a graph during the removal of vertices.
 
-    `kept`: which vertices stay whatever their degree. `keeps_parallel`: whether a vertex of degree
-    2 vanishes even between neighbours that are joined, so that parallel cables remain.
+    `kept`: vertices that are never removed. `keeps_parallel`: whether a vertex of degree 2 is
+    removed even if its neighbours are joined already, so that parallel cables remain.
     """
 
-    def __init__(self, hops: Sequence[Hop], kept: Sequence[bool], keeps_parallel: bool) -> None:
-        self._kept = kept
+    def __init__(self, hops: Sequence[Hop], is_kept: Sequence[bool], keeps_parallel: bool) -> None:
+        self._is_kept = is_kept
         self._keeps_parallel = keeps_parallel
         self._hops = dict(enumerate(hops))
-        self._at: list[list[int]] = [[] for _ in kept]
-        self._joined: Counter[tuple[int, int]] = Counter()
-        self.is_gone = [False] * len(kept)
+        self._hops_at: list[list[int]] = [[] for _ in is_kept]
+        self._hop_count: Counter[tuple[int, int]] = Counter()
+        self.is_removed = [False] * len(is_kept)
         for number, hop in self._hops.items():
-            self._join(number, hop)
+            self._add_hop(number, hop)
 
     def run(self) -> list[Hop]:
-        """The hops that are left, in the order of the first edge of each."""
-        vanished = 1
-        # A vertex that vanishes lowers the degree of others, so that they may follow it.
-        while vanished:
-            vanished = sum(self._vanishes(vertex) for vertex in range(len(self._kept)))
+        """Remove vertices; return the remaining hops, in the order of their first edges."""
+        removed = 1
+        # A removal lowers the degree of neighbours, which may then be removed too.
+        while removed:
+            removed = sum(self._remove_vertex(vertex) for vertex in range(len(self._is_kept)))
         return [self._hops[number] for number in sorted(self._hops)]
 
-    def _vanishes(self, vertex: int) -> bool:
-        """Whether a vertex can be left out, and its removal where it can."""
-        if self._kept[vertex] or self.is_gone[vertex] or len(self._at[vertex]) > 2:
+    def _remove_vertex(self, vertex: int) -> bool:
+        """Remove a vertex if it may be removed; return whether it was."""
+        if self._is_kept[vertex] or self.is_removed[vertex] or len(self._hops_at[vertex]) > 2:
             return False
-        if len(self._at[vertex]) == 2 and not self._contract(vertex):
+        if len(self._hops_at[vertex]) == 2 and not self._contract(vertex):
             return False
-        self.is_gone[vertex] = True
-        for number in list(self._at[vertex]):
-            self._leave(number)
+        self.is_removed[vertex] = True
+        for number in list(self._hops_at[vertex]):
+            self._remove_hop(number)
         return True
 
     def _contract(self, vertex: int) -> bool:
-        """Join the two neighbours of a vertex directly, if they may be."""
-        first, second = sorted(self._at[vertex])
+        """Join the two neighbours of a vertex directly; return whether the vertex may be
+        removed.
+        """
+        first, second = sorted(self._hops_at[vertex])
         before, after = self._hops[first], self._hops[second]
-        # An edge has no direction: both are turned so that they follow one another.
+        # Edges have no direction: orient both so that one follows the other.
         if before.other != vertex:
-            before = before.turned()
+            before = before.reverse()
         if after.one != vertex:
-            after = after.turned()
-        pair = _pair(before.one, after.other)
-        if before.one == after.other or (self._joined[pair] and not self._keeps_parallel):
-            # A cable back to where it came from carries nothing.
+            after = after.reverse()
+        pair = _sort_pair(before.one, after.other)
+        if before.one == after.other or (self._hop_count[pair] and not self._keeps_parallel):
+            # A cable from a node back to itself carries no data.
             return before.one == after.other
-        self._leave(first)
-        self._leave(second)
-        # The number of the first: hops stay in the order of the document.
-        self._hops[first] = before.with_next(after)
-        self._join(first, self._hops[first])
+        self._remove_hop(first)
+        self._remove_hop(second)
+        # Reuse the number of the first hop: hops stay in the order of the document.
+        self._hops[first] = before.join_next(after)
+        self._add_hop(first, self._hops[first])
         return True
 
-    def _join(
+    def _add_hop(
         self,
         number: int,
         hop: Hop,
     ) -> None:
-        self._at[hop.one].append(number)
-        self._at[hop.other].append(number)
-        self._joined[_pair(hop.one, hop.other)] += 1
+        """Register a hop at its two ends."""
+        self._hops_at[hop.one].append(number)
+        self._hops_at[hop.other].append(number)
+        self._hop_count[_sort_pair(hop.one, hop.other)] += 1
 
-    def _leave(self, number: int) -> None:
+    def _remove_hop(self, number: int) -> None:
+        """Remove a hop."""
         hop = self._hops.pop(number)
-        self._at[hop.one].remove(number)
-        self._at[hop.other].remove(number)
-        self._joined[_pair(hop.one, hop.other)] -= 1
+        self._hops_at[hop.one].remove(number)
+        self._hops_at[hop.other].remove(number)
+        self._hop_count[_sort_pair(hop.one, hop.other)] -= 1
 
 
-def _pair(
+def _sort_pair(
     one: int,
     other: int,
 ) -> tuple[int, int]:
+    """Sort two vertices."""
     return (one, other) if one < other else (other, one)

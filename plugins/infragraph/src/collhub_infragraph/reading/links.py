@@ -1,4 +1,4 @@
-"""Links of a document, and quantities as InfraGraph states them."""
+"""Links of a document, with quantities in InfraGraph's units."""
 
 from __future__ import annotations
 
@@ -8,122 +8,131 @@ from decimal import Decimal
 
 from collhub_networks import Value
 
-from collhub_infragraph.graph import BANDWIDTH, LATENCY, PLANE, Attributes, LinkKind, number_of
+from collhub_infragraph.graph import BANDWIDTH, LATENCY, PLANE, Attributes, LinkKind, parse_number
 
 _GIGA = Decimal(10**9)
 _RATES = {"gigabytes_per_second": _GIGA, "gigabits_per_second": _GIGA / 8}
 _TRANSFERS = "gigatransfers_per_second"
 _PER_SECOND = {"ms": Decimal(10**3), "us": Decimal(10**6), "ns": Decimal(10**9)}
-_LANES = "gigatransfers per second are of one lane, and no number of lanes is stated"
-# Quantities of a node-link graph, which are texts.
-_WORDS = re.compile(r"\s*([0-9.eE+-]+)\s*([A-Za-z/]+)\s*")
-_RATE_WORDS = {"GBps": _GIGA, "Gbps": _GIGA / 8}
-_MOST = Decimal(10**18)
+_LANES_UNKNOWN = "gigatransfers per second are of one lane, and no number of lanes is stated"
+# Quantities in a node-link graph are texts.
+_QUANTITY = re.compile(r"\s*([0-9.eE+-]+)\s*([A-Za-z/]+)\s*")
+_TEXT_RATES = {"GBps": _GIGA, "Gbps": _GIGA / 8}
+_MAX_RATE = Decimal(10**18)
 
 
-def link_of(value: Value, owner: str, attributes: Mapping[str, Attributes]) -> LinkKind:
-    """A link of a list of links. `attributes`: annotations by name of link."""
+def parse_link(value: Value, owner: str, attributes: Mapping[str, Attributes]) -> LinkKind:
+    """Parse an entry of a list of links. `attributes`: annotations by name of the link."""
     name = value["name"].text()
     physical = value.get("physical")
-    # The old grammar would read as a link without any bandwidth.
+    # Before InfraGraph 2.0 the values were given here; they would be silently ignored.
     if physical is None and (value.get("bandwidth") or value.get("latency")):
         value.fail(
-            "a bandwidth or latency stands directly in the link, as before InfraGraph 2.0",
-            "state it below physical, as InfraGraph 2.0 and later do",
+            "a bandwidth or latency is directly in the link, as before InfraGraph 2.0",
+            "move it below physical, as in InfraGraph 2.0 and later",
         )
-    rate, delay, flaw = _physical(physical) if physical else (None, None, "")
-    stated = attributes.get(name, {})
+    rate, delay, flaw = _parse_physical(physical) if physical else (None, None, "")
+    annotations = attributes.get(name, {})
     return LinkKind(
         name,
         owner,
-        _exact(value, stated.get(BANDWIDTH), rate),
-        _exact(value, stated.get(LATENCY), delay),
+        _choose_exact(value, annotations.get(BANDWIDTH), rate),
+        _choose_exact(value, annotations.get(LATENCY), delay),
         flaw,
-        number_of(stated.get(PLANE, "")),
+        parse_number(annotations.get(PLANE, "")),
     )
 
 
-def _exact(
+def _choose_exact(
     value: Value,
-    stated: str | None,
+    annotation: str | None,
     rounded: float | None,
 ) -> float | None:
-    """The number that an annotation of the hub states to the last bit, else the document's."""
-    # Documents state decimal units: a number of the hub may not survive them.
-    if stated is None:
+    """Return the exact value of the hub's annotation if there is one, else the document's value."""
+    # Documents use decimal units, which cannot represent every value of the hub.
+    if annotation is None:
         return rounded
     return float(
         Value(
             value.file,
-            stated,
+            annotation,
             f"{value.path} (annotation)",
             value.code,
         ).number()
     )
 
 
-def _physical(physical: Value) -> tuple[float | None, float | None, str]:
-    """Bandwidth, latency, and why a stated bandwidth is none."""
+def _parse_physical(physical: Value) -> tuple[float | None, float | None, str]:
+    """Parse bandwidth, latency, and the reason why a given bandwidth is unusable (empty if
+    usable).
+    """
     rate, flaw = None, ""
     bandwidth = physical.get("bandwidth")
     if bandwidth is not None:
-        unit, number = _chosen(bandwidth, (*_RATES, _TRANSFERS))
-        # Lanes times encoding would give bytes, and a document states neither.
+        unit, number = _find_quantity(bandwidth, (*_RATES, _TRANSFERS))
+        # The rate per byte depends on lanes and encoding, which a document does not contain.
         if unit == _TRANSFERS and number is not None:
-            flaw = _LANES
+            flaw = _LANES_UNKNOWN
         elif number is not None:
-            rate = positive_rate(bandwidth, number * _RATES[unit])
+            rate = to_positive_rate(bandwidth, number * _RATES[unit])
     latency = physical.get("latency")
     if latency is None:
         return rate, None, flaw
-    unit, number = _chosen(latency, tuple(_PER_SECOND))
-    return rate, None if number is None else _delay(latency, number / _PER_SECOND[unit]), flaw
+    unit, number = _find_quantity(latency, tuple(_PER_SECOND))
+    return rate, None if number is None else _to_latency(latency, number / _PER_SECOND[unit]), flaw
 
 
-def _chosen(
+def _find_quantity(
     value: Value,
     units: tuple[str, ...],
 ) -> tuple[str, Decimal | None]:
-    """The unit of a quantity, and its number.
+    """Find the unit of a quantity, and its number.
 
-    No number stands for a quantity that is not stated: InfraGraph's own classes write the unit of
-    every quantity that somebody has looked at.
+    The number is None for a missing quantity: InfraGraph's classes write the unit of every quantity
+    that a program has accessed.
     """
-    # The choice is left out by some writers, where one unit alone is stated.
-    stated = [unit for unit in units if value.get(unit) is not None]
-    unit = value.text_of("choice", stated[0] if stated else units[0])
+    # Some writers omit the choice if only one unit is given.
+    given_units = [unit for unit in units if value.get(unit) is not None]
+    unit = value.text_of("choice", given_units[0] if given_units else units[0])
     if unit not in units:
-        value["choice"].fail(f"{unit[:40]!r} is no unit", f"use one of {', '.join(units)}")
+        problem = f"{unit[:40]!r} is not a unit"
+        value["choice"].fail(problem, f"use one of {', '.join(units)}")
     number = value.get(unit)
     return unit, None if number is None else number.number()
 
 
-def positive_rate(value: Value, rate: Decimal) -> float:
-    """A bandwidth in bytes per second. Raises `InputError` unless it is positive and finite."""
-    if not 0 < rate < _MOST:
-        value.fail("a bandwidth above 0 and below 1e9 GB/s was expected", "leave unknown ones out")
+def to_positive_rate(value: Value, rate: Decimal) -> float:
+    """Convert a bandwidth to bytes per second as a float.
+
+    Raises `InputError` unless it is positive and below 1e18 bytes per second.
+    """
+    if not 0 < rate < _MAX_RATE:
+        value.fail("a bandwidth above 0 and below 1e9 GB/s was expected", "omit unknown ones")
     return float(rate)
 
 
-def _delay(value: Value, seconds: Decimal) -> float:
+def _to_latency(value: Value, seconds: Decimal) -> float:
+    """Convert a latency to seconds as a float. Raises `InputError` for negative and huge values."""
     if not 0 <= seconds < 10**9:
         value.fail("a latency of at least 0 was expected")
     return float(seconds)
 
 
-def link_of_words(value: Value) -> LinkKind:
-    """The link of an edge of a node-link graph, whose quantities are texts such as `400 Gbps`."""
+def parse_node_link_edge(value: Value) -> LinkKind:
+    """Parse the link of an edge in a node-link graph, with texts such as `400 Gbps` as
+    quantities.
+    """
     name = value.text_of("link", "")
     rate, flaw = None, ""
     bandwidth = value.get("bandwidth")
     if bandwidth is not None:
-        number, unit = _number_and_unit(bandwidth)
+        number, unit = _parse_quantity(bandwidth)
         if unit in ("GT/s", "GTps"):
-            flaw = _LANES
-        elif unit in _RATE_WORDS:
-            rate = positive_rate(bandwidth, number * _RATE_WORDS[unit])
+            flaw = _LANES_UNKNOWN
+        elif unit in _TEXT_RATES:
+            rate = to_positive_rate(bandwidth, number * _TEXT_RATES[unit])
         else:
-            bandwidth.fail(f"{unit!r} is no unit", f"use one of {', '.join(_RATE_WORDS)}")
+            bandwidth.fail(f"{unit!r} is not a unit", f"use one of {', '.join(_TEXT_RATES)}")
     latency = value.get("latency")
     if latency is None:
         return LinkKind(
@@ -133,20 +142,21 @@ def link_of_words(value: Value) -> LinkKind:
             None,
             flaw,
         )
-    number, unit = _number_and_unit(latency)
+    number, unit = _parse_quantity(latency)
     if unit not in _PER_SECOND:
-        latency.fail(f"{unit!r} is no unit", f"use one of {', '.join(_PER_SECOND)}")
+        latency.fail(f"{unit!r} is not a unit", f"use one of {', '.join(_PER_SECOND)}")
     return LinkKind(
         name,
         "",
         rate,
-        _delay(latency, number / _PER_SECOND[unit]),
+        _to_latency(latency, number / _PER_SECOND[unit]),
         flaw,
     )
 
 
-def _number_and_unit(value: Value) -> tuple[Decimal, str]:
-    match = _WORDS.fullmatch(value.text())
+def _parse_quantity(value: Value) -> tuple[Decimal, str]:
+    """Parse a text of a number and a unit."""
+    match = _QUANTITY.fullmatch(value.text())
     if match is None:
         value.fail("a number and a unit were expected", "write for example 400 Gbps or 250 ns")
     number = Value(

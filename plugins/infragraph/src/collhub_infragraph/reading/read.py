@@ -1,20 +1,21 @@
-"""Annotations of a document: attributes of vertices, edges, links and the entire graph."""
+"""Read a network in InfraGraph's forms: the bare document, with annotations, or node-link.
+
+The node-link form is networkx's, which InfraGraph's service provides as well.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from collhub_networks import Value
-from collhub_infragraph.graph import Annotations, Attributes
+
 import numpy as np
-from collhub_infragraph.graph import RANK, Annotations, LinkKind, VertexGraph
-from collhub_infragraph.reading.links import parse_node_link_edge
-from hub_core.network import MAX_LINKS, MAX_NODES
 from collhub_networks import NetworkFindings, Value, document_of
-from collhub_infragraph.graph import CODE, VertexGraph
+
+from collhub_infragraph.graph import CODE, RANK, Annotations, Attributes, LinkKind, VertexGraph
 from collhub_infragraph.options import InfragraphReadOptions
 from collhub_infragraph.reading.expansion import expand_infrastructure
+from collhub_infragraph.reading.links import parse_node_link_edge
 from collhub_infragraph.reading.network import build_topology
-from hub_core.network import Topology
+from hub_core.network import MAX_LINKS, MAX_NODES, Topology
 from hub_core.plugin_api import Source
 
 
@@ -49,8 +50,8 @@ def _generate_pairs(
 ) -> Iterator[tuple[str, str]]:
     """Yield attributes with their values as texts, empty for missing values."""
     for entry in value.items_of(key):
-        value = entry.get("value")
-        yield entry["attribute"].text(), "" if value is None else str(value.raw)
+        text = entry.get("value")
+        yield entry["attribute"].text(), "" if text is None else str(text.raw)
 
 
 def parse_node_link_graph(root: Value) -> VertexGraph:

@@ -1,15 +1,15 @@
-"""The links of a topology as undirected edges, as an InfraGraph requires."""
+"""Build the infrastructure document of a topology, and the annotations that make it exact."""
 
 from __future__ import annotations
 
-from collections import Counter
-from dataclasses import dataclass
-from collhub_networks import find_reverse_links
-from hub_core.network import Topology
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
+
+from collhub_networks import find_reverse_links
+
 from collhub_infragraph.graph import (
     BANDWIDTH,
     DIMENSIONS,
