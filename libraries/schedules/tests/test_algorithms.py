@@ -210,6 +210,19 @@ def test_each_transfer_is_one_message(kind, seed):
     )  # fmt: skip
 
 
+def test_messages_that_start_together_are_sent_in_the_order_of_their_arrival() -> None:
+    # Both take no time on their first link, and a switch forwards the second one first.
+    columns = {"source": [0, 0], "destination": [1, 1], "link": [0, 0], "chunk": [0, 1]}
+    times = {"start": [5, 5], "finish": [9, 7], "window": [0, 0]}
+    arrays = {name: np.array(values) for name, values in (columns | times).items()}
+    transfers = Transfers(**arrays, reduces=np.zeros(2, np.bool_))
+    collective = Collective(CollectiveKind.BROADCAST, 2, 2, 0)
+    chunks = Chunks.cut(collective, [1, 1])
+    steps = algorithm_of(collective, chunks, transfers).steps
+    assert steps.src_offset[steps.sends].tolist() == [1, 0]
+    assert steps.dst_offset[steps.receives].tolist() == [1, 0]
+
+
 @given(st.sampled_from(STANDARD_KINDS), SEEDS)
 def test_message_waits_for_the_one_a_window_before_it_on_its_link(kind, seed):
     made = case(kind, seed)
@@ -219,7 +232,7 @@ def test_message_waits_for_the_one_a_window_before_it_on_its_link(kind, seed):
     for link in set(transfers.link.tolist()):
         turn = sorted(
             np.flatnonzero(transfers.link == link).tolist(),
-            key=lambda index: transfers.start[index],
+            key=lambda index: (transfers.start[index], transfers.finish[index]),
         )
         for place, index in enumerate(turn):
             window = int(transfers.window[index])
@@ -230,12 +243,13 @@ def test_message_waits_for_the_one_a_window_before_it_on_its_link(kind, seed):
 def rows_of_sends(made: Case, steps) -> dict[int, int]:
     """The row of the SEND of each transfer.
 
-    Sends of a rank stand in the order of their starts, ties in that of transfers.
+    Sends of a rank are in the order of their starts, ties in that of their arrivals, then in that
+    of the transfers.
     """
     rows: dict[int, int] = {}
     for npu in range(made.num_npus):
         own = np.flatnonzero(made.transfers.source == npu)
-        own = own[np.argsort(made.transfers.start[own], kind="stable")]
+        own = own[np.lexsort((made.transfers.finish[own], made.transfers.start[own]))]
         sends = np.flatnonzero(steps.sends & (steps.rank == npu))
         rows |= dict(zip(own.tolist(), sends.tolist(), strict=True))
     return rows

@@ -39,7 +39,7 @@ class MessageEnds(ColumnTable):
 
     @classmethod
     def of(cls, transfers: Transfers, num_chunks: int, wanted: Sequence[int] | None) -> MessageEnds:
-        """The ends of `transfers` at the ranks `wanted`. Cost: two sorts.
+        """The ends of `transfers` at the ranks `wanted`. Cost: three sorts.
 
         Before the first, the k-th end is where transfer k starts; behind all of these, they end.
         """
@@ -47,14 +47,19 @@ class MessageEnds(ColumnTable):
         end = np.arange(2 * count, dtype=np.int64)
         rank = np.concatenate([transfers.source, transfers.destination])
         time = np.concatenate([transfers.start, transfers.finish])
+        other_time = np.concatenate([transfers.finish, transfers.start])
         chosen = None
         if wanted is not None:
             chosen = np.asarray(wanted, np.int64)
             # Before the sort: of a large network, one rank's ends are few.
             end = end[np.isin(rank, chosen)]
-        is_send = end < count
 
-        # What arrives at the moment of a departure can leave with it, so arrivals go first.
+        # Ends of one kind and moment are ordered by the time of the other end: messages of a
+        # channel, which may start together if their first link takes no time, arrive in the order
+        # in which they were sent.
+        end = end[stable_order(other_time[end])]
+        is_send = end < count
+        # A chunk that arrives at the moment of a departure can leave with it: arrivals precede.
         order = stable_order_by(rank[end], 2 * time[end] + is_send)
         end, is_send = end[order], is_send[order]
         transfer = end % max(count, 1)

@@ -258,9 +258,10 @@ def _two_phase(
         trials = Trials(prospects.of_part("backwards"), pieces)
         back = _on_transpose(setting, unit_count, origin, trials)
         scattered = [_collecting(back, times, progress)] if is_planned else []
+        # One direction may have fewer free spreadings: switches need not be alike in both.
         pairs = (
             list(zip(scattered, gathered, strict=True)),
-            list(zip(spread_freely(back), freely, strict=True)),
+            list(zip(spread_freely(back), freely, strict=False)),
         )
     return [
         candidate
