@@ -19,7 +19,7 @@ from golden_classes import ROWS
 import hub_core
 from hub_core import parse_topology
 from hub_core.model import Collective, CollectiveKind, HubError, InputError, UsageError
-from hub_core.network import Occupancy, Topology
+from hub_core.network import Links, Occupancy, Topology
 
 GB = 10**9
 
@@ -349,3 +349,25 @@ def test_a_reduction_follows_links_that_lead_one_way() -> None:
     )
     collective = Collective(CollectiveKind.REDUCE, 3, 1, root=2)
     assert hub_core.verify(hub_core.synthesize(collective, one_way, MIB, name="blink").algorithm).ok
+
+
+def test_bandwidths_whose_trees_need_too_many_units_are_rounded() -> None:
+    # 25 and 12.3456789 GB/s have a common unit, but the trees' weights do not fit 64 bits.
+    fast = [
+        *((0, 1), (0, 2), (0, 3), (1, 0), (1, 3), (2, 1), (2, 6), (3, 1), (3, 2), (3, 4)),
+        *((4, 1), (5, 2), (5, 4), (6, 1)),
+    ]
+    slow = [
+        *((1, 2), (1, 6), (2, 0), (2, 3), (2, 5), (3, 0), (4, 3), (4, 5), (4, 6), (5, 0)),
+        *((5, 1), (6, 4)),
+    ]
+    ends = np.array(sorted([*fast, *slow]), np.int64)
+    rates = np.array([25e9 if tuple(pair) in fast else 12.3456789e9 for pair in ends.tolist()])
+    latencies = np.full(len(ends), 1e-12)
+    topology = Links(ends[:, 0], ends[:, 1], rates, latencies).topology("graph", 5, 7)
+    collective = Collective(CollectiveKind.ALL_REDUCE, 5, 1)
+    result = hub_core.synthesize(collective, topology, 1 << 40, name="blink")
+    # Contents of so many units are not compared.
+    codes = {one.code for one in hub_core.verify(result.algorithm).diagnostics}
+    assert codes <= {"too-large"}
+    assert 0 < float(str(result.statistics["bandwidths rounded by up to"])) < 0.01

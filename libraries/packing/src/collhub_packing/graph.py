@@ -104,20 +104,23 @@ def _find_first_links(topology: Topology, pair: Int64Array) -> Int64Array:
 
 
 def with_common_unit(topology: Topology) -> tuple[Topology, float]:
+    """Return the topology and 0.0 if its bandwidths have a common unit, else `round_bandwidths`."""
+    try:
+        _to_integers(topology.bandwidth_bytes_per_s, topology.name)
+    except InputError:
+        return round_bandwidths(topology)
+    return topology, 0.0
+
+
+def round_bandwidths(topology: Topology) -> tuple[Topology, float]:
     """Round bandwidths to a common unit; return the topology and the tolerance of the rounding.
 
-    Without a common unit (`CapacityGraph.of`), bandwidths are rounded to 3, else to 2 or 1
-    significant decimal digits, such that all are at most 1000 units (finer units give algorithms
-    with too many units). If that is never reached, 1 digit is used. The tolerance is the largest
-    relative excess of a bandwidth over its rounded value, 0.0 if nothing was rounded. Raises
-    `InputError` for bandwidths that differ by more than a factor of 2^40.
+    Bandwidths are rounded to 3, else to 2 or 1 significant decimal digits, such that all are at
+    most 1000 units (finer units give algorithms with too many units). If that is never reached,
+    1 digit is used. The tolerance is the largest relative excess of a bandwidth over its rounded
+    value. Raises `InputError` for bandwidths that differ by more than a factor of 2^40.
     """
     bandwidths = topology.bandwidth_bytes_per_s
-    try:
-        _to_integers(bandwidths, topology.name)
-        return topology, 0.0
-    except InputError:
-        pass
     rounded = bandwidths
     for digits in (3, 2, 1):
         texts = [f"{value:.{digits - 1}e}" for value in bandwidths.tolist()]

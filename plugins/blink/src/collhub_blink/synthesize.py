@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from math import floor
 
-from collhub_packing.graph import with_common_unit
+from collhub_packing.graph import round_bandwidths, with_common_unit
 from collhub_packing.pipelining import Pipeline
 from collhub_schedules import algorithm_of
 
@@ -61,10 +61,18 @@ def synthesize(request: SynthesisRequest, options: BlinkOptions) -> SynthesisRes
 def _synthesize_with_common_unit(
     request: SynthesisRequest, options: BlinkOptions
 ) -> SynthesisResult:
-    """Synthesize after rounding bandwidths to a common unit, if they have none."""
+    """Synthesize after rounding bandwidths to a common unit, if they have none.
+
+    They are also rounded if the trees of the exact bandwidths need more units than 64 bits count.
+    """
     topology, tolerance = with_common_unit(request.topology)
     if not tolerance:
-        return _synthesize_exactly(request, options)
+        try:
+            return _synthesize_exactly(request, options)
+        except InputError as error:
+            if error.diagnostics[0].code != "too-many-units":
+                raise
+        topology, tolerance = round_bandwidths(request.topology)
     result = _synthesize_exactly(replace(request, topology=topology), options)
     return _relax_bounds(result, tolerance)
 

@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 
 # Events per call of the kernel, about a second at most; Ctrl-C takes effect between calls.
 _EVENTS_PER_CALL = 1 << 21
+# Units of a collective are 64-bit integers; sums of two fit too.
+_MAX_UNITS = 1 << 62
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -148,9 +150,18 @@ class Pipelining:
     def _cut_chunks(self, counts: Sequence[int]) -> tuple[Collective, Chunks, Int64Array]:
         """Divide the data: the collective with its units, the chunks, and the units of a chunk per
         stream.
+
+        Raises `InputError` if the fractions of trees with unlike weights need more than 2^62 units.
         """
         fractions = self._compute_chunk_fractions(counts)
         share_units = math.lcm(*(part.denominator for part in fractions))
+        if self.num_shares * share_units > _MAX_UNITS:
+            raise InputError(
+                f"{sum(counts)} chunks on {len(counts)} trees of these weights need "
+                f"{self.num_shares * share_units:.3g} units of data; at most {_MAX_UNITS:.3g} fit",
+                cure="choose fewer chunks, or round the bandwidths of the topology",
+                code="too-many-units",
+            )
         units = _to_units(fractions, share_units)
         begin = _to_units([stream.begin for stream in self.streams], share_units)
         collective = replace(self.collective, unit_count=self.num_shares * share_units)
