@@ -235,7 +235,7 @@ def test_sizes_that_chunks_do_not_divide_are_said(collhub, tmp_path: Path) -> No
     run = collhub(
         *asked, "--collective", "all-reduce", "--size", "4KiB", "--to", "msccl", "--force"
     )
-    assert "only multiples of 6 elements would be served" in run.err
+    assert "it serves only multiples of 6 elements" in run.err
     assert "left to the runtime" in run.err
 
 

@@ -1,1 +1,1 @@
-"""MSCCL-IR XML for Collective Hub; see `plugin` for what it offers."""
+"""MSCCL-IR XML for Collective Hub; `plugin` lists the readers, writers and checks."""

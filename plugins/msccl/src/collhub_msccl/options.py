@@ -1,4 +1,7 @@
-"""Options of the offers; they are listed with them, so nothing heavy is imported here."""
+"""Option classes of the readers and writers.
+
+They are imported to list the options: keep imports light.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from hub_core.plugin_api import OptionType, choice, option, optional
 class ReadOptions:
     """Options of the reader of MSCCL-IR XML."""
 
-    # Its range is that of the file's ranks, so the reader checks it.
+    # The valid range depends on the file's number of ranks, so the reader checks it.
     root: int | None = optional(
         "root of a broadcast, reduce, gather or scatter, which the file does not name",
         OptionType.INT,
@@ -24,12 +27,12 @@ class ReadOptions:
     reading: str = choice(
         ("runtime", "dsl"),
         "local operand of reducing receives: srcbuf and srcoff (runtime) or dstbuf and dstoff,"
-        " as MSCCLang means them (dsl)",
+        " as MSCCLang defines them (dsl)",
     )
     copies: str = choice(
         ("ignore", "run"),
-        "<copy> elements, which TACCL writes and no runtime reads: ignore them too, or run them"
-        " before all else, as TACCL means them",
+        "<copy> elements, which TACCL writes and no runtime reads: ignore them, or run them"
+        " before all steps, as TACCL intends",
     )
 
 
@@ -39,34 +42,35 @@ class WriteOptions:
 
     runtime: str | None = choice(
         (None, "msccl", "executor", "rccl"),
-        "who will load the file: microsoft/msccl (msccl), Azure/msccl-executor-nccl (executor)"
-        " or ROCm/rccl (rccl); msccl for custom collectives, which no other has, else executor",
+        "runtime that will load the file: microsoft/msccl (msccl), Azure/msccl-executor-nccl"
+        " (executor) or ROCm/rccl (rccl); default: msccl for custom collectives, which only"
+        " msccl supports, else executor",
     )
     name: str | None = optional("name of the algorithm in the file")
     proto: str | None = choice(
-        (None, "Simple", "LL", "LL128"), "protocol; as imported, else Simple"
+        (None, "Simple", "LL", "LL128"), "protocol; default: as imported, else Simple"
     )
     mode: str | None = choice(
         (None, "in-place", "out-of-place"),
-        "calls that the file serves, where the algorithm is right for both;"
-        " msccl takes one mode a file",
+        "calls that the file serves, if the algorithm is correct for both modes;"
+        " msccl accepts one mode per file",
     )
     collective: str | None = optional("name of the collective in the file, for custom ones")
     min_bytes: int | None = optional("smallest size of calls that use the file", OptionType.SIZE)
     max_bytes: int | None = optional("largest size of calls that use the file", OptionType.SIZE)
     channels: int | None = optional(
-        "channels to spread steps over that have no thread blocks, whatever their own;"
-        " for programs that state none as many as shorten it, else their own",
+        "number of channels over which steps without thread blocks are distributed; default:"
+        " the algorithm's channels, or as many as shorten a program that declares none",
         OptionType.INT,
         minimum=1,
     )
     max_steps: int | None = optional(
-        "steps that a thread block may have, where the runtime was built for others",
+        "maximum steps per thread block, if the runtime was built with a different limit",
         OptionType.INT,
         minimum=1,
     )
     max_channels: int | None = optional(
-        "channels that the file may use, if not all that the runtime has", OptionType.INT, minimum=1
+        "maximum channels of the file; default: the limit of the runtime", OptionType.INT, minimum=1
     )
 
 
@@ -76,21 +80,21 @@ class ProgramOptions(SourceProgramOptions):
 
     mode: str | None = choice(
         (None, "in-place", "out-of-place"),
-        "calls that the program serves, whatever its collective states",
+        "calls that the program serves; overrides the mode of its collective",
     )
 
 
 @dataclass(frozen=True, slots=True)
 class SelectionOptions:
-    """Options of folders of programs among which a runtime chooses by size."""
+    """Options of folders of programs from which a runtime selects by size."""
 
     runtime: str = option(
         OptionType.TEXT,
         "executor",
-        "who will load the folder: microsoft/msccl (msccl), Azure/msccl-executor-nccl (executor)"
-        " or ROCm/rccl (rccl)",
+        "runtime that will load the folder: microsoft/msccl (msccl),"
+        " Azure/msccl-executor-nccl (executor) or ROCm/rccl (rccl)",
         choices=("msccl", "executor", "rccl"),
     )
     proto: str | None = choice(
-        (None, "Simple", "LL", "LL128"), "protocol of all files; else Simple"
+        (None, "Simple", "LL", "LL128"), "protocol of all files; default: Simple"
     )

@@ -1,4 +1,4 @@
-"""Offers of this plugin: MSCCL-IR XML, read, written, selected by size, checked; MSCCLang read."""
+"""Readers and writers of MSCCL-IR XML, the reader of MSCCLang programs, and the runtime checks."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ from hub_core.plugin_api import (
 
 COLLHUB_PLUGIN_API = (1, 0)
 
-# Other kinds of XML live beside this one (NCCL topologies start with <system>): the root element
-# decides. Possessive groups keep the match linear in hostile files that are one long comment.
+# The root element distinguishes this format from other XML formats (NCCL topologies start with
+# <system>). Possessive groups keep the match linear for hostile files that consist of one long
+# comment.
 _SIGNATURE = rb"\A(?:\xef\xbb\xbf)?\s*(?:<\?xml[^>]*\?>\s*)?(?><!--(?s:.*?)-->\s*)*+<algo[\s/>]"
 
 _XML = Format(
@@ -28,12 +29,12 @@ _XML = Format(
 )
 _PROGRAM = Format(
     "mscclang",
-    "MSCCLang programs; reading one EXECUTES it, in a process of its own",
+    "MSCCLang programs; reading one EXECUTES it, in a separate process",
     (".py",),
 )
 _FOLDER = Format(
     "msccl",
-    "programs for MSCCL_ALGO_DIR, among which the runtime chooses by size",
+    "programs for MSCCL_ALGO_DIR, from which the runtime selects by size",
     (),
     layout=Layout.FOLDER,
 )
@@ -41,7 +42,7 @@ _FOLDER = Format(
 
 @hookimpl
 def collhub_producers() -> Sequence[FormatReader]:
-    """Offer the readers of MSCCL-IR XML and of MSCCLang programs."""
+    """Readers of MSCCL-IR XML and of MSCCLang programs."""
     xml_reader = FormatReader(
         _XML,
         "collhub_msccl.reading.read_xml:read",
@@ -60,7 +61,7 @@ def collhub_producers() -> Sequence[FormatReader]:
 
 @hookimpl
 def collhub_consumers() -> Sequence[FormatWriter | SelectionWriter]:
-    """Offer the writers of MSCCL-IR XML: of one program, and of folders of them."""
+    """Writers of MSCCL-IR XML: of a single program, and of a folder of programs."""
     folder = SelectionWriter(
         _FOLDER,
         "collhub_msccl.selecting.write_folder:write",
@@ -72,8 +73,9 @@ def collhub_consumers() -> Sequence[FormatWriter | SelectionWriter]:
 
 @hookimpl
 def collhub_checks() -> Sequence[Check]:
-    """Offer a check a runtime: whether it uses a file as it stands."""
-    # Without options: a runtime reads the file as it is, or not at all.
+    """One check per runtime, whether it loads a file unchanged, and the check of the program
+    sandbox."""
+    # No options: a runtime reads the file unchanged or refuses it.
     runtimes = [
         Check(
             name,

@@ -1,4 +1,4 @@
-"""Name this distribution as the producer of an algorithm, and the file that it was made of."""
+"""Provenance of algorithms that this distribution reads."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ from hub_core import Provenance, installed_version
 _DISTRIBUTION = "collhub-msccl"
 
 
-def provenance_of(
+def build_provenance(
     file: str,
     content: bytes | None = None,
-    given: Mapping[str, str] | None = None,
+    options: Mapping[str, str] | None = None,
 ) -> Provenance:
-    """Provenance of what was read from a file, with the options that were given.
+    """Provenance with this distribution as producer, the file's name, its SHA-256 and the options.
 
-    `content`: the bytes of the file, where there was one.
+    `content`: bytes of the file; None (empty digest) if there is no file. `given`: options and
+    their values.
     """
-    # Imported here: what has no file, a program's own XML(), needs no library of digests.
+    # Imported lazily: a program that prints its XML itself needs no digests.
     from hashlib import sha256
 
     digest = "" if content is None else sha256(content).hexdigest()
     version = installed_version(_DISTRIBUTION) or ""
-    return Provenance(_DISTRIBUTION, version, file, digest, given or {})
+    return Provenance(_DISTRIBUTION, version, file, digest, options or {})

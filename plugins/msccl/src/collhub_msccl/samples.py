@@ -1,4 +1,4 @@
-"""Two small correct programs, which together have every step type, for the conformance kit."""
+"""Two small correct programs for the conformance kit; together they contain every step type."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _RING = (
     '<algo name="ring_4" proto="LL" nchannels="1" nchunksperloop="4" ngpus="4" coll="allreduce"'
     ' inplace="1" outofplace="0" minBytes="0" maxBytes="1048576">\n'
 )
-# Type, and how many ranks before this one the chunk started.
+# Type, and distance (in ranks) from the chunk's first rank to this rank.
 _RING_STEPS = (
     ("s", 0),
     ("rrs", 1),
@@ -35,7 +35,7 @@ _EXCHANGE = (
     '<algo name="exchange_2" proto="Simple" nchannels="1" nchunksperloop="1" ngpus="2"'
     ' coll="allreduce" inplace="0" outofplace="1" minBytes="0" maxBytes="1048576">\n'
 )
-# Elements must stand on one line each (the runtimes' parsers), hence the joined texts.
+# The runtimes' parsers require each element on a single line, hence the joined texts.
 _EXCHANGE_RANK = (
     '<gpu id="{rank}" i_chunks="1" o_chunks="1" s_chunks="1">\n'
     '<tb id="0" send="{peer}" recv="{peer}" chan="0">\n'
@@ -49,7 +49,7 @@ _EXCHANGE_RANK = (
     ' cnt="1" depid="-1" deps="-1" hasdep="1"/>\n'
     "</tb>\n"
     '<tb id="2" send="-1" recv="-1" chan="0">\n'
-    # Two waits of one step: the first on a nop before it, the second its own.
+    # One step with two waits: the first on the preceding nop, the second on the step itself.
     '<step s="0" type="nop" srcbuf="i" srcoff="0" dstbuf="o" dstoff="0"'
     ' cnt="0" depid="0" deps="1" hasdep="0"/>\n'
     '<step s="1" type="re" srcbuf="s" srcoff="0" dstbuf="o" dstoff="0"'
@@ -60,25 +60,28 @@ _EXCHANGE_RANK = (
 
 
 def samples() -> Sequence[Source]:
-    """A ring all-reduce with fused steps, in place, and one of two ranks through scratch, not."""
+    """In-place ring all-reduce of 4 ranks with fused steps.
+
+    Out-of-place exchange of 2 ranks via scratch.
+    """
     texts = {
-        "ring_4.xml": _RING + "".join(map(_ring_rank, range(_RANKS))),
-        "exchange_2.xml": _EXCHANGE + "".join(map(_exchange_rank, range(2))),
+        "ring_4.xml": _RING + "".join(map(_format_ring_rank, range(_RANKS))),
+        "exchange_2.xml": _EXCHANGE + "".join(map(_format_exchange_rank, range(2))),
     }
     return [Source.of_bytes(name, f"{text}</algo>\n".encode()) for name, text in texts.items()]
 
 
-def _ring_rank(rank: int) -> str:
-    """The `<gpu>` of one rank of the ring."""
+def _format_ring_rank(rank: int) -> str:
+    """The `<gpu>` element of one rank of the ring."""
     after = (rank + 1) % _RANKS
     before = (rank - 1) % _RANKS
     lines = [_RING_RANK.format(rank=rank, after=after, before=before)]
-    for number, (step_type, behind) in enumerate(_RING_STEPS):
-        chunk = (rank - behind) % _RANKS
+    for number, (step_type, distance) in enumerate(_RING_STEPS):
+        chunk = (rank - distance) % _RANKS
         lines.append(_RING_STEP.format(number=number, type=step_type, chunk=chunk))
     return "".join([*lines, "</tb>\n</gpu>\n"])
 
 
-def _exchange_rank(rank: int) -> str:
-    """The `<gpu>` of one rank of the exchange."""
+def _format_exchange_rank(rank: int) -> str:
+    """The `<gpu>` element of one rank of the exchange."""
     return _EXCHANGE_RANK.format(rank=rank, peer=1 - rank)

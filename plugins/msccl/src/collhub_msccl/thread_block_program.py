@@ -10,10 +10,11 @@ from collhub_columns import BoolArray, Int64Array
 
 
 class StepType(IntEnum):
-    """The step types of MSCCL-IR, in the order of `STEP_TYPE_NAMES`.
+    """Step types of MSCCL-IR, in the order of `STEP_TYPE_NAMES`.
 
-    What each does at run time: `src/collectives/device/msccl_interpreter.h` of microsoft/msccl. Its
-    type `ra` is left out: it parses, then ends the thread block and loses all steps behind it.
+    Their semantics: `src/collectives/device/msccl_interpreter.h` of microsoft/msccl. Its type `ra`
+    is omitted: it is parsed, but the interpreter then leaves the thread block and drops all later
+    steps.
     """
 
     SEND = 0
@@ -40,19 +41,20 @@ RECEIVING = (StepType.RECV, *SENDING[1:], StepType.RECV_REDUCE_COPY)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ThreadBlockProgram:
-    """All ranks' programs as a file states them, or as one is about to be written.
+    """Programs of all ranks, as read from a file or as prepared for writing.
 
     Thread blocks are sorted by (rank, id), steps by (rank, thread block, document order): the
-    runtimes execute document order, whatever the attribute `s` says. A `depid` below 0 is none.
+    runtimes execute steps in document order and ignore the attribute `s`. A negative `depid` means
+    no dependency.
     """
 
-    # Per rank. Sizes as declared: MSCCLang prints used sizes, not those of the collective.
+    # Per rank. Declared sizes: MSCCLang declares the sizes in use, not those of the collective.
     input_chunks: Int64Array
     output_chunks: Int64Array
     scratch_chunks: Int64Array
     block_indptr: Int64Array  # [ranks + 1], first thread block of each rank
 
-    # Per thread block. `send` and `recv` are peers, -1 for none.
+    # Per thread block. `send` and `recv`: peer rank, or -1 for none.
     block_rank: Int64Array
     block_id: Int64Array
     send: Int64Array
@@ -60,8 +62,8 @@ class ThreadBlockProgram:
     channel: Int64Array
     block_line: Int64Array
 
-    # Per step. `deps` is a position in thread block `depid` of the same rank.
-    block: Int64Array  # row of its thread block
+    # Per step. `deps`: position in thread block `depid` of the same rank.
+    block: Int64Array  # row of its thread block in the columns above
     position: Int64Array  # in the document, from 0 in each thread block
     number: Int64Array  # the attribute `s`
     type: Int64Array  # `StepType`
@@ -85,21 +87,21 @@ class ThreadBlockProgram:
 
     @property
     def rank(self) -> Int64Array:
-        """Rank of every step."""
+        """Rank of every step, int64 per step."""
         return self.block_rank[self.block]
 
     def is_type(self, *types: StepType) -> BoolArray:
-        """Mask of the steps of one of these types."""
-        # One look-up a step, however many types: `np.isin` would sort.
-        wanted = np.zeros(len(StepType), np.bool_)
-        wanted[list(types)] = True
-        return wanted[self.type]
+        """Mask (bool per step) of the steps with one of these types."""
+        # A table needs one look-up per step for any number of types; `np.isin` would sort.
+        is_requested = np.zeros(len(StepType), np.bool_)
+        is_requested[list(types)] = True
+        return is_requested[self.type]
 
     def name(self, step: int) -> str:
-        """Name of a step in messages."""
+        """Name of a step for messages: `thread block ID, step POSITION`."""
         block_id = self.block_id[self.block[step]]
         return f"thread block {block_id}, step {self.position[step]}"
 
     def with_counts(self, count: Int64Array) -> ThreadBlockProgram:
-        """The same program with other counts."""
+        """Copy of the program with `count` (int64 per step) replaced."""
         return replace(self, count=count)

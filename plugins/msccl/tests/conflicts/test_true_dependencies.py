@@ -143,9 +143,9 @@ def test_nothing_is_ordered_that_the_file_leaves_open(reader_of, xml, blocks) ->
 @pytest.mark.parametrize(
     ("module", "limit"),
     [
-        (accesses, "_MOST_UNITS"),
-        (clocks, "_MOST_CLOCKS"),
-        (between_blocks, "_MOST_QUERIES"),
+        (accesses, "_MAX_UNITS"),
+        (clocks, "_MAX_CLOCK_ENTRIES"),
+        (between_blocks, "_MAX_QUERIES"),
     ],
 )
 def test_beyond_the_limits_all_program_order_becomes_data(

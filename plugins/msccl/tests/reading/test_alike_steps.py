@@ -29,7 +29,9 @@ def _scanned(content: bytes) -> Any:
     """All that a scan tells: tables with their texts, and findings; or its refusal."""
     findings: list[str] = []
     try:
-        found = scan.scan(content, "f", FileFindings("f", lambda one: findings.append(str(one))))
+        found = scan.scan_xml(
+            content, "f", FileFindings("f", lambda one: findings.append(str(one)))
+        )
     except InputError as error:
         return str(error)
     tables = [found.table(tag) for tag in ("gpu", "tb", "step")]
@@ -40,13 +42,13 @@ def _scanned(content: bytes) -> Any:
 
 def _both(monkeypatch: pytest.MonkeyPatch, content: bytes) -> tuple[Any, Any, int]:
     """With runs and without, and the number of steps that the parser did not get."""
-    monkeypatch.setattr(alike_steps, "_SMALLEST_BYTES", 16)
-    monkeypatch.setattr(alike_steps, "_PIECE_BYTES", 1500)
-    left_out = sum(len(run.codes) - 1 for run in alike_steps.alike_steps(content))
+    monkeypatch.setattr(alike_steps, "_MIN_FILE_BYTES", 16)
+    monkeypatch.setattr(alike_steps, "_SEGMENT_BYTES", 1500)
+    left_out = sum(len(run.codes) - 1 for run in alike_steps.find_step_runs(content))
     with_runs = _scanned(content)
-    monkeypatch.setattr(scan, "alike_steps", lambda content: ())
+    monkeypatch.setattr(scan, "find_step_runs", lambda content: ())
     plain = _scanned(content)
-    monkeypatch.setattr(scan, "alike_steps", alike_steps.alike_steps)
+    monkeypatch.setattr(scan, "find_step_runs", alike_steps.find_step_runs)
     return with_runs, plain, left_out
 
 

@@ -50,7 +50,7 @@ def test_in_place_a_copy_to_itself_is_nothing():
 @pytest.mark.parametrize("offset", ["2", "-1", "x", "99999999999"])
 def test_a_copy_outside_its_buffers_is_named(offset):
     wrong = SWAP.replace('i_off="0"', f'i_off="{offset}"')
-    with pytest.raises(InputError, match=f"<copy> from {offset} to 0 lies outside the buffers"):
+    with pytest.raises(InputError, match=f"<copy> from {offset} to 0 is outside the buffers"):
         read(_source(wrong), RUN)
 
 

@@ -20,8 +20,8 @@ from collhub_msccl.options import ReadOptions
 from collhub_msccl.reading.header import read_header
 from collhub_msccl.reading.read_thread_blocks import read_thread_blocks
 from collhub_msccl.reading.read_xml import read
-from collhub_msccl.reading.scan import scan
-from collhub_msccl.runtimes.fifo_safety import fifo_safety
+from collhub_msccl.reading.scan import scan_xml
+from collhub_msccl.runtimes.fifo_safety import compute_fifo_safety
 from collhub_msccl.thread_block_program import STEP_TYPE_NAMES, ThreadBlockProgram
 
 import hub_core
@@ -97,7 +97,7 @@ def _claimed_verdict(report: VerifyReport) -> str:
 
 def _program(file: Path) -> ThreadBlockProgram:
     findings = FileFindings(file.name, _ignore)
-    document = scan(file.read_bytes(), file.name, findings)
+    document = scan_xml(file.read_bytes(), file.name, findings)
     return read_thread_blocks(document, read_header(document, findings), findings)
 
 
@@ -170,7 +170,7 @@ def test_verdict_of_the_other_reading_agrees_with_the_index(row: Row) -> None:
 
 def test_size_without_deadlock_agrees_with_the_index(row: Row) -> None:
     algorithm = _algorithm(row["file"])
-    safety = fifo_safety(algorithm, _FIFO_CAPACITY[row["proto"]])
+    safety = compute_fifo_safety(algorithm, _FIFO_CAPACITY[row["proto"]])
     assert (str(safety.min_units), safety.is_exact) == (row["fifo_min_count"], True)
     safe_bytes = algorithm.collective.unit_count * (
         _SLICE_BYTES[row["proto"]] // int(row["fifo_min_count"])

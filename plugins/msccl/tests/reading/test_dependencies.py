@@ -178,7 +178,7 @@ def test_nops_that_wait_for_each_other_are_refused(reader, xml) -> None:
 def test_nops_that_would_add_up_to_millions_of_dependencies_are_refused(
     reader, xml, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dependencies, "_MOST_FORWARDED", 10)
+    monkeypatch.setattr(dependencies, "_MAX_FORWARDED", 10)
     chain = [xml.step("nop", wait=(0, 0), flag=True) for _ in range(20)]
     text = _disjoint(xml, [xml.step("cpy", flag=True)], chain, [xml.step("cpy", wait=(1, 19))])
     assert "too-many-dependencies" in reader.refusal(text)[0]

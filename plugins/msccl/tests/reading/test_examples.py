@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from collhub_msccl.options import ReadOptions
 from collhub_msccl.reading.read_xml import read
-from collhub_msccl.runtimes.fifo_safety import fifo_safety
+from collhub_msccl.runtimes.fifo_safety import compute_fifo_safety
 from hub_core.examples import make_examples
 
 from hub_core.model import Algorithm, CollectiveKind
@@ -43,7 +43,7 @@ def test_example_is_correct_in_every_mode_it_claims(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_example_cannot_deadlock_at_any_size(name: str) -> None:
-    assert fifo_safety(_read(name), capacity=2).min_units == 1
+    assert compute_fifo_safety(_read(name), capacity=2).min_units == 1
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ def test_document_order_of_ranks_and_thread_blocks_is_free(reader, xml) -> None:
 @pytest.mark.parametrize(
     ("ids", "message"),
     [
-        ([0, 0], "duplicate-rank: a second <gpu> has the id 0"),
+        ([0, 0], "duplicate-rank: a second <gpu> has id 0"),
         ([0, 2], "rank-range: gpu id 2 is not in 0..1 (ngpus 2)"),
         ([0, -1], "rank-range: gpu id -1 is not in 0..1 (ngpus 2)"),
     ],
@@ -55,7 +55,7 @@ def test_gap_between_thread_blocks_is_refused(reader, xml, ids: tuple[int, int])
 @pytest.mark.parametrize(
     ("peer", "message"),
     [
-        (0, "self-peer: thread block 0: {side} 0 is the own rank"),
+        (0, "self-peer: thread block 0: {side} 0 is its own rank"),
         (2, "peer-range: thread block 0: {side} 2 is neither -1 nor a rank of 0..1"),
         (-2, "peer-range: thread block 0: {side} -2 is neither -1 nor a rank of 0..1"),
     ],
@@ -161,7 +161,7 @@ def test_names_in_messages_skip_thread_blocks_without_steps(reader, xml) -> None
 @pytest.mark.parametrize("count", [0, -1])
 def test_step_that_moves_nothing_is_refused(reader, xml, count: int) -> None:
     assert reader.refusal(xml.local([xml.step("cpy", cnt=count)])) == [
-        f"4: count-range: thread block 0, step 0: cnt {count} moves nothing, expected 1 or more"
+        f"4: count-range: thread block 0, step 0: cnt {count} moves no data, expected 1 or more"
     ]
 
 

@@ -72,7 +72,7 @@ def test_undecided_root_asks_for_the_option(reader, xml) -> None:
         xml.gpu(xml.block(xml.step("s", "i0"), xml.step("r", dst="o0"), send=0, recv=0)),
     ]
     with pytest.raises(
-        UsageError, match=r"broadcast, and ranks 0, 1 can be it; state it: -O root=RANK"
+        UsageError, match=r"broadcast, and ranks 0, 1 can be it; specify it: -O root=RANK"
     ):
         reader(xml.algo(*exchange, coll="broadcast"))
     assert reader(xml.algo(*exchange, coll="broadcast"), root=1).collective.root == 1

@@ -101,9 +101,9 @@ def test_unknown_attributes_of_steps_are_ignored_and_said(reader, xml) -> None:
 @pytest.mark.parametrize(
     ("part", "message"),
     [
-        ("<gpu", "<step> stands in <gpu>; it belongs in tb"),
-        ("<tb", "<tb> stands in <tb>; it belongs in gpu"),
-        ("<step", "<algo> stands in <tb>; it belongs in the file itself"),
+        ("<gpu", "<step> is inside <gpu>; it belongs in tb"),
+        ("<tb", "<tb> is inside <tb>; it belongs in gpu"),
+        ("<step", "<algo> is inside <tb>; it belongs in the file itself"),
     ],
 )
 def test_known_element_in_the_wrong_place_is_refused(reader, xml, part: str, message: str) -> None:

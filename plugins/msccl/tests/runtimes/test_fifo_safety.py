@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from collhub_msccl.runtimes import fifo_safety as searching
-from collhub_msccl.runtimes.fifo_safety import FifoSafety, fifo_safety
+from collhub_msccl.runtimes.fifo_safety import FifoSafety, compute_fifo_safety
 
 from hub_core import Buffer, StepKind
 from hub_core.testing import CustomSteps, flooding_exchange, ring_all_reduce
@@ -15,11 +15,11 @@ from hub_core.testing import CustomSteps, flooding_exchange, ring_all_reduce
     [(8, 2, 4), (7, 2, 4), (9, 2, 5), (8, 8, 1), (9, 8, 2), (2, 2, 1)],
 )
 def test_fifo_safety_is_the_least_transfer_that_fits(count: int, capacity: int, least: int) -> None:
-    assert fifo_safety(flooding_exchange(1, count), capacity).min_units == least
+    assert compute_fifo_safety(flooding_exchange(1, count), capacity).min_units == least
 
 
 def test_fifo_safety_says_when_every_size_deadlocks() -> None:
-    assert fifo_safety(flooding_exchange(3), 2).min_units is None
+    assert compute_fifo_safety(flooding_exchange(3), 2).min_units is None
 
 
 @pytest.mark.parametrize(("line", "least"), [(5, 2), (-1, 1)])
@@ -37,23 +37,23 @@ def test_fused_receive_and_send_forward_piece_by_piece(line: int, least: int) ->
     taken = steps.receive(1, 0, count=8, **of_rank_1)
     place = {"src_buffer": Buffer.OUTPUT, "count": 8}
     steps.add(1, StepKind.SEND, peer=0, **place, **of_rank_1, data=[taken])
-    assert fifo_safety(steps.algorithm(), 2).min_units == least
+    assert compute_fifo_safety(steps.algorithm(), 2).min_units == least
 
 
 def test_fifo_safety_of_huge_counts_needs_no_huge_graph() -> None:
-    assert fifo_safety(flooding_exchange(1, 2**60), 2) == FifoSafety(2**59, 2)
+    assert compute_fifo_safety(flooding_exchange(1, 2**60), 2) == FifoSafety(2**59, 2)
 
 
 def test_fifo_safety_that_was_not_examined_to_the_end_says_so(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(searching, "MAX_TRANSFERS", 100)
-    safety = fifo_safety(ring_all_reduce(4), 2)
+    safety = compute_fifo_safety(ring_all_reduce(4), 2)
     assert safety == FifoSafety(1, 2)
     steps = CustomSteps(2, 99)
     steps.send(0, 1, count=99)
     steps.receive(1, 0, count=99)
-    safety = fifo_safety(steps.algorithm(), 2)
+    safety = compute_fifo_safety(steps.algorithm(), 2)
     assert not safety.is_exact
     assert safety.min_units is not None
     assert safety.min_units > 1

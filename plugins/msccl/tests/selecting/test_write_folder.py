@@ -92,7 +92,7 @@ def test_one_mode_a_file_for_the_runtime_that_takes_one() -> None:
 def test_rooted_collectives_are_left_to_the_runtime() -> None:
     files, losses = _written(_one(binomial_broadcast(4)))
     assert files == {}
-    assert "a file would be used for calls of every root" in losses[0]
+    assert "a file would be used for calls with any root" in losses[0]
 
 
 def test_a_window_goes_to_the_next_best_where_the_best_cannot_be_written() -> None:
@@ -117,7 +117,7 @@ def test_a_window_goes_to_the_next_best_where_the_best_cannot_be_written() -> No
 def test_a_file_that_serves_no_measured_size_is_not_written() -> None:
     files, losses = _written(_one(ring_all_reduce(6), size=1 << 20))
     assert files == {}
-    assert "not one: only multiples of 6 elements would be served" in losses[0]
+    assert "not one: it serves only multiples of 6 elements" in losses[0]
     assert "left to the runtime" in losses[1]
 
 
@@ -221,7 +221,7 @@ def test_a_damaged_file_serves_nothing(old: str) -> None:
 def test_a_file_outside_the_folder_of_a_runtime_is_said() -> None:
     served, found = _read({"all.xml": b"<algo/>"})
     assert served == []
-    assert found == ["all.xml: lies in no folder of a runtime (msccl, executor, rccl)"]
+    assert found == ["all.xml: is in no folder of a runtime (msccl, executor, rccl)"]
 
 
 def test_steps_that_depend_on_the_size_are_a_loss() -> None:
@@ -231,5 +231,5 @@ def test_steps_that_depend_on_the_size_are_a_loss() -> None:
     _, losses = _written(Selection("t", 4, 1, (found,)))
     assert losses == [
         "steps (all-reduce, from 0 B): one has the steps for 1 MiB,"
-        " and was measured with those for each size"
+        " but was measured with steps for each size"
     ]

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from collhub_msccl.options import ReadOptions, WriteOptions
 from collhub_msccl.reading.read_xml import read
-from collhub_msccl.runtimes.fifo_safety import fifo_safety
+from collhub_msccl.runtimes.fifo_safety import compute_fifo_safety
 from collhub_msccl.runtimes.load_check import check_executor, check_msccl, check_rccl
 from collhub_msccl.writing.write_xml import write
 
@@ -143,7 +143,7 @@ def test_runtime_of_the_file_gets_the_file_back(row: Row) -> None:
 def test_no_size_is_claimed_at_which_connections_fill_up(row: Row) -> None:
     back = _read(row["file"], _written(row["file"], "executor"))
     attributes = back.extensions["msccl"]["algo"]  # type: ignore[call-overload, index]
-    safety = fifo_safety(back, 2 if row["proto"] == "Simple" else 8)
+    safety = compute_fifo_safety(back, 2 if row["proto"] == "Simple" else 8)
     assert safety.min_units is not None
     if safety.min_units > 1:
         slice_bytes = {"Simple": 2 << 20, "LL": 32 << 10, "LL128": 576_000}[row["proto"]]

@@ -15,7 +15,7 @@ import pytest
 from collhub_msccl.options import ProgramOptions, ReadOptions, WriteOptions
 from collhub_msccl.programs.read_program import read as read_mscclang
 from collhub_msccl.reading.read_xml import read, read_program
-from collhub_msccl.runtimes.fifo_safety import fifo_safety
+from collhub_msccl.runtimes.fifo_safety import compute_fifo_safety
 from collhub_msccl.runtimes.load_check import check_executor, check_msccl, check_rccl
 from collhub_msccl.writing.block_time import BlockFigures, block_figures
 from collhub_msccl.writing.link_time import link_times
@@ -70,7 +70,7 @@ def _check(file: Source, runtime: str, protocol: str) -> None:
     """The file is right, can run with full connections at every size, and is loaded."""
     algorithm = read(file, ReadOptions())
     assert verify(algorithm).ok
-    assert fifo_safety(algorithm, 2 if protocol == "Simple" else 8).min_units == 1
+    assert compute_fifo_safety(algorithm, 2 if protocol == "Simple" else 8).min_units == 1
     assert CHECKS[runtime](CheckRequest(source=file), NoOptions()).ok
 
 

@@ -1,1 +1,1 @@
-"""UnitAccesses of steps to the same memory, and the data dependencies that follow from them."""
+"""Memory accesses of steps, and the data dependencies that follow from them."""

@@ -1,4 +1,4 @@
-"""Find the true dependencies between steps of a thread block: RAW, WAR and WAW on one memory."""
+"""Find the true dependencies (RAW, WAR, WAW) between steps of a thread block."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ Columns = Mapping[str, npt.NDArray[Any]]
 # Pairs of rows as two columns: (row that comes first, row that must come later).
 Edges = tuple[Int64Array, Int64Array]
 
-# Every unit of every step is a row of its own here: some 100 MiB at this limit.
-_MOST_UNITS = 1 << 22
+# Maximum accesses, one row per unit of every step: about 100 MiB.
+_MAX_UNITS = 1 << 22
 _READS_SRC = (StepKind.SEND, StepKind.RECV_REDUCE, StepKind.COPY, StepKind.REDUCE)
 _WRITES_DST = (StepKind.RECV, StepKind.RECV_REDUCE, StepKind.COPY, StepKind.REDUCE)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class UnitAccesses(ColumnTable):
-    """Accesses to single units, sorted by (thread block, unit, row), at most one a unit and row.
+    """Accesses to single units, sorted by (thread block, unit, row); at most one per unit and row.
 
-    `block`, `row`: int64; `unit`: int64, address within the rank; `is_write`: bool, also where the
-    row reads the unit too. `is_new`: bool, the first access of a (block, unit).
+    `block`, `row`: int64; `unit`: int64, address within the rank; `is_write`: bool, also if the row
+    reads the unit too; `is_new`: bool, the first access of a (block, unit).
     """
 
     block: Int64Array
@@ -36,26 +36,26 @@ class UnitAccesses(ColumnTable):
     is_write: BoolArray
     is_new: BoolArray
 
-    def last_writes(self) -> Int64Array:
-        """For each access the latest write before it in its (block, unit), or -1."""
+    def find_last_writes(self) -> Int64Array:
+        """Per access, the index of the latest earlier write to its (block, unit), or -1."""
         index = np.arange(len(self))
-        up_to_here = np.maximum.accumulate(np.where(self.is_write, index, -1))
-        last = np.concatenate([[-1], up_to_here[:-1]])
-        # The first access of the (block, unit): a write before it is of another one.
+        latest_writes = np.maximum.accumulate(np.where(self.is_write, index, -1))
+        last = np.concatenate([[-1], latest_writes[:-1]])
+        # A write before the first access of the (block, unit) belongs to a different one.
         start = np.maximum.accumulate(np.where(self.is_new, index, 0))
         return np.where(last >= start, last, -1)
 
-    def next_writes(self) -> Int64Array:
-        """For each access the first write after it in its (block, unit), or -1."""
+    def find_next_writes(self) -> Int64Array:
+        """Per access, the index of the first later write to its (block, unit), or -1."""
         size = len(self)
         index = np.arange(size)
         candidates = np.where(self.is_write, index, size)
         from_here = np.minimum.accumulate(candidates[::-1])[::-1]
         following = np.append(from_here[1:], size)
-        ends = np.append(np.flatnonzero(self.is_new)[1:], size)
-        # Likewise a write at or beyond the end of the (block, unit) is of another one.
-        end = ends[np.cumsum(self.is_new) - 1]
-        return np.where(following < end, following, -1)
+        unit_stops = np.append(np.flatnonzero(self.is_new)[1:], size)
+        # Likewise a write after the last access of the (block, unit) belongs to a different one.
+        stop = unit_stops[np.cumsum(self.is_new) - 1]
+        return np.where(following < stop, following, -1)
 
 
 def find_accesses(
@@ -63,13 +63,13 @@ def find_accesses(
     block: Int64Array,
     base: Int64Array,
 ) -> UnitAccesses | None:
-    """All accesses of rows whose thread blocks are `block`; None where they are too many.
+    """All accesses of the rows; None if there are too many. `block`: thread block of each row.
 
-    `base`: int64[ranks, 3], first address of each buffer, so that aliases share addresses. One unit
-    here is the greatest common divisor of all offsets and counts.
+    `base`: int64[ranks, 3], first address of each buffer; aliased buffers share addresses. One unit
+    of the result is the greatest common divisor of all addresses and counts.
     """
-    read_rows, read_address = _side(columns, base, _READS_SRC, "src")
-    write_rows, write_address = _side(columns, base, _WRITES_DST, "dst")
+    read_rows, read_address = _find_side_accesses(columns, base, _READS_SRC, "src")
+    write_rows, write_address = _find_side_accesses(columns, base, _WRITES_DST, "dst")
     sizes = np.concatenate([read_address, write_address, columns["count"]])
     # Chunks that are always moved together count as one: large steps cost no more than small ones.
     grain = int(np.gcd.reduce(sizes, initial=0)) or 1
@@ -78,24 +78,23 @@ def find_accesses(
     if _are_too_many(reads, len(count)) or _are_too_many(writes, len(count)):
         return None
     row = np.concatenate([np.repeat(read_rows, reads), np.repeat(write_rows, writes)])
-    # All reads, then all writes; sorting mixes them.
     read_units = expanded_ranges(read_address // grain, reads)
     write_units = expanded_ranges(write_address // grain, writes)
     unit = np.concatenate([read_units, write_units])
     is_write = np.arange(len(row)) >= len(read_units)
-    return _sorted(block[row], unit, row, is_write)
+    return _sort_accesses(block[row], unit, row, is_write)
 
 
-def conflicts_within_blocks(accesses: UnitAccesses) -> Edges:
-    """Pairs (earlier row, later row) that must keep their order.
+def find_conflicts_within_blocks(accesses: UnitAccesses) -> Edges:
+    """Pairs (earlier row, later row) of a thread block that must keep their order.
 
-    Of every unit: a read after its last write, a write after the reads since the last write, or
-    after that write where there was none. All other conflicts of a thread block follow from these.
+    For every unit: a read after the last write; a write after the reads since the last write, or
+    after that write if there were none. These pairs imply all other conflicts of a thread block.
     """
     row = accesses.row
-    last_write, next_write = accesses.last_writes(), accesses.next_writes()
+    last_write, next_write = accesses.find_last_writes(), accesses.find_next_writes()
     is_right_behind = last_write == np.arange(len(row)) - 1
-    # Writes one behind the other: reads between them would order them already.
+    # Consecutive writes; reads between two writes would already order them.
     is_after = (last_write >= 0) & (~accesses.is_write | is_right_behind)
     is_before = ~accesses.is_write & (next_write >= 0)
     parents = np.concatenate([row[last_write[is_after]], row[is_before]])
@@ -103,52 +102,52 @@ def conflicts_within_blocks(accesses: UnitAccesses) -> Edges:
     return parents, children
 
 
-def _side(
+def _find_side_accesses(
     columns: Columns,
     base: Int64Array,
     kinds: tuple[StepKind, ...],
     side: str,
 ) -> Edges:
-    """Rows that access memory on this side, and the first address of each within the rank."""
-    # REDUCE reads its destination too: a read and a write of one step count as the write, so that
-    # read needs no row.
+    """Rows that access memory on this side, and the first address of each within its rank."""
+    # REDUCE also reads its destination; a read and a write of one step count as a write, so the
+    # read is omitted.
     rows = np.flatnonzero(np.isin(columns["kind"], [int(kind) for kind in kinds]))
     buffer = np.minimum(columns[f"{side}_buffer"][rows], Buffer.SCRATCH)
     rank = columns["rank"][rows]
-    # Addresses count from the lowest buffer of the rank.
+    # Addresses are relative to the lowest buffer of the rank.
     start = base[rank, buffer] - base.min(axis=1)[rank]
     return rows, start + columns[f"{side}_offset"][rows]
 
 
 def _are_too_many(count: Int64Array, rows: int) -> bool:
-    """Whether so many units are beyond the limit; the sum itself could overflow integers."""
+    """Whether the accesses exceed the limit; the sum is a float because integers could overflow."""
     total = float(count.sum(dtype=np.float64))
-    return total > _MOST_UNITS + 4 * rows
+    return total > _MAX_UNITS + 4 * rows
 
 
-def _sorted(
+def _sort_accesses(
     block: Int64Array,
     unit: Int64Array,
     row: Int64Array,
     is_write: BoolArray,
 ) -> UnitAccesses:
-    """Sort accesses and leave out the read where a row reads and writes a unit."""
-    order = _by_block_and_unit(block, unit, row, is_write)
+    """Sort accesses, and drop the read if a row reads and writes a unit."""
+    order = _order_accesses(block, unit, row, is_write)
     block, unit, row, is_write = block[order], unit[order], row[order], is_write[order]
-    # Reads sort before writes, so the last access of a row to a unit is the write, if there is one.
-    # It stands before the first access of the next.
+    # Reads sort before writes, so the last access of a row to a unit is its write, if there is one.
+    # Keep the accesses that precede the first access of the next (row, unit).
     is_kept = np.roll(run_mask(row, unit, block), -1)
     block, unit, row, is_write = block[is_kept], unit[is_kept], row[is_kept], is_write[is_kept]
     return UnitAccesses(block, unit, row, is_write, is_new=run_mask(unit, block))
 
 
-def _by_block_and_unit(
+def _order_accesses(
     block: Int64Array,
     unit: Int64Array,
     row: Int64Array,
     is_write: BoolArray,
 ) -> Int64Array:
-    """The order by (block, unit, row), a read before a write."""
+    """Indices that sort by (block, unit, row), a read before a write."""
     if not len(row):
         return row
     low = int(unit.min())
@@ -156,7 +155,7 @@ def _by_block_and_unit(
     rows = int(row.max()) + 1
     if (int(block.max()) + 1) * span * rows * 2 >= 2**63:
         return np.lexsort((is_write, row, unit, block))
-    # One key sorts several times faster than four.
-    place = block * span + (unit - low)
-    key = (place * rows + row) * 2 + is_write
+    # Sorting by one combined key is several times faster than by four.
+    cell = block * span + (unit - low)
+    key = (cell * rows + row) * 2 + is_write
     return np.argsort(key, kind="stable")

@@ -1,8 +1,9 @@
-"""Find conflicts between thread blocks of a rank that order and dependencies put in order.
+"""Find conflicts between thread blocks of a rank that program order and dependencies put in order.
 
-Each access is held against every other thread block that touches its unit. Whether the two are in
-order is a look-up in the vector clocks of `clocks`; which of the block's writes it is, a binary
-search, as the accesses of a block to a unit are sorted by row. Cost: queries times their logarithm.
+Each access is compared with every other thread block that accesses its unit. Whether two accesses
+are ordered is a look-up in the vector clocks of `clocks`; the relevant write of the other block is
+found by binary search, because the accesses of a block to a unit are sorted by row. Cost: queries
+times their logarithm.
 """
 
 from __future__ import annotations
@@ -26,26 +27,26 @@ from collhub_msccl.conflicts.accesses import Edges, UnitAccesses
 from collhub_msccl.conflicts.clocks import Clocks
 from hub_core.model import StepTable
 
-# A unit that all thread blocks touch gives as many queries as the square of its accesses.
-_MOST_QUERIES = 1 << 23
+# A unit that all thread blocks access causes as many queries as the square of its accesses.
+_MAX_QUERIES = 1 << 23
 
 
-def conflicts_between_blocks(
+def find_conflicts_between_blocks(
     accesses: UnitAccesses,
     clocks: Clocks,
     table: StepTable,
 ) -> Edges | None:
-    """Pairs (earlier row, later row) of different thread blocks of a rank that are in order.
+    """Pairs (earlier row, later row) of different thread blocks of a rank that are ordered.
 
-    For each access the latest write of every other block that it knows; for each read the first
-    write of every other block that knows it. Left out is what follows from these and conflicts
-    within a block. None where the accesses are too many to compare.
+    For each access, the latest write of every other block that precedes it; for each read, the
+    first write of every other block that follows it. Pairs implied by these and by conflicts within
+    blocks are omitted. None if there are too many accesses to compare.
     """
     queries = _find_queries(accesses, clocks, table)
     if queries is None:
         return None
-    write_parents, write_children = _after_writes(accesses, queries, clocks)
-    read_parents, read_children = _after_reads(accesses, queries, len(table))
+    write_parents, write_children = _find_edges_after_writes(accesses, queries, clocks)
+    read_parents, read_children = _find_edges_after_reads(accesses, queries, len(table))
     parents = np.concatenate([write_parents, read_parents])
     children = np.concatenate([write_children, read_children])
     return parents, children
@@ -53,11 +54,11 @@ def conflicts_between_blocks(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Queries:
-    """Each access against every other thread block that touches its unit.
+    """Each access paired with every other thread block that accesses its unit.
 
-    A pair is a (block, unit) with an access. `pair`: int64 per access, its number. Per query,
-    int64: `access`; `other`, the pair asked about; `lane` of its block; `known`, its last row that
-    is done before the access, or -1.
+    A pair is a (block, unit) with an access. `pair`: int64 per access, number of its pair. Per
+    query, int64: `access`; `other`, the queried pair; `lane` of its block; `known`, the last row of
+    that block that precedes the access, or -1.
     """
 
     pair: Int64Array
@@ -69,10 +70,10 @@ class _Queries:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Cells:
-    """Pairs grouped by the unit of a rank that they are about.
+    """Pairs grouped by cell: a unit of a rank.
 
-    `members`: int64, pairs, one cell after the other; `start`, `size`: int64 per pair, where the
-    members of its cell are.
+    `members`: int64, pairs, one cell after the other; `start`, `size`: int64 per pair, range of its
+    cell in `members`.
     """
 
     members: Int64Array
@@ -85,27 +86,27 @@ def _find_queries(
     clocks: Clocks,
     table: StepTable,
 ) -> _Queries | None:
-    """All queries, by access; None where they are too many."""
+    """All queries, ordered by access; None if there are too many."""
     pair = np.cumsum(accesses.is_new) - 1
     row_of_pair = accesses.row[accesses.is_new]
     unit_of_pair = accesses.unit[accesses.is_new]
-    cells = _cells(table.rank[row_of_pair], unit_of_pair)
-    # A unit that one thread block alone touches has no conflict here.
+    cells = _group_cells(table.rank[row_of_pair], unit_of_pair)
+    # A unit that only one thread block accesses has no conflicts here.
     size = np.where(cells.size == 1, 0, cells.size)[pair]
-    if int(size.sum()) > _MOST_QUERIES:
+    if int(size.sum()) > _MAX_QUERIES:
         return None
     access = group_of_entry(row_pointer(size))
-    other = cells.members[expanded_ranges(cells.start[pair], size)]
-    # A thread block is in order with itself.
-    is_other = other != pair[access]
-    access, other = access[is_other], other[is_other]
-    lane = table.lane[row_of_pair][other].astype(np.int64)
-    known = clocks.before(accesses.row[access], lane)
-    return _Queries(pair, access, other, lane, known)
+    other_pair = cells.members[expanded_ranges(cells.start[pair], size)]
+    # The rows of one thread block are always ordered.
+    is_other = other_pair != pair[access]
+    access, other_pair = access[is_other], other_pair[is_other]
+    lane = table.lane[row_of_pair][other_pair].astype(np.int64)
+    known = clocks.find_last_before(accesses.row[access], lane)
+    return _Queries(pair, access, other_pair, lane, known)
 
 
-def _cells(rank: npt.NDArray[np.int32], unit: Int64Array) -> _Cells:
-    """Group pairs, given by their rank and unit."""
+def _group_cells(rank: npt.NDArray[np.int32], unit: Int64Array) -> _Cells:
+    """Group pairs, which are given by their rank and unit."""
     members = np.lexsort((unit, rank))
     starts = run_starts(unit[members], rank[members])
     sizes = run_lengths(starts, len(members))
@@ -113,58 +114,58 @@ def _cells(rank: npt.NDArray[np.int32], unit: Int64Array) -> _Cells:
     return _Cells(members, starts[cell], sizes[cell])
 
 
-def _after_writes(
+def _find_edges_after_writes(
     accesses: UnitAccesses,
     queries: _Queries,
     clocks: Clocks,
 ) -> Edges:
-    """From the latest known write of another block to each access.
+    """Edges from the latest known write of another block to each access.
 
-    Not where the last write of the access's own block knew it already: then it follows.
+    Omitted if the last write of the access's block already knew that write: then it is implied.
     """
     writes = np.flatnonzero(accesses.is_write)
     width = int(accesses.row.max(initial=0)) + 2
     keys = queries.pair[writes] * width + accesses.row[writes] + 1
-    # The row before the first one, -1, sorts before all writes of its pair.
-    wanted = queries.other * width + queries.known + 1
-    found = np.searchsorted(keys, wanted, "right") - 1
-    # Where nothing is found, position -1 reads the appended -1.
-    write = np.append(writes, -1)[found]
+    # Row -1 (none known) sorts before all writes of its pair.
+    target_keys = queries.other * width + queries.known + 1
+    index = np.searchsorted(keys, target_keys, "right") - 1
+    # Without a match, position -1 reads the appended -1.
+    write = np.append(writes, -1)[index]
     is_known = (write >= 0) & (queries.pair[write] == queries.other)
-    # What the last write of the own block knew, every access after it knows through that write.
-    own = accesses.last_writes()[queries.access]
-    own_row = accesses.row[np.where(own >= 0, own, queries.access)]
-    knew = clocks.before(own_row, queries.lane)
-    is_new = is_known & ((own < 0) | (knew < accesses.row[write]))
+    # Every later access of a block knows what the block's last write knew.
+    last_write = accesses.find_last_writes()[queries.access]
+    last_write_row = accesses.row[np.where(last_write >= 0, last_write, queries.access)]
+    knew = clocks.find_last_before(last_write_row, queries.lane)
+    is_new = is_known & ((last_write < 0) | (knew < accesses.row[write]))
     return accesses.row[write[is_new]], accesses.row[queries.access[is_new]]
 
 
-def _after_reads(
+def _find_edges_after_reads(
     accesses: UnitAccesses,
     queries: _Queries,
     rows: int,
 ) -> Edges:
-    """From each read to the first write of another block that knows it.
+    """Edges from each read to the first write of another block that knows it.
 
-    Not where a write of the read's own block comes between. The queries are those of the writes: a
-    write that asks about a block knows all its rows up to `known`.
+    Omitted if a write of the read's block comes in between. Uses the queries of the writes: a write
+    that queries a block knows all its rows up to `known`.
     """
     is_write = accesses.is_write[queries.access]
     by_write = np.flatnonzero(is_write & (queries.known >= 0))
     by_read = np.flatnonzero(~is_write)
     if not len(by_write) or not len(by_read):
         return np.zeros(0, np.int64), np.zeros(0, np.int64)
-    read, write = _first_knowing(accesses, queries, by_read, by_write, rows)
-    # If the own block writes the unit before the found write knows it, that write is in order
-    # behind this one.
-    own = accesses.next_writes()[read]
-    is_new = (own < 0) | (accesses.row[own] > queries.known[write])
+    read, write = _find_first_knowing(accesses, queries, by_read, by_write, rows)
+    # If the read's block writes the unit before that write knows it, the two writes are ordered and
+    # imply the edge.
+    next_write = accesses.find_next_writes()[read]
+    is_new = (next_write < 0) | (accesses.row[next_write] > queries.known[write])
     parents = accesses.row[read[is_new]]
     children = accesses.row[queries.access[write[is_new]]]
     return parents, children
 
 
-def _first_knowing(
+def _find_first_knowing(
     accesses: UnitAccesses,
     queries: _Queries,
     by_read: Int64Array,
@@ -173,8 +174,9 @@ def _first_knowing(
 ) -> tuple[Int64Array, Int64Array]:
     """Accesses that read, and for each the query of the first write that knows it.
 
-    A group is (pair of the write, pair that it asks about). Within a group later writes know more,
-    so one sorted key, (group, known), finds the first that knows enough.
+    A group is (pair of the write, pair that it queries). Within a group later writes know more, so
+    one sorted key, (group, known), finds the first that knows enough. Reads without such a write
+    are omitted.
     """
     pair = queries.pair[queries.access]
     pairs = int(queries.pair[-1]) + 1
@@ -184,23 +186,26 @@ def _first_knowing(
     order = np.lexsort((accesses.row[queries.access[by_write]], number))
     writes = by_write[order]
     keys = number[order] * (rows + 1) + queries.known[writes]
-    # A read looks for the group with both pairs swapped.
-    wanted = queries.other[by_read] * pairs + pair[by_read]
-    place = np.minimum(np.searchsorted(group, wanted), len(group) - 1)
-    is_there = group[place] == wanted
-    read, place = queries.access[by_read[is_there]], place[is_there]
-    found = np.searchsorted(keys, place * (rows + 1) + accesses.row[read])
-    is_found = _is_in_group(keys, found, place, rows + 1)
-    return read[is_found], writes[found[is_found]]
+    # A read looks up the group with both pairs swapped.
+    target_groups = queries.other[by_read] * pairs + pair[by_read]
+    group_index = np.minimum(np.searchsorted(group, target_groups), len(group) - 1)
+    is_known_group = group[group_index] == target_groups
+    read, group_index = queries.access[by_read[is_known_group]], group_index[is_known_group]
+    index = np.searchsorted(keys, group_index * (rows + 1) + accesses.row[read])
+    is_match = _is_in_group(keys, index, group_index, rows + 1)
+    return read[is_match], writes[index[is_match]]
 
 
 def _is_in_group(
     keys: Int64Array,
-    found: Int64Array,
-    place: Int64Array,
+    index: Int64Array,
+    group_index: Int64Array,
     width: int,
 ) -> BoolArray:
-    """Whether the key found still is one of the group, not the first of the next."""
-    last = np.minimum(found, len(keys) - 1)
-    result: BoolArray = (found < len(keys)) & (keys[last] // width == place)
+    """Whether the position is inside the group, not at the first key of the next one.
+
+    `found`: positions in `keys`; `place`: the groups; `width`: keys per group.
+    """
+    last = np.minimum(index, len(keys) - 1)
+    result: BoolArray = (index < len(keys)) & (keys[last] // width == group_index)
     return result

@@ -10,13 +10,13 @@ from __future__ import annotations
 import numpy as np
 from collhub_columns import BoolArray, Int64Array, group_of_entry, row_pointer, run_mask
 
-from collhub_msccl.conflicts.accesses import Edges, conflicts_within_blocks, find_accesses
+from collhub_msccl.conflicts.accesses import Edges, find_accesses, find_conflicts_within_blocks
 from collhub_msccl.language.instances import Instances
 from collhub_msccl.language.lowered_collective import lowered_collective
 from collhub_msccl.language.priorities import execution_order
 from collhub_msccl.language.stated_blocks import stated_blocks
 from collhub_msccl.language.trace import COPY, OPERATION_FIELDS, Trace
-from collhub_msccl.provenance import provenance_of
+from collhub_msccl.provenance import build_provenance
 from hub_core.model import (
     Algorithm,
     Buffer,
@@ -51,7 +51,7 @@ def lower(trace: Trace, file: str, provenance: Provenance | None = None) -> Algo
         collective,
         StepTable.from_columns(trace.num_ranks, rows, data, control, file),
         instances.scratch_units,
-        provenance or provenance_of(file),
+        provenance or build_provenance(file),
         extensions={"msccl": _extension(trace)},
     )
 
@@ -166,7 +166,7 @@ def _conflicts_in(rows: Columns, base: Int64Array) -> Edges:
     # Where steps touch more units than can be looked at, all of a rank's order is kept.
     if accesses is None:
         return _chain(rows["rank"])
-    return conflicts_within_blocks(accesses)
+    return find_conflicts_within_blocks(accesses)
 
 
 def _program_order(rows: Columns) -> Edges:

@@ -1,1 +1,1 @@
-"""Read MSCCLang programs, which means to execute them, in a process of their own."""
+"""Read MSCCLang programs by executing them in a separate process."""

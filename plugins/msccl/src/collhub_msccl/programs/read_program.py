@@ -1,4 +1,5 @@
-"""Read an MSCCLang program by executing it: the operations that it records become the algorithm."""
+"""Read an MSCCLang program: execute it and convert the operations that it records to an
+algorithm."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ from collhub_source_programs import (
 from collhub_msccl.language.lowering import lower
 from collhub_msccl.language.trace import Trace
 from collhub_msccl.options import ProgramOptions
-from collhub_msccl.provenance import provenance_of
+from collhub_msccl.provenance import build_provenance
 from hub_core.model import (
     Algorithm,
     Diagnostic,
@@ -36,39 +37,39 @@ _CHILD = "collhub_msccl.language.child:main"
 
 
 def read(source: Source, options: ProgramOptions) -> Algorithm:
-    """Execute the program in a process of its own and return what it describes.
+    """Execute the program in a separate process and return the algorithm that it describes.
 
-    What is odd but has a meaning goes to `source.report`: output of the program, a failed
-    `Check()`. Raises `InputError` with the program's line for a program that fails, and for a file
-    that is no program of the language, which is not executed.
+    Output of the program, failed `Check()` calls and suspicious buffers are reported to
+    `source.report`. Raises `InputError`, with the line in the program, if the program fails. A file
+    that is no MSCCLang program is refused with `InputError` and not executed.
     """
     content = source.content()
-    # Any file may be named *.py: what is not of the language must not run.
+    # Any file may be named *.py: a file that is not written in the language must not run.
     _check_program(source.name, content)
     limits = ProcessLimits(options.time_limit, options.memory_limit, options.sandbox)
-    arguments, program = _chosen(shell_words(options.arguments), options.program, content)
+    arguments, program = _select_program(shell_words(options.arguments), options.program, content)
     report = run_program(_CHILD, source.name, content, arguments, limits, program)
     _warn_of_checks(source, report)
     warn_of_output(source, report)
-    trace = _in_mode(_trace(source.name, report), options.mode)
+    trace = _apply_mode(_parse_trace(source.name, report), options.mode)
     _warn_of_two_buffers(source, trace)
-    return lower(trace, source.name, _provenance(source.name, content, options))
+    return lower(trace, source.name, _build_provenance(source.name, content, options))
 
 
 def _check_program(name: str, content: bytes) -> None:
-    """Refuse what cannot be a program of the language, without executing it."""
+    """Raise `InputError` for a file that cannot be an MSCCLang program, without executing it."""
     tree = parsed_source(name, content)
     _refuse_mscclpp(name, tree)
     if not any(_is_of_language(node) for node in ast.walk(tree)):
         message = (
-            "is no MSCCLang program: it neither imports msccl nor makes an MSCCLProgram;"
+            "is no MSCCLang program: it neither imports msccl nor creates an MSCCLProgram;"
             " it was not executed"
         )
         raise InputError(message, location=Location(name), code="not-a-program")
 
 
 def _refuse_mscclpp(name: str, tree: ast.Module) -> None:
-    """Refuse a program of the other language, which has much the same names."""
+    """Raise `InputError` for a program of MSCCL++, whose language has similar names."""
     for node in ast.walk(tree):
         is_import = imports_any(node, ("mscclpp",))
         if is_import or (isinstance(node, ast.Name) and node.id == "MSCCLPPProgram"):
@@ -81,31 +82,32 @@ def _refuse_mscclpp(name: str, tree: ast.Module) -> None:
 
 
 def _is_of_language(node: ast.AST) -> bool:
-    """Whether a node imports the language, under either name, or makes a program."""
+    """Whether a node imports `msccl` or `collhub_msccl`, or refers to `MSCCLProgram`."""
     is_maker = isinstance(node, ast.Name) and node.id == "MSCCLProgram"
     return is_maker or imports_any(node, _PACKAGES)
 
 
-def _chosen(
+def _select_program(
     arguments: list[str],
-    stated: str | None,
+    program_option: str | None,
     content: bytes,
 ) -> tuple[list[str], str | None]:
-    """Arguments of the program, and which one of the file's programs is meant.
+    """Arguments for the program, and the name of the program to run if the file contains several.
 
-    `--program` at the beginning of the arguments says it too, unless the file has such an argument
-    of its own.
+    The name comes from option `program` (`stated`) or from a leading `--program NAME` in the
+    arguments, which is then removed. If the file itself contains `--program`, the arguments stay
+    unchanged. Raises `UsageError` if both are given.
     """
-    is_ours = arguments[:1] == ["--program"] and b"--program" not in content
-    if not is_ours or len(arguments) == 1:
-        return arguments, stated
-    if stated is not None:
-        raise UsageError("the program is chosen twice: by -O program and by --program")
+    selects_program = arguments[:1] == ["--program"] and b"--program" not in content
+    if not selects_program or len(arguments) == 1:
+        return arguments, program_option
+    if program_option is not None:
+        raise UsageError("the program is selected twice: by -O program and by --program")
     return arguments[2:], arguments[1]
 
 
 def _warn_of_checks(source: Source, report: Report) -> None:
-    """Report calls of `Check()` that found the program wrong."""
+    """Report the calls of `Check()` that failed."""
     for check in report.get("checks", ()):
         more = f" (and {check['count'] - 1} more)" if check["count"] > 1 else ""
         message = f"Check() finds the program wrong: {check['lines'][0]}{more}"
@@ -113,22 +115,25 @@ def _warn_of_checks(source: Source, report: Report) -> None:
 
 
 def _warn_of_two_buffers(source: Source, trace: Trace) -> None:
-    """Report buffers that cannot be what the program means."""
+    """Warn if an in-place program gives separate input and output buffers."""
     if not (trace.is_in_place and trace.has_two_buffers):
         return
     message = (
         "the collective is in place, but init_buffers gives input and output of a rank as two lists"
     )
     cure = (
-        "the runtime has one buffer there: give one list for both, or state inplace=False"
+        "the runtime has one buffer for both: give one list for both, or set inplace=False"
         " or -O mode=out-of-place"
     )
-    place = Location(source.name, trace.line)
-    source.report(Diagnostic("two-buffers", message, Severity.WARNING, place, cure))
+    location = Location(source.name, trace.line)
+    source.report(Diagnostic("two-buffers", message, Severity.WARNING, location, cure))
 
 
-def _trace(name: str, report: Report) -> Trace:
-    """The operations in a report; the process may have sent anything."""
+def _parse_trace(name: str, report: Report) -> Trace:
+    """Parse the operations in a report.
+
+    The child process is not trusted: raises `InputError` if they are malformed.
+    """
     try:
         return Trace.from_json(report["trace"])
     except (KeyError, TypeError) as error:
@@ -136,22 +141,22 @@ def _trace(name: str, report: Report) -> Trace:
         raise InputError(message, location=Location(name)) from None
 
 
-def _in_mode(trace: Trace, mode: str | None) -> Trace:
-    """The trace of a collective that is in place or not as the user says, not as it says itself."""
+def _apply_mode(trace: Trace, mode: str | None) -> Trace:
+    """The trace with the mode of option `mode`, if set, in place of the collective's mode."""
     return trace if mode is None else replace(trace, is_in_place=mode == "in-place")
 
 
-def _provenance(
+def _build_provenance(
     name: str,
     content: bytes,
     options: ProgramOptions,
 ) -> Provenance:
-    """Provenance: this plugin, the file, and the arguments that the program got."""
-    given: dict[str, str] = {}
+    """Provenance with this plugin, the file, and the options arguments, program and mode if set."""
+    used_options: dict[str, str] = {}
     if options.arguments is not None:
-        given["arguments"] = options.arguments
+        used_options["arguments"] = options.arguments
     if options.program is not None:
-        given["program"] = options.program
+        used_options["program"] = options.program
     if options.mode is not None:
-        given["mode"] = options.mode
-    return provenance_of(name, content, given)
+        used_options["mode"] = options.mode
+    return build_provenance(name, content, used_options)

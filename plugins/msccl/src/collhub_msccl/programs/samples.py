@@ -38,7 +38,10 @@ _STAGED = (
 
 
 def samples() -> Sequence[Source]:
-    """A ring all-reduce, in place, and an all-to-all through scratch with stated thread blocks."""
+    """In-place ring all-reduce of 3 ranks.
+
+    All-to-all of 4 ranks via scratch with explicit thread blocks.
+    """
     ring = Source.of_bytes("ring.py", _START + _RING)
     staged = Source.of_bytes("staged.py", _START + _STAGED)
     return [ring, staged]

@@ -1,1 +1,2 @@
-"""From MSCCL-IR XML to an algorithm: scan, check, lower to plain steps, add true dependencies."""
+"""Read MSCCL-IR XML: scan, check, lower to plain steps, add data dependencies between conflicting
+accesses."""

@@ -1,4 +1,4 @@
-"""`<copy>` elements of TACCL's writer: local copies that are done before all else of a rank."""
+"""`<copy>` elements of TACCL's writer: local copies that precede all steps of a rank."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ from hub_core.model import COLUMN_DEFAULTS, COLUMN_DTYPES, Buffer, Collective, S
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Copies:
-    """Unit `source` of INPUT goes to unit `destination` of OUTPUT; int64 columns, with lines."""
+    """Copies of one unit of INPUT (`source`) to a unit of OUTPUT (`destination`); int64 columns.
+
+    `line`: line in the file.
+    """
 
     rank: Int64Array
     source: Int64Array
@@ -23,33 +26,37 @@ class Copies:
     line: Int64Array
 
 
-def copies_of(document: ScannedXml, program: ThreadBlockProgram, findings: FileFindings) -> Copies:
-    """The copies of a file. Raises `InputError` for offsets outside the declared buffers."""
+def read_copies(
+    document: ScannedXml, program: ThreadBlockProgram, findings: FileFindings
+) -> Copies:
+    """Read the copies of a file. Raises `InputError` for offsets outside the declared buffers."""
     ids = [document.texts[code] for code in document.gpus.column("id")]
     rows = []
-    for gpu, stated, line in document.copies:
-        of_rank = int(ids[gpu] or 0)
-        sizes = int(program.input_chunks[of_rank]), int(program.output_chunks[of_rank])
-        offsets = [_offset(stated.get(name, "")) for name in ("i_off", "o_off")]
+    for gpu, attributes, line in document.copies:
+        rank = int(ids[gpu] or 0)
+        sizes = int(program.input_chunks[rank]), int(program.output_chunks[rank])
+        offsets = [_parse_offset(attributes.get(name, "")) for name in ("i_off", "o_off")]
         if not all(0 <= at < size for at, size in zip(offsets, sizes, strict=True)):
-            message = f"<copy> from {stated.get('i_off')} to {stated.get('o_off')} lies outside"
-            findings.error("copy-range", f"{message} the buffers of {sizes} chunks", line)
-        rows.append((of_rank, *offsets, line))
+            units = f"from {attributes.get('i_off')} to {attributes.get('o_off')}"
+            message = f"<copy> {units} is outside the buffers of {sizes} chunks"
+            findings.add_error("copy-range", message, line)
+        rows.append((rank, *offsets, line))
     findings.raise_errors()
     return Copies(*np.asarray(rows, np.int64).reshape(-1, 4).T)
 
 
-def _offset(text: str) -> int:
-    """A number of a few digits, -1 for anything else."""
+def _parse_offset(text: str) -> int:
+    """Parse a number of at most 9 digits; -1 for any other text."""
     return int(text) if text.isascii() and text.isdecimal() and len(text) <= 9 else -1
 
 
-def with_copies(
+def insert_copies(
     steps: StepTable, copies: Copies, collective: Collective, program: ThreadBlockProgram
 ) -> StepTable:
-    """The steps, and before the first ones of every rank its copies, each in a lane of its own.
+    """Steps with every rank's copies before its first steps, each copy in a separate lane.
 
-    A call in place needs none where both ends are one place.
+    In place, copies within the shared buffer from a unit to itself are dropped. `copies` is not
+    changed.
     """
     if collective.in_place and not collective.out_of_place:
         layout = collective.memory_layout(True, program.scratch_chunks)
@@ -75,20 +82,20 @@ def with_copies(
     for name in COLUMN_DTYPES:
         column = added.get(name, np.full(number, COLUMN_DEFAULTS.get(name, 0)))
         columns[name] = np.concatenate([getattr(steps, name), column])
-    # Copies are done before all else, so that what reads OUTPUT finds them done.
-    control = _before_all_else(steps, copies)
-    stated = steps.control_edges
-    edges = tuple(np.concatenate(pair) for pair in zip(stated, control, strict=True))
+    # Copies precede all steps, so that readers of OUTPUT see their data.
+    control = _find_first_step_edges(steps, copies)
+    existing = steps.control_edges
+    edges = tuple(np.concatenate(pair) for pair in zip(existing, control, strict=True))
     return StepTable.from_columns(steps.num_ranks, columns, steps.data_edges, (edges[0], edges[1]))
 
 
-def _before_all_else(steps: StepTable, copies: Copies) -> tuple[Int64Array, Int64Array]:
-    """Each copy before all steps of its rank that wait for no other one."""
+def _find_first_step_edges(steps: StepTable, copies: Copies) -> tuple[Int64Array, Int64Array]:
+    """Edges (copy row, step) from each copy to all steps of its rank that have no predecessor."""
     waits = np.zeros(len(steps), np.bool_)
     for _, child in (steps.data_edges, steps.control_edges):
         waits[child] = True
-    # What waits for another step waits for the copies through it.
+    # The remaining steps wait for the copies through their predecessors.
     first = np.flatnonzero(~waits)
     is_of = steps.rank[first][None, :] == copies.rank[:, None]
-    copy, place = np.nonzero(is_of)
-    return len(steps) + copy, first[place]
+    copy, index = np.nonzero(is_of)
+    return len(steps) + copy, first[index]

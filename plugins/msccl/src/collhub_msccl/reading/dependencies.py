@@ -1,9 +1,9 @@
-"""Resolve depid and deps to the steps that a step really waits for.
+"""Resolve `depid` and `deps` to the step that ends each wait.
 
-Every thread block has a flag. A step with hasdep raises it to the step's position; a step with
-depid waits until the flag of that thread block is at least deps (`msccl_interpreter.h` of
-microsoft/msccl). A step has one depid, so a further dependency stands on a nop before it. Cost: a
-sort of the flagged steps; nops that are waited for themselves cost what they pass on.
+Every thread block has a flag. A step with `hasdep` raises it to the step's position; a step with
+`depid` waits until the flag of that thread block is at least `deps` (`msccl_interpreter.h` of
+microsoft/msccl). A step has one `depid`; further dependencies are on nops before it. Cost: a sort
+of the flagged steps; waits for nops cost time proportional to the dependencies that they forward.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from collhub_msccl.findings import FileFindings
 from collhub_msccl.reading.fusion import Fusion
 from collhub_msccl.thread_block_program import StepType, ThreadBlockProgram
 
-# Nops that wait for nops pass on lists that can grow quadratically in a hostile file.
-_MOST_FORWARDED = 1 << 22
+# Forwarded dependencies; chains of nops can forward lists that grow quadratically in a hostile
+# file.
+_MAX_FORWARDED = 1 << 22
 
 
 def resolve_dependencies(
@@ -27,92 +28,93 @@ def resolve_dependencies(
     fusion: Fusion,
     findings: FileFindings,
 ) -> Edges:
-    """Pairs (parent step, waiting step), neither of them a nop.
+    """Pairs (parent step, waiting step), as two int64 columns without nops.
 
-    A wait is over after the first step of thread block `depid` that has hasdep and whose flag is at
-    least `deps`. The wait of a nop passes to the next step that is not a nop and not fused to an
-    earlier one; a wait for a nop means: for all that the nop waits for, and for the steps before
-    it. Raises `InputError` for waits that never end.
+    A wait finishes after the first step of thread block `depid` that has `hasdep` and whose flag
+    value is at least `deps`. The wait of a nop is transferred to the next step that is neither a
+    nop nor fused to an earlier step. A wait for a nop means a wait for the nop's dependencies and
+    for the steps before it. Raises `InputError` for waits that never finish and for cycles of nops.
     """
     waiting = np.flatnonzero(program.depid >= 0)
-    parent = first_flagged(program, fusion, waiting)
-    # A wait for the own thread block is void if it looks back, endless if it looks ahead.
-    is_own = (parent >= 0) & (program.block[parent] == program.block[waiting])
-    is_endless = (parent < 0) | (is_own & (parent >= waiting))
-    _tell_endless(program, waiting, is_endless, findings)
+    parent = find_first_flagged(program, fusion, waiting)
+    # A wait within a thread block has no effect if it refers to an earlier step, and never finishes
+    # if it refers to a later one.
+    is_same_block = (parent >= 0) & (program.block[parent] == program.block[waiting])
+    is_endless = (parent < 0) | (is_same_block & (parent >= waiting))
+    _report_endless_waits(program, waiting, is_endless, findings)
     is_late = ~is_endless & (fusion.flag[parent] > program.deps[waiting])
-    _tell_late(program, waiting, parent, is_late, findings)
+    _report_late_waits(program, waiting, parent, is_late, findings)
     findings.raise_errors()
-    waits = _Waits(parent[~is_own], waiting[~is_own], program.is_type(StepType.NOP))
-    return _without_nops(program, fusion, waits, findings)
+    waits = _Waits(parent[~is_same_block], waiting[~is_same_block], program.is_type(StepType.NOP))
+    return _replace_nops(program, fusion, waits, findings)
 
 
-def first_flagged(
+def find_first_flagged(
     program: ThreadBlockProgram,
     fusion: Fusion,
     waiting: Int64Array,
 ) -> Int64Array:
-    """The step that ends each wait, or -1.
+    """The step that finishes each wait, int64 per entry of `waiting`; -1 if there is none.
 
-    One binary search in the flagged steps, which are sorted by (thread block, flag) already.
+    One binary search in the flagged steps, which are already sorted by (thread block, flag).
     """
     target = program.block_indptr[program.rank[waiting]] + program.depid[waiting]
     # Only steps with hasdep raise the flag.
     flagged = np.flatnonzero(program.has_dependents)
     width = int(program.position.max(initial=0)) + 2
     keys = program.block[flagged] * width + fusion.flag[flagged]
-    # A position beyond all others must not reach into the keys of the next thread block.
-    wanted = target * width + np.minimum(program.deps[waiting], width - 1)
-    found = np.searchsorted(keys, wanted)
-    step = np.append(flagged, -1)[found]
-    # The key found may be of the next thread block: then none here is late enough.
-    is_there = (step >= 0) & (program.block[step] == target)
-    return np.where(is_there, step, -1)
+    # A position larger than all existing ones must not reach the keys of the next thread block.
+    target_keys = target * width + np.minimum(program.deps[waiting], width - 1)
+    index = np.searchsorted(keys, target_keys)
+    step = np.append(flagged, -1)[index]
+    # The result may belong to the next thread block: then no step of the target is late enough.
+    is_in_target = (step >= 0) & (program.block[step] == target)
+    return np.where(is_in_target, step, -1)
 
 
-def _wait_name(program: ThreadBlockProgram, step: int) -> str:
-    """Name of a step in messages, with the target of its wait."""
+def _describe_wait(program: ThreadBlockProgram, step: int) -> str:
+    """Name of a step for messages, with the target of its wait."""
     target = f"thread block {program.depid[step]}, step {program.deps[step]}"
     return f"{program.name(step)} waits for {target}"
 
 
-def _tell_endless(
+def _report_endless_waits(
     program: ThreadBlockProgram,
     waiting: Int64Array,
     is_endless: BoolArray,
     findings: FileFindings,
 ) -> None:
-    """Record waits that no step ends."""
+    """Record the waits that no step finishes; `is_endless`: bool per entry of `waiting`."""
 
     def message(row: int) -> str:
-        """The message for row `row` of `waiting`."""
-        reason = "which can never end: no step there has hasdep from that one on"
-        return f"{_wait_name(program, int(waiting[row]))}, {reason}"
+        """Message for row `row` of `waiting`."""
+        reason = "which can never end: neither that step nor a later one there has hasdep"
+        return f"{_describe_wait(program, int(waiting[row]))}, {reason}"
 
-    findings.errors_at(
+    findings.add_errors_at(
         "endless-wait",
         is_endless,
         program.line[waiting],
         message,
         rank=program.rank[waiting],
         cure='write hasdep="1" on the step that is waited for,'
-        " and wait for none of the own thread block that comes later",
+        " and do not wait for later steps of the same thread block",
     )
 
 
-def _tell_late(
+def _report_late_waits(
     program: ThreadBlockProgram,
     waiting: Int64Array,
     parent: Int64Array,
     is_late: BoolArray,
     findings: FileFindings,
 ) -> None:
-    """Warn of waits that a later step than the stated one ends."""
+    """Warn of waits that only a later step than the declared one finishes."""
 
     def message(row: int) -> str:
         position = program.position[parent[row]]
         reason = f"which has no hasdep; the wait ends after step {position}"
-        return f"{_wait_name(program, int(waiting[row]))}, {reason}"
+        return f"{_describe_wait(program, int(waiting[row]))}, {reason}"
 
     findings.warn_at(
         "late-dependency",
@@ -125,37 +127,40 @@ def _tell_late(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Waits:
-    """Resolved waits as pairs (parent step, waiting step); `is_nop`: bool, one entry a step."""
+    """Resolved waits as pairs (parent step, waiting step).
+
+    `is_nop`: bool per step of the program.
+    """
 
     parent: Int64Array
     waiting: Int64Array
     is_nop: BoolArray
 
 
-def _without_nops(
+def _replace_nops(
     program: ThreadBlockProgram,
     fusion: Fusion,
     waits: _Waits,
     findings: FileFindings,
 ) -> Edges:
-    """Replace nops on both sides of the pairs by the steps that they stand for."""
-    # Each wait belongs to the step that is really held back.
-    owner = _owners(program, waits.is_nop | fusion.joins)[waits.waiting]
+    """Replace nops on both sides of the waits by the steps that they represent."""
+    # The step that each wait delays.
+    owner = _find_delayed_steps(program, waits.is_nop | fusion.joins)[waits.waiting]
     _warn_of_unfinished_chains(program, owner, findings)
     for_nop = waits.is_nop[waits.parent]
     parents = [waits.parent[~for_nop]]
     children = [owner[~for_nop]]
     if for_nop.any():
-        behind = _steps_behind_nops(program, waits, findings)
+        steps_before_nop = _find_steps_before_nops(program, waits, findings)
         nops, followers = waits.parent[for_nop].tolist(), owner[for_nop].tolist()
         for nop, child in zip(nops, followers, strict=True):
-            steps = np.asarray(sorted(behind[nop].values()), np.int64)
+            steps = np.asarray(sorted(steps_before_nop[nop].values()), np.int64)
             parents.append(steps)
             children.append(np.full(len(steps), child, np.int64))
     parent, child = np.concatenate(parents), np.concatenate(children)
-    # A nop at the end of a thread block holds nothing back.
-    is_held = child >= 0
-    return parent[is_held], child[is_held]
+    # A nop at the end of a thread block delays no step.
+    is_delayed = child >= 0
+    return parent[is_delayed], child[is_delayed]
 
 
 def _warn_of_unfinished_chains(
@@ -163,17 +168,17 @@ def _warn_of_unfinished_chains(
     owner: Int64Array,
     findings: FileFindings,
 ) -> None:
-    """Warn of steps that take over a nop's wait and have none themselves.
+    """Warn of steps that inherit a nop's wait and have no dependency themselves.
 
-    The parsers refuse them ("chain of dependences").
+    The runtimes' parsers refuse them ("chain of dependences").
     """
     is_unfinished = np.zeros(len(program), np.bool_)
     is_unfinished[owner[owner >= 0]] = True
-    # With an own dependency the chain ends as the parsers demand.
+    # A dependency of the step itself completes the chain, as the parsers require.
     is_unfinished &= program.depid < 0
 
     def message(step: int) -> str:
-        reason = "follows a nop without an own dependency, which the runtimes refuse"
+        reason = "follows a nop and has no dependency itself, which the runtimes refuse"
         return f"{program.name(step)} {reason}"
 
     findings.warn_at(
@@ -185,15 +190,17 @@ def _warn_of_unfinished_chains(
     )
 
 
-def _owners(program: ThreadBlockProgram, passes_on: BoolArray) -> Int64Array:
-    """For every step the step of its thread block that takes over its wait, itself or later; or -1.
+def _find_delayed_steps(program: ThreadBlockProgram, passes_on: BoolArray) -> Int64Array:
+    """For every step, the first step from it on in its thread block that does not pass on its wait.
 
-    `passes_on`: nops and `re` that join an earlier one. A joining `re` has no wait of its own, so
-    passing on concerns nops only.
+    Else -1.
+
+    `passes_on`: bool per step, nops and `re` fused to an earlier `re`. A fused `re` never has a
+    wait, so in effect only nops pass on waits.
     """
     size = len(program)
     rows = np.arange(size, dtype=np.int64)
-    # The next row that does not pass on: a minimum from behind.
+    # Next row that does not pass on: a cumulative minimum from the end.
     candidates = np.where(passes_on, size, rows)
     owner = np.minimum.accumulate(candidates[::-1])[::-1]
     last_owner = np.minimum(owner, size - 1)
@@ -201,37 +208,38 @@ def _owners(program: ThreadBlockProgram, passes_on: BoolArray) -> Int64Array:
     return np.where(is_inside, owner, -1)
 
 
-def _steps_behind_nops(
+def _find_steps_before_nops(
     program: ThreadBlockProgram,
     waits: _Waits,
     findings: FileFindings,
 ) -> dict[int, dict[int, int]]:
-    """For every nop the steps that must be done before it is: {thread block: latest step}.
+    """For every nop the steps that must finish before it: {thread block: latest step}.
 
-    The latest step of a thread block stands for all before it.
+    The latest step of a thread block covers all earlier ones. Raises `InputError` if more than 4
+    million entries would result, or for a cycle.
     """
-    before = _predecessors(program, waits)
-    behind: dict[int, dict[int, int]] = {}
+    before = _find_predecessors(program, waits)
+    steps_before_nop: dict[int, dict[int, int]] = {}
     forwarded = 0
-    for nop in _in_order(program, before, findings):
-        behind[nop] = _latest_steps(program, before[nop], behind)
-        forwarded += len(behind[nop])
-        if forwarded > _MOST_FORWARDED:
-            message = "the dependencies on nops add up to millions"
-            findings.error("too-many-dependencies", message, int(program.line[nop]))
+    for nop in _order_nops(program, before, findings):
+        steps_before_nop[nop] = _find_latest_steps(program, before[nop], steps_before_nop)
+        forwarded += len(steps_before_nop[nop])
+        if forwarded > _MAX_FORWARDED:
+            message = f"nops forward more than {_MAX_FORWARDED} dependencies"
+            findings.add_error("too-many-dependencies", message, int(program.line[nop]))
             findings.raise_errors()
-    return behind
+    return steps_before_nop
 
 
-def _latest_steps(
+def _find_latest_steps(
     program: ThreadBlockProgram,
     steps: list[int],
-    behind: dict[int, dict[int, int]],
+    steps_before_nop: dict[int, dict[int, int]],
 ) -> dict[int, int]:
-    """Of each thread block the latest among `steps`, nops replaced by what is `behind` them."""
+    """Latest step per thread block among `steps`; a nop counts as its entry in `behind`."""
     latest: dict[int, int] = {}
     for step in steps:
-        reached = behind.get(step)
+        reached = steps_before_nop.get(step)
         if reached is None:
             reached = {int(program.block[step]): step}
         for block, candidate in reached.items():
@@ -239,12 +247,12 @@ def _latest_steps(
     return latest
 
 
-def _predecessors(program: ThreadBlockProgram, waits: _Waits) -> dict[int, list[int]]:
-    """For every nop the steps that it follows directly: the one before it, and its parents."""
+def _find_predecessors(program: ThreadBlockProgram, waits: _Waits) -> dict[int, list[int]]:
+    """For every nop its direct predecessors: the previous step of its thread block and its
+    parents."""
     before: dict[int, list[int]] = {}
     for nop in np.flatnonzero(waits.is_nop).tolist():
         is_first = program.position[nop] == 0
-        # Program order: a nop is done after all steps before it.
         before[nop] = [] if is_first else [nop - 1]
     for step, child in zip(waits.parent.tolist(), waits.waiting.tolist(), strict=True):
         if child in before:
@@ -252,17 +260,17 @@ def _predecessors(program: ThreadBlockProgram, waits: _Waits) -> dict[int, list[
     return before
 
 
-def _in_order(
+def _order_nops(
     program: ThreadBlockProgram,
     before: dict[int, list[int]],
     findings: FileFindings,
 ) -> list[int]:
-    """The nops, each after the nops that it waits for (Kahn's topological order).
+    """The nops in topological order of their waits (Kahn).
 
-    Raises `InputError` where the waits of nops form a cycle.
+    Raises `InputError` if the waits of nops form a cycle.
     """
     after: dict[int, list[int]] = {nop: [] for nop in before}
-    # Nops that each one still waits for.
+    # Number of unprocessed nops that each nop waits for.
     missing = dict.fromkeys(before, 0)
     for nop, steps in before.items():
         for step in steps:
@@ -285,10 +293,9 @@ def _refuse_cycle(
     nop: int,
     findings: FileFindings,
 ) -> None:
-    """Raise `InputError` for a nop that waits for itself."""
+    """Raise `InputError` for a nop in a cycle of waits."""
     reason = "the dependencies form a cycle, so this nop can never end"
     message = f"{program.name(nop)}: {reason}"
-    # The first of the circle, so that the message is always the same.
     line, rank = int(program.line[nop]), int(program.rank[nop])
-    findings.error("cyclic-dependencies", message, line, rank=rank)
+    findings.add_error("cyclic-dependencies", message, line, rank=rank)
     findings.raise_errors()

@@ -1,4 +1,4 @@
-"""Elements of a scanned file as tables, one row an element, with line numbers."""
+"""Tables of the elements of a scanned file, one row per element, with line numbers."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from collhub_msccl.numbers import NumberState, parse_number
 
 
 class Texts:
-    """The distinct attribute values of a file; None stands for a missing attribute.
+    """Distinct attribute values of a file; None represents a missing attribute.
 
-    Tables hold indices into it ("codes").
+    Tables contain indices into it ("codes").
     """
 
     def __init__(self, texts: Sequence[str | None]) -> None:
-        """Keep the texts, each at the index that is its code."""
+        """Store the texts; the index of a text is its code."""
         self._texts = texts
 
     def __getitem__(self, code: int) -> str | None:
-        """The text of a code, None for that of a missing attribute."""
+        """The text of a code; None for a missing attribute."""
         return self._texts[code]
 
     @cached_property
     def missing(self) -> int:
-        """Index of None, or -1."""
+        """Code of missing attributes; -1 if no attribute is missing."""
         if None not in self._texts:
             return -1
         return self._texts.index(None)
 
     @cached_property
     def numbers(self) -> tuple[Int64Array, npt.NDArray[np.uint8]]:
-        """Value and `NumberState` of every text."""
+        """Value (int64) and `NumberState` (uint8) of every text, indexed by code."""
         values: list[int] = []
         states: list[int] = []
         for text in self._texts:
@@ -46,17 +46,17 @@ class Texts:
         return np.asarray(values, np.int64), np.asarray(states, np.uint8)
 
     def positions_in(self, words: Sequence[str]) -> Int64Array:
-        """Index in `words` of every text, or -1."""
+        """Index in `words` of every text, int64 by code; -1 if not included."""
         known: dict[str | None, int] = {word: index for index, word in enumerate(words)}
         return np.asarray([known.get(text, -1) for text in self._texts], np.int64)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ElementTable:
-    """The elements of one name in document order.
+    """Elements of one tag in document order.
 
-    `codes`: int32[rows, len(attributes)], indices into `Texts`; `line`: int64[rows]; `first_child`:
-    int64[rows + 1], rows of the child table.
+    `codes`: int32[rows, attributes], indices into `Texts`; `line`: int64[rows]; `first_child`:
+    int64[rows + 1], row pointer into the child table.
     """
 
     attributes: tuple[str, ...]
@@ -68,16 +68,16 @@ class ElementTable:
         return len(self.line)
 
     def column(self, attribute: str) -> npt.NDArray[np.int32]:
-        """Text indices of one attribute."""
+        """Codes of one attribute, int32 per row."""
         return self.codes[:, self.attributes.index(attribute)]
 
 
 @dataclass(frozen=True, slots=True)
 class ScannedXml:
-    """A whole file: attributes of `<algo>` as written, and the tables of its elements.
+    """A scanned file: attributes of `<algo>` verbatim, and the tables of its elements.
 
-    `copies`: number of the `<gpu>` element, attributes and line of every `<copy>` in one, which no
-    runtime reads. `is_short`: steps are written as `<op>`, see `short_form`.
+    `copies`: `<gpu>` row, attributes and line of every `<copy>`, which no runtime reads.
+    `is_short`: steps are written as `<op>`, see `short_form`.
     """
 
     algo: Mapping[str, str]
@@ -90,27 +90,28 @@ class ScannedXml:
     is_short: bool = False
 
     def table(self, tag: str) -> ElementTable:
-        """The table of one element name."""
+        """The table of a tag: `gpu`, `tb` or `step`."""
         tables = {"gpu": self.gpus, "tb": self.thread_blocks, "step": self.steps}
         return tables[tag]
 
     def name(self, tag: str, row: int) -> str:
-        """Name of a row in messages, from ids as written."""
+        """Name of a row for messages, with the ids as written."""
         if tag != "step":
             code = self.table(tag).column("id")[row]
             return f"<{tag}> with id {self.texts[code]}"
         first_step = self.thread_blocks.first_child
-        # The last thread block that begins at or before the step; empty ones share a beginning.
+        # The last thread block that begins at or before the step; empty ones share their beginning
+        # with the next.
         block = int(np.searchsorted(first_step[:-1], row, "right")) - 1
         code = self.thread_blocks.column("id")[block]
         return f"thread block {self.texts[code]}, step {row - int(first_step[block])}"
 
     def ranks(self, tag: str) -> Int64Array:
-        """Rank of every row of a table; -1 where its id is no number."""
+        """Rank of every row of a tag's table, int64; -1 if the id is not a number."""
         values, states = self.texts.numbers
         ids = self.gpus.column("id")
         rank = np.where(states[ids] == NumberState.FINE, values[ids], -1)
-        # An element has the rank of its parent: a repetition for each floor of the tree.
+        # An element has the rank of its parent: repeat it once per level of the tree.
         if tag in ("tb", "step"):
             rank = np.repeat(rank, np.diff(self.gpus.first_child))
         if tag == "step":

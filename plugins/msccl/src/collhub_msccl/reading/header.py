@@ -1,4 +1,4 @@
-"""Read the attributes of `<algo>`: what the file claims to be."""
+"""Read and check the attributes of `<algo>`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _COLLECTIVES: Mapping[str, CollectiveKind] = {
     "gather": CollectiveKind.GATHER,
     "scatter": CollectiveKind.SCATTER,
     "custom": CollectiveKind.CUSTOM,
-    # Their contract is a matter of the call, not of the file.
+    # The call defines the contract of these, not the file.
     "alltoallv": CollectiveKind.CUSTOM,
     "send": CollectiveKind.CUSTOM,
     "recv": CollectiveKind.CUSTOM,
@@ -45,12 +45,12 @@ _KNOWN = frozenset(
         "redop",
     )
 )
-_LONGEST_SHOWN = 40
+_MAX_SHOWN_CHARACTERS = 40
 
 
 @dataclass(frozen=True, slots=True)
 class AlgoHeader:
-    """The attributes of `<algo>`. `written`: all of them, verbatim."""
+    """Attributes of `<algo>`. `written`: all of them, verbatim."""
 
     written: Mapping[str, str]
     line: int
@@ -63,30 +63,33 @@ class AlgoHeader:
 
 
 def read_header(document: ScannedXml, findings: FileFindings) -> AlgoHeader:
-    """Read the header; defects go to `findings`, values in their place are usable."""
+    """Read the header.
+
+    Defects are recorded in `findings`; invalid values are replaced by usable ones.
+    """
     reader = _AttributeReader(document, findings)
-    kind = reader.collective()
+    kind = reader.read_collective()
     reader.check_protocol()
-    in_place, out_of_place = reader.modes()
+    in_place, out_of_place = reader.read_modes()
     reader.check_sizes()
     return AlgoHeader(
         written=dict(document.algo),
         line=document.algo_line,
         kind=kind,
-        # 1 stands in for a defect until the errors are raised.
-        num_ranks=reader.number("ngpus", 1),
-        unit_count=reader.number("nchunksperloop", 1),
-        channel_count=reader.number("nchannels", 1),
+        # Defective values are 1 until the errors are raised.
+        num_ranks=reader.read_number("ngpus", 1),
+        unit_count=reader.read_number("nchunksperloop", 1),
+        channel_count=reader.read_number("nchannels", 1),
         is_in_place=in_place,
         is_out_of_place=out_of_place,
     )
 
 
 class _AttributeReader:
-    """Reads attributes one by one; a defect is recorded and a usable value returned."""
+    """Read attributes one by one; a defect is recorded and a usable value returned."""
 
     def __init__(self, document: ScannedXml, findings: FileFindings) -> None:
-        """Take the attributes of <algo>, and warn of those that no runtime knows."""
+        """Store the attributes of `<algo>`, and warn of those that no runtime knows."""
         self._algo = document.algo
         self._line = document.algo_line
         self._findings = findings
@@ -94,29 +97,35 @@ class _AttributeReader:
             message = f"attribute {name!r} of <algo> is kept, but no runtime knows it"
             self._warn("unknown-attribute", message)
 
-    def number(self, name: str, least: int) -> int:
-        """A required number, at least `least`."""
+    def read_number(self, name: str, minimum: int) -> int:
+        """Read a required number.
+
+        Record an error and return `least` if it is missing or smaller.
+        """
         if name not in self._algo:
-            self._error("missing-attribute", f"<algo> has no attribute {name!r}")
-            return least
-        value = self._parsed(name)
+            self._add_error("missing-attribute", f"<algo> has no attribute {name!r}")
+            return minimum
+        value = self._parse(name)
         if value is None:
-            return least
-        if value < least:
-            self._error("attribute-range", f"{name} is {value}, which is less than {least}")
-            return least
+            return minimum
+        if value < minimum:
+            self._add_error("attribute-range", f"{name} is {value}, which is less than {minimum}")
+            return minimum
         return value
 
-    def modes(self) -> tuple[bool, bool]:
-        """Whether the file serves calls in place, and calls out of place."""
-        in_place = self._flag("inplace", False)
+    def read_modes(self) -> tuple[bool, bool]:
+        """Whether the file serves in-place calls, and whether it serves out-of-place calls.
+
+        Without `outofplace` the file serves exactly one mode; if both are 0, out of place.
+        """
+        in_place = self._read_flag("inplace", False)
         if "inplace" not in self._algo:
             self._warn(
                 "missing-attribute",
                 "<algo> has no attribute 'inplace', which the runtimes require; read as 0",
             )
-        # microsoft/msccl and the files written for it have no `outofplace`: inplace="0" means it.
-        out_of_place = self._flag("outofplace", not in_place)
+        # microsoft/msccl and its files have no `outofplace`: there inplace="0" means out of place.
+        out_of_place = self._read_flag("outofplace", not in_place)
         if not (in_place or out_of_place):
             self._warn(
                 "no-mode",
@@ -124,8 +133,9 @@ class _AttributeReader:
             )
         return in_place, out_of_place or not in_place
 
-    def collective(self) -> CollectiveKind:
-        """The kind that `coll` names; custom where it is missing, as in broadcasts of TACCL."""
+    def read_collective(self) -> CollectiveKind:
+        """The kind in `coll`; CUSTOM if it is missing (as in TACCL's broadcasts) or unknown (an
+        error)."""
         name = self._algo.get("coll")
         if name is None:
             self._warn(
@@ -135,23 +145,23 @@ class _AttributeReader:
             return CollectiveKind.CUSTOM
         if name not in _COLLECTIVES:
             known = ", ".join(_COLLECTIVES)
-            self._error("unknown-collective", f"coll {name!r} is not one of {known}")
+            self._add_error("unknown-collective", f"coll {name!r} is not one of {known}")
         return _COLLECTIVES.get(name, CollectiveKind.CUSTOM)
 
     def check_protocol(self) -> None:
-        """Record a protocol that no runtime has."""
+        """Record a missing protocol, or one that no runtime supports."""
         name = self._algo.get("proto")
         if name is None:
-            self._error("missing-attribute", "<algo> has no attribute 'proto'")
+            self._add_error("missing-attribute", "<algo> has no attribute 'proto'")
         elif name not in _PROTOCOLS:
             known = ", ".join(_PROTOCOLS)
-            self._error("unknown-protocol", f"proto {name!r} is not one of {known}")
+            self._add_error("unknown-protocol", f"proto {name!r} is not one of {known}")
 
     def check_sizes(self) -> None:
-        """Warn of a range of sizes that no call is in."""
+        """Warn if minBytes is greater than maxBytes, so that no call matches."""
         lowest, lowest_state = parse_number(self._algo.get("minBytes", "0"))
         highest, highest_state = parse_number(self._algo.get("maxBytes", "0"))
-        # Some writers state 64-bit sizes: compared only where they fit the runtimes' numbers.
+        # Some writers use 64-bit sizes: compare only if both fit the runtimes' 32-bit numbers.
         if lowest_state is not NumberState.FINE or highest_state is not NumberState.FINE:
             return
         # A maxBytes of 0 means "no limit" to two of the three runtimes.
@@ -159,27 +169,27 @@ class _AttributeReader:
             message = f"minBytes {lowest} is greater than maxBytes {highest}: no call is in between"
             self._warn("size-range", message)
 
-    def _flag(self, name: str, default: bool) -> bool:
-        """An attribute that is 0 or 1."""
-        # Absent is told by whoever knows what that means.
+    def _read_flag(self, name: str, default: bool) -> bool:
+        """Read an attribute with the values 0 and 1; `default` if it is missing."""
+        # The caller reports a missing attribute if that matters.
         if name not in self._algo:
             return default
-        # A text that is no number has been told; 0 and 1 are all that the parsers take.
-        value = self._parsed(name)
+        # None: `_parse` has recorded the error. The runtimes accept only 0 and 1.
+        value = self._parse(name)
         if value not in (0, 1, None):
-            self._error("attribute-range", f"{name} is {value}, expected 0 or 1")
+            self._add_error("attribute-range", f"{name} is {value}, expected 0 or 1")
         return value == 1
 
-    def _parsed(self, name: str) -> int | None:
-        """Value of an attribute; None with an error where it is no number below 2^31."""
+    def _parse(self, name: str) -> int | None:
+        """Value of an attribute; None and an error if it is not a number below 2^31."""
         text = self._algo[name]
-        shown = text[:_LONGEST_SHOWN]
+        shown = text[:_MAX_SHOWN_CHARACTERS]
         value, state = parse_number(text)
         if state is NumberState.NO_NUMBER:
-            self._error("not-a-number", f"{name} is {shown!r}, expected a number")
+            self._add_error("not-a-number", f"{name} is {shown!r}, expected a number")
             return None
         if state is NumberState.OUT_OF_RANGE:
-            self._error("attribute-range", f"{name} is {shown!r}, expected a number below 2^31")
+            self._add_error("attribute-range", f"{name} is {shown!r}, expected a number below 2^31")
             return None
         if state is NumberState.CUT:
             message = f"{name} is {shown!r}, read as {value}, as the runtimes do"
@@ -187,9 +197,9 @@ class _AttributeReader:
         return value
 
     def _warn(self, code: str, message: str) -> None:
-        """Add a warning at the line of the header."""
+        """Warn at the line of the header."""
         self._findings.warn(code, message, self._line)
 
-    def _error(self, code: str, message: str) -> None:
-        """Add an error at the line of the header."""
-        self._findings.error(code, message, self._line)
+    def _add_error(self, code: str, message: str) -> None:
+        """Record an error at the line of the header."""
+        self._findings.add_error(code, message, self._line)

@@ -1,9 +1,9 @@
-"""Lower MSCCL-IR steps to plain steps: fused steps become two, nops none.
+"""Lower MSCCL-IR steps to plain steps: a fused step becomes two, a nop none.
 
-What each type does at run time is that of `src/collectives/device/msccl_interpreter.h` of
-microsoft/msccl: `rcs` is RECV and SEND, `rrc` RECV_REDUCE, `rrcs` RECV_REDUCE and SEND, `rrs`
-RECV_REDUCE and SEND of a value that is stored nowhere. For the last one scratch is added behind the
-declared one, a slot for each thread block, as its `rrs` run one after the other.
+The semantics are those of `src/collectives/device/msccl_interpreter.h` of microsoft/msccl: `rcs` is
+RECV and SEND, `rrc` RECV_REDUCE, `rrcs` RECV_REDUCE and SEND, `rrs` RECV_REDUCE and SEND of a value
+that is not stored. The value of `rrs` is stored in scratch appended to the declared scratch: one
+slot per thread block suffices, because its `rrs` run one after the other.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 from collhub_columns import BoolArray, Int64Array, first_positions
 
 from collhub_msccl.conflicts.accesses import Edges
-from collhub_msccl.conflicts.true_dependencies import with_true_dependencies
+from collhub_msccl.conflicts.true_dependencies import insert_true_dependencies
 from collhub_msccl.findings import FileFindings
 from collhub_msccl.reading.dependencies import resolve_dependencies
 from collhub_msccl.reading.fusion import fuse_reductions
@@ -24,17 +24,17 @@ from hub_core.model import Buffer, Collective, StepKind, StepTable
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _StepTraits:
-    """Traits of the step types, arrays indexed by `StepType`."""
+    """Properties of the step types, arrays indexed by `StepType`."""
 
-    rows: Int64Array  # plain steps that it becomes; the second one is a SEND
-    kind: Int64Array  # `StepKind` of the first one
+    rows: Int64Array  # number of plain steps; a second one is a SEND
+    kind: Int64Array  # `StepKind` of the first plain step
     uses_src: BoolArray
     uses_dst: BoolArray
     receives: BoolArray
     reduces_received: BoolArray
 
 
-# Type: rows, kind of the first, and whether it uses src, uses dst, receives, reduces what it gets.
+# Plain steps, kind of the first, and flags: uses src, uses dst, receives, reduces received data.
 _TRAITS_OF_TYPE = {
     StepType.SEND: (1, StepKind.SEND, 1, 0, 0, 0),
     StepType.RECV: (1, StepKind.RECV, 0, 1, 1, 0),
@@ -44,26 +44,28 @@ _TRAITS_OF_TYPE = {
     StepType.RECV_REDUCE_COPY_SEND: (2, StepKind.RECV_REDUCE, 1, 1, 1, 1),
     StepType.COPY: (1, StepKind.COPY, 1, 1, 0, 0),
     StepType.REDUCE: (1, StepKind.REDUCE, 1, 1, 0, 0),
-    # No row is made of it; the kind is never read.
+    # It becomes no row; the kind is never read.
     StepType.NOP: (0, StepKind.COMPUTE, 0, 0, 0, 0),
 }
 
 
-def _traits() -> _StepTraits:
-    """The table above by column."""
+def _build_traits() -> _StepTraits:
+    """The table above as columns."""
     rows, kind, *facts = zip(*(_TRAITS_OF_TYPE[step_type] for step_type in StepType), strict=True)
     masks = [np.asarray(fact, np.bool_) for fact in facts]
     return _StepTraits(np.asarray(rows, np.int64), np.asarray(kind, np.int64), *masks)
 
 
-_TRAITS = _traits()
+_TRAITS = _build_traits()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Lowered:
-    """Rows of a step table, program order and stated dependencies.
+    """Rows of a step table, with data and control edges.
 
-    `block_indptr`, `scratch_units`: int64 per rank.
+    `data`: declared dependencies and the edges within fused steps; `control`: program order;
+    `block_indptr`: int64[ranks + 1], first thread block of each rank; `scratch_units`: int64 per
+    rank.
     """
 
     columns: dict[str, Int64Array]
@@ -72,14 +74,15 @@ class Lowered:
     block_indptr: Int64Array
     scratch_units: Int64Array
 
-    def table(self, collective: Collective, file: str) -> StepTable:
-        """The step table for a collective, whose in-placeness tells what memory is shared.
+    def build_table(self, collective: Collective, file: str) -> StepTable:
+        """Build the step table of a collective; its modes decide which memory is shared.
 
+        Data edges are added for ordered accesses to the same memory (`insert_true_dependencies`).
         Raises `InputError` for cycles.
         """
         num_ranks = len(self.scratch_units)
         table = StepTable.from_columns(num_ranks, self.columns, self.data, self.control, file)
-        return with_true_dependencies(table, collective, self.scratch_units, self.block_indptr)
+        return insert_true_dependencies(table, collective, self.scratch_units, self.block_indptr)
 
 
 def lower(
@@ -87,56 +90,61 @@ def lower(
     is_dsl_reading: bool,
     findings: FileFindings,
 ) -> Lowered:
-    """Lower a checked program.
+    """Lower a checked program to plain steps.
 
-    Raises `InputError` for dependencies that never end and for scratch outside its buffer in a rank
-    with `rrs`, whose intermediate values lie behind the declared scratch.
+    `is_dsl_reading`: reductions of received data take their local operand from dst, as in MSCCLang,
+    instead of src. Raises `InputError` for dependencies that never finish, and for steps outside
+    the declared scratch in a rank with `rrs`, whose values are stored after the declared scratch.
     """
     fusion = fuse_reductions(program, findings)
-    stated = resolve_dependencies(program, fusion, findings)
-    # A chain of `re` moves as many chunks as its last member says.
+    declared = resolve_dependencies(program, fusion, findings)
+    # All members of a chain of `re` move the count of the last one.
     program = program.with_counts(fusion.count)
-    slot, scratch_units = _slots(program, findings)
+    slot, scratch_units = _allocate_slots(program, findings)
     # Plain rows of each step: 0, 1 or 2.
     width = _TRAITS.rows[program.type]
-    regions = _regions(program, slot, is_dsl_reading)
+    regions = _choose_operands(program, slot, is_dsl_reading)
     return Lowered(
-        _rows(_first_rows(program, regions), program, width),
-        _data(stated, width),
-        _program_order(program, width),
+        _build_rows(_build_first_rows(program, regions), program, width),
+        _build_data_edges(declared, width),
+        _build_program_order(program, width),
         program.block_indptr,
         scratch_units,
     )
 
 
-def _data(stated: Edges, width: Int64Array) -> Edges:
-    """Stated dependencies between rows, and each SEND of a fused step after its first row."""
-    parents, children = stated
+def _build_data_edges(declared: Edges, width: Int64Array) -> Edges:
+    """Declared dependencies between rows, and an edge from the first to the second row of fused
+    steps."""
+    parents, children = declared
     first = first_positions(width)
     last = first + width - 1
     second = last[width == 2]
-    # The flag is raised when all of a step is done, and a wait holds up all of it.
+    # The flag is raised after the last row of a step, and a wait delays the first row.
     parent_rows = np.concatenate([last[parents], second - 1])
     child_rows = np.concatenate([first[children], second])
     return parent_rows, child_rows
 
 
-def _program_order(program: ThreadBlockProgram, width: Int64Array) -> Edges:
-    """Each step after the one before it in its thread block, nops left out."""
+def _build_program_order(program: ThreadBlockProgram, width: Int64Array) -> Edges:
+    """Edges from each step to the next one of its thread block, nops skipped."""
     first = first_positions(width)
     last = first + width - 1
-    # Nops became no rows: the steps around them follow each other.
+    # Nops have no rows: the steps around them follow each other.
     moves = np.flatnonzero(width)
     before, after = moves[:-1], moves[1:]
     is_together = program.block[before] == program.block[after]
     return last[before[is_together]], first[after[is_together]]
 
 
-def _slots(program: ThreadBlockProgram, findings: FileFindings) -> tuple[Int64Array, Int64Array]:
-    """First unit of the slot of each thread block, and units of scratch of each rank, int64.
+def _allocate_slots(
+    program: ThreadBlockProgram, findings: FileFindings
+) -> tuple[Int64Array, Int64Array]:
+    """First unit of each thread block's slot, and scratch units of each rank, both int64.
 
-    A slot holds the intermediate values of `rrs`. Slots of a rank lie one after the other behind
-    its declared scratch, each as large as the largest `rrs` of its thread block.
+    A slot stores the values of `rrs` steps. The slots of a rank follow its declared scratch; each
+    is as large as the largest `rrs` of its thread block. Raises `InputError` if scratch accesses
+    overlap slots.
     """
     size = np.zeros(len(program.block_id), np.int64)
     is_rrs = program.is_type(StepType.RECV_REDUCE_SEND)
@@ -144,7 +152,6 @@ def _slots(program: ThreadBlockProgram, findings: FileFindings) -> tuple[Int64Ar
     before = first_positions(size)
     total = np.zeros(program.num_ranks, np.int64)
     np.add.at(total, program.block_rank, size)
-    # Slots count up within each rank.
     before_rank = first_positions(total)
     rank = program.block_rank
     slot = program.scratch_chunks[rank] + before - before_rank[rank]
@@ -158,7 +165,10 @@ def _check_scratch(
     slots_of_rank: Int64Array,
     findings: FileFindings,
 ) -> None:
-    """Refuse steps whose scratch would overlap the slots; elsewhere `verify` tells such steps."""
+    """Raise `InputError` for scratch accesses that would overlap slots.
+
+    In ranks without slots `verify` reports them.
+    """
     rank = program.rank
     limit = program.scratch_chunks[rank]
     is_outside = np.zeros(len(program), np.bool_)
@@ -166,10 +176,10 @@ def _check_scratch(
         (program.src_buffer, program.src_offset, _TRAITS.uses_src[program.type]),
         (program.dst_buffer, program.dst_offset, _TRAITS.uses_dst[program.type]),
     ):
-        # Declared sizes, which the parsers hold against the first chunk only.
+        # Declared sizes; the parsers compare only the first chunk with them.
         reaches_beyond = offset + program.count > limit
         is_outside |= is_used & (buffer == Buffer.SCRATCH) & reaches_beyond
-    findings.errors_at(
+    findings.add_errors_at(
         "scratch-range",
         is_outside & (slots_of_rank[rank] > 0),
         program.line,
@@ -179,16 +189,16 @@ def _check_scratch(
     findings.raise_errors()
 
 
-def _regions(
+def _choose_operands(
     program: ThreadBlockProgram,
     slot: Int64Array,
     is_dsl_reading: bool,
 ) -> dict[str, Int64Array]:
-    """Source and destination of every step's first row; unused sides are not blanked yet."""
+    """Source and destination of every step's first row; unused sides are cleared later."""
     src_buffer, src_offset = program.src_buffer, program.src_offset
     if is_dsl_reading:
-        # MSCCLang prints the sender's place in src and means dst = dst + received; the runtimes add
-        # the local src.
+        # MSCCLang prints the sender's location in src and means dst = dst + received; the runtimes
+        # add the local src.
         reduces = _TRAITS.reduces_received[program.type]
         src_buffer = np.where(reduces, program.dst_buffer, src_buffer)
         src_offset = np.where(reduces, program.dst_offset, src_offset)
@@ -201,7 +211,7 @@ def _regions(
     }
 
 
-def _first_rows(
+def _build_first_rows(
     program: ThreadBlockProgram,
     regions: dict[str, Int64Array],
 ) -> dict[str, Int64Array]:
@@ -216,9 +226,9 @@ def _first_rows(
         "rank": program.rank,
         "kind": _TRAITS.kind[step_type],
         "peer": peer,
-        # Local steps use no connection, whatever channel their thread block has.
+        # Local steps use no connection, so the channel of their thread block does not matter.
         "channel": np.where(peer >= 0, program.channel[block], 0),
-        # Sides that a step does not use are documentation of the other end in the file.
+        # In the file, the unused side of a step documents the location at the peer.
         "src_buffer": np.where(uses_src, regions["src_buffer"], Buffer.UNKNOWN),
         "src_offset": np.where(uses_src, regions["src_offset"], 0),
         "dst_buffer": np.where(uses_dst, regions["dst_buffer"], Buffer.UNKNOWN),
@@ -229,16 +239,16 @@ def _first_rows(
     }
 
 
-def _rows(
+def _build_rows(
     first: dict[str, Int64Array],
     program: ThreadBlockProgram,
     width: Int64Array,
 ) -> dict[str, Int64Array]:
-    """Columns of all rows: each second row sends on what the first one stored."""
+    """Columns of all rows: the second row of a step sends the data that the first row stored."""
     rows = {name: np.repeat(column, width) for name, column in first.items()}
     second = first_positions(width)[width == 2] + 1
     rows["kind"][second] = StepKind.SEND
-    # The second row alone differs from the first: kind, peer, and where it reads.
+    # The second row differs in kind, peer and source.
     rows["peer"][second] = program.send[program.block[width == 2]]
     for part, unused in (("buffer", Buffer.UNKNOWN), ("offset", 0)):
         rows[f"src_{part}"][second] = rows[f"dst_{part}"][second]

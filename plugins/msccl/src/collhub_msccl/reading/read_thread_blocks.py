@@ -1,4 +1,4 @@
-"""Turn the tables of a scanned file into the columns of its program."""
+"""Convert the tables of a scanned file to the columns of its program."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _NUMBER_DEFECTS = (
     (NumberState.NO_NUMBER, "not-a-number", "is not a number"),
     (NumberState.OUT_OF_RANGE, "attribute-range", "is not a number below 2^31"),
 )
-_LONGEST_SHOWN = 40
+_MAX_SHOWN_CHARACTERS = 40
 
 
 def read_thread_blocks(
@@ -42,32 +42,35 @@ def read_thread_blocks(
     header: AlgoHeader,
     findings: FileFindings,
 ) -> ThreadBlockProgram:
-    """Sort and number the elements of a file.
+    """Convert texts to numbers, and sort ranks and thread blocks by id.
 
-    Raises `InputError` with everything that cannot be represented. What a runtime would make of the
-    values is not looked at: see `check_program`.
+    Raises `InputError` with all missing attributes, unknown words, non-numbers and invalid ranks.
+    Whether the values make sense for a runtime is not checked here, but in `check_program`.
     """
-    gpus = _numbers("gpu", document, findings)
-    blocks = _numbers("tb", document, findings)
-    steps = _numbers("step", document, findings)
+    gpus = _read_numbers("gpu", document, findings)
+    blocks = _read_numbers("tb", document, findings)
+    steps = _read_numbers("step", document, findings)
     words = {
-        "type": _words("type", STEP_TYPE_NAMES, document, findings),
-        "src_buffer": _words("srcbuf", BUFFER_NAMES, document, findings),
-        "dst_buffer": _words("dstbuf", BUFFER_NAMES, document, findings),
+        "type": _read_words("type", STEP_TYPE_NAMES, document, findings),
+        "src_buffer": _read_words("srcbuf", BUFFER_NAMES, document, findings),
+        "dst_buffer": _read_words("dstbuf", BUFFER_NAMES, document, findings),
     }
-    # What stands in the columns has been told where it is wrong; now the values themselves.
+    # The texts are checked; now check the values.
     _check_gpus(gpus, document.gpus.line, header, findings)
     _check_flags(steps["hasdep"], document, findings)
     findings.raise_errors()
-    return _arranged(document, gpus, blocks, {**steps, **words})
+    return _build_program(document, gpus, blocks, {**steps, **words})
 
 
-def _numbers(
+def _read_numbers(
     tag: str,
     document: ScannedXml,
     findings: FileFindings,
 ) -> dict[str, Int64Array]:
-    """The numeric columns of a table, by attribute; 0 where a text is no number."""
+    """Numeric columns of a tag's table by attribute, int64; 0 for a text that is not a number.
+
+    Records missing attributes and invalid numbers.
+    """
     table = document.table(tag)
     values, states = document.texts.numbers
     columns: dict[str, Int64Array] = {}
@@ -77,7 +80,7 @@ def _numbers(
             _check_present(tag, attribute, document, findings)
         if attribute not in _NUMBER_COLUMNS[tag]:
             continue
-        # Each distinct text was parsed once; rows look their value up.
+        # Each distinct text was parsed once; rows look up its value.
         columns[attribute] = values[codes]
         if states[codes].any():
             _check_numbers(tag, attribute, document, findings)
@@ -90,9 +93,12 @@ def _check_present(
     document: ScannedXml,
     findings: FileFindings,
 ) -> None:
-    """All attributes are required, those of a `nop` too: the runtimes' parsers look each up."""
+    """Record rows without an attribute.
+
+    All are required, even for `nop`: the runtimes' parsers read them all.
+    """
     table = document.table(tag)
-    findings.errors_at(
+    findings.add_errors_at(
         "missing-attribute",
         table.column(attribute) == document.texts.missing,
         table.line,
@@ -107,46 +113,48 @@ def _check_numbers(
     document: ScannedXml,
     findings: FileFindings,
 ) -> None:
-    """Tell which values of an attribute are no numbers, or are read only in part."""
+    """Record values of an attribute that are not numbers.
+
+    Warn of numbers with further characters.
+    """
     table, texts = document.table(tag), document.texts
     codes = table.column(attribute)
     _, states = texts.numbers
     state = states[codes]
-    # A missing attribute has been told already.
+    # `_check_present` has recorded missing attributes.
     state[codes == texts.missing] = NumberState.FINE
 
     def message(expected: str, row: int) -> str:
-        text = (texts[codes[row]] or "")[:_LONGEST_SHOWN]
+        text = (texts[codes[row]] or "")[:_MAX_SHOWN_CHARACTERS]
         return f"{document.name(tag, row)}: {attribute} {text!r} {expected}"
 
     rank = document.ranks(tag)
     for kind, code, expected in _NUMBER_DEFECTS:
         text_of = partial(message, expected)
-        findings.errors_at(code, state == kind, table.line, text_of, rank=rank)
+        findings.add_errors_at(code, state == kind, table.line, text_of, rank=rank)
     cut = partial(message, "is cut at its first odd character")
     findings.warn_at("odd-number", state == NumberState.CUT, table.line, cut, rank=rank)
 
 
-def _words(
+def _read_words(
     attribute: str,
     words: Sequence[str],
     document: ScannedXml,
     findings: FileFindings,
 ) -> Int64Array:
-    """For every step the position of an attribute in `words`, -1 where it is none of them."""
+    """Index in `words` of an attribute of every step; -1 and an error for unknown words."""
     codes = document.steps.column(attribute)
-    # Likewise one look-up a distinct text, not one a step.
     positions = document.texts.positions_in(words)[codes]
     is_wrong = (positions < 0) & (codes != document.texts.missing)
     if not is_wrong.any():
         return positions
 
     def message(row: int) -> str:
-        found = (document.texts[codes[row]] or "")[:_LONGEST_SHOWN]
+        text = (document.texts[codes[row]] or "")[:_MAX_SHOWN_CHARACTERS]
         known = ", ".join(words)
-        return f"{document.name('step', row)}: {attribute} {found!r} is not one of {known}"
+        return f"{document.name('step', row)}: {attribute} {text!r} is not one of {known}"
 
-    findings.errors_at(
+    findings.add_errors_at(
         f"unknown-{attribute}",
         is_wrong,
         document.steps.line,
@@ -162,11 +170,11 @@ def _check_gpus(
     header: AlgoHeader,
     findings: FileFindings,
 ) -> None:
-    """Every rank of 0..ngpus-1 has one `<gpu>`, with sizes of 0 or more."""
+    """Record invalid rank ids and negative sizes of `<gpu>` elements."""
     _check_ranks(gpus["id"], line, header, findings)
     io_chunks = np.minimum(gpus["i_chunks"], gpus["o_chunks"])
     smallest = np.minimum(io_chunks, gpus["s_chunks"])
-    findings.errors_at(
+    findings.add_errors_at(
         "attribute-range",
         smallest < 0,
         line,
@@ -180,38 +188,41 @@ def _check_ranks(
     header: AlgoHeader,
     findings: FileFindings,
 ) -> None:
-    """Two `<gpu>` of one id would mix into one program in the runtimes."""
+    """Record ids outside 0..ngpus-1, repeated ids and missing ranks.
+
+    The runtimes would mix two `<gpu>` elements with one id into one program.
+    """
     expected = header.num_ranks
     outside = (ids < 0) | (ids >= expected)
-    findings.errors_at(
+    findings.add_errors_at(
         "rank-range",
         outside,
         line,
         lambda row: f"gpu id {ids[row]} is not in 0..{expected - 1} (ngpus {expected})",
     )
-    is_again = ordinals(ids) > 0
-    findings.errors_at(
+    is_repeated = ordinals(ids) > 0
+    findings.add_errors_at(
         "duplicate-rank",
-        is_again,
+        is_repeated,
         line,
-        lambda row: f"a second <gpu> has the id {ids[row]}",
+        lambda row: f"a second <gpu> has id {ids[row]}",
     )
-    # A file may claim any ngpus: only what is there is counted.
-    present = int(np.count_nonzero(~outside & ~is_again))
+    # Count only existing ranks: a file may claim an arbitrarily large ngpus.
+    present = int(np.count_nonzero(~outside & ~is_repeated))
     if present < expected:
         message = (
             f"ngpus is {expected}, but only {present} ranks have a <gpu>;"
-            f" the first one missing is {_first_missing(ids)}"
+            f" the first one missing is {_find_first_missing(ids)}"
         )
-        findings.error("missing-rank", message, header.line)
+        findings.add_error("missing-rank", message, header.line)
 
 
-def _first_missing(ids: Int64Array) -> int:
-    """The smallest number from 0 that is not among `ids`; no table of all ngpus is made."""
-    is_there = np.zeros(len(ids) + 1, np.bool_)
+def _find_first_missing(ids: Int64Array) -> int:
+    """Smallest number from 0 on that is not in `ids`, without a table of all ngpus."""
+    is_present = np.zeros(len(ids) + 1, np.bool_)
     small = ids[(ids >= 0) & (ids < len(ids))]
-    is_there[small] = True
-    return int(np.argmin(is_there))
+    is_present[small] = True
+    return int(np.argmin(is_present))
 
 
 def _check_flags(
@@ -219,12 +230,12 @@ def _check_flags(
     document: ScannedXml,
     findings: FileFindings,
 ) -> None:
-    """`hasdep` is 0 or 1: the parsers refuse everything else."""
+    """Record values of `hasdep` other than 0 and 1, which the runtimes' parsers refuse."""
 
     def message(row: int) -> str:
         return f"{document.name('step', row)}: hasdep {has_dependents[row]} is not 0 or 1"
 
-    findings.errors_at(
+    findings.add_errors_at(
         "attribute-range",
         (has_dependents < 0) | (has_dependents > 1),
         document.steps.line,
@@ -233,20 +244,20 @@ def _check_flags(
     )
 
 
-def _arranged(
+def _build_program(
     document: ScannedXml,
     gpus: Mapping[str, Int64Array],
     blocks: Mapping[str, Int64Array],
     steps: Mapping[str, Int64Array],
 ) -> ThreadBlockProgram:
-    """Sort ranks and thread blocks by id, which the file may give in any order; steps stay."""
+    """Program with ranks and thread blocks sorted by id; steps keep the order of the file."""
     gpu_count = len(document.gpus)
     rank_of_block = gpus["id"][group_of_entry(document.gpus.first_child)]
     by_rank = np.argsort(gpus["id"])
-    # Stable: elements of one id, an error told later, keep the order of the file.
+    # Stable: thread blocks with equal ids (reported later as an error) keep the order of the file.
     by_block = np.lexsort((blocks["id"], rank_of_block))
     block_rank = rank_of_block[by_block]
-    block, position, row = _arranged_steps(document, by_block)
+    block, position, row = _arrange_steps(document, by_block)
     block_indptr = np.searchsorted(block_rank, np.arange(gpu_count + 1))
     return ThreadBlockProgram(
         input_chunks=gpus["i_chunks"][by_rank],
@@ -275,14 +286,14 @@ def _arranged(
     )
 
 
-def _arranged_steps(
+def _arrange_steps(
     document: ScannedXml,
     by_block: Int64Array,
 ) -> tuple[Int64Array, Int64Array, Int64Array]:
-    """Thread block, position in it and row of the scanned table of every step, when sorted."""
+    """Thread block, position in it, and row in the scanned table of every step, in sorted order."""
     first_child = document.thread_blocks.first_child
     lengths = np.diff(first_child)[by_block]
     block = group_of_entry(row_pointer(lengths))
-    # Steps of a thread block stand together in the scanned table, so its first row is enough.
+    # The steps of a thread block are contiguous in the scanned table, so its first row suffices.
     row = expanded_ranges(first_child[by_block], lengths)
     return block, counted_positions(lengths), row

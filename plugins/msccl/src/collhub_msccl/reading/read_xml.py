@@ -9,16 +9,16 @@ from collhub_columns import Int64Array
 
 from collhub_msccl.findings import FileFindings
 from collhub_msccl.options import ReadOptions
-from collhub_msccl.provenance import provenance_of
+from collhub_msccl.provenance import build_provenance
 from collhub_msccl.reading.checks import check_program
-from collhub_msccl.reading.copies import copies_of, with_copies
+from collhub_msccl.reading.copies import insert_copies, read_copies
 from collhub_msccl.reading.element_tables import ScannedXml
 from collhub_msccl.reading.header import AlgoHeader, read_header
 from collhub_msccl.reading.lowering import Lowered, lower
 from collhub_msccl.reading.read_thread_blocks import read_thread_blocks
-from collhub_msccl.reading.roots import possible_roots
-from collhub_msccl.reading.scan import MAX_BYTES, scan
-from collhub_msccl.reading.short_form import with_header
+from collhub_msccl.reading.roots import find_possible_roots
+from collhub_msccl.reading.scan import MAX_BYTES, scan_xml
+from collhub_msccl.reading.short_form import complete_header
 from collhub_msccl.thread_block_program import ThreadBlockProgram
 from hub_core.model import (
     ROOTED,
@@ -33,34 +33,37 @@ from hub_core.model import (
 )
 from hub_core.plugin_api import Source
 
-_MOST_SHOWN_ROOTS = 8
+_MAX_SHOWN_ROOTS = 8
 
 
 def read(source: Source, options: ReadOptions) -> Algorithm:
-    """Read a file as the runtimes do; see the plugin's page for the mapping.
+    """Read a file with the semantics of the runtimes.
 
-    Raises `InputError` with every defect that was found, each with its line. What the runtimes
-    would refuse or misread, but has a clear meaning, goes to `source.report`.
+    The plugin's documentation describes the mapping.
+
+    Raises `InputError` with every defect and its line. Constructs that the runtimes would refuse or
+    misread, but that have a clear meaning, are reported to `source.report`. Raises `UsageError` if
+    the root is required and cannot be inferred.
     """
     content, file = source.content(), source.name
     findings = FileFindings(file, source.report)
     header, program, document = _read_parts(source, options.collective)
     lowered = lower(program, options.reading == "dsl", findings)
-    collective = _collective(header, program, lowered, options.root, findings)
-    steps = lowered.table(collective, file)
+    collective = _build_collective(header, program, lowered, options.root, findings)
+    steps = lowered.build_table(collective, file)
     if options.copies == "run":
-        steps = with_copies(steps, copies_of(document, program, findings), collective, program)
+        steps = insert_copies(steps, read_copies(document, program, findings), collective, program)
     return Algorithm(
         collective,
         steps,
         lowered.scratch_units,
-        _provenance(file, content, options),
-        extensions={"msccl": _extension(header, program)},
+        _build_provenance(file, content, options),
+        extensions={"msccl": _build_extension(header, program)},
     )
 
 
 def read_program(source: Source) -> tuple[AlgoHeader, ThreadBlockProgram]:
-    """Header and thread blocks as the file states them, once they are known to be sound."""
+    """Header and checked thread blocks of a file. Raises `InputError` with all defects."""
     header, program, _ = _read_parts(source)
     return header, program
 
@@ -68,11 +71,14 @@ def read_program(source: Source) -> tuple[AlgoHeader, ThreadBlockProgram]:
 def _read_parts(
     source: Source, collective: str | None = None
 ) -> tuple[AlgoHeader, ThreadBlockProgram, ScannedXml]:
-    """The same, and the file as it was scanned."""
+    """Header, checked thread blocks and scanned tables of a file.
+
+    `collective`: name for files in the short form, which do not contain it.
+    """
     findings = FileFindings(source.name, source.report)
-    # Errors are raised after each phase, as the next one counts on what this one checks.
-    scanned = scan(_content(source), source.name, findings)
-    document = with_header(scanned, collective, source.name)
+    # Errors are raised after each phase, because the next phase relies on its checks.
+    scanned = scan_xml(_read_content(source), source.name, findings)
+    document = complete_header(scanned, collective, source.name)
     header = read_header(document, findings)
     findings.raise_errors()
     program = read_thread_blocks(document, header, findings)
@@ -81,8 +87,8 @@ def _read_parts(
     return header, program, document
 
 
-def _content(source: Source) -> bytes:
-    """The file, unless it is too large to be looked at; its size is asked for before it is read."""
+def _read_content(source: Source) -> bytes:
+    """Bytes of the source. Raises `InputError`, before reading, if its size exceeds `MAX_BYTES`."""
     for part in source.parts:
         if part.size is not None and part.size > MAX_BYTES:
             message = (
@@ -93,14 +99,18 @@ def _content(source: Source) -> bytes:
     return source.content()
 
 
-def _collective(
+def _build_collective(
     header: AlgoHeader,
     program: ThreadBlockProgram,
     lowered: Lowered,
     stated_root: int | None,
     findings: FileFindings,
 ) -> Collective:
-    """The collective of the header; a custom one has the declared buffers and no stated result."""
+    """The collective of the header; a custom one has the declared buffers and no required result.
+
+    `stated_root`: root given by the user, or None. Raises `UsageError` if it does not fit, and
+    `InputError` at the header's line for an impossible collective.
+    """
     is_rooted = header.kind in ROOTED
     if stated_root is not None and not is_rooted:
         name = header.written.get("coll", "this file")
@@ -110,94 +120,100 @@ def _collective(
             header.kind,
             header.num_ranks,
             header.unit_count,
-            _root(header, lowered, stated_root) if is_rooted else None,
+            _choose_root(header, lowered, stated_root) if is_rooted else None,
             header.is_in_place,
             header.is_out_of_place,
-            contract=_contract(header, program),
+            contract=_build_contract(header, program),
         )
     except InputError as error:
-        # The model knows no files: its reason gets the line of the header.
-        found = error.diagnostics[0]
-        place = findings.place(header.line)
-        raise InputError(found.message, location=place, code=found.code, cure=found.cure) from None
+        # The model's error has no location: add the line of the header.
+        diagnostic = error.diagnostics[0]
+        location = findings.get_location(header.line)
+        raise InputError(
+            diagnostic.message, location=location, code=diagnostic.code, cure=diagnostic.cure
+        ) from None
 
 
-def _contract(header: AlgoHeader, program: ThreadBlockProgram) -> CustomContract | None:
-    """The declared buffers of a custom collective, None for others."""
+def _build_contract(header: AlgoHeader, program: ThreadBlockProgram) -> CustomContract | None:
+    """Declared buffers of a custom collective; None for standard collectives."""
     if header.kind is not CollectiveKind.CUSTOM:
         return None
-    # All input is defined, and what the output must hold is not in the file.
+    # All input is defined; the file does not define the required output.
     is_defined = np.ones(header.num_ranks, np.bool_)
     return CustomContract(program.input_chunks, program.output_chunks, is_defined)
 
 
-def _root(
+def _choose_root(
     header: AlgoHeader,
     lowered: Lowered,
     stated: int | None,
 ) -> int:
-    """The root as stated by the user, else as the steps tell. Raises `UsageError` for neither."""
+    """The root given by the user, else the only rank that the steps permit.
+
+    Raises `UsageError` if it is out of range, or cannot be inferred.
+    """
     if stated is not None:
         if not 0 <= stated < header.num_ranks:
             last = header.num_ranks - 1
             raise UsageError(f"option root: {stated} is not a rank of 0..{last}")
         return stated
-    # A file for both modes must be right out of place too, where the buffers differ.
+    # A file for both modes must also be correct out of place, where the buffers differ.
     is_aliased = header.is_in_place and not header.is_out_of_place
-    found = possible_roots(header.kind, lowered.columns, header.num_ranks, is_aliased)
-    if len(found) == 1:
-        return found[0]
-    reason = f"ranks {_listed(found)} can be" if found else "no rank can be"
+    candidates = find_possible_roots(header.kind, lowered.columns, header.num_ranks, is_aliased)
+    if len(candidates) == 1:
+        return candidates[0]
+    reason = f"ranks {_format_ranks(candidates)} can be" if candidates else "no rank can be"
     raise UsageError(
         f"the file does not name the root of its {header.kind}, and {reason} it",
-        cure="state it: -O root=RANK",
+        cure="specify it: -O root=RANK",
     )
 
 
-def _listed(ranks: list[int]) -> str:
-    """The first ranks of a list, as messages show them."""
-    shown = ", ".join(map(str, ranks[:_MOST_SHOWN_ROOTS]))
-    if len(ranks) > _MOST_SHOWN_ROOTS:
+def _format_ranks(ranks: list[int]) -> str:
+    """The first 8 ranks of a list for messages, with ", ..." if there are more."""
+    shown = ", ".join(map(str, ranks[:_MAX_SHOWN_ROOTS]))
+    if len(ranks) > _MAX_SHOWN_ROOTS:
         return f"{shown}, ..."
     return shown
 
 
-def _provenance(
+def _build_provenance(
     name: str,
     content: bytes,
     options: ReadOptions,
 ) -> Provenance:
-    """Provenance: this plugin, the file, and the options that are not at their default."""
-    given: dict[str, str] = {}
-    # Defaults are left out, so that traces do not change when options are added.
+    """Provenance with this plugin, the file name, and the options that differ from their
+    defaults."""
+    changed_options: dict[str, str] = {}
+    # Defaults are omitted, so that traces do not change when options are added.
     if options.reading != ReadOptions().reading:
-        given["reading"] = options.reading
+        changed_options["reading"] = options.reading
     if options.copies != ReadOptions().copies:
-        given["copies"] = options.copies
+        changed_options["copies"] = options.copies
     if options.collective is not None:
-        given["collective"] = options.collective
+        changed_options["collective"] = options.collective
     if options.root is not None:
-        given["root"] = str(options.root)
-    # The name alone: the same file gives the same traces, wherever it lies.
-    return provenance_of(PurePath(name).name, content, given)
+        changed_options["root"] = str(options.root)
+    # Without the folder: a file gives the same trace in every folder.
+    return build_provenance(PurePath(name).name, content, changed_options)
 
 
-def _extension(header: AlgoHeader, program: ThreadBlockProgram) -> JsonValue:
-    """Extension `msccl`: facts of the file that the model has no place for.
+def _build_extension(header: AlgoHeader, program: ThreadBlockProgram) -> JsonValue:
+    """Extension `msccl`: facts of the file that the model does not represent.
 
     `algo`: attributes verbatim; `i_chunks`, `o_chunks`, `s_chunks` as declared: one number, or one
-    per rank. Small, because it travels in every trace file.
+    per rank. Kept small, because every trace file contains it.
     """
     return {
         "algo": dict(header.written),
-        "i_chunks": _compact(program.input_chunks),
-        "o_chunks": _compact(program.output_chunks),
-        "s_chunks": _compact(program.scratch_chunks),
+        "i_chunks": _to_compact_json(program.input_chunks),
+        "o_chunks": _to_compact_json(program.output_chunks),
+        "s_chunks": _to_compact_json(program.scratch_chunks),
     }
 
 
-def _compact(sizes: Int64Array) -> JsonValue:
-    """One number where all ranks have the same, else a list."""
+def _to_compact_json(sizes: Int64Array) -> JsonValue:
+    """One number if all ranks have the same size, else a list."""
     if bool(np.all(sizes == sizes[0])):
         return int(sizes[0])
     return [int(size) for size in sizes]

@@ -1,1 +1,1 @@
-"""Rules of the runtimes of MSCCL-IR: their limits, and a check whether they load a file."""
+"""Limits and load rules of the runtimes of MSCCL-IR, and a check whether they load a file."""

@@ -1,4 +1,4 @@
-"""From which size of transfers on the bounded buffers of connections cannot deadlock."""
+"""Find the transfer size from which on the bounded FIFOs of connections cannot deadlock."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ import numpy as np
 from hub_core.model import Algorithm, Findings, InputError, match_messages
 from hub_core.verification import FifoBuffers
 
-# Transfers that the search goes through before it ends, in all.
+# Total number of transfers that the search examines.
 MAX_TRANSFERS = 1 << 24
 
 
 @dataclass(frozen=True, slots=True)
 class FifoSafety:
-    """For which sizes bounded buffers cannot deadlock.
+    """Transfer sizes for which bounded FIFOs cannot deadlock.
 
-    `min_units`: no deadlock where every transfer takes this many units or more (1: safe at every
-    size), None where there is a deadlock even if each step is one transfer. `capacity`: transfers
-    that a connection holds. `is_exact`: False where the search ended after `MAX_TRANSFERS`
-    transfers; `min_units` is then safe, but maybe not the least.
+    `min_units`: no deadlock if every transfer moves at least this many units (1: safe at every
+    size); None if there is a deadlock even with one transfer per step. `capacity`: transfers that a
+    connection holds. `is_exact`: False if the search stopped after `MAX_TRANSFERS` transfers;
+    `min_units` is then safe, but possibly not the minimum.
     """
 
     min_units: int | None
@@ -30,12 +30,13 @@ class FifoSafety:
     is_exact: bool = True
 
 
-def fifo_safety(algorithm: Algorithm, capacity: int) -> FifoSafety:
-    """The least number of units a transfer such that no number from it on deadlocks.
+def compute_fifo_safety(algorithm: Algorithm, capacity: int) -> FifoSafety:
+    """Find the minimum number of units per transfer such that it and no larger number causes a
+    deadlock.
 
-    Every way in which the counts can split is tried once, from the largest transfers down. A step
-    of c units in transfers of u is ceil(c / u) transfers. Raises `InputError` for algorithms whose
-    messages do not match.
+    Tries each distinct partition of the counts into transfers once, from the largest transfers
+    down. A step of c units in transfers of u units is ceil(c / u) transfers. Raises `InputError`
+    for algorithms with unmatched messages.
     """
     findings = Findings()
     messages = match_messages(algorithm.steps, findings)
@@ -45,9 +46,9 @@ def fifo_safety(algorithm: Algorithm, capacity: int) -> FifoSafety:
     safe: int | None = None
     examined = 0
     counts = np.maximum(algorithm.steps.count[messages.send], 1)
-    for units in _distinct_splits(np.unique(counts).tolist()):
+    for units in _iterate_distinct_splits(np.unique(counts).tolist()):
         examined += int((-(-counts // units)).sum())
-        # The first way is always tried, so that there is an answer.
+        # The first partition is always tried, so that there is a result.
         if safe is not None and examined > MAX_TRANSFERS:
             return FifoSafety(safe, capacity, is_exact=False)
         if buffers.cycle(capacity, units):
@@ -56,24 +57,24 @@ def fifo_safety(algorithm: Algorithm, capacity: int) -> FifoSafety:
     return FifoSafety(1 if safe is None else safe, capacity)
 
 
-def _distinct_splits(counts: list[int]) -> Iterator[int]:
-    """The least units a transfer of every different way to split, largest transfers first.
+def _iterate_distinct_splits(counts: list[int]) -> Iterator[int]:
+    """Yield, descending, the minimum units per transfer of each distinct partition of the counts.
 
-    Made as they are asked for, since a count near 2^62 has 2^32 of them.
+    A generator, because a count near 2^62 has 2^32 partitions.
     """
     latest = 0
-    ways = [_splits(count) for count in counts]
-    for units in heapq.merge(*ways, reverse=True):
+    partitions = [_iterate_splits(count) for count in counts]
+    for units in heapq.merge(*partitions, reverse=True):
         if units != latest:
             latest = units
             yield units
 
 
-def _splits(count: int) -> Iterator[int]:
-    """The least u of every value of ceil(count / u), descending from count to 1."""
+def _iterate_splits(count: int) -> Iterator[int]:
+    """Yield the minimum u for every value of ceil(count / u), descending from count to 1."""
     units = count
     while units >= 1:
-        pieces = -(-count // units)
-        units = -(-count // pieces)
+        transfer_count = -(-count // units)
+        units = -(-count // transfer_count)
         yield units
         units -= 1

@@ -1,8 +1,8 @@
-"""Table of the runtimes of MSCCL-IR: names, step types and limits, by their public sources.
+"""Table of the runtimes of MSCCL-IR: names, step types and limits, from their public sources.
 
 microsoft/msccl (b23e9cd): `src/include/msccl.h`, `src/graph/topo.cc`; Azure/msccl-executor-nccl
-(c6f6b36) and ROCm/rccl (0cbce2a7): `src/include/msccl`, `src/misc/msccl`. Limits are the numbers
-that still load. The writer and the load check share this table.
+(c6f6b36) and ROCm/rccl (0cbce2a7): `src/include/msccl`, `src/misc/msccl`. Limits are the largest
+values that still load. The writer and the load check share this table.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from collhub_msccl.runtimes.versions import HISTORIES
 from hub_core.model import CollectiveKind
 
 # Counts must be below MSCCL_MAX_COUNT, which is 72.
-MOST_COUNT = 71
+MAX_COUNT = 71
 # `depid` is stored in 8 signed bits, offsets in 16.
-MOST_DEPENDENCY_BLOCK = 127
-MOST_OFFSET = (1 << 15) - 1
-# Elements that one rank reads: <algo>, all <gpu>, and the thread blocks and steps of its own.
-MOST_NODES = 4095
-# Children of one element, which no parser counts: more overrun an array.
-MOST_CHILDREN = 1024
+MAX_DEPENDENCY_BLOCK = 127
+MAX_OFFSET = (1 << 15) - 1
+# Elements that one rank reads: <algo>, all <gpu>, and its thread blocks and steps.
+MAX_NODES = 4095
+# Children of one element; no parser checks the number, and more children overflow an array.
+MAX_CHILDREN = 1024
 # Thread blocks of a rank that send, or that receive, on one channel.
-BLOCKS_PER_CHANNEL = 32
-# MSCCL_MAX_REDUCE_FUSION: operands that a pass of reductions has place for.
-MOST_OPERANDS = 16
+MAX_BLOCKS_PER_CHANNEL = 32
+# MSCCL_MAX_REDUCE_FUSION: maximum operands of a fused chain of reductions.
+MAX_OPERANDS = 16
 DEFAULT_MAX_BYTES = 1 << 27
-"""The size below which microsoft/msccl uses a file that states no maxBytes."""
+"""Size below which microsoft/msccl uses a file without maxBytes."""
 # A connection has 8 slots; a transfer takes 4 of them in Simple and one in the other protocols.
 FIFO_CAPACITY: Mapping[str, int] = {"Simple": 2, "LL": 8, "LL128": 8}
 """Transfers that a connection holds, by protocol."""
@@ -49,12 +49,11 @@ _SLICES = {"Simple": 2 << 20, "LL": 32 << 10, "LL128": 576_000}
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
-    """The rules of one runtime.
+    """Rules of one runtime.
 
-    `spelling`: how `coll` is written, kinds that it does not know left out; `collectives`: every
-    `coll` that it takes. `has_both_modes`: it reads `outofplace`, so one file can serve both modes,
-    and demands `minBytes`, `maxBytes`. `slice_bytes`: bytes of one chunk that one iteration moves,
-    by protocol.
+    `spelling`: value of `coll` per supported kind; `collectives`: all accepted values of `coll`;
+    `has_both_modes`: it reads `outofplace`, so one file can serve both modes, and it requires
+    `minBytes` and `maxBytes`; `slice_bytes`: bytes of one chunk per iteration, by protocol.
     """
 
     name: str
@@ -70,11 +69,11 @@ class Runtime:
 
     @property
     def has_fused_steps(self) -> bool:
-        """Whether it executes steps that receive and do more."""
+        """Whether it executes steps that receive data and process or forward it."""
         return "rcs" in self.step_types
 
 
-# It has no gather and scatter, but `custom`, and the underscore in reduce_scatter.
+# microsoft/msccl has no gather and scatter, but `custom`, and an underscore in reduce_scatter.
 _MSCCL_SPELLINGS = {
     **{kind: name for kind, name in _SPELLINGS.items() if name not in ("gather", "scatter")},
     CollectiveKind.REDUCE_SCATTER: "reduce_scatter",
@@ -113,7 +112,7 @@ RUNTIMES: Mapping[str, Runtime] = {
             HISTORIES["rccl"].title,
             _SPELLINGS,
             _WITHOUT_CUSTOM,
-            # It parses the fused types, then refuses them at launch ("doesn't support full Ops").
+            # It parses the fused types, but refuses them at launch ("doesn't support full Ops").
             ("s", "r", "cpy", "re", "nop"),
             max_blocks=64,
             max_steps=64,
@@ -123,4 +122,4 @@ RUNTIMES: Mapping[str, Runtime] = {
         ),
     )
 }
-"""By the name that `-O runtime` and `collhub verify --runtime` take."""
+"""Runtimes by the name in `-O runtime` and `collhub verify --runtime`."""

@@ -1,4 +1,4 @@
-"""Tell whether, and for which calls and sizes, a runtime picks a file up, and if not, why."""
+"""Report whether a runtime loads a file, for which calls and sizes it uses the file, or why not."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from collhub_msccl.options import ReadOptions
 from collhub_msccl.reading.read_xml import read
-from collhub_msccl.runtimes.fifo_safety import FifoSafety, fifo_safety
+from collhub_msccl.runtimes.fifo_safety import FifoSafety, compute_fifo_safety
 from collhub_msccl.runtimes.known_runtimes import (
     DEFAULT_MAX_BYTES,
     FIFO_CAPACITY,
@@ -15,56 +15,60 @@ from collhub_msccl.runtimes.known_runtimes import (
 )
 from collhub_msccl.runtimes.load_rules import check_algo, check_gpu
 from collhub_msccl.runtimes.raw_xml import RawElement, parse_raw
-from collhub_msccl.runtimes.refusals import Refusals, number
+from collhub_msccl.runtimes.refusals import Refusals, read_number
 from hub_core.model import Diagnostic, HubError, Location, UsageError
 from hub_core.plugin_api import CheckReport, CheckRequest, LoadableCall, NoOptions, Source
 
 _REDUCING = frozenset({"allreduce", "reduce", "reduce_scatter", "reducescatter"})
-# Collectives whose size is that of all ranks together.
+# Collectives whose size is the total of all ranks.
 _TOTAL_SIZES = frozenset({"allgather", "reduce_scatter", "reducescatter", "alltoall"})
 _OPERATORS = "operators sum, prod, min, max"
 
 
 def check_msccl(request: CheckRequest, options: NoOptions) -> CheckReport:
-    """For microsoft/msccl."""
-    return _check(request, RUNTIMES["msccl"])
+    """Check whether microsoft/msccl loads the file of the request, and which calls use it."""
+    return _check_runtime(request, RUNTIMES["msccl"])
 
 
 def check_executor(request: CheckRequest, options: NoOptions) -> CheckReport:
-    """For Azure/msccl-executor-nccl in its default build."""
-    return _check(request, RUNTIMES["executor"])
+    """Check whether the default build of Azure/msccl-executor-nccl loads the file, and which
+    calls use it."""
+    return _check_runtime(request, RUNTIMES["executor"])
 
 
 def check_rccl(request: CheckRequest, options: NoOptions) -> CheckReport:
-    """For ROCm/rccl."""
-    return _check(request, RUNTIMES["rccl"])
+    """Check whether ROCm/rccl loads the file of the request, and which calls use it."""
+    return _check_runtime(request, RUNTIMES["rccl"])
 
 
-def _check(request: CheckRequest, runtime: Runtime) -> CheckReport:
-    """Whether one runtime takes a file, the calls that use it, and doubts about them."""
+def _check_runtime(request: CheckRequest, runtime: Runtime) -> CheckReport:
+    """Report whether a runtime loads a file, the calls that use it, and warnings about them.
+
+    Raises `UsageError` if the request has no file.
+    """
     source = request.source
     if source is None:
         raise UsageError("a file is needed: the check is of the subject 'runtime'")
-    found = Refusals(source.name, runtime)
+    refusals = Refusals(source.name, runtime)
     try:
-        # The parser works on bytes: latin-1 keeps each of them one character.
+        # The runtimes' parser works on bytes: latin-1 maps each byte to one character.
         algo = parse_raw(source.content().decode("latin-1"), source.name)
     except HubError as error:
-        return _refused(runtime, error.diagnostics)
-    check_algo(algo, found)
+        return _report_refused(runtime, error.diagnostics)
+    check_algo(algo, refusals)
     for gpu in algo.children:
-        check_gpu(gpu, algo, found)
-    # A file that is refused serves no call.
-    if found.is_any:
-        return _refused(runtime, found)
-    calls = tuple(_calls(algo, runtime))
-    _add_doubts_of_program(source, algo, calls, found)
-    doubts = _doubts_of_selection(source, algo, runtime, calls)
-    return _accepted(runtime, calls, (*found, *doubts))
+        check_gpu(gpu, algo, refusals)
+    # A refused file serves no calls.
+    if refusals.is_any:
+        return _report_refused(runtime, refusals)
+    calls = tuple(_find_calls(algo, runtime))
+    _add_doubts_of_program(source, algo, calls, refusals)
+    doubts = _find_selection_doubts(source, algo, runtime, calls)
+    return _report_accepted(runtime, calls, (*refusals, *doubts))
 
 
-def _refused(runtime: Runtime, findings: Iterable[Diagnostic]) -> CheckReport:
-    """The report of a file that the runtime does not take."""
+def _report_refused(runtime: Runtime, findings: Iterable[Diagnostic]) -> CheckReport:
+    """Report for a file that the runtime refuses."""
     return CheckReport(
         ok=False,
         verdict=f"{runtime.name} refuses it",
@@ -73,13 +77,13 @@ def _refused(runtime: Runtime, findings: Iterable[Diagnostic]) -> CheckReport:
     )
 
 
-def _accepted(
+def _report_accepted(
     runtime: Runtime,
     calls: tuple[LoadableCall, ...],
     findings: tuple[Diagnostic, ...],
 ) -> CheckReport:
-    """The report of a file that the runtime takes, which is right where some call uses it."""
-    uses = "uses it for these calls" if calls else "takes it, but uses it for no call"
+    """Report for a file that the runtime loads; `ok` if at least one call uses it."""
+    uses = "uses it for these calls" if calls else "loads it, but uses it for no call"
     return CheckReport(
         ok=bool(calls),
         verdict=f"{runtime.name} {uses}",
@@ -89,40 +93,41 @@ def _accepted(
     )
 
 
-def _calls(algo: RawElement, runtime: Runtime) -> Iterator[LoadableCall]:
-    """The calls that get the file, one for each mode."""
-    sizes = _sizes(algo, runtime)
+def _find_calls(algo: RawElement, runtime: Runtime) -> Iterator[LoadableCall]:
+    """Yield the calls that use the file, one per mode."""
+    sizes = _read_sizes(algo, runtime)
     if sizes is None:
         return
     collective = algo.attributes["coll"]
-    ranks = number(algo.attributes["ngpus"])
-    for is_in_place in _modes(algo, runtime):
-        conditions = tuple(_conditions(collective, algo))
+    ranks = read_number(algo.attributes["ngpus"])
+    for is_in_place in _read_modes(algo, runtime):
+        conditions = tuple(_describe_conditions(collective, algo))
         yield LoadableCall(collective, ranks, is_in_place, *sizes, conditions)
 
 
-def _modes(algo: RawElement, runtime: Runtime) -> list[bool]:
-    """Modes of calls that get the file: True for in place."""
-    # Any other number than 1 counts as 0 here.
-    in_place = number(algo.attributes["inplace"]) == 1
+def _read_modes(algo: RawElement, runtime: Runtime) -> list[bool]:
+    """Modes of the calls that use the file: True for in place."""
+    # The runtimes treat every number except 1 as 0.
+    in_place = read_number(algo.attributes["inplace"]) == 1
     if not runtime.has_both_modes:
-        # Its all-to-all refuses calls in place and does not look at the attribute.
+        # microsoft/msccl refuses in-place all-to-all calls; for other calls the file serves exactly
+        # the mode of the attribute.
         is_all_to_all = algo.attributes["coll"] == "alltoall"
         return [in_place and not is_all_to_all]
     modes = [True] if in_place else []
-    if number(algo.attributes["outofplace"]) == 1:
+    if read_number(algo.attributes["outofplace"]) == 1:
         modes.append(False)
     return modes
 
 
-def _sizes(algo: RawElement, runtime: Runtime) -> tuple[int, int | None] | None:
-    """The smallest and the largest size in bytes, both included; None where no size is served.
+def _read_sizes(algo: RawElement, runtime: Runtime) -> tuple[int, int | None] | None:
+    """Minimum and maximum size in bytes (both inclusive); None if no size is served.
 
-    No largest for no limit. A maxBytes of 0 means "no limit" to two runtimes, and "never" to
-    microsoft/msccl, which compares with "less than".
+    A maximum of None means no limit. `maxBytes="0"` means "no limit" to two runtimes, but "never"
+    to microsoft/msccl, which compares with "less than".
     """
-    smallest = number(algo.attributes.get("minBytes", "0"))
-    largest = number(algo.attributes.get("maxBytes", str(DEFAULT_MAX_BYTES)))
+    smallest = read_number(algo.attributes.get("minBytes", "0"))
+    largest = read_number(algo.attributes.get("maxBytes", str(DEFAULT_MAX_BYTES)))
     if not runtime.has_both_modes:
         return (smallest, largest - 1) if largest > smallest else None
     if largest == 0:
@@ -130,9 +135,10 @@ def _sizes(algo: RawElement, runtime: Runtime) -> tuple[int, int | None] | None:
     return (smallest, largest) if largest >= smallest else None
 
 
-def _conditions(collective: str, algo: RawElement) -> Iterator[str]:
-    """Further conditions on a call, in words."""
-    chunks = number(algo.attributes["nchunksperloop"])
+def _describe_conditions(collective: str, algo: RawElement) -> Iterator[str]:
+    """Yield further conditions on calls, as text: divisibility of the size, and reduction
+    operators."""
+    chunks = read_number(algo.attributes["nchunksperloop"])
     if chunks > 1:
         count = "elements of all ranks" if collective in _TOTAL_SIZES else "elements"
         yield f"number of {count} divisible by {chunks}"
@@ -140,50 +146,50 @@ def _conditions(collective: str, algo: RawElement) -> Iterator[str]:
         yield _OPERATORS
 
 
-def _doubts_of_selection(
+def _find_selection_doubts(
     source: Source,
     algo: RawElement,
     runtime: Runtime,
     calls: tuple[LoadableCall, ...],
 ) -> Iterator[Diagnostic]:
-    """The reason why no call gets a file that loads."""
+    """Yield a diagnostic with the reason if no call uses the file; none if `calls` is not empty."""
     if calls:
         return
-    place = Location(source.name, algo.line)
-    reason = f"{runtime.title} takes the file but never uses it"
-    if _sizes(algo, runtime) is None:
+    location = Location(source.name, algo.line)
+    reason = f"{runtime.title} loads the file but never uses it"
+    if _read_sizes(algo, runtime) is None:
         highest = algo.attributes.get("maxBytes", "")
         message = f"{reason}: no size is below maxBytes={highest!r}"
-        cure = f"state a maxBytes above 0, or convert it with -O runtime={runtime.name}"
+        cure = f"write a maxBytes above 0, or convert it with -O runtime={runtime.name}"
     else:
         message = f"{reason}: inplace and outofplace are both 0"
         cure = 'write outofplace="1" or inplace="1"'
-    yield Diagnostic("never-selected", message, location=place, cure=cure)
+    yield Diagnostic("never-selected", message, location=location, cure=cure)
 
 
 def _add_doubts_of_program(
     source: Source,
     algo: RawElement,
     calls: tuple[LoadableCall, ...],
-    found: Refusals,
+    refusals: Refusals,
 ) -> None:
-    """Reasons why the file serves not every call that gets it."""
-    protocol, runtime = algo.attributes["proto"], found.runtime
+    """Add warnings to `found` if the program is invalid or can deadlock at sizes that it serves."""
+    protocol, runtime = algo.attributes["proto"], refusals.runtime
     try:
         parts = Source.of_bytes(source.name, source.content()).parts
         algorithm = read(Source(source.name, parts, lambda _: None), ReadOptions())
-        safety = fifo_safety(algorithm, FIFO_CAPACITY[protocol])
+        safety = compute_fifo_safety(algorithm, FIFO_CAPACITY[protocol])
     except HubError as error:
-        # A file that its reader refuses, or that lacks half of a message, loads and then hangs or
-        # gives wrong results.
-        _add_errors(error.diagnostics, algo, found)
+        # A file that its reader refuses, or with an unmatched message, loads and then hangs or
+        # computes wrong results.
+        _add_errors(error.diagnostics, algo, refusals)
         return
-    # Safe even where every transfer moves a single chunk, so at every size.
+    # Safe even if every transfer moves a single chunk: safe at every size.
     if safety.min_units == 1:
         return
-    largest = _safe_bytes(algo, runtime, safety)
+    largest = _compute_safe_bytes(algo, runtime, safety)
     if any(call.max_bytes is None or call.max_bytes > largest for call in calls):
-        found.warn(
+        refusals.warn(
             "fifo-deadlock",
             f"above {largest} bytes the FIFOs of connections can fill up and the file can deadlock",
             algo.line,
@@ -191,20 +197,22 @@ def _add_doubts_of_program(
         )
 
 
-def _add_errors(errors: Iterable[Diagnostic], algo: RawElement, found: Refusals) -> None:
-    """Add errors of the reader as doubts about a file that loads, with their place in the file."""
-    names = _names_by_line(algo)
+def _add_errors(errors: Iterable[Diagnostic], algo: RawElement, refusals: Refusals) -> None:
+    """Add errors of the reader as warnings about a file that loads, with rank, thread block and
+    step."""
+    names = _build_line_names(algo)
     for error in errors:
         line = error.location.line or algo.line
         where = f"{names[line]}: " if line in names else ""
-        # The place stands before; the reader's own words for it would repeat it.
+        # Remove the step's name from the reader's message, because `where` contains it.
         reason = error.message.removeprefix(where.partition(", ")[2])
-        message = f"{where}loads, but cannot run as meant: {reason}"
-        found.warn(error.code, message, line, error.cure, cause=error.code)
+        message = f"{where}loads, but cannot run as intended: {reason}"
+        refusals.warn(error.code, message, line, error.cure, cause=error.code)
 
 
-def _names_by_line(algo: RawElement) -> dict[int, str]:
-    """Rank, thread block and, where the line has one, step of the lines of a file."""
+def _build_line_names(algo: RawElement) -> dict[int, str]:
+    """Names of the lines of thread blocks and steps: rank, thread block and, for a step, its
+    `s`."""
     names: dict[int, str] = {}
     for gpu in algo.children:
         for block in gpu.children:
@@ -217,17 +225,18 @@ def _names_by_line(algo: RawElement) -> dict[int, str]:
     return names
 
 
-def _safe_bytes(
+def _compute_safe_bytes(
     algo: RawElement,
     runtime: Runtime,
     safety: FifoSafety,
 ) -> int:
-    """The largest size in bytes at which no connection fills up; 0 for none.
+    """Maximum size in bytes at which no FIFO can fill up; 0 if there is none.
 
-    A transfer moves as many chunks as fit a slice, so the fewer the larger the call.
+    A transfer moves as many chunks as fit into a slice, so larger calls have fewer chunks per
+    transfer.
     """
     if not safety.min_units:
         return 0
     slice_bytes = runtime.slice_bytes[algo.attributes["proto"]]
-    chunks = number(algo.attributes["nchunksperloop"])
+    chunks = read_number(algo.attributes["nchunksperloop"])
     return chunks * (slice_bytes // safety.min_units)

@@ -1,7 +1,8 @@
-"""Parse a file as the runtimes' own hand-written parser does, which is no XML parser.
+"""Parse a file like the runtimes' hand-written parser, which is not a full XML parser.
 
-`src/graph/xml.cc` of NCCL, which all three runtimes took over: elements between spaces and line
-ends, attributes on one line with one space before each, values in double quotes, no entities.
+Source: `src/graph/xml.cc` of NCCL, copied to all three runtimes. It accepts elements between spaces
+and line ends, attributes on one line with one space before each, values in double quotes, and no
+entities.
 """
 
 from __future__ import annotations
@@ -14,27 +15,27 @@ from typing import NoReturn
 from hub_core.model import InputError, Location
 
 # MAX_ATTR_COUNT and MAX_STR_LEN of `src/graph/xml.h`.
-_MOST_ATTRIBUTES = 16
-_LONGEST_NAME, _LONGEST_VALUE = 254, 255
+_MAX_ATTRIBUTES = 16
+_MAX_NAME_BYTES, _MAX_VALUE_BYTES = 254, 255
 _CHILDREN = {"algo": "gpu", "gpu": "tb", "tb": "step"}
 _BETWEEN = re.compile(r"(?:[ \n\r]+|<!--.*?-->)*", re.DOTALL)
 _OPEN = re.compile(r"<([^\s<>/=\"']+)((?: +[^\s<>/=\"']+=\"[^\"]*\")*) *(/?)>")
 _CLOSE = re.compile(r"</([^\s<>/=\"']+) *>")
 _ATTRIBUTE = re.compile(r"( +)([^\s<>/=\"']+)=\"([^\"]*)\"")
-_SHOWN = 30
-_LOOKED_AHEAD = 4096
-# How the text begins where an element is expected, and what the user made of it.
+_MAX_SHOWN_CHARACTERS = 30
+_LOOKAHEAD_CHARACTERS = 4096
+# Text at a position where an element is expected, diagnostic code, and description.
 _REASONS = (
-    ("\t", "tab", "a tab between elements; the runtimes' parser takes spaces and line ends only"),
-    ("<?", "xml-declaration", "an XML declaration, which the runtimes' parser does not take"),
+    ("\t", "tab", "a tab between elements; the runtimes' parser accepts only spaces and line ends"),
+    ("<?", "xml-declaration", "an XML declaration, which the runtimes' parser does not accept"),
     ("<!--", "truncated", "a comment without end"),
-    ("<!", "doctype", "a declaration, which the runtimes' parser does not take"),
+    ("<!", "doctype", "a declaration, which the runtimes' parser does not accept"),
 )
 
 
 @dataclass(slots=True)
 class RawElement:
-    """An element with the attributes that the parser keeps, and the children that it looks at."""
+    """An element with the attributes and children that the runtimes' parser keeps."""
 
     name: str
     line: int
@@ -43,22 +44,22 @@ class RawElement:
 
 
 def parse_raw(text: str, file: str) -> RawElement:
-    """The first element of the text.
+    """Parse the first element of the text, named `algo` whatever its tag.
 
-    Elements that the runtimes do not know are left out with their content, and so are attributes
-    beyond the 16th slot; every space between attributes takes one. The parser reads on to the end:
-    behind the first element it takes comments and further elements only, and looks at none of them.
-    Raises `InputError` at the first place where it gives up.
+    Elements that the runtimes do not know are dropped with their content, and so are attributes
+    beyond the 16th slot; every space between attributes takes a slot. The parser reads to the end
+    of the text: after the first element it accepts only comments and further elements, which it
+    ignores. Raises `InputError` at the first position where the parser fails.
     """
     parser = _Parser(text, file)
-    root = parser.element()
+    root = parser.parse_element()
     while not parser.is_at_end():
-        parser.element()
+        parser.parse_element()
     return root
 
 
 class _Parser:
-    """A position in the text, and the rules."""
+    """Position and line in the text, and the parsing rules."""
 
     def __init__(self, text: str, file: str) -> None:
         self._text = text
@@ -67,24 +68,24 @@ class _Parser:
         self._line = 1
 
     def is_at_end(self) -> bool:
-        """Whether nothing but white space and comments is left; they are passed."""
+        """Skip white space and comments; whether the end of the text is reached."""
         self._skip_between()
         return self._position == len(self._text)
 
-    def element(self) -> RawElement:
-        """The next element, whatever it is; the runtimes take the first one as `<algo>`."""
-        root, is_closed = self._start()
+    def parse_element(self) -> RawElement:
+        """Parse the next element and its content; the runtimes take the first one for `<algo>`."""
+        root, is_closed = self._parse_opening_tag()
         root.name = "algo"
-        # Open elements, and whether each is one that the runtimes know, in its place.
+        # Open elements, and whether the runtimes know them at that position.
         stack: list[tuple[RawElement, bool]] = [] if is_closed else [(root, True)]
         while stack:
             parent, is_known = stack[-1]
             self._skip_between()
-            if self._ends(parent, is_root=len(stack) == 1):
+            if self._skip_closing_tag(parent, is_root=len(stack) == 1):
                 stack.pop()
                 continue
-            element, is_closed = self._start(inside=parent.name)
-            # Whatever stands in an unknown element is skipped with it.
+            element, is_closed = self._parse_opening_tag(inside=parent.name)
+            # The content of an unknown element is skipped with it.
             belongs = is_known and element.name == _CHILDREN.get(parent.name)
             if belongs:
                 parent.children.append(element)
@@ -92,84 +93,93 @@ class _Parser:
                 stack.append((element, belongs))
         return root
 
-    def _ends(self, element: RawElement, is_root: bool) -> bool:
-        """Whether a closing tag stands here; it is passed."""
+    def _skip_closing_tag(self, element: RawElement, is_root: bool) -> bool:
+        """Whether a closing tag follows, which is then skipped.
+
+        Raises `InputError` for a wrong name.
+        """
         end = _CLOSE.match(self._text, self._position)
         if end is None:
             return False
-        # The first element counts as <algo> whatever it is called, so its end has any name too.
+        # The first element counts as <algo> with any name, so its closing tag may have any name
+        # too.
         if end[1] != element.name and not is_root:
-            stands, expected = end[1][:_SHOWN], element.name[:_SHOWN]
-            message = f"</{stands}> stands where </{expected}> is expected"
+            name, expected = end[1][:_MAX_SHOWN_CHARACTERS], element.name[:_MAX_SHOWN_CHARACTERS]
+            message = f"found </{name}>, expected </{expected}>"
             self._fail("misplaced-element", message)
         self._advance(end.end())
         return True
 
-    def _start(self, inside: str = "") -> tuple[RawElement, bool]:
-        """An opening tag, and whether it is closed at once."""
+    def _parse_opening_tag(self, inside: str = "") -> tuple[RawElement, bool]:
+        """Parse an opening tag; also whether it is self-closing."""
         self._skip_between()
         match = _OPEN.match(self._text, self._position)
-        # One pattern for a whole tag: what does not match is looked at again for the reason.
+        # One pattern matches a complete tag; a mismatch is examined again for the reason.
         if match is None:
             self._refuse(inside)
         line = self._line
         self._advance(match.end())
-        element = RawElement(match[1], line, self._attributes(match, line))
+        element = RawElement(match[1], line, self._parse_attributes(match, line))
         return element, match[3] == "/"
 
-    def _attributes(self, match: re.Match[str], line: int) -> dict[str, str]:
-        """Attributes that the parser keeps."""
-        if len(match[1]) > _LONGEST_NAME:
+    def _parse_attributes(self, match: re.Match[str], line: int) -> dict[str, str]:
+        """Attributes that the parser keeps.
+
+        Raises `InputError` for names and values that overflow its arrays.
+        """
+        if len(match[1]) > _MAX_NAME_BYTES:
             self._fail("too-long", f"an element name of {len(match[1])} characters", line)
-        found: dict[str, str] = {}
+        attributes: dict[str, str] = {}
         slot = 0
         for spaces, name, value in _ATTRIBUTE.findall(match[2]):
-            # Each space after the first is an attribute without name to this parser.
+            # The parser treats each further space as an attribute without name.
             slot += len(spaces)
-            if len(name) > _LONGEST_NAME or len(value) > _LONGEST_VALUE:
-                shown = name[:_SHOWN]
-                message = f"attribute {shown!r} overruns the {_LONGEST_VALUE} bytes for a value"
+            if len(name) > _MAX_NAME_BYTES or len(value) > _MAX_VALUE_BYTES:
+                shown = name[:_MAX_SHOWN_CHARACTERS]
+                message = f"attribute {shown!r} overruns the {_MAX_VALUE_BYTES} bytes for a value"
                 self._fail("too-long", message, line)
-            # The first of two attributes of one name is the one that is found.
-            if slot <= _MOST_ATTRIBUTES:
-                found.setdefault(name, value)
-        return found
+            # Of two attributes with one name the parser finds the first.
+            if slot <= _MAX_ATTRIBUTES:
+                attributes.setdefault(name, value)
+        return attributes
 
     def _skip_between(self) -> None:
-        """Pass white space and comments."""
+        """Skip white space and comments."""
         match = _BETWEEN.match(self._text, self._position)
         assert match is not None, "the pattern matches the empty text"
         self._advance(match.end())
 
     def _advance(self, position: int) -> None:
-        """Move on, counting lines: a count of one stretch is linear in the text over all calls."""
+        """Move to a position and count the lines passed: linear in the text over all calls."""
         self._line += self._text.count("\n", self._position, position)
         self._position = position
 
     def _refuse(self, inside: str) -> NoReturn:
-        """Say why there is no element here."""
-        rest = self._text[self._position : self._position + _LOOKED_AHEAD]
+        """Raise `InputError` with the reason why no element follows."""
+        rest = self._text[self._position : self._position + _LOOKAHEAD_CHARACTERS]
         if not rest:
             where = f"inside <{inside}>" if inside else "before its first element"
             self._fail("truncated", f"the file ends {where}")
-        for start, code, what in _REASONS:
+        for start, code, description in _REASONS:
             if rest.startswith(start):
-                self._fail(code, what)
+                self._fail(code, description)
         if not rest.startswith("<"):
-            shown = rest[:_SHOWN]
-            message = f"text {shown!r} between elements, where the runtimes' parser takes none"
+            shown = rest[:_MAX_SHOWN_CHARACTERS]
+            message = f"text {shown!r} between elements, which the runtimes' parser does not accept"
             self._fail("not-xml", message)
         self._refuse_tag(rest.partition(">")[0])
 
     def _refuse_tag(self, tag: str) -> NoReturn:
-        """Say what is wrong within a tag."""
+        """Raise `InputError` with the defect of a tag."""
         if "'" in tag:
-            message = "a value in single quotes; the runtimes' parser takes double quotes only"
+            message = "a value in single quotes; the runtimes' parser accepts only double quotes"
             self._fail("single-quote", message)
         if re.search(r"[\t\n\r]", tag):
             where = "a tab or line break between attributes"
-            self._fail("line-break", f"{where}; the runtimes' parser takes one space only")
-        message = f"{tag[:_SHOWN]!r} is no element that the runtimes' parser takes"
+            self._fail("line-break", f"{where}; the runtimes' parser accepts only one space")
+        message = (
+            f"{tag[:_MAX_SHOWN_CHARACTERS]!r} is not an element that the runtimes' parser accepts"
+        )
         self._fail("not-xml", message)
 
     def _fail(
@@ -178,10 +188,10 @@ class _Parser:
         message: str,
         line: int | None = None,
     ) -> NoReturn:
-        """Raise `InputError` for a line, the current one unless stated."""
+        """Raise `InputError` at a line, by default the current one."""
         raise InputError(
             message,
             location=Location(self._file, self._line if line is None else line),
-            cure="'collhub convert' writes the file anew",
+            cure="'collhub convert' rewrites the file",
             code=code,
         )

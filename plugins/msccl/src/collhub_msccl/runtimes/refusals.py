@@ -1,4 +1,4 @@
-"""Collect why a runtime does not take a file, and read the numbers that it compares."""
+"""Collect the reasons why a runtime refuses a file, and read numbers as the runtimes do."""
 
 from __future__ import annotations
 
@@ -10,35 +10,36 @@ from collhub_msccl.numbers import NumberState, parse_number
 from collhub_msccl.runtimes.known_runtimes import Runtime
 from hub_core.model import Diagnostic, Location, Severity
 
-_SHOWN_PER_RULE = 5
+_MAX_SHOWN_PER_CODE = 5
 _LONG_MAX = (1 << 63) - 1
-_DIGITS_OF_LONG = 18
+_MAX_EXACT_DIGITS = 18
 
 
 class Refusals:
-    """Findings of the load check: refusals, and warnings of what a runtime takes but should not.
+    """Findings of the load check: refusals, and warnings of constructs that load but are harmful.
 
-    Iterating gives the first few findings of each code, one for each cause, and a note on how many
-    more there are.
+    Iteration yields the first 5 findings of each code, one per cause, with the number of further
+    findings.
     """
 
     def __init__(self, file: str, runtime: Runtime) -> None:
         self.runtime = runtime
         self.is_any = False
         self._file = file
-        # By code and root cause the first finding, and how many there are.
-        self._found: dict[str, dict[Hashable, tuple[Diagnostic, int]]] = {}
-        # What has been told of, for rules that tell each thing once.
+        # By code and cause: the first finding, and the number of findings.
+        self._findings: dict[str, dict[Hashable, tuple[Diagnostic, int]]] = {}
+        # Subjects already reported by `refuse_once`.
         self._subjects: set[tuple[str, str]] = set()
 
     def __iter__(self) -> Iterator[Diagnostic]:
-        for found in self._found.values():
-            shown = list(found.values())[:_SHOWN_PER_RULE]
+        """Yield the findings to show, and a note on the number of hidden ones."""
+        for findings_by_cause in self._findings.values():
+            shown = list(findings_by_cause.values())[:_MAX_SHOWN_PER_CODE]
             for first, number_of_findings in shown:
                 more = number_of_findings - 1
                 words = f" (and {more} more for this reason)" if more else ""
                 yield replace(first, message=first.message + words)
-            hidden = len(found) - len(shown)
+            hidden = len(findings_by_cause) - len(shown)
             if hidden > 0:
                 more_words = f"and {hidden} more findings of this kind"
                 yield Diagnostic(shown[0][0].code, more_words, Severity.NOTE, Location(self._file))
@@ -51,9 +52,10 @@ class Refusals:
         cure: str = "",
         cause: Hashable = None,
     ) -> None:
-        """The runtime does not take the file.
+        """Record a reason for which the runtime refuses the file.
 
-        `cause`: what findings of the code have in common of which one tells the others.
+        `cause`: findings of a code with an equal cause are merged into the first; None: never
+        merged.
         """
         self.is_any = True
         self._add(code, message, line, Severity.ERROR, cure, cause)
@@ -66,7 +68,8 @@ class Refusals:
         line: int,
         cure: str = "",
     ) -> None:
-        """The same for what many elements have in common: told at the first one."""
+        """Refuse for a defect that many elements share: only the first call per (code, subject)
+        counts."""
         if (code, subject) in self._subjects:
             return
         self._subjects.add((code, subject))
@@ -80,7 +83,8 @@ class Refusals:
         cure: str = "",
         cause: Hashable = None,
     ) -> None:
-        """The runtime takes it, with consequences."""
+        """Record a construct that the runtime accepts, but with harmful consequences; `cause` as
+        in `refuse`."""
         self._add(code, message, line, Severity.WARNING, cure, cause)
 
     def _add(
@@ -92,22 +96,26 @@ class Refusals:
         cure: str,
         cause: Hashable,
     ) -> None:
-        found = self._found.setdefault(code, {})
-        place = Location(self._file, line)
-        # Without a cause in common every finding is one of its own.
-        subject = len(found) if cause is None else cause
-        new = Diagnostic(code, message, severity, place, cure)
-        first, count = found.get(subject, (new, 0))
-        found[subject] = first, count + 1
+        """Record a finding, merged with an earlier one of equal code and cause."""
+        findings_by_cause = self._findings.setdefault(code, {})
+        location = Location(self._file, line)
+        # Without a cause every finding is separate.
+        subject = len(findings_by_cause) if cause is None else cause
+        new = Diagnostic(code, message, severity, location, cure)
+        first, count = findings_by_cause.get(subject, (new, 0))
+        findings_by_cause[subject] = first, count + 1
 
 
 @lru_cache(maxsize=1 << 14)
-def number(text: str) -> int:
-    """A number as C's strtol has it: no digits is 0, and what follows the digits is cut."""
+def read_number(text: str) -> int:
+    """Number as read by C's strtol: 0 without digits, and characters after the digits are ignored.
+
+    Numbers above 2^31 - 1 of at most 18 digits are returned exactly, larger ones as 2^63 - 1.
+    """
     value, state = parse_number(text)
     if state is not NumberState.OUT_OF_RANGE:
         return value
-    # Sizes in bytes are 64-bit; strtol stops at the largest.
-    if text.isdecimal() and len(text) <= _DIGITS_OF_LONG:
+    # Sizes in bytes are 64-bit; strtol saturates at the maximum.
+    if text.isdecimal() and len(text) <= _MAX_EXACT_DIGITS:
         return int(text)
     return _LONG_MAX

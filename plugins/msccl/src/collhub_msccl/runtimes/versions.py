@@ -1,6 +1,6 @@
-"""Table of the runtimes of MSCCL-IR by version: which of them load such files, and from where.
+"""Versions of the runtimes of MSCCL-IR that load such files, with the source of this information.
 
-The rules of `known_runtimes` were read at the commits that the table names.
+`known_runtimes` reflects the commits in this table.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _READ = "2026-11"
 
 @dataclass(frozen=True, slots=True)
 class RuntimeHistory:
-    """Name of the project, the product that numbers its versions, and these in ascending order."""
+    """Project name, the product that numbers its versions, and the versions in ascending order."""
 
     title: str
     versioned_by: str
@@ -45,7 +45,8 @@ HISTORIES: Mapping[str, RuntimeHistory] = {
             ),
         ),
     ),
-    # Rules: ROCm/rccl 0cbce2a7. Its own numbers do not decide: 2.28.3 is in ROCm 7.12 and 7.13.
+    # Rules: ROCm/rccl 0cbce2a7. RCCL's own version numbers do not decide: 2.28.3 is in ROCm 7.12
+    # and 7.13.
     "rccl": RuntimeHistory(
         "ROCm/rccl",
         "ROCm",
@@ -69,11 +70,14 @@ HISTORIES: Mapping[str, RuntimeHistory] = {
         ),
     ),
 }
-"""By the name that `collhub verify --runtime` takes."""
+"""Histories by the name in `collhub verify --runtime`."""
 
 
-def notes_on_versions(name: str, subject: str) -> list[str]:
-    """A note on `subject` (`is`, `files are`) for runtimes whose newest versions ignore it."""
+def describe_versions(name: str, subject: str) -> list[str]:
+    """Note on a runtime whose newest version ignores the files; empty list if it uses them.
+
+    `subject`: beginning of the note with its verb, such as `the files are`.
+    """
     history = HISTORIES[name]
     newest, used = history.versions[-1], [row for row in history.versions if row.uses_files][-1]
     if newest.uses_files:

@@ -1,1 +1,1 @@
-"""Folders of programs among which the runtimes choose by size."""
+"""Folders of programs from which the runtimes select by size."""

@@ -9,10 +9,10 @@ from collhub_columns import Int64Array
 
 from collhub_msccl.conflicts.accesses import Edges
 from collhub_msccl.runtimes.known_runtimes import (
-    BLOCKS_PER_CHANNEL,
-    MOST_DEPENDENCY_BLOCK,
-    MOST_NODES,
-    MOST_OFFSET,
+    MAX_BLOCKS_PER_CHANNEL,
+    MAX_DEPENDENCY_BLOCK,
+    MAX_NODES,
+    MAX_OFFSET,
     Runtime,
 )
 from collhub_msccl.thread_block_program import ThreadBlockProgram
@@ -232,7 +232,7 @@ def _are_usable(blocks: Blocks, limit: int) -> bool:
     for end in (blocks.source, blocks.destination):
         # Peers of every (rank, channel) at this end.
         _, load = np.unique(end * limit + channel, return_counts=True)
-        if int(load.max()) > BLOCKS_PER_CHANNEL:
+        if int(load.max()) > MAX_BLOCKS_PER_CHANNEL:
             return False
     return True
 
@@ -254,18 +254,18 @@ def _excess(program: ThreadBlockProgram, limits: Runtime) -> str:
     nodes = 1 + program.num_ranks + per_rank + steps
     rules = (
         (per_rank, limits.max_blocks, "thread blocks"),
-        (nodes, MOST_NODES, "XML elements that it reads for one rank"),
+        (nodes, MAX_NODES, "XML elements that it reads for one rank"),
     )
     for found, most, what in rules:
         rank = int(found.argmax())
         if int(found[rank]) > most:
             needed = f"{int(found[rank])} {what}"
             return f"rank {rank} needs {needed}, more than the {most} that it takes"
-    if int(program.depid.max(initial=0)) > MOST_DEPENDENCY_BLOCK:
-        return f"steps wait for thread blocks above {MOST_DEPENDENCY_BLOCK}, which it cannot name"
+    if int(program.depid.max(initial=0)) > MAX_DEPENDENCY_BLOCK:
+        return f"steps wait for thread blocks above {MAX_DEPENDENCY_BLOCK}, which it cannot name"
     highest = _highest_offset(program)
-    if highest > MOST_OFFSET:
-        return f"chunk {highest} is beyond the {MOST_OFFSET} that its offsets reach"
+    if highest > MAX_OFFSET:
+        return f"chunk {highest} is beyond the {MAX_OFFSET} that its offsets reach"
     return ""
 
 

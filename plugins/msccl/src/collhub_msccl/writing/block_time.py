@@ -15,7 +15,7 @@ from collhub_columns import BoolArray, Int64Array, topological_levels
 
 from collhub_msccl.conflicts.accesses import Edges
 from collhub_msccl.findings import FileFindings
-from collhub_msccl.reading.dependencies import first_flagged
+from collhub_msccl.reading.dependencies import find_first_flagged
 from collhub_msccl.reading.fusion import fuse_reductions
 from collhub_msccl.thread_block_program import RECEIVING, SENDING, StepType, ThreadBlockProgram
 from hub_core.model import Diagnostic, connection_keys, pair_in_order
@@ -44,7 +44,7 @@ def block_figures(program: ThreadBlockProgram) -> BlockFigures:
     is_nop = program.is_type(StepType.NOP)
     duration = np.where(is_nop, 0, fusion.count)
     waiting = np.flatnonzero(program.depid >= 0)
-    parent = first_flagged(program, fusion, waiting)
+    parent = find_first_flagged(program, fusion, waiting)
     # A wait for the own block is over, one that nothing ends is the reader's to refuse.
     is_real = (parent >= 0) & (program.block[parent] != program.block[waiting])
     follows = np.flatnonzero(program.block[1:] == program.block[:-1])

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from collhub_columns import Int64Array
 
-from collhub_msccl.runtimes.known_runtimes import BLOCKS_PER_CHANNEL
+from collhub_msccl.runtimes.known_runtimes import MAX_BLOCKS_PER_CHANNEL
 from collhub_msccl.writing.blocks import Blocks
 
 Pair = tuple[int, int]  # (source, destination)
@@ -46,7 +46,7 @@ class _Group:
         # Only ranks of both groups can be crowded.
         small, large = sorted((self, other), key=lambda group: len(group.ends))
         return any(
-            number + large.ends[end] > BLOCKS_PER_CHANNEL for end, number in small.ends.items()
+            number + large.ends[end] > MAX_BLOCKS_PER_CHANNEL for end, number in small.ends.items()
         )
 
     def add(self, other: _Group) -> None:
@@ -68,7 +68,7 @@ class _ChannelUse:
         if any(channel in self.channels[pair] for pair in group.pairs):
             return False
         return all(
-            self.peers[end][channel] + more <= BLOCKS_PER_CHANNEL
+            self.peers[end][channel] + more <= MAX_BLOCKS_PER_CHANNEL
             for end, more in group.ends.items()
         )
 

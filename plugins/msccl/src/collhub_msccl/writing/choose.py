@@ -18,8 +18,8 @@ import numpy as np
 from collhub_msccl.conflicts.accesses import Edges
 from collhub_msccl.findings import FileFindings
 from collhub_msccl.reading.lowering import lower
-from collhub_msccl.runtimes.fifo_safety import FifoSafety, fifo_safety
-from collhub_msccl.runtimes.known_runtimes import FIFO_CAPACITY, MOST_COUNT, Runtime
+from collhub_msccl.runtimes.fifo_safety import FifoSafety, compute_fifo_safety
+from collhub_msccl.runtimes.known_runtimes import FIFO_CAPACITY, MAX_COUNT, Runtime
 from collhub_msccl.thread_block_program import ThreadBlockProgram
 from collhub_msccl.writing.assemble import Attempt, NoProgramError, assemble
 from collhub_msccl.writing.block_time import BlockFigures, block_figures
@@ -93,7 +93,7 @@ def choose_program(task: WritingTask) -> ChosenProgram:
     Raises `InputError` that names the limit where none keeps all, or the deadlock where all end in
     one.
     """
-    full = cut_counts(draft_of(task.algorithm, with_control=True), MOST_COUNT)
+    full = cut_counts(draft_of(task.algorithm, with_control=True), MAX_COUNT)
     chooser = _Chooser(task)
     for attempt in _faithful(task, full):
         found = chooser.tried(attempt)
@@ -139,7 +139,7 @@ class _Chooser:
             return None
         # What is judged is the file, not the algorithm that it was made of.
         lowered = _lowered(program, task.collective)
-        safety = fifo_safety(lowered, FIFO_CAPACITY[task.protocol])
+        safety = compute_fifo_safety(lowered, FIFO_CAPACITY[task.protocol])
         if safety.min_units is None:
             self._is_deadlock = True
             return None
@@ -292,7 +292,7 @@ def _without_reuse(algorithm: Algorithm) -> StepDraft | None:
     own = with_own_places(algorithm)
     if own is None or not verify(algorithm).ok or not verify(own).ok:
         return None
-    return cut_counts(draft_of(own, with_control=False), MOST_COUNT)
+    return cut_counts(draft_of(own, with_control=False), MAX_COUNT)
 
 
 def _without_control(algorithm: Algorithm, full: StepDraft) -> StepDraft:
@@ -311,7 +311,7 @@ def _without_control(algorithm: Algorithm, full: StepDraft) -> StepDraft:
     )
     if not verify(replace(algorithm, steps=relaxed_steps)).ok:
         return full
-    return cut_counts(draft_of(algorithm, with_control=False), MOST_COUNT)
+    return cut_counts(draft_of(algorithm, with_control=False), MAX_COUNT)
 
 
 def _lowered(program: ThreadBlockProgram, collective: Collective) -> Algorithm:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from collhub_columns import BoolArray, Int64Array
 
-from collhub_msccl.runtimes.known_runtimes import MOST_OPERANDS
+from collhub_msccl.runtimes.known_runtimes import MAX_OPERANDS
 from collhub_msccl.thread_block_program import StepType, ThreadBlockProgram
 from collhub_msccl.writing.blocks import Blocks
 from collhub_msccl.writing.emission_waits import Knowledge
@@ -115,7 +115,7 @@ def _is_full(joins: BoolArray) -> BoolArray:
     index = np.arange(len(joins))
     last_apart = np.maximum.accumulate(np.where(joins, -1, index))
     place: Int64Array = index - last_apart
-    is_full: BoolArray = joins & (place % MOST_OPERANDS == 0)
+    is_full: BoolArray = joins & (place % MAX_OPERANDS == 0)
     return is_full
 
 

@@ -17,7 +17,7 @@ from operator import add
 import numpy as np
 from collhub_columns import Int64Array
 
-from collhub_msccl.runtimes.known_runtimes import BLOCKS_PER_CHANNEL
+from collhub_msccl.runtimes.known_runtimes import MAX_BLOCKS_PER_CHANNEL
 from collhub_msccl.writing.draft import StepDraft
 from collhub_msccl.writing.work_graph import NONE, WorkGraph
 
@@ -305,7 +305,7 @@ class _Placer:
             crowd = rank, trial.channel, side
             number = self._crowd.get(crowd, 0) + 1
             self._ledger.set(self._crowd, crowd, number)
-            trial.is_over |= number > BLOCKS_PER_CHANNEL
+            trial.is_over |= number > MAX_BLOCKS_PER_CHANNEL
         return block
 
     def _spare(self, rank: int, channel: int, sides: list[int]) -> int:

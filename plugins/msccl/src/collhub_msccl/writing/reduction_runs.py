@@ -15,7 +15,7 @@ import numpy as np
 from collhub_columns import BoolArray, Int64Array
 
 from collhub_msccl.conflicts.accesses import Columns, Edges
-from collhub_msccl.runtimes.known_runtimes import MOST_OPERANDS
+from collhub_msccl.runtimes.known_runtimes import MAX_OPERANDS
 from collhub_msccl.writing.draft import StepDraft
 from hub_core.model import Buffer, StepKind
 
@@ -94,7 +94,7 @@ def _pairs_from(
     pairs: list[tuple[int, int]] = []
     run, row = [start], following.get(start)
     while row is not None:
-        is_full = len(run) == MOST_OPERANDS
+        is_full = len(run) == MAX_OPERANDS
         if is_full or (times is not None and _is_delaying(run, row, times)):
             run = [row]
         else:

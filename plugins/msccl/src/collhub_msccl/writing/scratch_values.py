@@ -20,8 +20,8 @@ from collhub_columns import (
     run_mask,
 )
 
-from collhub_msccl.conflicts.accesses import Columns, conflicts_within_blocks, find_accesses
-from collhub_msccl.conflicts.true_dependencies import claimed_modes
+from collhub_msccl.conflicts.accesses import Columns, find_accesses, find_conflicts_within_blocks
+from collhub_msccl.conflicts.true_dependencies import list_claimed_modes
 from collhub_msccl.writing.draft import READS_SRC, WRITES_DST
 from hub_core.model import COLUMN_DTYPES, Algorithm, Buffer, StepKind, StepTable
 
@@ -164,13 +164,13 @@ def _ordered_by_memory(
     """The steps with data dependencies alone: these, and conflicts in the order of rows."""
     collective, rank = algorithm.collective, columns["rank"].astype(np.int64)
     keys = [stated_keys]
-    for in_place in claimed_modes(collective):
+    for in_place in list_claimed_modes(collective):
         base = collective.memory_layout(in_place, scratch_units).base
         # Every rank is one thread block here, whose rows stand in a possible order of execution.
         accesses = find_accesses(columns, rank, base)
         if accesses is None:
             return None
-        parents, children = conflicts_within_blocks(accesses)
+        parents, children = find_conflicts_within_blocks(accesses)
         keys.append(parents * len(rank) + children)
     pairs = np.divmod(np.unique(np.concatenate(keys)), max(len(rank), 1))
     return StepTable.from_columns(algorithm.num_ranks, columns, pairs)

@@ -9,12 +9,12 @@ from collhub_columns import Int64Array
 
 from collhub_msccl.options import WriteOptions
 from collhub_msccl.runtimes.known_runtimes import (
-    MOST_CHILDREN,
-    MOST_COUNT,
-    MOST_OFFSET,
+    MAX_CHILDREN,
+    MAX_COUNT,
+    MAX_OFFSET,
     Runtime,
 )
-from collhub_msccl.runtimes.versions import notes_on_versions
+from collhub_msccl.runtimes.versions import describe_versions
 from collhub_msccl.writing.choose import WritingTask, choose_program
 from collhub_msccl.writing.emission import Memory
 from collhub_msccl.writing.emission_header import Target, largest_size, target_of
@@ -45,7 +45,7 @@ def write(algorithm: Algorithm, options: WriteOptions) -> WriteResult:
     losses = losses_of(algorithm, coarse, target, largest, chosen)
     notes = [note_of(chosen.figures, coarse.collective.unit_count)]
     # Without the option the default is not one of the user's choice, and is not discussed.
-    notes += notes_on_versions(target.runtime.name, "is") if options.runtime else []
+    notes += describe_versions(target.runtime.name, "is") if options.runtime else []
     return WriteResult([Artifact("", lambda: content)], losses, _RESTATED, notes)
 
 
@@ -76,7 +76,7 @@ def _fits(steps: StepTable) -> bool:
     source_end = steps.src_offset + steps.count
     target_end = steps.dst_offset + steps.count
     reach = max(int(source_end.max(initial=0)), int(target_end.max(initial=0)))
-    return int(steps.count.max(initial=0)) <= MOST_COUNT and reach <= MOST_OFFSET
+    return int(steps.count.max(initial=0)) <= MAX_COUNT and reach <= MAX_OFFSET
 
 
 def _collective_in(collective: Collective, unit: int) -> Collective:
@@ -97,7 +97,7 @@ def _check_size(algorithm: Algorithm, runtime: Runtime) -> None:
     """Refuse at once what no arrangement of steps could make fit."""
     place = Location(algorithm.provenance.source_name or None)
     for found, most, what in (
-        (algorithm.num_ranks, MOST_CHILDREN, "ranks"),
+        (algorithm.num_ranks, MAX_CHILDREN, "ranks"),
         (algorithm.collective.unit_count, _MOST_UNITS, "chunks"),
     ):
         if found > most:
@@ -168,6 +168,6 @@ def _declared_scratch(algorithm: Algorithm) -> Int64Array:
 
 def _size_or_zero(size: JsonValue) -> int:
     """A size that the format can state; extensions can be anything."""
-    if isinstance(size, int) and 0 <= size <= MOST_OFFSET:
+    if isinstance(size, int) and 0 <= size <= MAX_OFFSET:
         return size
     return 0

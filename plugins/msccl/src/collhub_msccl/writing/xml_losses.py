@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from collhub_msccl.reading.roots import possible_roots
+from collhub_msccl.reading.roots import find_possible_roots
 from collhub_msccl.writing.block_time import BlockFigures
 from collhub_msccl.writing.choose import ChosenProgram
 from collhub_msccl.writing.emission_header import Target
@@ -109,7 +109,7 @@ def _names_root(algorithm: Algorithm) -> bool:
     # As the reader will have them.
     columns = {name: getattr(steps, name).astype(np.int64) for name in COLUMN_DTYPES}
     is_aliased = collective.in_place and not collective.out_of_place
-    found = possible_roots(collective.kind, columns, collective.num_ranks, is_aliased)
+    found = find_possible_roots(collective.kind, columns, collective.num_ranks, is_aliased)
     return found == [collective.root]
 
 
