@@ -50,7 +50,7 @@ def graph(value) -> VertexGraph:
 
 
 def ends(found: VertexGraph) -> list[tuple[str, str]]:
-    pairs = zip(found.one.tolist(), found.other.tolist(), strict=True)
+    pairs = zip(found.first_vertex.tolist(), found.second_vertex.tolist(), strict=True)
     return [(found.names[one], found.names[other]) for one, other in pairs]
 
 

@@ -83,8 +83,9 @@ class Value:
             yield from value.items()
 
     def text(self) -> str:
-        """The value as text of at least one character; integers are converted, since YAML parses a
-        name `7` as a number.
+        """The value as text of at least one character.
+
+        Integers are converted, since YAML parses a name `7` as a number.
         """
         if isinstance(self.raw, int) and not isinstance(self.raw, bool):
             return str(self.raw)
@@ -102,7 +103,7 @@ class Value:
         return default if value is None else value.text()
 
     def count(self, maximum: int) -> int:
-        """The value as an integer from 1 to `most`."""
+        """The value as an integer from 1 to `maximum`."""
         # In Python, True is an integer; in a document it is not.
         if not isinstance(self.raw, int) or isinstance(self.raw, bool):
             self._fail_type("a whole number")

@@ -47,6 +47,10 @@ def _is_json(content: bytes) -> bool:
 
 
 def _parse_yaml(name: str, content: bytes, code: str) -> object:
+    """Parse a YAML document whose root must be an object.
+
+    Raises `InputError` for any other content.
+    """
     # Imported here, since conversions without YAML do not need it.
     import yaml
 

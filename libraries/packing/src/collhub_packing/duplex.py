@@ -64,8 +64,8 @@ def are_duplex(graph: CapacityGraph) -> bool:
 
 
 def _pair_arcs(graph: CapacityGraph) -> tuple[Int64Array, Int64Array]:
-    """Find the arcs with capacity to higher and to lower nodes, both sorted by lower, then higher
-    node.
+    """Find the arcs with capacity to higher and to lower nodes, both sorted by lower,
+    higher node.
     """
     source, destination = graph.source, graph.destination
     has_room = graph.capacity > 0
@@ -81,8 +81,9 @@ def _sort_by_ends(chosen: BoolArray, low: Int64Array, high: Int64Array) -> Int64
 
 
 def _are_opposite(graph: CapacityGraph, up: Int64Array, down: Int64Array) -> bool:
-    """Whether the k-th arcs of both lists connect the same nodes in opposite directions, equally
-    wide.
+    """Whether the k-th arcs of both lists connect the same nodes in opposite directions.
+
+    With equal capacities.
     """
     return (
         np.array_equal(graph.source[up], graph.destination[down])

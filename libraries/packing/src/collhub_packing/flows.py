@@ -87,7 +87,7 @@ class FlowNetwork:
         destination: Int64Array,
         receivers: Int64Array,
     ) -> FlowNetwork:
-        """Build the network with an additional node `num_nodes` and arcs from it to all `takers`.
+        """Build the network with an additional node `num_nodes` and arcs from it to `receivers`.
 
         These arcs follow the given ones.
         """

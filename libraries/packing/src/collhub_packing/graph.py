@@ -137,10 +137,10 @@ def round_bandwidths(topology: Topology) -> tuple[Topology, float]:
 
 
 def _to_integers(bandwidth_bytes_per_s: Float64Array, name: str) -> tuple[Int64Array, Fraction]:
-    """Convert bandwidths to the smallest integers in their proportion; also return the unit in
-    bytes/s.
+    """Convert bandwidths to the smallest integers in their proportion.
 
-    `InputError` if an integer would exceed 2^40; `name` is the topology's.
+    Also return the unit in bytes/s. `InputError` if an integer would exceed 2^40; `name` is the
+    topology's.
     """
     if not len(bandwidth_bytes_per_s):
         return np.zeros(0, np.int64), Fraction(1)

@@ -128,7 +128,7 @@ def _push_along(
     length: int,
     maximum: int,
 ) -> tuple[int, int]:
-    """Push as much flow as a path can take, at most `most`.
+    """Push as much flow as a path can take, at most `maximum`.
 
     Returns the amount, and the index of the first wire that becomes saturated (`length` if none),
     at which the search continues.
@@ -226,8 +226,9 @@ def max_flow(
     sink: int,
     limit: int,
 ) -> int:
-    """Compute a maximum flow, or one of `limit`; change `residual` accordingly and return its
-    value.
+    """Compute a maximum flow, or one of `limit`.
+
+    Change `residual` accordingly and return its value.
     """
     return _augment(wires, residual, _allocate_workspace(len(wires.first) - 1), source, sink, limit)
 
@@ -343,8 +344,9 @@ def _create_root_tree(field: GrowthField, root: int, salt: int, arc_of: Int64Arr
 
 @part
 def _shuffle_arcs(capacity: Int64Array, salt: int) -> tuple[Int64Array, Int64Array]:
-    """Order the arcs from wide to narrow, equal ones shuffled by `salt`; return the order and its
-    inverse.
+    """Order the arcs from wide to narrow, equal ones shuffled by `salt`.
+
+    Return the order and its inverse.
     """
     shuffled = np.arange(len(capacity))
     state = np.uint64(salt) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(0x632BE59BD9B4E019)
@@ -365,7 +367,9 @@ def _shuffle_arcs(capacity: Int64Array, salt: int) -> tuple[Int64Array, Int64Arr
 
 @part
 def _change_width(field: GrowthField, growth: _Growth, root: int, increase: int) -> None:
-    """Increase the width of the tree by `more` (negative: decrease), at the expense of its arcs."""
+    """Increase the width of the tree by `increase` (negative: decrease), at the expense of its
+    arcs.
+    """
     # `unsent` and the capacity from the common source always agree.
     field.unsent[root] -= increase
     field.residual[field.feed[root]] -= increase
@@ -416,7 +420,10 @@ def _add_reachable_nodes(field: GrowthField, growth: _Growth, width: int) -> int
 def _list_arcs_out_of_level(
     field: GrowthField, growth: _Growth, level: int, pending_ranks: Int64Array
 ) -> int:
-    """Write the ranks of the arcs out of a level's nodes to `todo`; return their number."""
+    """Write the ranks of the arcs out of a level's nodes to `pending_ranks`.
+
+    Return their number.
+    """
     count = 0
     for node in range(len(growth.depth)):
         if growth.depth[node] == level:
@@ -432,9 +439,9 @@ def _find_allowed_width(
 ) -> int:
     """Find the width, up to `width`, at which the tree may take an arc.
 
-    All unsent weight `rest` must still reach the arc's end after the arc is narrowed by the result.
-    The tree counts as a source at the arc's start: flow from there to the end beyond `rest` is what
-    the arc, or a detour around it, can spare.
+    All unsent weight `unsent_weight` must still reach the arc's end after the arc is narrowed by
+    the result. The tree counts as a source at the arc's start: flow from there to the end beyond
+    `unsent_weight` is the capacity that the arc, or a detour around it, can spare.
     """
     source = len(field.first) - 1
     limit = unsent_weight + width
@@ -457,9 +464,9 @@ class Junction(NamedTuple):
     """A switch, the links that meet in it, and a flow of value `demand` to every one of `sinks`.
 
     `inward[i]`, `outward[j]`: wires from the i-th neighbour before the switch and to the j-th after
-    it; `across[i, j]`: the wire between these, -1 if they are one node. `before`, `behind`:
-    remaining capacity of these links. `flows[k]`: residual capacity of every wire under the flow to
-    sink k.
+    it; `across[i, j]`: the wire between these, -1 if they are one node. `capacity_in`,
+    `capacity_out`: remaining capacity of these links. `flows[k]`: residual capacity of every wire
+    under the flow to sink k.
     """
 
     wires: WirePairs
@@ -469,8 +476,8 @@ class Junction(NamedTuple):
     inward: Int64Array
     outward: Int64Array
     across: Int64Array
-    before: Int64Array
-    behind: Int64Array
+    capacity_in: Int64Array
+    capacity_out: Int64Array
     flows: Int64Array
 
 
@@ -506,13 +513,15 @@ def split_off(
     """
     space = _allocate_workspace(len(junction.wires.first) - 1)
     for shares_of_round in shares:
-        for i in range(len(junction.before)):
+        for i in range(len(junction.capacity_in)):
             for j in order[i]:
-                amount = min(junction.before[i], junction.behind[j], shares_of_round[i, j])
+                amount = min(
+                    junction.capacity_in[i], junction.capacity_out[j], shares_of_round[i, j]
+                )
                 if amount > 0:
                     amount = _split_pair(junction, space, i, j, amount)
-                    junction.before[i] -= amount
-                    junction.behind[j] -= amount
+                    junction.capacity_in[i] -= amount
+                    junction.capacity_out[j] -= amount
                     moved[i, j] += amount
 
 
@@ -541,8 +550,9 @@ def _split_pair(junction: Junction, space: _Workspace, i: int, j: int, amount: i
 def _move_to_new_link(
     junction: Junction, space: _Workspace, k: int, i: int, j: int, amount: int
 ) -> int:
-    """Move capacity from a pair of links to the new link, and repair flow k; return the lost
-    flow.
+    """Move capacity from a pair of links to the new link, and repair flow k.
+
+    Return the lost flow.
     """
     wires, residual = junction.wires, junction.flows[k]
     incoming, outgoing, across = junction.inward[i], junction.outward[j], junction.across[i, j]
@@ -563,8 +573,9 @@ def _move_to_new_link(
 
 @part
 def _reroute(junction: Junction, space: _Workspace, k: int, cut_link: int, interrupted: int) -> int:
-    """Send interrupted flow from the start of a link to its end by other routes; return the lost
-    flow.
+    """Send interrupted flow from the start of a link to its end by other routes.
+
+    Return the lost flow.
     """
     wires, residual = junction.wires, junction.flows[k]
     start, end = wires.head[wires.mate[cut_link]], wires.head[cut_link]
@@ -594,7 +605,9 @@ def _reduce_capacity(wires: WirePairs, residual: Int64Array, wire: int, amount: 
 
 @part
 def _restore_pair(junction: Junction, k: int, i: int, j: int, amount: int) -> None:
-    """Undo a part of `_detour`: flow that loses the new link runs through the switch again."""
+    """Undo a part of `_move_to_new_link`: flow that loses the new link runs through the switch
+    again.
+    """
     wires, residual = junction.wires, junction.flows[k]
     incoming, outgoing, across = junction.inward[i], junction.outward[j], junction.across[i, j]
     excess = 0

@@ -102,8 +102,8 @@ def _find_smallest_multiple(
     upper: Fraction,
     is_sufficient: Callable[[Fraction], bool],
 ) -> Fraction:
-    """Find the smallest multiple of 1 / capacity in a range that suffices, else return the upper
-    end.
+    """Find the smallest sufficient multiple of 1 / capacity in a range, else return its
+    upper end.
     """
     low, high = math.ceil(lower * capacity), math.floor(upper * capacity)
     # More capacity never hurts, so that sufficient factors are above the insufficient ones.

@@ -98,14 +98,15 @@ def _build_packing(
     spread: SwitchSpread,
     seed: int,
 ) -> AllReducePacking:
-    """Build the packing of one random orientation; the scale is `wanted` or twice that."""
+    """Build the packing of one random orientation; the scale is `min_scale` or twice that."""
     order = _shuffle(graph.num_compute, seed)
     directed, scale = orient_links(graph, network_strength, order, min_scale)
     total = math.floor(network_strength.value * scale)
     one_way = directed
     opposite = DuplexLinks.of(graph).opposite(graph.num_arcs)
     if graph.has_switches:
-        split = _split_off_switches(directed, order[0], total, spread)
+        sent = sent_from(directed, order[0], total)
+        split = without_switches(directed, sent, spread=spread)
         one_way = split.graph
         network, opposite = _add_opposite_arcs(split, opposite, graph)
     else:
@@ -129,17 +130,6 @@ def _reroot_at_centres(trees: list[SpanningTree], opposite: Int64Array) -> list[
     return sorted(centred, key=_tree_key)
 
 
-def _split_off_switches(
-    directed: CapacityGraph,
-    root: int,
-    total: int,
-    spread: SwitchSpread,
-) -> DirectNetwork:
-    """Remove the switches of an oriented network such that the root can still send `total`."""
-    sent = sent_from(directed, root, total)
-    return without_switches(directed, sent, spread=spread)
-
-
 def _tree_key(tree: SpanningTree) -> tuple[int, int, int, tuple[int, ...]]:
     """Sort key: decreasing weight, depth, root, arcs."""
     return -tree.weight, tree.depth, tree.root, tuple(tree.arc)
@@ -150,13 +140,12 @@ def _add_opposite_arcs(
     opposite: Int64Array,
     graph: CapacityGraph,
 ) -> tuple[DirectNetwork, Int64Array]:
-    """Add the reverse of every arc, over the reverse links; also return the reverse arc of every
-    arc.
+    """Add the reverse of every arc, over the reverse links.
 
-    The reverse of arc a is arc a + number of arcs.
+    Also return the reverse arc of every arc. The reverse of arc a is arc a + number of arcs.
     """
     arcs = one_way.graph
-    back = tuple(_reverse_route(route, opposite) for route in one_way.routes)
+    back = tuple(tuple(int(opposite[arc]) for arc in reversed(route)) for route in one_way.routes)
     # The row of an arc is that of the first link of its route.
     first_links = [route[0] for route in back]
     both = replace(
@@ -171,11 +160,6 @@ def _add_opposite_arcs(
     return DirectNetwork(both, one_way.routes + back), opposites
 
 
-def _reverse_route(route: tuple[int, ...], opposite: Int64Array) -> tuple[int, ...]:
-    """Return the links of a route in the reverse direction."""
-    return tuple(int(opposite[arc]) for arc in reversed(route))
-
-
 def orient_links(
     graph: CapacityGraph,
     rate: Strength,
@@ -184,7 +168,7 @@ def orient_links(
 ) -> tuple[CapacityGraph, int]:
     """Divide the capacity of every link between its directions, so that out-trees of the rate fit.
 
-    Returns the directed network with capacities times the scale, and the scale: `wanted`, or the
+    Returns the directed network with capacities times the scale, and the scale: `min_scale`, or the
     rate's denominator, or twice that if a switch has an odd capacity to halve. All nodes are
     reached from `order[0]` at the rate. The capacity into every set of nodes depends only on the
     capacity into single nodes, so it is lowered node by node, in reversed `order`, as far as every
@@ -211,9 +195,9 @@ def _find_even_scale(
     rate: Fraction,
     min_scale: int | None,
 ) -> int:
-    """Find the scale (`wanted`, or twice that) at which the capacity at every switch is even.
+    """Find the scale (`min_scale`, or twice that) at which the capacity at every switch is even.
 
-    `wanted` None: the rate's denominator. `InputError` if the scaled rate is below 1.
+    `min_scale` None: the rate's denominator. `InputError` if the scaled rate is below 1.
     """
     scale = rate.denominator if min_scale is None else min_scale
     if scale < 1 or math.floor(rate * scale) < 1:
@@ -256,10 +240,11 @@ def _compute_touching(links: DuplexLinks, scale: int) -> Int64Array:
 
 
 def _divide_links(links: DuplexLinks, capacity: Int64Array, arriving: Int64Array) -> Int64Array:
-    """Divide links such that the capacities into the nodes are `arriving`; return the upward parts.
+    """Divide links such that the capacities into the nodes are `arriving`.
 
-    One flow from nodes with too much incoming capacity to nodes with too little: reversing capacity
-    from u to v moves it from the capacity into v to that into u.
+    Returns the capacity from `low` to `high` of every link. One flow from nodes with too much
+    incoming capacity to nodes with too little: reversing capacity from u to v moves it from the
+    capacity into v to that into u.
     """
     up = capacity // 2
     surplus = _compute_surplus(links, up, capacity - up, arriving)

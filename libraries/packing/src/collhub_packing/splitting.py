@@ -102,21 +102,11 @@ def without_switches(
     demand = np.asarray(sent, np.int64)
     links = _collect_links(graph)
     for switch in _sort_switches(graph):
-        is_spread = _should_spread(spread, switch, links, graph.num_compute)
+        is_spread = spread is SwitchSpread.EVERYWHERE
+        if spread is SwitchSpread.WIDEST:
+            is_spread = _connects_widest_links(switch, links, graph.num_compute)
         _remove_switch(switch, links, graph, demand, is_spread)
     return _build_direct_network(links, graph)
-
-
-def _should_spread(
-    spread: SwitchSpread,
-    switch: int,
-    links: _RoutedCapacities,
-    num_compute: int,
-) -> bool:
-    """Whether the traffic at a switch is to be spread."""
-    if spread is SwitchSpread.WIDEST:
-        return _connects_widest_links(switch, links, num_compute)
-    return spread is SwitchSpread.EVERYWHERE
 
 
 def _collect_links(graph: CapacityGraph) -> _RoutedCapacities:
@@ -249,28 +239,31 @@ def _merge_equal_routes(routed: list[_RoutedCapacity]) -> list[_RoutedCapacity]:
 
 def _split_off(
     switch: int,
-    before: list[int],
-    behind: list[int],
+    senders: list[int],
+    receivers: list[int],
     links: _RoutedCapacities,
     graph: CapacityGraph,
     demand: Int64Array,
     is_spread: bool,
 ) -> Int64Array:
-    """Compute how much of every pair of neighbours becomes a direct link: int64[before, behind].
+    """Compute how much of every pair of neighbours becomes a direct link: int64[senders,
+    receivers].
 
     `InputError` if the demand does not fit, or if capacity remains on both sides of the switch.
     """
     # numba takes a second to import.
     from collhub_packing import kernels
 
-    junction, capacity = _build_junction(switch, before, behind, links, graph, demand)
+    junction, capacity = _build_junction(switch, senders, receivers, links, graph, demand)
     if not kernels.supply(junction, capacity):
         raise InputError("the demand does not fit into the network", code="no-room")
-    amounts = np.zeros((len(before), len(behind)), np.int64)
-    shares = _compute_round_limits(before, behind, junction.before, junction.behind, is_spread)
-    order = _order_neighbours(switch, before, behind, links)
+    amounts = np.zeros((len(senders), len(receivers)), np.int64)
+    shares = _compute_round_limits(
+        senders, receivers, junction.capacity_in, junction.capacity_out, is_spread
+    )
+    order = _order_neighbours(switch, senders, receivers, links)
     kernels.split_off(junction, order, shares, amounts)
-    if junction.before.any() and junction.behind.any():
+    if junction.capacity_in.any() and junction.capacity_out.any():
         raise _unbalanced_error(switch)
     return amounts
 
@@ -286,8 +279,8 @@ def _unbalanced_error(switch: int) -> InputError:
 
 def _build_junction(
     switch: int,
-    before: list[int],
-    behind: list[int],
+    senders: list[int],
+    receivers: list[int],
     links: _RoutedCapacities,
     graph: CapacityGraph,
     demand: Int64Array,
@@ -295,14 +288,14 @@ def _build_junction(
     """Build the kernel's view of a switch, without flows yet, and the capacities by wire."""
     from collhub_packing import kernels
 
-    pairs = [(u, t) for u in before for t in behind if u != t]
+    pairs = [(u, t) for u in senders for t in receivers if u != t]
     # Links that splitting may create have wires from the beginning.
     ends = sorted({*links, *pairs})
     network, capacity = _build_sourced_network(ends, links, graph, demand)
     wire_of = {pair: int(network.place[index]) for index, pair in enumerate(ends)}
-    inward = np.asarray([wire_of[u, switch] for u in before], np.int64)
-    outward = np.asarray([wire_of[switch, t] for t in behind], np.int64)
-    across = [[wire_of.get((u, t), _NO_WIRE) for t in behind] for u in before]
+    inward = np.asarray([wire_of[u, switch] for u in senders], np.int64)
+    outward = np.asarray([wire_of[switch, t] for t in receivers], np.int64)
+    across = [[wire_of.get((u, t), _NO_WIRE) for t in receivers] for u in senders]
     junction = kernels.Junction(
         wires=network.wires,
         source=graph.num_nodes,
@@ -311,8 +304,8 @@ def _build_junction(
         inward=inward,
         outward=outward,
         across=np.asarray(across, np.int64),
-        before=capacity[inward],
-        behind=capacity[outward],
+        capacity_in=capacity[inward],
+        capacity_out=capacity[outward],
         flows=np.empty((graph.num_compute, len(capacity)), np.int64),
     )
     return junction, capacity
@@ -337,19 +330,19 @@ def _build_sourced_network(
 
 
 def _compute_round_limits(
-    before: list[int],
-    behind: list[int],
+    senders: list[int],
+    receivers: list[int],
     enters: Int64Array,
     leaves: Int64Array,
     is_spread: bool,
 ) -> Int64Array:
-    """Compute the limits of the rounds of splitting: int64[rounds, before, behind].
+    """Compute the limits of the rounds of splitting: int64[rounds, senders, receivers].
 
     Spread: an even share rounded down, then rounded up, then no limit. Traffic back to its sender
     is only allowed in the last round.
     """
     # Traffic back to its sender is useless.
-    is_different = np.asarray(before)[:, None] != np.asarray(behind)
+    is_different = np.asarray(senders)[:, None] != np.asarray(receivers)
     unlimited = np.full(is_different.shape, UNLIMITED, np.int64)
     if not is_spread:
         return np.stack([unlimited * is_different, unlimited])
@@ -369,29 +362,32 @@ def _divide_evenly(amount: Int64Array, weight: Int64Array) -> tuple[Int64Array, 
 
 def _order_neighbours(
     switch: int,
-    before: list[int],
-    behind: list[int],
+    senders: list[int],
+    receivers: list[int],
     ends: Iterable[_Pair],
 ) -> Int64Array:
-    """Order the neighbours behind the switch for every neighbour before it, as indices of `behind`.
+    """Order the receivers of a switch for each of its senders, as indices of `receivers`.
 
     Neighbours in other components of the network without the switch come first, of these the one
     with the same rank in its component, so that each has its own partners; the remaining ones
     follow cyclically.
     """
-    part = _find_components(switch, sorted({*before, *behind}), ends)
+    part = _find_components(switch, sorted({*senders, *receivers}), ends)
     rank = _rank_in_components(part)
     sizes = Counter(part.values())
 
     def build_key(u: int, t: int) -> tuple[bool, int, int]:
+        """Sort key of receiver t for sender u: other components first, then the offset of the
+        ranks.
+        """
         is_connected = part[u] == part[t]
         offset = (rank[t] - rank[u]) % sizes[part[t]]
         return is_connected, offset, (part[t] - part[u]) % len(sizes)
 
     orders = []
-    for u in before:
-        keys = [build_key(u, t) for t in behind]
-        orders.append(sorted(range(len(behind)), key=keys.__getitem__))
+    for u in senders:
+        keys = [build_key(u, t) for t in receivers]
+        orders.append(sorted(range(len(receivers)), key=keys.__getitem__))
     return np.asarray(orders, np.int64)
 
 

@@ -16,8 +16,9 @@ _BYTES = 4096
 
 
 def warm_check(options: WarmOptions, run_every_kernel: Callable[[], None]) -> CheckReport:
-    """Compile the missing kernels by `run_every_kernel` if `options.warm` is set; else report
-    success.
+    """Compile the missing kernels by `run_every_kernel` if `options.warm` is set.
+
+    Else report success.
     """
     if not options.warm:
         return CheckReport(True)

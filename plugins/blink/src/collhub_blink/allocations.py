@@ -43,15 +43,12 @@ def find_allocation_classes(topology: Topology, sizes: Iterable[int]) -> list[Al
     for size in sizes:
         for npus in combinations(range(topology.num_npus), size):
             _add_to_class(classes, bandwidth, npus)
-    allocation_classes = list(_generate_classes(classes))
+    allocation_classes = [
+        AllocationClass(members[0], len(members))
+        for candidates in classes.values()
+        for members in candidates
+    ]
     return sorted(allocation_classes, key=lambda kind: (len(kind.npus), kind.npus))
-
-
-def _generate_classes(classes: _Classes) -> Iterator[AllocationClass]:
-    """Yield every class with its first member and its size."""
-    for candidates in classes.values():
-        for members in candidates:
-            yield AllocationClass(members[0], len(members))
 
 
 def _collect_bandwidths(topology: Topology) -> Float64Array:
@@ -67,8 +64,9 @@ def _collect_bandwidths(topology: Topology) -> Float64Array:
 
 
 def _add_to_class(classes: _Classes, bandwidth: Float64Array, npus: _Npus) -> None:
-    """Add a set to its class in `classes`, or to a new class; ignore sets that are not
-    connected.
+    """Add a set to its class in `classes`, or to a new class.
+
+    Ignore sets that are not connected.
     """
     restricted = _restrict(bandwidth, npus)
     if not _is_connected(restricted):
@@ -107,7 +105,7 @@ def _compute_colors(bandwidth: Float64Array) -> list[_Color]:
 
 
 def _find_isomorphism(source: Float64Array, target: Float64Array) -> list[int] | None:
-    """Find the nodes of `other` onto which an isomorphism maps the nodes of `one`, or None."""
+    """Find the nodes of `target` onto which an isomorphism maps the nodes of `source`, or None."""
     target_colors = _compute_colors(target)
     images = []
     for source_color in _compute_colors(source):

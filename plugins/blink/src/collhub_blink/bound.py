@@ -18,13 +18,12 @@ _WORK_PER_NODE_AND_LINK = 5_000
 
 
 def prove(request: BoundRequest, options: NoOptions) -> BoundResult:
-    """Prove a lower bound of the time for every size by a minimum cut, or a partition for
-    all-reduces.
+    """Prove a lower bound of the time for every size, by a minimum cut or a partition.
 
-    No set of nodes gives a better bound in the limit of large sizes (`collhub_packing.rates`). The
-    result is empty if not all NPUs take part, if switches multicast or reduce, for bandwidths
-    without a common unit, for all-reduces over links that differ by direction, and if the work
-    exceeds the request's limit.
+    All-reduces are bounded by a partition, the other collectives by a cut. No set of nodes gives a
+    better bound in the limit of large sizes (`collhub_packing.rates`). The result is empty if not
+    all NPUs take part, if switches multicast or reduce, for bandwidths without a common unit, for
+    all-reduces over links that differ by direction, and if the work exceeds the request's limit.
     """
     topology, collective = request.topology, request.collective
     work = topology.num_nodes * topology.num_links * _WORK_PER_NODE_AND_LINK

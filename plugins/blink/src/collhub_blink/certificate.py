@@ -29,8 +29,9 @@ def lower_bound_ns(task: PackingTask, bound: RateBound) -> int:
 
 
 def build_certificate(task: PackingTask, packing: PlacedPacking) -> JsonObject:
-    """Build the certificate of one packing; lists of trees and links above 32768 numbers are
-    omitted.
+    """Build the certificate of one packing.
+
+    Lists of trees and links above 32768 numbers are omitted.
     """
     document = _build_head(task, packing.bound, packing.rate)
     document["tree_count"] = {
@@ -66,17 +67,12 @@ def build_planes_certificate(
     }
     document["planes"] = [_describe_plane(share) for share in shares]
     if _is_short(task, packings):
-        document["trees"] = _list_trees_of_planes(task, shares)
+        trees: list[JsonValue] = []
+        for share in shares:
+            for tree in _describe_trees(task, share.packing):
+                trees.append({**tree, "plane": share.plane.number})
+        document["trees"] = trees
     return document
-
-
-def _list_trees_of_planes(task: PackingTask, shares: Sequence[Share]) -> list[JsonValue]:
-    """List the trees of all planes, each with its plane."""
-    trees: list[JsonValue] = []
-    for share in shares:
-        for tree in _describe_trees(task, share.packing):
-            trees.append({**tree, "plane": share.plane.number})
-    return trees
 
 
 def _build_head(task: PackingTask, bound: RateBound, rate: Fraction) -> JsonObject:
@@ -135,9 +131,7 @@ def _describe_trees(task: PackingTask, packing: PlacedPacking) -> list[JsonObjec
 
 
 def _describe_tree(packing: PlacedPacking, placed_tree: PlacedTree, num_npus: int) -> JsonObject:
-    """Describe a tree: root, weight in bytes per second, depth, edges, and the `up` tree if
-    present.
-    """
+    """Describe a tree: root, weight in bytes per second, depth, edges, and `up` tree, if any."""
     tree_object: JsonObject = {
         "root": placed_tree.tree.root,
         "weight": str(packing.unit * placed_tree.tree.weight),
@@ -150,9 +144,7 @@ def _describe_tree(packing: PlacedPacking, placed_tree: PlacedTree, num_npus: in
 
 
 def _describe_edges(placed_tree: PlacedTree, num_npus: int) -> JsonObject:
-    """List the parent of every NPU, and the nodes between a parent and its child if there
-    are any.
-    """
+    """List the parent of every NPU, and the nodes between parent and child, if any."""
     # Switches have no parent; they occur only in the routes.
     tree_object: JsonObject = {"parents": placed_tree.tree.parent[:num_npus].tolist()}
     if placed_tree.stops:

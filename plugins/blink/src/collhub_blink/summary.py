@@ -19,8 +19,7 @@ def summarize_packing(
     packings: Sequence[PlacedPacking],
     best: TimedSchedule,
 ) -> Statistics:
-    """Collect the statistics of the chosen schedule, and trees and depth of all packings at full
-    rate.
+    """Collect the statistics of the chosen schedule, and trees and depth of all full-rate packings.
 
     `packings`: all candidates; shallow ones are not listed.
     """

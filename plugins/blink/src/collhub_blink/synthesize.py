@@ -78,11 +78,10 @@ def _synthesize_with_common_unit(
 
 
 def _relax_bounds(result: SynthesisResult, tolerance: float) -> SynthesisResult:
-    """Adapt a result for rounded bandwidths to the true ones, larger by up to `tolerance`
-    (relative).
+    """Adapt a result for rounded bandwidths to the true ones.
 
-    Lower bounds are divided by 1 + `tolerance`. The certificate, of the rounded network, is
-    removed; a note with the tolerance is added.
+    They are larger by up to `tolerance` (relative). Lower bounds are divided by 1 + `tolerance`.
+    The certificate, of the rounded network, is removed; a note with the tolerance is added.
     """
     extension = result.algorithm.extensions[_NAME]
     assert isinstance(extension, dict)
@@ -148,6 +147,7 @@ class _ScheduleTimer:
         built_algorithms: list[Algorithm] = []
 
         def build_algorithm() -> Algorithm:
+            """Build the algorithm and remember it."""
             built_algorithms.append(_build_algorithm(self._task, pipeline, {}))
             return built_algorithms[0]
 
@@ -185,6 +185,7 @@ def _synthesize_on_planes(request: SynthesisRequest, options: BlinkOptions) -> S
         startup_ns[plane.number] = plane.startup_ns
 
     def time_ns(pipeline: Pipeline) -> int:
+        """Evaluate the time of a joint schedule in ns."""
         return _evaluate_time_ns(
             pipeline, request, lambda: _build_algorithm(full_task, pipeline, {}, startup_ns)
         )
@@ -237,8 +238,9 @@ def find_packings(task: PackingTask) -> list[PlacedPacking]:
 def _collect_bounds_ns(
     task: PackingTask, bound: RateBound, request: SynthesisRequest
 ) -> dict[str, int]:
-    """Collect the certified bound, and the core's bound by latencies and links if all NPUs take
-    part.
+    """Collect the certified bound, and the core's bound if all NPUs take part.
+
+    The latter counts latencies and links.
     """
     bounds = {bound.kind: lower_bound_ns(task, bound)}
     every_npu = tuple(range(task.topology.num_npus))
@@ -273,8 +275,9 @@ def _evaluate_time_ns(
     request: SynthesisRequest,
     algorithm: Callable[[], Algorithm],
 ) -> int:
-    """Return the simulated time in ns; the planned time without a simulator or for large
-    schedules.
+    """Return the simulated time in ns.
+
+    The planned time without a simulator or for large schedules.
     """
     # Rounded up: no schedule is faster than planned.
     planned_time_ns = -(-pipeline.time_ps // 1000)

@@ -101,6 +101,7 @@ def _build_rooted_planners(
     """
 
     def plan_reduce(task: ClassicTask) -> PlannedAlgorithm:
+        """Plan the reduce as the reverse of the broadcast."""
         planned = broadcast(task)
         cost = planned.cost if cost_of is None else cost_of(task)
         return PlannedAlgorithm(planned.plan.backwards(reduces=True), cost, planned.details)
@@ -114,6 +115,7 @@ def _build_scatter_planners(
     """Build the planners of scatter and of gather, its reverse."""
 
     def plan_gather(task: ClassicTask) -> PlannedAlgorithm:
+        """Plan the gather as the reverse of the scatter."""
         plan = plan_of(task.num_ranks).backwards(reduces=False)
         return PlannedAlgorithm(plan, gather_cost_of(task.num_ranks), {})
 
@@ -136,6 +138,7 @@ def _plan_chain(task: ClassicTask) -> PlannedAlgorithm:
 
 
 def _plan_double_tree(task: ClassicTask) -> PlannedAlgorithm:
+    """Plan an all-reduce on NCCL's two trees; the chunks are those for 2 ceil(log2 n) hops."""
     chunks = _choose_chunks(task, 2 * max(1, (task.num_ranks - 1).bit_length()))
     plan = trees.plan_double_tree_all_reduce(task.num_ranks, chunks)
     cost = trees.compute_double_tree_cost(task.num_ranks, chunks)

@@ -8,19 +8,20 @@ from fractions import Fraction
 
 @dataclass(frozen=True, slots=True)
 class AlphaBetaCost:
-    """Cost of an algorithm:
+    """Cost of an algorithm: the latencies, plus the time to send a multiple of the collective's
+    data.
 
-    `alphas` latencies plus the time to send `betas` times the collective's data.
-
-    Exact for ranks that finish a round before they begin the next one, if a message takes alpha +
-    bytes * beta and the messages that a rank sends through one port follow each other without a
-    gap: Hockney's model, with the port as the only shared resource.
+    `alphas`: number of latencies; `betas`: data sent, as a multiple of the collective's data. Exact
+    for ranks that finish a round before they begin the next one, if a message takes alpha + bytes *
+    beta and the messages that a rank sends through one port follow each other without a gap:
+    Hockney's model, with the port as the only shared resource.
     """
 
     alphas: int
     betas: Fraction
 
     def __add__(self, other: AlphaBetaCost) -> AlphaBetaCost:
+        """Sum of two costs."""
         return AlphaBetaCost(self.alphas + other.alphas, self.betas + other.betas)
 
     def time_s(self, alpha_s: float, beta_s_per_byte: float, collective_bytes: int) -> float:
@@ -33,7 +34,8 @@ class AlphaBetaCost:
 
 
 def sum_rounds(*shares: Fraction | int) -> AlphaBetaCost:
-    """Sum the cost of rounds; each share is the fraction of the data that the busiest port
-    sends.
+    """Sum the cost of rounds.
+
+    Each share is the fraction of the data that the busiest port sends.
     """
     return AlphaBetaCost(len(shares), sum((Fraction(share) for share in shares), Fraction(0)))

@@ -42,7 +42,7 @@ def estimate_ns(plan: MessagePlan, task: ClassicTask, max_messages: int | None =
     """Estimate the time in ns, rounded up, if all ranks finished every round together.
 
     A message takes, link by link, the latency and the time of all messages of its round on the
-    link, which is an upper limit. `most_messages`: approximate number of messages that are routed,
+    link, which is an upper limit. `max_messages`: approximate number of messages that are routed,
     evenly spaced in the plan, as a sample; None for all.
     """
     npu_of = np.asarray(task.npus, np.int64)

@@ -36,13 +36,13 @@ def find_ring_order(topology: Topology, npus: Sequence[int]) -> Int64Array:
 def find_disjoint_rings(
     topology: Topology, npus: Sequence[int], max_rings: int
 ) -> list[Int64Array]:
-    """Find up to `most` rings through all ranks without a common link; if there is none, one as
-    numbered.
+    """Find up to `max_rings` rings through all ranks without a common link.
 
-    If all ranks are directly linked: strides coprime to their number. Otherwise a depth-first
-    search over the direct links that previous rings left, which prefers ranks with the fewest
-    onward links. If it fails but groups are of equal size, a ring for every member: it enters each
-    group there and leaves it one member before, as NCCL's rings use one network card each.
+    If there is none, one as numbered. If all ranks are directly linked: strides coprime to their
+    number. Otherwise a depth-first search over the direct links that previous rings left, which
+    prefers ranks with the fewest onward links. If it fails but groups are of equal size, a ring for
+    every member: it enters each group there and leaves it one member before, as NCCL's rings use
+    one network card each.
     """
     ranks = len(npus)
     free = _count_rings_per_link(topology, npus)
@@ -75,8 +75,7 @@ def _find_ring_set_cached(free: bytes, ranks: int, max_rings: int) -> tuple[Int6
 
 
 def find_group_orders(topology: Topology, npus: Sequence[int]) -> list[Int64Array]:
-    """Find the orders in which groups of equal size stay together, or in which their members
-    alternate.
+    """Find the orders in which groups of equal size stay together, or their members alternate.
 
     Without the order as numbered.
     """
@@ -87,10 +86,9 @@ def find_group_orders(topology: Topology, npus: Sequence[int]) -> list[Int64Arra
 
 
 def find_equal_groups(topology: Topology, npus: Sequence[int]) -> Int64Array:
-    """Find the ranks of each group of the topology, int64[groups, ranks], if equal groups cover all
-    ranks.
+    """Find the ranks of each group of the topology, int64[groups, ranks].
 
-    Otherwise all ranks as one group.
+    If equal groups cover all ranks. Otherwise all ranks as one group.
     """
     rank_of = {npu: rank for rank, npu in enumerate(npus)}
     groups = sorted(
@@ -105,8 +103,9 @@ def find_equal_groups(topology: Topology, npus: Sequence[int]) -> Int64Array:
 
 
 def _build_rotated_rings(topology: Topology, npus: Sequence[int]) -> list[Int64Array]:
-    """Build a ring for every member of a group, if there are several groups; else one as
-    numbered.
+    """Build a ring for every member of a group, if there are several groups.
+
+    Else one as numbered.
     """
     groups = find_equal_groups(topology, npus)
     if len(groups) == 1:
@@ -146,7 +145,7 @@ def _count_rings_per_link(topology: Topology, npus: Sequence[int]) -> Int64Array
 
 
 def _search_ring(free: Int64Array, noise: Int64Array) -> Iterator[list[int]]:
-    """Yield the first ring from rank 0 found by depth-first search; nothing after 20 000 steps.
+    """Yield the first ring from rank 0 found by depth-first search; none after 20 000 steps.
 
     `noise`: order of ties.
     """
@@ -182,7 +181,8 @@ def _can_visit_all(
     end: int,
     candidates: int,
 ) -> bool:
-    """Whether each unvisited rank of `near` still has a predecessor and a different successor.
+    """Whether each unvisited rank of `candidates` still has a predecessor and a different
+    successor.
 
     The path is at `end`; it must return to rank 0.
     """
@@ -212,8 +212,9 @@ def _sort_successors(
     rank: int,
     ties: Sequence[int],
 ) -> list[int]:
-    """Sort the unvisited successors of a rank; the one with the fewest onward links is last (tried
-    first).
+    """Sort the unvisited successors of a rank.
+
+    The one with the fewest onward links is last (tried first).
     """
     successors = following[rank] & unvisited
     keys: list[tuple[int, int, int]] = []

@@ -201,8 +201,9 @@ def _parse_order(stated: str, task: ClassicTask) -> Int64Array:
 
 
 def _assign_ranks(plan: MessagePlan, collective: Collective, order: Int64Array) -> MessagePlan:
-    """Rename the plan's positions to the ranks in this order; the first position becomes the
-    root.
+    """Rename the plan's positions to the ranks in this order.
+
+    The first position becomes the root.
     """
     ranks = len(order)
     if collective.root is not None:

@@ -77,12 +77,11 @@ def _divide_among_ports(cost: AlphaBetaCost, ports: int) -> AlphaBetaCost:
 
 
 def plan_torus_rings(task: ClassicTask, *, direction: int) -> PlannedAlgorithm:
-    """Plan an all-gather by rings along every dimension; dimensions of equal size are used in
-    parallel.
+    """Plan an all-gather by rings along every dimension.
 
-    Parts of the data begin with different dimensions, or circulate in the opposite direction, so
-    that no two share a link. `direction` (1 or -1) reverses all rings. `UsageError` for wrong
-    sizes.
+    Dimensions of equal size are used in parallel. Parts of the data begin with different
+    dimensions, or circulate in the opposite direction, so that no two share a link. `direction` (1
+    or -1) reverses all rings. `UsageError` for wrong sizes.
     """
     sizes = _choose_sizes(task, _find_dimensions(task))
     count = len(sizes)
@@ -102,8 +101,7 @@ def plan_torus_rings(task: ClassicTask, *, direction: int) -> PlannedAlgorithm:
 
 
 def plan_hierarchical(task: ClassicTask, *, direction: int) -> PlannedAlgorithm:
-    """Plan an all-gather by rings between groups, outermost level first, then among all ranks of a
-    group.
+    """Plan an all-gather by rings between groups, outermost first, then among a group's ranks.
 
     `direction` (1 or -1) reverses all rings. `UsageError` for wrong sizes.
     """
@@ -117,7 +115,7 @@ def plan_hierarchical(task: ClassicTask, *, direction: int) -> PlannedAlgorithm:
 
 
 def _choose_sizes(task: ClassicTask, default_sizes: Sequence[int]) -> list[int]:
-    """Return the sizes of the option, or those of the topology (`found`), without sizes of 1.
+    """Return the sizes of the option, or those of the topology (`default_sizes`), without 1s.
 
     `UsageError` if the product is not the number of ranks.
     """

@@ -128,7 +128,7 @@ class BlockMoves:
     place: Int64Array
 
     def apply(self, steps: StepTable) -> StepTable:
-        """Return the steps with moved regions; no region may be torn (see `torn`)."""
+        """Return the steps with moved regions; no region may be torn (see `find_torn_rows`)."""
         moved = {}
         for side in SIDES:
             rows, buffer, offset = side.outer_regions(steps)

@@ -139,8 +139,9 @@ def _read_parts(
     target: OutputTarget,
     assignments: Assignments,
 ) -> tuple[list[Algorithm], dict[str, str]]:
-    """Read all parts with the options that their readers declare; also return the writer's
-    options.
+    """Read all parts with the options that their readers declare.
+
+    Also return the writer's options.
     """
     # Parts of different formats have different readers: an option name that several declare is one
     # option.
@@ -156,6 +157,7 @@ def _read_parts(
 
 
 def _compose(parts: Sequence[Algorithm], composition: _Composition) -> Algorithm:
+    """Compose the parts in sequence, then apply the options in their order."""
     # Imported here, since the help of a command needs no numpy.
     from collhub_compose.ranks import embed, relabel
     from collhub_compose.replication import replicate

@@ -22,14 +22,15 @@ PassResult = tuple[Algorithm, PassReport]
 
 
 def run_replicate(algorithm: Algorithm, options: ReplicateOptions) -> PassResult:
-    """Run `replicate`."""
+    """Replicate the algorithm with the options' number of copies; report the changes."""
     result = replicate(algorithm, options.instances, options.interleaved)
     return _report_changes(algorithm, result)
 
 
 def run_relabel(algorithm: Algorithm, options: RelabelOptions) -> PassResult:
-    """Run `relabel`; without the option `ranks` the algorithm stays unchanged, which is
-    reported.
+    """Renumber the ranks.
+
+    Without the option `ranks` the algorithm stays unchanged, which is reported.
     """
     if options.ranks is None:
         # Not an error, so that the pass works without options.
@@ -39,7 +40,10 @@ def run_relabel(algorithm: Algorithm, options: RelabelOptions) -> PassResult:
 
 
 def run_embed(algorithm: Algorithm, options: EmbedOptions) -> PassResult:
-    """Run `embed`, by default on the first ranks; unchanged without the option `num_ranks`."""
+    """Embed the algorithm, by default on the first ranks.
+
+    Unchanged without the option `num_ranks`.
+    """
     if options.num_ranks is None:
         return algorithm, PassReport(
             ("unchanged: give a number of ranks, for example -O num_ranks=16",)
@@ -52,7 +56,7 @@ def run_embed(algorithm: Algorithm, options: EmbedOptions) -> PassResult:
 
 
 def run_rescale(algorithm: Algorithm, options: RescaleOptions) -> PassResult:
-    """Run `rescale`."""
+    """Divide the units by the option `factor`; report the changes."""
     result = rescale(algorithm, options.factor)
     return _report_changes(algorithm, result)
 

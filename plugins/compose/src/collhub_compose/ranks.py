@@ -110,9 +110,7 @@ def _check_places(ranks: Sequence[int], expected: int, num_ranks: int) -> Int64A
 
 
 def _find_defect(ranks: Sequence[int], expected: int, num_ranks: int) -> str | None:
-    """Find the reason why these are no distinct numbers of `expected` ranks below `num_ranks`, or
-    None.
-    """
+    """Find why these are no distinct numbers of `expected` ranks below `num_ranks`, or None."""
     if len(ranks) != expected:
         return f"{len(ranks)} ranks are given, the algorithm has {expected}"
     outside = [rank for rank in ranks if not 0 <= rank < num_ranks]
@@ -142,6 +140,10 @@ def _build_share_moves(collective: Collective, new_ranks: Int64Array) -> BlockMo
 
 
 def _relabel_collective(collective: Collective, new_ranks: Int64Array) -> Collective:
+    """Renumber the root and the contract of a collective.
+
+    The rest does not depend on rank numbers.
+    """
     root = collective.root
     if root is not None:
         root = int(new_ranks[root])
@@ -154,7 +156,7 @@ def _relabel_collective(collective: Collective, new_ranks: Int64Array) -> Collec
 def _relabel_contract(
     contract: CustomContract, new_ranks: Int64Array, num_ranks: int
 ) -> CustomContract:
-    """Renumber the ranks of a contract to `places`; other ranks have no data and no results."""
+    """Renumber the ranks of a contract to `new_ranks`; other ranks have no data and no results."""
     defined = np.zeros(num_ranks, np.bool_)
     defined[new_ranks] = contract.defined
     rows = contract.expected
@@ -196,9 +198,7 @@ def _embed_collective(
 def _is_callable(
     part: PlacedPart, collective: Collective, new_ranks: Int64Array, *, in_place: bool
 ) -> bool:
-    """Whether a part on the ranks `places` works with the buffers of this collective in this
-    mode.
-    """
+    """Whether a part on the ranks `new_ranks` works with this collective's buffers in this mode."""
     # Idle ranks do not matter.
     no_scratch = np.zeros(collective.num_ranks, np.int64)
     base = collective.memory_layout(in_place, no_scratch).base[new_ranks]

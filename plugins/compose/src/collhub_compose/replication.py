@@ -196,8 +196,9 @@ def _build_moves(algorithm: Algorithm, instances: int, interleaved: bool) -> lis
 
 
 def _count_share_units(collective: Collective) -> int:
-    """Count the units of a rank's share; for custom collectives the largest divisor of all buffer
-    sizes.
+    """Count the units of a rank's share.
+
+    For custom collectives the largest divisor of all buffer sizes.
     """
     if collective.contract is None:
         return collective.units_per_rank
@@ -223,6 +224,9 @@ def _shift_scratch(steps: StepTable, first_unit: Int64Array) -> StepTable:
 
 
 def _replicate_collective(collective: Collective, copies: Sequence[BlockMoves]) -> Collective:
+    """Multiply the units of a collective by the number of copies, with the contract rows of all
+    copies.
+    """
     # The kind stays the same: a rank's share consists of its shares in the copies.
     contract = collective.contract
     if contract is not None:

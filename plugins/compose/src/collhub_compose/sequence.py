@@ -44,8 +44,7 @@ _VARIANTS = (
 
 
 def sequential(algorithms: Sequence[Algorithm]) -> Algorithm:
-    """Run the algorithms one after another, each on the data that the previous one leaves in
-    OUTPUT.
+    """Run the algorithms one after another, each on the previous one's OUTPUT.
 
     For example, a reduce-scatter and an all-gather make an all-reduce. Units are divided to a
     common size. A step of the next algorithm waits only for those earlier steps of its rank that

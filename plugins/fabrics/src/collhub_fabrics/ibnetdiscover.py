@@ -246,8 +246,9 @@ class _Listing:
         hosts: Sequence[str],
         node_of: dict[str, str],
     ) -> dict[str, list[str]]:
-        """Group cards by host and by rail (cards of equal name); no groups if every host has one
-        card.
+        """Group cards by host and by rail (cards of equal name).
+
+        No groups if every host has one card.
         """
         of_host: dict[str, list[str]] = {}
         of_rail: dict[str, list[str]] = {}

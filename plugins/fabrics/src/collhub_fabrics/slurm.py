@@ -152,8 +152,9 @@ class _TopologyFile:
 
 
 def _generate_lines(text: str) -> Iterator[tuple[int, str]]:
-    """Yield non-empty lines with their numbers; a continued line has the number of its first
-    part.
+    """Yield non-empty lines with their numbers.
+
+    A continued line has the number of its first part.
     """
     start, previous_parts = 0, ""
     for number, line in enumerate(text.splitlines(), 1):

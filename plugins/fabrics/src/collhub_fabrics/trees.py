@@ -76,9 +76,10 @@ class SwitchTree:
         return plan
 
     def _measure_heights(self, start: str) -> None:
-        """Compute the heights of a switch and of those below it:
+        """Compute the heights of a switch and of all switches below it.
 
-        1 at hosts, else 1 + the maximum below.
+        The height is 1 + the maximum of the switches directly below, 1 without any. `InputError`
+        for cycles.
         """
         # No recursion: a chain of switches may be as deep as the file is long.
         stack = [(start, False)]

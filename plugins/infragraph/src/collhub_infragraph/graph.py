@@ -27,7 +27,8 @@ _MAX_DIGITS = 9
 
 def parse_number(text: str) -> int | None:
     """Parse the integer value of an attribute, None for any other text."""
-    # Only ASCII digits (`isdecimal` accepts others), and not too many, since huge texts cost time.
+    # Only ASCII digits (`isdecimal` accepts further digits), and not too many, since huge texts
+    # cost time.
     is_number = text.isascii() and text.isdecimal() and len(text) <= _MAX_DIGITS
     return int(text) if is_number else None
 
@@ -78,14 +79,15 @@ class Annotations:
 class VertexGraph:
     """A document as vertices and edges.
 
-    `names`, `kinds`: of the vertices, such as `host.0.xpu.1` and `xpu`. `one`, `other`: int64, the
-    two vertices of every edge, each pair once; `link`: int64, its row in `links`.
+    `names`, `kinds`: of the vertices, such as `host.0.xpu.1` and `xpu`. `first_vertex`,
+    `second_vertex`: int64, the two vertices of every edge, each pair once; `link`: int64, its row
+    in `links`.
     """
 
     names: tuple[str, ...]
     kinds: tuple[str, ...]
-    one: Int64Array
-    other: Int64Array
+    first_vertex: Int64Array
+    second_vertex: Int64Array
     link: Int64Array
     links: tuple[LinkKind, ...]
     annotations: Annotations

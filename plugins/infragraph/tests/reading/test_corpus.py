@@ -37,7 +37,7 @@ def graph_of(name: str):
 @pytest.mark.parametrize("truth", TRUTHS, ids=lambda truth: truth["file"])
 def test_expansion_has_the_vertices_and_edges_of_the_index(truth) -> None:
     graph = graph_of(truth["file"])
-    assert (len(graph.names), len(graph.one)) == (truth["vertices"], truth["edges"])
+    assert (len(graph.names), len(graph.first_vertex)) == (truth["vertices"], truth["edges"])
     assert Counter(graph.kinds) == truth["types"]
 
 

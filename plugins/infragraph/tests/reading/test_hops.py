@@ -21,8 +21,8 @@ def reached(hops, start):
     while front:
         node = front.pop()
         for hop in hops:
-            if node in (hop.one, hop.other):
-                neighbour = hop.other if hop.one == node else hop.one
+            if node in (hop.first_vertex, hop.second_vertex):
+                neighbour = hop.second_vertex if hop.first_vertex == node else hop.first_vertex
                 if neighbour not in found:
                     found.add(neighbour)
                     front.append(neighbour)
@@ -43,16 +43,16 @@ def test_nothing_is_left_that_could_vanish(graph) -> None:
     hops, kept = graph
     contraction = Contraction(hops, kept, keeps_parallel=False)
     left = contraction.run()
-    pairs = {frozenset((hop.one, hop.other)) for hop in left}
+    pairs = {frozenset((hop.first_vertex, hop.second_vertex)) for hop in left}
     assert len(pairs) == len(left)
     for vertex, stays in enumerate(kept):
-        around = [hop for hop in left if vertex in (hop.one, hop.other)]
+        around = [hop for hop in left if vertex in (hop.first_vertex, hop.second_vertex)]
         if stays or contraction.is_removed[vertex]:
             assert stays or not around
             continue
         assert len(around) >= 2
         if len(around) == 2:
-            neighbours = {hop.one + hop.other - vertex for hop in around}
+            neighbours = {hop.first_vertex + hop.second_vertex - vertex for hop in around}
             assert frozenset(neighbours) in pairs
 
 
@@ -63,9 +63,9 @@ def test_bandwidth_of_a_path_is_the_least_on_it(graph) -> None:
         rates = [hops[row].bandwidth_bytes_per_s for row in hop.links]
         assert hop.bandwidth_bytes_per_s == min(rates)
         # The edges of the path follow one another from its one end to the other.
-        node = hop.one
+        node = hop.first_vertex
         for row in hop.links:
-            ends = {hops[row].one, hops[row].other}
+            ends = {hops[row].first_vertex, hops[row].second_vertex}
             assert node in ends
             (node,) = ends - {node}
-        assert node == hop.other
+        assert node == hop.second_vertex

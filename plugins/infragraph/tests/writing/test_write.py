@@ -127,5 +127,5 @@ def test_infragraph_itself_takes_what_is_written(text) -> None:
     from documents import graph as expanded
 
     ours = expanded(json.loads(content))
-    assert (len(found.nodes), len(found.edges)) == (len(ours.names), len(ours.one))
+    assert (len(found.nodes), len(found.edges)) == (len(ours.names), len(ours.first_vertex))
     assert set(found.nodes) == set(ours.names)

@@ -1,1 +1,1 @@
-"""Networks of several switches, machines that are sold, and what can be said of any network."""
+"""Networks of several switches, commercial machines, and facts about any network."""

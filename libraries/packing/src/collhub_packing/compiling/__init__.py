@@ -31,11 +31,11 @@ def kernel(function: _Function) -> _Function:
 
 
 def lean_kernel(function: _Function) -> _Function:
-    """Compile like `kernel`, without counting references to arrays; the function must create no
-    array.
+    """Compile like `kernel`, without counting references to arrays.
 
-    For loops that repeatedly unpack records of many arrays: the counts, which are atomic, take two
-    thirds of the time of an event loop. Its parts are `lean_part` and `inlined`.
+    The function must create no array. For loops that repeatedly unpack records of many arrays: the
+    counts, which are atomic, take two thirds of the time of an event loop. Its parts are
+    `lean_part` and `inlined`.
     """
     return _compile_cached(function, _WITHOUT_COUNTS)
 

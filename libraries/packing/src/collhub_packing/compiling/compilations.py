@@ -37,8 +37,8 @@ class CompiledKernel:
 def compilations(on_change: Callable[[], None] = lambda: None) -> Iterator[list[CompiledKernel]]:
     """Context manager that collects the kernels compiled while its body runs.
 
-    `told()` is called when a compilation begins and when it finishes. Functions that a kernel calls
-    count as part of it.
+    `on_change()` is called when a compilation begins and when it finishes. Functions that a kernel
+    calls count as part of it.
     """
     listener = _Listener(on_change)
     with event.install_listener(_EVENT, listener):
@@ -46,13 +46,15 @@ def compilations(on_change: Callable[[], None] = lambda: None) -> Iterator[list[
 
 
 class _Listener(event.Listener):
-    """Listener for numba's compile events; numba compiles one kernel at a time, under its
-    own lock.
+    """Listener for numba's compile events.
+
+    Numba compiles one kernel at a time, under its own lock.
     """
 
     def __init__(self, on_change: Callable[[], None]) -> None:
-        """Start without kernels; `told()` is called when a compilation begins and when it
-        finishes.
+        """Start without kernels.
+
+        `on_change()` is called when a compilation begins and when it finishes.
         """
         self.compiled: list[CompiledKernel] = []
         self._on_change = on_change

@@ -24,7 +24,7 @@ _MIN_RELATIVE_GAIN = 1e-3
 
 
 def best_chunks(time: TimeOfCount, maximum: int) -> int:
-    """Find the number of chunks, 1..`most`, of approximately minimum `time(number)`.
+    """Find the number of chunks, 1..`maximum`, of approximately minimum `time(number)`.
 
     Among numbers within 0.1 % of the minimum, the smallest. The search starts at the minimum of a
     fit of the form above and continues from there in steps of sqrt(2), by `time` only. The links
@@ -36,14 +36,8 @@ def best_chunks(time: TimeOfCount, maximum: int) -> int:
     times.setdefault(count, time(count))
     for ratio in (_STEP_RATIO, 1 / _STEP_RATIO):
         _search_direction(time, times, ratio, maximum)
-    return _choose_fewest(times)
-
-
-def _choose_fewest(times: dict[int, int]) -> int:
-    """Choose the fewest chunks whose time is within 0.1 % of the minimum."""
-    good = min(times.values()) * (1 + _MIN_RELATIVE_GAIN)
-    counts = [count for count, value in times.items() if value <= good]
-    return min(counts)
+    good_time = min(times.values()) * (1 + _MIN_RELATIVE_GAIN)
+    return min(count for count, value in times.items() if value <= good_time)
 
 
 def _search_direction(time: TimeOfCount, times: dict[int, int], ratio: float, maximum: int) -> None:
@@ -60,7 +54,7 @@ def _search_direction(time: TimeOfCount, times: dict[int, int], ratio: float, ma
 
 
 def _round_to_range(count: float, maximum: int) -> int:
-    """Round a count to an integer in 1..`most`."""
+    """Round a count to an integer in 1..`maximum`."""
     return min(max(round(count), 1), maximum)
 
 
@@ -70,9 +64,9 @@ def _find_best(times: dict[int, int]) -> int:
 
 
 def fitted_chunks(times: dict[int, int], maximum: int) -> int:
-    """Find the count, 1..`most`, at which a fit of a + b * q + c / q to the given times is minimal.
+    """Find the count, 1..`maximum`, at which a fit of a + b * q + c / q is minimal.
 
-    For fewer than three times, the best given count.
+    The fit is to the given times by count. For fewer than three times, the best given count.
     """
     if len(times) < 3:
         return _find_best(times)
@@ -97,7 +91,7 @@ def _fit_coefficients(times: dict[int, int]) -> tuple[float, float]:
 def by_multiplicative_increase(time: TimeOfCount, maximum: int) -> int:
     """Find the number of chunks by Blink's rule (Wang et al., MLSys 2020, section 4).
 
-    `most` chunks have the smallest size. Double the size while that helps, then reduce it by the
+    `maximum` chunks have the smallest size. Double the size while that helps, then reduce it by the
     smallest size while that helps.
     """
     size, minimum = _search_by_doubling(time, maximum)
@@ -111,7 +105,7 @@ def by_multiplicative_increase(time: TimeOfCount, maximum: int) -> int:
 
 
 def _search_by_doubling(time: TimeOfCount, maximum: int) -> tuple[int, int]:
-    """Find the chunk size, in units of the smallest one, up to which doubling helps, and its
+    """Find the chunk size up to which doubling helps, in units of the smallest one, and its
     time.
     """
     size, minimum = 1, time(maximum)
@@ -124,5 +118,5 @@ def _search_by_doubling(time: TimeOfCount, maximum: int) -> tuple[int, int]:
 
 
 def _count_chunks(maximum: int, size: int) -> int:
-    """Count the chunks of `size` times the smallest size, of which there would be `most`."""
+    """Count the chunks of `size` times the smallest size, of which there would be `maximum`."""
     return max(maximum // size, 1)

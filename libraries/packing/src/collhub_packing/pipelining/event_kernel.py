@@ -126,9 +126,7 @@ def _create_unset_times(num_messages: int) -> Int64Array:
 
 
 def _count_messages_per_link(plan: PipelinePlan, repeats: Int64Array, num_links: int) -> Int64Array:
-    """Count the messages that pass every link in total if operation o is repeated `repeats[o]`
-    times.
-    """
+    """Count the messages that pass every link if operation o is repeated `repeats[o]` times."""
     hops = np.diff(plan.route_indptr)
     passes = np.repeat(repeats, hops)
     return np.bincount(plan.route_link, passes, num_links).astype(np.int64)
@@ -229,8 +227,9 @@ def _enqueue(message: int, touched: int, plan: PipelinePlan, state: PipelineStat
 
 @lean_part
 def _mark_touched(link: int, touched: int, state: PipelineState) -> int:
-    """Record a link with a changed line or availability, once; return the number of touched
-    links.
+    """Record a link with a changed line or availability, once.
+
+    Return the number of touched links.
     """
     if state.is_touched[link]:
         return touched

@@ -33,7 +33,7 @@ class Operations(ColumnTable):
 
     @classmethod
     def joined(cls, parts: Sequence[Operations]) -> Operations:
-        """Concatenate operations; dependencies are renumbered."""
+        """Concatenate the operations of several parts, in order; dependencies are renumbered."""
         firsts = first_positions([len(part) for part in parts]).tolist()
         shifted = [part.shifted(first) for part, first in zip(parts, firsts, strict=True)]
         columns = {}
@@ -42,13 +42,11 @@ class Operations(ColumnTable):
         return cls(**columns)
 
     def shifted(self, first: int) -> Operations:
-        """Renumber the dependencies for messages that are numbered from `first` on."""
+        """Return the operations with dependencies for messages numbered from `first` on."""
         return replace(self, before=self.before + first, after=self.after + first)
 
     def waiting(self, before: Int64Array, after: Int64Array) -> Operations:
-        """Add dependencies: every operation of `after` also waits for every operation of
-        `before`.
-        """
+        """Return the operations with the additional dependencies of all `after` on all `before`."""
         first = np.repeat(before, len(after))
         second = np.tile(after, len(before))
         return replace(
@@ -117,7 +115,10 @@ def _find_needed(
 
 
 def broadcast(tree: PrunedTree) -> Operations:
-    """Send from the root to every node: operation i brings the chunk to node `tree.nodes[i]`."""
+    """Build the messages of a broadcast: operation i brings the chunk to `tree.nodes[i]`.
+
+    The sender is the parent.
+    """
     nodes = tree.nodes
     parent = tree.parent[nodes]
     # Nodes other than the root wait for the message that brings them the chunk.
@@ -134,7 +135,7 @@ def broadcast(tree: PrunedTree) -> Operations:
 
 
 def reduction(tree: PrunedTree) -> Operations:
-    """Reduce from every node to the root: operation i sends from `tree.nodes[i]` to its parent."""
+    """Build the messages of a reduction: operation i sends from `tree.nodes[i]` to its parent."""
     down = broadcast(tree)
     return Operations(
         source=down.destination,
@@ -148,7 +149,9 @@ def reduction(tree: PrunedTree) -> Operations:
 
 
 def reduce_and_broadcast(tree: PrunedTree) -> Operations:
-    """Reduce to the root and broadcast back to every node, without waiting for other chunks."""
+    """Build the messages of a reduction to the root and a broadcast back, without waiting for other
+    chunks.
+    """
     reduce_operations, broadcast_operations = reduction(tree), broadcast(tree)
     reduce_operations = replace(
         reduce_operations, remaining=reduce_operations.remaining + tree.height[tree.root]
@@ -191,7 +194,7 @@ def _find_path_down(tree: PrunedTree, target: int) -> Int64Array:
 
 
 def turned_round(path: Operations) -> Operations:
-    """Reverse a path: from its target to the root."""
+    """Return a path in the reverse direction, from its target to the root."""
     return replace(
         path,
         source=path.destination,

@@ -148,9 +148,9 @@ class Pipelining:
         return Pipeline(collective, chunks, transfers, int(finish.max(initial=0)))
 
     def _cut_chunks(self, counts: Sequence[int]) -> tuple[Collective, Chunks, Int64Array]:
-        """Divide the data: the collective with its units, the chunks, and the units of a chunk per
-        stream.
+        """Divide the data into chunks.
 
+        Returns the collective with its units, the chunks, and the units of a chunk per stream.
         Raises `InputError` if the fractions of trees with unlike weights need more than 2^62 units.
         """
         fractions = self._compute_chunk_fractions(counts)
@@ -187,9 +187,9 @@ class Pipelining:
         return fractions
 
     def _build_plan(self, counts: Sequence[int], sizes: Int64Array, slack_ps: int) -> PipelinePlan:
-        """Build the input of the kernel;
+        """Build the input of the kernel.
 
-        `counts`: chunks per stream, `sizes`: bytes of a chunk per stream.
+        `counts`: chunks per stream; `sizes`: bytes of a chunk per stream.
         """
         # Importing numba takes a second.
         from collhub_packing.pipelining.event_kernel import PipelinePlan
@@ -227,9 +227,7 @@ class Pipelining:
         )
 
     def _compute_urgency(self) -> Int64Array:
-        """Compute the priority of every operation among those of one round, from 0 for the
-        last on.
-        """
+        """Compute the priority of every operation within its round, from 0 for the last on."""
         operations, num_npus = self.operations, self.topology.num_npus
         to_root = (operations.root - operations.source) % num_npus
         to_destination = (operations.destination - operations.source) % num_npus
@@ -245,8 +243,9 @@ class Pipelining:
         return urgency
 
     def _compute_times(self, sizes: Int64Array) -> tuple[Int64Array, Int64Array, Int64Array]:
-        """Compute the size class per stream; per class and link the busy and the arrival time in
-        ps.
+        """Compute the size class per stream.
+
+        Per class and link the busy and the arrival time in ps.
         """
         distinct, size_class = np.unique(sizes, return_inverse=True)
         bandwidth, latency_s = self.topology.bandwidth_bytes_per_s, self.topology.latency_s
@@ -279,9 +278,7 @@ class Pipelining:
 
 
 def _compute_rounds(repeats: Int64Array) -> Int64Array:
-    """Compute the round of every chunk of all streams: equal if equal fractions of the tree precede
-    it.
-    """
+    """Compute the round of every chunk: equal if equal fractions of the tree precede it."""
     chunks = np.repeat(repeats, repeats)
     fraction_before = counted_positions(repeats) / chunks
     # Quotients of integers below 2^26 are equal as doubles only if they are equal.

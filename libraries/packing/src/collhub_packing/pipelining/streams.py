@@ -165,7 +165,7 @@ def apply_tree_paths(
     topology: Topology,
     routes: Routes,
 ) -> Routes:
-    """Replace the routes of operations for which `stated` has a path; return all routes.
+    """Replace the routes of operations for which `tree_paths` has a path; return all routes.
 
     `routes`: routes of all operations of all streams. A message from a child to its parent takes
     the reverse links of the path.
@@ -188,9 +188,7 @@ def apply_tree_paths(
 
 
 def _generate_hops(stream: Stream, tree: SpanningTree) -> Iterator[tuple[int, bool]]:
-    """Yield for every operation of a stream the child of its two nodes, and whether it is the
-    receiver.
-    """
+    """Yield for every operation of a stream the child of its two nodes, and whether it receives."""
     sources = stream.operations.source.tolist()
     destinations = stream.operations.destination.tolist()
     for source, destination in zip(sources, destinations, strict=True):

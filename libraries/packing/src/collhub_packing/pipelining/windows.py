@@ -24,13 +24,12 @@ def windows_of(
     is_ready: BoolArray,
     limit: int = _MAX_IN_FLIGHT,
 ) -> Int64Array:
-    """Compute per message how many messages of its first link may be in flight at once, up to
-    `limit`.
+    """Compute per message how many messages of its link may be in flight at once, up to `limit`.
 
-    The message itself counts; all arrays are int64 per message, except `is_ready` (bool: the
-    message waits for no other message). The first messages of a link that are ready from the
-    beginning all wait for the very first one: simulators and runtimes start messages that a trace
-    allows to start at one instant in any order.
+    The link is the first of its route. The message itself counts; all arrays are int64 per message,
+    except `is_ready` (bool: the message waits for no other message). The first messages of a link
+    that are ready from the beginning all wait for the very first one: simulators and runtimes start
+    messages that a trace allows to start at one instant in any order.
     """
     if not len(link):
         return link

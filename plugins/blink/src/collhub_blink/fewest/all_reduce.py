@@ -54,10 +54,9 @@ def find_fewest_all_reduce_trees(
     known: Sequence[SpanningTree],
     budget: Budget,
 ) -> TreeSearchResult:
-    """Find the fewest trees with integer weights of sum `total`, the strength of the duplex
-    network.
+    """Find the fewest trees with integer weights of sum `total`, the network's strength.
 
-    `known`, `budget`: as in `fewest_broadcast_trees`. More than 12 trees or 127 nodes are not
+    `known`, `budget`: as in `find_fewest_broadcast_trees`. More than 12 trees or 127 nodes are not
     searched. Trees are rooted at their centres.
     """
     links = DuplexLinks.of(graph)
@@ -65,6 +64,10 @@ def find_fewest_all_reduce_trees(
     bound, reason = -(-total // widest), "no tree can be wider"
 
     def attempt(count: int) -> tuple[tuple[SpanningTree, ...] | None, bool]:
+        """Search a packing of `count` trees.
+
+        Returns (trees, True), or None and whether there is provably no such packing.
+        """
         if count > _MAX_TREES or links.num_nodes > _MAX_NODES:
             return None, False
         vectors = generate_weight_vectors(total, count, widest)
@@ -81,8 +84,9 @@ def _find_trees(
     vectors: Iterator[tuple[int, ...]],
     budget: Budget,
 ) -> tuple[tuple[SpanningTree, ...] | None, bool]:
-    """Find trees of one of the weight vectors; without a solution, None and whether that is
-    proved.
+    """Find trees of one of the weight vectors.
+
+    Without a solution, None and whether that is proved.
     """
     problems = tuple(_generate_problems(graph, np.arange(len(links.low)), total))
 
@@ -275,9 +279,9 @@ class _JointSearch:
     done: list[_LinkSearch]
 
     def resume(self, steps: int) -> int:
-        """Run all open searches:
+        """Run all open searches, each for at most `steps` steps.
 
-        FOUND when all have succeeded, EXHAUSTED as soon as one cannot, else STOPPED.
+        FOUND when all have succeeded, EXHAUSTED as soon as one cannot succeed, else STOPPED.
         """
         outcomes = [search.resume(steps) for search in self.waiting]
         # The problems share only the weights: one without a solution rules them out.

@@ -72,10 +72,14 @@ def find_fewest_broadcast_trees(
     widest = find_widest_tree_weight(graph, root)
 
     def build_search(weights: Sequence[int]) -> _ParentSearch | None:
-        """Search for trees of these weights, None where they cannot fit."""
+        """Build the search for trees of these weights; None if they cannot fit."""
         return _build_parent_search(graph, root, weights, depth)
 
     def attempt(count: int) -> tuple[tuple[SpanningTree, ...] | None, bool]:
+        """Search a packing of `count` trees.
+
+        Returns (trees, True), or None and whether there is provably no such packing.
+        """
         vectors = generate_weight_vectors(total, count, widest)
         return run_searches(vectors, build_search, budget)
 
@@ -123,7 +127,7 @@ class _ParentSearch:
         return int(outcome)
 
     def result(self) -> tuple[SpanningTree, ...]:
-        """The trees, after `go_on` has returned FOUND."""
+        """The trees, after `resume` has returned FOUND."""
         # There is at most one arc between two nodes.
         ends = zip(self.graph.source.tolist(), self.graph.destination.tolist(), strict=True)
         arc_of = {pair: arc for arc, pair in enumerate(ends)}
@@ -151,8 +155,9 @@ def _build_parent_search(
     weights: Sequence[int],
     depth: int,
 ) -> _ParentSearch | None:
-    """Build the search before its first step; None if the weights or the depth rule out a
-    packing.
+    """Build the search before its first step.
+
+    None if the weights or the depth rule out a packing.
     """
     distance = _count_hops(graph, np.ones(graph.num_arcs, np.bool_), root)
     if int(distance.max()) > depth:
@@ -185,8 +190,9 @@ def _build_parent_search(
 
 
 def _initial_twins(weights: Sequence[int], num_levels: int) -> Int64Array:
-    """Build int64[num_levels] with the interchangeable trees in entry 0; the search writes the
-    rest.
+    """Build int64[num_levels] with the interchangeable trees in entry 0.
+
+    The search writes the rest.
     """
     twins = np.zeros(num_levels, np.int64)
     twins[0] = compute_twin_bits(weights)

@@ -31,7 +31,7 @@ class ResumableSearch(Protocol[Found]):
         ...
 
     def result(self) -> Found:
-        """The solution, after `go_on` has returned FOUND."""
+        """The solution, after `resume` has returned FOUND."""
         ...
 
 
@@ -48,7 +48,7 @@ class Budget:
     is_interrupted: bool = False
 
     def take(self, requested: int) -> int:
-        """Take up to `wanted` steps from the remaining ones, report them to `spend`, and return
+        """Take up to `requested` of the remaining steps, report them to `spend`, return
         their number.
         """
         taken = min(requested, self.steps)
@@ -82,16 +82,17 @@ def run_searches(
     """Search all weight vectors and return (solution of the first success, True).
 
     Without a solution: None, and whether that is proved. The searches run round robin in growing
-    slices, since one vector may take long while another is easy. `search_of(weights)` returns None
-    for weights that no packing can have, and raises `OverflowError` if a search would be too large:
-    then (None, False). Nothing is proved if the budget runs out or there are more than 4096
+    slices, since one vector may take long while another is easy. `build_search(weights)` returns
+    None for weights that no packing can have, and raises `OverflowError` if a search would be too
+    large: then (None, False). Nothing is proved if the budget runs out or there are more than 4096
     vectors.
     """
     chosen = list(islice(vectors, _MAX_VECTORS + 1))
     try:
-        waiting = _build_searches(chosen[:_MAX_VECTORS], build_search)
+        searches = [build_search(weights) for weights in chosen[:_MAX_VECTORS]]
     except OverflowError:
         return None, False
+    waiting = [search for search in searches if search is not None]
     slice_steps = _FIRST_SLICE_STEPS
     while waiting:
         unfinished = []
@@ -111,18 +112,10 @@ def run_searches(
     return None, len(chosen) <= _MAX_VECTORS
 
 
-def _build_searches(
-    vectors: Sequence[tuple[int, ...]],
-    build_search: Callable[[Sequence[int]], ResumableSearch[Found] | None],
-) -> list[ResumableSearch[Found]]:
-    """Build the searches of all weight vectors that a packing can have."""
-    searches = [build_search(weights) for weights in vectors]
-    return [search for search in searches if search is not None]
-
-
 def compute_twin_bits(weights: Sequence[int]) -> int:
-    """Compute the bits t for which tree t has the weight of tree t - 1, so that both are
-    interchangeable.
+    """Compute the bits t for which tree t has the weight of tree t - 1.
+
+    Such trees are interchangeable.
     """
     bits = 0
     for tree in range(1, len(weights)):

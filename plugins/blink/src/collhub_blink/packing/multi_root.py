@@ -50,9 +50,7 @@ def build_all_gather_packings(task: PackingTask) -> list[PlacedPacking]:
 def build_every_rank_packing(
     task: PackingTask, network: RankNetwork, spread: SwitchSpread
 ) -> PlacedPacking:
-    """Build optimal trees of every rank, with traffic at switches concentrated or spread
-    (`spread`).
-    """
+    """Build optimal trees of every rank, with traffic at switches as `spread` specifies."""
     is_flat = spread is SwitchSpread.EVERYWHERE
     packing = all_gather_trees(
         network.graph,
@@ -71,11 +69,11 @@ def build_every_rank_packing(
 
 
 def build_all_reduce_packings(task: PackingTask) -> list[PlacedPacking]:
-    """Build packings at the optimal rate, then two for small sizes: a shallow tree per rank, and
-    one tree.
+    """Build packings at the optimal rate, then two for small sizes.
 
-    If some link has no reverse link of equal bandwidth, only the packing with separate trees per
-    direction is returned.
+    The packings for small sizes have a shallow tree per rank, and a single tree. If some link has
+    no reverse link of equal bandwidth, only the packing with separate trees per direction is
+    returned.
     """
     # Using one tree in both directions needs links with equal bandwidth in both.
     if not task.network.is_duplex:
@@ -139,8 +137,8 @@ def _build_switched_packings(task: PackingTask) -> list[PlacedPacking]:
 
 
 def _build_scatter_gather_packing(task: PackingTask, bound: RateBound) -> PlacedPacking:
-    """Build a packing that runs a reduce-scatter up the trees of an all-gather, then the all-gather
-    down.
+    """Build a packing that runs a reduce-scatter up the trees of an all-gather, then the
+    all-gather.
 
     Each of the two uses half of every link, since the reduce-scatter loads the reverse link.
     """
@@ -157,9 +155,7 @@ def _build_scatter_gather_packing(task: PackingTask, bound: RateBound) -> Placed
 
 
 def _build_forwarded_packing(task: PackingTask, spread: SwitchSpread) -> PlacedPacking:
-    """Build trees through forwarders, with traffic at switches concentrated or spread
-    (`spread`).
-    """
+    """Build trees through forwarders, with traffic at switches as `spread` specifies."""
     network = task.network
     optimal_packing = all_reduce_packing(
         network.graph,
@@ -192,8 +188,9 @@ def build_directed_packing(task: PackingTask) -> PlacedPacking:
 
 
 def _pack_trees_by_root(task: PackingTask, network: RankNetwork) -> dict[int, list[PlacedTree]]:
-    """Pack all-gather trees and group them by the NPU of their root; all roots have equal
-    weight.
+    """Pack all-gather trees and group them by the NPU of their root.
+
+    All roots have equal weight.
     """
     packing = all_gather_trees(network.graph, seeds=task.seeds, first_seed=task.seed)
     trees = place_trees(network, packing.trees, packing.network, network.graph)
@@ -250,7 +247,7 @@ def compute_directed_bound(network: RankNetwork) -> RateBound:
 
 
 def _generate_partition_bounds(network: RankNetwork) -> Iterator[RateBound]:
-    """Yield the bounds of the partitions that `islands` generates, except a single block."""
+    """Yield the bounds of the partitions that `find_islands` generates, except a single block."""
     capacities = _collect_bandwidths(network)
     for partition in find_islands(network.graph):
         if len(partition) > 1:
@@ -259,9 +256,7 @@ def _generate_partition_bounds(network: RankNetwork) -> Iterator[RateBound]:
 
 
 def _collect_bandwidths(network: RankNetwork) -> dict[tuple[int, int], Fraction]:
-    """Collect the bandwidth in bytes per second of every (source, destination) pair of topology
-    nodes.
-    """
+    """Collect the bandwidth in bytes per second of every (source, destination) of the topology."""
     graph = network.graph
     sources = network.nodes[graph.source].tolist()
     destinations = network.nodes[graph.destination].tolist()

@@ -57,6 +57,7 @@ def _build_key(task: PackingTask) -> tuple[object, ...]:
 
 
 def _topology_key(topology: Topology) -> tuple[object, ...]:
+    """Build a key of name, sizes and all link columns of a topology."""
     columns = (
         *(topology.source, topology.destination, topology.plane),
         *(topology.bandwidth_bytes_per_s, topology.latency_s),

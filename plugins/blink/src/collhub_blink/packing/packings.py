@@ -79,9 +79,7 @@ class PlacedPacking:
 
 
 def to_cut_bound(network: RankNetwork, rate: Rate) -> RateBound:
-    """Return the bound of a broadcast (or of a reduce, in the reversed network) by a
-    minimum cut.
-    """
+    """Return the bound of a broadcast, or of a reduce in the reversed network, by a minimum cut."""
     bytes_per_s = rate.value * network.graph.unit
     return RateBound("cut", bytes_per_s, network.to_topology_nodes(rate.cut))
 
@@ -108,9 +106,7 @@ def to_partition_bound(network: RankNetwork, network_strength: Strength) -> Rate
 
 
 def compute_minimum_cut_bound(network: RankNetwork) -> RateBound:
-    """Return the bound of an all-reduce by minimum cuts, which all data must cross in both
-    directions.
-    """
+    """Return the bound of an all-reduce by minimum cuts, crossed by all data in both directions."""
     return min(_generate_cut_bounds(network), key=lambda bound: bound.rate)
 
 

@@ -24,8 +24,9 @@ _Path = tuple[int, ...]
 
 
 def build_path_packings(task: PackingTask) -> list[PlacedPacking]:
-    """Build the packing of paths from the root to every rank; in the reversed network for a
-    gather.
+    """Build the packing of paths from the root to every rank.
+
+    In the reversed network for a gather.
     """
     network = task.oriented_network
     graph = network.graph
@@ -57,6 +58,7 @@ def compute_path_bound(task: PackingTask) -> RateBound:
 
 
 def _build_bound(network: RankNetwork, flow: _Flow) -> RateBound:
+    """Convert the cut of the maximum flow to a bound in bytes of the collective per second."""
     # The flow's rate is that of one rank's part; the collective has one part per rank.
     rate = flow.rate * network.graph.unit * network.graph.num_compute
     return RateBound("cut", rate, network.to_topology_nodes(flow.cut))
@@ -152,8 +154,10 @@ def _find_shortest_path(graph: CapacityGraph, left: Int64Array, root: int, rank:
 
 
 def _find_last_arcs(graph: CapacityGraph, left: Int64Array, root: int, rank: int) -> Int64Array:
-    """Find the last arc of a shortest path to every node, until `rank` is reached: int64[nodes], or
-    -1.
+    """Find the last arc of a shortest path with remaining flow to every node.
+
+    The search stops when `rank` is reached. int64[nodes], -1 for nodes that are not reached by
+    then.
     """
     arc_to = np.full(graph.num_nodes, -1, np.int64)
     reached = np.arange(graph.num_nodes) == root

@@ -59,7 +59,7 @@ def build_placed_tree(
 ) -> PlacedTree:
     """Build a tree in which the last NPU of every route is a child of the first.
 
-    `ways`: routes from parent to child.
+    `routes`: routes from parent to child.
     """
     parent = np.full(topology.num_nodes, -1, np.int64)
     stops = {}
@@ -78,11 +78,11 @@ def place_trees(
     direct: DirectNetwork,
     graph: CapacityGraph,
 ) -> tuple[PlacedTree, ...]:
-    """Trees over ranks as trees over NPUs.
+    """Convert trees over ranks to trees over NPUs.
 
-    Arc a of a tree stands for the arcs `direct.routes[a]` of `graph`. An NPU that takes no part
-    and lies on a route hands on as a node of the tree; once it has a chunk, it serves all that
-    pass it. Reversed networks give the trees of the reversed links.
+    Arc a of a tree is the sequence `direct.routes[a]` of arcs of `graph`. An idle NPU on a route
+    becomes a node of the tree that forwards; an NPU that has a chunk serves all later routes
+    through it. In a reversed network the trees are those of the reversed links.
     """
     return tuple(_place_tree(network, tree, direct, graph) for tree in trees)
 
@@ -175,7 +175,7 @@ def compute_unit(
 ) -> Fraction:
     """Compute the largest unit (bytes per second per weight) for which all links have room.
 
-    0 if a tree uses a pair of nodes without a link. `is_up`: as in `loads`.
+    0 if a tree uses a pair of nodes without a link. `is_up`: as in `compute_loads`.
     """
     bandwidth = collect_exact_bandwidths(topology)
     missing = Fraction(0)
@@ -211,8 +211,9 @@ def _add_load(
 
 
 def collect_exact_bandwidths(topology: Topology) -> dict[tuple[int, int], Fraction]:
-    """Collect the bandwidth in bytes/s of every (source, destination); the first of parallel links
-    counts.
+    """Collect the bandwidth in bytes/s of every (source, destination).
+
+    The first of parallel links counts.
     """
     bandwidth: dict[tuple[int, int], Fraction] = {}
     for link in topology.links():

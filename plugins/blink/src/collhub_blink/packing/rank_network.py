@@ -20,7 +20,7 @@ class RankNetwork:
     """A topology as a capacity graph over ranks.
 
     Node v of `graph` is node `nodes[v]` of `topology`; node r is rank r. Idle NPUs forward as
-    switches do and follow the ranks. `is_turned`: all links are reversed.
+    switches do and follow the ranks. `is_reversed`: all links are reversed.
     """
 
     topology: Topology
@@ -30,10 +30,10 @@ class RankNetwork:
 
     @classmethod
     def of(cls, topology: Topology, npus: Sequence[int]) -> RankNetwork:
-        """Build the network in which rank r runs on `npus[r]`; parallel links, also of several
-        planes, add up.
+        """Build the network in which rank r runs on `npus[r]`.
 
-        Raises `InputError` for bandwidths without a common unit.
+        Parallel links, also of several planes, add up. Raises `InputError` for bandwidths without a
+        common unit.
         """
         ranks = np.asarray(npus, np.int64)
         forwarders = np.setdiff1d(np.arange(topology.num_nodes), ranks)
@@ -102,10 +102,9 @@ class RankNetwork:
         return tuple(sorted(int(self.nodes[node]) for node in nodes))
 
     def check_reach(self, start: int, is_forward: bool) -> None:
-        """Check that data from rank `start` reaches every rank, or reaches `start` unless
-        `is_forward`.
+        """Check that data from rank `start` reaches every rank, or that every rank reaches `start`.
 
-        Raises `InputError` that names the first unreachable rank.
+        The latter unless `is_forward`. Raises `InputError` that names the first unreachable rank.
         """
         # Ranks that cannot send to `start` are not reached from it over reversed links.
         graph = self.graph if is_forward else transposed(self.graph)
@@ -123,9 +122,7 @@ class RankNetwork:
         cut: tuple[int, ...],
         is_forward: bool,
     ) -> InputError:
-        """Build the error for a network in which no link joins the nodes of `cut` to the remaining
-        ones.
-        """
+        """Build the error for a network in which no link joins the nodes of `cut` to the rest."""
         start_name, unreached_name = self._node_name(start), self._node_name(unreached)
         problem = f"NPU {unreached_name} cannot be reached from NPU {start_name}: no link leaves"
         if not is_forward:

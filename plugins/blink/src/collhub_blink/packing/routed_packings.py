@@ -83,18 +83,14 @@ def find_chain_packing(task: PackingTask, bound: RateBound) -> PlacedPacking | N
 
 
 def _build_chain(order: Int64Array) -> SpanningTree:
-    """Build the tree of weight 1 in which every rank of `order` is the child of the
-    previous one.
-    """
+    """Build the tree of weight 1 in which every rank of `order` is the child of its predecessor."""
     parent = np.full(len(order), -1, np.int64)
     parent[order[1:]] = order[:-1]
     return SpanningTree(int(order[0]), 1, parent, np.full(len(order), -1, np.int64))
 
 
 def _generate_orders(network: RankNetwork, root: int, seed: int) -> Iterator[Int64Array]:
-    """Yield random orders of the ranks, the root first, switch by switch to a nearest unvisited
-    switch.
-    """
+    """Yield random orders of the ranks, the root first, switch by switch to a nearest switch."""
     hops = _count_hops(network)
     is_same_switch = np.minimum(hops, hops.T) <= _HOPS_OVER_ONE_SWITCH
     # Ranks at one switch form a group, numbered by their first rank.
@@ -111,7 +107,7 @@ def _generate_orders(network: RankNetwork, root: int, seed: int) -> Iterator[Int
 
 
 def _find_path(hops: Int64Array, first: int, noise: Int64Array) -> list[int]:
-    """Find a path over all positions that always goes to a nearest unvisited position.
+    """Find a path over all positions that always continues at a nearest unvisited position.
 
     Ties go to the position with the fewest unvisited positions at minimum distance (Warnsdorff's
     rule), then by `noise`. `hops`: distances, int64[positions, positions].

@@ -52,7 +52,7 @@ def _generate_front_packings(
     total: int,
     bound: RateBound,
 ) -> Iterator[PlacedPacking]:
-    """Yield the packings of `tree_front` in a network without switches."""
+    """Yield the packings of `find_tree_front` in a network without switches."""
     graph = network.graph
     known = pack_arborescences(graph, task.root, total, seeds=task.seeds, first_seed=task.seed)
     for result in find_tree_front(task, graph, total, known):
@@ -113,10 +113,10 @@ def find_tree_front(
 ) -> list[TreeSearchResult]:
     """Find packings of which none has both fewer trees and less depth than another.
 
-    The first has the fewest trees, the next ones decreasing depth. Depths for which the budget ends
-    without a result are skipped; above 24 nodes only the first is searched. With a maximum depth in
-    the task, only the fewest trees within it; `InputError` if none is found. `total`: the rate in
-    units of the graph; `known`: an available packing.
+    The first has the fewest trees; the next ones have decreasing depth, until no packing is found
+    within the budget. Above 24 nodes only the first is searched. With a maximum depth in the task,
+    only the fewest trees within it; `InputError` if none is found. `total`: the rate in units of
+    the graph; `known`: an available packing.
     """
     if task.depth is not None:
         return [_find_within_depth(task, graph, total, known, task.depth)]
@@ -145,12 +145,12 @@ def _find_within_depth(
     task: PackingTask,
     graph: CapacityGraph,
     total: int,
-    grown: Sequence[SpanningTree],
+    available: Sequence[SpanningTree],
     depth: int,
 ) -> TreeSearchResult:
     """Find the fewest trees within the maximum depth. `InputError` if none is found."""
     # Known trees that are too deep cannot be the result.
-    known = grown if _maximum_depth(grown) <= depth else ()
+    known = available if _maximum_depth(available) <= depth else ()
     result = find_fewest_broadcast_trees(graph, task.root, total, known, task.budget, depth)
     if not result.trees:
         raise _depth_error(depth, result)

@@ -87,17 +87,16 @@ class PackingTask:
 
     @property
     def oriented_network(self) -> RankNetwork:
-        """The network in which data flows away from the roots: reversed for reduce, gather,
-        reduce-scatter.
+        """The network in which data flows away from the roots.
+
+        Reversed for reduce, gather and reduce-scatter.
         """
         is_inward = self.collective.kind in _REVERSED_KINDS
         return self.network.reversed if is_inward else self.network
 
     @property
     def seeds_of_flat_trees(self) -> int:
-        """Number of random orders for growing trees that are chosen for depth and not for their
-        number.
-        """
+        """Number of random orders for growing trees that are chosen for their depth."""
         if self.network.graph.num_compute <= _MAX_RANKS_FOR_ALL_ORDERS:
             return self.seeds
         return -(-self.seeds // _ORDER_DIVISOR)

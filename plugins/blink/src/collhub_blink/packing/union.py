@@ -28,19 +28,19 @@ def compute_union_bound(task: PackingTask) -> RateBound:
 
 
 def _compute_rooted_bound(task: PackingTask) -> RateBound:
-    """Return the minimum cut between the root and any rank."""
+    """Return the bound by the minimum cut between the root and any rank."""
     network = task.oriented_network
     return to_cut_bound(network, broadcast_rate(network.graph, task.root))
 
 
 def _compute_all_gather_bound(task: PackingTask) -> RateBound:
-    """Return the minimum cut per rank inside it."""
+    """Return the bound by the cut with the minimum capacity per rank on its source side."""
     network = task.oriented_network
     return to_ingress_bound(network, all_gather_rate(network.graph))
 
 
 def _compute_all_reduce_bound(task: PackingTask) -> RateBound:
-    """Return the tightest partition for duplex links; otherwise the best available bound."""
+    """Return the bound by the tightest partition, or by `compute_directed_bound` if not duplex."""
     network = task.network
     if not network.is_duplex:
         return compute_directed_bound(network)

@@ -66,7 +66,7 @@ def _choose_channels(
     """Choose the channels that get a share, and compute their common finish time in s.
 
     Returns channel numbers in order of set-up, and the time after the first channel's start.
-    `late_s`: start of each channel after the first one's.
+    `delays_s`: start of each channel after the first one's.
     """
     rate = head_start = 0.0
     chosen: list[int] = []

@@ -61,7 +61,7 @@ def find_best_division(
 ) -> Division | None:
     """Return the fastest division found; None if there is too little data for any.
 
-    `whole`: the task for all planes together. Ctrl-C returns the best so far.
+    `full_task`: the task for all planes together. Ctrl-C returns the best so far.
     """
     return fastest_of(
         _generate_divisions(planes, full_task, time_ns), lambda division: division.time_ns
@@ -74,7 +74,10 @@ def _generate_divisions(
     time_ns: PipelineTimer,
 ) -> Iterator[Division]:
     """Yield all data on the fastest single plane, then balanced shares of several planes."""
-    channels = [_estimate_channel(plane) for plane in planes]
+    channels = [
+        Channel(float(max(packing.rate for packing in plane.packings)), plane.startup_ns / 1e9)
+        for plane in planes
+    ]
     share = _use_fastest_plane_only(planes, channels, full_task.collective_bytes, time_ns)
     if share is None:
         return
@@ -128,21 +131,15 @@ def _generate_balanced_divisions(
             yield _build_division(full_task, corrected, time_ns)
 
 
-def _estimate_channel(plane: Plane) -> Channel:
-    """Describe a plane by the best rate of its packings and its start-up time."""
-    rate = max(packing.rate for packing in plane.packings)
-    return Channel(float(rate), plane.startup_ns / 1e9)
-
-
 def _use_fastest_plane_only(
     planes: Sequence[Plane],
     channels: Sequence[Channel],
     size: int,
     time_ns: PipelineTimer,
 ) -> Share | None:
-    """Put all data on the plane whose rate and start-up time make it the fastest;
+    """Put all data on the plane that is fastest by rate and start-up time.
 
-    None if too small.
+    None if too little data.
     """
     times_s = [channel.time_s(size) for channel in channels]
     fastest_plane = planes[min(range(len(planes)), key=times_s.__getitem__)]
@@ -181,6 +178,7 @@ def _find_fastest_on_plane(
         return None
 
     def evaluate_time_ns(packing: PlacedPacking, schedule: PackingSchedule) -> int:
+        """Evaluate the time of a schedule on this plane only, in ns."""
         share = Share(plane, part, TimedSchedule(packing, schedule, 0))
         return _evaluate_share(share, time_ns).time_ns
 
@@ -226,9 +224,9 @@ def _build_task(plane: Plane, part: Fraction) -> PackingTask | None:
 
 
 def _measure_channel(share: Share, size: int) -> Channel:
-    """Describe a plane by the rate at which it carried its share after start-up;
+    """Describe a plane by its start-up time and its rate for its share after start-up.
 
-    `size`: all data.
+    `size`: bytes of all data.
     """
     startup_ns = share.plane.startup_ns
     # Times are rounded, and a rate must be finite.
@@ -255,18 +253,14 @@ def _round_to_common_units(shares: Sequence[float], units: Sequence[int]) -> lis
 
 
 def _to_fractions(scales: Sequence[int], units: Sequence[int]) -> list[Fraction]:
-    """Compute the fraction of each share from its number of units and the size `scale` of
-    its unit.
-    """
+    """Compute the fraction of each share from its number of units and their size (`scales`)."""
     weights = [scale * count for scale, count in zip(scales, units, strict=True)]
     total = sum(weights)
     return [Fraction(weight, total) for weight in weights]
 
 
 def _are_within_tolerance(parts: Sequence[Fraction], shares: Sequence[float]) -> bool:
-    """Whether every fraction of the total differs from its share by at most `_TOLERANCE`
-    (relative).
-    """
+    """Whether every fraction differs from its share by at most `_TOLERANCE` (relative)."""
     total = sum(shares)
     differences = [abs(part * total - share) for part, share in zip(parts, shares, strict=True)]
     return all(

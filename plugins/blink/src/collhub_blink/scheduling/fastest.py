@@ -34,11 +34,10 @@ def find_fastest(
     packings: Sequence[PlacedPacking],
     evaluate_time_ns: TimeEvaluator,
 ) -> TimedSchedule | None:
-    """Return the fastest schedule of the packings by the evaluator's time; the first if times are
-    equal.
+    """Return the fastest schedule of the packings by the evaluator's time.
 
-    None if there is too little data for any packing. Ctrl-C ends the search with the best schedule
-    so far, and is passed on without one.
+    The first if times are equal. None if there is too little data for any packing. Ctrl-C ends the
+    search with the best schedule so far, and is passed on without one.
     """
     return fastest_of(
         _generate_promising(task, packings, evaluate_time_ns), lambda candidate: candidate.time_ns
@@ -64,8 +63,9 @@ def _generate_candidates_without_switches(
     packings: Sequence[PlacedPacking],
     evaluate_time_ns: TimeEvaluator,
 ) -> Iterator[TimedSchedule]:
-    """Yield schedules of every packing whose bandwidth time or planned time can beat the best so
-    far.
+    """Yield schedules of every packing that can beat the best so far.
+
+    By bandwidth time and planned time.
     """
     best_ns = math.inf
     for position, packing in enumerate(packings):

@@ -163,9 +163,7 @@ def _rescale_chunks(pipeline: Pipeline, begin: int, scale: int, units: int) -> C
 
 
 def _place_on_plane(share: Share, first_chunk: int) -> Transfers:
-    """Renumber a share's transfers for the joint schedule and delay them by the plane's
-    start-up.
-    """
+    """Renumber a share's transfers for the joint schedule, delayed by the plane's start-up."""
     plane, transfers = share.plane, share.pipeline.transfers
     startup_ps = plane.startup_ns * _PS_PER_NS
     return replace(

@@ -44,9 +44,7 @@ class PackingSchedule:
 
     @property
     def has_link_order(self) -> bool:
-        """Whether messages of a link are sent in a fixed order (any `window` of a message is not
-        0).
-        """
+        """Whether messages of a link are sent in a fixed order: some message has a `window`."""
         return bool(self.pipeline.transfers.window.any())
 
 
@@ -92,7 +90,7 @@ def bandwidth_time_ns(task: PackingTask, packing: PlacedPacking) -> float:
 def estimate_fine_grained_time_ns(time_ns: float, bandwidth_ns: float) -> float:
     """Estimate the shortest time in ns with four times as many chunks.
 
-    `flows_ns` is the bandwidth time. The rest of `time_ns` fills the pipelines and shrinks to a
+    `bandwidth_ns` is the bandwidth time. The rest of `time_ns` fills the pipelines and shrinks to a
     quarter at best.
     """
     return bandwidth_ns + (time_ns - bandwidth_ns) / 4
@@ -155,9 +153,7 @@ def build_schedule_with_half_the_chunks(
 
 
 def remove_link_order(schedule: PackingSchedule) -> PackingSchedule:
-    """Return the schedule with every message sent as soon as its data is available, in any
-    order.
-    """
+    """Return the schedule without order: every message is sent when its data is available."""
     transfers = schedule.pipeline.transfers
     unordered = replace(transfers, window=np.zeros(len(transfers), np.int64))
     return PackingSchedule(schedule.chunks, replace(schedule.pipeline, transfers=unordered))
@@ -207,7 +203,7 @@ class _CountSearch:
 
         Start with the maximum (for large data mostly the best, so few schedules are built) and
         divide by four while the time grows by at most 0.5 %, then try half of the result. Times of
-        few chunks are too irregular to predict those of many. `flows_ns`: bandwidth time; if a
+        few chunks are too irregular to predict those of many. `bandwidth_ns`: bandwidth time; if a
         quarter of the maximum is within 0.5 % of it, the search starts there. If no refinement of
         that quarter can beat `within_ns`, the quarter is the result.
         """
@@ -231,9 +227,7 @@ class _CountSearch:
             self._is_good(self.best.chunks // 2, MIN_GAIN_OF_DOUBLING)
 
     def _may_half_do(self, schedule: PackingSchedule) -> bool:
-        """Whether half the chunks may be good enough, judged by the slowdown with a quarter of
-        them.
-        """
+        """Whether half the chunks may be good enough, judged by the slowdown with a quarter."""
         quarter = self._made.get(schedule.chunks // 4)
         if quarter is None:
             return True
@@ -241,8 +235,7 @@ class _CountSearch:
         return _relative_slowdown(schedule, quarter) / 3 <= 2 * MIN_GAIN_OF_DOUBLING
 
     def _is_good(self, count: int, max_slowdown: float) -> bool:
-        """Make the schedule with `count` chunks the best if it is not much slower than the best so
-        far.
+        """Make the schedule with `count` chunks the best if it is not much slower than the best.
 
         At most `max_slowdown` slower (relative). True if it becomes the best, or if its chunks
         would be smaller than a byte (fewer chunks are larger, so the caller continues); False for 0

@@ -61,10 +61,10 @@ def _prepare_without_size(
 def _generate_path_streams(
     packing: PlacedPacking, collective: Collective, npus: tuple[int, ...]
 ) -> Iterator[Stream]:
-    """Yield the streams of a scatter or gather: every rank's share, split by the weights of its
-    paths.
+    """Yield the streams of a scatter or gather.
 
-    The root's share needs a stream as well, but has no messages.
+    Every rank's share is split by the weights of its paths. The root's share needs a stream as
+    well, but has no messages.
     """
     is_inward = collective.kind is CollectiveKind.GATHER
     assert collective.root is not None

@@ -62,7 +62,7 @@ def generate_candidates(
 ) -> Iterator[TimedSchedule]:
     """Yield coarse schedules of all packings, then refinements of the most promising ones.
 
-    If the request fixes the number of chunks, nothing is refined.
+    If the request fixes the number of chunks, there are no refinements.
     """
     fastest: dict[PlacedPacking, TimedSchedule] = {}
     for candidate in _generate_coarse_candidates(task, packings, evaluate_time_ns):

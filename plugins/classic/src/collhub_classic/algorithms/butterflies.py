@@ -23,8 +23,9 @@ from collhub_classic.message_plan import MessagePlan, PlanBuilder
 
 @dataclass(frozen=True, slots=True)
 class Fold:
-    """Map of `ranks` ranks to a power of two `virtual` ranks; the first `extra` represent a pair
-    each.
+    """Map of `ranks` ranks to a power of two `virtual` ranks.
+
+    The first `extra` represent a pair each.
     """
 
     ranks: int
@@ -62,8 +63,10 @@ class Fold:
 
 
 def extend_all_reduce(fold: Fold, inner: MessagePlan) -> MessagePlan:
-    """Extend an all-reduce of virtual ranks: the even ranks of pairs send all blocks before and
-    receive them after.
+    """Extend an all-reduce of virtual ranks to all ranks.
+
+    Before it, the even rank of each pair sends all blocks to the odd one; after it, the odd one
+    sends the result back.
     """
     plan = inner.renamed(fold.rank_of, np.arange(inner.num_blocks))
     if not fold.extra:
@@ -84,8 +87,10 @@ def compute_fold_cost(fold: Fold) -> AlphaBetaCost:
 
 
 def extend_all_gather(fold: Fold, inner: MessagePlan) -> MessagePlan:
-    """Extend an all-gather of virtual ranks, each with the blocks of all ranks that it
-    represents.
+    """Extend an all-gather of virtual ranks to all ranks.
+
+    Before it, the even rank of each pair sends its block to the odd one; virtual ranks exchange the
+    blocks of all ranks that they represent; after it, the odd ranks send the missing blocks back.
     """
     plan = inner.expanded(fold.first_of, fold.size_of, fold.ranks)
     plan = plan.renamed(fold.rank_of, np.arange(fold.ranks))
@@ -102,13 +107,15 @@ def extend_all_gather(fold: Fold, inner: MessagePlan) -> MessagePlan:
 
 
 def plan_doubling_all_gather(num_ranks: int) -> MessagePlan:
-    """Plan: at distances 1, 2, 4, ... each rank sends all of its data."""
+    """Plan an all-gather by recursive doubling: at distances 1, 2, 4, ... each rank sends all its
+    blocks.
+    """
     fold = Fold(num_ranks)
     return extend_all_gather(fold, _plan_all_gather(fold.virtual))
 
 
 def compute_doubling_all_gather_cost(num_ranks: int) -> AlphaBetaCost:
-    """Compute alpha log2 n + m beta (n - 1) / n for powers of two, else with the fold.
+    """Compute the cost: alpha log2 n + m beta (n - 1) / n for powers of two, else with the fold.
 
     The virtual ranks that represent pairs have the lowest numbers: they are the slowest.
     """
@@ -122,7 +129,9 @@ def compute_doubling_all_gather_cost(num_ranks: int) -> AlphaBetaCost:
 
 
 def plan_doubling_all_reduce(num_ranks: int) -> MessagePlan:
-    """Plan: at distances 1, 2, 4, ... full vectors are exchanged and added."""
+    """Plan an all-reduce: at distances 1, 2, 4, ... partners exchange their full vectors and add
+    them.
+    """
     fold = Fold(num_ranks)
     builder = PlanBuilder(fold.virtual, 1)
     rank = np.arange(fold.virtual)
@@ -133,29 +142,37 @@ def plan_doubling_all_reduce(num_ranks: int) -> MessagePlan:
 
 
 def compute_doubling_all_reduce_cost(num_ranks: int) -> AlphaBetaCost:
-    """Compute (log2 p + 2 f) (alpha + m beta), with p virtual ranks and f = 1 if there is a
-    fold.
+    """Compute the cost (log2 p + 2 f) (alpha + m beta), with p virtual ranks and f = 1 if there is
+    a fold.
     """
     fold = Fold(num_ranks)
     return sum_rounds(*[1] * len(_list_powers(fold.virtual))) + compute_fold_cost(fold)
 
 
 def plan_halving_all_reduce(num_ranks: int) -> MessagePlan:
-    """Plan a reduce-scatter by halves of the vector, then an all-gather by doubling."""
+    """Plan an all-reduce: a reduce-scatter by halves of the vector, then an all-gather by
+    doubling.
+    """
     fold = Fold(num_ranks)
     gather = _plan_all_gather(fold.virtual)
     return extend_all_reduce(fold, gather.backwards(reduces=True).then(gather))
 
 
 def compute_halving_all_reduce_cost(num_ranks: int) -> AlphaBetaCost:
-    """Compute 2 alpha log2 p + 2 m beta (p - 1) / p + 2 f (alpha + m beta)."""
+    """Compute the cost 2 alpha log2 p + 2 m beta (p - 1) / p + 2 f (alpha + m beta), f = 1 with a
+    fold.
+    """
     fold = Fold(num_ranks)
     shares = [Fraction(distance, fold.virtual) for distance in _list_powers(fold.virtual)]
     return sum_rounds(*shares, *shares) + compute_fold_cost(fold)
 
 
 def _plan_all_gather(virtual: int) -> MessagePlan:
-    """Plan for a power of two ranks: rank r sends to r xor d the d blocks with its higher bits."""
+    """Plan an all-gather among a power of two ranks by recursive doubling.
+
+    At distance d = 1, 2, 4, ... rank r sends to r xor d its d blocks, those of the ranks that agree
+    with r in all bits from d on.
+    """
     builder = PlanBuilder(virtual, virtual)
     rank = np.arange(virtual)
     for distance in _list_powers(virtual):
@@ -171,10 +188,10 @@ def _list_powers(virtual: int) -> list[int]:
 
 
 def plan_swing_all_gather(num_ranks: int) -> MessagePlan:
-    """Plan for a power of two ranks: each rank sends all of its data, distant partners first.
+    """Plan Swing's all-gather among a power of two ranks, distant partners first.
 
-    In step s = L - 1, ..., 0 (L = log2 n) the partner of an even rank is (1 - (-2)^(s + 1)) / 3
-    ahead, that of an odd rank the same distance back.
+    In step s = L - 1, ..., 0 (L = log2 n) each rank sends all its blocks to its partner: (1 -
+    (-2)^(s + 1)) / 3 ahead for an even rank, the same distance back for an odd rank.
     """
     builder = PlanBuilder(num_ranks, num_ranks)
     rank = np.arange(num_ranks)
@@ -188,7 +205,10 @@ def plan_swing_all_gather(num_ranks: int) -> MessagePlan:
 
 
 def plan_swing_all_reduce(num_ranks: int) -> MessagePlan:
-    """Plan the reversed all-gather, then the all-gather; for any number of ranks by folding."""
+    """Plan an all-reduce by Swing's all-gather, reversed and then forwards.
+
+    For any number of ranks by folding.
+    """
     fold = Fold(num_ranks)
     gather = plan_swing_all_gather(fold.virtual)
     return extend_all_reduce(fold, gather.backwards(reduces=True).then(gather))

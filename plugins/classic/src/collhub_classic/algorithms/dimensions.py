@@ -42,8 +42,9 @@ def plan_grid_all_gather(
 def compute_grid_cost(
     sizes: Sequence[int], axes: Sequence[int], cost_of: Sequence[AxisCost]
 ) -> AlphaBetaCost:
-    """Sum the costs along the axes; the data of an axis is divided by the sizes of the axes after
-    it.
+    """Sum the costs along the axes.
+
+    The data of an axis is divided by the sizes of the axes after it.
     """
     total = AlphaBetaCost(0, Fraction(0))
     fraction = Fraction(1)

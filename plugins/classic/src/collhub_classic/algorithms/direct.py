@@ -14,7 +14,7 @@ from collhub_classic.message_plan import MessagePlan, PlanBuilder
 
 
 def plan_direct_all_gather(num_ranks: int) -> MessagePlan:
-    """Plan one round: every rank sends its block to all other ranks."""
+    """Plan an all-gather in one round: every rank sends its block to all other ranks."""
     source, destination = _list_pairs(num_ranks)
     builder = PlanBuilder(num_ranks, num_ranks)
     builder.next_round()
@@ -23,7 +23,7 @@ def plan_direct_all_gather(num_ranks: int) -> MessagePlan:
 
 
 def plan_direct_all_to_all(num_ranks: int) -> MessagePlan:
-    """Plan one round: every rank sends every other rank its block."""
+    """Plan an all-to-all in one round: every rank sends every other rank its block."""
     source, destination = _list_pairs(num_ranks)
     builder = PlanBuilder(num_ranks, num_ranks * num_ranks)
     # If ranks share links, the network orders the messages itself.
@@ -33,7 +33,7 @@ def plan_direct_all_to_all(num_ranks: int) -> MessagePlan:
 
 
 def plan_direct_broadcast(num_ranks: int) -> MessagePlan:
-    """Plan one round: rank 0 sends the vector to all other ranks."""
+    """Plan a broadcast in one round: rank 0 sends the vector to all other ranks."""
     receivers = np.arange(1, num_ranks)
     builder = PlanBuilder(num_ranks, 1)
     builder.next_round()
@@ -42,7 +42,7 @@ def plan_direct_broadcast(num_ranks: int) -> MessagePlan:
 
 
 def plan_direct_scatter(num_ranks: int) -> MessagePlan:
-    """Plan one round: rank 0 sends every other rank its share."""
+    """Plan a scatter in one round: rank 0 sends every other rank its share."""
     receivers = np.arange(1, num_ranks)
     builder = PlanBuilder(num_ranks, num_ranks)
     builder.next_round()
@@ -51,7 +51,7 @@ def plan_direct_scatter(num_ranks: int) -> MessagePlan:
 
 
 def plan_pairwise_all_to_all(num_ranks: int) -> MessagePlan:
-    """Plan n - 1 rounds: in round k rank r sends to rank r + k and receives from rank r - k."""
+    """Plan an all-to-all in n - 1 rounds: in round k rank r sends to rank r + k its block."""
     rank = np.arange(num_ranks)
     builder = PlanBuilder(num_ranks, num_ranks * num_ranks)
     for k in range(1, num_ranks):
@@ -62,27 +62,27 @@ def plan_pairwise_all_to_all(num_ranks: int) -> MessagePlan:
 
 
 def compute_direct_share_cost(num_ranks: int) -> AlphaBetaCost:
-    """Compute alpha + m beta (n - 1) / n: a share to, or from, every other rank."""
+    """Compute the cost alpha + m beta (n - 1) / n: a share to, or from, every other rank."""
     return AlphaBetaCost(1, Fraction(num_ranks - 1, num_ranks))
 
 
 def compute_direct_vector_cost(num_ranks: int) -> AlphaBetaCost:
-    """Compute alpha + (n - 1) m beta: the full vector to every other rank."""
+    """Compute the cost alpha + (n - 1) m beta: the full vector to every other rank."""
     return AlphaBetaCost(1, Fraction(num_ranks - 1))
 
 
 def compute_direct_reduce_cost() -> AlphaBetaCost:
-    """Compute alpha + m beta: all ranks send at once, each through its own port."""
+    """Compute the cost alpha + m beta: all ranks send at once, each through its own port."""
     return AlphaBetaCost(1, Fraction(1))
 
 
 def compute_direct_gather_cost(num_ranks: int) -> AlphaBetaCost:
-    """Compute alpha + m beta / n."""
+    """Compute the cost alpha + m beta / n: all ranks send their share at once."""
     return AlphaBetaCost(1, Fraction(1, num_ranks))
 
 
 def compute_pairwise_cost(num_ranks: int) -> AlphaBetaCost:
-    """Compute (n - 1) alpha + m beta (n - 1) / n."""
+    """Compute the cost (n - 1) alpha + m beta (n - 1) / n of the pairwise all-to-all."""
     return AlphaBetaCost(num_ranks - 1, Fraction(num_ranks - 1, num_ranks))
 
 

@@ -19,7 +19,11 @@ from collhub_classic.message_plan import MessagePlan, PlanBuilder
 
 
 def plan_bruck_all_gather(num_ranks: int) -> MessagePlan:
-    """Plan: at distance d = 1, 2, 4, ... rank r sends d blocks, its own first, to rank r - d."""
+    """Plan Bruck's all-gather: at distance d = 1, 2, 4, ... rank r sends blocks r, r + 1, ... to
+    rank r - d.
+
+    d blocks per message, in the last round only the missing ones.
+    """
     builder = PlanBuilder(num_ranks, num_ranks)
     rank = np.arange(num_ranks)
     for distance in _list_distances(num_ranks):
@@ -31,13 +35,14 @@ def plan_bruck_all_gather(num_ranks: int) -> MessagePlan:
 
 
 def compute_bruck_all_gather_cost(num_ranks: int) -> AlphaBetaCost:
-    """Compute alpha ceil(log2 n) + m beta (n - 1) / n."""
+    """Compute the cost alpha ceil(log2 n) + m beta (n - 1) / n."""
     rounds = (num_ranks - 1).bit_length()
     return AlphaBetaCost(rounds, Fraction(num_ranks - 1, num_ranks))
 
 
 def plan_bruck_all_to_all(num_ranks: int) -> MessagePlan:
-    """Plan: at distance d = 1, 2, 4, ... blocks whose offset has bit d are sent d ranks further.
+    """Plan Bruck's all-to-all: at distance d = 1, 2, 4, ... blocks whose offset has bit d move d
+    ranks on.
 
     The offset of a block from rank s to rank s + i is i; its bits are processed from the lowest on.
     """
@@ -56,8 +61,10 @@ def plan_bruck_all_to_all(num_ranks: int) -> MessagePlan:
 
 
 def compute_bruck_all_to_all_cost(num_ranks: int) -> AlphaBetaCost:
-    """Compute the cost: in every round about half of the data, the offsets with the bit of the
-    round.
+    """Compute the cost of Bruck's all-to-all.
+
+    In the round of a bit, a rank sends the blocks whose offset has that bit: about half of its
+    data.
     """
     return sum_rounds(
         *(
@@ -79,7 +86,10 @@ def _list_distances(num_ranks: int) -> list[int]:
 
 
 def plan_pat_all_gather(num_ranks: int, aggregation: int) -> MessagePlan:
-    """Plan for any number of ranks; `aggregation`: blocks that are sent at once, a power of two."""
+    """Plan PAT's all-gather for any number of ranks.
+
+    `aggregation`: maximum number of blocks that are sent at once, a power of two.
+    """
     power = 1 << (num_ranks - 1).bit_length()
     depth = power // aggregation
     builder = PlanBuilder(num_ranks, num_ranks)
@@ -96,10 +106,10 @@ def plan_pat_all_gather(num_ranks: int, aggregation: int) -> MessagePlan:
 
 
 def compute_pat_cost(num_ranks: int, aggregation: int) -> AlphaBetaCost:
-    """Compute (log2 A + D - 1) alpha + m beta (n - 1) / n, with D = P / A and P the power of two >=
-    n.
+    """Compute the cost (log2 A + D - 1) alpha + m beta (n - 1) / n of PAT with aggregation A.
 
-    D is at most n: trees of ranks that do not exist take no rounds.
+    D = P / A with P the power of two >= n, but at most n: trees of ranks that do not exist take no
+    rounds.
     """
     power = 1 << (num_ranks - 1).bit_length()
     rounds = aggregation.bit_length() - 1 + min(power // aggregation, num_ranks) - 1
@@ -107,12 +117,14 @@ def compute_pat_cost(num_ranks: int, aggregation: int) -> AlphaBetaCost:
 
 
 def find_largest_aggregation(num_ranks: int) -> int:
-    """Find half of the smallest power of two >= n, which gives the fewest rounds."""
+    """Compute the largest useful aggregation: half of the smallest power of two >= n, at
+    least 1.
+    """
     return max(1, (1 << (num_ranks - 1).bit_length()) // 2)
 
 
 def plan_sparbit_all_gather(num_ranks: int) -> MessagePlan:
-    """Plan PAT with the largest aggregation and all directions reversed."""
+    """Plan SparBit's all-gather: PAT with the largest aggregation and all directions reversed."""
     mirrored = -np.arange(num_ranks) % num_ranks
     return plan_pat_all_gather(num_ranks, find_largest_aggregation(num_ranks)).renamed(
         mirrored, mirrored
@@ -120,9 +132,7 @@ def plan_sparbit_all_gather(num_ranks: int) -> MessagePlan:
 
 
 def _send_round(builder: PlanBuilder, num_ranks: int, distance: int, blocks: range) -> None:
-    """Add a round: rank r sends the blocks at the given offsets after its own to rank r -
-    distance.
-    """
+    """Add a round: rank r sends the blocks at offsets after its own to rank r - distance."""
     rank = np.arange(num_ranks)
     builder.next_round()
     builder.send(rank, (rank - distance) % num_ranks, rank[:, None] + np.asarray(blocks))

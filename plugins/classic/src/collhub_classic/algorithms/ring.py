@@ -16,7 +16,7 @@ from collhub_classic.message_plan import MessagePlan, PlanBuilder
 
 
 def plan_ring_all_gather(num_ranks: int, stride: int = 1) -> MessagePlan:
-    """Plan: in round k rank r sends block r - k * stride to rank r + stride.
+    """Plan a ring all-gather: in round k rank r sends block r - k * stride to rank r + stride.
 
     Reversed, it is a reduce-scatter whose messages are sent from rank r to rank r - stride.
     """
@@ -34,7 +34,10 @@ def compute_ring_cost(num_ranks: int) -> AlphaBetaCost:
 
 
 def plan_chain_broadcast(num_ranks: int, chunks: int) -> MessagePlan:
-    """Plan: in round k rank r sends chunk k - r to rank r + 1; rank 0 is the root."""
+    """Plan a broadcast along a chain: in round k rank r sends chunk k - r to rank r + 1.
+
+    Rank 0 is the root.
+    """
     builder = PlanBuilder(num_ranks, chunks)
     for k in range(num_ranks - 2 + chunks):
         rank = np.arange(max(0, k - chunks + 1), min(k, num_ranks - 2) + 1)
@@ -44,16 +47,16 @@ def plan_chain_broadcast(num_ranks: int, chunks: int) -> MessagePlan:
 
 
 def compute_chain_cost(num_ranks: int, chunks: int) -> AlphaBetaCost:
-    """Compute (n - 2 + c) (alpha + m beta / c)."""
+    """Compute the cost (n - 2 + c) (alpha + m beta / c) of a chain with c chunks."""
     rounds = num_ranks - 2 + chunks
     return AlphaBetaCost(rounds, Fraction(rounds, chunks))
 
 
 def plan_neighbour_all_gather(num_ranks: int) -> MessagePlan:
-    """Plan for an even number of ranks: the partners are alternately the left and the right
-    neighbour.
+    """Plan an all-gather by neighbour exchange among an even number of ranks.
 
-    First single blocks, then pairs, then the pair that was received last.
+    The partners are alternately the left and the right neighbour. A rank first sends its block,
+    then its pair of blocks, then the pair that it received last.
     """
     builder = PlanBuilder(num_ranks, num_ranks)
     rank = np.arange(num_ranks)
@@ -72,5 +75,5 @@ def plan_neighbour_all_gather(num_ranks: int) -> MessagePlan:
 
 
 def compute_neighbour_cost(num_ranks: int) -> AlphaBetaCost:
-    """Compute alpha n / 2 + m beta (n - 1) / n."""
+    """Compute the cost alpha n / 2 + m beta (n - 1) / n of neighbour exchange."""
     return AlphaBetaCost(num_ranks // 2, Fraction(num_ranks - 1, num_ranks))

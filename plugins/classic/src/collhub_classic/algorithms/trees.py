@@ -16,7 +16,10 @@ from collhub_classic.message_plan import MessagePlan, PlanBuilder, combine_in_pa
 
 
 def plan_knomial_broadcast(num_ranks: int, radix: int) -> MessagePlan:
-    """Plan: every rank that has the vector sends it to radix - 1 further ranks, round by round."""
+    """Plan a broadcast from rank 0 on a k-nomial tree.
+
+    In each round, each informed rank sends the vector to radix - 1 new ranks.
+    """
     builder = PlanBuilder(num_ranks, 1)
     for informed in _list_informed_counts(num_ranks, radix):
         builder.next_round()
@@ -27,10 +30,9 @@ def plan_knomial_broadcast(num_ranks: int, radix: int) -> MessagePlan:
 
 
 def compute_knomial_cost(num_ranks: int, radix: int) -> AlphaBetaCost:
-    """Compute the cost: a round for every power of the radix below n, with radix - 1 sends of the
-    root.
+    """Compute the cost of a k-nomial broadcast: one round per power of the radix below n.
 
-    In the last round only as many as ranks are left.
+    The root sends radix - 1 times per round, in the last round only as often as ranks are left.
     """
     times = [
         min(radix - 1, (num_ranks - 1) // informed)
@@ -40,7 +42,7 @@ def compute_knomial_cost(num_ranks: int, radix: int) -> AlphaBetaCost:
 
 
 def compute_knomial_reduce_cost(num_ranks: int, radix: int) -> AlphaBetaCost:
-    """Compute d (alpha + m beta), with d the depth of the tree: every rank sends once.
+    """Compute the cost d (alpha + m beta) of a k-nomial reduce, with d the depth of the tree.
 
     The first rank at depth d is the one whose d digits to the radix are 1.
     """
@@ -51,7 +53,10 @@ def compute_knomial_reduce_cost(num_ranks: int, radix: int) -> AlphaBetaCost:
 
 
 def plan_binomial_scatter(num_ranks: int) -> MessagePlan:
-    """Plan the largest subtree first: a rank sends the shares of the upper half of its ranks."""
+    """Plan a scatter from rank 0 on a binomial tree.
+
+    Each rank sends the shares of the upper half of its subtree. The largest subtrees come first.
+    """
     builder = PlanBuilder(num_ranks, num_ranks)
     for bit in reversed(range((num_ranks - 1).bit_length())):
         distance = 1 << bit
@@ -63,13 +68,15 @@ def plan_binomial_scatter(num_ranks: int) -> MessagePlan:
 
 
 def compute_binomial_scatter_cost(num_ranks: int) -> AlphaBetaCost:
-    """Compute alpha ceil(log2 n) + m beta (n - 1) / n."""
+    """Compute the cost alpha ceil(log2 n) + m beta (n - 1) / n of a binomial scatter."""
     rounds = (num_ranks - 1).bit_length()
     return AlphaBetaCost(rounds, Fraction(num_ranks - 1, num_ranks))
 
 
 def compute_binomial_gather_cost(num_ranks: int) -> AlphaBetaCost:
-    """Compute alpha floor(log2 n), plus the shares on the slowest path to the root."""
+    """Compute the cost of a binomial gather: alpha floor(log2 n), plus the shares on the slowest
+    path.
+    """
     return AlphaBetaCost(
         num_ranks.bit_length() - 1, Fraction(_count_shares_on_slowest_path(num_ranks), num_ranks)
     )
@@ -135,9 +142,9 @@ def plan_double_tree_all_reduce(num_ranks: int, chunks: int) -> MessagePlan:
 
 
 def compute_double_tree_cost(num_ranks: int, chunks: int) -> AlphaBetaCost:
-    """Compute 2 D alpha + (2 D + c - 1) m beta / 2 c, where D is the depth of the deeper tree.
+    """Compute the cost 2 D alpha + (2 D + c - 1) m beta / 2 c, with D the depth of the deeper tree.
 
-    Exact as long as the trees do not send over the same link at once.
+    c: chunks per tree. Exact as long as the trees do not send over the same link at once.
     """
     parents = find_tree_parents(num_ranks), find_second_tree_parents(num_ranks)
     depth = max(int(_compute_depths(parent).max()) for parent in parents)

@@ -243,9 +243,9 @@ def _is_copied_to_output(places: BlockPlaces, rank: Int64Array, block: Int64Arra
 def _find_read_places(
     after: Int64Array, buffer: Int64Array, offset: Int64Array, input_offset: Int64Array
 ) -> tuple[Int64Array, Int64Array]:
-    """Find buffer and offset of a block after the write of entry `after`; -1:
+    """Find buffer and offset of a block after the write of entry `after`.
 
-    INPUT at offset `given`.
+    If `after` is -1, the block is in INPUT at `input_offset`.
     """
     is_given = after < 0
     return (

@@ -39,7 +39,7 @@ class _PlanKey:
 def build_steps_cached(
     plan: MessagePlan, places: BlockPlaces, *, is_synchronous: bool
 ) -> tuple[StepTable, Int64Array]:
-    """Return `steps_of`, from the cache if this process has built the same steps before.
+    """Return `build_steps`, from the cache if this process has built the same steps before.
 
     The arrays of cached results are read-only.
     """

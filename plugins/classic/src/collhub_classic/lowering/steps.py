@@ -51,10 +51,10 @@ def build_steps(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Copies:
-    """COPY steps from INPUT to OUTPUT of adjacent blocks of one rank; early ones precede all
-    messages.
+    """COPY steps from INPUT to OUTPUT of adjacent blocks of one rank.
 
-    `place`: number of every copied block of every rank, ascending; `copy`: the step of each.
+    Early ones precede all messages. `place`: number of every copied block of every rank, ascending;
+    `copy`: the step of each.
     """
 
     rank: Int64Array
@@ -167,7 +167,7 @@ class _Rows:
         )
 
     def find_round_edges(self) -> _Edges:
-        """Collect (parent, child) rows: all steps of a rank in one round before all in its next
+        """Collect (parent, child) rows: all steps of a rank's round before all of its next
         round.
         """
         is_message = (self.round != _FIRST_ROUND) & (self.round != _LAST_ROUND)

@@ -68,7 +68,7 @@ def are_equal(first: Contributions, second: Contributions) -> bool:
 # A relation may contain a row more than once: a contribution that arrives twice. Its canonical form
 # is found by counting. The sources of one unit are a group. The minimum number of occurrences of a
 # rank in the group is the number of abbreviated rows; the remaining rows are explicit. That is the
-# only form with so few rows, whatever form was the input, so two relations are equal if their
+# only form with so few rows, for any input, so two relations are equal if their
 # canonical forms are. Cost: two sorts of the rows.
 
 

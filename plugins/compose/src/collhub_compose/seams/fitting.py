@@ -111,9 +111,7 @@ def find_common_bytes(first: Algorithm, second: Algorithm, unit_count: int) -> i
 
 
 def _find_first_missing(expected: Contributions, needed: Int64Array) -> tuple[int, int] | None:
-    """Find (rank, unit) of the first needed unit that `expected` does not fill;
-
-    None if there is none.
+    """Find (rank, unit) of the first needed unit that `expected` does not fill, or None.
 
     `needed`: number of units from 0 on, int64[num_ranks].
     """

@@ -66,9 +66,7 @@ def concatenate_independent(parts: Sequence[StepTable]) -> StepTable:
 
 
 def _concatenate(parts: Sequence[StepTable]) -> tuple[StepColumns, StepPairs, StepPairs]:
-    """Concatenate columns, data and control dependencies, with separate channels and lanes per
-    part.
-    """
+    """Concatenate columns, data and control dependencies, with channels and lanes per part."""
     columns: StepColumns = {}
     for name in COLUMN_DTYPES:
         columns[name] = np.concatenate([getattr(part, name) for part in parts])

@@ -70,10 +70,10 @@ def supply_missing_values(
     options: InfragraphReadOptions,
     findings: NetworkFindings,
 ) -> list[Hop]:
-    """Give every hop a bandwidth and a latency, from the options if missing; supplied values are
-    reported.
+    """Give every hop a bandwidth and a latency, from the options if missing.
 
-    Raises `InputError` for missing bandwidths, with the links that lack one.
+    Supplied values are reported. Raises `InputError` for missing bandwidths, with the links that
+    lack one.
     """
     rate = parse_bandwidths(options.bandwidth).get("*")
     if rate is None and options.missing == "unlimited":
@@ -125,7 +125,7 @@ def _refuse_missing_bandwidths(
     examples: dict[str, str] = {}
     flaws = {}
     for hop in hops:
-        ends = f"{graph.names[hop.one]} - {graph.names[hop.other]}"
+        ends = f"{graph.names[hop.first_vertex]} - {graph.names[hop.second_vertex]}"
         for row in sorted(set(hop.links)):
             link = graph.links[row]
             counts[link.title] += 1

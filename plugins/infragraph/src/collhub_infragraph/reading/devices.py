@@ -31,7 +31,7 @@ class Step:
     ) -> range:
         """Find the indices below `count` that the brackets select; all without brackets.
 
-        Slices are Python's. Raises `InputError` at `place` for an index that does not exist, and
+        Slices are Python's. Raises `InputError` at `endpoint` for an index that does not exist, and
         for an invalid or empty slice.
         """
         text = self.slice_text.strip()
@@ -146,7 +146,10 @@ class Device:
             self.kinds += inner.kinds
             # Every copy has its own edges.
             start = first + number * inner.size
-            self.edges += [(one + start, other + start, link) for one, other, link in inner.edges]
+            self.edges += [
+                (first_vertex + start, second_vertex + start, link)
+                for first_vertex, second_vertex, link in inner.edges
+            ]
 
     def find_vertices(
         self,
@@ -156,7 +159,7 @@ class Device:
         """Find the vertices that the steps of an endpoint name, the leftmost index slowest.
 
         Raises `InputError` for a component that does not exist, and for a device in place of its
-        vertices. Errors are reported at `place`.
+        vertices. Errors are reported at `endpoint`.
         """
         step = steps[0]
         component = self.components.get(step.name)
@@ -225,7 +228,7 @@ class DeviceList:
 
     def _add_component(
         self,
-        get_device: Device,
+        device: Device,
         component: Value,
     ) -> None:
         """Add a component of the document to a device, after checking its size."""
@@ -233,18 +236,18 @@ class DeviceList:
         if kind not in _KINDS:
             problem = f"{kind[:40]!r} is not a known kind"
             component["choice"].fail(problem, f"use one of {', '.join(_KINDS)}")
-        if name in get_device.components:
-            component.fail(f"device {get_device.name} has two components {name!r}")
+        if name in device.components:
+            component.fail(f"device {device.name} has two components {name!r}")
         count = component["count"].count(MAX_NODES)
         inner = self.get_device(name, component["name"]) if kind == "device" else None
         size = count if inner is None else count * inner.size
         edges = 0 if inner is None else sum(len(block[0]) for block in inner.edges)
         # Checked before the expansion, since nested counts multiply.
-        if get_device.size + size > MAX_NODES or count * edges > MAX_LINKS:
+        if device.size + size > MAX_NODES or count * edges > MAX_LINKS:
             component["count"].fail(f"more than {MAX_NODES} vertices", "check the counts")
         if kind == "custom":
             kind = component["custom"]["type"].text()
-        get_device.add(
+        device.add(
             name,
             count,
             kind,
@@ -252,7 +255,7 @@ class DeviceList:
         )
 
 
-def find_ends(edge: Value, get_device: Device, end: str) -> Int64Array:
+def find_ends(edge: Value, device: Device, end: str) -> Int64Array:
     """Find the vertices of one end of an edge within a device."""
     endpoint = edge[end]
     steps = parse_endpoint(endpoint["component"])
@@ -260,4 +263,4 @@ def find_ends(edge: Value, get_device: Device, end: str) -> Int64Array:
     holder = endpoint.get("device")
     if holder is not None:
         steps = [*parse_endpoint(holder), *steps]
-    return get_device.find_vertices(steps, endpoint["component"])
+    return device.find_vertices(steps, endpoint["component"])

@@ -14,15 +14,15 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True, slots=True)
 class Hop:
-    """A path of edges from vertex `one` to `other`, over vertices that only forward.
+    """A path of edges between two vertices, over vertices that only forward.
 
     `bandwidths` in bytes per second, `latencies` in seconds: the values given for its edges.
     `links`: rows of their links, in order. `positions`: rows of the two directed links, if given by
     the hub's own annotation; a row is None if there is no link in that direction.
     """
 
-    one: int
-    other: int
+    first_vertex: int
+    second_vertex: int
     links: tuple[int, ...]
     bandwidths: tuple[float, ...] = ()
     latencies: tuple[float, ...] = ()
@@ -43,17 +43,17 @@ class Hop:
         positions = None if self.positions is None else self.positions[::-1]
         reversed_hop = replace(
             self,
-            one=self.other,
-            other=self.one,
+            first_vertex=self.second_vertex,
+            second_vertex=self.first_vertex,
             positions=positions,
         )
         return replace(reversed_hop, links=self.links[::-1])
 
     def join_next(self, next_hop: Hop) -> Hop:
-        """Return the path that continues with `after`, which begins at the end of this one."""
+        """Return the path that continues with `next_hop`, which begins at the end of this one."""
         return Hop(
-            self.one,
-            next_hop.other,
+            self.first_vertex,
+            next_hop.second_vertex,
             self.links + next_hop.links,
             self.bandwidths + next_hop.bandwidths,
             self.latencies + next_hop.latencies,
@@ -64,7 +64,7 @@ class Hop:
 class Contraction:
     """The hops of a graph during the removal of vertices.
 
-    `kept`: vertices that are never removed. `keeps_parallel`: whether a vertex of degree 2 is
+    `is_kept`: vertices that are never removed. `keeps_parallel`: whether a vertex of degree 2 is
     removed even if its neighbours are joined already, so that parallel cables remain.
     """
 
@@ -98,20 +98,23 @@ class Contraction:
         return True
 
     def _contract(self, vertex: int) -> bool:
-        """Join the two neighbours of a vertex directly; return whether the vertex may be
-        removed.
+        """Join the two neighbours of a vertex directly.
+
+        Return whether the vertex may be removed.
         """
         first, second = sorted(self._hops_at[vertex])
         before, after = self._hops[first], self._hops[second]
         # Edges have no direction: orient both so that one follows the other.
-        if before.other != vertex:
+        if before.second_vertex != vertex:
             before = before.reverse()
-        if after.one != vertex:
+        if after.first_vertex != vertex:
             after = after.reverse()
-        pair = _sort_pair(before.one, after.other)
-        if before.one == after.other or (self._hop_count[pair] and not self._keeps_parallel):
+        pair = _sort_pair(before.first_vertex, after.second_vertex)
+        if before.first_vertex == after.second_vertex or (
+            self._hop_count[pair] and not self._keeps_parallel
+        ):
             # A cable from a node back to itself carries no data.
-            return before.one == after.other
+            return before.first_vertex == after.second_vertex
         self._remove_hop(first)
         self._remove_hop(second)
         # Reuse the number of the first hop: hops stay in the order of the document.
@@ -125,21 +128,18 @@ class Contraction:
         hop: Hop,
     ) -> None:
         """Register a hop at its two ends."""
-        self._hops_at[hop.one].append(number)
-        self._hops_at[hop.other].append(number)
-        self._hop_count[_sort_pair(hop.one, hop.other)] += 1
+        self._hops_at[hop.first_vertex].append(number)
+        self._hops_at[hop.second_vertex].append(number)
+        self._hop_count[_sort_pair(hop.first_vertex, hop.second_vertex)] += 1
 
     def _remove_hop(self, number: int) -> None:
         """Remove a hop."""
         hop = self._hops.pop(number)
-        self._hops_at[hop.one].remove(number)
-        self._hops_at[hop.other].remove(number)
-        self._hop_count[_sort_pair(hop.one, hop.other)] -= 1
+        self._hops_at[hop.first_vertex].remove(number)
+        self._hops_at[hop.second_vertex].remove(number)
+        self._hop_count[_sort_pair(hop.first_vertex, hop.second_vertex)] -= 1
 
 
-def _sort_pair(
-    one: int,
-    other: int,
-) -> tuple[int, int]:
+def _sort_pair(first_vertex: int, second_vertex: int) -> tuple[int, int]:
     """Sort two vertices."""
-    return (one, other) if one < other else (other, one)
+    return min(first_vertex, second_vertex), max(first_vertex, second_vertex)

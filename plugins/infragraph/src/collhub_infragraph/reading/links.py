@@ -119,9 +119,7 @@ def _to_latency(value: Value, seconds: Decimal) -> float:
 
 
 def parse_node_link_edge(value: Value) -> LinkKind:
-    """Parse the link of an edge in a node-link graph, with texts such as `400 Gbps` as
-    quantities.
-    """
+    """Parse the link of an edge in a node-link graph, with quantities such as `400 Gbps`."""
     name = value.text_of("link", "")
     rate, flaw = None, ""
     bandwidth = value.get("bandwidth")

@@ -76,8 +76,8 @@ def _find_npus(
     options: InfragraphReadOptions,
     findings: NetworkFindings,
 ) -> list[int]:
-    """Find the vertices that are NPUs, sorted by rank if all ranks are annotated, else in document
-    order.
+    """Find the vertices that are NPUs, sorted by rank if all are annotated, else in
+    document order.
     """
     npu_kinds = {kind.strip() for kind in options.npu_types.split(",")}
     npus = [vertex for vertex, kind in enumerate(graph.kinds) if kind in npu_kinds]
@@ -133,17 +133,26 @@ def build_hops(graph: VertexGraph) -> list[Hop]:
     positions = _find_positions(graph)
     hops = []
     rows = zip(
-        graph.one.tolist(),
-        graph.other.tolist(),
+        graph.first_vertex.tolist(),
+        graph.second_vertex.tolist(),
         graph.link.tolist(),
         strict=True,
     )
-    for one, other, row in rows:
+    for first_vertex, second_vertex, row in rows:
         link = graph.links[row]
         rate, delay = link.bandwidth_bytes_per_s, link.latency_s
         rates = () if rate is None else (rate,)
         delays = () if delay is None else (delay,)
-        hops.append(Hop(one, other, (row,), rates, delays, positions.get((one, other))))
+        hops.append(
+            Hop(
+                first_vertex,
+                second_vertex,
+                (row,),
+                rates,
+                delays,
+                positions.get((first_vertex, second_vertex)),
+            )
+        )
     return hops
 
 
@@ -151,8 +160,7 @@ Positions = tuple[int | None, int | None]
 
 
 def _find_positions(graph: VertexGraph) -> dict[tuple[int, int], Positions]:
-    """Parse the hub's annotations of edges: rows of the two directed links, `12,40`, `12,` or
-    `,40`.
+    """Parse the hub's annotations of edges: rows of the two links, `12,40`, `12,` or `,40`.
 
     By both orders of the edge's vertices; empty for documents of other origin.
     """
@@ -175,12 +183,10 @@ def _build_links(
     number: Mapping[int, int],
     planes: Sequence[int],
 ) -> Links:
-    """Build two directed links for every hop, or those that its annotation names, in annotated
-    order.
-    """
+    """Build two directed links for every hop, or those of its annotation, in annotated order."""
     rows: list[tuple[int, int, int, float, float, int]] = []
     for hop, plane in zip(hops, planes, strict=True):
-        first, second = number[hop.one], number[hop.other]
+        first, second = number[hop.first_vertex], number[hop.second_vertex]
         # Without an annotation, the two links of an edge are adjacent.
         forward, reverse = hop.positions or (len(rows), len(rows) + 1)
         rate, delay = hop.bandwidth_bytes_per_s or 0.0, hop.latency_s or 0.0
@@ -305,12 +311,12 @@ def _check_connected(
     hops: Sequence[Hop],
     npus: Sequence[int],
 ) -> None:
-    """Raise `InputError` if some NPUs cannot reach others; documents of the hub are not checked."""
+    """Raise `InputError` if the NPUs are not connected; documents of the hub are not checked."""
     # The hub's own networks may have several parts, and are read back unchanged.
     if graph.annotations.is_exact:
         return
-    first = np.asarray([hop.one for hop in hops], np.int64)
-    second = np.asarray([hop.other for hop in hops], np.int64)
+    first = np.asarray([hop.first_vertex for hop in hops], np.int64)
+    second = np.asarray([hop.second_vertex for hop in hops], np.int64)
     part = connected_parts(first, second, len(graph.names))[np.asarray(npus)]
     parts = np.unique(part)
     if len(parts) == 1:

@@ -28,15 +28,15 @@ from hub_core.network import Dimension, Topology
 
 @dataclass(frozen=True, slots=True)
 class Strand:
-    """One undirected edge between nodes `one` and `other`, for a pair of equal links or a single
-    link.
+    """One undirected edge between two nodes, for a pair of equal links or a single link.
 
-    `there`, `back`: rows of the links from `one` to `other` and back, None if there is none.
-    `is_parallel`: whether other strands join the same nodes; an InfraGraph needs ports for these.
+    `forward_row`, `reverse_row`: rows of the links from `first_node` to `second_node` and back,
+    None if there is none. `is_parallel`: whether other strands join the same nodes; an InfraGraph
+    needs ports for these.
     """
 
-    one: int
-    other: int
+    first_node: int
+    second_node: int
     bandwidth_bytes_per_s: float
     latency_s: float
     plane: int
@@ -81,12 +81,9 @@ def build_strands(topology: Topology) -> list[Strand]:
     ]
 
 
-def _sort_pair(
-    one: int,
-    other: int,
-) -> tuple[int, int]:
+def _sort_pair(first_node: int, second_node: int) -> tuple[int, int]:
     """Sort two nodes."""
-    return (one, other) if one < other else (other, one)
+    return min(first_node, second_node), max(first_node, second_node)
 
 
 JsonObject = dict[str, object]
@@ -147,7 +144,10 @@ class _DocumentBuilder:
         """Add the edge of a strand, its link and its annotation."""
         values = (strand.bandwidth_bytes_per_s, strand.latency_s, strand.plane)
         link = self._links.setdefault(values, f"link-{len(self._links)}")
-        first, second = self._assign_end(strand.one, strand), self._assign_end(strand.other, strand)
+        first, second = (
+            self._assign_end(strand.first_node, strand),
+            self._assign_end(strand.second_node, strand),
+        )
         edge: JsonObject = {
             "ep1": _build_endpoint(*first),
             "ep2": _build_endpoint(*second),
@@ -200,8 +200,9 @@ class _DocumentBuilder:
         return {"name": name, "components": components, "links": links, "edges": edges}
 
     def _build_annotations(self) -> JsonObject:
-        """Build the annotations for data outside of the infrastructure: link order, directions,
-        names, groups.
+        """Build the annotations: link order, directions, names and groups.
+
+        The infrastructure does not contain these.
         """
         nodes: list[JsonObject] = []
         for node, name in enumerate(self._topology.node_names):

@@ -62,9 +62,7 @@ def _add_annotations(document: InfragraphDocument) -> JsonObject:
 
 
 def _find_differences(topology: Topology, document: JsonObject) -> list[str]:
-    """Find the properties that differ after reading a document back, or the reason why it is
-    refused.
-    """
+    """Find the properties that change when a document is read back, or why it is refused."""
     # The reader itself is used: a separate list of losses could be wrong.
     root = Value(topology.name, document, code=CODE)
     try:
@@ -79,6 +77,7 @@ def _find_differences(topology: Topology, document: JsonObject) -> list[str]:
 
 
 def _generate_losses(differences: list[str]) -> Iterator[Loss]:
+    """Yield the losses for the differences, or for the refusal of the document."""
     # A refusal is followed by a colon and the reason.
     for name in differences:
         feature, _, reason = name.partition(": ")

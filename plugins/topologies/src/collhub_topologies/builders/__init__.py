@@ -1,1 +1,1 @@
-"""Builders behind texts such as `fat-tree:4` and `dgx1v`."""
+"""Builders of topology texts such as `fat-tree:4` and `dgx1v`."""

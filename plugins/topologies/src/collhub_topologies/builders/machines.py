@@ -72,11 +72,11 @@ def build_dgx1v_smi(text: TopologyText) -> Topology:
 
 
 def build_dgx1_pcie(text: TopologyText) -> Topology:
-    """Build `dgx1-pcie`: the PCIe tree of a DGX-1, two GPUs per PCIe switch, two PCIe switches per
-    CPU.
+    """Build `dgx1-pcie`: the PCIe tree of a DGX-1.
 
-    With several machines, every PCIe switch has a NIC to the network. Switch ids: PCIe switches,
-    CPUs, network. Classes of links: PCIe, between the CPUs, and with several machines NIC.
+    Two GPUs per PCIe switch, two PCIe switches per CPU. With several machines, every PCIe switch
+    has a NIC to the network. Switch ids: PCIe switches, CPUs, network. Classes of links: PCIe,
+    between the CPUs, and with several machines NIC.
     """
     machines = _parse_machine_count(text, _GPUS_PER_DGX)
     defaults = (12e9, 10e9) if machines == 1 else (12e9, 10e9, _EDR_NIC)
@@ -199,11 +199,11 @@ def _build_machines(
     nic_bandwidth: float,
     gpus_per_nic: int = 1,
 ) -> Topology:
-    """Build machines whose GPUs are connected by lanes; several also by NICs and one network
-    switch.
+    """Build machines whose GPUs are connected by lanes.
 
-    A NIC of one GPU is the link from the GPU to the network. A NIC that GPUs share is a switch
-    between them and the network, with links of equal bandwidth on both sides.
+    Several also by NICs and one network switch. A NIC of one GPU is the link from the GPU to the
+    network. A NIC that GPUs share is a switch between them and the network, with links of equal
+    bandwidth on both sides.
     """
     machines = _parse_machine_count(text, gpus)
     if machines == 1:

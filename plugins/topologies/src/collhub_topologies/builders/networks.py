@@ -130,12 +130,11 @@ def _list_fat_tree_levels(ports: int) -> tuple[Ends, ...]:
 
 
 def build_leaf_spine(text: TopologyText) -> Topology:
-    """Build `leaf-spine:8,8,4`: leaf switches, NPUs per leaf, spine switches; each leaf is linked
-    to each spine.
+    """Build `leaf-spine:8,8,4`: leaf switches, NPUs per leaf, spine switches.
 
-    With fewer spines than NPUs per leaf and equal bandwidths, the leaves are oversubscribed by that
-    ratio. NPU n is linked to leaf n // (NPUs per leaf). Switch ids: leaves, spines. Classes of
-    links: host, leaf-spine.
+    Each leaf is linked to each spine. With fewer spines than NPUs per leaf and equal bandwidths,
+    the leaves are oversubscribed by that ratio. NPU n is linked to leaf n // (NPUs per leaf).
+    Switch ids: leaves, spines. Classes of links: host, leaf-spine.
     """
     leaves, hosts, spines = text.parameters(3, ",", "leaf-spine:8,8,4 for 64 NPUs")
     if max(leaves * hosts, leaves * spines, spines) > MAX_NODES:

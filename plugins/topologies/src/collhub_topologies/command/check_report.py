@@ -76,8 +76,9 @@ class NetworkVerdict:
 
 
 def check_network(context: CommandContext, network: Topology, size: int | None) -> NetworkVerdict:
-    """Run all installed checks of networks; with a size, also compute bounds for usable
-    networks.
+    """Run all installed checks of networks.
+
+    With a size, also compute bounds for usable networks.
     """
     with context.progress("checking"):
         findings = _collect_findings(context, network)

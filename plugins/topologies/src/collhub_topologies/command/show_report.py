@@ -130,9 +130,8 @@ def _format_link(network: Topology, link: Link) -> tuple[str, str, str]:
 
 
 def _format_dimension(dimension: Dimension, cut: HalfCut | None) -> str:
-    """Format a dimension:
-
-    `ring of 4, 50 GB/s, 500 ns; between its halves 2 links, 100 GB/s each way`.
+    """Format a dimension, for example `ring of 4, 50 GB/s, 500 ns`, and the cut between its
+    halves.
     """
     rate = format_bandwidth(dimension.bandwidth_bytes_per_s)
     latency = _format_latency(dimension.latency_s)
@@ -223,5 +222,6 @@ def _format_count(count: int, singular: str, plural: str) -> str:
 
 
 def _format_latency(latency_s: float) -> str:
+    """Format a latency, such as `500 ns`."""
     # Rounded to a millionth of a nanosecond, so that decimal inputs are printed as they were typed.
     return format_time(round(latency_s * 1e9, 6))

@@ -96,9 +96,7 @@ def _find_unreachable_pair(topology: Topology) -> tuple[int, int] | None:
 
 
 def _find_unusual_links(topology: Topology) -> Iterator[Diagnostic]:
-    """Report one-way links, unequal directions and parallel links, with the first link of each
-    kind.
-    """
+    """Report one-way links, unequal directions and parallel links, with the first of each kind."""
     pairs = NodePairs(topology)
 
     # Count unequal directions once per pair.

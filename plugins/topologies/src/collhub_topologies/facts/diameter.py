@@ -79,12 +79,12 @@ def _find_distinct_pairs(topology: Topology) -> tuple[Int64Array, Int64Array]:
 def compute_longest_distance(
     arcs: Arcs, starts: Int64Array, goals: int, work: int
 ) -> tuple[int, int] | None:
-    """Compute the number of arcs on the longest shortest path from any of `starts` to nodes
-    0..goals-1.
+    """Compute the number of arcs on the longest shortest path from `starts` to the goals.
 
-    Also returns the processed bytes. None if a goal is not reached from some start, or if more than
-    `work` bytes would be processed. Starts are bits, 8 per byte, and a round passes the bits of
-    every tail to its heads: rounds times arcs times starts / 8 bytes.
+    The goals are nodes 0..goals-1. Also returns the processed bytes. None if a goal is not reached
+    from some start, or if more than `work` bytes would be processed. Starts are bits, 8 per byte,
+    and a round passes the bits of every tail to its heads: rounds times arcs times starts / 8
+    bytes.
     """
     arc_sets = _split_arcs(arcs)
     # Big-endian within a byte, as packbits does it.

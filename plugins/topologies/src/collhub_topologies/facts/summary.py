@@ -75,9 +75,7 @@ def collect_facts(topology: Topology) -> Facts:
 
 
 def find_link_classes(topology: Topology) -> list[LinkClass]:
-    """Find the classes of links, sorted by decreasing number, kinds of ends, decreasing
-    bandwidth.
-    """
+    """Find the classes of links, sorted by number (decreasing), kinds of ends, bandwidth."""
     if not topology.num_links:
         return []
     table = _build_link_table(topology)
@@ -104,7 +102,7 @@ def _build_link_table(topology: Topology) -> Float64Array:
 
 
 def _class_key(link_class: LinkClass) -> tuple[int, str, str, float, float]:
-    """Sort key of `link_classes`."""
+    """Sort key of `find_link_classes`."""
     return (
         -link_class.count,
         link_class.source,
