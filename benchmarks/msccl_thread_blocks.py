@@ -24,7 +24,7 @@ import numpy as np
 from collhub_msccl.options import ProgramOptions, ReadOptions, WriteOptions
 from collhub_msccl.programs.read_program import read as read_mscclang
 from collhub_msccl.reading.read_xml import read, read_program
-from collhub_msccl.writing.block_time import BlockFigures, block_figures
+from collhub_msccl.writing.block_time import BlockFigures, compute_block_figures
 from collhub_msccl.writing.write_xml import write
 
 import hub_core
@@ -140,8 +140,8 @@ def _files(most_steps: int, topology: str) -> Iterator[_FileResult]:
         where = topology.format(n=algorithm.collective.num_ranks)
         yield _FileResult(
             construct="_".join(part for part in _words(row["file"]) if not part.isdigit()),
-            source=block_figures(program),
-            ours=block_figures(read_program(written)[1]),
+            source=compute_block_figures(program),
+            ours=compute_block_figures(read_program(written)[1]),
             unfused=int(row["steps"]) - int(row["nops"]),
             simulated=_time_ratios(read(written, ReadOptions()), algorithm, where),
         )
@@ -167,7 +167,7 @@ def _words(name: str) -> list[str]:
 
 
 def _figures(algorithm: Algorithm, options: WriteOptions) -> BlockFigures:
-    return block_figures(read_program(_written(algorithm, options))[1])
+    return compute_block_figures(read_program(_written(algorithm, options))[1])
 
 
 def _written(algorithm: Algorithm, options: WriteOptions) -> Source:

@@ -8,11 +8,11 @@ from itertools import product
 import pytest
 from collhub_msccl.options import ReadOptions, WriteOptions
 from collhub_msccl.reading.read_xml import read, read_program
-from collhub_msccl.writing.block_time import block_figures
-from collhub_msccl.writing.draft import draft_of
-from collhub_msccl.writing.joins import Fusing, joins
-from collhub_msccl.writing.link_time import link_times
-from collhub_msccl.writing.scratch_values import with_own_places
+from collhub_msccl.writing.block_time import compute_block_figures
+from collhub_msccl.writing.draft import build_draft
+from collhub_msccl.writing.joins import Fusing, find_fusable_pairs
+from collhub_msccl.writing.link_time import compute_link_times
+from collhub_msccl.writing.scratch_values import rename_scratch_values
 from collhub_msccl.writing.write_xml import write
 
 from hub_core.model import Algorithm, Buffer, StepKind
@@ -45,7 +45,7 @@ def test_messages_share_links_and_blocks_wait_for_their_arrival(
         sent = [steps.send(0, 1, unit, channel=unit, control=control)]
         steps.receive(1, 0, unit, channel=unit)
     expected = [BUFFER * (crossings / 4 + hops * latency) for latency in LATENCIES]
-    assert list(link_times(steps.algorithm())) == expected
+    assert list(compute_link_times(steps.algorithm())) == expected
 
 
 def test_ranks_that_send_to_all_begin_with_different_ones() -> None:
@@ -55,7 +55,7 @@ def test_ranks_that_send_to_all_begin_with_different_ones() -> None:
         if rank != peer:
             steps.send(rank, peer, peer)
             steps.receive(rank, peer, peer)
-    large = link_times(read(_written(steps.algorithm()), ReadOptions()))[1]
+    large = compute_link_times(read(_written(steps.algorithm()), ReadOptions()))[1]
     # All that a rank sends crosses its link, the last message then another one.
     assert large == BUFFER * ((ranks - 1) / ranks + 1 / ranks + 2 * LATENCIES[1])
 
@@ -78,7 +78,7 @@ def _staged() -> Algorithm:
 def test_values_that_took_turns_in_scratch_no_longer_wait_for_each_other() -> None:
     file = _written(_staged())
     # Receive and copy of all four side by side, where one after the other takes eight.
-    assert block_figures(read_program(file)[1]).makespan == 2
+    assert compute_block_figures(read_program(file)[1]).makespan == 2
     assert max(int(text) for text in re.findall(rb's_chunks="(\d+)"', file.content())) == 4
     assert verify(read(file, ReadOptions())).modes["out_of_place"].verdict == "ok"
 
@@ -95,7 +95,7 @@ def test_values_that_a_step_reads_together_keep_their_distance() -> None:
         scratch = {"src_buffer": Buffer.SCRATCH, "src_offset": 0, "count": 2}
         last = [steps.add(0, StepKind.SEND, peer=1, data=written, **scratch)]
         steps.receive(1, 0, count=2)
-    own = with_own_places(steps.algorithm())
+    own = rename_scratch_values(steps.algorithm())
     assert own is not None
     rows = own.steps
     assert rows.dst_offset[rows.rank == 0].tolist() == [0, 1, 0, 2, 3, 0]
@@ -127,8 +127,8 @@ def test_receives_are_promptly_fused_where_nothing_else_waits_for_them(
     for peer in (2, 3) if is_needed_elsewhere else (2,):
         steps.add(1, StepKind.SEND, peer=peer, **passed_on)
         steps.receive(peer, 1)
-    draft = draft_of(steps.algorithm(), with_control=False)
-    pairs = {fusing.value: len(joins(draft, True, fusing, 1)[0]) for fusing in Fusing}
+    draft = build_draft(steps.algorithm(), with_control=False)
+    pairs = {fusing.value: len(find_fusable_pairs(draft, True, fusing, 1)[0]) for fusing in Fusing}
     assert pairs == found
 
 
@@ -147,6 +147,6 @@ def test_runs_of_reductions_wait_for_no_operand_that_comes_later() -> None:
         region = {"dst_buffer": Buffer.SCRATCH, "dst_offset": unit, "count": 1, "channel": unit}
         arrived = steps.add(0, StepKind.RECV, peer=1, data=received, **region)
         last = [steps.add(0, StepKind.REDUCE, src_offset=unit, data=[arrived, *last], **target)]
-    draft = draft_of(steps.algorithm(), with_control=False)
-    runs = {fusing: len(joins(draft, True, fusing, 1)[0]) for fusing in Fusing}
+    draft = build_draft(steps.algorithm(), with_control=False)
+    runs = {fusing: len(find_fusable_pairs(draft, True, fusing, 1)[0]) for fusing in Fusing}
     assert runs == {Fusing.ALL: 2, Fusing.PROMPT: 1, Fusing.NONE: 2}

@@ -6,10 +6,10 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from collhub_msccl.writing.draft import draft_of
+from collhub_msccl.writing.draft import build_draft
 from collhub_msccl.writing.emission_order import arrange
 from collhub_msccl.writing.list_order import ListScheduler
-from collhub_msccl.writing.work_graph import WorkGraph, work_graph
+from collhub_msccl.writing.work_graph import WorkGraph, build_work_graph
 
 from hub_core.testing import CustomSteps
 
@@ -24,11 +24,11 @@ def _exchange() -> WorkGraph:
             steps.send(rank, 1 - rank, unit)
         for unit in range(MESSAGES):
             steps.receive(rank, 1 - rank, unit)
-    draft = draft_of(steps.algorithm(scratch_units=0), with_control=False)
+    draft = build_draft(steps.algorithm(scratch_units=0), with_control=False)
     nothing = np.zeros(0, np.int64)
     arrangement = arrange(draft, nothing, nothing, (nothing, nothing))
     assert arrangement is not None
-    return work_graph(draft, arrangement, latency=0)
+    return build_work_graph(draft, arrangement, latency=0)
 
 
 def _most_under_way(graph: WorkGraph, order: list[int]) -> int:
@@ -48,7 +48,7 @@ def _most_under_way(graph: WorkGraph, order: list[int]) -> int:
 def test_no_connection_holds_more_messages_than_it_has_place_for(capacity: int, most: int) -> None:
     graph = _exchange()
     # One thread block a rank does both directions, so that it can send before it receives.
-    order = ListScheduler(graph, graph.rank, 2, capacity).order()
+    order = ListScheduler(graph, graph.rank, 2, capacity).schedule()
     assert order is not None
     assert sorted(order) == list(range(4 * MESSAGES))
     assert _most_under_way(graph, order) == most

@@ -17,8 +17,8 @@ from collhub_msccl.programs.read_program import read as read_mscclang
 from collhub_msccl.reading.read_xml import read, read_program
 from collhub_msccl.runtimes.fifo_safety import compute_fifo_safety
 from collhub_msccl.runtimes.load_check import check_executor, check_msccl, check_rccl
-from collhub_msccl.writing.block_time import BlockFigures, block_figures
-from collhub_msccl.writing.link_time import link_times
+from collhub_msccl.writing.block_time import BlockFigures, compute_block_figures
+from collhub_msccl.writing.link_time import compute_link_times
 from collhub_msccl.writing.write_xml import write
 
 from hub_core.model import Algorithm, StepKind
@@ -63,7 +63,7 @@ def _written(algorithm: Algorithm, options: WriteOptions) -> Source:
 
 
 def _figures(file: Source) -> BlockFigures:
-    return block_figures(read_program(file)[1])
+    return compute_block_figures(read_program(file)[1])
 
 
 def _check(file: Source, runtime: str, protocol: str) -> None:
@@ -120,7 +120,11 @@ def test_what_the_public_compilers_wrote_gets_no_slower_with_thread_blocks_of_ou
         found = _figures(file)
         assert found.executed <= given.executed, row["file"]
         assert found.makespan <= given.makespan, row["file"]
-        times = zip(link_times(read(file, ReadOptions())), link_times(algorithm), strict=True)
+        times = zip(
+            compute_link_times(read(file, ReadOptions())),
+            compute_link_times(algorithm),
+            strict=True,
+        )
         # One construct, all to next, gains 3 % in small calls and loses as much in large ones.
         assert all(ours <= 1.03 * theirs for ours, theirs in times), row["file"]
 

@@ -13,7 +13,7 @@ import pytest
 from collhub_msccl.options import ReadOptions, WriteOptions
 from collhub_msccl.reading.read_xml import read, read_program
 from collhub_msccl.thread_block_program import ThreadBlockProgram
-from collhub_msccl.writing.block_time import block_figures
+from collhub_msccl.writing.block_time import compute_block_figures
 from collhub_msccl.writing.write_xml import write
 
 from hub_core.model import (
@@ -240,7 +240,7 @@ def test_waits_of_a_run_of_reductions_stand_before_its_first(
     (run,) = re.findall(r"(?:re )+", " ".join(_types(text)) + " ")
     assert len(run.split()) == ranks - 1
     # A pass has place for 16 operands.
-    assert block_figures(_program(text)).executed == 2 * (ranks - 1) + passes
+    assert compute_block_figures(_program(text)).executed == 2 * (ranks - 1) + passes
     assert loaders.run(text, False, 2).cells[0, "i", 0] == Counter(
         {(rank, 0): 1 for rank in range(ranks)}
     )
@@ -251,7 +251,7 @@ def test_reductions_wait_one_by_one_where_a_pass_needs_more_steps_than_there_may
     max_steps: int, passes: int
 ) -> None:
     text = _text(_gathered_sum(6, has_lanes=True), max_steps=max_steps)
-    figures = block_figures(_program(text))
+    figures = compute_block_figures(_program(text))
     # The thread blocks of the source stay: one for each of five peers, one for the sum.
     assert (figures.blocks, figures.executed) == (6, 10 + passes)
 
@@ -302,7 +302,7 @@ def _late_operands(arrivals: list[int], reader: int) -> Algorithm:
 def test_a_pass_of_stated_thread_blocks_delays_nothing(
     arrivals: list[int], reader: int, time: int, passes: int
 ) -> None:
-    figures = block_figures(_program(_text(_late_operands(arrivals, reader))))
+    figures = compute_block_figures(_program(_text(_late_operands(arrivals, reader))))
     moves = 2 * len(arrivals) + sum(arrivals) + (len(arrivals) if reader else 0)
     assert (figures.makespan, figures.executed) == (time, moves + passes)
 
@@ -423,7 +423,7 @@ def test_unrelated_thread_blocks_are_joined_where_there_would_be_too_many(
             direct_all_to_all(70),
             "rccl",
             {},
-            r"rank \d+ needs \d+ thread blocks, more than the 64 that it takes",
+            r"rank \d+ needs \d+ thread blocks, more than the 64 that it accepts",
         ),
         (direct_all_to_all(40), "executor", {"max_channels": 1}, "more than the 1 channels"),
         (all_samples(4)["shift-to-next"], "rccl", {}, "it has no custom collective"),
@@ -481,7 +481,7 @@ def test_advice_on_custom_collectives_names_a_runtime_and_no_other_collective(ru
 def test_timing_only_and_opaque_work_are_refused() -> None:
     ring = ring_all_reduce(4)
     unknown = np.full(len(ring.steps), Buffer.UNKNOWN, np.uint8)
-    with pytest.raises(InputError, match="do not say which units they touch"):
+    with pytest.raises(InputError, match="do not specify the units that they access"):
         write(_with(ring, src_buffer=unknown, dst_buffer=unknown.copy()), WriteOptions())
     draft = PlacedSteps(1)
     draft.add(0, StepKind.COMPUTE, None, None)

@@ -1,1 +1,1 @@
-"""From an algorithm to MSCCL-IR XML for one runtime: thread blocks, channels, order and waits."""
+"""Write an algorithm as MSCCL-IR XML for one runtime: thread blocks, channels, order and waits."""

@@ -1,9 +1,9 @@
-"""Model how long the thread blocks of a file take, to compare ways to write one algorithm.
+"""Model the execution time of a file's thread blocks, to compare variants of one algorithm.
 
-A thread block runs its steps in order. A step takes the time of its chunks, of each operand anew in
-a run of reductions. It begins when its block is free, when the step that it waits for is done, and
-where it receives, when the step that sends has begun: fused steps stream. Links have room for all.
-Cost: linear in steps.
+A thread block executes its steps in order. A step takes the time of its chunks; a chain of
+reductions takes the time of all operands. A step begins when its block is free, when the step that
+it waits for is finished, and, if it receives, when the sending step has begun: fused steps stream.
+Links are never a bottleneck. Cost: linear in steps.
 """
 
 from __future__ import annotations
@@ -23,11 +23,12 @@ from hub_core.model import Diagnostic, connection_keys, pair_in_order
 
 @dataclass(frozen=True, slots=True)
 class BlockFigures:
-    """What a file asks of a runtime.
+    """Resources and time that a file requires.
 
-    `makespan`: in the time of one chunk; `blocks`: of the rank that has most; `longest`: steps of
-    the longest thread block, nops included; `executed`: steps of all ranks that move data, where a
-    run of reductions counts once; `fused`: steps of all ranks that do the work of several.
+    `makespan`: in units of the time of one chunk; `blocks`: thread blocks of the rank with the
+    most; `channels`: channels in use; `longest`: steps of the longest thread block, including nops;
+    `executed`: steps of all ranks that move data, a chain of reductions counted once; `fused`:
+    steps of all ranks that do the work of several.
     """
 
     makespan: int
@@ -38,24 +39,24 @@ class BlockFigures:
     fused: int
 
 
-def block_figures(program: ThreadBlockProgram) -> BlockFigures:
-    """The figures of a program that can run to its end."""
-    fusion = fuse_reductions(program, FileFindings("", _ignore))
+def compute_block_figures(program: ThreadBlockProgram) -> BlockFigures:
+    """Compute the figures of a program that terminates."""
+    fusion = fuse_reductions(program, FileFindings("", _ignore_diagnostic))
     is_nop = program.is_type(StepType.NOP)
     duration = np.where(is_nop, 0, fusion.count)
     waiting = np.flatnonzero(program.depid >= 0)
     parent = find_first_flagged(program, fusion, waiting)
-    # A wait for the own block is over, one that nothing ends is the reader's to refuse.
+    # A wait within a block is already satisfied; the reader refuses waits that never finish.
     is_real = (parent >= 0) & (program.block[parent] != program.block[waiting])
     follows = np.flatnonzero(program.block[1:] == program.block[:-1])
-    ends = (
+    waits = (
         np.concatenate([follows, parent[is_real]]),
         np.concatenate([follows + 1, waiting[is_real]]),
     )
     is_fused = program.is_type(
         StepType.RECV_COPY_SEND, StepType.RECV_REDUCE_SEND, StepType.RECV_REDUCE_COPY_SEND
     )
-    begin = begin_times(duration, ends, _messages(program))
+    begin = compute_begin_times(duration, waits, _match_messages(program))
     return BlockFigures(
         makespan=int((begin + duration).max(initial=0)),
         blocks=int(np.diff(program.block_indptr).max(initial=0)),
@@ -71,8 +72,8 @@ def _has_peer(program: ThreadBlockProgram) -> BoolArray:
     return (program.send >= 0) | (program.recv >= 0)
 
 
-def _messages(program: ThreadBlockProgram) -> Edges:
-    """(sending, receiving) steps of every message."""
+def _match_messages(program: ThreadBlockProgram) -> Edges:
+    """(sending, receiving) step of every message, as two int64 columns."""
     block, rank = program.block, program.rank
     sends = np.flatnonzero(program.is_type(*SENDING))
     receives = np.flatnonzero(program.is_type(*RECEIVING))
@@ -84,24 +85,26 @@ def _messages(program: ThreadBlockProgram) -> Edges:
     return messages.send, messages.receive
 
 
-def begin_times(duration: Int64Array, ends: Edges, messages: Edges) -> Int64Array:
-    """When each step begins, int64. `ends`: (step, step that begins after its end).
+def compute_begin_times(duration: Int64Array, ends: Edges, messages: Edges) -> Int64Array:
+    """Time at which each step begins, int64. `ends`: (step, step that begins after its end).
 
-    `messages`: (sending, receiving) steps; a receive begins no earlier than its send.
+    `duration`: int64 per step; `messages`: (sending, receiving) steps; a receive begins no earlier
+    than its send.
     """
     parents = np.concatenate([ends[0], messages[0]])
     children = np.concatenate([ends[1], messages[1]])
-    # Of a message, only the beginning of the sending step is waited for.
+    # A receive waits only for the beginning of the sending step.
     lasting = np.concatenate([duration[ends[0]], np.zeros(len(messages[0]), np.int64)])
     order = topological_levels(len(duration), parents, children)
     by_parent = np.argsort(order.position[parents], kind="stable")
     begin = [0] * len(duration)
     rows = (column[by_parent].tolist() for column in (parents, children, lasting))
-    # In order of execution, so that a step's beginning is final when it is passed on.
+    # In order of execution, so that the beginning of a step is final before it is used.
     for parent, child, time in zip(*rows, strict=True):
         begin[child] = max(begin[child], begin[parent] + time)
     return np.asarray(begin, np.int64)
 
 
-def _ignore(_diagnostic: Diagnostic) -> None:
-    """The reader's warnings are for who asked for the file."""
+def _ignore_diagnostic(_diagnostic: Diagnostic) -> None:
+    """Discard a diagnostic: the file is written, not read, so the reader's warnings do not
+    apply."""

@@ -1,8 +1,8 @@
-"""Give connections channels: a greedy colouring within a runtime's limits.
+"""Assign channels to connections: a greedy colouring within the limits of a runtime.
 
-Connections whose thread blocks send on one and receive on the other must have one channel, as a
-thread block has one; such chains are groups. A channel serves a group if no two connections between
-the same ranks share it and no rank has too many peers on it. Groups are taken in order of their
+A thread block has one channel, so the connection that it receives on and the one that it sends on
+must share a channel; such chains are groups. A channel fits a group if no two connections between
+the same ranks share it and no rank has too many peers on it. Groups are processed in order of their
 first connection. Cost: groups times channels tried.
 """
 
@@ -18,126 +18,134 @@ from collhub_msccl.runtimes.known_runtimes import MAX_BLOCKS_PER_CHANNEL
 from collhub_msccl.writing.blocks import Blocks
 
 Pair = tuple[int, int]  # (source, destination)
-End = tuple[int, str]  # (rank, "send" or "recv")
+Side = tuple[int, str]  # (rank, "send" or "recv")
 
 
 @dataclass(slots=True)
 class _Group:
-    """Connection parts that must have one channel, and what they ask of it."""
+    """Connection parts that must share a channel, their pairs of ranks, and peers per rank and
+    side."""
 
     members: list[int]
     pairs: set[Pair]
-    ends: Counter[End]
+    peer_counts: Counter[Side]
 
     @classmethod
-    def of(cls, part: int, pair: Pair) -> _Group:
-        """A connection part alone."""
+    def from_part(cls, part: int, pair: Pair) -> _Group:
+        """Group of a single connection part."""
         source, destination = pair
-        ends = Counter({(source, "send"): 1, (destination, "recv"): 1})
-        return cls([part], {pair}, ends)
+        peer_counts = Counter({(source, "send"): 1, (destination, "recv"): 1})
+        return cls([part], {pair}, peer_counts)
 
-    def clashes(self, other: _Group) -> bool:
-        """Whether one channel cannot serve both.
+    def has_conflict(self, other: _Group) -> bool:
+        """Whether the groups cannot share a channel.
 
-        Two connections between the same ranks, or too many at one rank.
+        They cannot if both connect the same ranks, or if a rank would have too many peers.
         """
         if not self.pairs.isdisjoint(other.pairs):
             return True
-        # Only ranks of both groups can be crowded.
-        small, large = sorted((self, other), key=lambda group: len(group.ends))
+        # Only ranks in both groups can exceed the limit.
+        small, large = sorted((self, other), key=lambda group: len(group.peer_counts))
         return any(
-            number + large.ends[end] > MAX_BLOCKS_PER_CHANNEL for end, number in small.ends.items()
+            number + large.peer_counts[side] > MAX_BLOCKS_PER_CHANNEL
+            for side, number in small.peer_counts.items()
         )
 
     def add(self, other: _Group) -> None:
-        """Take over the other's members."""
+        """Add the members of another group."""
         self.members += other.members
         self.pairs |= other.pairs
-        self.ends += other.ends
+        self.peer_counts += other.peer_counts
 
 
 @dataclass(slots=True)
 class _ChannelUse:
-    """Channels given so far: by pair of ranks, and number of peers by end and channel."""
+    """Assigned channels by pair of ranks, and number of peers by rank, side and channel."""
 
     channels: dict[Pair, set[int]] = field(default_factory=lambda: defaultdict(set))
-    peers: dict[End, Counter[int]] = field(default_factory=lambda: defaultdict(Counter))
+    peers: dict[Side, Counter[int]] = field(default_factory=lambda: defaultdict(Counter))
 
     def is_free(self, channel: int, group: _Group) -> bool:
-        """Whether a channel can serve a group."""
+        """Whether a channel fits a group."""
         if any(channel in self.channels[pair] for pair in group.pairs):
             return False
         return all(
-            self.peers[end][channel] + more <= MAX_BLOCKS_PER_CHANNEL
-            for end, more in group.ends.items()
+            self.peers[side][channel] + more <= MAX_BLOCKS_PER_CHANNEL
+            for side, more in group.peer_counts.items()
         )
 
     def add(self, channel: int, group: _Group) -> None:
-        """Record that a group has a channel."""
+        """Record that a group uses a channel."""
         for pair in group.pairs:
             self.channels[pair].add(channel)
-        for end, number in group.ends.items():
-            self.peers[end][channel] += number
+        for side, number in group.peer_counts.items():
+            self.peers[side][channel] += number
 
 
 def find_channels(blocks: Blocks, limit: int) -> tuple[Int64Array | None, Int64Array]:
-    """Channels of the connection parts, each below `limit`.
+    """Channels of the connection parts (int64, each below `limit`), and lanes to be separated.
 
-    The producer's where possible, else the lowest free one. Returns them, or None where they do not
-    suffice, and the lanes whose blocks cannot have one channel for both their ends, which then have
-    to be parted.
+    Prefers the producer's channel, else the lowest free one; None if channels do not suffice. The
+    second result are the lanes whose blocks cannot use one channel for both directions.
     """
-    groups, apart = _groups(blocks)
-    # Told even where channels are too few: parting comes first.
-    parted = np.unique(blocks.lane[apart]) if apart else np.zeros(0, np.int64)
+    groups, conflicting_blocks = _group_connections(blocks)
+    # Reported even if channels do not suffice: separating comes first.
+    parted = (
+        np.unique(blocks.lane[conflicting_blocks]) if conflicting_blocks else np.zeros(0, np.int64)
+    )
     channel = np.full(len(blocks.source), -1, np.int64)
     use = _ChannelUse()
     for group in groups:
-        wish = int(blocks.channel[group.members[0]])
-        # The producer's first, so that imported files keep their channels.
-        choices = [wish, *range(limit)] if wish < limit else list(range(limit))
-        found = next((number for number in choices if use.is_free(number, group)), None)
-        if found is None:
+        preferred = int(blocks.channel[group.members[0]])
+        # The producer's channel first, so that imported files keep their channels.
+        choices = [preferred, *range(limit)] if preferred < limit else list(range(limit))
+        free_channel = next((number for number in choices if use.is_free(number, group)), None)
+        if free_channel is None:
             return None, parted
-        channel[group.members] = found
-        use.add(found, group)
+        channel[group.members] = free_channel
+        use.add(free_channel, group)
     return channel, parted
 
 
-def _groups(blocks: Blocks) -> tuple[list[_Group], list[int]]:
-    """Groups in the order of their first member, and the blocks whose two ends are not of one."""
+def _group_connections(blocks: Blocks) -> tuple[list[_Group], list[int]]:
+    """Groups in the order of their first member, and the blocks whose two connections cannot be
+    grouped."""
     pairs = zip(blocks.source.tolist(), blocks.destination.tolist(), strict=True)
-    group_of = [_Group.of(part, pair) for part, pair in enumerate(pairs)]
-    apart: list[int] = []
-    ends = zip(blocks.incoming.tolist(), blocks.outgoing.tolist(), strict=True)
-    for block, (incoming, outgoing) in enumerate(ends):
-        # A block with one peer ties nothing together.
+    group_of = [_Group.from_part(part, pair) for part, pair in enumerate(pairs)]
+    conflicting_blocks: list[int] = []
+    connections = zip(blocks.incoming.tolist(), blocks.outgoing.tolist(), strict=True)
+    for block, (incoming, outgoing) in enumerate(connections):
+        # A block with one peer imposes no restriction.
         if incoming < 0 or outgoing < 0:
             continue
-        one, other = group_of[incoming], group_of[outgoing]
-        if one is other:
+        incoming_group, outgoing_group = group_of[incoming], group_of[outgoing]
+        if incoming_group is outgoing_group:
             continue
-        if one.clashes(other):
-            apart.append(block)
+        if incoming_group.has_conflict(outgoing_group):
+            conflicting_blocks.append(block)
         else:
-            _merge(one, other, group_of)
-    return _in_order(group_of), apart
+            _merge(incoming_group, outgoing_group, group_of)
+    return _sort_groups(group_of), conflicting_blocks
 
 
 def _merge(
-    one: _Group,
-    other: _Group,
+    first: _Group,
+    second: _Group,
     group_of: list[_Group],
 ) -> None:
-    """Make two groups one. The smaller moves, so that each part moves a few times only."""
-    into, group = (other, one) if len(one.members) < len(other.members) else (one, other)
+    """Merge two groups and update `group_of`.
+
+    The smaller group moves, so that each part moves rarely.
+    """
+    is_first_smaller = len(first.members) < len(second.members)
+    into, group = (second, first) if is_first_smaller else (first, second)
     into.add(group)
     for member in group.members:
         group_of[member] = into
 
 
-def _in_order(group_of: list[_Group]) -> list[_Group]:
-    """The distinct groups by their first member, members ascending."""
+def _sort_groups(group_of: list[_Group]) -> list[_Group]:
+    """Distinct groups in the order of their first member; members are sorted ascending in place."""
     groups: dict[int, _Group] = {}
     for group in group_of:
         groups.setdefault(id(group), group)

@@ -1,10 +1,10 @@
-"""Choose how the steps of an algorithm are shared among thread blocks.
+"""Choose the assignment of an algorithm's steps to thread blocks.
 
-The producer's thread blocks come first, as they are, then cut where they have too many steps: what
-was imported is written back as it was. Else new ones are made in several ways, and the best is
-taken: safe from full FIFOs at every size before safe at some, then that of the least product of the
-steps to execute, the time on links that have room for all (`block_time`), and those of a small and
-of a large call on links that messages share (`link_time`).
+The producer's thread blocks are tried first, unchanged, then cut if they have too many steps: an
+imported file is written back unchanged. Otherwise new ones are built in several variants. Variants
+whose FIFOs cannot fill up at any size are preferred; among these, the one with the least product of
+the executed steps, the time on unlimited links (`block_time`), and the times of a small and of a
+large call on shared links (`link_time`) is chosen.
 """
 
 from __future__ import annotations
@@ -22,61 +22,63 @@ from collhub_msccl.runtimes.fifo_safety import FifoSafety, compute_fifo_safety
 from collhub_msccl.runtimes.known_runtimes import FIFO_CAPACITY, MAX_COUNT, Runtime
 from collhub_msccl.thread_block_program import ThreadBlockProgram
 from collhub_msccl.writing.assemble import Attempt, NoProgramError, assemble
-from collhub_msccl.writing.block_time import BlockFigures, block_figures
-from collhub_msccl.writing.draft import StepDraft, cut_counts, draft_of
+from collhub_msccl.writing.block_time import BlockFigures, compute_block_figures
+from collhub_msccl.writing.draft import StepDraft, build_draft, cut_counts
 from collhub_msccl.writing.emission import Memory
-from collhub_msccl.writing.joins import Fusing, joins
-from collhub_msccl.writing.link_time import link_times
+from collhub_msccl.writing.joins import Fusing, find_fusable_pairs
+from collhub_msccl.writing.link_time import compute_link_times
 from collhub_msccl.writing.placement import PlacementLimits
-from collhub_msccl.writing.scratch_values import with_own_places
-from collhub_msccl.writing.spread import SpreadWay, spread
-from collhub_msccl.writing.thread_blocks import assign_lanes, given_lanes
+from collhub_msccl.writing.scratch_values import rename_scratch_values
+from collhub_msccl.writing.spread import DistributionOptions, distribute_steps
+from collhub_msccl.writing.thread_blocks import assign_lanes, find_given_lanes
 from hub_core.model import Algorithm, Collective, Diagnostic, InputError, Location, StepTable
 from hub_core.verification import verify
 
-# All thread blocks of a rank wait for each other, so that a GPU must run them at once: fewer than
-# any of its multiprocessors, and what the runtime with the lowest limit takes.
+# The thread blocks of a rank wait for each other, so a GPU must run them at once: less than the
+# multiprocessors of any GPU, and the lowest limit of the runtimes.
 RESIDENT_BLOCKS = 64
-# Of larger programs the first way that is safe at every size is taken: others cost seconds.
-_MANY_ROWS = 1 << 14
-# A buffer crosses a link in so many latencies where steps are spread: a small call, since more
-# blocks gain most there, but larger than that of `link_time`, so that large calls lose little.
-_LATENCIES_OF_A_BUFFER = 8
+# Rows above which the first variant that is safe at every size is chosen: further variants cost
+# seconds.
+_MAX_ROWS_FOR_ALL_ATTEMPTS = 1 << 14
+# Transfer time of a buffer, in latencies, when steps are distributed: a small call, because more
+# thread blocks gain most there, but larger than that of `link_time`, so that large calls lose
+# little.
+_BUFFER_TIME_IN_LATENCIES = 8
 
 
 @dataclass(frozen=True, slots=True)
 class ChosenProgram:
     """A program, its figures, its times on links, and the sizes at which it cannot deadlock.
 
-    `has_channels`: it has no more channels than were asked for; `source_blocks`: thread blocks that
-    the producer states for the rank that has most; 0: none.
+    `has_channels`: it uses at most the requested channels; `source_blocks`: lanes that the producer
+    declares for the rank with the most, 0 for none.
     """
 
     program: ThreadBlockProgram
     figures: BlockFigures
-    link_times: tuple[int, ...]
+    compute_link_times: tuple[int, ...]
     safety: FifoSafety
     has_channels: bool
     source_blocks: int
 
     @property
     def cost(self) -> tuple[bool, bool, int, int, int]:
-        """The lower the better.
+        """Key for comparison; lower is better.
 
-        Times and executed steps count alike: no model knows the cost of a step, or of memory.
+        Times and executed steps have equal weight: no model knows the cost of a step, or of memory.
         """
         figures = self.figures
         is_limited = self.safety.min_units != 1 or figures.blocks > RESIDENT_BLOCKS
-        product = prod((figures.makespan, figures.executed, *self.link_times))
+        product = prod((figures.makespan, figures.executed, *self.compute_link_times))
         return is_limited, not self.has_channels, product, figures.makespan, figures.blocks
 
 
 @dataclass(frozen=True, slots=True)
 class WritingTask:
-    """What is to be written, and for whom.
+    """The algorithm to write, and the limits of the file.
 
-    `collective`: with the modes that the file claims; `channels`: to spread over, None where the
-    producer's hold.
+    `collective`: with the modes that the file claims; `channels`: number of channels to distribute
+    steps over, None to keep the producer's.
     """
 
     algorithm: Algorithm
@@ -88,48 +90,52 @@ class WritingTask:
 
 
 def choose_program(task: WritingTask) -> ChosenProgram:
-    """The best program that was found.
+    """The best program among all attempts.
 
-    Raises `InputError` that names the limit where none keeps all, or the deadlock where all end in
-    one.
+    Raises `InputError` that names the exceeded limit if every attempt exceeds one, or the deadlock
+    if every program deadlocks.
     """
-    full = cut_counts(draft_of(task.algorithm, with_control=True), MAX_COUNT)
+    full = cut_counts(build_draft(task.algorithm, with_control=True), MAX_COUNT)
     chooser = _Chooser(task)
-    for attempt in _faithful(task, full):
-        found = chooser.tried(attempt)
-        if found is not None:
-            return found
+    for attempt in _iterate_faithful(task, full):
+        candidate = chooser.try_attempt(attempt)
+        if candidate is not None:
+            return candidate
     candidates: list[ChosenProgram] = []
     longest: int | None = None
-    free = _without_reuse(task.algorithm) or _without_control(task.algorithm, full)
-    for attempt in _new(task, free):
-        found = chooser.tried(attempt)
-        if found is not None:
-            candidates.append(found)
-            if attempt.limits_time and not found.cost[0]:
-                longest = found.figures.makespan
-        is_enough = attempt.is_enough or len(free) > _MANY_ROWS
+    free = _draft_without_reuse(task.algorithm) or _draft_without_control(task.algorithm, full)
+    for attempt in _iterate_new(task, free):
+        candidate = chooser.try_attempt(attempt)
+        if candidate is not None:
+            candidates.append(candidate)
+            if attempt.limits_time and not candidate.cost[0]:
+                longest = candidate.figures.makespan
+        is_enough = attempt.is_enough or len(free) > _MAX_ROWS_FOR_ALL_ATTEMPTS
         if is_enough and any(not candidate.cost[0] for candidate in candidates):
             break
     if not candidates:
-        raise chooser.error()
-    eligible = [each for each in candidates if longest is None or each.figures.makespan <= longest]
+        raise chooser.build_error()
+    eligible = [
+        candidate
+        for candidate in candidates
+        if longest is None or candidate.figures.makespan <= longest
+    ]
     return min(eligible, key=lambda candidate: candidate.cost)
 
 
 class _Chooser:
-    """Makes programs, and remembers why there is none."""
+    """Builds programs, and remembers why there is none."""
 
     def __init__(self, task: WritingTask) -> None:
         self._task = task
         self._reason = "the order of its connections makes steps wait for each other in a circle"
         self._is_deadlock = False
-        self._source_blocks = _stated_blocks(task.algorithm.steps)
+        self._source_blocks = _count_source_blocks(task.algorithm.steps)
 
-    def tried(self, attempt: Attempt) -> ChosenProgram | None:
-        """The program of an attempt, None where there is none that runs at any size."""
+    def try_attempt(self, attempt: Attempt) -> ChosenProgram | None:
+        """Program of an attempt; None if it exceeds a limit or deadlocks at every size."""
         task = self._task
-        # New thread blocks run in another order, so scratch is used in another order too.
+        # New thread blocks change the order of execution, so scratch must be allocated again.
         is_compact = task.memory.is_compact or attempt.is_new
         try:
             chosen = replace(task.memory, is_compact=is_compact)
@@ -137,31 +143,31 @@ class _Chooser:
         except NoProgramError as error:
             self._reason = str(error)
             return None
-        # What is judged is the file, not the algorithm that it was made of.
-        lowered = _lowered(program, task.collective)
+        # Evaluate the file, not the algorithm from which it was built.
+        lowered = _lower_program(program, task.collective)
         safety = compute_fifo_safety(lowered, FIFO_CAPACITY[task.protocol])
         if safety.min_units is None:
             self._is_deadlock = True
             return None
-        figures = block_figures(program)
+        figures = compute_block_figures(program)
         has_channels = task.channels is None or figures.channels <= task.channels
-        times = link_times(lowered)
+        times = compute_link_times(lowered)
         return ChosenProgram(program, figures, times, safety, has_channels, self._source_blocks)
 
-    def error(self) -> InputError:
-        """Why there is no program."""
+    def build_error(self) -> InputError:
+        """Error with the reason why no program was built."""
         task = self._task
         title = task.limits.title
-        place = Location(task.algorithm.provenance.source_name or None)
+        location = Location(task.algorithm.provenance.source_name or None)
         if not self._is_deadlock:
             message = f"cannot be written for {title}: {self._reason}"
-            return InputError(message, location=place, code="runtime-limit")
+            return InputError(message, location=location, code="runtime-limit")
         is_simple = task.protocol == "Simple"
         return InputError(
             f"cannot be written for {title}: it deadlocks at every size,"
             f" as a connection holds only {FIFO_CAPACITY[task.protocol]} transfers"
             f" in the protocol {task.protocol}",
-            location=place,
+            location=location,
             cure="choose -O proto=LL or LL128"
             if is_simple
             else "let receives come before further sends",
@@ -169,80 +175,89 @@ class _Chooser:
         )
 
 
-def _stated_blocks(steps: StepTable) -> int:
-    """Most lanes of a rank."""
+def _count_source_blocks(steps: StepTable) -> int:
+    """Maximum number of lanes of a rank; 0 without lanes."""
     has_lane = steps.lane >= 0
     pairs = np.stack([steps.rank[has_lane], steps.lane[has_lane]])
     ranks = np.unique(pairs, axis=1)[0]
     return int(np.bincount(ranks).max(initial=0))
 
 
-def _ways_to_fuse(task: WritingTask) -> tuple[bool, ...]:
-    """With fused steps first: one receives only when it can send, which can close a circle."""
+def _list_fusing_options(task: WritingTask) -> tuple[bool, ...]:
+    """Values of `is_fusing` to try, fused first.
+
+    A fused step receives only when it can send, which can close a cycle of waits.
+    """
     return (True, False) if task.limits.has_fused_steps else (False,)
 
 
-def _faithful(task: WritingTask, full: StepDraft) -> Iterator[Attempt]:
-    """With the producer's thread blocks, if there are any; the most faithful first."""
-    given = given_lanes(full)
-    if given is None:
+def _iterate_faithful(task: WritingTask, full: StepDraft) -> Iterator[Attempt]:
+    """Attempts with the producer's thread blocks, most faithful first.
+
+    None if they are not usable.
+    """
+    producer_lanes = find_given_lanes(full)
+    if producer_lanes is None:
         return
-    for draft, may_cut in ((full, False), (_without_control(task.algorithm, full), True)):
-        # The waits of reductions in one pass take steps, of which there may be too many.
+    for draft, may_cut in ((full, False), (_draft_without_control(task.algorithm, full), True)):
+        # A chain of reductions needs nops for its waits, which may exceed the limit of steps.
         for is_merging in (True, False):
-            for is_fusing in _ways_to_fuse(task):
-                yield Attempt(draft, given, may_cut, is_fusing, is_merging)
+            for is_fusing in _list_fusing_options(task):
+                yield Attempt(draft, producer_lanes, may_cut, is_fusing, is_merging)
 
 
-def _new(task: WritingTask, draft: StepDraft) -> Iterator[Attempt]:
-    """With new thread blocks, the most promising first; each is made when it is asked for."""
+def _iterate_new(task: WritingTask, draft: StepDraft) -> Iterator[Attempt]:
+    """Attempts with new thread blocks, most promising first, built on demand."""
     capacity = FIFO_CAPACITY[task.protocol]
-    yield from _spread(task, draft, capacity)
-    if task.channels is None and len(draft) <= _MANY_ROWS:
-        yield _as_public_compiler(task, draft)
-    yield from _joined(task, draft, is_tight=False, is_merging=True)
+    yield from _iterate_distributed(task, draft, capacity)
+    if task.channels is None and len(draft) <= _MAX_ROWS_FOR_ALL_ATTEMPTS:
+        yield _build_public_compiler_attempt(task, draft)
+    yield from _iterate_joined(task, draft, is_tight=False, is_merging=True)
     # For messages that take several transfers each.
-    yield from _spread(task, draft, 1)
-    yield from _joined(task, draft, is_tight=True, is_merging=True)
-    yield from _joined(task, draft, is_tight=True, is_merging=False)
+    yield from _iterate_distributed(task, draft, 1)
+    yield from _iterate_joined(task, draft, is_tight=True, is_merging=True)
+    yield from _iterate_joined(task, draft, is_tight=True, is_merging=False)
 
 
-def _spread(task: WritingTask, draft: StepDraft, capacity: int) -> Iterator[Attempt]:
-    """The attempts of list scheduling, if limits permit them."""
+def _iterate_distributed(task: WritingTask, draft: StepDraft, capacity: int) -> Iterator[Attempt]:
+    """Attempts by list scheduling, for each kind of fusion, if the limits permit them."""
     limits = task.limits
     channels = limits.max_channels if task.channels is None else task.channels
     blocks = min(limits.max_blocks, RESIDENT_BLOCKS)
     is_free = task.channels is not None
-    latency = _latency(task)
+    latency = _compute_latency(task)
     fusings = tuple(Fusing) if limits.has_fused_steps else (Fusing.NONE,)
     tried: list[Edges] = []
     for fusing in fusings:
-        joined = joins(draft, is_free, fusing, latency)
-        if any(np.array_equal(joined, other) for other in tried):
+        joined = find_fusable_pairs(draft, is_free, fusing, latency)
+        if any(np.array_equal(joined, pairs) for pairs in tried):
             continue
         tried.append(joined)
         for is_sparing in (False, True):
             placing = PlacementLimits(blocks, channels, is_free, is_sparing)
-            found = spread(draft, SpreadWay(placing, joined, capacity, latency))
-            if found is not None:
+            distribution = distribute_steps(
+                draft, DistributionOptions(placing, joined, capacity, latency)
+            )
+            if distribution is not None:
                 yield Attempt(
-                    found.draft,
-                    found.lanes,
+                    distribution.draft,
+                    distribution.lanes,
                     may_cut=True,
                     is_fusing=fusing is not Fusing.NONE,
                     is_new=True,
-                    joined=found.joined,
+                    joined=distribution.joined,
                 )
 
 
-def _as_public_compiler(task: WritingTask, draft: StepDraft) -> Attempt:
-    """The thread blocks of MSCCLang for stated channels; other programs must not take longer.
+def _build_public_compiler_attempt(task: WritingTask, draft: StepDraft) -> Attempt:
+    """Attempt with the thread blocks of MSCCLang's compiler; later choices must not take longer.
 
-    A block for each end of a connection, or for two where everything that is received is only sent
-    on. With open channels its assignment of channels would have to be repeated, too.
+    One block for each side of a connection, or for two sides if all received data is only
+    forwarded. Used only for declared channels: with open channels, MSCCLang's assignment of
+    channels would have to be repeated too.
     """
     fusing = Fusing.PROMPT if task.limits.has_fused_steps else Fusing.NONE
-    first, second = joins(draft, False, fusing, _latency(task))
+    first, second = find_fusable_pairs(draft, False, fusing, _compute_latency(task))
     is_forwarded = draft.receives[first] & draft.sends[second]
     lanes = assign_lanes(draft, forwarded=(first[is_forwarded], second[is_forwarded]))
     is_inside = lanes.of_row[first] == lanes.of_row[second]
@@ -257,17 +272,17 @@ def _as_public_compiler(task: WritingTask, draft: StepDraft) -> Attempt:
     )
 
 
-def _joined(
+def _iterate_joined(
     task: WritingTask,
     draft: StepDraft,
     is_tight: bool,
     is_merging: bool,
 ) -> Iterator[Attempt]:
-    """Attempts with a thread block for each end of a connection, or for two that belong together.
+    """Attempts with a block for each side of a connection, or for two sides that belong together.
 
-    What is found up to their last is good enough if it is safe.
+    The last one is marked `is_enough`.
     """
-    for is_fusing in _ways_to_fuse(task):
+    for is_fusing in _list_fusing_options(task):
         yield Attempt(
             draft,
             assign_lanes(draft, is_tight, is_merging),
@@ -279,31 +294,32 @@ def _joined(
         )
 
 
-def _latency(task: WritingTask) -> int:
-    """Latency of a link where steps are spread, in the time of one unit."""
-    return max(task.collective.unit_count // _LATENCIES_OF_A_BUFFER, 1)
+def _compute_latency(task: WritingTask) -> int:
+    """Latency of a link when steps are distributed, in units of the time of one chunk."""
+    return max(task.collective.unit_count // _BUFFER_TIME_IN_LATENCIES, 1)
 
 
-def _without_reuse(algorithm: Algorithm) -> StepDraft | None:
-    """Only what data ask for, with a place in scratch for every value; None if that is not right.
+def _draft_without_reuse(algorithm: Algorithm) -> StepDraft | None:
+    """Draft with data dependencies only and separate scratch for every value; None if that is
+    incorrect.
 
-    What is wrong as it stands stays so: to put its conflicts in order would hide that.
+    Also None if the algorithm itself is incorrect: ordering its conflicts would hide the error.
     """
-    own = with_own_places(algorithm)
-    if own is None or not verify(algorithm).ok or not verify(own).ok:
+    renamed = rename_scratch_values(algorithm)
+    if renamed is None or not verify(algorithm).ok or not verify(renamed).ok:
         return None
-    return cut_counts(draft_of(own, with_control=False), MAX_COUNT)
+    return cut_counts(build_draft(renamed, with_control=False), MAX_COUNT)
 
 
-def _without_control(algorithm: Algorithm, full: StepDraft) -> StepDraft:
-    """Only data dependencies, if they alone keep the algorithm right.
+def _draft_without_control(algorithm: Algorithm, full: StepDraft) -> StepDraft:
+    """Draft with data dependencies only, if they suffice for correctness; else `full`.
 
-    Between new thread blocks program order would cost waits.
+    Program order would cause unnecessary waits between new thread blocks.
     """
     steps = algorithm.steps
     if not len(steps.control_indices):
         return full
-    # Right without program order is a question for the verifier, not for rules of thumb.
+    # The verifier decides whether the steps are correct without program order.
     relaxed_steps = replace(
         steps,
         control_indptr=np.zeros(len(steps) + 1, np.int64),
@@ -311,12 +327,13 @@ def _without_control(algorithm: Algorithm, full: StepDraft) -> StepDraft:
     )
     if not verify(replace(algorithm, steps=relaxed_steps)).ok:
         return full
-    return cut_counts(draft_of(algorithm, with_control=False), MAX_COUNT)
+    return cut_counts(build_draft(algorithm, with_control=False), MAX_COUNT)
 
 
-def _lowered(program: ThreadBlockProgram, collective: Collective) -> Algorithm:
-    """The file as its reader would have it, but for dependencies that follow from others."""
-    lowered = lower(program, False, FileFindings("", _ignore))
+def _lower_program(program: ThreadBlockProgram, collective: Collective) -> Algorithm:
+    """Algorithm that the reader would read from the file, without true dependencies that are
+    implied."""
+    lowered = lower(program, False, FileFindings("", _ignore_diagnostic))
     table = StepTable.from_columns(
         program.num_ranks,
         lowered.columns,
@@ -326,5 +343,5 @@ def _lowered(program: ThreadBlockProgram, collective: Collective) -> Algorithm:
     return Algorithm(collective, table, lowered.scratch_units)
 
 
-def _ignore(_diagnostic: Diagnostic) -> None:
-    """The reader's warnings are about the file of somebody else."""
+def _ignore_diagnostic(_diagnostic: Diagnostic) -> None:
+    """Discard a diagnostic: the reader's warnings do not apply to a file that is written."""

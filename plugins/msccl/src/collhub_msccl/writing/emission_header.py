@@ -1,4 +1,4 @@
-"""Attributes of `<algo>`: collective, modes, sizes, protocol and name, as the runtime has them."""
+"""Attributes of `<algo>` (collective, modes, sizes, protocol, name) in the form of the runtime."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from collhub_msccl.runtimes.known_runtimes import (
 from collhub_msccl.thread_block_program import ThreadBlockProgram
 from hub_core.model import Algorithm, Collective, CollectiveKind, InputError, Location, UsageError
 
-# microsoft/msccl keeps so many characters.
-_LONGEST_NAME = 63
+# microsoft/msccl keeps at most 63 characters.
+_MAX_NAME_CHARACTERS = 63
 _DIVIDED_KINDS = (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER)
 
 
@@ -31,9 +31,10 @@ _DIVIDED_KINDS = (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER)
 class Target:
     """Header of the file to write, and its runtime.
 
-    `collective`: with the modes that the file claims; `spelling`: its `coll`. `declared_chunks`:
-    `i_chunks` and `o_chunks` of every rank. `min_bytes`, `max_bytes`: sizes for which the file may
-    be used (None: no limit). `imported`: attributes of the file that the algorithm was read from.
+    `collective`: with the modes that the file claims; `spelling`: its `coll`; `declared_chunks`:
+    `i_chunks` and `o_chunks` of every rank; `min_bytes`, `max_bytes`: sizes for which the file may
+    be used (None: no limit); `imported`: `<algo>` attributes of the file from which the algorithm
+    was read.
     """
 
     runtime: Runtime
@@ -46,12 +47,12 @@ class Target:
     max_bytes: int | None
     imported: Mapping[str, str]
 
-    def attributes(self, program: ThreadBlockProgram, largest: int | None) -> dict[str, str]:
-        """The attributes of `<algo>`; `largest`: bytes of the largest call, None for no limit."""
+    def build_attributes(self, program: ThreadBlockProgram, largest: int | None) -> dict[str, str]:
+        """Attributes of `<algo>`. `largest`: bytes of the largest call, None for no limit."""
         written: dict[str, str | int] = {
             "name": self.name,
             "proto": self.protocol,
-            "nchannels": self._channel_count(program),
+            "nchannels": self._count_channels(program),
             "nchunksperloop": self.collective.unit_count,
             "ngpus": self.collective.num_ranks,
             "coll": self.spelling,
@@ -63,96 +64,105 @@ class Target:
             written["maxBytes"] = largest or 0
         else:
             written["minBytes"] = self.min_bytes
-            # Here the upper end is the first size that is not served, and none means the default.
+            # microsoft/msccl excludes maxBytes itself, and uses a default if it is missing.
             written["maxBytes"] = DEFAULT_MAX_BYTES if largest is None else largest + 1
-            threads = _number(self.imported.get("nthreads", ""))
+            threads = _parse_size(self.imported.get("nthreads", ""))
             if threads:
                 written["nthreads"] = threads
         return {name: str(value) for name, value in written.items()}
 
-    def _channel_count(self, program: ThreadBlockProgram) -> int:
-        """Channels that the program uses, or as many more as the imported file stated."""
-        # Connections are opened for channels below nchannels only.
+    def _count_channels(self, program: ThreadBlockProgram) -> int:
+        """Channels that the program uses, or the imported file's larger number if the runtime
+        allows it."""
+        # The runtimes open connections only for channels below nchannels.
         used = int(program.channel.max(initial=0)) + 1
-        stated = _number(self.imported.get("nchannels", ""))
-        if stated is not None and used < stated <= self.runtime.max_channels:
-            return stated
+        imported_count = _parse_size(self.imported.get("nchannels", ""))
+        if imported_count is not None and used < imported_count <= self.runtime.max_channels:
+            return imported_count
         return used
 
 
-def target_of(algorithm: Algorithm, options: WriteOptions) -> Target:
-    """Decide what the file says.
+def choose_target(algorithm: Algorithm, options: WriteOptions) -> Target:
+    """Decide the header of the file.
 
-    Raises `UsageError` for options and `InputError` for algorithms that do not fit.
+    Raises `UsageError` for options, and `InputError` for algorithms, that the runtime does not
+    support.
     """
-    imported = _imported(algorithm)
-    runtime = _runtime(algorithm, options, imported)
-    collective = _with_modes(algorithm.collective, runtime, options)
-    spelling = _spelling(algorithm, runtime, options, imported)
+    imported = _get_imported_attributes(algorithm)
+    runtime = _choose_runtime(algorithm, options, imported)
+    collective = _choose_modes(algorithm.collective, runtime, options)
+    spelling = _choose_spelling(algorithm, runtime, options, imported)
     protocol = options.proto or imported.get("proto", "Simple")
-    smallest, largest = _sizes(options, imported)
+    smallest, largest = _choose_sizes(options, imported)
     return Target(
         runtime,
         collective,
         spelling,
-        declared_chunks=_declared_chunks(algorithm, runtime),
+        declared_chunks=_choose_declared_chunks(algorithm, runtime),
         protocol=protocol if protocol in FIFO_CAPACITY else "Simple",
-        name=_name(algorithm, spelling, options, imported),
+        name=_choose_name(algorithm, spelling, options, imported),
         min_bytes=smallest,
         max_bytes=largest,
         imported=imported,
     )
 
 
-def _runtime(
+def _choose_runtime(
     algorithm: Algorithm,
     options: WriteOptions,
     imported: Mapping[str, str],
 ) -> Runtime:
-    """The runtime that is asked for, else the usual one, or where that cannot the one that can."""
+    """The runtime of the option.
+
+    By default the executor, or msccl for custom collectives unknown to it.
+    """
     if options.runtime is not None:
         return RUNTIMES[options.runtime]
     is_custom = algorithm.collective.kind is CollectiveKind.CUSTOM
     name = options.collective or imported.get("coll", "")
-    usual, other = RUNTIMES["executor"], RUNTIMES["msccl"]
-    return other if is_custom and name not in usual.collectives else usual
+    executor, msccl = RUNTIMES["executor"], RUNTIMES["msccl"]
+    return msccl if is_custom and name not in executor.collectives else executor
 
 
-def largest_size(
+def compute_largest_size(
     algorithm: Algorithm,
     target: Target,
     safety: FifoSafety,
 ) -> int | None:
-    """The largest size in bytes for which the file may be used, None for no limit.
+    """Maximum size in bytes for which the file may be used; None for no limit.
 
-    As stated, and without deadlock: a transfer moves as many chunks as fit a slice, so the larger
-    the call, the more transfers a step becomes, until they fill the FIFOs.
+    Respects the requested limit and excludes deadlocks: a transfer moves as many chunks as fit into
+    a slice, so in larger calls a step takes more transfers, until they fill the FIFOs. Raises
+    `InputError` if no size remains.
     """
     largest = target.max_bytes
     if safety.min_units is not None and safety.min_units > 1:
         slice_bytes = target.runtime.slice_bytes[target.protocol]
-        # The largest chunk of which so many fit a slice, times the chunks of the call.
+        # Size of the chunk of which `min_units` fit into a slice, times the chunks of the call.
         safe = algorithm.collective.unit_count * (slice_bytes // safety.min_units)
         largest = safe if largest is None else min(safe, largest)
     if largest is not None and largest < max(target.min_bytes, 1):
         raise InputError(
             f"cannot be written for {target.runtime.title}:"
-            f" it may only be used up to {largest} bytes, lest the FIFOs of connections fill up,"
+            f" it may only be used up to {largest} bytes, or the FIFOs of connections fill up,"
             f" and only from {target.min_bytes} bytes on",
-            location=_place(algorithm),
+            location=_get_location(algorithm),
             cure="choose a smaller min_bytes, or another proto",
             code="size-range",
         )
     return largest
 
 
-def _place(algorithm: Algorithm) -> Location:
-    """The file that the algorithm was read from, if any."""
+def _get_location(algorithm: Algorithm) -> Location:
+    """Location of the file from which the algorithm was read, if any."""
     return Location(algorithm.provenance.source_name or None)
 
 
-def _imported(algorithm: Algorithm) -> Mapping[str, str]:
-    """Attributes of `<algo>` that the reader of this plugin kept; extensions can be anything."""
+def _get_imported_attributes(algorithm: Algorithm) -> Mapping[str, str]:
+    """Attributes of `<algo>` stored by the reader of this plugin.
+
+    Other extension values are ignored.
+    """
     extension = algorithm.extensions.get("msccl")
     written = extension.get("algo") if isinstance(extension, dict) else None
     if not isinstance(written, dict):
@@ -160,31 +170,34 @@ def _imported(algorithm: Algorithm) -> Mapping[str, str]:
     return {name: text for name, text in written.items() if isinstance(text, str)}
 
 
-def _with_modes(
+def _choose_modes(
     collective: Collective,
     runtime: Runtime,
     options: WriteOptions,
 ) -> Collective:
-    """The collective with the modes that the file will claim."""
-    wanted = options.mode
-    if wanted is None and not runtime.has_both_modes:
-        # Nothing was asked for, and both modes have no place in one file.
-        wanted = _only_mode(collective)
-    if wanted is None:
+    """The collective with the modes that the file will claim.
+
+    Raises `UsageError` if the algorithm does not claim the mode of the option.
+    """
+    mode = options.mode
+    if mode is None and not runtime.has_both_modes:
+        # No option, and one file cannot serve both modes.
+        mode = _choose_single_mode(collective)
+    if mode is None:
         return collective
     claims = {"in-place": collective.in_place, "out-of-place": collective.out_of_place}
-    if not claims[wanted]:
-        mode = wanted.replace("-", " ")
-        raise UsageError(f"option mode: the algorithm does not claim to be usable {mode}")
+    if not claims[mode]:
+        mode_text = mode.replace("-", " ")
+        raise UsageError(f"option mode: the algorithm does not claim to be usable {mode_text}")
     return replace(
         collective,
-        in_place=wanted == "in-place",
-        out_of_place=wanted == "out-of-place",
+        in_place=mode == "in-place",
+        out_of_place=mode == "out-of-place",
     )
 
 
-def _only_mode(collective: Collective) -> str:
-    """The mode for a runtime that takes one a file: in place, if the algorithm claims it."""
+def _choose_single_mode(collective: Collective) -> str:
+    """Mode for a runtime with one mode per file: in place, if the algorithm claims it."""
     is_all_to_all = collective.kind is CollectiveKind.ALL_TO_ALL
     # `ncclAllToAll` of microsoft/msccl refuses calls in place.
     if is_all_to_all and collective.out_of_place:
@@ -192,106 +205,115 @@ def _only_mode(collective: Collective) -> str:
     return "in-place" if collective.in_place else "out-of-place"
 
 
-def _spelling(
+def _choose_spelling(
     algorithm: Algorithm,
     runtime: Runtime,
     options: WriteOptions,
     imported: Mapping[str, str],
 ) -> str:
-    """`coll`: as the user states it, as imported for custom collectives, or by the kind."""
+    """Value of `coll`: from the option, as imported for custom collectives, or from the kind.
+
+    Raises `InputError` if the runtime has no such collective.
+    """
     if options.collective is not None:
-        return _stated_spelling(options.collective, runtime)
+        return _check_spelling(options.collective, runtime)
     kind = algorithm.collective.kind
     if kind is CollectiveKind.CUSTOM and imported.get("coll") in runtime.collectives:
         return imported["coll"]
-    # Only custom calls reach a file of a collective that the runtime has no name for.
-    found = runtime.spelling.get(kind) or runtime.spelling.get(CollectiveKind.CUSTOM)
-    if found is None:
+    # If the runtime has no name for a collective, only custom calls can use the file.
+    spelling = runtime.spelling.get(kind) or runtime.spelling.get(CollectiveKind.CUSTOM)
+    if spelling is None:
         raise InputError(
             f"cannot be written for {runtime.title}: it has no {kind} collective",
-            location=_place(algorithm),
-            cure=f"-O runtime=msccl writes it for {RUNTIMES['msccl'].title}, which has",
+            location=_get_location(algorithm),
+            cure=f"-O runtime=msccl writes it for {RUNTIMES['msccl'].title}, which has one",
             code="unknown-collective",
         )
-    return found
+    return spelling
 
 
-def _stated_spelling(stated: str, runtime: Runtime) -> str:
-    """A spelling that the runtime knows. Raises `UsageError` for others."""
-    if stated in runtime.collectives:
-        return stated
+def _check_spelling(spelling: str, runtime: Runtime) -> str:
+    """Check that the runtime knows a spelling, and return it. Raises `UsageError` otherwise."""
+    if spelling in runtime.collectives:
+        return spelling
     known = ", ".join(sorted(runtime.collectives))
     raise UsageError(
-        f"option collective: {runtime.title} knows no {stated!r}",
+        f"option collective: {runtime.title} knows no {spelling!r}",
         cure=f"use one of {known}",
     )
 
 
-def _declared_chunks(algorithm: Algorithm, runtime: Runtime) -> tuple[Int64Array, Int64Array]:
-    """`i_chunks` and `o_chunks` of every rank: the true sizes.
+def _choose_declared_chunks(
+    algorithm: Algorithm, runtime: Runtime
+) -> tuple[Int64Array, Int64Array]:
+    """`i_chunks` and `o_chunks` of every rank, int64.
 
-    But for custom and rooted collectives in microsoft/msccl, which refuses any other size than
-    nchunksperloop.
+    The true sizes, except for most collectives in microsoft/msccl, which requires nchunksperloop
+    for every buffer that is not empty. Raises `InputError` for larger buffers.
     """
     collective = algorithm.collective
     inputs, outputs = collective.input_units(), collective.output_units()
     if runtime.has_both_modes or collective.kind in _DIVIDED_KINDS:
         return inputs, outputs
-    whole = collective.unit_count
-    if max(int(inputs.max()), int(outputs.max())) > whole:
+    chunk_count = collective.unit_count
+    if max(int(inputs.max()), int(outputs.max())) > chunk_count:
         raise InputError(
             f"cannot be written for {runtime.title}:"
-            f" a rank has a buffer of more than the {whole} chunks of nchunksperloop",
-            location=_place(algorithm),
+            f" a rank has a buffer of more than the {chunk_count} chunks of nchunksperloop",
+            location=_get_location(algorithm),
             code="runtime-limit",
         )
-    return np.where(inputs > 0, whole, 0), np.where(outputs > 0, whole, 0)
+    return np.where(inputs > 0, chunk_count, 0), np.where(outputs > 0, chunk_count, 0)
 
 
-def _name(
+def _choose_name(
     algorithm: Algorithm,
     spelling: str,
     options: WriteOptions,
     imported: Mapping[str, str],
 ) -> str:
-    """A name that needs no escaping, which the parsers would not undo."""
+    """Name of the algorithm without characters that need escaping, because the parsers decode no
+    entities."""
     source = PurePath(algorithm.provenance.source_name).stem
     default = f"{spelling}_{algorithm.num_ranks}"
     chosen = options.name or imported.get("name") or source or default
-    # The parsers decode no entities, so nothing may need them.
-    name = re.sub(r"[^A-Za-z0-9_.+-]", "_", chosen)[:_LONGEST_NAME]
-    # This name makes microsoft/msccl run an algorithm of its own instead of the file's.
+    name = re.sub(r"[^A-Za-z0-9_.+-]", "_", chosen)[:_MAX_NAME_CHARACTERS]
+    # For this name microsoft/msccl runs a built-in algorithm instead of the file's.
     if name == "2D" and spelling == "alltoall":
         return "2D_file"
     return name
 
 
-def _sizes(options: WriteOptions, imported: Mapping[str, str]) -> tuple[int, int | None]:
-    """The smallest and the largest size in bytes, both included; None for no limit."""
+def _choose_sizes(options: WriteOptions, imported: Mapping[str, str]) -> tuple[int, int | None]:
+    """Minimum and maximum size in bytes, both inclusive; None for no limit.
+
+    From the options, else as imported. Raises `UsageError` if the range is empty.
+    """
     smallest, largest = options.min_bytes, options.max_bytes
     if smallest is None:
-        smallest = _number(imported.get("minBytes", "")) or 0
+        smallest = _parse_size(imported.get("minBytes", "")) or 0
     if largest is None:
-        largest = _imported_largest(imported)
+        largest = _read_imported_largest(imported)
     if largest is not None and largest < smallest:
         raise UsageError(
             f"no size is at least {smallest} and at most {largest} bytes",
-            cure="state min_bytes and max_bytes",
+            cure="give min_bytes and max_bytes",
         )
     return smallest, largest
 
 
-def _imported_largest(imported: Mapping[str, str]) -> int | None:
-    """The largest size that the imported file served; 0 there is no limit."""
-    stated = _number(imported.get("maxBytes", "")) or 0
-    if stated <= 0:
+def _read_imported_largest(imported: Mapping[str, str]) -> int | None:
+    """Maximum size that the imported file served; None for no limit."""
+    max_bytes = _parse_size(imported.get("maxBytes", "")) or 0
+    if max_bytes <= 0:
         return None
-    # Files without outofplace are of microsoft/msccl, where the upper end is not included.
-    return stated if "outofplace" in imported else stated - 1
+    # Files without outofplace are for microsoft/msccl, which excludes maxBytes itself.
+    return max_bytes if "outofplace" in imported else max_bytes - 1
 
 
-def _number(text: str) -> int | None:
-    """A number as the runtimes read it, of up to 64 bits, or None."""
+def _parse_size(text: str) -> int | None:
+    """Number as read by the runtimes, extended to 18 digits; None if negative, too large or no
+    number."""
     if re.fullmatch(r"[1-9][0-9]{0,17}", text):
         return int(text)
     value, state = parse_number(text)

@@ -1,4 +1,4 @@
-"""Order the steps of all ranks, so that no thread block waits for what comes later, and fuse."""
+"""Find an order of execution of all ranks' steps without cyclic waits, and decide fusions."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from collhub_msccl.writing.draft import StepDraft
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Arrangement:
-    """An order of execution, and what is one step.
+    """An order of execution, and the fusions.
 
-    `position`: int64 per row, a possible order of execution of all ranks; `fused_into`: int64 per
-    row, the receive that a send is one step with, the first reduction of the run that a reduction
-    belongs to (both have one position), or -1.
+    `position`: int64 per row, possible order of execution of all ranks; `fused_into`: int64 per
+    row, the receive with which a send is fused, or the first reduction of the chain to which a
+    reduction belongs (fused rows have equal positions), else -1.
     """
 
     position: Int64Array
@@ -30,26 +30,26 @@ def arrange(
     children: Int64Array,
     fusable: Edges,
 ) -> Arrangement | None:
-    """Order rows by dependencies, messages, the order of connections and these further pairs.
+    """Order rows by dependencies, messages, connection order and the pairs (`parents`, `children`).
 
-    Of `fusable` (row, row fused into it), those stay apart whose fusion would close a circle of
-    waits.
-    None where there is a circle already: no order exists. Each round sorts topologically with the
-    pairs as one node each, and gives up those in a circle; it costs time linear in pairs, and in
+    `fusable`: (row, row fused into it); pairs whose fusion would close a cycle of waits are not
+    fused. None if there is a cycle without any fusion. Each round sorts topologically with each
+    fused pair as one node, and drops the pairs in a cycle; a round is linear in pairs, and in
     practice there are few rounds.
     """
-    all_parents, all_children = _waits(draft, parents, children)
+    all_parents, all_children = _collect_waits(draft, parents, children)
     into, fused = fusable
     while True:
         node = np.arange(len(draft))
         node[fused] = into
-        from_node, to_node = _between(node[all_parents], node[all_children])
+        from_node, to_node = _drop_inner_pairs(node[all_parents], node[all_children])
         order = topological_levels(len(draft), from_node, to_node)
         if order.is_complete:
             fused_into = np.full(len(draft), -1, np.int64)
             fused_into[fused] = into
             return Arrangement(order.position[node], fused_into)
-        # In a circle, or between two: reached neither from the start nor, backwards, from the end.
+        # In a cycle, or between two cycles: reached neither from the start nor, backwards, from the
+        # end.
         backwards = topological_levels(len(draft), to_node, from_node)
         is_circular: BoolArray = (order.position < 0) & (backwards.position < 0)
         is_kept = ~is_circular[into]
@@ -58,7 +58,7 @@ def arrange(
         into, fused = into[is_kept], fused[is_kept]
 
 
-def _waits(
+def _collect_waits(
     draft: StepDraft,
     parents: Int64Array,
     children: Int64Array,
@@ -66,35 +66,35 @@ def _waits(
     """All pairs (earlier row, later row) of the program."""
     sends = np.flatnonzero(draft.sends)
     receives = draft.partner[sends]
-    earlier, later = _connection_order(draft)
-    # A message is an order too: its receive is after its send.
+    earlier, later = _find_connection_order(draft)
+    # A message is an order too: its receive follows its send.
     all_parents = np.concatenate([draft.parents, sends, earlier, parents])
     all_children = np.concatenate([draft.children, receives, later, children])
     return all_parents, all_children
 
 
-def _between(from_node: Int64Array, to_node: Int64Array) -> Edges:
-    """Only the pairs of two nodes: within one, the runtime keeps the order."""
+def _drop_inner_pairs(from_node: Int64Array, to_node: Int64Array) -> Edges:
+    """Pairs of different nodes; within a node the runtime keeps the order."""
     is_apart = from_node != to_node
     return from_node[is_apart], to_node[is_apart]
 
 
-def neighbours(key: Int64Array, order: Int64Array) -> Edges:
-    """Rows that follow each other among the rows of one key (0 or more), ordered by `order`."""
+def find_neighbours(key: Int64Array, order: Int64Array) -> Edges:
+    """Consecutive rows among the rows with the same key (0 or more), ordered by `order`."""
     rows = np.flatnonzero(key >= 0)
-    # Sorted by key, so that neighbours of one key stand side by side.
+    # Sorted by key, so that rows with equal keys are adjacent.
     rows = rows[np.lexsort((order[rows], key[rows]))]
     before, after = rows[:-1], rows[1:]
     is_same = key[before] == key[after]
     return before[is_same], after[is_same]
 
 
-def _connection_order(draft: StepDraft) -> Edges:
-    """Row order at both ends of each connection: the k-th send is matched by the k-th receive."""
+def _find_connection_order(draft: StepDraft) -> Edges:
+    """Row order on both sides of each connection: the k-th send is matched by the k-th receive."""
     connection, _ = draft.connections
     rows = np.arange(len(draft))
-    sends = neighbours(np.where(draft.sends, connection, -1), rows)
-    receives = neighbours(np.where(draft.receives, connection, -1), rows)
+    sends = find_neighbours(np.where(draft.sends, connection, -1), rows)
+    receives = find_neighbours(np.where(draft.receives, connection, -1), rows)
     earlier = np.concatenate([sends[0], receives[0]])
     later = np.concatenate([sends[1], receives[1]])
     return earlier, later

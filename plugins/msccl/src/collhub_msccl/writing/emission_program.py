@@ -9,33 +9,33 @@ from collhub_msccl.runtimes.known_runtimes import MAX_OPERANDS
 from collhub_msccl.thread_block_program import StepType, ThreadBlockProgram
 from collhub_msccl.writing.blocks import Blocks
 from collhub_msccl.writing.emission_waits import Knowledge
-from collhub_msccl.writing.reduction_runs import may_run
+from collhub_msccl.writing.reduction_runs import is_fusable_pair
 from collhub_msccl.writing.unfuse import REGION, Steps
 
 
-def program_of(
+def build_program(
     blocks: Blocks,
     steps: Steps,
     knowledge: Knowledge,
     sizes: tuple[Int64Array, Int64Array, Int64Array],
 ) -> ThreadBlockProgram:
-    """The program of all ranks.
+    """Build the program of all ranks.
 
-    `steps`: with a column `wait`, the head that a step waits for or -1; `sizes`: `i_chunks`,
+    `steps`: with a column `wait`, the head that a step waits for, or -1; `sizes`: `i_chunks`,
     `o_chunks` and `s_chunks` of every rank.
     """
     block = knowledge.block[steps.row]
     position = np.arange(len(block)) - np.searchsorted(block, block)
-    last = _last_steps(steps, len(knowledge.block))
+    last = _find_last_steps(steps, len(knowledge.block))
     rank_borders = np.arange(len(sizes[2]) + 1)
     block_indptr = np.searchsorted(blocks.rank, rank_borders).astype(np.int64)
     block_id = np.arange(len(blocks)) - block_indptr[blocks.rank]
-    depid, deps = _resolved(steps.columns["wait"], last, block_id[block], position)
+    depid, deps = _resolve_waits(steps.columns["wait"], last, block_id[block], position)
     has_dependents = np.zeros(len(block), np.bool_)
     has_dependents[last[knowledge.parents]] = True
-    # The column `wait` has become depid and deps.
+    # The column `wait` is replaced by depid and deps.
     columns = {name: steps.columns[name] for name in (*REGION, "count", "type")}
-    has_dependents |= _must_not_fuse(columns, block, depid, has_dependents)
+    has_dependents |= _find_unwanted_fusions(columns, block, depid, has_dependents)
     return ThreadBlockProgram(
         input_chunks=sizes[0],
         output_chunks=sizes[1],
@@ -45,20 +45,20 @@ def program_of(
         block_id=block_id,
         send=blocks.send,
         recv=blocks.recv,
-        channel=blocks.channel_of_block(),
-        block_line=_block_lines(blocks, block),
+        channel=blocks.find_channels_of_blocks(),
+        block_line=_compute_block_lines(blocks, block),
         block=block,
         position=position,
         number=position,
         depid=depid,
         deps=deps,
-        line=_step_lines(blocks, block),
+        line=_compute_step_lines(blocks, block),
         has_dependents=has_dependents,
         **columns,
     )
 
 
-def _resolved(
+def _resolve_waits(
     wait: Int64Array,
     last: Int64Array,
     block_id: Int64Array,
@@ -66,8 +66,8 @@ def _resolved(
 ) -> tuple[Int64Array, Int64Array]:
     """`depid` and `deps` of every step, -1 for no wait.
 
-    `wait`, `block_id`, `position`: int64 per step. A wait is for the last step of its head, whose
-    flag is raised when all of them are done.
+    `wait`, `block_id`, `position`: int64 per step; `last`: last step of each head, whose flag is
+    raised when all steps of the head are finished.
     """
     is_waiting = wait >= 0
     target = last[wait[is_waiting]]
@@ -78,58 +78,58 @@ def _resolved(
     return depid, deps
 
 
-def _last_steps(steps: Steps, heads: int) -> Int64Array:
-    """The last of the steps that stand for each head."""
-    ends = np.flatnonzero(np.diff(steps.row))
-    return np.append(ends, len(steps.row) - 1)[:heads]
+def _find_last_steps(steps: Steps, heads: int) -> Int64Array:
+    """Last step of each head."""
+    last_rows = np.flatnonzero(np.diff(steps.row))
+    return np.append(last_rows, len(steps.row) - 1)[:heads]
 
 
-def _must_not_fuse(
+def _find_unwanted_fusions(
     columns: dict[str, Int64Array],
     block: Int64Array,
     depid: Int64Array,
     has_dependents: BoolArray,
 ) -> BoolArray:
-    """Mask of `re` that need hasdep only so that the next `re` is not executed as part of them.
+    """Mask of `re` steps that need hasdep only to prevent a fusion with the next `re`.
 
-    The runtimes would do that with the count of the last of them, and with more operands than they
-    have place for.
+    The runtimes would fuse them with the count of the last one, or with more operands than they can
+    store.
     """
     reductions = np.flatnonzero(columns["type"] == StepType.REDUCE)
     first, second = reductions[:-1], reductions[1:]
-    # What the parsers look at; see `reading.fusion`.
+    # The condition of the parsers, see `reading.fusion`.
     joins = (second == first + 1) & (block[first] == block[second])
     joins &= (depid[second] < 0) & ~has_dependents[first]
     for name in ("dst_buffer", "dst_offset", "src_buffer"):
         joins &= columns[name][first] == columns[name][second]
-    is_parted = joins & ~may_run(columns, first, second)
+    is_parted = joins & ~is_fusable_pair(columns, first, second)
     is_parted |= _is_full(joins & ~is_parted)
-    found = np.zeros(len(block), np.bool_)
-    # A raised flag parts the two.
-    found[first[is_parted]] = True
-    return found
+    needs_flag = np.zeros(len(block), np.bool_)
+    # A raised flag separates the two.
+    needs_flag[first[is_parted]] = True
+    return needs_flag
 
 
 def _is_full(joins: BoolArray) -> BoolArray:
-    """Of pairs of neighbours that would join, those before which a run is as long as it may be."""
+    """Mask of the joining pairs before which the chain has its maximum length."""
     index = np.arange(len(joins))
     last_apart = np.maximum.accumulate(np.where(joins, -1, index))
-    place: Int64Array = index - last_apart
-    is_full: BoolArray = joins & (place % MAX_OPERANDS == 0)
+    length: Int64Array = index - last_apart
+    is_full: BoolArray = joins & (length % MAX_OPERANDS == 0)
     return is_full
 
 
-def _block_lines(blocks: Blocks, block: Int64Array) -> Int64Array:
-    """Line of every `<tb>` in the file that `emission_text` makes.
+def _compute_block_lines(blocks: Blocks, block: Int64Array) -> Int64Array:
+    """Line of every `<tb>` in the file that `emission_text` writes.
 
-    One element a line, closing tags included: before it stand `<algo>`, two lines for each earlier
-    rank and thread block, its own `<gpu>`, and all earlier steps.
+    One element per line, including closing tags. Before a `<tb>` are `<algo>`, two lines for each
+    earlier rank and thread block, its `<gpu>`, and all earlier steps.
     """
     numbers = np.arange(len(blocks))
     steps_before = np.searchsorted(block, numbers)
     return steps_before + 2 * numbers + 2 * blocks.rank + 3
 
 
-def _step_lines(blocks: Blocks, block: Int64Array) -> Int64Array:
-    """Line of every `<step>` in that file, one after its `<tb>` and the steps before it."""
+def _compute_step_lines(blocks: Blocks, block: Int64Array) -> Int64Array:
+    """Line of every `<step>` in that file: after its `<tb>` and the steps before it."""
     return np.arange(len(block)) + 2 * block + 2 * blocks.rank[block] + 4

@@ -1,7 +1,7 @@
-"""Print a program as XML in the form that every runtime's parser takes.
+"""Print a program as XML in the form that every runtime's parser accepts.
 
-One element a line, one space between attributes, double quotes, no declaration and no tab: their
-parser is no XML parser, see `runtimes.raw_xml`.
+One element per line, one space between attributes, double quotes, no declaration and no tab: the
+parsers accept only a subset of XML, see `runtimes.raw_xml`.
 """
 
 from __future__ import annotations
@@ -17,14 +17,17 @@ _STEP = (
 )
 _BLOCK = '    <tb id="%d" send="%d" recv="%d" chan="%d">\n'
 _RANK = '  <gpu id="%d" i_chunks="%d" o_chunks="%d" s_chunks="%d">\n'
-# The runtimes want a buffer even where a step has none.
+# The runtimes require a buffer even if a step has none.
 _BUFFERS = "ioss"
 
 
-def xml_text(attributes: Mapping[str, str], program: ThreadBlockProgram) -> bytes:
-    """The whole file; `attributes` are those of `<algo>`, of which no value needs escaping."""
+def format_xml(attributes: Mapping[str, str], program: ThreadBlockProgram) -> bytes:
+    """The complete file in ASCII.
+
+    `attributes`: those of `<algo>`, whose values must not need escaping.
+    """
     header = " ".join(f'{name}="{value}"' for name, value in attributes.items())
-    blocks = _blocks(program)
+    blocks = _format_blocks(program)
     lines = [f"<algo {header}>\n"]
     sizes = zip(
         program.input_chunks.tolist(),
@@ -41,9 +44,9 @@ def xml_text(attributes: Mapping[str, str], program: ThreadBlockProgram) -> byte
     return "".join(lines).encode("ascii")
 
 
-def _blocks(program: ThreadBlockProgram) -> list[str]:
-    """The text of every thread block."""
-    steps = _steps(program)
+def _format_blocks(program: ThreadBlockProgram) -> list[str]:
+    """Text of every thread block."""
+    steps = _format_steps(program)
     heads = zip(
         program.block_id.tolist(),
         program.send.tolist(),
@@ -60,8 +63,8 @@ def _blocks(program: ThreadBlockProgram) -> list[str]:
     return texts
 
 
-def _steps(program: ThreadBlockProgram) -> list[str]:
-    """The text of every step: one formatting of a tuple each, as there can be millions."""
+def _format_steps(program: ThreadBlockProgram) -> list[str]:
+    """Text of every step; one formatting operation per step, as there can be millions."""
     columns = (
         program.position.tolist(),
         [STEP_TYPE_NAMES[number] for number in program.type.tolist()],

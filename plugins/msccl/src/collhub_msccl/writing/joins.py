@@ -1,4 +1,4 @@
-"""Which rows may be one step: messages that are passed on, and runs of reductions."""
+"""Find rows that may become one step: forwarded messages and chains of reductions."""
 
 from __future__ import annotations
 
@@ -9,20 +9,22 @@ from collhub_columns import BoolArray
 
 from collhub_msccl.conflicts.accesses import Edges
 from collhub_msccl.writing.draft import StepDraft
-from collhub_msccl.writing.ideal_times import arranged, ideal_begins
-from collhub_msccl.writing.reduction_runs import NEVER, RunTimes, reduction_runs
-from collhub_msccl.writing.thread_blocks import one_to_one
-from collhub_msccl.writing.work_graph import WorkGraph, work_graph
+from collhub_msccl.writing.ideal_times import arrange_freely, compute_ideal_begins
+from collhub_msccl.writing.reduction_runs import NEVER, RunTimes, find_reduction_chains
+from collhub_msccl.writing.thread_blocks import match_one_to_one
+from collhub_msccl.writing.work_graph import WorkGraph, build_work_graph
 from hub_core.model import StepKind
 
-_NOTHING = np.zeros(0, np.int64)
+_NO_ROWS = np.zeros(0, np.int64)
 
 
 class Fusing(Enum):
-    """Which receives become one step with a send of what they got, and which reductions one run.
+    """Which steps to fuse: receives with the send that forwards their data, and chains of
+    reductions.
 
-    All; those that make nothing wait: whatever else needs what was received begins no later, and a
-    run needs nothing that comes later than its first operand; or no receives, and all runs.
+    ALL: all of them. PROMPT: only fusions that delay no other step: steps that need the received
+    data begin no later, and a chain waits for no operand later than its first. NONE: no receives,
+    but all chains of reductions.
     """
 
     ALL = "all"
@@ -30,29 +32,31 @@ class Fusing(Enum):
     NONE = "none"
 
 
-def joins(draft: StepDraft, is_free: bool, fusing: Fusing, latency: int) -> Edges:
-    """(row, later row that may be one step with it).
+def find_fusable_pairs(draft: StepDraft, is_free: bool, fusing: Fusing, latency: int) -> Edges:
+    """Pairs (row, later row that may be fused with it).
 
     `is_free`: channels are open; `latency`: of a link, in units of time.
     """
     first, second = draft.parents, draft.children
-    runs = reduction_runs(draft, first, second)
-    is_pair = draft.forwards(first, second) & (draft.channel[first] == draft.channel[second])
+    runs = find_reduction_chains(draft, first, second)
+    is_pair = draft.is_forwarding(first, second) & (draft.channel[first] == draft.channel[second])
     is_pair &= fusing is not Fusing.NONE
-    apart = arranged(draft, (_NOTHING, _NOTHING), is_free) if fusing is Fusing.PROMPT else None
-    if apart is not None:
-        graph = work_graph(draft, apart, latency)
-        is_pair &= _makes_nothing_wait(draft, graph, ideal_begins(graph, is_free))
-        runs = reduction_runs(draft, first, second, _operand_times(draft, graph))
-    passed_on = one_to_one(first[is_pair], second[is_pair])
-    return np.concatenate([runs[0], passed_on[0]]), np.concatenate([runs[1], passed_on[1]])
+    unfused = (
+        arrange_freely(draft, (_NO_ROWS, _NO_ROWS), is_free) if fusing is Fusing.PROMPT else None
+    )
+    if unfused is not None:
+        graph = build_work_graph(draft, unfused, latency)
+        is_pair &= _find_harmless_fusions(draft, graph, compute_ideal_begins(graph, is_free))
+        runs = find_reduction_chains(draft, first, second, _compute_operand_times(draft, graph))
+    forwarded = match_one_to_one(first[is_pair], second[is_pair])
+    return np.concatenate([runs[0], forwarded[0]]), np.concatenate([runs[1], forwarded[1]])
 
 
-def _makes_nothing_wait(draft: StepDraft, graph: WorkGraph, begin: list[int]) -> BoolArray:
-    """Mask of the dependencies on a receive that may be one step with the send that depends on it.
+def _find_harmless_fusions(draft: StepDraft, graph: WorkGraph, begin: list[int]) -> BoolArray:
+    """Mask of the dependencies (receive, send) whose fusion delays no other step.
 
-    Whatever else waits for the receive then waits for the send. Meaningful for such pairs alone;
-    `graph`: with a node a row.
+    The other steps that wait for the receive would then wait for the send. Valid only for
+    forwarding pairs; `graph`: with one node per row.
     """
     start = np.asarray(begin, np.int64)[graph.node_of_row]
     duration = np.asarray(graph.duration, np.int64)[graph.node_of_row]
@@ -60,13 +64,13 @@ def _makes_nothing_wait(draft: StepDraft, graph: WorkGraph, begin: list[int]) ->
     end_of_both = start + 3 * duration
     is_early: BoolArray = start[draft.children] < end_of_both[draft.parents]
     early = np.bincount(draft.parents[is_early], minlength=len(draft))
-    # Nobody is early but perhaps the send itself.
-    found: BoolArray = early[draft.parents] == is_early
-    return found
+    # No early step except possibly the send itself.
+    is_harmless: BoolArray = early[draft.parents] == is_early
+    return is_harmless
 
 
-def _operand_times(draft: StepDraft, graph: WorkGraph) -> RunTimes:
-    """Times where a run begins as soon as its first operand is there, and only that counts."""
+def _compute_operand_times(draft: StepDraft, graph: WorkGraph) -> RunTimes:
+    """Times for which a chain may begin no later than when its first operand is ready."""
     end = np.asarray(graph.start, np.int64) + np.asarray(graph.duration, np.int64)
     parents, children = draft.parents, draft.children
     is_sum = draft.is_kind(StepKind.REDUCE)[parents]

@@ -1,10 +1,10 @@
-"""Model how long a file takes on links that its messages share, to compare ways to write it.
+"""Model the time of a file on links that its messages share, to compare variants.
 
-Nothing is known of the machine but its ranks, so each has a link to one switch and one back. A
-thread block runs its steps in order. A message waits for the link of its rank, first come, first
-served, crosses it as a whole, then the link to its receiver likewise; until it has arrived, its
-block waits. Local work takes no time. Of steps that begin at once, those of lower thread blocks are
-first. Cost: n log n in steps.
+Only the ranks of the machine are known, so each rank has one link to a switch and one back. A
+thread block executes its steps in order. A message queues for the link of its rank (first come,
+first served), crosses it completely, then the link to its receiver in the same way; its block waits
+until it has arrived. Local work takes no time. Among steps that begin at once, those of lower
+thread blocks come first. Cost: n log n in steps.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ import numpy as np
 from hub_core.model import Algorithm, Findings, StepKind, match_messages
 
 _BUFFER_TIME = 1 << 30
-# Latency of a link: half the time of a buffer, as in small calls, and next to nothing.
+# Latencies of a link: half the time of a buffer, as in small calls, and almost none.
 _LATENCIES = _BUFFER_TIME >> 1, _BUFFER_TIME >> 10
 
 
-def link_times(algorithm: Algorithm) -> tuple[int, ...]:
-    """Times of a small and of a large call, where a buffer takes 2^30 on a link.
+def compute_link_times(algorithm: Algorithm) -> tuple[int, ...]:
+    """Time of a small and of a large call, where a buffer takes 2^30 time units on a link.
 
-    Lanes are thread blocks, whose order is among the control dependencies.
+    The lanes of `algorithm` are thread blocks, whose order must be among the control dependencies.
     """
-    steps = _steps_of(algorithm)
-    return tuple(_LinkRun(steps, latency).time() for latency in _LATENCIES)
+    steps = _list_steps(algorithm)
+    return tuple(_LinkRun(steps, latency).simulate() for latency in _LATENCIES)
 
 
 @dataclass(frozen=True, slots=True)
 class _LinkSteps:
-    """Steps, lists of one entry each.
+    """Steps as lists with one entry per step.
 
-    `time`: on a link; `partner`: the other end of a message, -1 for none; `waits`: number of steps
-    that it waits for; `children`: those that wait for it.
+    `time`: on a link; `partner`: step at the other side of a message, -1 for none; `waits`: number
+    of steps that it waits for; `children`: steps that wait for it.
     """
 
     num_ranks: int
@@ -49,8 +49,8 @@ class _LinkSteps:
     children: list[list[int]]
 
 
-def _steps_of(algorithm: Algorithm) -> _LinkSteps:
-    """The steps as lists: single look-ups in arrays take several times as long."""
+def _list_steps(algorithm: Algorithm) -> _LinkSteps:
+    """Steps of an algorithm as lists: single look-ups in arrays take several times as long."""
     steps = algorithm.steps
     messages = match_messages(steps, Findings(None))
     partner = np.full(len(steps), -1, np.int64)
@@ -72,7 +72,7 @@ def _steps_of(algorithm: Algorithm) -> _LinkSteps:
 
 
 class _LinkRun:
-    """One run with one latency."""
+    """Simulation with one latency."""
 
     def __init__(self, steps: _LinkSteps, latency: int) -> None:
         self._steps = steps
@@ -80,55 +80,56 @@ class _LinkRun:
         self._now = 0
         self._missing = steps.waits.copy()
         self._ready = deque(step for step, waits in enumerate(steps.waits) if not waits)
-        # When the links from and to every rank are free.
+        # Times at which the links from and to every rank become free.
         self._from_rank = [0] * steps.num_ranks
         self._to_rank = [0] * steps.num_ranks
-        # Messages on their way to the end of a link: (time, number, sending step, whether to rank).
+        # Messages in transit: (arrival time, number, sending step, whether on the link to the
+        # receiver).
         self._events: list[tuple[int, int, int, bool]] = []
         self._numbers = count()
         self._begun = [False] * len(steps.rank)
         self._arrived = [False] * len(steps.rank)
 
-    def time(self) -> int:
-        """When the last step ends."""
-        self._begin_all()
+    def simulate(self) -> int:
+        """Run the simulation; time at which the last step finishes."""
+        self._start_ready_steps()
         while self._events:
             self._now, _, step, is_to_rank = heapq.heappop(self._events)
             if is_to_rank:
                 self._deliver(step)
             else:
                 receiver = self._steps.partner[step]
-                self._cross(self._to_rank, self._steps.rank[receiver], step)
-            self._begin_all()
+                self._queue_crossing(self._to_rank, self._steps.rank[receiver], step)
+            self._start_ready_steps()
         return self._now
 
-    def _begin_all(self) -> None:
-        """Let all steps begin that can; local ones end at once."""
+    def _start_ready_steps(self) -> None:
+        """Begin all ready steps; local ones finish at once."""
         steps = self._steps
         while self._ready:
             step = self._ready.popleft()
             self._begun[step] = True
             if steps.is_send[step]:
-                self._cross(self._from_rank, steps.rank[step], step)
+                self._queue_crossing(self._from_rank, steps.rank[step], step)
             elif steps.partner[step] < 0 or self._arrived[step]:
-                self._end(step)
+                self._finish_step(step)
 
-    def _cross(self, free: list[int], rank: int, step: int) -> None:
-        """Put a message in the line for a rank's link."""
+    def _queue_crossing(self, free: list[int], rank: int, step: int) -> None:
+        """Queue a message for a rank's link."""
         free[rank] = max(free[rank], self._now) + self._steps.time[step]
         event = free[rank] + self._latency, next(self._numbers), step, free is self._to_rank
         heapq.heappush(self._events, event)
 
     def _deliver(self, step: int) -> None:
-        """End a send, and its receive if that has begun."""
+        """Finish a send, and its receive if that has begun."""
         receiver = self._steps.partner[step]
         self._arrived[receiver] = True
         if self._begun[receiver]:
-            self._end(receiver)
-        self._end(step)
+            self._finish_step(receiver)
+        self._finish_step(step)
 
-    def _end(self, step: int) -> None:
-        """End a step."""
+    def _finish_step(self, step: int) -> None:
+        """Finish a step, and make its children ready that wait for no further step."""
         for child in self._steps.children[step]:
             self._missing[child] -= 1
             if not self._missing[child]:

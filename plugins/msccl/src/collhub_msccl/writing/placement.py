@@ -1,11 +1,11 @@
 """Place chains of steps on thread blocks and channels by list scheduling.
 
-A chain is a message with all the steps that pass it on: they have one channel, as a thread block
-has. Chains are placed in the order in which links let them begin, those with most behind them
-first, so that of two blocks the lower one sends first; each on the channel where it is done first
-(Graham 1966, list scheduling), or, to spare blocks, in time. A block receives from one rank and
-sends to one; where a channel has other blocks for the two sides of a step, the step is parted.
-Cost: chains times their length times the channels tried.
+A chain is a message with all steps that forward it: they share a channel, because a thread block
+has one. Chains are placed in the order in which links let them begin, those with the longest chain
+of successors first, so that the lower of two blocks sends first; each on the channel where it
+finishes first (Graham 1966, list scheduling), or, to save blocks, in time. A block receives from
+one rank and sends to one; if a channel has different blocks for the two sides of a step, the step
+is separated. Cost: chains times their length times the channels tried.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from collhub_msccl.writing.draft import StepDraft
 from collhub_msccl.writing.work_graph import NONE, WorkGraph
 
 _RECV, _SEND = 0, 1
-# Steps that are tried in all: about a second.
-_MOST_TRIED_NODES = 1 << 18
+# Maximum number of steps tried in total: about a second.
+_MAX_TRIED_NODES = 1 << 18
 
 
 @dataclass(frozen=True, slots=True)
 class PlacementLimits:
-    """Blocks of a rank, and channels.
+    """Limits of a placement: blocks of a rank, and number of channels.
 
-    `is_free`: channels are chosen, whatever the draft has; `is_sparing`: a chain need not be done
-    first, but so that the whole ends in time, on as few new blocks as possible; `is_tight`: what
-    receives and what sends share blocks that have nothing else in common.
+    `is_free`: channels are chosen, and those of the draft are ignored; `is_sparing`: a chain need
+    not finish first, but only in time for the makespan, with as few new blocks as possible;
+    `is_tight`: receiving and sending sides may share a block even if they are unrelated.
     """
 
     blocks: int
@@ -44,20 +44,20 @@ class PlacementLimits:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Thread block (of all ranks) and channel of every row: int64."""
+    """Thread block (numbered across ranks) and channel of every row, int64."""
 
     block: Int64Array
     channel: Int64Array
 
 
 class _Ledger:
-    """Tables of numbers whose latest changes can be taken back, for trials."""
+    """Tables of numbers whose latest changes can be undone, for trials."""
 
     def __init__(self) -> None:
         self._changes: list[tuple[dict[Hashable, int], Hashable, int | None]] = []
 
     def set(self, table: dict[Hashable, int], key: Hashable, value: int) -> None:
-        """Change an entry."""
+        """Set an entry."""
         self._changes.append((table, key, table.get(key)))
         table[key] = value
 
@@ -65,8 +65,8 @@ class _Ledger:
         """Make all changes so far final."""
         self._changes.clear()
 
-    def take_back(self) -> None:
-        """Undo all changes since the last final ones."""
+    def undo(self) -> None:
+        """Undo all changes since the last call of `keep`."""
         while self._changes:
             table, key, value = self._changes.pop()
             if value is None:
@@ -77,11 +77,12 @@ class _Ledger:
 
 @dataclass(slots=True)
 class _Trial:
-    """A chain on a channel: when it would be done, and what that would take.
+    """A chain on a channel: its finish time and costs.
 
-    `is_sparing`: `finish` is when all behind it would be done, but never before the deadline;
-    `is_over`: a limit is exceeded. `sides`: for every node the blocks of its receive and of its
-    send; `ends`: when it is done.
+    `is_sparing`: `finish` is the time at which all its successors would finish, but at least the
+    deadline. `waits`: total delay of its nodes; `parted`: separated steps; `is_over`: a limit is
+    exceeded; `sides`: for every node the blocks of its receive and of its send; `finish_times`:
+    finish time of every node.
     """
 
     channel: int
@@ -92,28 +93,28 @@ class _Trial:
     new_blocks: int = 0
     is_over: bool = False
     sides: list[tuple[int, int]] = field(default_factory=list)
-    ends: list[int] = field(default_factory=list)
+    finish_times: list[int] = field(default_factory=list)
 
     @property
     def cost(self) -> tuple[int, int, int, int, int]:
-        """The lower the better."""
+        """Key for comparison; lower is better."""
         wishes = self.waits, self.new_blocks
         first, second = reversed(wishes) if self.is_sparing else wishes
         return self.finish, self.parted, first, second, self.channel
 
 
-def place(
+def place_chains(
     draft: StepDraft,
     graph: WorkGraph,
     begin: list[int],
     limits: PlacementLimits,
 ) -> Placement | None:
-    """Blocks and channels of all rows; None where the limits are too tight for this way.
+    """Blocks and channels of all rows; None if the limits do not permit this placement.
 
-    `begin`: when each node would begin if it had a block of its own, but shared links.
+    `begin`: begin of each node if it had a separate block, but shared links.
     """
     placer = _Placer(graph, begin, limits)
-    if not all(placer.add(chain) for chain in _chains(graph, begin)):
+    if not all(placer.add(chain) for chain in _find_chains(graph, begin)):
         return None
     receiving, sending = np.asarray(placer.sides, np.int64).reshape(-1, 2).T
     node = graph.node_of_row
@@ -122,7 +123,7 @@ def place(
     return Placement(block, np.where(draft.partner >= 0, channel[node], 0))
 
 
-def _chains(graph: WorkGraph, begin: list[int]) -> list[list[int]]:
+def _find_chains(graph: WorkGraph, begin: list[int]) -> list[list[int]]:
     """All chains in the order in which they are placed."""
     chains = []
     for first in range(len(graph)):
@@ -136,47 +137,47 @@ def _chains(graph: WorkGraph, begin: list[int]) -> list[list[int]]:
 
 
 class _Placer:
-    """Blocks so far, and where every node has gone."""
+    """Blocks used so far, and the placement of every node."""
 
     def __init__(self, graph: WorkGraph, begin: list[int], limits: PlacementLimits) -> None:
         self._graph = graph
         self._limits = limits
-        # Links make steps wait where calls are large: a block saved meanwhile costs nothing.
+        # In large calls links delay steps: blocks that are saved in the meantime cost no time.
         self._start = graph.start
         self._deadline = max(map(add, graph.start, graph.tail), default=0)
         self._ledger = _Ledger()
-        # By block: when it is free, its channel, and by (block, side) its peer.
+        # By block: when it becomes free, and its channel; by (block, side): its peer.
         self._free: dict[Hashable, int] = {}
         self._channel_of: dict[Hashable, int] = {}
         self._peer: dict[Hashable, int] = {}
-        # By (rank, peer, channel, side) the block that owns this end of a connection; by (rank,
-        # channel, side) how many there are; by rank the number of blocks.
+        # By (rank, peer, channel, side): block that owns this side of a connection; by (rank,
+        # channel, side): number of owners; by rank: number of blocks.
         self._owner: dict[Hashable, int] = {}
         self._crowd: dict[Hashable, int] = {}
         self._count: dict[Hashable, int] = {}
         self._of_rank: dict[int, list[int]] = {}
-        # By channel in use: time of all steps on it.
+        # By channel in use: total time of its steps.
         self._load: dict[int, int] = {}
         self.sides = [(NONE, NONE)] * len(graph)
         self.channel = [0] * len(graph)
         self._end = [start + time for start, time in zip(self._start, graph.duration, strict=True)]
 
     def add(self, chain: list[int]) -> bool:
-        """Place a chain; False where no block or channel is left for it."""
-        ready = [self._ready(node) for node in chain]
+        """Place a chain; False if no block or channel is left for it."""
+        ready = [self._compute_ready_time(node) for node in chain]
         if self._graph.target[chain[0]] == NONE:
             return self._add_local(chain[0], ready[0])
         best: _Trial | None = None
-        for channel in self._choices(chain[0]):
-            trial = self._tried(chain, ready, channel, best)
-            self._ledger.take_back()
+        for channel in self._list_channels(chain[0]):
+            trial = self._try_chain(chain, ready, channel, best)
+            self._ledger.undo()
             if trial is not None and (best is None or trial.cost < best.cost):
                 best = trial
             if best is not None and self._is_perfect(best):
                 break
         if best is None:
             return False
-        self._take(chain, ready, best)
+        self._place_chain(chain, ready, best)
         return True
 
     def _is_perfect(self, trial: _Trial) -> bool:
@@ -185,29 +186,33 @@ class _Placer:
             return trial.parted == trial.new_blocks == 0 and trial.finish == self._deadline
         return trial.parted == trial.waits == 0
 
-    def _ready(self, node: int) -> int:
-        """When all that a node waits for on its rank is done, as far as it is placed."""
+    def _compute_ready_time(self, node: int) -> int:
+        """Time at which all placed predecessors of a node on its rank are finished."""
         graph = self._graph
         return max([self._start[node], *(self._end[parent] for parent in graph.parents[node])])
 
-    def _choices(self, first: int) -> list[int]:
-        """Channels worth a trial: those in use, and the next, which stands for all others.
+    def _list_channels(self, first: int) -> list[int]:
+        """Channels to try: those in use, and the next unused one, which represents the remaining
+        ones.
 
-        Of many only those with least work so far, in programs where trials would take seconds.
+        In large programs only the channels with the least work so far, because trials would take
+        seconds.
         """
         if not self._limits.is_free:
             return [self._graph.channel[first]]
         known = range(min(len(self._load) + 1, self._limits.channels))
-        most = max(_MOST_TRIED_NODES // len(self._graph), 2)
-        if len(known) <= most:
+        max_channels = max(_MAX_TRIED_NODES // len(self._graph), 2)
+        if len(known) <= max_channels:
             return list(known)
-        return sorted(known, key=lambda channel: (self._load.get(channel, 0), channel))[:most]
+        return sorted(known, key=lambda channel: (self._load.get(channel, 0), channel))[
+            :max_channels
+        ]
 
     def _add_local(self, node: int, ready: int) -> bool:
-        """Place a node without messages on the block that is free first, or on a new one."""
+        """Place a node without messages on the block that becomes free first, or on a new one."""
         rank = self._graph.rank[node]
         present = self._of_rank.setdefault(rank, [])
-        # Behind what it waits for, it needs no wait.
+        # After its predecessor in the same block it needs no wait.
         parents = {self.sides[parent][1] for parent in self._graph.parents[node]}
         best = min(
             present,
@@ -215,7 +220,7 @@ class _Placer:
             default=None,
         )
         if best is None or (self._free[best] > ready and len(present) < self._limits.blocks):
-            best = self._new_block(rank)
+            best = self._add_block(rank)
             present.append(best)
         end = max(self._free[best], ready) + self._graph.duration[node]
         self._free[best] = self._end[node] = end
@@ -223,77 +228,82 @@ class _Placer:
         self._ledger.keep()
         return True
 
-    def _tried(
+    def _try_chain(
         self,
         chain: list[int],
         ready: list[int],
         channel: int,
         best: _Trial | None,
     ) -> _Trial | None:
-        """Put the chain on a channel; None where it has no place or is no better than the best."""
+        """Try a chain on a channel; None if a limit is exceeded, or it finishes later than the best
+        trial.
+
+        Changes of the tables remain in the ledger.
+        """
         is_sparing = self._limits.is_sparing
         trial = _Trial(channel, is_sparing, self._deadline if is_sparing else 0)
         begin = 0
-        for node, at in zip(chain, ready, strict=True):
-            begin = self._put(trial, node, max(begin, at)) + self._graph.transit[node]
+        for node, ready_time in zip(chain, ready, strict=True):
+            begin = self._put_node(trial, node, max(begin, ready_time)) + self._graph.transit[node]
             if trial.is_over or (best is not None and trial.finish > best.finish):
                 return None
         return trial
 
-    def _put(self, trial: _Trial, node: int, begin: int) -> int:
-        """Put a node on blocks, and return when the step begins that sends."""
-        incoming, outgoing = self._owners(node, trial.channel)
+    def _put_node(self, trial: _Trial, node: int, begin: int) -> int:
+        """Put a node on blocks; begin of the step that sends."""
+        incoming, outgoing = self._find_owners(node, trial.channel)
         duration = self._graph.duration[node]
-        if self._is_one(node, incoming, outgoing):
-            block = self._claimed(trial, node, max(incoming, outgoing), (_RECV, _SEND))
+        if self._is_one_block(node, incoming, outgoing):
+            block = self._claim_block(trial, node, max(incoming, outgoing), (_RECV, _SEND))
             start = max(begin, self._free[block])
             trial.waits += start - begin
             self._ledger.set(self._free, block, start + duration)
             trial.sides.append((block, block))
         else:
-            # Parted: what is received is stored, then another block sends it.
-            receiver = self._claimed(trial, node, incoming, (_RECV,))
+            # Separated: the received data is stored, then another block sends it.
+            receiver = self._claim_block(trial, node, incoming, (_RECV,))
             stored = max(begin, self._free[receiver]) + duration
             self._ledger.set(self._free, receiver, stored)
-            sender = self._claimed(trial, node, outgoing, (_SEND,))
+            sender = self._claim_block(trial, node, outgoing, (_SEND,))
             start = max(stored, self._free[sender])
             self._ledger.set(self._free, sender, start + duration)
             trial.waits += start - begin - duration
             trial.parted += 1
             trial.sides.append((receiver, sender))
         is_sparing = self._limits.is_sparing
-        behind = self._graph.tail[node] if is_sparing else duration
-        trial.finish = max(trial.finish, start + behind)
-        trial.ends.append(start + duration)
+        remaining_time = self._graph.tail[node] if is_sparing else duration
+        trial.finish = max(trial.finish, start + remaining_time)
+        trial.finish_times.append(start + duration)
         return start
 
-    def _owners(self, node: int, channel: int) -> tuple[int, int]:
-        """The blocks that own the ends of a node's connections, -1 where nobody does."""
+    def _find_owners(self, node: int, channel: int) -> tuple[int, int]:
+        """Blocks that own the sides of a node's connections, -1 if there is none."""
         graph, rank = self._graph, self._graph.rank[node]
         incoming = self._owner.get((rank, graph.recv[node], channel, _RECV), NONE)
         outgoing = self._owner.get((rank, graph.send[node], channel, _SEND), NONE)
         return incoming, outgoing
 
-    def _is_one(self, node: int, incoming: int, outgoing: int) -> bool:
-        """Whether one block can do both sides of a step, of the owners that these have so far."""
+    def _is_one_block(self, node: int, incoming: int, outgoing: int) -> bool:
+        """Whether one block can execute both sides of a step, given the current owners."""
         if self._graph.recv[node] == NONE or self._graph.send[node] == NONE:
             return True
         if incoming != NONE and outgoing != NONE:
             return incoming == outgoing
-        # The owner of one side takes the other too, if it has none.
+        # The owner of one side can take the second side, if it has none yet.
         if incoming != NONE:
             return (incoming, _SEND) not in self._peer
         return outgoing == NONE or (outgoing, _RECV) not in self._peer
 
-    def _claimed(self, trial: _Trial, node: int, block: int, sides: tuple[int, ...]) -> int:
-        """The block, or a new one, as owner of these ends of the node's connections."""
+    def _claim_block(self, trial: _Trial, node: int, block: int, sides: tuple[int, ...]) -> int:
+        """The block, or a new one if it is NONE, as owner of these sides of the node's
+        connections."""
         rank = self._graph.rank[node]
         peers = {_RECV: self._graph.recv[node], _SEND: self._graph.send[node]}
         used = [side for side in sides if peers[side] != NONE]
         if block == NONE and self._limits.is_tight:
-            block = self._spare(rank, trial.channel, used)
+            block = self._find_spare_block(rank, trial.channel, used)
         if block == NONE:
-            block = self._new_block(rank)
+            block = self._add_block(rank)
             trial.new_blocks += 1
             trial.is_over |= self._count[rank] > self._limits.blocks
         for side in used:
@@ -308,8 +318,8 @@ class _Placer:
             trial.is_over |= number > MAX_BLOCKS_PER_CHANNEL
         return block
 
-    def _spare(self, rank: int, channel: int, sides: list[int]) -> int:
-        """The block that is free first of those that can take these sides too, or -1."""
+    def _find_spare_block(self, rank: int, channel: int, sides: list[int]) -> int:
+        """Block without peers on these sides that becomes free first, or -1."""
         fitting = [
             block
             for block in self._of_rank.get(rank, ())
@@ -318,21 +328,21 @@ class _Placer:
         ]
         return min(fitting, key=self._free.__getitem__, default=NONE)
 
-    def _take(self, chain: list[int], ready: list[int], best: _Trial) -> None:
+    def _place_chain(self, chain: list[int], ready: list[int], best: _Trial) -> None:
         """Place a chain as tried."""
-        trial = self._tried(chain, ready, best.channel, None) or best
+        trial = self._try_chain(chain, ready, best.channel, None) or best
         self._ledger.keep()
         work = sum(self._graph.duration[node] for node in chain)
         self._load[trial.channel] = self._load.get(trial.channel, 0) + work
-        for node, sides, end in zip(chain, trial.sides, trial.ends, strict=True):
+        for node, sides, end in zip(chain, trial.sides, trial.finish_times, strict=True):
             present = self._of_rank.setdefault(self._graph.rank[node], [])
             present += sorted(set(sides).difference(present))
             self.sides[node] = sides
             self.channel[node] = trial.channel
             self._end[node] = end
 
-    def _new_block(self, rank: int) -> int:
-        """Number of a block that nobody uses yet."""
+    def _add_block(self, rank: int) -> int:
+        """Number of a new block."""
         number = len(self._free)
         self._ledger.set(self._free, number, 0)
         self._ledger.set(self._count, rank, self._count.get(rank, 0) + 1)

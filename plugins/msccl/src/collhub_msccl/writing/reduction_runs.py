@@ -1,10 +1,10 @@
-"""Find runs of local reductions into one place, which the runtimes do in one pass.
+"""Find chains of local reductions into one destination, which the runtimes execute in one pass.
 
-The rule is that of the runtimes' parsers, see `reading.fusion`: neighbours with one destination and
-one source buffer, no wait and no flag between them, up to 16 operands. So that nothing stands
-between them, a run becomes one step of the writer: its waits all go before its first reduction.
-A run may therefore delay its first reduction, and whatever waits for an earlier one of the run;
-`RunTimes` excludes such runs.
+The rule is that of the runtimes' parsers, see `reading.fusion`: adjacent reductions with one
+destination and one source buffer, no wait and no flag between them, up to 16 operands. So that no
+step comes between them, the writer treats a chain as one step whose waits all precede the first
+reduction. A chain may therefore delay its first reduction, and the steps that wait for an earlier
+reduction of the chain; `RunTimes` excludes such chains.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from collhub_msccl.writing.draft import StepDraft
 from hub_core.model import Buffer, StepKind
 
 NEVER = np.iinfo(np.int64).max
-"""Time at which nothing waits any more."""
+"""Time after all waits."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RunTimes:
     """Times of rows while all reductions are single steps, int64 per row.
 
-    `ready`: when the operands that other thread blocks provide are there; `begin`, `end`: of the
-    row; `needed`: when the first row of another thread block begins that waits for this one.
+    `ready`: when the operands from other thread blocks are available; `begin`, `end`: of the row;
+    `needed`: begin of the first row of another thread block that waits for this row.
     """
 
     ready: Int64Array
@@ -37,27 +37,27 @@ class RunTimes:
     needed: Int64Array
 
 
-def reduction_runs(
+def find_reduction_chains(
     draft: StepDraft,
     first: Int64Array,
     second: Int64Array,
     times: RunTimes | None = None,
 ) -> Edges:
-    """(first reduction, later reduction) rows of every run, of these pairs of rows in order.
+    """(first reduction, later reduction) of every chain, from these ordered pairs of rows.
 
-    With `times`, only runs that delay no row.
+    With `times`, only chains that delay no row.
     """
     joins = draft.is_kind(StepKind.REDUCE)[first] & draft.is_kind(StepKind.REDUCE)[second]
     columns = {name: getattr(draft, name) for name in _COLUMNS}
-    joins &= may_run(columns, first, second)
+    joins &= is_fusable_pair(columns, first, second)
     following: dict[int, int] = {}
-    has_one_before: set[int] = set()
-    for one, other in zip(first[joins].tolist(), second[joins].tolist(), strict=True):
-        if one not in following and other not in has_one_before:
-            following[one] = other
-            has_one_before.add(other)
-    starts = [row for row in following if row not in has_one_before]
-    pairs = [pair for start in starts for pair in _pairs_from(start, following, times)]
+    has_predecessor: set[int] = set()
+    for earlier, later in zip(first[joins].tolist(), second[joins].tolist(), strict=True):
+        if earlier not in following and later not in has_predecessor:
+            following[earlier] = later
+            has_predecessor.add(later)
+    starts = [row for row in following if row not in has_predecessor]
+    pairs = [pair for start in starts for pair in _list_pairs(start, following, times)]
     leaders, members = np.asarray(pairs, np.int64).reshape(-1, 2).T
     return leaders, members
 
@@ -65,32 +65,37 @@ def reduction_runs(
 _COLUMNS = ("dst_buffer", "dst_offset", "src_buffer", "src_offset", "count")
 
 
-def may_run(columns: Columns, first: Int64Array, second: Int64Array) -> BoolArray:
-    """Of pairs of reductions, which can be done in one pass with the same result as one by one.
+def is_fusable_pair(columns: Columns, first: Int64Array, second: Int64Array) -> BoolArray:
+    """Mask of the pairs of reductions that give the same result in one pass as one by one.
 
-    The runtime moves the count of the last one for all. Operands that the result may lie in have to
-    be read before or after it changes, so they stay apart.
+    The runtime moves the count of the last one for all. Reductions with overlapping source and
+    destination stay separate, because the operand must be read before or after the result changes.
     """
     is_same = np.ones(len(first), np.bool_)
     for name in ("dst_buffer", "dst_offset", "src_buffer", "count"):
         is_same &= columns[name][first] == columns[name][second]
-    return is_same & _is_apart(columns, first) & _is_apart(columns, second)
+    return is_same & _is_disjoint(columns, first) & _is_disjoint(columns, second)
 
 
-def _is_apart(columns: Columns, row: Int64Array) -> BoolArray:
-    """Whether source and destination of reductions share no memory in any mode."""
+def _is_disjoint(columns: Columns, row: Int64Array) -> BoolArray:
+    """Mask of reductions whose source and destination share no memory in any mode."""
     source, target = columns["src_buffer"][row], columns["dst_buffer"][row]
     distance = np.abs(columns["src_offset"][row] - columns["dst_offset"][row])
-    # INPUT and OUTPUT can be one memory, SCRATCH is never that of another buffer.
+    # INPUT and OUTPUT can be the same memory; SCRATCH is always separate.
     is_foreign = (source == Buffer.SCRATCH) | (target == Buffer.SCRATCH)
-    found: BoolArray = np.where(source == target, distance >= columns["count"][row], is_foreign)
-    return found
+    is_separate: BoolArray = np.where(
+        source == target, distance >= columns["count"][row], is_foreign
+    )
+    return is_separate
 
 
-def _pairs_from(
+def _list_pairs(
     start: int, following: dict[int, int], times: RunTimes | None
 ) -> list[tuple[int, int]]:
-    """The pairs of the chain that begins at `start`."""
+    """Pairs (first reduction of a chain, later one) along the successors of `start`.
+
+    A chain is cut after 16 operands, and where a longer one would cause delays.
+    """
     pairs: list[tuple[int, int]] = []
     run, row = [start], following.get(start)
     while row is not None:
@@ -105,7 +110,8 @@ def _pairs_from(
 
 
 def _is_delaying(run: list[int], row: int, times: RunTimes) -> bool:
-    """Whether the run with one more reduction begins later, or ends too late for other blocks."""
+    """Whether one more reduction makes the chain begin later, or finish too late for other
+    blocks."""
     if times.ready[row] > times.begin[run[0]]:
         return True
     return bool(times.needed[run].min() < times.end[row])

@@ -15,9 +15,9 @@ REGION = ("src_buffer", "src_offset", "dst_buffer", "dst_offset")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Steps:
-    """Steps before they have positions: columns of the file by name.
+    """Steps before positions are assigned: columns of the file by name.
 
-    `row`: what they stand for, ascending; `key`: their place among the steps of that, the first one
+    `row`: head that they belong to, ascending; `key`: position among the steps of that head, from
     1.
     """
 
@@ -26,37 +26,39 @@ class Steps:
     key: Int64Array
 
 
-def unfused(
+def unfuse_reducing_receives(
     steps: Steps,
     block: Int64Array,
     block_rank: Int64Array,
     scratch: Int64Array,
     bases: tuple[Int64Array, ...],
 ) -> tuple[Steps, Int64Array]:
-    """Replace `rrc` (dst = received + src) by `r` and `re`; also return the scratch needed then.
+    """Replace `rrc` (dst = received + src) by `r` and `re`; also return the scratch units per rank.
 
-    Where src and dst lie apart: `r` to dst, `re` dst += src. Where they are one place: `r` to a
-    slot, `re` dst += slot. Where that differs from mode to mode, or they overlap: `r` to a slot,
-    `re` slot += src, `cpy` slot to dst. A thread block does one step at a time, so one slot for
-    each is enough.
+    If src and dst are disjoint: `r` to dst, `re` dst += src. If they are the same location: `r` to
+    a slot, `re` dst += slot. If that depends on the mode, or they overlap: `r` to a slot, `re` slot
+    += src, `cpy` slot to dst. A thread block executes one step at a time, so one slot per block
+    suffices.
     """
     reducing = np.flatnonzero(steps.columns["type"] == StepType.RECV_REDUCE_COPY)
-    given = {name: column[reducing] for name, column in steps.columns.items()}
-    is_one, is_apart = _relation(given, block_rank[block[reducing]], bases)
-    # Neither in all modes: only a slot of its own is right in each.
+    receive_columns = {name: column[reducing] for name, column in steps.columns.items()}
+    is_one, is_apart = _compare_operands(receive_columns, block_rank[block[reducing]], bases)
+    # Neither in all modes: only a separate slot is correct in each.
     is_copied = ~is_one & ~is_apart
-    slot, scratch = _slots(given["count"], block[reducing], ~is_apart, block_rank, scratch)
-    receive = _typed(_moved(given, "dst", slot, ~is_apart), StepType.RECV)
-    reduce = _moved(given, "src", slot, is_one)
-    reduce = _typed(_moved(reduce, "dst", slot, is_copied), StepType.REDUCE)
-    copy = _typed(_moved(given, "src", slot, ~is_one), StepType.COPY)
+    slot, scratch = _allocate_slots(
+        receive_columns["count"], block[reducing], ~is_apart, block_rank, scratch
+    )
+    receive = _set_type(_move_to_slot(receive_columns, "dst", slot, ~is_apart), StepType.RECV)
+    reduce = _move_to_slot(receive_columns, "src", slot, is_one)
+    reduce = _set_type(_move_to_slot(reduce, "dst", slot, is_copied), StepType.REDUCE)
+    copy = _set_type(_move_to_slot(receive_columns, "src", slot, ~is_one), StepType.COPY)
     copy = {name: column[is_copied] for name, column in copy.items()}
     columns: dict[str, Int64Array] = {}
     for name, column in steps.columns.items():
         first = column.copy()
         first[reducing] = receive[name]
         columns[name] = np.concatenate([first, reduce[name], copy[name]])
-    # The copies stand behind the reductions of their step, those behind the receives.
+    # The copies follow the reductions of their step, which follow the receives.
     second_row = steps.row[reducing]
     third_row = second_row[is_copied]
     row = np.concatenate([steps.row, second_row, third_row])
@@ -64,40 +66,41 @@ def unfused(
     return Steps(columns, row, key), scratch
 
 
-def _typed(columns: dict[str, Int64Array], step_type: StepType) -> dict[str, Int64Array]:
-    """The same columns with one type for all."""
+def _set_type(columns: dict[str, Int64Array], step_type: StepType) -> dict[str, Int64Array]:
+    """Copy of the columns with one type for all steps."""
     types = np.full(len(columns["count"]), step_type, np.int64)
     return {**columns, "type": types}
 
 
-def _relation(
-    given: dict[str, Int64Array],
+def _compare_operands(
+    columns: dict[str, Int64Array],
     rank: Int64Array,
     bases: tuple[Int64Array, ...],
 ) -> tuple[BoolArray, BoolArray]:
-    """Whether source and destination are one place in every mode, and whether apart in every."""
+    """Mask of equal source and destination in every mode, and mask of disjoint ones in every
+    mode."""
     is_one = np.ones(len(rank), np.bool_)
     is_apart = np.ones(len(rank), np.bool_)
     for base in bases:
-        # Addresses, so that aliases of the mode count as the memory that they are.
-        target = base[rank, given["dst_buffer"]] + given["dst_offset"]
-        source = base[rank, given["src_buffer"]] + given["src_offset"]
+        # Addresses, so that buffers aliased in a mode count as the same memory.
+        target = base[rank, columns["dst_buffer"]] + columns["dst_offset"]
+        source = base[rank, columns["src_buffer"]] + columns["src_offset"]
         distance = target - source
         is_one &= distance == 0
-        is_apart &= np.abs(distance) >= given["count"]
+        is_apart &= np.abs(distance) >= columns["count"]
     return is_one, is_apart
 
 
-def _slots(
+def _allocate_slots(
     count: Int64Array,
     block: Int64Array,
     is_needed: BoolArray,
     block_rank: Int64Array,
     scratch: Int64Array,
 ) -> tuple[Int64Array, Int64Array]:
-    """First unit of the slot of each step's thread block, and units of scratch of each rank.
+    """First unit of the slot of each step's thread block, and scratch units of each rank.
 
-    Slots lie behind the scratch so far, each as large as the largest step that needs it.
+    Slots follow the existing scratch; each is as large as the largest step that needs it.
     """
     size = np.zeros(len(block_rank), np.int64)
     np.maximum.at(size, block[is_needed], count[is_needed])
@@ -109,16 +112,16 @@ def _slots(
     return start[block], scratch + of_rank
 
 
-def _moved(
-    given: dict[str, Int64Array],
+def _move_to_slot(
+    columns: dict[str, Int64Array],
     side: str,
     slot: Int64Array,
     is_moved: BoolArray,
 ) -> dict[str, Int64Array]:
-    """The same columns with one side moved to the slot where `is_moved`."""
+    """Copy of the columns with one side moved to the slot where `is_moved`."""
     buffer, offset = f"{side}_buffer", f"{side}_offset"
     return {
-        **given,
-        buffer: np.where(is_moved, int(Buffer.SCRATCH), given[buffer]),
-        offset: np.where(is_moved, slot, given[offset]),
+        **columns,
+        buffer: np.where(is_moved, int(Buffer.SCRATCH), columns[buffer]),
+        offset: np.where(is_moved, slot, columns[offset]),
     }

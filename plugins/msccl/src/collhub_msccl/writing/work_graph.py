@@ -1,8 +1,9 @@
-"""The steps of a file before they have an order: what each does, waits for, and takes.
+"""Steps of a file before they are ordered: their work, dependencies and durations.
 
-Time is counted in units that cross a link. A message crosses two, that of its sender and that of
-its receiver, each as a whole, and its receive begins on the second; the step that sends lasts until
-it has arrived. A fused step sends when it has received. Local work takes the time of its units.
+Time is counted in units that cross a link. A message crosses two links, that of its sender and that
+of its receiver, each completely; its receive begins on the second link, and the sending step lasts
+until the message has arrived. A fused step sends after it has received. Local work takes the time
+of its units.
 """
 
 from __future__ import annotations
@@ -22,13 +23,16 @@ NONE = -1
 
 @dataclass(frozen=True, slots=True)
 class WorkGraph:
-    """Nodes are future steps, numbered in a possible order of execution; lists have one entry each.
+    """Nodes are future steps, numbered in a possible order of execution.
 
-    `node_of_row`: int64 per row of the draft. `rank`; `recv`, `send`: peers or -1; `channel`: of
-    its messages, 0 for none; `units`: that it moves; `transit`: from its beginning to that of
-    `target`; `duration`: to its end; `parents`, `children`: nodes of one rank whose end is waited
-    for; `source`, `target`: nodes at the other end of its messages, or -1. `start`: when it begins
-    if nothing is in its way; `tail`: from its beginning to the end of all that waits for it.
+    Lists have one entry per node.
+
+    `node_of_row`: int64 per row of the draft; `recv`, `send`: peers or -1; `channel`: of its
+    messages, 0 for none; `units`: that it moves; `transit`: from its beginning to that of `target`;
+    `duration`: from its beginning to its end; `parents`, `children`: nodes of one rank ordered by
+    dependencies; `source`, `target`: nodes at the other side of its messages, or -1; `start`:
+    earliest beginning without contention; `tail`: from its beginning to the end of all its
+    successors.
     """
 
     num_ranks: int
@@ -50,17 +54,18 @@ class WorkGraph:
     def __len__(self) -> int:
         return len(self.rank)
 
-    def receiving(self, node: int) -> int:
-        """How long a node receives before it sends."""
+    def get_receive_time(self, node: int) -> int:
+        """Time that a node receives before it sends."""
         return self.transit[node] // 2 if self.source[node] >= 0 else 0
 
-    def turn(self, node: int) -> int:
-        """How many ranks further on a node sends, counted round; 0 where it does not."""
+    def get_rank_distance(self, node: int) -> int:
+        """Distance in rank numbers (cyclic) to the rank that a node sends to; 0 if it does not
+        send."""
         return (self.send[node] - self.rank[node]) % self.num_ranks if self.target[node] >= 0 else 0
 
 
-def work_graph(draft: StepDraft, arrangement: Arrangement, latency: int) -> WorkGraph:
-    """The graph of rows that are arranged so. `latency`: of a link, in units of time."""
+def build_work_graph(draft: StepDraft, arrangement: Arrangement, latency: int) -> WorkGraph:
+    """Build the graph of arranged rows. `latency`: of a link, in units of time."""
     position, fused_into = arrangement.position, arrangement.fused_into
     heads = np.flatnonzero(fused_into < 0)
     heads = heads[np.argsort(position[heads], kind="stable")]
@@ -69,29 +74,29 @@ def work_graph(draft: StepDraft, arrangement: Arrangement, latency: int) -> Work
     fused = np.flatnonzero(fused_into >= 0)
     node_of_row[fused] = node_of_row[fused_into[fused]]
     size = len(heads)
-    parents, children = _waits(draft, node_of_row, size)
-    target, source = _messages(draft, node_of_row, size)
-    units = _units(draft, node_of_row, size)
-    transit, duration = _times(units, target, source, latency)
+    parents, children = _collect_waits(draft, node_of_row, size)
+    target, source = _match_messages(draft, node_of_row, size)
+    units = _count_units(draft, node_of_row, size)
+    transit, duration = _compute_times(units, target, source, latency)
     start = [0] * size
     for node in range(size):
-        begins = [start[other] + duration[other] for other in parents[node]]
+        begins = [start[parent] + duration[parent] for parent in parents[node]]
         if source[node] >= 0:
             begins.append(start[source[node]] + transit[source[node]])
         start[node] = max(begins, default=0)
     tail = duration.copy()
     for node in reversed(range(size)):
-        ends = [duration[node] + tail[other] for other in children[node]]
+        finish_times = [duration[node] + tail[parent] for parent in children[node]]
         if target[node] >= 0:
-            ends.append(transit[node] + tail[target[node]])
-        tail[node] = max(ends, default=duration[node])
+            finish_times.append(transit[node] + tail[target[node]])
+        tail[node] = max(finish_times, default=duration[node])
     return WorkGraph(
         draft.num_ranks,
         node_of_row,
         draft.rank[heads].tolist(),
-        _column(draft.peer, draft.receives, node_of_row, size, NONE),
-        _column(draft.peer, draft.sends, node_of_row, size, NONE),
-        _column(draft.channel, draft.partner >= 0, node_of_row, size, 0),
+        _collect_column(draft.peer, draft.receives, node_of_row, size, NONE),
+        _collect_column(draft.peer, draft.sends, node_of_row, size, NONE),
+        _collect_column(draft.channel, draft.partner >= 0, node_of_row, size, 0),
         units,
         transit,
         duration,
@@ -104,30 +109,32 @@ def work_graph(draft: StepDraft, arrangement: Arrangement, latency: int) -> Work
     )
 
 
-def _column(
+def _collect_column(
     values: Int64Array,
-    is_meant: BoolArray,
+    is_selected: BoolArray,
     node_of_row: Int64Array,
     size: int,
     default: int,
 ) -> list[int]:
-    """Of every node the value of the row that is meant, or the default."""
+    """Value of the selected row of every node, or the default."""
     result = np.full(size, default, np.int64)
-    rows = np.flatnonzero(is_meant)
+    rows = np.flatnonzero(is_selected)
     result[node_of_row[rows]] = values[rows]
-    found: list[int] = result.tolist()
-    return found
+    value_of_node: list[int] = result.tolist()
+    return value_of_node
 
 
-def _waits(
+def _collect_waits(
     draft: StepDraft,
     node_of_row: Int64Array,
     size: int,
 ) -> tuple[list[list[int]], list[list[int]]]:
-    """Parents and children of every node, each once."""
-    one, other = node_of_row[draft.parents], node_of_row[draft.children]
-    is_apart = one != other
-    pairs: Edges = np.divmod(np.unique(one[is_apart] * size + other[is_apart]), max(size, 1))
+    """Parents and children of every node, each listed once."""
+    from_node, to_node = node_of_row[draft.parents], node_of_row[draft.children]
+    is_crossing = from_node != to_node
+    pairs: Edges = np.divmod(
+        np.unique(from_node[is_crossing] * size + to_node[is_crossing]), max(size, 1)
+    )
     parents: list[list[int]] = [[] for _ in range(size)]
     children: list[list[int]] = [[] for _ in range(size)]
     for parent, child in zip(pairs[0].tolist(), pairs[1].tolist(), strict=True):
@@ -136,12 +143,12 @@ def _waits(
     return parents, children
 
 
-def _messages(
+def _match_messages(
     draft: StepDraft,
     node_of_row: Int64Array,
     size: int,
 ) -> tuple[list[int], list[int]]:
-    """The node that each one sends to, and the one that each receives from."""
+    """Node that each node sends to, and node that each receives from; -1 for none."""
     sends = np.flatnonzero(draft.sends)
     sender, receiver = node_of_row[sends], node_of_row[draft.partner[sends]]
     target, source = np.full(size, NONE), np.full(size, NONE)
@@ -149,7 +156,7 @@ def _messages(
     return target.tolist(), source.tolist()
 
 
-def _times(
+def _compute_times(
     units: list[int],
     target: list[int],
     source: list[int],
@@ -167,12 +174,12 @@ def _times(
     return transit, duration
 
 
-def _units(draft: StepDraft, node_of_row: Int64Array, size: int) -> list[int]:
-    """Units that each node moves; a run of reductions moves those of all."""
+def _count_units(draft: StepDraft, node_of_row: Int64Array, size: int) -> list[int]:
+    """Units that each node moves; for a chain of reductions the total."""
     units = np.zeros(size, np.int64)
     np.maximum.at(units, node_of_row, draft.count)
     reductions = np.flatnonzero(draft.is_kind(StepKind.REDUCE))
     units[node_of_row[reductions]] = 0
     np.add.at(units, node_of_row[reductions], draft.count[reductions])
-    found: list[int] = units.tolist()
-    return found
+    units_of_node: list[int] = units.tolist()
+    return units_of_node

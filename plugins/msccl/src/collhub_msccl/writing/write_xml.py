@@ -1,4 +1,4 @@
-"""Write an algorithm as MSCCL-IR XML that a chosen runtime loads."""
+"""Write an algorithm as MSCCL-IR XML that a given runtime loads."""
 
 from __future__ import annotations
 
@@ -17,70 +17,68 @@ from collhub_msccl.runtimes.known_runtimes import (
 from collhub_msccl.runtimes.versions import describe_versions
 from collhub_msccl.writing.choose import WritingTask, choose_program
 from collhub_msccl.writing.emission import Memory
-from collhub_msccl.writing.emission_header import Target, largest_size, target_of
-from collhub_msccl.writing.emission_text import xml_text
-from collhub_msccl.writing.xml_losses import losses_of, note_of
+from collhub_msccl.writing.emission_header import Target, choose_target, compute_largest_size
+from collhub_msccl.writing.emission_text import format_xml
+from collhub_msccl.writing.xml_losses import describe_figures, find_losses
 from hub_core.model import Algorithm, Collective, InputError, JsonValue, Location, StepTable
 from hub_core.plugin_api import Artifact, WriteResult
 from hub_core.verification import common_unit
 
-# The file has them in the form of its runtime: steps in thread blocks, waits instead of
-# dependencies, its own header.
-_RESTATED = ("steps", "lane", "dependencies", "source_line", "scratch_units", "extensions")
-_MOST_UNITS = (1 << 31) - 1
+# The file contains these in the form of its runtime: steps in thread blocks, waits instead of
+# dependencies, and a new header.
+_CONVERTED = ("steps", "lane", "dependencies", "source_line", "scratch_units", "extensions")
+_MAX_UNITS = (1 << 31) - 1
 
 
 def write(algorithm: Algorithm, options: WriteOptions) -> WriteResult:
-    """Write one file for the runtime that the options name; see the plugin's page for what is kept.
+    """Write one file for the runtime of the options; the plugin's documentation lists the losses.
 
-    Raises `InputError` for what the runtime has no way to run, naming its limit, and `UsageError`
-    for options that do not fit the algorithm.
+    Raises `InputError` with the exceeded limit if the runtime cannot execute the algorithm, and
+    `UsageError` for options that do not fit it.
     """
-    coarse = _in_larger_units(algorithm)
-    target = target_of(coarse, options)
+    coarse = _convert_to_larger_units(algorithm)
+    target = choose_target(coarse, options)
     _check_size(coarse, target.runtime)
-    chosen = choose_program(_task(coarse, target, options))
-    largest = largest_size(coarse, target, chosen.safety)
-    content = xml_text(target.attributes(chosen.program, largest), chosen.program)
-    losses = losses_of(algorithm, coarse, target, largest, chosen)
-    notes = [note_of(chosen.figures, coarse.collective.unit_count)]
-    # Without the option the default is not one of the user's choice, and is not discussed.
+    chosen = choose_program(_build_task(coarse, target, options))
+    largest = compute_largest_size(coarse, target, chosen.safety)
+    content = format_xml(target.build_attributes(chosen.program, largest), chosen.program)
+    losses = find_losses(algorithm, coarse, target, largest, chosen)
+    notes = [describe_figures(chosen.figures, coarse.collective.unit_count)]
+    # Without the option the user did not choose the runtime: no note about its versions.
     notes += describe_versions(target.runtime.name, "is") if options.runtime else []
-    return WriteResult([Artifact("", lambda: content)], losses, _RESTATED, notes)
+    return WriteResult([Artifact("", lambda: content)], losses, _CONVERTED, notes)
 
 
-def _in_larger_units(algorithm: Algorithm) -> Algorithm:
-    """The same algorithm in the largest units that divide everything, if that is needed.
-
-    It is where counts or offsets are too large for the format.
-    """
-    if _fits(algorithm.steps):
+def _convert_to_larger_units(algorithm: Algorithm) -> Algorithm:
+    """The algorithm in the largest unit that divides all sizes, if counts or offsets are too
+    large for the format; else unchanged."""
+    if _is_representable(algorithm.steps):
         return algorithm
     unit = common_unit(algorithm)
     contract = algorithm.collective.contract
-    # What a contract expects is stated unit by unit.
+    # The expected result of a contract is defined per unit.
     if unit == 1 or (contract is not None and contract.expected is not None):
         return algorithm
     steps = algorithm.steps
     columns = {name: getattr(steps, name) // unit for name in ("src_offset", "dst_offset", "count")}
     return replace(
         algorithm,
-        collective=_collective_in(algorithm.collective, unit),
+        collective=_scale_collective(algorithm.collective, unit),
         steps=replace(steps, **columns),
         scratch_units=algorithm.scratch_units // unit,
     )
 
 
-def _fits(steps: StepTable) -> bool:
-    """Whether the format has place for all counts and offsets."""
+def _is_representable(steps: StepTable) -> bool:
+    """Whether the format can represent all counts and offsets."""
     source_end = steps.src_offset + steps.count
     target_end = steps.dst_offset + steps.count
     reach = max(int(source_end.max(initial=0)), int(target_end.max(initial=0)))
     return int(steps.count.max(initial=0)) <= MAX_COUNT and reach <= MAX_OFFSET
 
 
-def _collective_in(collective: Collective, unit: int) -> Collective:
-    """The same collective in units `unit` times as large."""
+def _scale_collective(collective: Collective, unit: int) -> Collective:
+    """The same collective in units that are `unit` times as large."""
     contract = collective.contract
     if contract is not None:
         contract = replace(
@@ -88,30 +86,30 @@ def _collective_in(collective: Collective, unit: int) -> Collective:
             input_units=contract.input_units // unit,
             output_units=contract.output_units // unit,
         )
-    # The model wants one at least.
+    # The model requires at least one unit.
     unit_count = max(1, collective.unit_count // unit)
     return replace(collective, unit_count=unit_count, contract=contract)
 
 
 def _check_size(algorithm: Algorithm, runtime: Runtime) -> None:
-    """Refuse at once what no arrangement of steps could make fit."""
-    place = Location(algorithm.provenance.source_name or None)
-    for found, most, what in (
+    """Raise `InputError` for sizes that no assignment of steps can fit into the runtime."""
+    location = Location(algorithm.provenance.source_name or None)
+    for number, limit, noun in (
         (algorithm.num_ranks, MAX_CHILDREN, "ranks"),
-        (algorithm.collective.unit_count, _MOST_UNITS, "chunks"),
+        (algorithm.collective.unit_count, _MAX_UNITS, "chunks"),
     ):
-        if found > most:
-            limit = f"{found} {what}, more than the {most} that it takes"
-            message = f"cannot be written for {runtime.title}: {limit}"
-            raise InputError(message, location=place, code="runtime-limit")
+        if number > limit:
+            excess = f"{number} {noun}, more than the {limit} that it accepts"
+            message = f"cannot be written for {runtime.title}: {excess}"
+            raise InputError(message, location=location, code="runtime-limit")
 
 
-def _task(
+def _build_task(
     algorithm: Algorithm,
     target: Target,
     options: WriteOptions,
 ) -> WritingTask:
-    """What is to be written, within the runtime's limits or those that the user asks for."""
+    """Writing task within the limits of the runtime or of the options."""
     runtime = target.runtime
     limits = replace(
         runtime,
@@ -122,23 +120,23 @@ def _task(
         algorithm,
         target.collective,
         target.protocol,
-        _memory(algorithm, target),
+        _build_memory(algorithm, target),
         limits,
-        _channels(algorithm, options, limits.max_channels),
+        _choose_channels(algorithm, options, limits.max_channels),
     )
 
 
-def _channels(algorithm: Algorithm, options: WriteOptions, most: int) -> int | None:
-    """Channels to spread over; None where the producer has chosen."""
+def _choose_channels(algorithm: Algorithm, options: WriteOptions, max_channels: int) -> int | None:
+    """Number of channels to distribute steps over; None if the producer's channels are kept."""
     if options.channels is not None:
-        return min(options.channels, most)
+        return min(options.channels, max_channels)
     extension = algorithm.extensions.get("msccl")
     is_open = isinstance(extension, dict) and extension.get("channels") == "unstated"
-    return most if is_open else None
+    return max_channels if is_open else None
 
 
-def _memory(algorithm: Algorithm, target: Target) -> Memory:
-    """The buffers, and how they alias in every mode that the file claims."""
+def _build_memory(algorithm: Algorithm, target: Target) -> Memory:
+    """Buffers, and their aliases in every mode that the file claims."""
     collective, scratch = target.collective, algorithm.scratch_units
     modes = []
     if collective.in_place:
@@ -149,25 +147,25 @@ def _memory(algorithm: Algorithm, target: Target) -> Memory:
     return Memory(
         input_chunks,
         output_chunks,
-        scratch_chunks=_declared_scratch(algorithm),
+        scratch_chunks=_read_declared_scratch(algorithm),
         bases=tuple(collective.memory_layout(mode, scratch).base for mode in modes),
         is_compact=False,
     )
 
 
-def _declared_scratch(algorithm: Algorithm) -> Int64Array:
-    """The scratch that an imported file declared, 0 where there was none."""
+def _read_declared_scratch(algorithm: Algorithm) -> Int64Array:
+    """Scratch that the imported file declared, int64 per rank; 0 if there was none."""
     extension = algorithm.extensions.get("msccl")
     declared: JsonValue = extension.get("s_chunks") if isinstance(extension, dict) else None
-    # One number for all ranks, or one each; see the reader.
+    # One number for all ranks, or one per rank; see the reader.
     sizes = declared if isinstance(declared, list) else [declared] * algorithm.num_ranks
     if len(sizes) != algorithm.num_ranks:
         return np.zeros(algorithm.num_ranks, np.int64)
-    return np.asarray([_size_or_zero(size) for size in sizes], np.int64)
+    return np.asarray([_to_size(size) for size in sizes], np.int64)
 
 
-def _size_or_zero(size: JsonValue) -> int:
-    """A size that the format can state; extensions can be anything."""
+def _to_size(size: JsonValue) -> int:
+    """A size that the format can represent, else 0: extensions can contain any value."""
     if isinstance(size, int) and 0 <= size <= MAX_OFFSET:
         return size
     return 0

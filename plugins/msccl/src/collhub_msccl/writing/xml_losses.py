@@ -1,4 +1,4 @@
-"""List what MSCCL-IR XML, or the runtime that a file is written for, cannot express."""
+"""List properties that MSCCL-IR XML, or the runtime of a file, cannot express."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from collhub_msccl.writing.choose import ChosenProgram
 from collhub_msccl.writing.emission_header import Target
 from hub_core.model import COLUMN_DTYPES, Algorithm, Collective, Loss, ReduceOp
 
-_HEADER_KEPT = frozenset(
+_SUPPORTED_ATTRIBUTES = frozenset(
     (
         "name",
         "proto",
@@ -28,29 +28,29 @@ _HEADER_KEPT = frozenset(
 )
 
 
-def losses_of(
+def find_losses(
     algorithm: Algorithm,
     coarse: Algorithm,
     target: Target,
     largest: int | None,
     chosen: ChosenProgram,
 ) -> list[Loss]:
-    """The losses in a fixed order. `coarse`: the algorithm in the units of the file."""
+    """Losses in a fixed order. `coarse`: the algorithm in the units of the file."""
     return [
-        *_of_modes(algorithm.collective, target),
-        *_of_spelling(algorithm.collective, target),
-        *_of_contract(algorithm.collective, target),
-        *_of_operator(algorithm.collective),
-        *_of_root(algorithm.collective, coarse),
-        *_of_steps(algorithm, coarse),
-        *_of_extensions(algorithm, target),
-        *_of_sizes(target, largest),
-        *_of_blocks(target, chosen),
+        *_find_mode_loss(algorithm.collective, target),
+        *_find_spelling_loss(algorithm.collective, target),
+        *_find_contract_loss(algorithm.collective, target),
+        *_find_operator_loss(algorithm.collective),
+        *_find_root_loss(algorithm.collective, coarse),
+        *_find_step_losses(algorithm, coarse),
+        *_find_extension_losses(algorithm, target),
+        *_find_size_loss(target, largest),
+        *_find_block_loss(target, chosen),
     ]
 
 
-def _of_modes(collective: Collective, target: Target) -> Iterator[Loss]:
-    """A mode that the algorithm serves and the file does not claim."""
+def _find_mode_loss(collective: Collective, target: Target) -> Iterator[Loss]:
+    """Loss of modes that the algorithm serves and the file does not claim."""
     written = target.collective
     where = f"a file for {target.runtime.title} or with -O mode serves one mode"
     consequence = "write a second file with -O mode for calls of this kind"
@@ -60,89 +60,92 @@ def _of_modes(collective: Collective, target: Target) -> Iterator[Loss]:
         yield Loss("out_of_place", where, consequence)
 
 
-def _of_spelling(collective: Collective, target: Target) -> Iterator[Loss]:
-    """Another collective's name, which is none of this kind and was not imported."""
-    own_name = target.runtime.spelling.get(collective.kind)
-    if target.spelling in (own_name, target.imported.get("coll")):
+def _find_spelling_loss(collective: Collective, target: Target) -> Iterator[Loss]:
+    """Loss of the kind, if `coll` is neither a name of this kind nor imported."""
+    native_name = target.runtime.spelling.get(collective.kind)
+    if target.spelling in (native_name, target.imported.get("coll")):
         return
     where = f"{collective.kind} is written as coll={target.spelling!r}"
     yield Loss("kind", where, "only calls of that collective use it")
 
 
-def _of_contract(collective: Collective, target: Target) -> Iterator[Loss]:
-    """The contract of a custom collective, and buffers of other sizes than the runtime takes."""
+def _find_contract_loss(collective: Collective, target: Target) -> Iterator[Loss]:
+    """Loss of a custom contract, and of buffer sizes that the runtime does not accept."""
     if collective.contract is not None and not _is_plain(collective):
-        yield Loss("contract", "the custom collective", "what it must do is not in the file")
+        yield Loss("contract", "the custom collective", "the file does not define its result")
     declared_input, declared_output = target.declared_chunks
     is_input_kept = np.array_equal(declared_input, target.collective.input_units())
     is_output_kept = np.array_equal(declared_output, target.collective.output_units())
     if not (is_input_kept and is_output_kept):
-        consequence = f"{target.runtime.title} takes no other size than nchunksperloop"
+        consequence = f"{target.runtime.title} accepts no size other than nchunksperloop"
         yield Loss("contract", "buffers of uneven sizes", consequence)
 
 
 def _is_plain(collective: Collective) -> bool:
-    """Whether a custom contract states buffer sizes alone."""
+    """Whether a custom contract defines only buffer sizes."""
     contract = collective.contract
     if contract is None or contract.expected is not None:
         return False
     return bool(np.all(contract.defined))
 
 
-def _of_operator(collective: Collective) -> Iterator[Loss]:
-    """The operator is that of the call."""
+def _find_operator_loss(collective: Collective) -> Iterator[Loss]:
+    """Loss of the reduction operator, which the call chooses; none for sum."""
     if collective.reduce_op is not ReduceOp.SUM:
         consequence = "the file serves calls with every operator that the runtime knows"
         yield Loss("reduce_op", str(collective.reduce_op), consequence)
 
 
-def _of_root(collective: Collective, coarse: Algorithm) -> Iterator[Loss]:
-    """The root, unless the steps tell it."""
-    if collective.root is not None and not _names_root(coarse):
-        consequence = "it cannot be told from the steps; reading back asks for it"
+def _find_root_loss(collective: Collective, coarse: Algorithm) -> Iterator[Loss]:
+    """Loss of the root, unless it can be inferred from the steps."""
+    if collective.root is not None and not _is_root_inferable(coarse):
+        consequence = "it cannot be inferred from the steps; reading the file requires -O root"
         yield Loss("root", f"rank {collective.root}", consequence)
 
 
-def _names_root(algorithm: Algorithm) -> bool:
-    """Whether the reader will infer the right root."""
+def _is_root_inferable(algorithm: Algorithm) -> bool:
+    """Whether the reader will infer the correct root."""
     collective, steps = algorithm.collective, algorithm.steps
-    # As the reader will have them.
     columns = {name: getattr(steps, name).astype(np.int64) for name in COLUMN_DTYPES}
     is_aliased = collective.in_place and not collective.out_of_place
-    found = find_possible_roots(collective.kind, columns, collective.num_ranks, is_aliased)
-    return found == [collective.root]
+    roots = find_possible_roots(collective.kind, columns, collective.num_ranks, is_aliased)
+    return roots == [collective.root]
 
 
-def _of_steps(algorithm: Algorithm, coarse: Algorithm) -> Iterator[Loss]:
-    """Units, durations and the bound size."""
+def _find_step_losses(algorithm: Algorithm, coarse: Algorithm) -> Iterator[Loss]:
+    """Loss of units, durations and the size in bytes."""
     if algorithm is not coarse:
         units = f"{algorithm.collective.unit_count} to {coarse.collective.unit_count}"
         feature = "unit_count and offsets and counts of steps"
         yield Loss(feature, units, "the same program in larger units")
     timed = int(np.count_nonzero(algorithm.steps.duration_ns >= 0))
     if timed:
-        yield Loss("durations", f"{timed} steps", "the file states no times")
+        yield Loss("durations", f"{timed} steps", "the file contains no times")
     if algorithm.collective_bytes is not None:
         size = str(algorithm.collective_bytes)
         yield Loss("collective bytes", size, "the file serves a range of sizes")
 
 
-def _of_extensions(algorithm: Algorithm, target: Target) -> Iterator[Loss]:
-    """Data of other formats, and attributes of the imported file that have no place here."""
+def _find_extension_losses(algorithm: Algorithm, target: Target) -> Iterator[Loss]:
+    """Loss of data of other formats, and of attributes of the imported file."""
     foreign = sorted(set(algorithm.extensions) - {"msccl"})
     if foreign:
         consequence = "the file has no place for data of other formats"
         yield Loss("extensions", ", ".join(foreign), consequence)
-    # Of the three, microsoft/msccl alone reads nthreads.
-    kept = _HEADER_KEPT if target.runtime.has_both_modes else _HEADER_KEPT | {"nthreads"}
-    dropped = sorted(set(target.imported) - kept)
+    # Only microsoft/msccl reads nthreads.
+    supported = (
+        _SUPPORTED_ATTRIBUTES
+        if target.runtime.has_both_modes
+        else _SUPPORTED_ATTRIBUTES | {"nthreads"}
+    )
+    dropped = sorted(set(target.imported) - supported)
     if dropped:
         where = f"attributes {', '.join(dropped)} of <algo>"
         yield Loss("extensions", where, f"{target.runtime.title} does not know them")
 
 
-def _of_sizes(target: Target, largest: int | None) -> Iterator[Loss]:
-    """Sizes that were served, but at which connections could fill up."""
+def _find_size_loss(target: Target, largest: int | None) -> Iterator[Loss]:
+    """Loss of sizes at which connections could fill up."""
     if largest is None:
         return
     # Lowered by the writer, not by the user.
@@ -154,25 +157,25 @@ def _of_sizes(target: Target, largest: int | None) -> Iterator[Loss]:
         yield Loss("extensions: maxBytes", f"{largest} bytes", consequence)
 
 
-def _of_blocks(target: Target, chosen: ChosenProgram) -> Iterator[Loss]:
-    """Thread blocks that had to be joined."""
+def _find_block_loss(target: Target, chosen: ChosenProgram) -> Iterator[Loss]:
+    """Loss of thread blocks that were merged."""
     blocks = chosen.figures.blocks
     if blocks < chosen.source_blocks:
         where = f"up to {chosen.source_blocks} thread blocks of a rank become {blocks}"
-        consequence = f"within the limits of {target.runtime.title}, less is done side by side"
+        consequence = f"within the limits of {target.runtime.title}, fewer steps run in parallel"
         yield Loss("lane", where, consequence)
 
 
-def note_of(figures: BlockFigures, unit_count: int) -> str:
-    """What the file asks of a runtime, in words."""
+def describe_figures(figures: BlockFigures, unit_count: int) -> str:
+    """Note on the thread blocks, channels, steps and modelled time of a file."""
     time = figures.makespan / max(unit_count, 1)
-    blocks = f"{_counted(figures.blocks, 'thread block')} a rank at most"
-    longest, fused = _counted(figures.longest, "step"), _counted(figures.fused, "step")
+    blocks = f"{_format_count(figures.blocks, 'thread block')} a rank at most"
+    longest, fused = _format_count(figures.longest, "step"), _format_count(figures.fused, "step")
     model = f"by the model of thread blocks they take {time:.3g} of the time of a buffer"
-    channels = _counted(figures.channels, "channel")
+    channels = _format_count(figures.channels, "channel")
     return f"has {blocks} on {channels}, the longest of {longest}, {fused} fused; {model}"
 
 
-def _counted(number: int, what: str) -> str:
-    """A number of things."""
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+def _format_count(number: int, noun: str) -> str:
+    """A number with its noun, in the plural unless it is 1."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
