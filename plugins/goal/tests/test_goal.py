@@ -119,7 +119,7 @@ def test_lanes_that_8_bits_cannot_tell_apart_share_cpus_and_this_is_said() -> No
     assert cpus(written(algorithm)) == [*range(255), *range(45)]
     (loss,) = [loss for loss in write(algorithm, options()).losses if loss.feature == "lane"]
     assert loss.where == "45 steps"
-    assert "tells 255 cpus apart" in loss.consequence
+    assert "distinguishes 255 cpus" in loss.consequence
 
 
 def test_few_lanes_with_large_numbers_keep_cpus_of_their_own() -> None:
@@ -217,17 +217,17 @@ def test_irequires_means_to_wait_for_what_the_other_waits_for() -> None:
     [
         ("rank 0 {\n}\n", 1, "num_ranks N was expected"),
         ("num_ranks 0\n", 1, "not in 1"),
-        ("num_ranks 2\nrank 1 {\n}\n", 2, "rank 0 was expected"),
+        ("num_ranks 2\nrank 1 {\n}\n", 2, "expected rank 0"),
         ("num_ranks 2\nrank 0 {\n}\n", 3, "1 of 2 ranks"),
-        ("num_ranks 1\nrank 0 {\ncalc 5\nsend 8 to 0\n}\n", 4, "is no statement"),
-        ("num_ranks 1\nrank 0 {\ncalc 5 // no\n}\n", 3, "is no statement"),
+        ("num_ranks 1\nrank 0 {\ncalc 5\nsend 8 to 0\n}\n", 4, "is not a statement"),
+        ("num_ranks 1\nrank 0 {\ncalc 5 // no\n}\n", 3, "is not a statement"),
         ("num_ranks 1\nrank 0 {\ncalc 5}\n", 3, "next one"),
         ("num_ranks 1\nrank 0 {\ncalc 5 tag 1\n}\n", 3, "no tag"),
         ("num_ranks 1\nrank 0 {\nrecv 8b from -1\n}\n", 3, "any rank"),
         ("num_ranks 1\nrank 0 {\nrecv 8b from 0 tag -1\n}\n", 3, "any tag"),
         ("num_ranks 1\nrank 0 {\nsend 8b to 1\n}\n", 3, "no rank of 0..0"),
         ("num_ranks 1\nrank 0 {\nsend 8b to 0 cpu 1 tag 1\n}\n", 3, "in this order"),
-        ("num_ranks 1\nrank 0 {\na: calc 1\n\na: calc 2\na requires a\n}\n", 5, "stands twice"),
+        ("num_ranks 1\nrank 0 {\na: calc 1\n\na: calc 2\na requires a\n}\n", 5, "occurs twice"),
         ("num_ranks 1\nrank 0 {\na: calc 1\na requires b\n}\n", 4, "label b"),
         ("num_ranks 1\nrank 0 {\ncalc: calc 1\ncalc requires calc\n}\n", 3, "keyword"),
         (

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from collhub_goal.parse import parse
+from collhub_goal.parse import parse_goal
 from collhub_goal.schedule import GoalOperation
-from collhub_goal.write_job import schedule_of, write
+from collhub_goal.write_job import build_job_schedule, write
 
 from hub_core import UsageError, Workload
 from hub_core.model import NodeKind
@@ -32,8 +32,8 @@ def text_of(workload: Workload) -> str:
 
 def test_every_node_is_a_line_and_comes_back() -> None:
     workload = flat()
-    schedule = schedule_of(workload)
-    again = parse(text_of(workload).encode(), "job.goal")
+    schedule = build_job_schedule(workload)
+    again = parse_goal(text_of(workload).encode(), "job.goal")
     assert len(again) == len(workload.nodes)
     for name in ("rank", "operation", "amount", "peer", "tag"):
         assert np.array_equal(getattr(again, name), getattr(schedule, name)), name
@@ -47,7 +47,7 @@ def test_messages_of_one_tag_and_other_sizes_have_tags_of_their_own() -> None:
     size = nodes.bytes.copy()
     messages = np.flatnonzero(nodes.is_kind(NodeKind.SEND, NodeKind.RECV))
     size[messages[:2]] += 1
-    tags = schedule_of(replace(workload, nodes=replace(nodes, bytes=size))).tag[messages]
+    tags = build_job_schedule(replace(workload, nodes=replace(nodes, bytes=size))).tag[messages]
     assert len(set(tags.tolist())) == len(set(size[messages].tolist()))
 
 
@@ -60,7 +60,7 @@ def test_collectives_are_refused_with_the_cure() -> None:
 def test_work_without_a_duration_is_refused() -> None:
     workload = flat()
     none = np.full_like(workload.nodes.duration_ns, -1)
-    with pytest.raises(UsageError, match="states no duration"):
+    with pytest.raises(UsageError, match="has no duration"):
         write(replace(workload, nodes=replace(workload.nodes, duration_ns=none)), NoOptions())
 
 
@@ -69,5 +69,5 @@ def test_the_loads_of_a_job_are_calculations() -> None:
     kind = workload.nodes.kind.copy()
     kind[kind == NodeKind.COMPUTE] = NodeKind.LOAD
     changed = replace(workload, nodes=replace(workload.nodes, kind=kind))
-    assert (schedule_of(changed).operation == GoalOperation.CALC).any()
+    assert (build_job_schedule(changed).operation == GoalOperation.CALC).any()
     assert "kinds" in {loss.feature for loss in write(changed, NoOptions()).losses}

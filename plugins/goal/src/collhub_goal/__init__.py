@@ -1,1 +1,1 @@
-"""GOAL schedules for Collective Hub; see `plugin` for what it offers."""
+"""GOAL schedules for Collective Hub; `plugin` lists the reader and the writers."""

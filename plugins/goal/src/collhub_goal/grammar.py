@@ -1,9 +1,10 @@
 """The grammar of GOAL text as patterns.
 
-Source: the scanner and parser of txt2bin, which LogGOPSim and ATLAHS (github.com/spcl/atlahs) come
-with. A file states `num_ranks`, then one block for every rank in ascending order. A block has one
-statement a line: an operation, with a label before it if others wait for it, or a dependency
-between two labels. Parts of an operation stand in a fixed order: size, peer, tag, cpu, nic.
+Source: scanner and parser of txt2bin, which is part of LogGOPSim and ATLAHS
+(github.com/spcl/atlahs). A file contains `num_ranks`, then one block per rank in ascending order. A
+block has one statement per line: an operation, with a label if other operations depend on it, or a
+dependency between two labels. The parts of an operation have a fixed order: size, peer, tag, cpu,
+nic.
 """
 
 from __future__ import annotations
@@ -28,12 +29,12 @@ KEYWORDS = frozenset(
 )
 HEAD = re.compile(rb"\s*num_ranks[ \t]+([0-9]{1,9})[ \t]*\n")
 BLOCK = re.compile(rb"\s*rank[ \t]+([0-9]{1,9})[ \t]*\{([^{}]*)\}")
-# Only where a line may start: behind a statement, txt2bin takes no comment.
+# Only at the start of a line: txt2bin accepts no comment after a statement.
 COMMENT = re.compile(rb"(?m)^[ \t]*(//[^\n]*|/\*(?s:.*?)\*/)")
 OPEN_COMMENT = re.compile(rb"(?m)^[ \t]*/\*")
-# Bounded, so that no text makes the search for a colon long.
+# Bounded, so that the search for a colon is always short.
 _LABEL = rb"[A-Za-z][A-Za-z0-9_]{0,254}"
-# 18 digits always fit int64.
+# 18 digits always fit into int64.
 _NUMBER = rb"[0-9]{1,18}"
 STATEMENT = re.compile(
     rb"(?m)^[ \t]*(?:"
@@ -47,7 +48,7 @@ STATEMENT = re.compile(
     rb"|(" + _LABEL + rb")[ \t]+(i?requires)[ \t]+(" + _LABEL + rb")"
     rb")[ \t]*$"
 )
-"""Groups: label, then the texts of `OPERATION_PARTS`, then later label, word, earlier label."""
+"""Groups: label, texts of `OPERATION_PARTS`, then waiting label, keyword, awaited label."""
 OPERATION_PARTS = ("calc", "send", "to", "recv", "from", "tag", "cpu", "nic")
 FILLED_LINE = re.compile(rb"(?m)^[ \t]*[^ \t\n]")
 BLANK = re.compile(rb"\s*")

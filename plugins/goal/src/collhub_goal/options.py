@@ -1,4 +1,4 @@
-"""The options of the writer `goal`."""
+"""Options of the writer `goal`."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from hub_core.plugin_api import LocalWorkOptions, OptionType, choice, optional
 
 @dataclass(frozen=True, slots=True)
 class GoalWriteOptions(LocalWorkOptions):
-    """What a schedule states beside messages, and how long local work takes.
+    """Contents of a schedule in addition to messages, and the duration of local work.
 
-    `size` in bytes; bandwidths in bytes per second, for local steps that state no time.
+    `size` in bytes; bandwidths in bytes per second, for local steps without a duration.
     """
 
     size: int | None = optional(
-        "size of the collective (default: the size that the algorithm states)", OptionType.SIZE
+        "size of the collective (default: the size of the algorithm)", OptionType.SIZE
     )
     cpu: str = choice(
         ("lane", "none"),
-        "what the number of the cpu is taken from; one cpu does one thing at a time",
+        "source of the cpu numbers; a cpu executes one operation at a time",
     )
-    nic: str = choice(("none", "channel"), "what the number of the nic is taken from")
+    nic: str = choice(("none", "channel"), "source of the nic numbers")

@@ -1,7 +1,7 @@
-"""Parse GOAL text, block by block; what does not fit the grammar is refused with its line.
+"""Parse GOAL text block by block; text outside of the grammar is refused with its line.
 
-A block is split by one pattern and turned into columns, so that files of millions of lines are
-read without a Python object for each of their operations.
+One pattern splits a block into columns, so that files of millions of lines are read without a
+Python object per operation.
 """
 
 from __future__ import annotations
@@ -37,48 +37,51 @@ _LARGEST_TAG = int(np.iinfo(np.int32).max)
 _COLUMNS = ("rank", "operation", "amount", "peer", "tag", "cpu", "nic", "line")
 _EDGES = ("parent", "child", "early_parent", "early_child")
 _WILDCARD = (
-    "a receive from any rank, or with any tag, has no message of its own: who sends cannot be told"
+    "a receive from any rank, or with any tag, matches no particular message: its sender is unknown"
 )
 
 
-def parse(content: bytes, file: str) -> GoalSchedule:
-    """The schedule in a file. Raises `InputError` with the line of what is not GOAL."""
+def parse_goal(content: bytes, file: str) -> GoalSchedule:
+    """Parse a file into a schedule. Raises `InputError` with the line of the first error."""
     if len(content) > MAX_BYTES:
         raise InputError(
             f"the file is larger than {MAX_BYTES >> 30} GiB",
             location=Location(file),
             code="too-large",
         )
-    # Lines may end as on Windows; their numbers stay.
-    text = _without_comments(content.replace(b"\r\n", b"\n"), file)
-    num_ranks, place = _head(text, file)
+    # Lines may have Windows line ends; their numbers stay.
+    text = _remove_comments(content.replace(b"\r\n", b"\n"), file)
+    num_ranks, offset = _parse_head(text, file)
     columns = _ScheduleColumns(file, num_ranks)
-    line = 1 + text.count(b"\n", 0, place)
+    line = 1 + text.count(b"\n", 0, offset)
     ranks = 0
-    while block := BLOCK.match(text, place):
-        # Counted as they are passed: the number of a line is only known by those before it.
-        line += text.count(b"\n", place, block.start(2))
+    while block := BLOCK.match(text, offset):
+        # Lines are counted while the text is processed, which costs linear time.
+        line += text.count(b"\n", offset, block.start(2))
         _check_rank(file, line, int(block[1]), ranks)
         columns.add(ranks, block[2], line)
         line += text.count(b"\n", block.start(2), block.end())
-        place = block.end()
+        offset = block.end()
         ranks += 1
-    _check_end(text, place, line, file)
+    _check_end(text, offset, line, file)
     if ranks < num_ranks:
         _fail(
             file,
             line,
             f"the file ends after {ranks} of {num_ranks} ranks",
-            "get the whole file",
+            "get the complete file",
         )
-    return columns.schedule()
+    return columns.build_schedule()
 
 
-def _without_comments(content: bytes, file: str) -> bytes:
-    """The text with all comments replaced by their line ends."""
+def _remove_comments(content: bytes, file: str) -> bytes:
+    """The text with every comment replaced by its line ends.
+
+    Raises `InputError` for an open comment.
+    """
     if b"/" not in content:
         return content
-    # Looked for first, as every unclosed comment would be sought to the end of the file.
+    # Checked first: the pattern would search the end of the file for every unclosed comment.
     unclosed = OPEN_COMMENT.search(content, content.rfind(b"*/") + 1)
     if unclosed:
         line = 1 + content.count(b"\n", 0, unclosed.end())
@@ -87,14 +90,17 @@ def _without_comments(content: bytes, file: str) -> bytes:
     return COMMENT.sub(lambda comment: b"\n" * comment[0].count(b"\n"), content)
 
 
-def _head(text: bytes, file: str) -> tuple[int, int]:
-    """The number of ranks, and where the blocks begin."""
+def _parse_head(text: bytes, file: str) -> tuple[int, int]:
+    """Number of ranks, and the offset of the first block.
+
+    Raises `InputError` for an invalid header.
+    """
     head = HEAD.match(text)
     if head is None:
         _fail(
             file,
             1,
-            "num_ranks N was expected, on a line of its own",
+            "num_ranks N was expected, on a separate line",
             "give a GOAL schedule as text, not the binary of txt2bin",
         )
     num_ranks = int(head[1])
@@ -103,71 +109,73 @@ def _head(text: bytes, file: str) -> tuple[int, int]:
     return num_ranks, head.end()
 
 
-def _check_rank(file: str, line: int, stated: int, expected: int) -> None:
-    if stated != expected:
+def _check_rank(file: str, line: int, rank: int, expected: int) -> None:
+    """Raise `InputError` unless the block of rank `stated` is the expected one."""
+    if rank != expected:
         _fail(
             file,
             line,
-            f"rank {stated} stands where rank {expected} was expected",
-            "sort the ranks, leave none out",
+            f"found rank {rank}, expected rank {expected}",
+            "list all ranks in ascending order",
         )
 
 
-def _check_end(text: bytes, place: int, line: int, file: str) -> None:
-    """Refuse what stands behind the last block, which ends at `place` in `line`."""
-    # Blanks and comments may follow; comments are blanks by now.
-    rest = BLANK.match(text, place)
-    end = rest.end() if rest else place
-    if end == len(text):
+def _check_end(text: bytes, offset: int, line: int, file: str) -> None:
+    """Raise `InputError` for text after the last block, which ends at offset `place` in `line`."""
+    # Blanks and comments may follow; comments have become blanks.
+    rest = BLANK.match(text, offset)
+    stop = rest.end() if rest else offset
+    if stop == len(text):
         return
-    line += text.count(b"\n", place, end)
+    line += text.count(b"\n", offset, stop)
     _fail(file, line, "rank N { ... } was expected")
 
 
 class _ScheduleColumns:
-    """The columns of a schedule, to which blocks are added rank by rank."""
+    """Columns of a schedule, to which blocks are added rank by rank."""
 
     def __init__(self, file: str, num_ranks: int) -> None:
-        """Begin without rows; errors name `file`."""
+        """Start without rows; errors name `file`."""
         self._file = file
         self._num_ranks = num_ranks
         self._rows = 0
         empty = np.zeros(0, np.int64)
-        # A part for each block, joined at the end: appending to arrays would copy them every time.
+        # One array per block, concatenated at the end: appending to arrays would copy them every
+        # time.
         self._columns = {name: [empty] for name in (*_COLUMNS, *_EDGES)}
 
     def add(self, rank: int, body: bytes, first_line: int) -> None:
-        """Take the block of one rank, which begins in `first_line`."""
-        found: list[tuple[bytes, ...]] = STATEMENT.findall(body)
-        # The brace must stand on a line of its own, as a statement ends with its line.
-        behind_last_line = body.rpartition(b"\n")[2].strip(b" \t")
-        if len(found) != len(FILLED_LINE.findall(body)) or behind_last_line:
+        """Append the block of one rank, which begins in line `first_line`. Raises `InputError`."""
+        statements: list[tuple[bytes, ...]] = STATEMENT.findall(body)
+        # The closing brace must be on a separate line, because a statement ends with its line.
+        last_line = body.rpartition(b"\n")[2].strip(b" \t")
+        if len(statements) != len(FILLED_LINE.findall(body)) or last_line:
             self._refuse_line(body, first_line)
-        if not found:
+        if not statements:
             return
         lines = first_line + np.flatnonzero(_is_text([*map(bytes.strip, body.split(b"\n"))]))
-        label, *parts, later, word, earlier = zip(*found, strict=True)
+        label, *parts, later, word, earlier = zip(*statements, strict=True)
         is_edge = _is_text(word)
         operations = {
-            name: _picked(texts, ~is_edge)
+            name: _select_texts(texts, ~is_edge)
             for name, texts in zip(OPERATION_PARTS, parts, strict=True)
         }
         self._add_operations(rank, operations, lines[~is_edge])
-        # Labels that nothing waits for need not be unique.
+        # Labels without dependencies need not be unique.
         if is_edge.any():
-            rows = self._rows_by_label(_picked(label, ~is_edge), lines[~is_edge])
-            edges = [_picked(texts, is_edge) for texts in (earlier, later, word)]
+            rows = self._map_labels(_select_texts(label, ~is_edge), lines[~is_edge])
+            edges = [_select_texts(texts, is_edge) for texts in (earlier, later, word)]
             self._add_edges(edges, rows, lines[is_edge])
         self._rows += int(np.count_nonzero(~is_edge))
 
-    def schedule(self) -> GoalSchedule:
-        """Everything that was added, in the order of the file."""
+    def build_schedule(self) -> GoalSchedule:
+        """Schedule with all appended blocks, in the order of the file."""
         columns = {name: np.concatenate(parts) for name, parts in self._columns.items()}
         return GoalSchedule(self._num_ranks, **columns)
 
     def _add_operations(self, rank: int, parts: Mapping[str, Texts], lines: Int64Array) -> None:
-        """Add the operations of a rank, whose texts are given by `OPERATION_PARTS`."""
-        columns = _operation_columns(rank, parts, lines)
+        """Append the operations of a rank, given as texts by `OPERATION_PARTS`."""
+        columns = _build_columns(rank, parts, lines)
         is_misplaced = _is_text(parts["tag"]) | _is_text(parts["nic"])
         is_calc = columns["operation"] == GoalOperation.CALC
         self._check(is_calc & is_misplaced, lines, "calc takes no tag and no nic")
@@ -176,11 +184,11 @@ class _ScheduleColumns:
             self._columns[name].append(column)
 
     def _check_messages(self, columns: Mapping[str, Int64Array]) -> None:
-        """Refuse messages whose partner cannot be told."""
+        """Raise `InputError` for messages without a definite partner."""
         lines, peer, tag = columns["line"], columns["peer"], columns["tag"]
         is_send = columns["operation"] == GoalOperation.SEND
         is_receive = columns["operation"] == GoalOperation.RECV
-        # GOAL matches as MPI does, where -1 is any source or any tag.
+        # GOAL matches like MPI, where -1 means any source or any tag.
         self._check(is_receive & ((peer == -1) | (tag == -1)), lines, _WILDCARD)
         self._check(is_send & (tag == -1), lines, "a send needs a tag of at least 0")
         self._check(
@@ -190,8 +198,11 @@ class _ScheduleColumns:
         )
         self._check(tag > _LARGEST_TAG, lines, "the tag is larger than 2^31 - 1")
 
-    def _rows_by_label(self, names: Texts, lines: Int64Array) -> dict[bytes, int]:
-        """Row of every label of the block, in which it must be unique."""
+    def _map_labels(self, names: Texts, lines: Int64Array) -> dict[bytes, int]:
+        """Row of every label of the block.
+
+        Raises `InputError` for a repeated label or a keyword.
+        """
         labels = {name: self._rows + row for row, name in enumerate(names) if name}
         if len(labels) < sum(map(bool, names)):
             self._refuse_repeated_label(names, lines)
@@ -199,7 +210,7 @@ class _ScheduleColumns:
         return labels
 
     def _check_keywords(self, labels: Mapping[bytes, int], lines: Int64Array) -> None:
-        """Refuse labels that txt2bin would read as the begin of a statement."""
+        """Raise `InputError` for labels that txt2bin would read as the start of a statement."""
         keywords = KEYWORDS & labels.keys()
         if keywords:
             name = min(keywords)
@@ -207,22 +218,22 @@ class _ScheduleColumns:
             _fail(self._file, int(line), f"{name.decode()} is a keyword, not a label")
 
     def _refuse_repeated_label(self, names: Texts, lines: Int64Array) -> None:
-        """Find the first label that stands twice."""
+        """Raise `InputError` at the first repeated label."""
         seen: set[bytes] = set()
         for row, name in enumerate(names):
             if name and name in seen:
-                message = f"the label {name.decode()[:80]} stands twice in its rank"
+                message = f"the label {name.decode()[:80]} occurs twice in its rank"
                 _fail(self._file, int(lines[row]), message)
             seen.add(name)
 
     def _add_edges(
         self, texts: Sequence[Texts], rows: Mapping[bytes, int], lines: Int64Array
     ) -> None:
-        """Add dependencies, given as labels of the earlier and the later operation, and words."""
+        """Append dependencies. `texts`: awaited label, waiting label and keyword of each."""
         earlier, later, word = texts
         for names in (earlier, later):
             self._check_labels(names, rows, lines)
-        parent, child = _looked_up(earlier, rows), _looked_up(later, rows)
+        parent, child = _look_up_rows(earlier, rows), _look_up_rows(later, rows)
         is_early = np.asarray(word) == b"irequires"
         self._columns["parent"].append(parent[~is_early])
         self._columns["child"].append(child[~is_early])
@@ -230,8 +241,8 @@ class _ScheduleColumns:
         self._columns["early_child"].append(child[is_early])
 
     def _check_labels(self, names: Texts, rows: Mapping[bytes, int], lines: Int64Array) -> None:
-        """Refuse a dependency on a label that its block does not have."""
-        # A label may stand in a dependency before its operation: the whole block is known here.
+        """Raise `InputError` for a dependency on a label that the block does not contain."""
+        # A dependency may precede the operations of its labels: here the complete block is known.
         unknown = set(names) - rows.keys()
         if unknown:
             first = next(index for index, name in enumerate(names) if name in unknown)
@@ -240,73 +251,70 @@ class _ScheduleColumns:
             _fail(self._file, int(lines[first]), message)
 
     def _check(self, is_wrong: BoolArray, lines: Int64Array, message: str) -> None:
-        """Refuse the first line for which something is wrong.
-
-        `is_wrong`: by operation, as `lines`.
-        """
+        """Raise `InputError` at the line of the first operation marked in `is_wrong`."""
         if is_wrong.any():
             first = int(is_wrong.argmax())
             _fail(self._file, int(lines[first]), message)
 
     def _refuse_line(self, body: bytes, first_line: int) -> NoReturn:
-        """Find the line of a block that is no statement."""
+        """Raise `InputError` at the first line of a block that is not a statement."""
         lines = body.split(b"\n")
-        # Line by line this time, as one pattern for the block does not tell where it stopped.
+        # Line by line, because the pattern for a block does not report where it failed.
         for number, line in enumerate(lines, first_line):
             if line.strip(b" \t") and not STATEMENT.match(line):
                 text = line.strip().decode("utf-8", "replace")[:80]
-                _fail(self._file, number, f"{text!r} is no statement: {EXPECTED}")
+                _fail(self._file, number, f"{text!r} is not a statement: {EXPECTED}")
         _fail(
             self._file,
             first_line + len(lines) - 1,
-            "a statement ends with its line; } stands on the next one",
+            "a statement ends with its line; } must be on the next one",
         )
 
 
-def _operation_columns(
+def _build_columns(
     rank: int, parts: Mapping[str, Texts], lines: Int64Array
 ) -> dict[str, Int64Array]:
-    """Columns of a schedule, by the texts of operations; a part that is not stated is empty."""
+    """Columns of a schedule from the texts of operations; omitted parts are empty texts."""
     kinds = [_is_text(parts["send"]), _is_text(parts["recv"])]
     operations = [GoalOperation.SEND, GoalOperation.RECV]
-    # An operation states one of the three sizes.
-    amounts = [_numbers(parts[name], 0) for name in ("calc", "send", "recv")]
-    peers = [_numbers(parts[name], -1) for name in ("to", "from")]
+    # An operation has one of the three sizes.
+    amounts = [_parse_numbers(parts[name], 0) for name in ("calc", "send", "recv")]
+    peers = [_parse_numbers(parts[name], -1) for name in ("to", "from")]
     return {
         "rank": np.full(len(lines), rank, np.int64),
         "operation": np.select(kinds, operations, GoalOperation.CALC).astype(np.int64),
         "amount": sum(amounts, np.zeros(len(lines), np.int64)),
         "peer": np.select(kinds, peers, -1),
-        "tag": _numbers(parts["tag"], 0),
-        "cpu": _numbers(parts["cpu"], -1),
-        "nic": _numbers(parts["nic"], -1),
+        "tag": _parse_numbers(parts["tag"], 0),
+        "cpu": _parse_numbers(parts["cpu"], -1),
+        "nic": _parse_numbers(parts["nic"], -1),
         "line": lines,
     }
 
 
-def _picked(texts: Texts, is_picked: BoolArray) -> Texts:
-    """The texts of some rows."""
-    return list(compress(texts, is_picked.tolist()))
+def _select_texts(texts: Texts, is_selected: BoolArray) -> Texts:
+    """Texts of the selected rows."""
+    return list(compress(texts, is_selected.tolist()))
 
 
 def _is_text(texts: Texts) -> BoolArray:
-    """Whether each text is not empty: bool, by row."""
+    """Whether each text is not empty: bool by row."""
     return np.fromiter(map(bool, texts), np.bool_, len(texts))
 
 
-def _numbers(texts: Texts, default: int) -> Int64Array:
-    """The numbers of texts, with a default for empty ones."""
+def _parse_numbers(texts: Texts, default: int) -> Int64Array:
+    """Numbers of texts, with a default for empty ones."""
     numbers = (int(text) if text else default for text in texts)
     return np.fromiter(numbers, np.int64, len(texts))
 
 
-def _looked_up(names: Texts, rows: Mapping[bytes, int]) -> Int64Array:
+def _look_up_rows(names: Texts, rows: Mapping[bytes, int]) -> Int64Array:
     """Row of every label."""
     return np.fromiter(map(rows.__getitem__, names), np.int64, len(names))
 
 
 def _fail(file: str, line: int, message: str, cure: str = "") -> NoReturn:
-    """Refuse the file because of one line."""
+    """Raise `InputError` at a line of the file."""
     raise InputError(
         message,
         location=Location(file, line),

@@ -1,4 +1,4 @@
-"""Offers of this distribution to the hub: GOAL, written and read.
+"""Reader and writers of GOAL for the hub.
 
 GOAL is the Group Operation Assembly Language (Hoefler, Siebert, Lumsdaine, ICPP 2009), which
 LogGOPSim, ATLAHS and htsim simulate.
@@ -13,11 +13,11 @@ from hub_core.plugin_api import Format, FormatReader, FormatWriter, WorkloadWrit
 
 COLLHUB_PLUGIN_API = (1, 0)
 
-# The first statement, behind comments. Possessive groups: no text makes the search backtrack.
+# The first statement after comments. Possessive groups prevent backtracking for any text.
 _SIGNATURE = rb"\A(?>\s|//[^\n]*\n|/\*(?s:.*?)\*/)*+num_ranks[ \t]+[0-9]"
 _GOAL = Format(
     "goal",
-    "GOAL schedules, the text that LogGOPSim's and ATLAHS's txt2bin takes",
+    "GOAL schedules, the text format of txt2bin from LogGOPSim and ATLAHS",
     (".goal",),
     _SIGNATURE,
 )
@@ -28,11 +28,11 @@ _JOB_WRITER = WorkloadWriter(_GOAL, "collhub_goal.write_job:write")
 
 @hookimpl
 def collhub_producers() -> Sequence[FormatReader]:
-    """Describe the reader."""
+    """Reader of schedules."""
     return [FormatReader(_GOAL, "collhub_goal.read:read", samples="collhub_goal.read:samples")]
 
 
 @hookimpl
 def collhub_consumers() -> Sequence[FormatWriter | WorkloadWriter]:
-    """Describe the writers."""
+    """Writers of algorithms and of jobs."""
     return [_WRITER, _JOB_WRITER]

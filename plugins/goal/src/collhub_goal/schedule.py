@@ -1,4 +1,4 @@
-"""A GOAL schedule as numpy columns: one row an operation, and who waits for whom."""
+"""A GOAL schedule as numpy columns: one row per operation, and dependencies."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collhub_columns import ColumnTable, Int64Array
 
 
 class GoalOperation(IntEnum):
-    """What a line of a schedule does."""
+    """Kind of an operation."""
 
     CALC = 0
     SEND = 1
@@ -20,10 +20,10 @@ class GoalOperation(IntEnum):
 class GoalSchedule(ColumnTable):
     """Operations grouped by rank, in the order of the file; all columns are int64.
 
-    `operation`: of `GoalOperation`. `amount`: ns of a calc, bytes of a message. `peer`, `tag`: of
-    messages, else -1 and 0. `cpu`, `nic`: -1 where they are not stated. `line`: from 1, or -1.
-    `parent`, `child`: the row `child` starts after the row `parent` has finished (`requires`).
-    `early_parent`, `early_child`: after it has started (`irequires`).
+    `operation`: a `GoalOperation`; `amount`: ns of a calc, bytes of a message; `peer`, `tag`: of
+    messages, else -1 and 0; `cpu`, `nic`: -1 if not given; `line`: from 1, or -1. `parent`,
+    `child`: row `child` starts after row `parent` has finished (`requires`); `early_parent`,
+    `early_child`: after it has started (`irequires`).
     """
 
     num_ranks: int

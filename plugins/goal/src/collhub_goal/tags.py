@@ -13,8 +13,8 @@ from hub_core.model import InputError, StepTable
 Int32Array = npt.NDArray[np.int32]
 
 
-class _TaggedEnds(NamedTuple):
-    """One end of all messages, by (source, destination, channel), then in the order of steps."""
+class _MessageSides(NamedTuple):
+    """One side of all messages, sorted by (source, destination, channel), then by step."""
 
     row: Int64Array
     source: Int32Array
@@ -22,50 +22,50 @@ class _TaggedEnds(NamedTuple):
     channel: Int32Array
 
 
-def tags_of(steps: StepTable) -> Int64Array:
+def assign_tags(steps: StepTable) -> Int64Array:
     """Tag of every step: int64, 0 for local steps.
 
-    Channels where they tell all messages of a pair of ranks apart, else a number of its own for
-    every message. Raises `InputError` where sends and receives do not match.
+    The channels, if they distinguish all messages of each pair of ranks; else a unique number per
+    message. Raises `InputError` if sends and receives do not match.
     """
-    sends = _ends(steps, steps.sends, steps.rank, steps.peer)
-    receives = _ends(steps, steps.receives, steps.peer, steps.rank)
-    # Sorted alike, the k-th send belongs to the k-th receive.
-    for one, other in zip(sends[1:], receives[1:], strict=True):
-        if not np.array_equal(one, other):
+    sends = _sort_sides(steps, steps.sends, steps.rank, steps.peer)
+    receives = _sort_sides(steps, steps.receives, steps.peer, steps.rank)
+    # Both are sorted equally, so the k-th send matches the k-th receive.
+    for send_column, receive_column in zip(sends[1:], receives[1:], strict=True):
+        if not np.array_equal(send_column, receive_column):
             raise InputError(
-                "sends and receives do not match: GOAL could not be simulated to its end",
-                cure="see what 'collhub verify' says",
+                "sends and receives do not match: the simulation could not finish",
+                cure="see the output of 'collhub verify'",
                 code="unmatched-message",
             )
     tags = steps.channel.astype(np.int64)
-    # txt2bin takes -1 for any tag, and no other negative number.
-    if _has_twins(sends) or int(tags.min(initial=0)) < 0:
+    # txt2bin interprets -1 as any tag, and accepts no other negative number.
+    if _has_equal_messages(sends) or int(tags.min(initial=0)) < 0:
         number = np.arange(len(sends.row))
         tags[sends.row] = number
         tags[receives.row] = number
     return tags
 
 
-def _ends(
+def _sort_sides(
     steps: StepTable,
-    is_end: BoolArray,
+    is_side: BoolArray,
     source: Int32Array,
     destination: Int32Array,
-) -> _TaggedEnds:
-    """The ends of messages that are steps of one direction.
+) -> _MessageSides:
+    """Sorted send or receive sides of messages: the steps marked in `is_side`.
 
-    `is_end`, `source`, `destination`: by step.
+    `is_side`, `source`, `destination`: by step.
     """
-    rows = np.flatnonzero(is_end)
-    # The last key is the first to sort by; equal keys stay in the order of steps.
+    rows = np.flatnonzero(is_side)
+    # The last key is the primary one; equal keys stay in the order of steps.
     keys = (
         steps.channel[rows],
         destination[rows],
         source[rows],
     )
     row = rows[np.lexsort(keys)]
-    return _TaggedEnds(
+    return _MessageSides(
         row,
         source[row],
         destination[row],
@@ -73,7 +73,7 @@ def _ends(
     )
 
 
-def _has_twins(ends: _TaggedEnds) -> bool:
-    """Whether two messages have source, destination and channel in common."""
-    differs_from_the_one_before = run_mask(ends.source, ends.destination, ends.channel)
-    return not bool(differs_from_the_one_before.all())
+def _has_equal_messages(sides: _MessageSides) -> bool:
+    """Whether two messages have equal source, destination and channel."""
+    is_distinct = run_mask(sides.source, sides.destination, sides.channel)
+    return not bool(is_distinct.all())
