@@ -474,7 +474,7 @@ def test_advice_on_custom_collectives_names_a_runtime_and_no_other_collective(ru
     with pytest.raises(InputError, match="it has no custom collective") as caught:
         write(all_samples(4)["shift-to-next"], WriteOptions(runtime))
     assert caught.value.diagnostics[0].cure == (
-        "-O runtime=msccl writes it for microsoft/msccl, which has"
+        "-O runtime=msccl writes it for microsoft/msccl, which has one"
     )
 
 
