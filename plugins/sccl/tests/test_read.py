@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from collhub_sccl.read import EXTENSION, read
-from collhub_sccl.samples import document, samples
+from collhub_sccl.samples import build_document, samples
 
 import hub_core
 from hub_core import Algorithm, CollectiveKind, InputError
@@ -45,7 +45,7 @@ def _chunks(ranks: int) -> list[dict[str, object]]:
 
 
 def _read(tag: str, chunks: list[object], steps: list[object], **more: object) -> Algorithm:
-    source = document("made.json", tag, "made", 2, chunks, steps, **more)
+    source = build_document("made.json", tag, "made", 2, chunks, steps, **more)
     return read(source, NoOptions())
 
 
@@ -98,7 +98,7 @@ SUM = [{"pre": [giver], "post": [0, 1], "addr": 0} for giver in range(2)]
 @pytest.mark.parametrize(
     ("chunks", "steps", "message"),
     [
-        pytest.param([], GATHER, "make none of the hub's collectives", id="no chunks"),
+        pytest.param([], GATHER, "match none of the hub's collectives", id="no chunks"),
         pytest.param([{"pre": [0]}], GATHER, r"chunks\[0\]: expected an object", id="no post"),
         pytest.param([{"pre": [5]}], GATHER, r"pre\[0\]: expected a whole number", id="rank"),
         pytest.param(_chunks(2), [[[0, 0]]], "expected \\[address", id="fields"),
@@ -129,9 +129,9 @@ def _changed(**change: object) -> Source:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"instance__pipeline": 2}, "no meaning for one call"),
+        ({"instance__pipeline": 2}, "no meaning for a single call"),
         ({"msccl_type": "instance"}, "'algorithm'"),
-        ({"collective__nodes": 10**9}, "make none of the hub's collectives"),
+        ({"collective__nodes": 10**9}, "match none of the hub's collectives"),
         ({"collective__nodes": 1}, "expected a whole number in 2.."),
         ({"steps": {}}, r"\$.steps: expected a list"),
     ],

@@ -1,1 +1,1 @@
-"""Algorithms that SCCL, msccl-tools and TACCL write as JSON."""
+"""Reader and writer for algorithms of SCCL, msccl-tools and TACCL in JSON."""

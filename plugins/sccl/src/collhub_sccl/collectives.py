@@ -1,4 +1,4 @@
-"""Collectives as SCCL states them: which chunk is where before and after, and its address."""
+"""Collectives in SCCL's form: which ranks have each chunk before and after, and its address."""
 
 from __future__ import annotations
 
@@ -28,54 +28,55 @@ RUNTIME_NAMES: Mapping[CollectiveKind, str] = {
 
 
 @dataclass(frozen=True, slots=True)
-class StatedChunk:
-    """Ranks that have a chunk before, those that need it after, and its address."""
+class ScclChunk:
+    """Ranks that have a chunk before, ranks that need it after, and its address."""
 
     before: frozenset[int]
     after: frozenset[int]
     address: int
 
 
-def num_addresses(kind: CollectiveKind, ranks: int) -> int:
-    """Addresses of an undivided collective."""
+def count_addresses(kind: CollectiveKind, ranks: int) -> int:
+    """Number of addresses of an undivided collective."""
     traits = kind.traits
     if traits.split_by_source and traits.split_by_target:
         return ranks * ranks
     return ranks if traits.split_by_source or traits.split_by_target else 1
 
 
-def share_of(kind: CollectiveKind, address: int, ranks: int) -> int:
+def find_share(kind: CollectiveKind, address: int, ranks: int) -> int:
     """Number of the share at an address, in the order of `collhub_schedules.Chunks.cut`."""
     if kind is CollectiveKind.ALL_TO_ALL:
-        # Addresses count targets in rows, shares sources.
+        # Addresses are ordered by target, shares by source.
         target, source = divmod(address, ranks)
         return source * ranks + target
     return address
 
 
-def stated_chunks(
+def iterate_chunks(
     kind: CollectiveKind, ranks: int, root: int | None, parts: int
-) -> Iterator[StatedChunk]:
-    """All chunks of a collective, each address cut in `parts`: part i of address a at `a * D + i`.
+) -> Iterator[ScclChunk]:
+    """Yield all chunks of a collective, each address divided into `parts`.
 
-    A combining collective has one for every rank that contributes.
+    Part i of address a has the address a * parts + i. A reducing collective has one chunk per
+    contributing rank.
     """
     # Compared as sets: files list ranks in any order.
-    everyone = frozenset(range(ranks))
+    all_ranks = frozenset(range(ranks))
     traits = kind.traits
-    for address in range(num_addresses(kind, ranks)):
-        share = share_of(kind, address, ranks)
+    for address in range(count_addresses(kind, ranks)):
+        share = find_share(kind, address, ranks)
         source, target = (
             divmod(share, ranks) if kind is CollectiveKind.ALL_TO_ALL else (share, share)
         )
         owner = root if traits.from_root else source
-        after = everyone
+        after = all_ranks
         if traits.to_root:
             after = frozenset({root if root is not None else 0})
         elif traits.split_by_target:
             after = frozenset({target})
-        # Every contribution is a chunk of its own at the one address.
-        givers = range(ranks) if traits.reduces else [owner if owner is not None else 0]
+        # Every contribution is a separate chunk at the same address.
+        contributors = range(ranks) if traits.reduces else [owner if owner is not None else 0]
         for part in range(parts):
-            for giver in givers:
-                yield StatedChunk(frozenset({giver}), after, address * parts + part)
+            for contributor in contributors:
+                yield ScclChunk(frozenset({contributor}), after, address * parts + part)

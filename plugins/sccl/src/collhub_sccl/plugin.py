@@ -1,4 +1,4 @@
-"""Offers of this distribution to the hub: step schedules of SCCL and its successors, as JSON.
+"""Readers and writers of step schedules of SCCL and its successors, as JSON.
 
 SCCL synthesizes them (Cai et al., PPoPP 2021), msccl-tools continues it, and TACCL (Shah et al.,
 NSDI 2023) writes the same objects with start times.
@@ -25,8 +25,8 @@ from hub_core.plugin_api import (
 
 COLLHUB_PLUGIN_API = (1, 0)
 
-# The tag may stand anywhere in the first object: a name before it is all that is seen. Possessive
-# groups: no text makes the search backtrack.
+# The tag may be anywhere in the first object; only a preceding name is recognised. Possessive
+# groups prevent backtracking for any text.
 _SIGNATURE = (
     rb'\A\s*+\{\s*+(?:"name"\s*+:\s*+"[^"]*+"\s*+,\s*+)?+'
     rb'"(?:(?:ms|s)ccl_type"\s*+:\s*+"algorithm"|instance"\s*+:)'
@@ -38,16 +38,16 @@ _SCCL = Format(
     _SIGNATURE,
     members=("name", "instance", "input_map", "output_map", "steps", "collective", "topology"),
 )
-# Names that end in `.json` alone are written as the hub's own documents.
+# File names that end only in `.json` are written as the hub's own documents.
 _WRITTEN_SCCL = replace(_SCCL, suffixes=(".sccl.json",))
 _PROFILE = Format(
     "taccl-topology",
-    "profiles of nodes that TACCL's solver takes (JSON)",
+    "profiles of nodes for TACCL's solver (JSON)",
     (".json",),
     rb'"gpus_per_node"\s*+:',
     members=("name", "gpus_per_node", "alpha", "links", "betas", "invbws"),
 )
-# As above: `.json` alone is the hub's own.
+# As above: only `.json` means the hub's own documents.
 _WRITTEN_PROFILE = replace(_PROFILE, suffixes=(".taccl.json",))
 _SKETCH = Format(
     "taccl-sketch",
@@ -58,19 +58,19 @@ _SKETCH = Format(
 
 @hookimpl
 def collhub_producers() -> Sequence[FormatReader]:
-    """Describe the reader."""
+    """Reader of algorithms."""
     return [FormatReader(_SCCL, "collhub_sccl.read:read", samples="collhub_sccl.samples:samples")]
 
 
 @hookimpl
 def collhub_consumers() -> Sequence[FormatWriter]:
-    """Describe the writer."""
+    """Writer of algorithms."""
     return [FormatWriter(_WRITTEN_SCCL, "collhub_sccl.write:write")]
 
 
 @hookimpl
 def collhub_topologies() -> Sequence[TopologyReader | TopologyWriter]:
-    """Describe the reader and the writers of the inputs of TACCL's solver."""
+    """Reader and writers of the inputs of TACCL's solver."""
     return [
         TopologyReader(
             _PROFILE,

@@ -9,21 +9,24 @@ from hub_core.plugin_api import Source
 
 
 def samples() -> Sequence[Source]:
-    """An all-gather of three ranks in a ring, and a reduce-scatter of two with times."""
+    """Ring all-gather of three ranks, and a reduce-scatter of two ranks with times."""
     ring = [[[(rank - step) % 3, rank, (rank + 1) % 3] for rank in range(3)] for step in range(2)]
     gather = [{"pre": [rank], "post": [0, 1, 2], "addr": rank} for rank in range(3)]
     scatter = [
-        {"pre": [giver], "post": [taker], "addr": taker} for taker in range(2) for giver in range(2)
+        {"pre": [source], "post": [target], "addr": target}
+        for target in range(2)
+        for source in range(2)
     ]
     swap = [[[1, 0, 1, 0.0, 1.0, "rrc"], [0, 1, 0, 0.0, 1.0, "rrc"]]]
     return [
-        document("ring.json", "msccl_type", "Allgather(n=3)", 3, gather, ring),
-        document("swap.json", "sccl_type", "ReduceScatter(n=2)", 2, scatter, swap),
+        build_document("ring.json", "msccl_type", "Allgather(n=3)", 3, gather, ring),
+        build_document("swap.json", "sccl_type", "ReduceScatter(n=2)", 2, scatter, swap),
     ]
 
 
 def profiles() -> Sequence[Source]:
-    """A node of four alike GPUs, and one of three in a line with two links between the first."""
+    """A node of four equal GPUs, and one of three GPUs in a line with two links between the
+    first two."""
     alike = {
         "name": "alike",
         "gpus_per_node": 4,
@@ -45,7 +48,7 @@ def profiles() -> Sequence[Source]:
     ]
 
 
-def document(
+def build_document(
     file: str,
     tag: str,
     name: str,
@@ -54,7 +57,7 @@ def document(
     steps: Sequence[Sequence[Sequence[object]]],
     divisions: int = 1,
 ) -> Source:
-    """A file with an algorithm of these chunks and sends by step."""
+    """File with an algorithm of these chunks and sends per step."""
     instance = {tag: "instance", "steps": len(steps), "chunks": divisions, "pipeline": None}
     collective = {tag: "collective", "name": name, "nodes": ranks, "chunks": chunks}
     content = {

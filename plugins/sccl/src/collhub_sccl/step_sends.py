@@ -1,4 +1,4 @@
-"""Sends of an algorithm in steps: what every message moves, by the address of its data."""
+"""Convert an algorithm to sends in steps: the address of every message's data."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from collhub_columns import Int64Array, topological_levels
 
-from collhub_sccl.collectives import share_of
+from collhub_sccl.collectives import find_share
 from hub_core.model import (
     Algorithm,
     Buffer,
@@ -19,14 +19,14 @@ from hub_core.model import (
     match_messages,
 )
 
-_NOTHING = -1
+_NO_ADDRESS = -1
 
 
 @dataclass(frozen=True, slots=True)
 class StepSend:
-    """In a step, `source` sends what it has at an address to `destination`.
+    """In a step, `source` sends its value of an address to `destination`.
 
-    `reduces`: whether it is added there.
+    `reduces`: whether the value is added at the destination.
     """
 
     step: int
@@ -36,39 +36,40 @@ class StepSend:
     reduces: bool
 
 
-def sends_of(algorithm: Algorithm) -> list[StepSend]:
-    """All sends by step, one a unit. Raises `InputError` for messages that do not match."""
+def find_sends(algorithm: Algorithm) -> list[StepSend]:
+    """All sends, sorted by step, one per unit. Raises `InputError` for unmatched messages."""
     findings = Findings(algorithm.provenance.source_name or None)
     messages = match_messages(algorithm.steps, findings)
     if errors := [*findings]:
         raise InputError(errors)
     parents, children = algorithm.steps.edges()
-    # Senders before receivers: a message is known when it arrives.
+    # Senders before receivers, so that a message's data is known when it arrives.
     order = topological_levels(
         len(algorithm.steps),
         np.concatenate([parents, messages.send]),
         np.concatenate([children, messages.receive]),
     )
     sender = dict(zip(messages.receive.tolist(), messages.send.tolist(), strict=True))
-    tracing = _Tracing(algorithm, sender)
+    tracing = _AddressTracing(algorithm, sender)
     for row in order.nodes.tolist():
-        tracing.follow(row)
-    # Within a step the order is free: one of them is written always.
+        tracing.execute_step(row)
+    # The order within a step is free: sorted for a deterministic file.
     return sorted(tracing.sends, key=lambda send: (send.step, send.source, send.address))
 
 
-class _Tracing:
-    """Which address every unit of memory holds, and after which step it does.
+class _AddressTracing:
+    """Address of the value in every unit of memory, and the step after which it is available.
 
     Copies and sums keep the address: both operands of a sum are parts of one element.
     """
 
     def __init__(self, algorithm: Algorithm, sender: dict[int, int]) -> None:
         collective = algorithm.collective
-        # Out of place nothing of the input is lost; an algorithm may claim no more than in place.
+        # Out of place no input is overwritten; use in-place memory only if the algorithm claims no
+        # other mode.
         in_place = not collective.out_of_place
         self._layout = collective.memory_layout(in_place, algorithm.scratch_units)
-        self._address = np.full(self._layout.total, _NOTHING, np.int64)
+        self._address = np.full(self._layout.total, _NO_ADDRESS, np.int64)
         self._level = np.zeros(self._layout.total, np.int64)
         self._steps = algorithm.steps
         self._sender = sender
@@ -76,13 +77,13 @@ class _Tracing:
         self.sends: list[StepSend] = []
         for rank in np.flatnonzero(collective.defined_inputs()).tolist():
             first = int(self._layout.base[rank, Buffer.INPUT])
-            held = _addresses_of_input(collective, rank)
-            self._address[first : first + len(held)] = held
+            addresses = _list_input_addresses(collective, rank)
+            self._address[first : first + len(addresses)] = addresses
 
-    def follow(self, row: int) -> None:
-        """Do a step; parents have been done."""
+    def execute_step(self, row: int) -> None:
+        """Execute a step, whose predecessors have been executed."""
         kind = StepKind(int(self._steps.kind[row]))
-        read, written = self._cells(row, "src"), self._cells(row, "dst")
+        read, written = self._get_memory_range(row, "src"), self._get_memory_range(row, "dst")
         if kind is StepKind.SEND:
             self._sent[row] = self._address[read].copy(), int(self._level[read].max(initial=0))
         elif kind in (StepKind.RECV, StepKind.RECV_REDUCE):
@@ -91,26 +92,31 @@ class _Tracing:
             self._address[written] = self._address[read]
             self._level[written] = self._level[read]
         elif kind is StepKind.REDUCE:
-            # A local sum takes no step: it is there when both operands are.
+            # A local sum takes no step: it is available when both operands are.
             self._level[written] = np.maximum(self._level[written], self._level[read])
 
     def _receive(self, row: int, read: slice, written: slice, *, is_sum: bool) -> None:
+        """Execute a receive, and append its sends."""
         moved, step = self._sent[self._sender[row]]
         level = step + 1
-        # The local operand may have come in a later step than the message was sent in.
+        # The local operand may have arrived in a later step than the one in which the message was
+        # sent.
         if is_sum:
             level = max(level, int(self._level[read].max(initial=0)))
         self._address[written] = moved
         self._level[written] = level
-        source, here = int(self._steps.peer[row]), int(self._steps.rank[row])
-        # A send of several units is one of SCCL for each: it has no counts.
+        source, destination = int(self._steps.peer[row]), int(self._steps.rank[row])
+        # SCCL's sends have no counts: one send per unit.
         for address in moved.tolist():
-            self.sends.append(StepSend(step, address, source, here, is_sum))
+            self.sends.append(StepSend(step, address, source, destination, is_sum))
 
-    def _cells(self, row: int, side: str) -> slice:
-        """Units of memory that a step reads, or writes; none where it does not."""
+    def _get_memory_range(self, row: int, side: str) -> slice:
+        """Range of memory units that a step reads (`src`) or writes (`dst`).
+
+        Empty without such an operand.
+        """
         buffer = int(getattr(self._steps, f"{side}_buffer")[row])
-        # A receive reads no memory of its own, a send writes none.
+        # A receive reads no local memory, a send writes none.
         if buffer == Buffer.UNKNOWN:
             return slice(0, 0)
         base = int(self._layout.base[int(self._steps.rank[row]), buffer])
@@ -118,16 +124,18 @@ class _Tracing:
         return slice(first, first + int(self._steps.count[row]))
 
 
-def _addresses_of_input(collective: Collective, rank: int) -> Int64Array:
-    """The address of every unit of a rank's INPUT."""
+def _list_input_addresses(collective: Collective, rank: int) -> Int64Array:
+    """Address of every unit of a rank's INPUT."""
     kind, ranks = collective.kind, collective.num_ranks
     parts = collective.units_per_rank
     units = np.arange(int(collective.input_units()[rank]))
     if kind in (CollectiveKind.ALL_GATHER, CollectiveKind.GATHER):
-        found: Int64Array = rank * parts + units
-        return found
+        addresses: Int64Array = rank * parts + units
+        return addresses
     if kind is CollectiveKind.ALL_TO_ALL:
         target, part = np.divmod(units, parts)
-        pairs = [share_of(kind, rank * ranks + one, ranks) for one in target.tolist()]
+        pairs = [
+            find_share(kind, rank * ranks + target_rank, ranks) for target_rank in target.tolist()
+        ]
         return np.asarray(pairs, np.int64) * parts + part
     return units

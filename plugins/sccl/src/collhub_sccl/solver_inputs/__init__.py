@@ -1,1 +1,1 @@
-"""What TACCL's solver is fed with: profiles of nodes, and sketches of how to search on them."""
+"""Inputs of TACCL's solver: profiles of nodes, and sketches that guide the search."""

@@ -1,9 +1,9 @@
-"""A network as TACCL sees it: nodes that are alike, pairs of GPUs, and one latency for all.
+"""A network in TACCL's model: equal nodes, pairs of GPUs, and one latency for all links.
 
 TACCL's model (Shah et al., NSDI 2023; `taccl/topologies` of microsoft/taccl 426bd1e): a matrix of
-links of one node, each with the time of a chunk; `copies` of the node, whose GPUs are joined by
-connections of one time that share the network cards of a node; switches, as lists of GPUs whose
-ports the pairs share.
+the links of one node, each with the time of a chunk; `copies` of the node, whose GPUs are joined by
+connections with equal times that share the network cards of a node; switches, as lists of GPUs
+whose ports the pairs share.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from hub_core.model import UsageError
 from hub_core.network import Topology
 
 _CODE = "inexpressible-topology"
-# Times that differ by less are equal: they come from sums and quotients.
-_ALIKE = 1e-9
-_MOST_NPUS = 1024
+# Relative tolerance: times are sums and quotients.
+_RELATIVE_TOLERANCE = 1e-9
+_MAX_NPUS = 1024
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RemoteConnections:
-    """Connections between any two nodes, as many of each GPU that has one.
+    """Connections between any two nodes, equally many for each GPU that has one.
 
-    `receivers[i]`: the GPUs of another node to which GPU i of a node is joined. `cards`: how many
-    can be used at once at the full bandwidth of one.
+    `receivers[i]`: GPUs of another node to which GPU i is joined; `cards`: number of connections
+    that can be used at once at full bandwidth.
     """
 
     receivers: dict[int, list[int]]
@@ -41,7 +41,7 @@ class TacclMachine:
     """Matrices of one node by source and destination: [GPUs, GPUs].
 
     `links`: int64, parallel links of a pair, 0 for none; `bandwidth_bytes_per_s` of one of them and
-    `latency_s`: float64. `is_switched`: every pair meets at switches and is like every other.
+    `latency_s`: float64; `is_switched`: every pair is connected by switches, with equal bandwidths.
     """
 
     nodes: int
@@ -53,55 +53,55 @@ class TacclMachine:
 
     @property
     def gpus_per_node(self) -> int:
-        """GPUs of one node."""
+        """Number of GPUs of one node."""
         return len(self.links)
 
     @property
     def is_uniform(self) -> bool:
-        """Whether every pair of a node is joined by one link, all alike."""
+        """Whether every pair of a node is joined by one link with equal bandwidth."""
         is_pair = ~np.eye(self.gpus_per_node, dtype=np.bool_)
         rates = self.bandwidth_bytes_per_s[is_pair]
-        return bool(np.all(self.links[is_pair] == 1) and _are_alike(rates))
+        return bool(np.all(self.links[is_pair] == 1) and _is_uniform(rates))
 
 
-def machine_of(topology: Topology, nodes: int) -> TacclMachine:
-    """The network as `nodes` nodes of as many NPUs each, in the order of the NPUs.
+def build_machine(topology: Topology, nodes: int) -> TacclMachine:
+    """Convert a network to `nodes` nodes with equally many NPUs each, in the order of the NPUs.
 
-    Raises `UsageError` with the reason for what the model does not have.
+    Raises `UsageError` with the reason if the model cannot express it.
     """
     npus = topology.num_npus
     if topology.num_planes > 1:
         _refuse(topology, f"it has {topology.num_planes} planes", "write the planes one by one")
-    if npus > _MOST_NPUS:
-        _refuse(topology, f"{npus} NPUs are more than {_MOST_NPUS}", "choose a smaller network")
+    if npus > _MAX_NPUS:
+        _refuse(topology, f"{npus} NPUs are more than {_MAX_NPUS}", "choose a smaller network")
     if npus % nodes:
-        _refuse(topology, f"{npus} NPUs are no {nodes} nodes", "state nodes= that divides the NPUs")
-    pairs = _Pairs.of(topology)
+        _refuse(topology, f"{npus} NPUs are no {nodes} nodes", "give nodes= that divides the NPUs")
+    pairs = _Pairs.from_topology(topology)
     gpus = npus // nodes
-    # All nodes must be the first one again, in the same order of GPUs.
+    # All nodes must equal the first one, with the same order of GPUs.
     for matrix in (pairs.links, pairs.bandwidth_bytes_per_s, pairs.latency_s):
         first = matrix[:gpus, :gpus]
         for node in range(1, nodes):
             part = slice(node * gpus, (node + 1) * gpus)
-            if not np.allclose(matrix[part, part], first, rtol=_ALIKE, atol=0):
+            if not np.allclose(matrix[part, part], first, rtol=_RELATIVE_TOLERANCE, atol=0):
                 _refuse(topology, f"node {node} is not like node 0", "state other nodes=")
     within = slice(0, gpus)
     links = pairs.links[within, within]
     rates = pairs.bandwidth_bytes_per_s[within, within]
     is_pair = ~np.eye(gpus, dtype=np.bool_)
     is_joined = pairs.is_switched[within, within][is_pair]
-    is_switched = bool(len(is_joined) and np.all(is_joined) and _are_alike(rates[is_pair]))
+    is_switched = bool(len(is_joined) and np.all(is_joined) and _is_uniform(rates[is_pair]))
     remote = None
     if nodes > 1:
-        remote = _remote(topology, pairs, gpus)
+        remote = _find_remote(topology, pairs, gpus)
     return TacclMachine(nodes, links, rates, pairs.latency_s[within, within], is_switched, remote)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Pairs:
-    """What lies between every two NPUs: [NPUs, NPUs], by source and destination.
+    """Connection between every two NPUs: [NPUs, NPUs], by source and destination.
 
-    `is_switched`: bool, whether their way goes through switches.
+    `is_switched`: bool, whether the route uses switches.
     """
 
     links: Int64Array
@@ -110,115 +110,132 @@ class _Pairs:
     is_switched: BoolArray
 
     @classmethod
-    def of(cls, topology: Topology) -> _Pairs:
-        """Pairs whose shortest way passes no other NPU; the slowest link of it, and all latencies.
+    def from_topology(cls, topology: Topology) -> _Pairs:
+        """Pairs whose shortest route passes no other NPU: bandwidth of its slowest link, total
+        latency.
 
-        Raises `UsageError` for parallel links that differ.
+        Raises `UsageError` for parallel links with different bandwidths.
         """
         npus = topology.num_npus
         source, destination = np.divmod(np.arange(npus * npus), npus)
-        apart = source != destination
-        source, destination = source[apart], destination[apart]
+        is_pair = source != destination
+        source, destination = source[is_pair], destination[is_pair]
         routes = topology.routes(source, destination)
         length = np.diff(routes.indptr)
         pair = np.repeat(np.arange(len(length)), length)
-        # The last link of a way ends at its destination; any other end is on the way.
+        # The last link of a route leads to its destination; all other links lead to intermediate
+        # nodes.
         is_last = np.zeros(len(pair), np.bool_)
         is_last[routes.indptr[1:] - 1] = True
         passes_npu = (topology.destination[routes.links] < npus) & ~is_last
-        is_near = np.ones(len(length), np.bool_)
-        is_near[pair[passes_npu]] = False
+        is_direct = np.ones(len(length), np.bool_)
+        is_direct[pair[passes_npu]] = False
         slowest = np.full(len(length), np.inf)
         np.minimum.at(slowest, pair, topology.bandwidth_bytes_per_s[routes.links])
-        together_s = np.bincount(pair, topology.latency_s[routes.links], len(length))
-        counts = _parallel_links(topology)[source, destination]
-        found = cls(
+        total_latency_s = np.bincount(pair, topology.latency_s[routes.links], len(length))
+        counts = _count_parallel_links(topology)[source, destination]
+        pairs = cls(
             np.zeros((npus, npus), np.int64),
             np.zeros((npus, npus)),
             np.zeros((npus, npus)),
             np.zeros((npus, npus), np.bool_),
         )
-        near = source[is_near], destination[is_near]
-        # Through switches there is one way, whatever lies between.
-        found.links[near] = np.maximum(counts[is_near], 1)
-        found.bandwidth_bytes_per_s[near] = slowest[is_near]
-        found.latency_s[near] = together_s[is_near]
-        found.is_switched[near] = counts[is_near] == 0
-        return found
+        is_direct_pair = source[is_direct], destination[is_direct]
+        # Through switches there is one route, independent of parallel links.
+        pairs.links[is_direct_pair] = np.maximum(counts[is_direct], 1)
+        pairs.bandwidth_bytes_per_s[is_direct_pair] = slowest[is_direct]
+        pairs.latency_s[is_direct_pair] = total_latency_s[is_direct]
+        pairs.is_switched[is_direct_pair] = counts[is_direct] == 0
+        return pairs
 
 
-def _parallel_links(topology: Topology) -> Int64Array:
-    """Links from NPU to NPU, int64[NPUs, NPUs]. Raises `UsageError` where they differ."""
+def _count_parallel_links(topology: Topology) -> Int64Array:
+    """Number of links between NPUs, int64[NPUs, NPUs].
+
+    Raises `UsageError` if their bandwidths differ.
+    """
     npus = topology.num_npus
     is_direct = (topology.source < npus) & (topology.destination < npus)
-    ends = topology.source[is_direct], topology.destination[is_direct]
+    link_ends = topology.source[is_direct], topology.destination[is_direct]
     rates = topology.bandwidth_bytes_per_s[is_direct]
     counts = np.zeros((npus, npus), np.int64)
-    np.add.at(counts, ends, 1)
-    least, most = np.full((npus, npus), np.inf), np.zeros((npus, npus))
-    np.minimum.at(least, ends, rates)
-    np.maximum.at(most, ends, rates)
-    differs = np.argwhere((counts > 1) & (most > least))
+    np.add.at(counts, link_ends, 1)
+    min_rate, max_rate = np.full((npus, npus), np.inf), np.zeros((npus, npus))
+    np.minimum.at(min_rate, link_ends, rates)
+    np.maximum.at(max_rate, link_ends, rates)
+    differs = np.argwhere((counts > 1) & (max_rate > min_rate))
     if len(differs):
         source, destination = differs[0].tolist()
         reason = f"links from NPU {source} to NPU {destination} have several bandwidths"
-        _refuse(topology, reason, "write a network whose parallel links are alike")
+        _refuse(topology, reason, "write a network whose parallel links are equal")
     return counts
 
 
-def _remote(topology: Topology, pairs: _Pairs, gpus: int) -> RemoteConnections:
-    """Connections between nodes, the same between any two. Raises `UsageError` otherwise."""
+def _find_remote(topology: Topology, pairs: _Pairs, gpus: int) -> RemoteConnections:
+    """Connections between nodes, equal for any two nodes. Raises `UsageError` otherwise."""
     npus = topology.num_npus
     node = np.arange(npus) // gpus
     crosses = (node[:, None] != node[None, :]) & (pairs.links > 0)
     blocks = crosses.reshape(npus // gpus, gpus, npus // gpus, gpus)
     first = blocks[0, :, 1, :]
-    others = [
-        blocks[one, :, other, :]
-        for one in range(npus // gpus)
-        for other in range(npus // gpus)
-        if one != other
+    blocks_of_pairs = [
+        blocks[source_node, :, destination_node, :]
+        for source_node in range(npus // gpus)
+        for destination_node in range(npus // gpus)
+        if source_node != destination_node
     ]
-    if not first.any() or any(not np.array_equal(first, other) for other in others):
+    if not first.any() or any(
+        not np.array_equal(first, destination_node) for destination_node in blocks_of_pairs
+    ):
         _refuse(topology, "its nodes are not joined alike, each to each", "state other nodes=")
     rates, latencies = pairs.bandwidth_bytes_per_s[crosses], pairs.latency_s[crosses]
-    if not (_are_alike(rates) and _are_alike(latencies)):
+    if not (_is_uniform(rates) and _is_uniform(latencies)):
         _refuse(topology, "connections between nodes differ", "state other nodes=")
-    receivers = _receivers(first)
-    if len({len(some) for some in receivers.values()}) > 1:
+    receivers = _find_receivers(first)
+    if len({len(receiver_list) for receiver_list in receivers.values()}) > 1:
         _refuse(topology, "some GPUs have more connections than others", "state other nodes=")
-    cards = _cards(topology, receivers, gpus, float(rates[0]))
+    cards = _count_cards(topology, receivers, gpus, float(rates[0]))
     return RemoteConnections(receivers, float(rates[0]), float(latencies[0]), cards)
 
 
-def _receivers(is_joined: BoolArray) -> dict[int, list[int]]:
-    """Each GPU with the one of its own number where all have such a connection, else with all."""
+def _find_receivers(is_joined: BoolArray) -> dict[int, list[int]]:
+    """Receivers of each GPU: the GPU with the same number if all are so joined, else all joined
+    GPUs."""
     if np.all(np.diagonal(is_joined)):
         return {gpu: [gpu] for gpu in range(len(is_joined))}
     return {gpu: np.flatnonzero(row).tolist() for gpu, row in enumerate(is_joined) if np.any(row)}
 
 
-def _cards(
+def _count_cards(
     topology: Topology, receivers: dict[int, list[int]], gpus: int, bandwidth_bytes_per_s: float
 ) -> int:
-    """Connections of a node that are used at once at full bandwidth, by the fullest link."""
-    pairs = [(gpu, gpus + other) for gpu, others in receivers.items() for other in others]
+    """Number of connections of a node that can be used at once at full bandwidth.
+
+    The link with the highest load decides. Raises `UsageError` if the number is not an integer.
+    """
+    pairs = [
+        (gpu, gpus + receiver)
+        for gpu, receiver_list in receivers.items()
+        for receiver in receiver_list
+    ]
     source, destination = np.asarray(pairs, np.int64).T
     links = topology.routes(source, destination).links
     load = np.bincount(links, minlength=topology.num_links)
-    # Seconds of a byte of each connection, all at once, by those of one alone.
+    # Time of one byte on each connection at once, relative to one connection only.
     slower = float((load / topology.bandwidth_bytes_per_s).max()) * bandwidth_bytes_per_s
     cards = len(pairs) / slower
-    if abs(cards - round(cards)) > _ALIKE * cards or cards < 1:
+    if abs(cards - round(cards)) > _RELATIVE_TOLERANCE * cards or cards < 1:
         reason = f"{len(pairs)} connections of a node share {cards:.3g} of their bandwidths"
-        _refuse(topology, reason, "TACCL takes whole network cards: state other nodes=")
+        _refuse(topology, reason, "TACCL needs an integer number of cards: give other nodes=")
     return round(cards)
 
 
-def _are_alike(values: Float64Array) -> bool:
-    return not len(values) or bool(np.ptp(values) <= _ALIKE * np.max(values))
+def _is_uniform(values: Float64Array) -> bool:
+    """Whether all values are equal within the tolerance."""
+    return not len(values) or bool(np.ptp(values) <= _RELATIVE_TOLERANCE * np.max(values))
 
 
 def _refuse(topology: Topology, reason: str, cure: str) -> None:
+    """Raise `UsageError` for a topology that TACCL cannot express."""
     message = f"TACCL cannot express topology {topology.name}: {reason}"
     raise UsageError(message, cure=cure, code=_CODE)

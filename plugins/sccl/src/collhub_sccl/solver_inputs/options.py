@@ -1,4 +1,4 @@
-"""Options of readers and writers of TACCL's inputs; nothing here needs either."""
+"""Options of the readers and writers of TACCL's inputs; imports no reader or writer."""
 
 from __future__ import annotations
 
@@ -9,16 +9,19 @@ from hub_core.plugin_api import OptionType, option, optional
 
 @dataclass(frozen=True, slots=True)
 class TacclReadOptions:
-    """What a profile leaves open: it states times of one chunk, in units that it does not name."""
+    """Facts that a profile omits: the chunk size and the unit of its times."""
 
     chunk: int = option(
-        OptionType.SIZE, 1 << 20, "bytes of the chunk whose times are stated, unless the file says"
+        OptionType.SIZE, 1 << 20, "bytes of the chunk whose times are given, unless in the file"
     )
     unit: float = option(
-        OptionType.TIME, 1e-6, "unit of the times that are stated, unless the file says", minimum=0
+        OptionType.TIME, 1e-6, "unit of the times in the file, unless the file gives it", minimum=0
     )
     nodes: int = option(
-        OptionType.INT, 1, "nodes that are joined, each GPU with its own of every other", minimum=1
+        OptionType.INT,
+        1,
+        "number of joined nodes; each GPU is linked to the same GPU of every other node",
+        minimum=1,
     )
 
 
@@ -27,7 +30,7 @@ class TacclTopologyOptions:
     """Options of the writer `taccl-topology`."""
 
     chunk: int = option(
-        OptionType.SIZE, 1 << 20, "bytes of a chunk: the solver knows its times alone", minimum=1
+        OptionType.SIZE, 1 << 20, "bytes of a chunk: the solver knows only its times", minimum=1
     )
     nodes: int = option(
         OptionType.INT, 1, "nodes that the NPUs make up, each of as many that follow", minimum=1
