@@ -1,1 +1,1 @@
-"""Classic collective algorithms as synthesizers: rings, trees, butterflies and their kin."""
+"""Synthesizers of classic collective algorithms: rings, trees, butterflies and more."""

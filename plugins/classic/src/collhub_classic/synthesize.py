@@ -166,17 +166,21 @@ def _build_candidate(
 
 
 def _find_orders(classic: ClassicAlgorithm, task: ClassicTask) -> list[Int64Array]:
-    """Orders to try: of each the rank at every place of the plan."""
-    stated, given = task.options.order, np.arange(task.num_ranks)
-    if stated == "given":
-        return [given]
-    if stated != "auto":
-        return [_parse_order(stated, task)]
+    """List the rank orders to try.
+
+    Entry p of an order is the rank at position p of the plan. One order if the user gives it or the
+    algorithm needs a ring; several for algorithms with groups.
+    """
+    option_text, numbered = task.options.order, np.arange(task.num_ranks)
+    if option_text == "given":
+        return [numbered]
+    if option_text != "auto":
+        return [_parse_order(option_text, task)]
     if classic.order is RankOrder.RING:
         return [_find_ring_order_cached(task.topology, task.npus)]
     if classic.order is RankOrder.GROUPS:
-        return [given, *find_group_orders(task.topology, task.npus)]
-    return [given]
+        return [numbered, *find_group_orders(task.topology, task.npus)]
+    return [numbered]
 
 
 # Several algorithms need it, each for its estimate and its synthesis.
@@ -188,12 +192,13 @@ def _find_ring_order_cached(topology: Topology, npus: tuple[int, ...]) -> Int64A
     return order
 
 
-def _parse_order(stated: str, task: ClassicTask) -> Int64Array:
+def _parse_order(option_text: str, task: ClassicTask) -> Int64Array:
     """Parse the option `order`. Raises `UsageError` unless it names every rank once."""
-    order = parse_ranks(stated)
+    order = parse_ranks(option_text)
     if sorted(order) != list(range(task.num_ranks)):
         raise UsageError(
-            f"option order: {stated[:60]!r} does not name each of 0..{task.num_ranks - 1} once",
+            f"option order: {option_text[:60]!r} does not name each of "
+            f"0..{task.num_ranks - 1} once",
             cure="write for example 0,2,1,3",
             code="option-value",
         )

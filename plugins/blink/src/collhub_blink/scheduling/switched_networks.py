@@ -238,7 +238,7 @@ def _refined_chunks(task: PackingTask, candidate: TimedSchedule) -> int:
 
 
 def _is_slow_to_simulate(task: PackingTask, packing: PlacedPacking, chunks: int) -> bool:
-    """Whether simulating so many chunks takes seconds."""
+    """Whether a schedule with `chunks` chunks takes seconds to simulate."""
     return chunks > maximum_chunks(task, packing, is_fast_to_simulate=True)
 
 

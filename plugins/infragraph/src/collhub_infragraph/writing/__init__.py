@@ -1,1 +1,1 @@
-"""From a topology to a document that gives the same topology back."""
+"""Write a topology as an InfraGraph document that gives the same topology back."""
