@@ -1,4 +1,4 @@
-"""Whether an algorithm does what its collective promises: matching, deadlock, races, contents."""
+"""Verify that an algorithm performs its collective: matching, deadlock, races, contents."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Run an algorithm on contributions and compare every output unit with what is promised."""
+"""Run an algorithm on symbolic contributions and compare its output with the postcondition."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hub_core.model.wording import action, region
 from hub_core.verification.step_program import StepProgram, UndefinedReads, origins, run_steps
 from hub_core.verification.values import ExactValues, InputIndex, Values, choose_values
 
-# Gigabytes of memory and minutes of work: what is larger is refused with the reason.
+# Limits of gigabytes of memory and minutes of work; larger algorithms are refused.
 MAX_CELLS = 1 << 25
 MAX_WORK = 1 << 30
 _NAMED = 4
@@ -27,7 +27,7 @@ _EXPLAINED_CELLS = 1 << 26
 
 @dataclass(frozen=True, slots=True)
 class ContentsComparison:
-    """How contents were compared, and the error probability of that."""
+    """Method of a comparison of contents, and the probability that it accepted a wrong output."""
 
     method: str
     error_probability: float
@@ -38,7 +38,7 @@ NOT_COMPARED = ContentsComparison("none", 0.0)
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Where an algorithm runs in one mode: its collective and memory, in blocks of `unit` units."""
+    """An algorithm in one mode of calling, with collective and memory in blocks of `unit` units."""
 
     algorithm: Algorithm
     collective: Collective
@@ -49,10 +49,11 @@ class Stage:
 def check_contents(
     stage: Stage, program: StepProgram, expected: Contributions | None, findings: Findings
 ) -> ContentsComparison:
-    """Run `program` and report undefined reads and wrong outputs.
+    """Run `program` and add findings for reads of undefined units and for wrong outputs.
 
-    `expected` is in blocks of `stage.unit` units; None: the final contents are not judged. Raises
-    `InputError` beyond the documented limits.
+    `expected`: contributions that each output unit must hold, in blocks of `stage.unit` units; with
+    None, outputs are not compared and the method is "none". Raises `InputError` beyond `MAX_CELLS`
+    and `MAX_WORK`.
     """
     if program.cells > MAX_CELLS or program.work > MAX_WORK:
         sizes = f"{program.cells} units of memory and messages, {program.work} unit operations"
@@ -60,16 +61,16 @@ def check_contents(
         raise InputError(message, code="too-large")
     index = InputIndex.of(stage.collective)
     values = choose_values(index, program.cells, program.work)
-    memory = values.initial(program.cells, *_initial(stage, index))
+    memory = values.initial(program.cells, *_initial_contributions(stage, index))
     _report_undefined(stage, run_steps(program, values, memory), findings)
     if expected is None:
         return NOT_COMPARED
-    cell_address, cell = _output_cells(stage, expected, findings)
+    cell_address, cell = _find_output_cells(stage, expected, findings)
     is_inside = cell >= 0
     rows, cell = expected.where(is_inside), cell[is_inside]
     wanted = values.expected(index, rows, len(cell_address), cell)
     wrong = np.flatnonzero(np.any(memory[cell_address] != wanted, axis=1))
-    # Naming what a cell holds can take a column of all memory.
+    # Explaining one cell may take a column over the entire memory.
     named = wrong[: max(1, min(CAP, _EXPLAINED_CELLS // max(1, program.cells)))]
     if len(wrong):
         explanation = _Explanation(stage, index, program, findings)
@@ -80,63 +81,64 @@ def check_contents(
     return ContentsComparison(values.name, values.error_probability(wanted))
 
 
-def _initial(stage: Stage, index: InputIndex) -> tuple[Int64Array, Int64Array]:
-    """Address and number of every contribution that is defined before."""
+def _initial_contributions(stage: Stage, index: InputIndex) -> tuple[Int64Array, Int64Array]:
+    """Return (addresses, contribution numbers) of all defined INPUT units before the run."""
     sizes = np.where(stage.collective.defined_inputs(), index.sizes, 0)
     ranks = np.repeat(np.arange(len(sizes)), sizes)
     unit = counted_positions(sizes)
     return stage.layout.base[ranks, Buffer.INPUT] + unit, index.first[ranks] + unit
 
 
-def _output_cells(
+def _find_output_cells(
     stage: Stage, expected: Contributions, findings: Findings
 ) -> tuple[Int64Array, Int64Array]:
-    """Addresses of the output units with a requirement, and for every row its index there.
+    """Return the addresses of the output units in `expected`, and the unit of each of its rows.
 
-    The index is -1 where there is no such unit; that is a finding.
+    The second array has indices into the first one, -1 for rows outside the buffer, which are added
+    to `findings`.
     """
     layout = stage.layout
     last_rank = len(layout.size) - 1
-    # Ranks that do not exist are looked up as the nearest one, and judged below.
+    # Ranks outside 0..n-1 are clipped here and excluded by `is_inside`.
     sizes = layout.size[np.clip(expected.rank, 0, last_rank), Buffer.OUTPUT]
     is_inside = (expected.rank >= 0) & (expected.rank <= last_rank)
     is_inside &= (expected.offset >= 0) & (expected.offset < sizes)
     for row in np.flatnonzero(~is_inside)[:CAP].tolist():
         rank, offset = int(expected.rank[row]), int(expected.offset[row])
         size = int(sizes[row]) if 0 <= rank <= last_rank else 0
-        # Expectations are in single units, whatever the blocks of the run.
+        # Texts of expectations use single units, so that the block size is 1 here.
         unit = region(Buffer.OUTPUT, offset, 1)
         message = f"{unit} must hold a result, but OUTPUT has {size} units"
         findings.add("output-too-small", message, Location(findings.file, rank=rank))
     rows = np.flatnonzero(is_inside)
     address = layout.base[expected.rank[rows], Buffer.OUTPUT] + expected.offset[rows]
     cell = np.full(len(expected), -1, np.int64)
-    # Postconditions of the named collectives have one row a unit, in the order of addresses.
+    # Standard collectives have one row per unit, in the order of addresses.
     if len(address) and bool(np.all(address[1:] > address[:-1])):
         cell[rows] = np.arange(len(rows))
         return address, cell
-    # Several rows of one unit are contributions that are reduced together.
+    # Several rows of one unit are contributions of a reduction.
     addresses, cell[rows] = np.unique(address, return_inverse=True)
     return addresses, cell
 
 
 def _report_undefined(stage: Stage, reads: UndefinedReads, findings: Findings) -> None:
-    """Report one read of each step."""
+    """Add a finding for the first undefined read of each step, at most `CAP`; count the rest."""
     steps = stage.algorithm.steps
     seen: set[int] = set()
     for row, address in reads.listed:
-        # The first undefined unit of a step says enough.
+        # One undefined unit per step is reported.
         if row not in seen and len(seen) < CAP:
             seen.add(row)
-            place = _place(stage, int(steps.rank[row]), address)
+            place = _describe_address(stage, int(steps.rank[row]), address)
             message = f"this {action(steps, row)} reads {place}, which is undefined"
             findings.add("undefined-read", message, steps.location(row, findings.file))
     findings.count("undefined-read", reads.count - len(seen))
 
 
-def _place(stage: Stage, rank: int, address: int) -> str:
-    """Name an address by the first buffer that covers it, in units."""
-    # Where buffers alias, OUTPUT is what the user looks at.
+def _describe_address(stage: Stage, rank: int, address: int) -> str:
+    """Describe an address of a rank as a region of a buffer, in units: OUTPUT if buffers alias."""
+    # Users look at OUTPUT first.
     for buffer in (Buffer.OUTPUT, Buffer.INPUT, Buffer.SCRATCH):
         offset = address - int(stage.layout.base[rank, buffer])
         if 0 <= offset < int(stage.layout.size[rank, buffer]):
@@ -146,7 +148,7 @@ def _place(stage: Stage, rank: int, address: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Explanation:
-    """Say what wrong output units hold, and by which step."""
+    """Describes the contents of wrong output units and the step that wrote them."""
 
     stage: Stage
     index: InputIndex
@@ -154,27 +156,29 @@ class _Explanation:
     findings: Findings
 
     def held(self, values: Values, memory: npt.NDArray[Any], addresses: Int64Array) -> Float64Array:
-        """Multiplicities of all contributions in these units: float64[units, contributions].
+        """Return how often each contribution is in each unit: float64[units, contributions].
 
-        NaN where a unit is undefined. Fingerprints are traced back to the inputs.
+        Rows of undefined units are NaN. With fingerprints, units are traced back to the inputs.
         """
-        # Exact values are the answer; the last column only tells whether there is one.
+        # Exact values are multiplicities; the last column marks defined units.
         if isinstance(values, ExactValues):
             held = memory[addresses, :-1].astype(np.float64)
         else:
             held = np.zeros((len(addresses), self.index.total))
-            start, contribution = _initial(self.stage, self.index)
+            start, contribution = _initial_contributions(self.stage, self.index)
             held[:, contribution] = origins(self.program, addresses)[start].T
-        # An undefined operand spoils the whole unit, whatever else went in.
+        # A reduction with an undefined operand is undefined.
         held[memory[addresses, -1] == 0] = np.nan
         return held
 
     def report(self, address: int, wanted: Contributions, held: Float64Array) -> None:
-        """Report one output unit, what it must hold and what it does."""
+        """Add a finding for one wrong output unit: expected and actual contents, and the last
+        writer.
+        """
         steps, findings, unit = self.stage.algorithm.steps, self.findings, self.stage.unit
         _, contributions = self.index.expand(wanted)
         is_undefined = bool(np.isnan(held).any())
-        what = "is undefined" if is_undefined else self._difference(held, contributions)
+        what = "is undefined" if is_undefined else self._describe_difference(held, contributions)
         rank, offset = int(wanted.rank[0]), int(wanted.offset[0])
         claim = f"{region(Buffer.OUTPUT, offset * unit, unit)} {what}"
         writer = self.program.last_writer(address)
@@ -185,11 +189,11 @@ class _Explanation:
             message = f"{claim} after its last write, this {action(steps, writer)}"
             findings.add("wrong-output", message, steps.location(writer, findings.file))
 
-    def _difference(self, held: Float64Array, contributions: Int64Array) -> str:
-        """Say which contributions are missing, held too often, or foreign.
+    def _describe_difference(self, held: Float64Array, contributions: Int64Array) -> str:
+        """Describe missing, duplicate and foreign contributions of a unit.
 
-        `held`: float64[contributions]; `contributions`: those that should be there, -1 for none
-        that exists.
+        `held`: float64[contributions], actual multiplicities. `contributions`: numbers of the
+        expected ones, -1 for units that no INPUT has.
         """
         exists = contributions[contributions >= 0]
         wanted = np.bincount(exists, minlength=self.index.total)
@@ -199,15 +203,15 @@ class _Explanation:
             ("holds as foreign", (held > 0) & (wanted == 0)),
         )
         parts = [
-            f"{verb} {self._listing(np.flatnonzero(mask))}" for verb, mask in found if mask.any()
+            f"{verb} {self._list_names(np.flatnonzero(mask))}" for verb, mask in found if mask.any()
         ]
-        # An expectation from a text can name units that the collective does not have.
+        # A text of an expectation may name units that the collective does not have.
         if absent := len(contributions) - len(exists):
             parts.append(f"should hold {absent} contributions that no INPUT has")
         return " and ".join(parts)
 
-    def _listing(self, contributions: Int64Array) -> str:
-        """The first contributions by name, and how many more there are."""
+    def _list_names(self, contributions: Int64Array) -> str:
+        """Return the names of the first contributions and the number of the remaining ones."""
         unit = self.stage.unit
         names = []
         for number in contributions[:_NAMED].tolist():

@@ -1,4 +1,4 @@
-"""The order of steps as a graph on positions, in the forms in which paths are searched."""
+"""The happens-before relation as a graph whose nodes are positions of steps, for path searches."""
 
 from __future__ import annotations
 
@@ -19,17 +19,18 @@ from hub_core.verification.step_order import HappensBefore
 
 
 class OrderGraph:
-    """The steps that run; a node is the position of a step in a linear extension.
+    """Graph of the steps that run; a node is the position of a step in one linear extension.
 
-    `position`: that of every row, -1 for rows that never run. `rank`, `lane`: of every node.
-    `parents`, `children`: int64, all edges, the `num_dependencies` dependencies first. Edges lead
-    to later nodes. `level_indptr`: the nodes of level k are `level_indptr[k]:level_indptr[k + 1]`.
-    `indptr`, `indices`: the parents of every node.
+    `position`: int64[rows], node of every row, -1 for rows that never run. `rank`, `lane`:
+    int64[nodes]. `parents`, `children`: int64[edges]; the first `num_dependencies` edges are
+    dependencies, the rest messages; every edge leads to a later node. `level_indptr`: the nodes of
+    level k are `level_indptr[k]:level_indptr[k + 1]`. `indptr`, `indices`: CSR table of the parents
+    of every node.
     """
 
     def __init__(self, steps: StepTable, relation: HappensBefore) -> None:
         order = relation.order
-        # A row that runs has parents that run, so that its position is enough.
+        # All parents of a step that runs also run, so only the child is checked.
         parents, children = order.position[relation.parents], order.position[relation.children]
         runs = children >= 0
         self.position = order.position
@@ -45,12 +46,15 @@ class OrderGraph:
         return len(self.rank)
 
     def edges(self, part: Int64Array) -> tuple[Int64Array, Int64Array]:
-        """The parents of every node in its own part of the graph: (indptr, indices)."""
+        """Return a CSR table (indptr, indices) of the parents in the same part as the node.
+
+        `part`: int64[nodes], the number of the part of each node.
+        """
         return csr_within(self.indptr, self.indices, part)
 
     @cached_property
     def flow(self) -> Int64Array:
-        """What every node is connected with by data and messages, named by its first node."""
+        """Connected component of every node by data dependencies and messages: its first node."""
         edges = zip(self._data, (self.parents, self.children), strict=True)
         runs, split = self._data[1] >= 0, self.num_dependencies
         parents, children = (np.concatenate([data[runs], both[split:]]) for data, both in edges)
@@ -58,13 +62,14 @@ class OrderGraph:
 
     @cached_property
     def program_chain(self) -> Int64Array:
-        """The chain of every node in a cover by dependencies, those within a lane preferred.
+        """Chain of every node, named by its first node: int64[nodes].
 
-        A chain is named by its first node; consecutive nodes of a chain are joined by an edge.
+        The chains cover all nodes; consecutive nodes of a chain are joined by a dependency, one
+        within a lane if possible.
         """
         split = self.num_dependencies
         parents, children = self.parents[:split], self.children[:split]
-        # Lane -1 is no opinion, and so no lane.
+        # Lane -1 means that the producer gave no lane.
         lane = self.lane[children]
         same_lane = self.lane[parents] == lane
         is_preferred = same_lane & (lane >= 0)
@@ -72,26 +77,26 @@ class OrderGraph:
 
     @cached_property
     def flow_chain(self) -> Int64Array:
-        """The chain of every node in a cover by all edges.
+        """Chain of every node as in `program_chain`, but with edges of all kinds.
 
-        Messages are preferred: what a rank passes on is mostly what it just got.
+        Messages are preferred, because a rank mostly forwards the data that it just received.
         """
         is_message = np.arange(len(self.parents)) >= self.num_dependencies
         return chain_cover(len(self), self.parents, self.children, is_message)
 
     @cached_property
     def only_child(self) -> Int64Array:
-        """The child of every node that has one alone, -1 for the others."""
+        """Child of every node with exactly one child, else -1: int64[nodes]."""
         return values_of_single_keys(len(self), self.parents, self.children)
 
     @cached_property
     def only_parent(self) -> Int64Array:
-        """The parent of every node that has one alone, -1 for the others."""
+        """Parent of every node with exactly one parent, else -1: int64[nodes]."""
         return values_of_single_keys(len(self), self.children, self.parents)
 
     @cached_property
     def partners(self) -> tuple[Int64Array, Int64Array]:
-        """The receive of every send and the send of every receive; other nodes: themselves."""
+        """(receive of every send, send of every receive): int64[nodes]; else the node itself."""
         sends = self.parents[self.num_dependencies :]
         receives = self.children[self.num_dependencies :]
         receive_of, send_of = np.arange(len(self)), np.arange(len(self))

@@ -1,13 +1,13 @@
 """Decide exactly, for many pairs of steps at once, whether the first happens before the second.
 
-Cheap sufficient tests come first: a direct edge; both on one chain of program order; both on one
-chain that follows messages. What is left is contracted (the only way out of a node, or into it,
-must be taken), and decided by marks that spread from the starts: within what data and messages
-connect where these flows are small, within the rank, at last, exactly, over the whole graph.
-Invariant: a pair leaves the open ones only with a proof of its path, so that what stays open at the
-end is unordered. Cost: linear in steps, edges and pairs, but for the marks: (steps + edges) times
-the smaller of the number of chains that hold the start of an open pair and a thirty-second of the
-number of these starts.
+Inexpensive sufficient tests come first: a direct edge; both on one chain of program order; both on
+one chain that follows messages. The remaining pairs are contracted (a node with a single successor
+or predecessor is replaced by it) and decided by marks that are propagated from the starts: within
+the components that data and messages connect, if these are small; within the rank; and finally,
+exactly, in the entire graph. Invariant: a pair is closed only with a proof of its path, so that the
+pairs that remain open at the end are unordered. Cost: linear in steps, edges and pairs, but for the
+marks: (steps + edges) times the smaller of the number of chains that hold the start of an open pair
+and a thirty-second of the number of these starts.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _Array = npt.NDArray[Any]
 
 
 def unordered_in(graph: OrderGraph, earlier: Int64Array, later: Int64Array) -> Int64Array:
-    """Indices of the pairs of rows without a path from `earlier` to `later`, ascending."""
+    """Return the ascending indices of the pairs without a path from `earlier` to `later` rows."""
     open_pairs = np.arange(len(earlier))
     earlier, later = graph.position[earlier], graph.position[later]
     open_pairs = open_pairs[~_are_linked(graph, earlier, later)]
@@ -42,15 +42,15 @@ def unordered_in(graph: OrderGraph, earlier: Int64Array, later: Int64Array) -> I
 
 
 def _are_linked(graph: OrderGraph, earlier: Int64Array, later: Int64Array) -> BoolArray:
-    """Whether `earlier` is a parent of `later`."""
+    """Whether `earlier` is a parent of `later`: bool[pairs]."""
     linked = np.zeros(len(earlier), np.bool_)
     first = graph.indptr[later]
     degree = graph.indptr[later + 1] - first
     for k in range(min(_PROBED_PARENTS, int(degree.max(initial=0)))):
-        # Clamped, since a node without a k-th parent must still read something.
+        # Clamped for nodes without a k-th parent, whose result is masked.
         probe = np.minimum(first + k, max(len(graph.indices) - 1, 0))
         linked |= (degree > k) & (graph.indices[probe] == earlier)
-    # All edges to nodes of more parents are searched: one copy may wait for thousands of messages.
+    # Edges to nodes with more parents are searched: one copy may wait for thousands of messages.
     has_more = np.diff(graph.indptr)[graph.children] > _PROBED_PARENTS
     rest = np.flatnonzero(~linked)
     edges = distinct(graph.children[has_more] * len(graph) + graph.parents[has_more])
@@ -59,12 +59,12 @@ def _are_linked(graph: OrderGraph, earlier: Int64Array, later: Int64Array) -> Bo
 
 
 def _are_joined(graph: OrderGraph, earlier: Int64Array, later: Int64Array) -> BoolArray:
-    """Whether there is a path: exactly."""
+    """Whether there is a path from `earlier` to `later`: bool[pairs]. Exact."""
     if not len(earlier):
         return np.zeros(0, np.bool_)
     earlier, later = _contract(graph, earlier, later)
     ordered = _are_on_a_chain(graph, earlier, later)
-    for part, start, stop in _searches(graph, earlier, later):
+    for part, start, stop in _generate_searches(graph, earlier, later):
         asked = np.flatnonzero(~ordered)
         if not len(asked):
             break
@@ -72,23 +72,23 @@ def _are_joined(graph: OrderGraph, earlier: Int64Array, later: Int64Array) -> Bo
     return ordered
 
 
-def _searches(
+def _generate_searches(
     graph: OrderGraph, earlier: Int64Array, later: Int64Array
 ) -> Iterator[tuple[Int64Array, Int64Array, Int64Array]]:
-    """Where to search, by rising cost, as (part of every node, starts, ends); the last is exact."""
+    """Yield searches by increasing cost: (part of every node, starts, ends); the last is exact."""
     if np.bincount(graph.flow[earlier]).max(initial=0) <= _PAIRS_OF_SMALL_FLOW:
         yield graph.flow, earlier, later
     receive_of, send_of = graph.partners
-    # Within a rank, also from the receive of the first step to the send of the second.
+    # Within a rank; first from the receive of the first step to the send of the second one.
     yield graph.rank, receive_of[earlier], send_of[later]
     yield graph.rank, earlier, later
     yield np.zeros_like(graph.rank), earlier, later
 
 
 def _are_on_a_chain(graph: OrderGraph, earlier: Int64Array, later: Int64Array) -> BoolArray:
-    """Whether a pair is one node, or in order on one chain: bool[pairs]."""
+    """Whether both nodes of a pair are equal, or in order on one chain: bool[pairs]."""
     same_program = graph.program_chain[earlier] == graph.program_chain[later]
-    # Within a chain a later node is reached from an earlier one; that of one chain suffices.
+    # A node of a chain is reachable from all earlier nodes of the chain.
     same_flow = graph.flow_chain[earlier] == graph.flow_chain[later]
     on_chain = (same_program | same_flow) & (earlier < later)
     ordered: BoolArray = on_chain | (earlier == later)
@@ -98,13 +98,16 @@ def _are_on_a_chain(graph: OrderGraph, earlier: Int64Array, later: Int64Array) -
 def _contract(
     graph: OrderGraph, earlier: Int64Array, later: Int64Array
 ) -> tuple[Int64Array, Int64Array]:
-    """Move `earlier` along only successors, `later` along only predecessors: the answer stays."""
+    """Move `earlier` to its single successor and `later` to its single predecessor, repeatedly.
+
+    Returns the new pairs; whether there is a path does not change.
+    """
     earlier, later = earlier.copy(), later.copy()
     for _ in range(_CONTRACTIONS):
         undecided = ~_are_on_a_chain(graph, earlier, later) & (earlier < later)
         forward = undecided & (graph.only_child[earlier] >= 0)
         earlier[forward] = graph.only_child[earlier[forward]]
-        # Judged again: the move forward may have met the other end.
+        # Compared again: the first move may have reached the other end.
         backward = undecided & (earlier < later) & (graph.only_parent[later] >= 0)
         later[backward] = graph.only_parent[later[backward]]
         if not bool(np.any(forward | backward)):
@@ -114,11 +117,12 @@ def _contract(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Marks:
-    """What spreads from the starts of pairs along paths.
+    """Marks that are propagated from the starts of pairs along paths.
 
-    Per node a column (-1: none) and a value, joined by `join`. Clocks: a column a chain, the last
-    node of that chain that reaches here, or -1; b is reached from a if its clock for the chain of a
-    is a or later. Bits: 64 starts a column, one bit each.
+    Per node a column (-1: none) and a value; marks are combined by `join`, `nothing` is neutral.
+    Clocks: one column per chain, with the last node of that chain from which a node is reachable,
+    or -1; b is reachable from a if the clock of b for the chain of a is a or later. Bits: 64 starts
+    per column, one bit each.
     """
 
     column: Int64Array
@@ -132,7 +136,7 @@ class _Marks:
         return int(self.column.max()) + 1
 
     def has(self, found: _Array, starts: Int64Array) -> BoolArray:
-        """Whether a start reached there; `found`: the marks there, in the column of the start."""
+        """Whether starts reach their ends; `found`: marks at the ends in the starts' columns."""
         value = self.value[starts]
         is_bit = self.join is np.bitwise_or
         reached: BoolArray = (found & value) != 0 if is_bit else found >= value
@@ -142,25 +146,25 @@ class _Marks:
 def _reach(
     graph: OrderGraph, earlier: Int64Array, later: Int64Array, part: Int64Array
 ) -> BoolArray:
-    """Whether a path stays in one part, by marks; `part`: int64, the part of every node.
+    """Whether a path exists within one part of the graph: bool[pairs].
 
-    Columns are done in blocks that fit memory, each over the levels between its starts and their
-    ends. Parts share the columns.
+    `part`: int64[nodes], the part of every node. Columns are processed in blocks that fit into
+    memory, each over the levels between its starts and their ends. Parts share columns.
     """
     reached = np.zeros(len(earlier), np.bool_)
-    # A path leads to later nodes.
+    # All edges lead to later nodes.
     local = np.flatnonzero((part[earlier] == part[later]) & (earlier < later))
     if not len(local):
         return reached
     earlier, later = earlier[local], later[local]
-    marks = _bits(graph, earlier, part)
-    # Of a chain in several parts, the clock would be in the column of another one.
+    marks = _build_bits(graph, earlier, part)
+    # Clocks need chains that are within one part: parts share the columns.
     if np.array_equal(part, part[graph.program_chain]):
-        clocks = _clocks(graph, earlier, part)
+        clocks = _build_clocks(graph, earlier, part)
         # Bytes a node: clocks are int32, bits uint64.
         marks = clocks if 4 * clocks.width <= 8 * marks.width else marks
     edges = graph.edges(part)
-    # As many columns as fit the memory set aside for them.
+    # Number of columns that fit into the memory reserved for them.
     width = max(1, _CLOCK_BYTES // (marks.value.itemsize * (len(graph) + 1)))
     column = marks.column[earlier]
     for first in range(0, marks.width, width):
@@ -168,13 +172,13 @@ def _reach(
         if not len(asked):
             continue
         starts, ends = earlier[asked], later[asked]
-        block, base = _spread(graph, edges, marks, (first, width), (starts, ends))
+        block, base = _propagate(graph, edges, marks, (first, width), (starts, ends))
         reached[local[asked]] = marks.has(block[ends - base, column[asked] - first], starts)
     return reached
 
 
-def _clocks(graph: OrderGraph, starts: Int64Array, part: Int64Array) -> _Marks:
-    """Marks of all nodes of the chains that hold a start."""
+def _build_clocks(graph: OrderGraph, starts: Int64Array, part: Int64Array) -> _Marks:
+    """Build clocks: marks of all nodes of the chains that contain a start."""
     chains = distinct(graph.program_chain[starts])
     column_of_chain = np.full(len(graph), -1, np.int64)
     column_of_chain[chains] = ordinals(part[chains])
@@ -183,8 +187,8 @@ def _clocks(graph: OrderGraph, starts: Int64Array, part: Int64Array) -> _Marks:
     return _Marks(column_of_chain[graph.program_chain], clock, np.maximum, -1)
 
 
-def _bits(graph: OrderGraph, starts: Int64Array, part: Int64Array) -> _Marks:
-    """Marks of the starts alone."""
+def _build_bits(graph: OrderGraph, starts: Int64Array, part: Int64Array) -> _Marks:
+    """Build bits: marks of the starts only."""
     starts = distinct(starts)
     # Numbers of starts, 64 to a column.
     number = ordinals(part[starts])
@@ -195,16 +199,17 @@ def _bits(graph: OrderGraph, starts: Int64Array, part: Int64Array) -> _Marks:
     return _Marks(column, value, np.bitwise_or, 0)
 
 
-def _spread(
+def _propagate(
     graph: OrderGraph,
     edges: tuple[Int64Array, Int64Array],
     marks: _Marks,
     columns: tuple[int, int],
     asked: tuple[Int64Array, Int64Array],
 ) -> tuple[_Array, int]:
-    """Marks in `columns` (first, width) of the nodes of the levels that are asked for.
+    """Propagate marks; return (marks, first node) for the levels from the starts to the ends.
 
-    (block, first node): from the level of the first of the starts to that of the last of the ends.
+    `columns`: (first column, number of columns). `asked`: (starts, ends). The marks have one row
+    per node, from the level of the first start to that of the last end, and one neutral row.
     """
     # Columns of this block count from 0; all others fall outside 0..width-1.
     column = marks.column - columns[0]
@@ -212,7 +217,7 @@ def _spread(
     span = [asked[0].min(), asked[1].max()]
     low, high = np.searchsorted(graph.level_indptr, span, side="right").tolist()
     base, end = int(graph.level_indptr[low - 1]), int(graph.level_indptr[high])
-    # One row more: it stands for all nodes before the first level, which nothing marks.
+    # The additional last row represents all nodes before the first level: no marks.
     block = np.full((end - base + 1, width), marks.nothing, marks.value.dtype)
     is_own = (column[base:end] >= 0) & (column[base:end] < width)
     own_nodes = base + np.flatnonzero(is_own)
@@ -232,10 +237,10 @@ def _join_parents(
     edges: tuple[Int64Array, Int64Array],
     join: np.ufunc,
 ) -> None:
-    """Join the marks of all parents into each node of a level.
+    """Join the marks of all parents into each node of a level, in place.
 
-    The first parents of all nodes at once, the k-th with the k-th; nodes of very many parents last,
-    one by one.
+    The k-th parents of all nodes are joined at once; nodes with more than `_PARENTS_AT_ONCE`
+    parents are completed one by one.
     """
     indptr, indices = edges
     nodes = np.arange(int(level[0]), int(level[1]))

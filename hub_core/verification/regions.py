@@ -1,4 +1,4 @@
-"""Which units every step reads and writes, checked against the sizes of the buffers."""
+"""Memory regions that steps read and write, checked against the buffer sizes."""
 
 from __future__ import annotations
 
@@ -14,17 +14,18 @@ from hub_core.model.kinds import READING, WRITING, Buffer, StepKind
 from hub_core.model.steps import StepTable
 from hub_core.model.wording import action, region
 
-# By side of a step: the kinds that have it, and what they do there.
+# By operand of a step: the kinds of steps that have it, and the verb for messages.
 _SIDES = {"src": (READING, "reads"), "dst": (WRITING, "writes")}
 
 
 @dataclass(frozen=True, slots=True)
 class Regions:
-    """Addresses of all steps in one memory layout, in blocks of some units.
+    """Addresses of the operands of all steps in one memory layout, in blocks of equal size.
 
-    Per row of the step table: `source` and `destination`, first block read and written, -1 where
-    nothing is; `count`: blocks; `is_valid`: both regions lie in their buffers. `total`: blocks in
-    all memories.
+    Columns with one entry per row of the step table: `source`, `destination`: address of the first
+    block read and written, -1 if the step has no such operand or the region is invalid; `count`:
+    number of blocks, 0 if invalid; `is_valid`: both regions are within their buffers. `total`:
+    number of blocks in the memories of all ranks.
     """
 
     source: Int64Array
@@ -35,7 +36,10 @@ class Regions:
 
 
 def check_regions(algorithm: Algorithm, findings: Findings) -> BoolArray:
-    """Rows of positive count that stay in their buffers: bool[rows]; others become findings."""
+    """Return bool[rows]: the step has a positive count and its regions are within their buffers.
+
+    Each violation is added to `findings`. COMPUTE steps may have any count.
+    """
     steps = algorithm.steps
     is_empty = ~steps.is_kind(StepKind.COMPUTE) & (steps.count < 1)
 
@@ -44,23 +48,26 @@ def check_regions(algorithm: Algorithm, findings: Findings) -> BoolArray:
         return f"a count of {count} units, expected 1 or more: {action(steps, row)}"
 
     findings.add_rows("empty-step", steps, np.flatnonzero(is_empty), say)
-    is_good = ~is_empty
-    sizes = _sizes(algorithm)
-    is_good &= ~_outside(steps, "src", sizes, is_empty, findings)
-    is_good &= ~_outside(steps, "dst", sizes, is_empty, findings)
-    return is_good
+    is_within = ~is_empty
+    sizes = _buffer_sizes(algorithm)
+    is_within &= ~_find_outside(steps, "src", sizes, is_empty, findings)
+    is_within &= ~_find_outside(steps, "dst", sizes, is_empty, findings)
+    return is_within
 
 
-def _outside(
+def _find_outside(
     steps: StepTable, side: str, sizes: Int64Array, is_empty: BoolArray, findings: Findings
 ) -> BoolArray:
-    """Rows that read ("src") or write ("dst") beyond a buffer; they become findings."""
+    """Return bool[rows]: the step reads ("src") or writes ("dst") outside a buffer.
+
+    Each such step is added to `findings`; rows in `is_empty` and UNKNOWN buffers are skipped.
+    """
     kinds, verb = _SIDES[side]
     buffer, offset = getattr(steps, f"{side}_buffer"), getattr(steps, f"{side}_offset")
     # UNKNOWN has no size; it is masked out below.
     known = np.minimum(buffer, Buffer.SCRATCH)
     size = np.where(buffer <= Buffer.SCRATCH, sizes[steps.rank, known], 0)
-    # Without the sum of offset and count, which can wrap around.
+    # offset + count is not computed: it could overflow.
     is_outside: BoolArray = (offset < 0) | (steps.count > size) | (offset > size - steps.count)
     is_outside &= steps.is_kind(*kinds) & ~is_empty & (buffer != Buffer.UNKNOWN)
 
@@ -76,9 +83,9 @@ def _outside(
 def find_regions(
     algorithm: Algorithm, layout: MemoryLayout, is_valid: BoolArray, unit: int
 ) -> Regions:
-    """Address every region in `layout`, which is in blocks of `unit` units.
+    """Compute the address of every region in `layout`, whose blocks have `unit` units.
 
-    Regions outside their buffers (not `is_valid`) get no address.
+    Regions outside their buffers (not `is_valid`) get the address -1 and the count 0.
     """
     steps = algorithm.steps
     addresses = []
@@ -92,18 +99,21 @@ def find_regions(
 
 
 def common_unit(algorithm: Algorithm) -> int:
-    """The largest number of units that divides every offset, count, buffer size and share."""
+    """Return the largest number of units that divides every offset, count, buffer size and share.
+
+    At least 1. Shares (`units_per_rank`) are ignored for collectives with a contract of their own.
+    """
     steps, collective = algorithm.steps, algorithm.collective
-    columns = [steps.src_offset, steps.dst_offset, steps.count, _sizes(algorithm).ravel()]
-    # gcd(0, n) is n: offsets and buffers of nothing do not count.
+    columns = [steps.src_offset, steps.dst_offset, steps.count, _buffer_sizes(algorithm).ravel()]
+    # gcd(0, n) is n: zero offsets and empty buffers have no effect.
     divisors = [int(np.gcd.reduce(column)) for column in columns if len(column)]
     if collective.contract is None:
         divisors.append(collective.units_per_rank)
     return max(1, int(np.gcd.reduce(divisors)))
 
 
-def _sizes(algorithm: Algorithm) -> Int64Array:
-    """Sizes of INPUT, OUTPUT and SCRATCH in units: int64[ranks, 3]."""
+def _buffer_sizes(algorithm: Algorithm) -> Int64Array:
+    """Return the sizes of INPUT, OUTPUT and SCRATCH in units: int64[ranks, 3]."""
     collective = algorithm.collective
     columns = [collective.input_units(), collective.output_units(), algorithm.scratch_units]
     return np.stack(columns, axis=1)

@@ -1,4 +1,4 @@
-"""The outcome of verification: one verdict a mode, and diagnostics."""
+"""The result of a verification: one verdict per mode, and diagnostics."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from hub_core.model.diagnostics import Diagnostic
 
 @dataclass(frozen=True, slots=True)
 class ModeReport:
-    """The outcome for one mode of calling, in place or out of place.
+    """The result for one mode of calling: in place or out of place.
 
-    `verdict`: "ok", "wrong", "race" (right in one sequential order, but conflicting accesses are
-    not ordered) or "wrong+race". What concerns every mode (matching, bounds, deadlock) makes each
-    mode wrong but stands in `VerifyReport.diagnostics` only; `diagnostics` holds the races and
-    contents of this mode.
+    `is_claimed`: the algorithm declares that it supports the mode. `verdict`: "ok", "wrong", "race"
+    (correct in one sequential order, but conflicting accesses are not ordered) or "wrong+race".
+    Errors common to all modes (matching, bounds, deadlock) make every mode "wrong" but are listed
+    in `VerifyReport.diagnostics` only. `diagnostics`: races and wrong contents of this mode.
     """
 
     is_claimed: bool
@@ -25,12 +25,13 @@ class ModeReport:
 
 @dataclass(frozen=True, slots=True)
 class VerifyReport:
-    """The outcome of `verify`.
+    """The result of `verify`.
 
-    `modes`: "in_place" and "out_of_place", claimed or not. `diagnostics`: what concerns every mode,
-    then the findings of the claimed modes; within these first causes first. `method`: how contents
-    were compared: "exact" (multisets), "fingerprint" (64-bit sums) or "none"; `error_probability`:
-    upper bound on the probability that a wrong output passed, over the random fingerprints.
+    `modes`: reports by mode, "in_place" and "out_of_place"; unclaimed modes may be missing.
+    `diagnostics`: findings common to all modes, then those of the claimed modes, causes before
+    consequences. `method`: how contents were compared: "exact" (multisets of contributions),
+    "fingerprint" (64-bit sums of random numbers) or "none". `error_probability`: upper bound on the
+    probability that a wrong output was accepted; 0.0 unless fingerprints were used.
     """
 
     modes: Mapping[str, ModeReport]
@@ -45,7 +46,7 @@ class VerifyReport:
 
     @property
     def ok(self) -> bool:
-        """Whether every claimed mode is ok: races and wrong contents both count."""
-        # What nobody claims may be wrong: it is in `modes` for those who ask.
+        """Whether the verdict of every claimed mode is "ok"; True if no mode is claimed."""
+        # Unclaimed modes may be wrong; `modes` reports them for information.
         claimed = [mode for mode in self.modes.values() if mode.is_claimed]
         return all(mode.verdict == "ok" for mode in claimed)

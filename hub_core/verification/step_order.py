@@ -1,4 +1,4 @@
-"""The order that every run obeys: dependencies, sends before receives; cycles are deadlocks."""
+"""The happens-before relation of steps: dependencies and messages; a cycle is a deadlock."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ _NAMED_STEPS = 8
 
 @dataclass(frozen=True, slots=True)
 class HappensBefore:
-    """Edges between rows, messages last, and a linear extension of them.
+    """Edges (parent row, child row) between steps, and a linear extension of their order.
 
-    The first `num_dependencies` edges are dependencies (data and control), within a rank; the rest
-    are messages.
+    The first `num_dependencies` edges are data and control dependencies within a rank, the rest
+    lead from the send to the receive of a message. `order` has no positions for steps in or after a
+    cycle.
     """
 
     parents: Int64Array
@@ -32,7 +33,10 @@ class HappensBefore:
 
 
 def happens_before(steps: StepTable, messages: Messages) -> HappensBefore:
-    """Build the order of the steps; a receive without a send, a finding already, waits for none."""
+    """Build the order of the steps from dependencies and matched messages.
+
+    Unmatched receives, which are findings of the matching, get no edge.
+    """
     parents, children = steps.edges()
     num_dependencies = len(parents)
     parents = np.concatenate([parents, messages.send])
@@ -42,12 +46,13 @@ def happens_before(steps: StepTable, messages: Messages) -> HappensBefore:
 
 
 def sequential_positions(relation: HappensBefore) -> Int64Array:
-    """Place of every row when ranks take turns, each in row order as far as it can get.
+    """Return the position of every row in one sequential run: int64[rows], -1 if it never runs.
 
-    int64[rows], -1 for rows that never run.
+    The run visits the ranks round robin; in its turn a rank runs its steps in row order until one
+    waits for a message of a higher rank.
     """
     order = relation.order
-    # Steps of a deadlock have no turn.
+    # Steps that never run are left out.
     runs = order.position[relation.children] >= 0
     parents, children = relation.parents[runs], relation.children[runs]
     indptr, by_level = csr(order.position[parents], np.arange(len(parents)), len(order.nodes))
@@ -56,7 +61,7 @@ def sequential_positions(relation: HappensBefore) -> Int64Array:
     for start, stop in pairwise(borders.tolist()):
         edges = by_level[start:stop]
         parent, child = parents[edges], children[edges]
-        # What comes from a higher rank is there only in the next turn.
+        # A message of a higher rank is available only in the next round.
         np.maximum.at(turn, child, turn[parent] + (parent > child))
     rows = np.sort(order.nodes)
     in_turns = rows[np.argsort(turn[rows], kind="stable")]
@@ -64,20 +69,23 @@ def sequential_positions(relation: HappensBefore) -> Int64Array:
 
 
 def order_with(relation: HappensBefore, parents: Int64Array, children: Int64Array) -> Order:
-    """The order with further edges, which must agree with one of its linear extensions."""
+    """Return the order with additional edges. They must agree with one linear extension of it."""
     parents = np.concatenate([relation.parents, parents])
     children = np.concatenate([relation.children, children])
     return topological_levels(len(relation.order.position), parents, children)
 
 
 def report_deadlock(steps: StepTable, relation: HappensBefore, findings: Findings) -> None:
-    """Name the steps of one cycle, and count what never runs because of it."""
+    """Add a finding for a deadlock, if there is one: one cycle, and the number of blocked steps.
+
+    For the first steps that wait for the cycle, further findings name the step they wait for.
+    """
     order = relation.order
     if order.is_complete:
         return
     cycle = find_cycle(relation.parents, relation.children, order)
     stuck = np.flatnonzero(order.position < 0)
-    # Far more steps than those of the cycle can wait for it.
+    # More steps than those of the cycle may wait for it.
     ranks = distinct(steps.rank[stuck])
     consequence = f"{len(stuck)} steps of {len(ranks)} ranks never run"
     findings.add(
@@ -90,15 +98,15 @@ def report_deadlock(steps: StepTable, relation: HappensBefore, findings: Finding
 
 
 def find_cycle(parents: Int64Array, children: Int64Array, order: Order) -> list[int]:
-    """One cycle among the nodes without a position, from its smallest node on.
+    """Return one cycle among the nodes without a position, starting with its smallest node.
 
-    Each node stands before the one that waits for it. Going back from a stuck node to one of its
-    stuck parents never ends, so that a node comes again.
+    Each node is followed by a node that waits for it. Method: walk from a blocked node to its first
+    blocked parent until a node repeats; this happens, as every blocked node has a blocked parent.
     """
     is_stuck = order.position < 0
     inside = is_stuck[parents] & is_stuck[children]
     cause = np.full(len(order.position), -1, np.int64)
-    # Written backwards, so that the first edge of a node is the one that stays.
+    # Assigned in reverse order, so that the first edge of a node is kept.
     cause[children[inside][::-1]] = parents[inside][::-1]
     seen: dict[int, int] = {}
     path: list[int] = []
@@ -107,14 +115,14 @@ def find_cycle(parents: Int64Array, children: Int64Array, order: Order) -> list[
         seen[node] = len(path)
         path.append(node)
         node = int(cause[node])
-    # The way back, turned round, is the order of waiting.
+    # The walk visits parents last; reversed, it is the order of waiting.
     cycle = path[seen[node] :][::-1]
     first = cycle.index(min(cycle))
     return cycle[first:] + cycle[:first]
 
 
 def describe_cycle(steps: StepTable, cycle: Sequence[int]) -> str:
-    """The rows of a cycle in words, joined by arrows: the first ones, and the way back."""
+    """Describe the rows of a cycle, joined by arrows; at most 8 are named, the rest is counted."""
     parts = [describe(steps, row) for row in cycle[:_NAMED_STEPS]]
     if len(cycle) > _NAMED_STEPS:
         parts.append(f"... ({len(cycle) - _NAMED_STEPS} more)")
@@ -128,14 +136,17 @@ def _report_waiting(
     cycle: set[int],
     findings: Findings,
 ) -> None:
-    """Say of the first stuck step of the first ranks for what it waits."""
+    """Add findings that name the step for which the first blocked step of a rank waits.
+
+    Steps of the cycle are skipped; at most `CAP` ranks are considered.
+    """
     _, first = np.unique(steps.rank[stuck], return_index=True)
     never_runs = relation.order.position < 0
     for row in stuck[first][:CAP].tolist():
-        # The cycle is told already.
+        # Steps of the cycle are reported by the finding on the cycle.
         if row in cycle:
             continue
-        # Waiting for a stuck step alone is a reason; other parents have run.
+        # Only blocked parents are a cause; the other parents have run.
         is_cause = (relation.children == row) & never_runs[relation.parents]
         cause = describe(steps, int(relation.parents[is_cause][0]))
         message = f"this {action(steps, row)} waits for {cause}, which never runs"

@@ -1,4 +1,4 @@
-"""Turn steps into unit operations on one memory and run them: target := first (+) second.
+"""Compile steps to operations on one memory and run them: target := first (+) second.
 
 Steps of one level of the order are independent, so that a level is one gather, one reduction and
 one scatter of numpy. Regions of several units are expanded to operations on one unit each, some
@@ -42,10 +42,10 @@ _LISTED = 64
 class StepProgram:
     """The steps that run, in order: target[i] := first[i] (+) second[i] on `count[i]` cells.
 
-    Cells 0..`memory`-1 are the memory of the collective, the cells behind it
-    hold messages in flight: a SEND copies into the message, a RECV copies out of it. `second` is -1
-    where nothing is added. `row`: the step. Entries `batches[k]:batches[k + 1]` are independent:
-    all read before one writes. All columns are int64.
+    Cells 0..`memory`-1 are the buffers of all ranks; the following cells, up to `cells`-1, hold
+    messages in flight: a SEND copies into its message, a RECV copies from it. `second` is -1 for
+    operations that only copy. `row`: row of the step table. Entries `batches[k]:batches[k + 1]` are
+    independent: all of them read before any of them writes. All columns are int64.
     """
 
     first: Int64Array
@@ -59,18 +59,18 @@ class StepProgram:
 
     @property
     def work(self) -> int:
-        """Number of unit operations."""
+        """Number of operations on single cells."""
         return int(self.count.sum())
 
     def last_writer(self, cell: int) -> int | None:
-        """The row of the last step that writes `cell`, or None."""
+        """Return the row of the last step that writes `cell`, or None if no step does."""
         writers = np.flatnonzero((self.target <= cell) & (cell < self.target + self.count))
         return int(self.row[writers[-1]]) if len(writers) else None
 
 
 @dataclass(slots=True)
 class UndefinedReads:
-    """Reads of undefined units: how many, and (row, cell) of the first ones."""
+    """Number of reads of undefined units, and (row, cell) of the first ones."""
 
     count: int = 0
     listed: list[tuple[int, int]] = field(default_factory=list)
@@ -79,9 +79,12 @@ class UndefinedReads:
 def compile_steps(
     steps: StepTable, messages: Messages, order: Order, regions: Regions
 ) -> StepProgram:
-    """Compile the steps that run; `order` must order all conflicting accesses."""
+    """Compile the steps that run, except COMPUTE and steps with invalid regions.
+
+    The levels of `order` become the batches, so it must order all conflicting accesses.
+    """
     sends, receives = steps.sends, steps.receives
-    slot, cells = _message_slots(messages, sends | receives, regions)
+    slot, cells = _reserve_messages(messages, sends | receives, regions)
     is_reduction = steps.is_kind(StepKind.REDUCE)
     first = np.where(receives, slot, regions.source)
     # REDUCE: dst = dst op src; RECV_REDUCE: dst = received op src.
@@ -89,7 +92,7 @@ def compile_steps(
     second = np.where(steps.is_kind(StepKind.RECV_REDUCE), regions.source, second)
     target = np.where(sends, slot, regions.destination)
     works = regions.is_valid & ~steps.is_kind(StepKind.COMPUTE)
-    # Invalid regions are reported already and touch nothing; COMPUTE has no contents.
+    # Invalid regions are findings of `check_regions`; COMPUTE accesses no memory.
     kept = np.flatnonzero(works[order.nodes])
     rows = order.nodes[kept]
     return StepProgram(
@@ -104,29 +107,30 @@ def compile_steps(
     )
 
 
-def _message_slots(
+def _reserve_messages(
     messages: Messages, is_message: BoolArray, regions: Regions
 ) -> tuple[Int64Array, int]:
-    """First cell of the message of every row while it is under way, and the number of all cells.
+    """Return the first cell of the message in flight of every row, and the number of all cells.
 
-    Both ends share a message; it has room for the longer one. A row without partner has its own.
+    A send and its receive share one message with the larger count of both; an unmatched row has a
+    message of its own.
     """
     length = np.where(is_message, regions.count, 0)
     sent, received = regions.count[messages.send], regions.count[messages.receive]
-    # Ends of different counts are a finding already; the longer one must not write beyond.
+    # Different counts are a finding of the matching; reserve cells for the larger one.
     length[messages.receive] = 0
     length[messages.send] = np.maximum(sent, received)
-    # Behind the memory of the collective.
+    # Messages follow the buffers.
     slot = regions.total + first_positions(length)
     slot[messages.receive] = slot[messages.send]
     return slot, regions.total + int(length.sum())
 
 
 def run_steps(program: StepProgram, values: Values, memory: _Array) -> UndefinedReads:
-    """Execute on `memory` (cells x width, changed in place); which reads met undefined units."""
+    """Run the program on `memory` ([cells, width], changed in place); return undefined reads."""
     undefined = UndefinedReads()
-    for part in _operations(program):
-        # Most operations copy: only those with a second operand are combined.
+    for part in _generate_operations(program):
+        # Most operations only copy.
         adding = np.flatnonzero(part.second >= 0)
         borders = np.searchsorted(adding, part.batches).tolist()
         for batch, (low, high) in enumerate(pairwise(part.batches.tolist())):
@@ -142,7 +146,10 @@ def run_steps(program: StepProgram, values: Values, memory: _Array) -> Undefined
 
 
 class _UnitOperations(NamedTuple):
-    """Unit operations of whole batches: `entry` is that of the program, `batches` as there."""
+    """Operations on single cells, of complete batches.
+
+    `entry`: index of the operation in the program. `batches`: as in `StepProgram`.
+    """
 
     first: Int64Array
     second: Int64Array
@@ -158,10 +165,10 @@ def _note_undefined(
     span: tuple[int, int],
     undefined: UndefinedReads,
 ) -> None:
-    """Record the undefined operands of one batch."""
+    """Count the undefined operands in `span` of one batch, and list the first ones."""
     for operand in (part.first, part.second):
         cells = operand[span[0] : span[1]]
-        # A message that carries undefined units was recorded where it was sent.
+        # Cells of messages are skipped: the read at the send was recorded.
         bad = np.flatnonzero((cells >= 0) & (cells < program.memory))
         bad = bad[memory[cells[bad], -1] == 0]
         undefined.count += len(bad)
@@ -170,21 +177,26 @@ def _note_undefined(
             undefined.listed.append((row, int(cells[index])))
 
 
-def _operations(program: StepProgram, backwards: bool = False) -> Iterator[_UnitOperations]:
-    """The program in unit operations, some whole batches at a time."""
+def _generate_operations(
+    program: StepProgram, backwards: bool = False
+) -> Iterator[_UnitOperations]:
+    """Yield the operations on single cells, several complete batches at a time.
+
+    With `backwards`, the last batches come first; within a part the order is unchanged.
+    """
     ends = row_pointer(program.count)
     if not len(program.batches):
         return
-    # A batch is never cut, since all of it reads before one writes.
+    # Batches are not split, because all their reads precede their writes.
     starts = run_starts(ends[program.batches[:-1]] // _OPERATIONS_AT_ONCE)
     cuts = [*starts.tolist(), len(program.batches) - 1]
     parts = list(pairwise(cuts))
     for first, after in reversed(parts) if backwards else parts:
-        yield _expanded(program, ends, program.batches[first : after + 1])
+        yield _expand(program, ends, program.batches[first : after + 1])
 
 
-def _expanded(program: StepProgram, ends: Int64Array, borders: Int64Array) -> _UnitOperations:
-    """The unit operations of the batches between these borders."""
+def _expand(program: StepProgram, ends: Int64Array, borders: Int64Array) -> _UnitOperations:
+    """Expand the entries `borders[0]:borders[-1]` to operations on single cells."""
     low, high = int(borders[0]), int(borders[-1])
     count = program.count[low:high]
     entry = np.arange(low, high)
@@ -200,16 +212,17 @@ def _expanded(program: StepProgram, ends: Int64Array, borders: Int64Array) -> _U
 
 
 def origins(program: StepProgram, cells: Int64Array) -> Float64Array:
-    """How often each initial cell ends up in each of `cells`: float64[all cells, len(cells)].
+    """Return how often each initial cell contributes to each of `cells`.
 
-    By running backwards: what a target holds after is moved to its operands before.
+    float64[all cells, len(cells)]. Method: the program is run backwards; the shares of a target are
+    moved to its operands.
     """
     shares = np.zeros((program.cells, len(cells)))
     shares[cells, np.arange(len(cells))] = 1.0
-    for part in _operations(program, backwards=True):
+    for part in _generate_operations(program, backwards=True):
         for high, low in pairwise(part.batches[::-1].tolist()):
             moved = shares[part.target[low:high]]
-            # What the target held before is overwritten, and so goes nowhere.
+            # The previous value of the target is overwritten and contributes to no cell.
             shares[part.target[low:high]] = 0.0
             if not moved.any():
                 continue

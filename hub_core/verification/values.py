@@ -1,4 +1,4 @@
-"""What a unit of memory holds: exact multisets of contributions, or 64-bit fingerprints."""
+"""Symbolic contents of memory: exact multisets of contributions, or 64-bit fingerprints."""
 
 from __future__ import annotations
 
@@ -14,20 +14,21 @@ from hub_core.model import Collective, Contributions
 _Array = npt.NDArray[Any]
 _UintArray = npt.NDArray[np.uint64]
 
-# 16 MB of memory and a second of work: then the exact answer costs nothing.
+# Exact values are used up to 16 MB of memory and about a second of work.
 MAX_EXACT_CELLS = 1 << 24
 MAX_EXACT_WORK = 1 << 28
-# Far above any right count, far below a sum that wraps.
+# Above any correct count, and small enough that sums of two do not overflow.
 _SATURATED = np.uint64(1 << 40)
-# Fixed, so that one file always gets the same report.
+# Fixed: a file always gets the same report.
 _SEED = 0x5EED
 
 
 @dataclass(frozen=True, slots=True)
 class InputIndex:
-    """Numbers of the contributions, that is of the units of all INPUT buffers.
+    """Numbers of the contributions, which are the units of all INPUT buffers.
 
-    `first[rank] + unit`; `sizes`, `first`: int64[ranks]; `total`: how many there are.
+    The number of a unit is `first[rank] + unit`. `sizes`: units of each INPUT, int64[ranks];
+    `first`: int64[ranks]; `total`: number of contributions.
     """
 
     sizes: Int64Array
@@ -43,12 +44,15 @@ class InputIndex:
         return cls(sizes, borders[:-1], total)
 
     def name(self, number: int) -> tuple[int, int]:
-        """(rank, unit) of a contribution."""
+        """Return (rank, unit) of a contribution."""
         rank = int(np.searchsorted(self.first + self.sizes, number, side="right"))
         return rank, number - int(self.first[rank])
 
     def expand(self, rows: Contributions) -> tuple[Int64Array, Int64Array]:
-        """(row, contribution) pairs, -1 where no INPUT holds it; `source_rank` -1: every rank."""
+        """Return pairs (row, contribution), with contribution -1 for units that no INPUT has.
+
+        A row with `source_rank` -1 is expanded to one pair per rank.
+        """
         num_ranks = len(self.sizes)
         everyone = np.flatnonzero(rows.source_rank < 0)
         single = np.flatnonzero(rows.source_rank >= 0)
@@ -56,7 +60,7 @@ class InputIndex:
         ranks = np.concatenate([all_ranks, rows.source_rank[single]])
         row = np.concatenate([np.repeat(everyone, num_ranks), single])
         unit = rows.source_unit[row]
-        # Ranks beyond the last are looked up as the last, and then do not exist.
+        # Ranks above the last are clipped for the lookup; `exists` is False for them.
         known = np.minimum(ranks, num_ranks - 1)
         exists = (unit >= 0) & (ranks < num_ranks) & (unit < self.sizes[known])
         return row, np.where(exists, self.first[known] + unit, -1)
@@ -64,29 +68,27 @@ class InputIndex:
 
 @dataclass(frozen=True, slots=True)
 class ExactValues:
-    """A memory of values: rows whose last column is zero exactly where the unit is undefined.
+    """Values are multisets: uint8[cells, contributions + 1], the multiplicities and their total.
 
-    One uint8 column a contribution, its multiplicity (255 stands for more), and the total. `name`:
-    how contents are compared, in one word.
+    255 means 255 or more. The total is 0 exactly for undefined cells. `name`: the method, as in
+    `VerifyReport.method`.
     """
 
     num_contributions: int
     name: str = "exact"
 
     def initial(self, cells: int, addresses: Int64Array, contributions: Int64Array) -> _Array:
-        """A memory in which each of `addresses` holds one contribution, all else is undefined."""
+        """Create a memory: `addresses[i]` holds `contributions[i]`, other cells are undefined."""
         width = self.num_contributions + 1
         memory = np.zeros((cells, width), np.uint8)
-        # A contribution once, and so a total of one; all else stays zero, which is undefined.
         memory[addresses, contributions] = 1
         memory[addresses, -1] = 1
         return memory
 
     def combine(self, one: _Array, other: _Array) -> _Array:
-        """Reduce two blocks of values; undefined where one side is."""
+        """Return the union of two arrays of multisets; undefined if one operand is undefined."""
         total = one + other
-        # Both are uint8: where the sum is less than a summand, it wrapped around, and stands for
-        # more than can be counted.
+        # A uint8 sum below its first operand has overflowed.
         total[total < one] = 255
         is_undefined = (one[:, -1] == 0) | (other[:, -1] == 0)
         total[is_undefined] = 0
@@ -95,7 +97,10 @@ class ExactValues:
     def expected(
         self, index: InputIndex, rows: Contributions, cells: int, cell: Int64Array
     ) -> _Array:
-        """The value of each of `cells` output units; row i of `rows` belongs to unit `cell[i]`."""
+        """Return the expected values of `cells` output units.
+
+        Row i of `rows` belongs to unit `cell[i]`.
+        """
         values = np.zeros((cells, self.num_contributions + 1), np.uint8)
         row, contribution = index.expand(rows)
         exists = contribution >= 0
@@ -105,18 +110,18 @@ class ExactValues:
         return values
 
     def error_probability(self, expected: _Array) -> float:
-        """Upper bound on the probability that a wrong unit looks like the one of `expected`."""
+        """Upper bound on the probability that any wrong unit equals its value in `expected`."""
         return 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class FingerprintValues:
-    """Two uint64 columns: the sum of a random number per contribution, and how many there are.
+    """Values are fingerprints: uint64[cells, 2], a sum of random numbers and their count.
 
-    The sum is mod 2^64. A multiset that differs from the expected one in `d_i` copies of
-    contribution i passes only if the counts agree and sum d_i w_i = 0 mod 2^64. With counts of m
-    the d_i have no common factor 2^k above m, so that this has probability at most m / 2^64 over
-    the random w_i.
+    Every contribution has a random number; sums are mod 2^64. A multiset that differs from the
+    expected one in `d_i` copies of contribution i passes only if the counts agree and sum d_i w_i =
+    0 mod 2^64. With counts of m the d_i have no common factor 2^k above m, so that this has
+    probability at most m / 2^64 over the random w_i.
     """
 
     weights: _UintArray
@@ -124,7 +129,7 @@ class FingerprintValues:
 
     @classmethod
     def of(cls, index: InputIndex) -> FingerprintValues:
-        """Draw the random numbers, the same ones for the same number of contributions."""
+        """Draw the random numbers with a fixed seed: they depend on `index.total` only."""
         generator = np.random.Generator(np.random.PCG64(_SEED))
         return cls(generator.integers(0, 1 << 64, index.total, np.uint64, endpoint=False))
 
@@ -152,7 +157,7 @@ class FingerprintValues:
     ) -> _Array:
         """As of `ExactValues`."""
         values = np.zeros((cells, 2), np.uint64)
-        # Rows for all ranks are not expanded: they would be as many as cells times ranks.
+        # Rows for all ranks are not expanded, which would give cells times ranks entries.
         is_everyone = rows.source_rank < 0
         sums = self._unit_sums(index)
         unit, everyones = rows.source_unit[is_everyone], cell[is_everyone]
@@ -172,10 +177,10 @@ class FingerprintValues:
         return float(counts.sum()) * 2.0**-64
 
     def _unit_sums(self, index: InputIndex) -> _UintArray:
-        """Sum over all ranks of the weight of unit k, mod 2^64, for every k: uint64."""
+        """Return the sum of the weights of unit k over all ranks, mod 2^64, for every k."""
         longest = int(index.sizes.max(initial=0))
         if bool(np.all(index.sizes == longest)):
-            # All INPUTs of one size, as in every named collective but scatter: one sum.
+            # INPUTs have equal sizes in all standard collectives except scatter.
             table = self.weights.reshape(len(index.sizes), longest)
             whole: _UintArray = table.sum(axis=0, dtype=np.uint64)
             return whole
@@ -188,7 +193,7 @@ Values = ExactValues | FingerprintValues
 
 
 def choose_values(index: InputIndex, cells: int, work: int) -> Values:
-    """Exact values where cells and unit operations are few, else fingerprints."""
+    """Choose exact values for small numbers of cells and operations, else fingerprints."""
     width = index.total + 1
     if cells * width <= MAX_EXACT_CELLS and work * width <= MAX_EXACT_WORK:
         return ExactValues(index.total)

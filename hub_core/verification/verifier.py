@@ -43,14 +43,14 @@ def verify(
     fifo_capacity: int | None = None,
     fifo_units: int | None = None,
 ) -> VerifyReport:
-    """Check what an algorithm does against what its collective promises.
+    """Verify that an algorithm performs its collective: matching, deadlock, races, contents.
 
     Complete and deterministic. `expected` replaces the collective's postcondition
-    (`parse_expectation` makes one from text). With `fifo_capacity`, every connection holds at most
-    that many transfers of `fifo_units` units (None: one transfer a step). Nothing is raised for
-    wrong algorithms, they get findings. Timing-only algorithms are checked for matching and
-    deadlock only, custom ones without expectation for all but the final contents; a note says so.
-    Cost: close to linear in steps.
+    (`parse_expectation` creates one from a text). With `fifo_capacity`, every connection buffers at
+    most that many transfers of `fifo_units` units (None: one transfer per step). Errors of the
+    algorithm are findings of the report and raise no exception. Timing-only algorithms are checked
+    for matching and deadlock only, and the final contents of custom collectives without expectation
+    are not compared; a note in the report states this. Cost: nearly linear in the number of steps.
     """
     return verify_input(VerificationInput(algorithm), expected, fifo_capacity, fifo_units)
 
@@ -63,20 +63,20 @@ def verify_input(
     *,
     claimed_only: bool = False,
 ) -> VerifyReport:
-    """As `verify`, on columns that are computed already and serve further work afterwards.
+    """Verify like `verify`, with data that the caller has computed and can use again afterwards.
 
-    With `claimed_only`, the report has the modes that the algorithm claims and no others: what
-    decides whether it may be used, in half the time where it claims one.
+    With `claimed_only`, only the modes that the algorithm claims are verified and reported, which
+    takes half the time if it claims one mode.
     """
     steps = given.algorithm.steps
     findings = given.findings
     report_deadlock(steps, given.relation, findings)
-    # A deadlock with unbounded buffers is one with bounded ones, too.
+    # A deadlock with unbounded buffers is also one with bounded buffers.
     if fifo_capacity is not None and given.relation.order.is_complete:
-        with _too_large_is_a_finding(findings):
+        with _convert_refusal_to_finding(findings):
             report_fifo_deadlock(steps, given.messages, fifo_capacity, fifo_units, findings)
-    task = _task(given, expected)
-    _note_what_is_not_judged(task, findings)
+    task = _build_task(given, expected)
+    _note_omitted_checks(task, findings)
     collective = given.algorithm.collective
     claims = {"in_place": collective.in_place, "out_of_place": collective.out_of_place}
     judged = [mode for mode in claims if claims[mode] or not claimed_only]
@@ -84,54 +84,60 @@ def verify_input(
     for mode in judged:
         found, comparison = _check_mode(task, mode == "in_place", findings.file)
         outcomes[mode] = found, comparison
-        # Units that are one out of place are one in place, too: what is ordered there is so here.
+        # Regions that overlap out of place also overlap in place: if all conflicts in place are
+        # ordered, the conflicts out of place are too.
         is_race_free = comparison is not NOT_COMPARED and not found.has("race")
         task = replace(task, is_race_free=is_race_free)
-    return _report(claims, findings, outcomes)
+    return _build_report(claims, findings, outcomes)
 
 
 @dataclass(frozen=True, slots=True)
 class _Task:
-    """What both modes share: the collective and what must lie where, in blocks of `unit` units."""
+    """Data that both modes share: collective and expected contents in blocks of `unit` units."""
 
     given: VerificationInput
     collective: Collective
     expected: Contributions | None
     unit: int
-    # Accesses that meet in this mode meet in the one before, where all are ordered.
+    # The mode verified before has no races; its conflicts include those of this mode.
     is_race_free: bool = False
 
     @property
     def scratch_units(self) -> Int64Array:
-        """Blocks of SCRATCH of every rank."""
+        """Number of blocks of SCRATCH of every rank: int64[ranks]."""
         return self.given.algorithm.scratch_units // self.unit
 
     @property
     def memory_units(self) -> float:
-        """Blocks of all memories: a float, as sizes near 2^62 must not wrap around."""
+        """Number of blocks in the memories of all ranks, as a float: sizes near 2^62 would
+        overflow.
+        """
         collective = self.collective
         sizes = (collective.input_units(), collective.output_units(), self.scratch_units)
         return sum(float(size.astype(np.float64).sum()) for size in sizes)
 
 
-def _task(given: VerificationInput, expected: Contributions | None) -> _Task:
-    """The collective in the largest blocks in which it can be judged."""
+def _build_task(given: VerificationInput, expected: Contributions | None) -> _Task:
+    """Build the task with the largest possible blocks.
+
+    Blocks have one unit if an expectation is given or the collective has a contract.
+    """
     algorithm, collective = given.algorithm, given.algorithm.collective
     if not given.has_contents:
         return _Task(given, collective, None, 1)
     if expected is None and collective.contract is not None:
         expected = collective.contract.expected
-    # A table of units cannot be read in larger blocks.
+    # The rows of an expectation are single units.
     unit = 1 if expected is not None else common_unit(algorithm)
-    task = _Task(given, _in_blocks(collective, unit), expected, unit)
-    # Beyond, contents are refused anyway, and the table would fill the memory.
+    task = _Task(given, _convert_to_blocks(collective, unit), expected, unit)
+    # Above the limit contents are refused, and the table would fill the memory.
     if expected is None and task.memory_units <= MAX_CELLS:
         return replace(task, expected=task.collective.postcondition())
     return task
 
 
-def _in_blocks(collective: Collective, unit: int) -> Collective:
-    """The same collective in blocks of `unit` units."""
+def _convert_to_blocks(collective: Collective, unit: int) -> Collective:
+    """Convert a collective, with its contract, to blocks of `unit` units."""
     contract = collective.contract
     if contract is not None and unit > 1:
         sizes = contract.input_units // unit, contract.output_units // unit
@@ -139,8 +145,8 @@ def _in_blocks(collective: Collective, unit: int) -> Collective:
     return replace(collective, unit_count=max(1, collective.unit_count // unit), contract=contract)
 
 
-def _note_what_is_not_judged(task: _Task, findings: Findings) -> None:
-    """Say what this report does not vouch for."""
+def _note_omitted_checks(task: _Task, findings: Findings) -> None:
+    """Add notes on checks that are not possible for this algorithm."""
     if not task.given.has_contents:
         message = "the steps do not say which units they touch: races and contents are not judged"
         findings.note("timing-only", message)
@@ -150,8 +156,8 @@ def _note_what_is_not_judged(task: _Task, findings: Findings) -> None:
 
 
 @contextmanager
-def _too_large_is_a_finding(findings: Findings) -> Iterator[None]:
-    """Turn the refusal of a check into a finding, since nothing vouches for what is unchecked."""
+def _convert_refusal_to_finding(findings: Findings) -> Iterator[None]:
+    """Convert an `InputError` of a check that is too large to a finding, an error of the report."""
     try:
         yield
     except InputError as error:
@@ -161,19 +167,19 @@ def _too_large_is_a_finding(findings: Findings) -> Iterator[None]:
 
 
 def _check_mode(task: _Task, in_place: bool, file: str | None) -> _Outcome:
-    """Races and contents in one mode."""
+    """Check races and contents in one mode; timing-only algorithms get no findings."""
     findings, comparison = Findings(file), NOT_COMPARED
     if task.given.has_contents:
-        with _too_large_is_a_finding(findings):
+        with _convert_refusal_to_finding(findings):
             comparison = _judge_mode(task, in_place, findings)
     return findings, comparison
 
 
 def _judge_mode(task: _Task, in_place: bool, findings: Findings) -> ContentsComparison:
-    """Raises `InputError` for what is too large to check."""
+    """Add findings on races and contents in one mode. Raises `InputError` if they are too large."""
     given, units = task.given, task.memory_units
     algorithm = given.algorithm
-    # Races need addresses alone, contents a value of each: the limits differ.
+    # Races need addresses only, contents a value per address: the limits differ.
     if units >= _MAX_ADDRESSES:
         message = f"too large to check races and contents: {units:.3g} units of memory"
         raise InputError(message, code="too-large")
@@ -181,9 +187,9 @@ def _judge_mode(task: _Task, in_place: bool, findings: Findings) -> ContentsComp
     regions = find_regions(algorithm, layout, given.is_valid, task.unit)
     order = given.relation.order
     if not task.is_race_free:
-        earlier, later = _races(given, regions)
+        earlier, later = _find_races(given, regions)
         _report_races(given, earlier, later, findings)
-        # Contents are then those of the sequential run, so that a race is not also a wrong result.
+        # Contents are compared in one sequential run, so that a race is not also a wrong result.
         order = order_with(given.relation, earlier, later) if len(earlier) else order
     if units > MAX_CELLS:
         message = f"too large to check contents: {units:.0f} units of memory (limit {MAX_CELLS})"
@@ -193,21 +199,24 @@ def _judge_mode(task: _Task, in_place: bool, findings: Findings) -> ContentsComp
     return check_contents(stage, program, task.expected, findings)
 
 
-def _races(given: VerificationInput, regions: Regions) -> tuple[Int64Array, Int64Array]:
-    """Conflicts without order, (earlier, later); if any, neighbours in the sequential run."""
-    earlier, later = _unordered_conflicts(given, regions, given.relation.order.position)
+def _find_races(given: VerificationInput, regions: Regions) -> tuple[Int64Array, Int64Array]:
+    """Return unordered conflicts (earlier rows, later rows).
+
+    If there are any, they are neighbours in the sequential run of `sequential_positions`.
+    """
+    earlier, later = _find_unordered_conflicts(given, regions, given.relation.order.position)
     if len(earlier):
         in_turns = sequential_positions(given.relation)
-        earlier, later = _unordered_conflicts(given, regions, in_turns)
+        earlier, later = _find_unordered_conflicts(given, regions, in_turns)
     return earlier, later
 
 
-def _unordered_conflicts(
+def _find_unordered_conflicts(
     given: VerificationInput, regions: Regions, position: Int64Array
 ) -> tuple[Int64Array, Int64Array]:
-    """Rows (earlier, later), neighbours by `position`, without order."""
+    """Return rows (earlier, later) of conflicts, neighbours by `position`, that have no order."""
     earlier, later = adjacent_conflicts(regions, position)
-    # Most conflicts are ordered: they are told apart all at once.
+    # Most conflicts are ordered; all are decided in one call.
     racing = unordered_in(given.graph, earlier, later)
     return earlier[racing], later[racing]
 
@@ -215,7 +224,7 @@ def _unordered_conflicts(
 def _report_races(
     given: VerificationInput, earlier: Int64Array, later: Int64Array, findings: Findings
 ) -> None:
-    """Name the first races."""
+    """Add findings for the first races, and count the remaining ones."""
     steps = given.algorithm.steps
     first = np.lexsort((earlier, later))[:CAP]
     for one, other in zip(earlier[first].tolist(), later[first].tolist(), strict=True):
@@ -226,25 +235,25 @@ def _report_races(
     findings.count("race", len(earlier) - CAP)
 
 
-def _report(
+def _build_report(
     claims: Mapping[str, bool], findings: Findings, outcomes: Mapping[str, _Outcome]
 ) -> VerifyReport:
-    """Put common findings and those of the modes together."""
+    """Build the report from common findings and the findings of the modes."""
     modes = {}
     for name, (found, _) in outcomes.items():
-        # A race is a verdict of its own: the contents may be right in one order.
+        # A race is a separate verdict: the contents may be correct in one order.
         is_wrong = findings.has_errors() or found.has_errors(besides="race")
         said = ["wrong"] * is_wrong + ["race"] * found.has("race")
         modes[name] = ModeReport(claims[name], "+".join(said) or "ok", tuple(found))
     listed = list(findings)
     for name, mode in modes.items():
         if mode.is_claimed:
-            # Where one mode alone is claimed there is no doubt which one is meant.
+            # The mode is named only if both are claimed.
             prefix = f"{name.replace('_', ' ')}: " if all(claims.values()) else ""
             listed += [replace(item, message=prefix + item.message) for item in mode.diagnostics]
     comparisons = [comparison for _, comparison in outcomes.values()]
     methods = {comparison.method for comparison in comparisons}
-    # The weakest of the two, since the report vouches for both.
+    # The weaker method of both modes, because the report covers both.
     method = next(name for name in ("none", "fingerprint", "exact") if name in methods)
     error_probability = sum(comparison.error_probability for comparison in comparisons)
     return VerifyReport(modes, tuple(listed), method, error_probability)
