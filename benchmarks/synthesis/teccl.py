@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 
-from collhub_teccl.claims import needed_epochs
+from collhub_teccl.claims import simulate_epochs
 from collhub_teccl.read import EXTENSION
 
 import hub_core
@@ -21,7 +21,7 @@ def main() -> None:
     for path in sys.argv[1:]:
         algorithm = hub_core.read(path)
         claimed = algorithm.extensions[EXTENSION]["epochs"]
-        epochs = needed_epochs(algorithm)
+        epochs = simulate_epochs(algorithm)
         name = path.rsplit("/", 1)[-1]
         ranks = algorithm.num_ranks
         print(f"{name:44}{ranks:6}{claimed:16}{epochs:11.2f}{epochs / claimed:7.3f}", flush=True)

@@ -1,1 +1,1 @@
-"""Schedules of TE-CCL (Liu et al., SIGCOMM 2024) as algorithms of the hub."""
+"""Reader for schedules of TE-CCL (Liu et al., SIGCOMM 2024)."""

@@ -1,4 +1,4 @@
-"""The check `teccl-claims`: what the solver claims of a schedule beside what a simulator finds."""
+"""The check `teccl-claims`: compare the solver's claimed epochs with a simulation."""
 
 from __future__ import annotations
 
@@ -11,36 +11,37 @@ from hub_core.model import Diagnostic, JsonValue, Severity, StepKind
 from hub_core.network import Links
 from hub_core.plugin_api import CheckReport, CheckRequest, NoOptions
 
-# Bytes of a unit, and of what a link takes in a second: an epoch of one unit is a second.
+# Bytes of a unit, and bytes per second of a link: an epoch of one unit takes one second.
 _UNIT_BYTES = 10**9
-# Times are whole nanoseconds.
+# Times are integer nanoseconds.
 _TOLERANCE = 1e-6
 
 
 def check(request: CheckRequest, options: NoOptions) -> CheckReport:
-    """Compare epochs. A schedule that needs more than it claims is a warning.
+    """Compare epochs; a schedule that needs more than claimed causes a warning.
 
-    A schedule does not say its network: it is simulated on the links that it uses, of which each
-    takes a chunk an epoch. It needs less than it claims where links are slower than that or have
-    latencies, and more where fast links take several chunks in an epoch of the slowest one.
+    A schedule does not contain its network: it is simulated on the links that it uses, each of
+    which takes one epoch per chunk. It needs less than claimed if real links are slower or have
+    latencies, and more if fast links carry several chunks in an epoch of the slowest one. Raises
+    `HubError` if no simulator is installed.
     """
     del options
     algorithm = request.algorithm
     claims = algorithm.extensions.get(EXTENSION) if algorithm is not None else None
     claimed = claims.get("epochs") if isinstance(claims, dict) else None
     if algorithm is None or not isinstance(claims, dict) or not isinstance(claimed, int | float):
-        verdict = "carries no claims of TE-CCL"
+        verdict = "has no claims of TE-CCL"
         return CheckReport(ok=True, verdict=verdict, is_applicable=False)
-    needed = needed_epochs(algorithm)
+    needed = simulate_epochs(algorithm)
     if needed is None:
-        return CheckReport(ok=False, verdict="it never ends")
+        return CheckReport(ok=False, verdict="it never finishes")
     facts: dict[str, JsonValue] = {"claimed_epochs": claimed, "needed_epochs": needed}
     facts |= {name: claims[name] for name in ("finish_time_s", "demand_met_s") if name in claims}
     duration_s = claims.get("epoch_duration_s")
     if isinstance(duration_s, int | float):
         facts["needed_s"] = needed * duration_s
     verdict = f"TE-CCL claims {claimed} epochs; on its links the schedule needs {needed:.2f}"
-    warnings = _warnings(claimed, needed)
+    warnings = _warn_of_excess(claimed, needed)
     return CheckReport(
         ok=True,
         verdict=verdict,
@@ -49,7 +50,8 @@ def check(request: CheckRequest, options: NoOptions) -> CheckReport:
     )
 
 
-def _warnings(claimed: float, needed: float) -> tuple[Diagnostic, ...]:
+def _warn_of_excess(claimed: float, needed: float) -> tuple[Diagnostic, ...]:
+    """A warning if more epochs are needed than claimed."""
     if needed <= claimed + _TOLERANCE:
         return ()
     message = (
@@ -59,24 +61,26 @@ def _warnings(claimed: float, needed: float) -> tuple[Diagnostic, ...]:
     return (Diagnostic("teccl-claims", message, Severity.WARNING),)
 
 
-def needed_epochs(algorithm: Algorithm) -> float | None:
-    """Epochs of the schedule as simulated, None where a rank never finishes.
+def simulate_epochs(algorithm: Algorithm) -> float | None:
+    """Epochs of the schedule as simulated; None if a rank never finishes.
 
-    Raises `HubError` where no simulator is installed.
+    Raises `HubError` if no simulator is installed.
     """
     size = algorithm.collective.unit_count * _UNIT_BYTES
-    result = hub_core.simulate(algorithm, _network(algorithm), size)
-    return None if result.time_ns is None else result.time_ns / 1e9 / _units_of_chunk(algorithm)
+    result = hub_core.simulate(algorithm, _build_network(algorithm), size)
+    return (
+        None if result.time_ns is None else result.time_ns / 1e9 / _count_units_per_chunk(algorithm)
+    )
 
 
-def _units_of_chunk(algorithm: Algorithm) -> int:
-    """Units of a chunk of the schedule: one, or parts that fractions are multiples of."""
+def _count_units_per_chunk(algorithm: Algorithm) -> int:
+    """Units per chunk of the schedule: one, or the number of parts if chunks are divided."""
     collective = algorithm.collective
     return collective.unit_count // collective.num_ranks
 
 
-def _network(algorithm: Algorithm) -> Topology:
-    """The links that are used, each of which takes a unit in a second."""
+def _build_network(algorithm: Algorithm) -> Topology:
+    """Network of the links in use, each of which carries one unit per second."""
     steps = algorithm.steps
     sends = np.flatnonzero(steps.is_kind(StepKind.SEND))
     pairs = np.unique(np.stack([steps.rank[sends], steps.peer[sends]]), axis=1).astype(np.int64)

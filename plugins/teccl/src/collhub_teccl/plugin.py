@@ -1,4 +1,4 @@
-"""Offers of this distribution to the hub: schedules that TE-CCL's solver writes, and its claims.
+"""Reader for schedules of TE-CCL's solver, and a check of its claims.
 
 TE-CCL formulates collectives as multi-commodity flows (Liu et al., SIGCOMM 2024).
 """
@@ -11,8 +11,8 @@ from hub_core.plugin_api import Check, Format, FormatReader, Subject, hookimpl
 
 COLLHUB_PLUGIN_API = (1, 0)
 
-# Inputs of the solver are recognised too, so that they can be named. Possessive groups: no text
-# makes the search backtrack.
+# Inputs of the solver match too, so that the reader can report them. Possessive groups prevent
+# backtracking for any text.
 _SIGNATURE = rb'\A\s*+\{\s*+"(?:1-Epoch_Duration|TopologyParams|GurobiParams|InstanceParams)"'
 _TECCL = Format(
     "teccl",
@@ -25,18 +25,18 @@ _TECCL = Format(
 
 @hookimpl
 def collhub_producers() -> Sequence[FormatReader]:
-    """Describe the reader."""
+    """Reader of schedules."""
     return [FormatReader(_TECCL, "collhub_teccl.read:read", samples="collhub_teccl.read:samples")]
 
 
 @hookimpl
 def collhub_checks() -> Sequence[Check]:
-    """Describe the check."""
+    """Check of the claimed epochs."""
     return [
         Check(
             "teccl-claims",
             Subject.ALGORITHM,
-            "the epochs that TE-CCL claims beside those that its schedule needs",
+            "the epochs that TE-CCL claims compared with those that its schedule needs",
             "collhub_teccl.claims:check",
         )
     ]
