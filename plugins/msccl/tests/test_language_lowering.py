@@ -212,7 +212,7 @@ ILLEGAL: dict[str, Sends] = {
         (1, 2, 0, 0, -1),
     ],
     "thread block 0 of rank 0 would need channels 1 and 2": [(0, 1, 0, 0, 1), (0, 1, 0, 0, 2)],
-    "thread block 1 of rank 0 sends what thread block 0 sends too: rank 0 to 1 on channel 0": [
+    "thread block 1 of rank 0 sends on a connection of thread block 0: rank 0 to 1 on channel 0": [
         (0, 1, 0, 0, -1),
         (0, 1, 1, 1, -1),
     ],

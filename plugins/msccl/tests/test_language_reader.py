@@ -69,7 +69,7 @@ REFUSALS = {
         "index)"
     ),
     "chunk(0, Buffer.input, 0).copy(1, Buffer.output)": (
-        "prog.py:3: copy to Buffer.output without an index: state one"
+        "prog.py:3: copy to Buffer.output without an index: give one"
     ),
     "chunk(0, Buffer.input, 0).copy(1, index=2)": (
         "prog.py:3: copy to index 2 of no buffer: name the buffer too"
@@ -89,7 +89,7 @@ REFUSALS = {
         "not stated"
     ),
     "chunk(0, Buffer.input, 0).copy(1, 'x', 2); chunk(1, 'x', 1).copy(0)": (
-        "prog.py:3: uses a chunk that was never written: rank 1: x[1] holds nothing"
+        "prog.py:3: uses a chunk that was never written: rank 1: x[1] is empty"
     ),
     "chunk(0, Buffer.input, 0).copy(1, 'x', 2); chunk(1, 'x', 2).group(chunk(1, 'x', 2)).copy(0, "
     "'y', 1); chunk(0, 'y', 0, 2)"
@@ -119,7 +119,7 @@ def test_refused_statement_is_named_with_its_line(statement: str) -> None:
 
 WHOLE = {
     "x = 1": "prog.py: defines no MSCCLProgram",
-    "sys.exit()": "prog.py:2: defines no MSCCLProgram: it ended by sys.exit in line 2",
+    "sys.exit()": "prog.py:2: defines no MSCCLProgram: it called sys.exit in line 2",
     f"{PROGRAM}pass\n{PROGRAM}pass": (
         "prog.py: defines 2 programs: 1 'p' (all-reduce of 4 ranks, line 2), 2 'p' (all-reduce of "
         "4 ranks, line 4); choose one: -O program=NUMBER or -O program=NAME"
@@ -139,7 +139,7 @@ WHOLE = {
         "prog.py:2: 0 instances: expected 1 or more"
     ),
     "MSCCLProgram('p', ring(4), Collective(4, 4, True), 1)": (
-        "prog.py:2: Collective does not say what the buffers hold: it has no init_buffers"
+        "prog.py:2: Collective does not define the contents of buffers: it has no init_buffers"
     ),
     "with with": "prog.py:2: is no Python program: invalid syntax",
     "with MSCCLProgram('p', ring(4), AllReduce(4, 4, True), 1):\n"

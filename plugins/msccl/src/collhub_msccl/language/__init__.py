@@ -1,7 +1,8 @@
 """The MSCCLang language.
 
-Programs say, chunk by chunk, how data moves, and become algorithms of the hub. Source of the names
-and their meaning: MSCCLang (Cowan et al., ASPLOS 2023; microsoft/msccl-tools, Azure/msccl-tools).
+Programs describe chunk by chunk how data moves, and are converted to algorithms of the hub. Source
+of the names and their meaning: MSCCLang (Cowan et al., ASPLOS 2023; microsoft/msccl-tools,
+Azure/msccl-tools).
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from collhub_msccl.language.instructions import (
 from collhub_msccl.language.program import MSCCLProgram, current_program
 from collhub_msccl.language.references import Ref
 
-# What `from msccl.language import *` gives a program.
+# Names that `from msccl.language import *` imports.
 __all__ = [
     "XML",
     "Buffer",
@@ -41,31 +42,32 @@ __all__ = [
 
 
 def chunk(rank: int, buffer: Hashable, index: int, size: int = 1) -> Ref | None:
-    """A reference to `size` chunks of a buffer of a rank.
+    """Reference to `size` chunks of a buffer of a rank, from `index` on, in the current program.
 
-    None where the slot `index` holds nothing.
+    None if the slot `index` was never written. Raises `KeyError` for an unknown buffer, and
+    `IndexError` for a rank or slot out of range.
     """
     return current_program().get_ref(rank, buffer, index, size)
 
 
 def create_scratch(rank: int, name: Hashable) -> None:
-    """Give a rank a named scratch buffer."""
+    """Create an empty scratch buffer `name` on a rank; an existing one stays unchanged."""
     current_program().create_scratch(rank, name)
 
 
 def XML() -> None:  # noqa: N802
-    """Print the program as MSCCL-IR XML; nothing where `collhub` reads the program."""
+    """Print the program as MSCCL-IR XML; no effect if `collhub` reads the program."""
     program = current_program()
     CURRENT_HOST.get().show_xml(program)
 
 
 def Check() -> bool:  # noqa: N802
-    """Verify the program; print one line for what is wrong, and tell whether nothing is."""
+    """Verify the program and print one line per error; True if there are none."""
     program = current_program()
     return CURRENT_HOST.get().show_check(program)
 
 
 def Print() -> None:  # noqa: N802
-    """Print the instructions of the program, one a line."""
+    """Print the instructions of the program, one per line."""
     for op in current_program().instr_dag:
         print(f"{op.line}: rank {op.rank}: {op.inst} {op.src} -> {op.dst}")

@@ -1,4 +1,4 @@
-"""MSCCLang in the process of one program: what the program recorded becomes its trace."""
+"""Run one MSCCLang program in a separate process and report its trace."""
 
 from __future__ import annotations
 
@@ -9,78 +9,82 @@ from pathlib import Path
 
 from collhub_source_programs import Report, calling_line, chosen_places, error_report, run_job
 
-from collhub_msccl.language.contracts import kind_of
+from collhub_msccl.language.contracts import find_kind
 from collhub_msccl.language.host import CURRENT_HOST, Host
 from collhub_msccl.language.program import MSCCLProgram
-from collhub_msccl.language.shim import install
+from collhub_msccl.language.shim import install_modules
 
-_OWN_FOLDER = str(Path(__file__).parent)
-# Lines of a failed Check() that are told; the others are counted.
-_SHOWN = 5
-_MOST_LISTED = 40
+_PACKAGE_FOLDER = str(Path(__file__).parent)
+# Reported lines of a failed Check(); the remaining lines are only counted.
+_MAX_SHOWN_LINES = 5
+_MAX_LISTED_PROGRAMS = 40
 
 
 class _ProgramRecorder(Host):
-    """Keeps the programs and what the `Check()` of each found, prints nothing."""
+    """Records the programs and the errors found by each `Check()`; prints no output."""
 
     def __init__(self, file: str) -> None:
         self._file = file
         self.programs: list[MSCCLProgram] = []
-        # By program: its place among them.
+        # By index of the program.
         self.checks: dict[int, list[Report]] = {}
-        # The last slot that the program asked for and that held nothing.
+        # The last requested slot that was empty.
         self.empty_slot = ""
 
-    def entered(self, program: MSCCLProgram) -> None:
-        """Keep the program."""
+    def record_program(self, program: MSCCLProgram) -> None:
+        """Record the program."""
         self.programs.append(program)
 
-    def found_empty(self, what: str) -> None:
-        """Keep the slot: the program is about to use None as a reference."""
+    def record_empty_slot(self, what: str) -> None:
+        """Record the slot: the program may use the None that it received as a reference."""
         self.empty_slot = what
 
     def show_xml(self, program: MSCCLProgram) -> None:
-        """Do nothing: the reader lowers the trace."""
+        """No effect: the reader lowers the trace."""
 
     def show_check(self, program: MSCCLProgram) -> bool:
-        """Keep what is wrong, with the line of the call."""
-        # A collective of the program may print what its check finds.
+        """Record the errors with the line of the call; True if there are none."""
+        # A user-defined collective may print the errors that its check detects.
         with contextlib.redirect_stdout(io.StringIO()) as printed:
-            found = program.findings()
-        lines = printed.getvalue().splitlines() + found
-        if found:
-            check = {"line": calling_line(self._file), "lines": lines[:_SHOWN], "count": len(lines)}
+            errors = program.findings()
+        lines = printed.getvalue().splitlines() + errors
+        if errors:
+            check = {
+                "line": calling_line(self._file),
+                "lines": lines[:_MAX_SHOWN_LINES],
+                "count": len(lines),
+            }
             self.checks.setdefault(self.programs.index(program), []).append(check)
-        return not found
+        return not errors
 
 
 class _MscclLanguage:
-    """What `run_job` asks of the language."""
+    """Hooks of the language for `run_job`."""
 
-    folder = _OWN_FOLDER
+    folder = _PACKAGE_FOLDER
 
     def __init__(self) -> None:
         self._recorder = _ProgramRecorder("")
 
     def prepare(self, file: str) -> None:
-        """Record what the program makes, and let it import `msccl`."""
+        """Start recording for a program in `file`, and make `msccl` importable."""
         self._recorder = _ProgramRecorder(file)
         CURRENT_HOST.set(self._recorder)
-        install()
+        install_modules()
 
     def has_result(self) -> bool:
-        """Whether there is a program."""
+        """Whether the file defined a program."""
         return self._recorder.programs != []
 
     def report(self, namespace: Mapping[str, object], chosen: str | None, end: Report) -> Report:
-        """The trace of the chosen program, or what makes it none."""
-        return _result(self._recorder, end, chosen)
+        """Report with the trace of the chosen program, or with the reason why there is none."""
+        return _build_report(self._recorder, end, chosen)
 
     def message(self, error: BaseException) -> str:
-        """What a slot that holds nothing means, when it is used."""
+        """Explanation of an error caused by using an empty slot; empty for other errors."""
         slot = self._recorder.empty_slot
         if isinstance(error, AttributeError) and "'NoneType'" in str(error) and slot:
-            return f"uses a chunk that was never written: {slot} holds nothing"
+            return f"uses a chunk that was never written: {slot} is empty"
         return ""
 
 
@@ -89,43 +93,47 @@ def main() -> None:
     run_job(_MscclLanguage())
 
 
-def _result(recorder: _ProgramRecorder, outcome: Report, chosen: str | None) -> Report:
-    """The trace of the chosen program of a file that ended well, or what makes it none."""
+def _build_report(recorder: _ProgramRecorder, outcome: Report, chosen: str | None) -> Report:
+    """Report of a file that finished: trace and checks of the chosen program, or an error."""
     if not recorder.programs:
-        return _no_program(outcome)
-    fitting = chosen_places([one.name for one in recorder.programs], chosen)
+        return _report_missing_program(outcome)
+    fitting = chosen_places([program.name for program in recorder.programs], chosen)
     if len(fitting) != 1:
-        return _no_choice(recorder.programs, chosen)
+        return _report_ambiguous_program(recorder.programs, chosen)
     program = recorder.programs[fitting[0]]
-    with contextlib.redirect_stdout(io.StringIO()) as said:
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
         try:
             checks = recorder.checks.get(fitting[0], [])
             return {"trace": program.trace().to_json(), "checks": checks}
-        # The program's own collective is asked here, and may fail in any way.
+        # This calls the user-defined collective, which may raise any exception.
         except Exception as error:
-            first = "".join(f"; {line}" for line in said.getvalue().splitlines()[:1])
+            first = "".join(f"; {line}" for line in printed.getvalue().splitlines()[:1])
             return error_report(f"{error}{first}", program._line, "check-failed")
 
 
-def _no_choice(programs: list[MSCCLProgram], chosen: str | None) -> Report:
-    """What to tell where not one program is meant: all that there are."""
+def _report_ambiguous_program(programs: list[MSCCLProgram], chosen: str | None) -> Report:
+    """Error report that lists the programs if `chosen` does not select exactly one."""
     described = [
-        f"{number} {program.name!r} ({kind_of(program.collective)} of {program.num_ranks} ranks,"
+        f"{number} {program.name!r} ({find_kind(program.collective)} of {program.num_ranks} ranks,"
         f" line {program._line})"
         for number, program in enumerate(programs, 1)
     ]
-    listed = ", ".join(described[:_MOST_LISTED])
-    more = f", and {len(described) - _MOST_LISTED} more" if len(described) > _MOST_LISTED else ""
+    listed = ", ".join(described[:_MAX_LISTED_PROGRAMS])
+    more = (
+        f", and {len(described) - _MAX_LISTED_PROGRAMS} more"
+        if len(described) > _MAX_LISTED_PROGRAMS
+        else ""
+    )
     which = "" if chosen is None else f", none or several of which are {chosen!r}"
     plural = "s" if len(programs) > 1 else ""
     message = f"defines {len(programs)} program{plural}{which}: {listed}{more}"
     return error_report(message, -1, "several-programs")
 
 
-def _no_program(outcome: Report) -> Report:
-    """What to tell of a file that ended well without a program, by `sys.exit` or not."""
+def _report_missing_program(outcome: Report) -> Report:
+    """Error report for a file that finished (possibly by `sys.exit`) without defining a program."""
     line = outcome.get("exit_line")
-    ending = "" if line is None else f": it ended by sys.exit in line {line}"
+    ending = "" if line is None else f": it called sys.exit in line {line}"
     return error_report(
         f"defines no MSCCLProgram{ending}", -1 if line is None else line, "no-program"
     )

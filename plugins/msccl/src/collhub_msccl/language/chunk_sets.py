@@ -1,6 +1,6 @@
 """The collectives of the language's synthesis side (`msccl.collectives`).
 
-Each chunk has the nodes that hold it before and those that must hold it after.
+For each chunk: the nodes that have it before, and those that must have it after.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-# What `from msccl.collectives import *` gives a program.
+# Names that `from msccl.collectives import *` imports.
 __all__ = [
     "ChunkSets",
     "allgather",
@@ -26,16 +26,16 @@ __all__ = [
 ]
 
 Test = Callable[[int, int], bool]
-"""Whether a node (first) holds a chunk (second)."""
+"""Whether a node (first argument) has a chunk (second argument)."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChunkSets:
-    """For each chunk the nodes that hold (a part of) it before and after, and its address.
+    """Nodes that have (a part of) each chunk before and after a collective, and its address.
 
-    `preconditions`, `postconditions`: by chunk, the nodes that hold it before and those that must
-    hold it after. `runtime_name`: what the runtimes call the collective; `custom` where they have
-    no name for it.
+    `preconditions`, `postconditions`: by chunk, the nodes that have it before, and those that must
+    have it after; `runtime_name`: name of the collective in the runtimes, `custom` if they have
+    none.
     """
 
     name: str
@@ -51,26 +51,26 @@ class ChunkSets:
         return len(self.preconditions)
 
     def precondition(self, rank: int, chunk: int) -> bool:
-        """Whether a node holds a chunk before."""
+        """Whether node `rank` has a chunk before the collective."""
         return rank in self.preconditions[chunk]
 
     def postcondition(self, rank: int, chunk: int) -> bool:
-        """Whether a node must hold a chunk after."""
+        """Whether node `rank` must have a chunk after the collective."""
         return rank in self.postconditions[chunk]
 
     def address(self, chunk: int) -> int:
-        """Where a chunk lies in its buffer; chunks that are reduced together share it."""
+        """Position of a chunk in its buffer; chunks that are reduced together share it."""
         return self.addresses[chunk]
 
 
 def broadcast(num_nodes: int, root: int) -> ChunkSets:
-    """One chunk from `root` to all."""
+    """One chunk from `root` to all nodes."""
     return _build(
         f"Broadcast(n={num_nodes},root={root})",
         num_nodes,
         1,
         before=lambda r, c: r == root,
-        after=_anywhere,
+        after=_is_anywhere,
     )
 
 
@@ -80,42 +80,42 @@ def reduce(num_nodes: int, root: int) -> ChunkSets:
         f"Reduce(n={num_nodes},root={root})",
         num_nodes,
         num_nodes,
-        before=_own,
+        before=_is_same_number,
         after=lambda r, c: r == root,
-        address=_first,
+        address=_get_first_address,
     )
 
 
 def scatter(num_nodes: int, root: int) -> ChunkSets:
-    """One chunk from `root` to each."""
+    """One chunk from `root` to each node."""
     return _build(
         f"Scatter(n={num_nodes},root={root})",
         num_nodes,
         num_nodes,
         before=lambda r, c: r == root,
-        after=_own,
+        after=_is_same_number,
     )
 
 
 def gather(num_nodes: int, root: int) -> ChunkSets:
-    """One chunk from each to `root`."""
+    """One chunk from each node to `root`."""
     return _build(
         f"Gather(n={num_nodes},root={root})",
         num_nodes,
         num_nodes,
-        before=_own,
+        before=_is_same_number,
         after=lambda r, c: r == root,
     )
 
 
 def allgather(num_nodes: int) -> ChunkSets:
-    """One chunk from each to all."""
+    """One chunk from each node to all nodes."""
     return _build(
         f"Allgather(n={num_nodes})",
         num_nodes,
         num_nodes,
-        before=_own,
-        after=_anywhere,
+        before=_is_same_number,
+        after=_is_anywhere,
         runtime_name="allgather",
     )
 
@@ -133,20 +133,20 @@ def alltoall(num_nodes: int) -> ChunkSets:
 
 
 def allreduce(num_nodes: int) -> ChunkSets:
-    """One chunk of every node, summed at all."""
+    """One chunk of every node, summed at all nodes."""
     return _build(
         f"Allreduce(n={num_nodes})",
         num_nodes,
         num_nodes,
-        before=_own,
-        after=_anywhere,
-        address=_first,
+        before=_is_same_number,
+        after=_is_anywhere,
+        address=_get_first_address,
         runtime_name="allreduce",
     )
 
 
 def reduce_scatter(num_nodes: int) -> ChunkSets:
-    """Chunk r * n + q: node r's part of the sum that node q gets."""
+    """Chunk r * n + q: contribution of node r to the sum at node q."""
     return _build(
         f"ReduceScatter(n={num_nodes})",
         num_nodes,
@@ -159,25 +159,25 @@ def reduce_scatter(num_nodes: int) -> ChunkSets:
 
 
 def scan(num_nodes: int) -> ChunkSets:
-    """One chunk of every node, summed at it and at all nodes after it."""
+    """One chunk of every node, summed at that node and all later ones."""
     return _build(
         f"Scan(n={num_nodes})",
         num_nodes,
         num_nodes,
-        before=_own,
+        before=_is_same_number,
         after=lambda r, c: r >= c,
-        address=_first,
+        address=_get_first_address,
     )
 
 
 def multiroot_broadcast(num_nodes: int, roots: Sequence[int]) -> ChunkSets:
-    """One chunk from each of `roots` to all."""
+    """One chunk from each of `roots` to all nodes."""
     return _build(
         f"MultirootBroadcast(n={num_nodes},roots={list(roots)})",
         num_nodes,
         len(roots),
         before=lambda r, c: r == roots[c],
-        after=_anywhere,
+        after=_is_anywhere,
     )
 
 
@@ -203,19 +203,23 @@ def multiroot_gather(num_nodes: int, roots: Sequence[int]) -> ChunkSets:
     )
 
 
-def _own(rank: int, chunk: int) -> bool:
+def _is_same_number(rank: int, chunk: int) -> bool:
+    """Whether the node has the chunk's number."""
     return rank == chunk
 
 
-def _anywhere(rank: int, chunk: int) -> bool:
+def _is_anywhere(rank: int, chunk: int) -> bool:
+    """True for all nodes and chunks."""
     return True
 
 
-def _itself(chunk: int) -> int:
+def _get_same_address(chunk: int) -> int:
+    """Address equal to the chunk's number."""
     return chunk
 
 
-def _first(chunk: int) -> int:
+def _get_first_address(chunk: int) -> int:
+    """Address 0 for all chunks."""
     return 0
 
 
@@ -225,21 +229,22 @@ def _build(
     chunks: int,
     before: Test,
     after: Test,
-    address: Callable[[int], int] = _itself,
+    address: Callable[[int], int] = _get_same_address,
     runtime_name: str = "custom",
 ) -> ChunkSets:
+    """Chunk sets from tests for the nodes that have a chunk before and after."""
     return ChunkSets(
         name,
         nodes,
-        _holders(nodes, chunks, before),
-        _holders(nodes, chunks, after),
+        _find_holders(nodes, chunks, before),
+        _find_holders(nodes, chunks, after),
         tuple(map(address, range(chunks))),
         runtime_name,
     )
 
 
-def _holders(nodes: int, chunks: int, test: Test) -> tuple[frozenset[int], ...]:
-    """For each chunk the nodes that hold it."""
+def _find_holders(nodes: int, chunks: int, test: Test) -> tuple[frozenset[int], ...]:
+    """For each chunk the nodes for which the test is true."""
     return tuple(
         frozenset(node for node in range(nodes) if test(node, chunk)) for chunk in range(chunks)
     )

@@ -1,8 +1,8 @@
 """The collectives of the language.
 
-They say what the buffers hold at the start, where in-place data lies, and what must come out.
-Source of sizes and index maps: `msccl/language/collectives.py` of MSCCLang (microsoft/msccl-tools,
-Azure/msccl-tools), but for its known defects.
+They define the initial contents of the buffers, the location of in-place data, and the required
+result. Source of sizes and index maps: `msccl/language/collectives.py` of MSCCLang
+(microsoft/msccl-tools, Azure/msccl-tools), except its known defects.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterator, Sequence
 from typing import Protocol
 
-from collhub_msccl.language.chunks import Buffer, Chunk, Value, chunks_of
+from collhub_msccl.language.chunks import Buffer, Chunk, Value, list_chunks
 
-# What `from msccl.language.collectives import *` gives a program.
+# Names that `from msccl.language.collectives import *` imports.
 __all__ = [
     "AllGather",
     "AllReduce",
@@ -35,21 +35,22 @@ ExpectedSlot = tuple[int, Hashable, int, list[Origin]]
 
 
 class HasBuffers(Protocol):
-    """What `check` gets of a program: for every rank, buffer to its slots."""
+    """The view of a program that `check` receives: for every rank, a mapping from buffers to
+    slots."""
 
     @property
     def buffers(self) -> Sequence[RankBuffers]:
-        """The buffers of every rank after the program."""
+        """Buffers of every rank after the program."""
         ...
 
 
-# Programs derive from `Collective` by this name, which the core uses for a model of its own.
+# Programs derive from `Collective` by this name, which the core uses for a different class.
 class Collective:
-    """A collective of `num_ranks` ranks; programs derive their own from it.
+    """Base class of collectives of `num_ranks` ranks, from which programs derive their own classes.
 
-    They override `init_buffers`, and `check` where they state an outcome. `chunk_factor` counts the
-    chunks as the class says; `inplace`: the runtime is called with one buffer for both. Other
-    keywords of the language's releases are accepted and have no meaning here.
+    Subclasses override `init_buffers`, and `check` if they define a result. `chunk_factor`: number
+    of chunks, counted as the class defines; `inplace`: the runtime is called with one buffer for
+    input and output. Further keywords of the language's releases are accepted and ignored.
     """
 
     def __init__(
@@ -73,97 +74,101 @@ class Collective:
         self.name = "custom"
 
     def init_buffers(self) -> list[RankBuffers]:
-        """For every rank its `Buffer.input` and `Buffer.output` as lists of `Chunk` or None."""
-        # No abstract method: Python's own words for that would not say what is missing.
+        """For every rank a dictionary with `Buffer.input` and `Buffer.output` as lists of `Chunk`
+        or None.
+
+        Raises `TypeError` if the subclass does not override it.
+        """
+        # Not an abstract method: Python's message for those would not explain what is missing.
         raise TypeError(
-            f"{type(self).__name__} does not say what the buffers hold: it has no init_buffers"
+            f"{type(self).__name__} does not define the contents of buffers: it has no init_buffers"
         )
 
     def check(self, prog: HasBuffers) -> bool | None:
-        """Whether `prog.buffers` hold what they must after the program.
-
-        None where the collective states nothing.
-        """
+        """Whether `prog.buffers` have the required contents after the program; None if
+        undefined."""
         return None
 
     def get_buffer_index(self, rank: int, buffer: Hashable, index: int) -> Place:
-        """Where a slot of a rank really lies, for collectives in place."""
+        """Actual (buffer, index) of a slot of a rank, for in-place collectives."""
         return buffer, index
 
     def get_destination(self, source: int, rank: int, buffer: Hashable, index: int) -> Place:
-        """Where a copy from rank `source` to a slot of `rank` lands."""
+        """Actual (buffer, index) of a copy from rank `source` to a slot of `rank`."""
         return self.get_buffer_index(rank, buffer, index)
 
 
-class _Stated(Collective, ABC):
-    """A collective whose outcome is a table."""
+class _TabulatedCollective(Collective, ABC):
+    """A collective whose result is defined slot by slot."""
 
     @abstractmethod
-    def _rank_buffers(self, rank: int) -> RankBuffers:
-        """What the buffers of one rank hold at the start."""
+    def _build_rank_buffers(self, rank: int) -> RankBuffers:
+        """Initial contents of the buffers of one rank."""
 
     @abstractmethod
-    def _expected(self) -> Iterator[ExpectedSlot]:
-        """Every slot of the outcome."""
+    def _iterate_expected(self) -> Iterator[ExpectedSlot]:
+        """Yield every required slot of the result."""
 
     def init_buffers(self) -> list[RankBuffers]:
-        """What the buffers of every rank hold at the start."""
-        return [self._rank_buffers(rank) for rank in self._ranks()]
+        """Initial contents of the buffers of every rank."""
+        return [self._build_rank_buffers(rank) for rank in self._ranks()]
 
     def check(self, prog: HasBuffers) -> bool:
-        """Whether the outcome is right; one line is printed for a wrong slot."""
+        """Whether the result is correct; one line is printed per wrong slot."""
         is_right = True
-        for rank, buffer, index, origins in self._expected():
+        for rank, buffer, index, origins in self._iterate_expected():
             value = prog.buffers[rank][buffer][index]
-            # Each contribution once: a chunk that was added twice makes the sum wrong.
-            if _origins_in(value) != origins:
-                print(_wrong_slot(rank, buffer, index, value, origins))
+            # Each contribution once: a chunk that is added twice makes the sum wrong.
+            if _list_origins(value) != origins:
+                print(_describe_wrong_slot(rank, buffer, index, value, origins))
                 is_right = False
         return is_right
 
     @property
-    def _result(self) -> Buffer:
-        """The buffer that holds the outcome: in place the input, else the output."""
+    def _result_buffer(self) -> Buffer:
+        """Buffer of the result: in place the input, else the output."""
         return Buffer.input if self.inplace else Buffer.output
 
     def _ranks(self) -> range:
+        """All ranks."""
         return range(self.num_ranks)
 
-    def _pair(self, data: Slots, output_size: int) -> RankBuffers:
-        """Both buffers of a rank: one list in place, else an empty output."""
-        # The same list, so that what is written under one name is read under the other.
-        output = data if self.inplace else _empty(output_size)
+    def _build_buffer_pair(self, data: Slots, output_size: int) -> RankBuffers:
+        """Both buffers of a rank: one shared list in place, else `data` and an empty output."""
+        # The same list, so that data written under one name is read under the other.
+        output = data if self.inplace else _build_empty_slots(output_size)
         return {Buffer.input: data, Buffer.output: output}
 
     def _to_input(self, buffer: Hashable) -> Hashable:
-        """The one buffer that a collective in place has."""
+        """The buffer, with output replaced by input if the collective is in place."""
         if self.inplace and buffer is Buffer.output:
             return Buffer.input
         return buffer
 
 
-def _empty(size: int) -> Slots:
+def _build_empty_slots(size: int) -> Slots:
+    """A list of empty slots."""
     return [None] * size
 
 
-def _origins_in(value: Value | None) -> list[Origin]:
-    """Where the chunks in a slot stood at the start, in order."""
-    return sorted((chunk.origin_rank, chunk.origin_index) for chunk in chunks_of(value))
+def _list_origins(value: Value | None) -> list[Origin]:
+    """Sorted origins of the chunks in a slot."""
+    return sorted((chunk.origin_rank, chunk.origin_index) for chunk in list_chunks(value))
 
 
-def _wrong_slot(
+def _describe_wrong_slot(
     rank: int, buffer: Hashable, index: int, value: Value | None, origins: list[Origin]
 ) -> str:
-    """The line that `Check()` prints for a slot."""
+    """The line that `Check()` prints for a wrong slot."""
     expected = " + ".join(f"chunk {chunk} of rank {origin}" for origin, chunk in origins)
-    held = "nothing" if value is None else value
-    return f"rank {rank}: {buffer}[{index}] holds {held}, expected {expected}"
+    content = "nothing" if value is None else value
+    return f"rank {rank}: {buffer}[{index}] holds {content}, expected {expected}"
 
 
-class AllReduce(_Stated):
+class AllReduce(_TabulatedCollective):
     """Every rank gets the sum of all vectors of `chunk_factor` chunks.
 
-    In place, output is input.
+    In place, output and input are the same buffer.
     """
 
     def __init__(
@@ -177,23 +182,23 @@ class AllReduce(_Stated):
         super().__init__(num_ranks, chunk_factor, inplace, num_ranks_per_node=num_ranks_per_node)
         self.name = "allreduce"
 
-    def _rank_buffers(self, rank: int) -> RankBuffers:
+    def _build_rank_buffers(self, rank: int) -> RankBuffers:
         size = self.chunk_factor
         data: Slots = [Chunk(rank, index, -1, index) for index in range(size)]
-        return self._pair(data, size)
+        return self._build_buffer_pair(data, size)
 
     def get_buffer_index(self, rank: int, buffer: Hashable, index: int) -> Place:
-        """In place, output is input."""
+        """In place, the output is the input."""
         return self._to_input(buffer), index
 
-    def _expected(self) -> Iterator[ExpectedSlot]:
+    def _iterate_expected(self) -> Iterator[ExpectedSlot]:
         for rank in self._ranks():
             for index in range(self.chunk_factor):
                 origins = [(origin, index) for origin in self._ranks()]
-                yield rank, self._result, index, origins
+                yield rank, self._result_buffer, index, origins
 
 
-class AllGather(_Stated):
+class AllGather(_TabulatedCollective):
     """Every rank gets the `chunk_factor` chunks of each rank.
 
     In place, input k is output rank * chunk_factor + k.
@@ -209,56 +214,56 @@ class AllGather(_Stated):
             )
         self.name = "allgather"
 
-    def _rank_buffers(self, rank: int) -> RankBuffers:
+    def _build_rank_buffers(self, rank: int) -> RankBuffers:
         share = self.chunk_factor
         first = rank * share
         data: Slots = [Chunk(rank, index, -1, first + index) for index in range(share)]
-        output = _empty(self.num_ranks * share)
-        # Two lists, of which programs only ever reach the output: see `get_buffer_index`.
+        output = _build_empty_slots(self.num_ranks * share)
+        # Two lists, of which programs access only the output: see `get_buffer_index`.
         if self.inplace:
             output[first : first + share] = data
         return {Buffer.input: data, Buffer.output: output}
 
     def get_buffer_index(self, rank: int, buffer: Hashable, index: int) -> Place:
-        """In place, a rank's input is its share of the output."""
+        """In place, the input of a rank is its part of the output."""
         if self.inplace and buffer is Buffer.input:
             return Buffer.output, rank * self.chunk_factor + index
         return buffer, index
 
     def get_destination(self, source: int, rank: int, buffer: Hashable, index: int) -> Place:
-        """In place, the sender's share of the output of `rank`."""
-        # Programs write `c.copy(peer, Buffer.input, k)` and mean the sender's part of the peer's
-        # output: the language has always mapped this with the sender's rank.
+        """In place, the sender's part of the output of `rank`."""
+        # Programs write `c.copy(peer, Buffer.input, k)` for the sender's part of the peer's output:
+        # the language has always mapped this with the sender's rank.
         return self.get_buffer_index(source, buffer, index)
 
-    def _expected(self) -> Iterator[ExpectedSlot]:
+    def _iterate_expected(self) -> Iterator[ExpectedSlot]:
         for rank in self._ranks():
             for index in range(self.num_ranks * self.chunk_factor):
                 origin = divmod(index, self.chunk_factor)
                 yield rank, Buffer.output, index, [origin]
 
 
-class AllToAll(_Stated):
+class AllToAll(_TabulatedCollective):
     """Rank r sends `chunk_factor` chunks to every rank q.
 
-    They go from r's input q * chunk_factor on to q's output r * chunk_factor on. In place, input
-    and output are one list without an index map: what is overwritten is gone.
+    They are moved from r's input at q * chunk_factor to q's output at r * chunk_factor. In place,
+    input and output are one list without an index map: overwritten data is lost.
     """
 
     def __init__(self, num_ranks: int, chunk_factor: int, inplace: bool) -> None:
-        """As for `Collective`; the name is `alltoall`."""
+        """Parameters as for `Collective`."""
         super().__init__(num_ranks, chunk_factor, inplace)
         self.name = "alltoall"
 
-    def _rank_buffers(self, rank: int) -> RankBuffers:
+    def _build_rank_buffers(self, rank: int) -> RankBuffers:
         share = self.chunk_factor
         data: Slots = []
         for index in range(self.num_ranks * share):
             receiver, part = divmod(index, share)
             data.append(Chunk(rank, index, receiver, rank * share + part))
-        return self._pair(data, len(data))
+        return self._build_buffer_pair(data, len(data))
 
-    def _expected(self) -> Iterator[ExpectedSlot]:
+    def _iterate_expected(self) -> Iterator[ExpectedSlot]:
         share = self.chunk_factor
         for rank in self._ranks():
             for index in range(self.num_ranks * share):
@@ -266,7 +271,7 @@ class AllToAll(_Stated):
                 yield rank, Buffer.output, index, [(sender, rank * share + part)]
 
 
-class ReduceScatter(_Stated):
+class ReduceScatter(_TabulatedCollective):
     """Rank r gets the sum of part r, `chunk_factor` chunks.
 
     In place, output k is input rank * chunk_factor + k, and there is no list for the output.
@@ -274,10 +279,10 @@ class ReduceScatter(_Stated):
 
     def __init__(self, num_ranks: int, chunk_factor: int, inplace: bool) -> None:
         super().__init__(num_ranks, chunk_factor, inplace)
-        # As in the files of the first runtime; those of its successors have no underscore.
+        # As in the files of the first runtime; its successors use no underscore.
         self.name = "reduce_scatter"
 
-    def _rank_buffers(self, rank: int) -> RankBuffers:
+    def _build_rank_buffers(self, rank: int) -> RankBuffers:
         share = self.chunk_factor
         data: Slots = []
         for index in range(self.num_ranks * share):
@@ -285,27 +290,27 @@ class ReduceScatter(_Stated):
             data.append(Chunk(rank, index, receiver, part))
         if self.inplace:
             return {Buffer.input: data}
-        return {Buffer.input: data, Buffer.output: _empty(share)}
+        return {Buffer.input: data, Buffer.output: _build_empty_slots(share)}
 
     def get_buffer_index(self, rank: int, buffer: Hashable, index: int) -> Place:
-        """In place, a rank's output is its part of the input."""
+        """In place, the output of a rank is its part of the input."""
         if self.inplace and buffer is Buffer.output:
             return Buffer.input, rank * self.chunk_factor + index
         return buffer, index
 
-    def _expected(self) -> Iterator[ExpectedSlot]:
+    def _iterate_expected(self) -> Iterator[ExpectedSlot]:
         for rank in self._ranks():
             for part in range(self.chunk_factor):
-                place = rank * self.chunk_factor + part
-                origins = [(origin, place) for origin in self._ranks()]
-                yield rank, self._result, place if self.inplace else part, origins
+                position = rank * self.chunk_factor + part
+                origins = [(origin, position) for origin in self._ranks()]
+                yield rank, self._result_buffer, position if self.inplace else part, origins
 
 
-class Broadcast(_Stated):
+class Broadcast(_TabulatedCollective):
     """Every rank gets the `chunk_factor` chunks of rank `root`.
 
-    No other rank holds data at the start, in place either: where they do, as in the public
-    language, its check passes for any program.
+    The buffers of all other ranks are empty at the start, also in place: in the public language
+    they are not, so its check passes for any program.
     """
 
     def __init__(self, num_ranks: int, chunk_factor: int, inplace: bool, root: int = 0) -> None:
@@ -314,39 +319,39 @@ class Broadcast(_Stated):
             raise ValueError(f"root {root} is not one of ranks 0..{num_ranks - 1}")
         self.name = "broadcast"
 
-    def _rank_buffers(self, rank: int) -> RankBuffers:
+    def _build_rank_buffers(self, rank: int) -> RankBuffers:
         size = self.chunk_factor
-        data = _empty(size)
+        data = _build_empty_slots(size)
         if rank == self.root:
             data = [Chunk(rank, index, -1, index) for index in range(size)]
-        return self._pair(data, size)
+        return self._build_buffer_pair(data, size)
 
     def get_buffer_index(self, rank: int, buffer: Hashable, index: int) -> Place:
-        """In place, output is input."""
+        """In place, the output is the input."""
         return self._to_input(buffer), index
 
-    def _expected(self) -> Iterator[ExpectedSlot]:
+    def _iterate_expected(self) -> Iterator[ExpectedSlot]:
         for rank in self._ranks():
             for index in range(self.chunk_factor):
-                yield rank, self._result, index, [(self.root, index)]
+                yield rank, self._result_buffer, index, [(self.root, index)]
 
 
-class SendRecv(_Stated):
+class SendRecv(_TabulatedCollective):
     """Two ranks exchange their `chunk_factor` chunks."""
 
     def __init__(self, num_ranks: int, chunk_factor: int, inplace: bool) -> None:
-        # A rank's partner is 1 - rank.
+        # The partner of a rank is 1 - rank.
         if num_ranks != 2:
             raise ValueError(f"SendRecv is between 2 ranks, not {num_ranks}")
         super().__init__(num_ranks, chunk_factor, inplace)
         self.name = "sendrecv"
 
-    def _rank_buffers(self, rank: int) -> RankBuffers:
+    def _build_rank_buffers(self, rank: int) -> RankBuffers:
         size = self.chunk_factor
         data: Slots = [Chunk(rank, index, 1 - rank, index) for index in range(size)]
-        return self._pair(data, size)
+        return self._build_buffer_pair(data, size)
 
-    def _expected(self) -> Iterator[ExpectedSlot]:
+    def _iterate_expected(self) -> Iterator[ExpectedSlot]:
         for rank in self._ranks():
             for index in range(self.chunk_factor):
                 yield rank, Buffer.output, index, [(1 - rank, index)]

@@ -1,14 +1,12 @@
-"""Tell what a program's collective promises.
-
-It is one of the hub's kinds, or a table from what the program leaves behind.
-"""
+"""Find the contract of a program's collective: one of the hub's kinds, or a table of the
+results."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from collhub_msccl.language.chunks import Buffer, Chunk, chunks_of
+from collhub_msccl.language.chunks import Buffer, Chunk, list_chunks
 from collhub_msccl.language.collectives import (
     AllGather,
     AllReduce,
@@ -19,7 +17,7 @@ from collhub_msccl.language.collectives import (
     RankBuffers,
     ReduceScatter,
 )
-from collhub_msccl.language.trace import StatedContract
+from collhub_msccl.language.trace import TracedContract
 
 if TYPE_CHECKING:
     from collhub_msccl.language.program import MSCCLProgram
@@ -31,62 +29,63 @@ _KINDS: dict[type[Collective], str] = {
     ReduceScatter: "reduce-scatter",
     Broadcast: "broadcast",
 }
-_OWN_WAYS = ("init_buffers", "check", "get_buffer_index", "get_destination")
+_MEANING_METHODS = ("init_buffers", "check", "get_buffer_index", "get_destination")
 
 
-def kind_of(collective: Collective) -> str:
+def find_kind(collective: Collective) -> str:
     """The hub's kind of a collective.
 
-    `custom` also for a class derived from a known one that changes its meaning.
+    `custom` for all other classes, and for a class derived from a known one that changes its
+    meaning.
     """
-    # Derived classes may only rename things, or set defaults.
+    # A derived class may rename things or set defaults.
     for known, kind in _KINDS.items():
-        if isinstance(collective, known) and _keeps_meaning(type(collective), known):
+        if isinstance(collective, known) and _has_same_meaning(type(collective), known):
             return kind
     return "custom"
 
 
-def _keeps_meaning(derived: type[Collective], known: type[Collective]) -> bool:
-    """Whether a class overrides nothing that says what a collective does."""
-    return all(getattr(derived, way) is getattr(known, way) for way in _OWN_WAYS)
+def _has_same_meaning(derived: type[Collective], known: type[Collective]) -> bool:
+    """Whether a class overrides none of the methods that define a collective."""
+    return all(getattr(derived, method) is getattr(known, method) for method in _MEANING_METHODS)
 
 
-def stated_contract(program: MSCCLProgram, initial: Sequence[RankBuffers]) -> StatedContract:
-    """The contract of a collective that only its own `check` knows.
+def build_contract(program: MSCCLProgram, initial: Sequence[RankBuffers]) -> TracedContract:
+    """Contract of a collective that only its `check` method defines.
 
-    Where that check accepts what the program leaves in its buffers, this is what any run must
-    leave. `initial`: buffers of every rank before. Raises `ValueError` where it refuses, or where
-    data stands outside of `Buffer.input` at the start.
+    If that check accepts the final buffers of the program, every run must produce these contents.
+    `initial`: buffers of every rank before. Raises `ValueError` if it refuses them, or if data is
+    initially outside of `Buffer.input`.
     """
-    origins = _origins(program.collective, initial)
+    origins = _find_origins(program.collective, initial)
     defined = [any(value is not None for value in buffers[Buffer.input]) for buffers in initial]
     verdict = program.collective.check(program)
     if verdict is None:
-        return StatedContract(defined, None)
+        return TracedContract(defined, None)
     if not verdict:
         raise ValueError(
             f"the check of {type(program.collective).__name__} refuses the result of the program"
         )
-    # A sum has a row for each chunk in it.
+    # A sum has one row per chunk.
     rows: list[list[int]] = []
     for rank, buffers in enumerate(program.buffers):
         for index, value in enumerate(buffers.get(Buffer.output, ())):
-            rows += [[rank, index, *origins[id(chunk)]] for chunk in chunks_of(value)]
-    return StatedContract(defined, rows)
+            rows += [[rank, index, *origins[id(chunk)]] for chunk in list_chunks(value)]
+    return TracedContract(defined, rows)
 
 
-def _origins(collective: Collective, initial: Sequence[RankBuffers]) -> dict[int, Origin]:
-    """Where every chunk object stands in the input at the start, by its `id`.
+def _find_origins(collective: Collective, initial: Sequence[RankBuffers]) -> dict[int, Origin]:
+    """Initial (rank, index) in the input of every chunk object, by its `id`.
 
-    Objects are told apart, not chunks: a program's `init_buffers` may give equal chunks to several
-    ranks, which a copy then moves about as objects.
+    Identity counts, not equality: `init_buffers` of a program may give equal chunks to several
+    ranks, and copies move the objects. Raises `ValueError` for data in the output.
     """
     origins: dict[int, Origin] = {}
     for rank, buffers in enumerate(initial):
         for index, value in enumerate(buffers[Buffer.input]):
             if not isinstance(value, Chunk):
                 continue
-            # A chunk in several places counts where its own fields say.
+            # A chunk in several slots counts where its own fields locate it.
             is_at_origin = (rank, index) == (value.origin_rank, value.origin_index)
             if is_at_origin or id(value) not in origins:
                 origins[id(value)] = rank, index
@@ -95,12 +94,12 @@ def _origins(collective: Collective, initial: Sequence[RankBuffers]) -> dict[int
 
 
 def _check_output(rank: int, buffers: RankBuffers, in_place: bool) -> None:
-    """Refuse data in an output that is not the input too."""
+    """Raise `ValueError` for data in an output slot that is not also an input slot."""
     inputs = buffers[Buffer.input]
     for index, value in enumerate(buffers.get(Buffer.output, ())):
         is_shared = in_place and index < len(inputs) and inputs[index] is value
         if value is not None and not is_shared:
             raise ValueError(
-                f"init_buffers: data stands in Buffer.output[{index}] of rank {rank}, "
+                f"init_buffers: data in Buffer.output[{index}] of rank {rank}, "
                 "expected in Buffer.input"
             )

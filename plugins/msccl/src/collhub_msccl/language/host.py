@@ -1,7 +1,6 @@
-"""What `XML()` and `Check()` do.
+"""Behaviour of `XML()` and `Check()`.
 
-They print, where a program is used as a library; the reader's process replaces this by its own way
-(`child`).
+They print if a program is used as a library; in the reader's process `child` replaces this.
 """
 
 from __future__ import annotations
@@ -14,22 +13,22 @@ if TYPE_CHECKING:
 
 
 class Host:
-    """The library's way: to standard output."""
+    """Behaviour of the library: print to standard output."""
 
-    def entered(self, program: MSCCLProgram) -> None:
-        """A program begins."""
+    def record_program(self, program: MSCCLProgram) -> None:
+        """Called when a program begins."""
 
-    def found_empty(self, what: str) -> None:
-        """A program asked for a slot that holds nothing, and got None."""
+    def record_empty_slot(self, what: str) -> None:
+        """Called when a program requests an empty slot, named `what`, and gets None."""
 
     def show_xml(self, program: MSCCLProgram) -> None:
-        """`XML()`."""
+        """Print the program as MSCCL-IR XML."""
         print(program.generate_xml(), end="")
 
     def show_check(self, program: MSCCLProgram) -> bool:
-        """`Check()`."""
+        """Verify the program, print its errors, and return whether there are none."""
         return program.check()
 
 
-# A Host has no state, so one default may be shared.
+# A Host has no state, so the default can be shared.
 CURRENT_HOST: ContextVar[Host] = ContextVar("msccl_host", default=Host())  # noqa: B039

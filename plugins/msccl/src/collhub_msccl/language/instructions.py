@@ -1,4 +1,4 @@
-"""The instructions of MSCCL-IR, and one operation as programs see it in `instr_dag`."""
+"""The instructions of MSCCL-IR, and operations in the form of a program's `instr_dag`."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from enum import Enum
 
 
 class ThreadblockPolicy(Enum):
-    """Who assigns thread blocks.
+    """Assignment of thread blocks.
 
-    `auto` leaves it to the writer of the runtime's file, `manual` takes sendtb and recvtb.
+    `auto` leaves it to the writer of the runtime's file; `manual` uses sendtb and recvtb.
     """
 
     auto = "auto"
@@ -21,10 +21,8 @@ class ThreadblockPolicy(Enum):
 
 
 class ReplicationPolicy(Enum):
-    """How the chunks of instances are laid out.
-
-    One beside the other (`interleaved`), or part by part (`duplicated`).
-    """
+    """Layout of the chunks of instances: adjacent (`interleaved`), or part by part
+    (`duplicated`)."""
 
     duplicated = "duplicated"
     interleaved = "interleaved"
@@ -34,7 +32,7 @@ class ReplicationPolicy(Enum):
 
 
 class Instruction(Enum):
-    """What a step does; the values are the types of MSCCL-IR."""
+    """Type of a step; the values are the types of MSCCL-IR."""
 
     nop = "nop"
     send = "s"
@@ -52,7 +50,7 @@ class Instruction(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ChunkRef:
-    """`size` chunks of a buffer of a rank."""
+    """`size` chunks of a buffer of a rank, from `index` on."""
 
     rank: int
     buffer: Hashable
@@ -64,7 +62,7 @@ class ChunkRef:
 class Op:
     """One instruction of a rank before fusion.
 
-    `tb`: stated thread block or -1; `line`: of the program, or -1.
+    `tb`: declared thread block or -1; `line`: of the program, or -1.
     """
 
     inst: Instruction

@@ -1,4 +1,4 @@
-"""The collective that a trace claims, all instances together."""
+"""Build the collective of a trace, for all instances together."""
 
 from __future__ import annotations
 
@@ -12,12 +12,15 @@ from collhub_msccl.language.trace import INPUT, OUTPUT, Trace
 from hub_core.model import Collective, CollectiveKind, Contributions, CustomContract
 
 
-def lowered_collective(trace: Trace, instances: Instances) -> Collective:
-    """The collective that all instances together do."""
+def lower_collective(trace: Trace, instances: Instances) -> Collective:
+    """Collective of all instances together.
+
+    Raises `ValueError` for a custom one without contract.
+    """
     kind = CollectiveKind(trace.kind)
-    contract = _contract(trace, instances) if kind is CollectiveKind.CUSTOM else None
+    contract = _build_contract(trace, instances) if kind is CollectiveKind.CUSTOM else None
     if contract is not None:
-        # The longest buffer of any rank: the full buffer of a custom collective is as long.
+        # The longest buffer of any rank: the full buffer of a custom collective has this length.
         units = int(max(contract.input_units.max(), contract.output_units.max(), 1))
     else:
         units = kind.traits.parts(trace.num_ranks) * trace.chunk_factor * instances.number
@@ -32,32 +35,35 @@ def lowered_collective(trace: Trace, instances: Instances) -> Collective:
     )
 
 
-def _contract(trace: Trace, instances: Instances) -> CustomContract:
-    """What the program's own collective promises, for all instances."""
+def _build_contract(trace: Trace, instances: Instances) -> CustomContract:
+    """Contract of a user-defined collective, for all instances."""
     stated = trace.contract
     if stated is None:
-        raise ValueError("the trace of a custom collective states no contract")
-    # Sizes are in chunks of one instance; a chunk is a unit.
+        raise ValueError("the trace of a custom collective has no contract")
+    # Sizes are in chunks of one instance; one chunk is one unit.
     return CustomContract(
         np.asarray(trace.input_sizes, np.int64) * instances.number,
         np.asarray(trace.output_sizes, np.int64) * instances.number,
         np.asarray(stated.defined, np.bool_),
-        None if stated.expected is None else _expected(stated.expected, instances),
+        None if stated.expected is None else _build_expected(stated.expected, instances),
     )
 
 
-def _expected(rows: list[list[int]], instances: Instances) -> Contributions:
-    """The outcome of all instances, by that of one: see `StatedContract.expected`."""
+def _build_expected(rows: list[list[int]], instances: Instances) -> Contributions:
+    """Result of all instances, from that of one: see `TracedContract.expected`."""
     rank, index, source_rank, source_index = np.asarray(rows, np.int64).reshape(-1, 4).T
-    output, given = np.full_like(rank, OUTPUT), np.full_like(rank, INPUT)
+    output, source = np.full_like(rank, OUTPUT), np.full_like(rank, INPUT)
     copies = range(instances.number)
 
-    def each(column: Callable[[int], Int64Array]) -> Int64Array:
+    def concatenate_copies(column: Callable[[int], Int64Array]) -> Int64Array:
+        """The column of every instance, one after the other."""
         return np.concatenate([column(copy) for copy in copies])
 
     return Contributions(
-        each(lambda copy: rank),
-        each(lambda copy: instances.place(rank, output, index, copy)),
-        each(lambda copy: source_rank),
-        each(lambda copy: instances.place(source_rank, given, source_index, copy)),
+        concatenate_copies(lambda copy: rank),
+        concatenate_copies(lambda copy: instances.compute_offsets(rank, output, index, copy)),
+        concatenate_copies(lambda copy: source_rank),
+        concatenate_copies(
+            lambda copy: instances.compute_offsets(source_rank, source, source_index, copy)
+        ),
     )

@@ -1,8 +1,8 @@
 """Lower a trace to an algorithm.
 
-Operations become messages and local steps, in an order that keeps every rank busy, with their
-dependencies. Source of the order: the scheduler of MSCCLang (Cowan et al., ASPLOS 2023, section
-on lowering); fusion and thread blocks are left to the writer of the runtime's file.
+Operations become messages and local steps with their dependencies, in an order that keeps every
+rank busy. Source of the order: the scheduler of MSCCLang (Cowan et al., ASPLOS 2023, section on
+lowering); fusion and thread blocks are left to the writer of the runtime's file.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from collhub_columns import BoolArray, Int64Array, group_of_entry, row_pointer, 
 
 from collhub_msccl.conflicts.accesses import Edges, find_accesses, find_conflicts_within_blocks
 from collhub_msccl.language.instances import Instances
-from collhub_msccl.language.lowered_collective import lowered_collective
-from collhub_msccl.language.priorities import execution_order
-from collhub_msccl.language.stated_blocks import stated_blocks
+from collhub_msccl.language.lowered_collective import lower_collective
+from collhub_msccl.language.priorities import compute_execution_order
+from collhub_msccl.language.stated_blocks import assign_blocks
 from collhub_msccl.language.trace import COPY, OPERATION_FIELDS, Trace
 from collhub_msccl.provenance import build_provenance
 from hub_core.model import (
@@ -31,33 +31,34 @@ Columns = dict[str, Int64Array]
 
 
 def lower(trace: Trace, file: str, provenance: Provenance | None = None) -> Algorithm:
-    """Return the algorithm of a trace, all instances of it.
+    """Convert a trace to an algorithm with all its instances.
 
-    Messages match in row order; rows of a rank follow the longest chains of the dataflow, as the
-    public compiler's do. Lanes and control dependencies are there only where the program states
-    thread blocks. Raises `InputError` with the line where the stated ones cannot be.
+    Messages match in row order; the rows of a rank follow the longest chains of the dataflow, as in
+    the public compiler. Lanes and control dependencies exist only if the program assigns thread
+    blocks. Raises `InputError` with the line if these are invalid.
     """
-    columns = stated_blocks(_columns(trace), trace.is_manual, file)
-    # The order is that of one instance, whose copies depend on each other in nothing.
-    order, depth = _order(columns, Instances(trace, columns, 1))
+    columns = assign_blocks(_build_columns(trace), trace.is_manual, file)
+    # The order of one instance suffices, because the copies are independent.
+    order, depth = _order_operations(columns, Instances(trace, columns, 1))
     columns["depth"] = depth
     columns = {name: column[order] for name, column in columns.items()}
     instances = Instances(trace, columns, trace.instances)
-    collective = lowered_collective(trace, instances)
-    rows = _sends_first(instances.replicated(columns))
-    data = _conflicts(rows, collective, instances.scratch_units)
-    control = _program_order(rows)
+    collective = lower_collective(trace, instances)
+    rows = _build_steps(instances.replicate(columns))
+    data = _find_conflicts(rows, collective, instances.scratch_units)
+    control = _find_program_order(rows)
     return Algorithm(
         collective,
         StepTable.from_columns(trace.num_ranks, rows, data, control, file),
         instances.scratch_units,
         provenance or build_provenance(file),
-        extensions={"msccl": _extension(trace)},
+        extensions={"msccl": _build_extension(trace)},
     )
 
 
-def _extension(trace: Trace) -> JsonValue:
-    """Attributes of the file to write, and whether its channels are for the writer to choose."""
+def _build_extension(trace: Trace) -> JsonValue:
+    """Extension `msccl`: attributes of the file to write, and whether the writer may choose
+    channels."""
     header: JsonValue = {"name": trace.name, "proto": trace.protocol}
     channel = OPERATION_FIELDS.index("channel")
     states_any = any(operation[channel] >= 0 for operation in trace.operations)
@@ -66,45 +67,45 @@ def _extension(trace: Trace) -> JsonValue:
     return {"algo": header, "channels": "unstated"}
 
 
-def _columns(trace: Trace) -> Columns:
-    """The operations of a trace as columns."""
+def _build_columns(trace: Trace) -> Columns:
+    """Operations of a trace as columns."""
     rows = np.asarray(trace.operations, np.int64).reshape(-1, len(OPERATION_FIELDS))
     return dict(zip(OPERATION_FIELDS, rows.T, strict=True))
 
 
-def _order(columns: Columns, single: Instances) -> tuple[Int64Array, Int64Array]:
-    """The order of operations, and their depths.
+def _order_operations(columns: Columns, single: Instances) -> tuple[Int64Array, Int64Array]:
+    """Order of operations, and their depths.
 
-    It is a valid sequential run in which the longest chains go first.
+    The order is a valid sequential run in which the longest chains come first.
     """
-    rows, operation = _rows(single.replicated(columns))
-    collective = lowered_collective(single.trace, single)
-    parents, children = _conflicts(rows, collective, single.scratch_units)
-    return execution_order(len(columns["kind"]), operation[parents], operation[children])
+    rows, operation = _build_rows(single.replicate(columns))
+    collective = lower_collective(single.trace, single)
+    parents, children = _find_conflicts(rows, collective, single.scratch_units)
+    return compute_execution_order(len(columns["kind"]), operation[parents], operation[children])
 
 
-def _sends_first(columns: Columns) -> Columns:
-    """Step columns of operations; of equal depth, sends go before receives.
+def _build_steps(columns: Columns) -> Columns:
+    """Step columns of operations; among equal depths, sends precede receives.
 
-    Operations of equal depth never depend on each other. This keeps a receive next to the send that
-    passes it on, where the runtimes can fuse the two.
+    Operations of equal depth are independent. This order puts a receive next to the send that
+    forwards its data, so that the runtimes can fuse the two.
     """
-    rows, operation = _rows(columns)
+    rows, operation = _build_rows(columns)
     is_receive = np.isin(rows["kind"], (StepKind.RECV, StepKind.RECV_REDUCE))
     order = np.lexsort((is_receive, columns["depth"][operation]))
     return {name: column[order] for name, column in rows.items()}
 
 
-def _rows(columns: Columns) -> tuple[Columns, Int64Array]:
-    """Step columns of operations in order, and the operation that each row belongs to.
+def _build_rows(columns: Columns) -> tuple[Columns, Int64Array]:
+    """Step columns of operations in order, and the operation of each row.
 
-    A message has two rows, that of the sender first; a local operation has one.
+    A message has two rows, the sender's first; a local operation has one.
     """
     is_message = columns["src_rank"] != columns["dst_rank"]
     operation = group_of_entry(row_pointer(1 + is_message))
     is_second = ~run_mask(operation)
-    first = _first_rows(columns, is_message)
-    second = _second_rows(columns)
+    first = _build_first_rows(columns, is_message)
+    second = _build_second_rows(columns)
     rows = {
         name: np.where(is_second, second[name][operation], first[name][operation]) for name in first
     }
@@ -113,8 +114,8 @@ def _rows(columns: Columns) -> tuple[Columns, Int64Array]:
     return rows, operation
 
 
-def _first_rows(columns: Columns, is_message: BoolArray) -> Columns:
-    """What a rank does that sends, or that works on its own data."""
+def _build_first_rows(columns: Columns, is_message: BoolArray) -> Columns:
+    """Columns of sends and of local operations."""
     is_copy = columns["kind"] == COPY
     local = np.where(is_copy, StepKind.COPY, StepKind.REDUCE)
     return {
@@ -129,14 +130,14 @@ def _first_rows(columns: Columns, is_message: BoolArray) -> Columns:
     }
 
 
-def _second_rows(columns: Columns) -> Columns:
-    """What a rank does that receives."""
+def _build_second_rows(columns: Columns) -> Columns:
+    """Columns of receives."""
     is_copy = columns["kind"] == COPY
     return {
         "rank": columns["dst_rank"],
         "kind": np.where(is_copy, StepKind.RECV, StepKind.RECV_REDUCE),
         "peer": columns["src_rank"],
-        # The local operand of a reducing receive is what it writes.
+        # The local operand of a reducing receive is its destination.
         "src_buffer": np.where(is_copy, Buffer.UNKNOWN, columns["dst_buffer"]),
         "src_offset": np.where(is_copy, 0, columns["dst_index"]),
         "dst_buffer": columns["dst_buffer"],
@@ -145,43 +146,43 @@ def _second_rows(columns: Columns) -> Columns:
     }
 
 
-def _conflicts(rows: Columns, collective: Collective, scratch_units: Int64Array) -> Edges:
-    """Pairs (earlier row, later row) of a rank that touch the same memory, one of them writing.
+def _find_conflicts(rows: Columns, collective: Collective, scratch_units: Int64Array) -> Edges:
+    """Pairs (earlier row, later row) of a rank that access the same memory, at least one writing.
 
-    In any mode, in place or out of place, that the collective claims.
+    Considers every mode that the collective claims.
     """
     parents, children = [], []
     for in_place, is_claimed in ((True, collective.in_place), (False, collective.out_of_place)):
         if is_claimed:
             layout = collective.memory_layout(in_place, scratch_units)
-            earlier, later = _conflicts_in(rows, layout.base)
+            earlier, later = _find_conflicts_in(rows, layout.base)
             parents.append(earlier)
             children.append(later)
     return np.concatenate(parents), np.concatenate(children)
 
 
-def _conflicts_in(rows: Columns, base: Int64Array) -> Edges:
-    """Conflicts where the buffers of a rank begin at `base`: int64[ranks, 3]."""
+def _find_conflicts_in(rows: Columns, base: Int64Array) -> Edges:
+    """Conflicts if the buffers of a rank begin at `base`: int64[ranks, 3]."""
     accesses = find_accesses(rows, rows["rank"], base)
-    # Where steps touch more units than can be looked at, all of a rank's order is kept.
+    # If there are too many accesses to analyse, the complete order of each rank is kept.
     if accesses is None:
-        return _chain(rows["rank"])
+        return _chain_entries(rows["rank"])
     return find_conflicts_within_blocks(accesses)
 
 
-def _program_order(rows: Columns) -> Edges:
-    """The order of steps in each stated thread block."""
+def _find_program_order(rows: Columns) -> Edges:
+    """Order of the steps in each declared thread block."""
     has_lane = np.flatnonzero(rows["lane"] >= 0)
     lane = rows["lane"][has_lane]
     lanes = int(rows["lane"].max(initial=0)) + 1
-    # One number for a thread block of a rank.
-    parents, children = _chain(rows["rank"][has_lane] * lanes + lane)
+    # One number per thread block of a rank.
+    parents, children = _chain_entries(rows["rank"][has_lane] * lanes + lane)
     return has_lane[parents], has_lane[children]
 
 
-def _chain(key: Int64Array) -> Edges:
-    """Each entry with the next one of the same key."""
+def _chain_entries(key: Int64Array) -> Edges:
+    """Pairs of consecutive entries with equal keys."""
     order = np.argsort(key, kind="stable")
-    # A stable sort keeps the entries of a key in their order.
+    # A stable sort keeps the order of entries with equal keys.
     is_same = key[order[1:]] == key[order[:-1]]
     return order[:-1][is_same], order[1:][is_same]

@@ -1,4 +1,4 @@
-"""Show recorded operations as instructions."""
+"""Convert recorded operations to instructions."""
 
 from __future__ import annotations
 
@@ -8,22 +8,23 @@ from collhub_msccl.language.instructions import ChunkRef, Instruction, Op
 from collhub_msccl.language.trace import COPY
 
 BufferNames = list[dict[int, Hashable]]
-"""For each rank, number of a buffer in the trace to the buffer."""
+"""For each rank, a mapping from the number of a buffer in the trace to the buffer."""
 
 
-def operations_of(
+def list_instructions(
     operations: Sequence[tuple[int, ...]], numbers: Sequence[dict[Hashable, int]]
 ) -> list[Op]:
-    """One `Op` for a local operation, two for a message.
+    """Instructions of operations: one `Op` for a local operation, two for a message.
 
-    `numbers`: for each rank, buffer to its number in the trace.
+    `numbers`: for each rank, mapping from buffers to their numbers in the trace.
     """
-    # A number stands for one buffer of a rank, so each table can be turned round.
+    # Each number denotes one buffer of a rank, so the tables can be inverted.
     names = [{number: buffer for buffer, number in of_rank.items()} for of_rank in numbers]
-    return [op for operation in operations for op in _ops(operation, names)]
+    return [op for operation in operations for op in _build_instructions(operation, names)]
 
 
-def _ops(operation: tuple[int, ...], names: BufferNames) -> list[Op]:
+def _build_instructions(operation: tuple[int, ...], names: BufferNames) -> list[Op]:
+    """Instructions of one operation, given as a row of `OPERATION_FIELDS`."""
     # In the order of `OPERATION_FIELDS`.
     (
         kind,

@@ -1,4 +1,4 @@
-"""Put the operations of a program in order: those that many others wait for first."""
+"""Order the operations of a program: those with the longest chains of successors first."""
 
 from __future__ import annotations
 
@@ -6,31 +6,33 @@ import numpy as np
 from collhub_columns import Int64Array
 
 
-def execution_order(
+def compute_execution_order(
     operations: int, parents: Int64Array, children: Int64Array
 ) -> tuple[Int64Array, Int64Array]:
-    """Return an order, and the depth of every operation.
+    """Order of the operations, and the depth of every operation, both int64.
 
-    The depth is the number of operations in the longest chain before it. The order is by depth,
-    then by the longest chain after, then as the program has them: that of the heap in MSCCLang's
-    scheduler. `parents` and `children`: pairs of operations, parent before child in the program.
-    The order is a valid sequential run, and the same on both ends of every connection, so that
-    messages cannot deadlock. Work is n log n in the number of pairs.
+    The depth is the number of operations in the longest chain before an operation. The order is by
+    depth, then by the longest chain after it, then by program order, like the heap in MSCCLang's
+    scheduler. `parents`, `children`: pairs of operations, in program order. The order is a valid
+    sequential run, and equal on both sides of every connection, so messages cannot deadlock. Cost:
+    n log n in the number of pairs.
     """
-    depth = _longest_chains(operations, parents, children)
-    # Backwards, children come before their parents.
+    depth = _compute_longest_chains(operations, parents, children)
+    # In reverse order, children precede their parents.
     last = operations - 1
-    height = _longest_chains(operations, last - children, last - parents)[::-1]
+    height = _compute_longest_chains(operations, last - children, last - parents)[::-1]
     in_program = np.arange(operations)
     return np.lexsort((in_program, -height, depth)), depth
 
 
-def _longest_chains(operations: int, parents: Int64Array, children: Int64Array) -> Int64Array:
-    """Number of operations in the longest chain before each one."""
+def _compute_longest_chains(
+    operations: int, parents: Int64Array, children: Int64Array
+) -> Int64Array:
+    """Number of operations in the longest chain before each operation."""
     by_child = np.lexsort((parents, children))
     pairs = zip(parents[by_child].tolist(), children[by_child].tolist(), strict=True)
     chain = [0] * operations
-    # Parents stand before their children, so their own chains are known.
+    # Parents precede their children, so their chains are final.
     for parent, child in pairs:
         if chain[parent] >= chain[child]:
             chain[child] = chain[parent] + 1

@@ -1,7 +1,7 @@
-"""`MSCCLProgram`: run a program on symbolic chunks and record what it moves.
+"""`MSCCLProgram`: execute a program on symbolic chunks and record its data movement.
 
-The language is sequential: data moves in the order of the program, at once. What may happen in
-parallel is found by lowering, from the memory that operations touch.
+The language is sequential: data moves immediately, in the order of the program. Lowering determines
+possible parallelism from the memory that operations access.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 
 from collhub_source_programs import calling_line
 
-from collhub_msccl.language.calling_file import calling_file
+from collhub_msccl.language.calling_file import find_calling_file
 from collhub_msccl.language.chunks import Buffer, ReduceChunk, Value
 from collhub_msccl.language.collectives import Collective, Place, RankBuffers, Slots
-from collhub_msccl.language.contracts import kind_of, stated_contract
+from collhub_msccl.language.contracts import build_contract, find_kind
 from collhub_msccl.language.host import CURRENT_HOST
 from collhub_msccl.language.instructions import Op, ThreadblockPolicy
-from collhub_msccl.language.operations import operations_of
+from collhub_msccl.language.operations import list_instructions
 from collhub_msccl.language.references import Ref
 from collhub_msccl.language.topologies.generic import Topology
 from collhub_msccl.language.trace import COPY, FIRST_SCRATCH, INPUT, OUTPUT, REDUCE, Trace
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 _CURRENT: ContextVar[MSCCLProgram | None] = ContextVar("msccl_program", default=None)
 _PROTOCOLS = ("Simple", "LL", "LL128")
 Lanes = tuple[int, int, int]
-"""Thread block on the source's rank, that on the destination's, channel; -1 where not stated."""
+"""Thread block on the source's rank, on the destination's rank, and channel; -1 if not given."""
 
 
 def current_program() -> MSCCLProgram:
-    """The program whose `with` block is running."""
+    """The program whose `with` block is active. Raises `RuntimeError` if there is none."""
     program = _CURRENT.get()
     if program is None:
         raise RuntimeError("No Program in context")
@@ -42,13 +42,13 @@ def current_program() -> MSCCLProgram:
 
 
 class MSCCLProgram:
-    """A program of the language, as a context manager: inside, `chunk` and references work on it.
+    """A program of the language, as a context manager; inside, `chunk` and references refer to it.
 
-    `instances`: copies of the whole program on as many times more chunks.
-    `interleaved_replication`: chunks of the copies side by side, else part by part. `instr_fusion`,
-    `check_xml` and `dependence_nop` say how the public compiler makes its XML; they change nothing
-    here. Attributes: `buffers` (for each rank, buffer to list of chunks or None), `collective`,
-    `topo`, `num_ranks`, `instr_dag` (the instructions so far).
+    `instances`: copies of the program, which multiply the number of chunks;
+    `interleaved_replication`: chunks of the copies are adjacent, else part by part. `instr_fusion`,
+    `check_xml` and `dependence_nop` control the XML output of the public compiler and have no
+    effect here. Attributes: `buffers` (for each rank, mapping from buffers to lists of chunks or
+    None), `collective`, `topo`, `num_ranks`, `instr_dag` (the instructions so far).
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class MSCCLProgram:
         check_xml: bool = True,
         dependence_nop: bool = False,
     ) -> None:
-        # An assertion in the public language too: programs may expect its kind of error.
+        # An assertion in the public language too: programs may expect this exception.
         assert protocol in _PROTOCOLS, (
             f"protocol {protocol!r} is not one of {', '.join(_PROTOCOLS)}"
         )
@@ -83,20 +83,20 @@ class MSCCLProgram:
                 f"the topology has {self.num_ranks} nodes, "
                 f"the collective {collective.num_ranks} ranks"
             )
-        self._file = calling_file()
+        self._file = find_calling_file()
         self._line = calling_line(self._file)
-        self.buffers = self._initial_buffers()
-        # Lists of their own: the program writes into the others.
-        self._initial = [_copied(buffers) for buffers in self.buffers]
+        self.buffers = self._build_initial_buffers()
+        # Copies: the program changes the lists in `buffers`.
+        self._initial = [_copy_buffers(buffers) for buffers in self.buffers]
         self._numbers: list[dict[Hashable, int]] = [
             {Buffer.input: INPUT, Buffer.output: OUTPUT} for _ in self.buffers
         ]
         self._operations: list[tuple[int, ...]] = []
 
-    def _initial_buffers(self) -> list[RankBuffers]:
-        """What the collective gives, and an empty scratch for every rank.
+    def _build_initial_buffers(self) -> list[RankBuffers]:
+        """Buffers of the collective, with an empty scratch for every rank.
 
-        Raises `ValueError` for a collective of the program that gives something else.
+        Raises `ValueError` if a user-defined collective does not give an input for every rank.
         """
         buffers = self.collective.init_buffers()
         has_inputs = all(Buffer.input in of_rank for of_rank in buffers)
@@ -110,7 +110,7 @@ class MSCCLProgram:
     def __enter__(self) -> None:
         if _CURRENT.get() is not None:
             raise RuntimeError("There is already a MSCCL Program in context")
-        CURRENT_HOST.get().entered(self)
+        CURRENT_HOST.get().record_program(self)
         _CURRENT.set(self)
 
     def __exit__(
@@ -122,124 +122,124 @@ class MSCCLProgram:
         _CURRENT.set(None)
 
     def get_ref(self, rank: int, buffer: Hashable, index: int, size: int = 1) -> Ref | None:
-        """`chunk(...)`: a reference, or None where the slot `index` holds nothing."""
+        """Implementation of `chunk(...)`: a reference, or None if the slot `index` is empty."""
         self._check_rank(rank)
         buffer, index = self.collective.get_buffer_index(rank, buffer, index)
         if buffer not in self.buffers[rank]:
-            raise KeyError(f"rank {rank} has no buffer {_named(buffer)}")
+            raise KeyError(f"rank {rank} has no buffer {_format_buffer(buffer)}")
         slots = self.buffers[rank][buffer]
         if size < 1 or index < 0 or index + size > len(slots):
-            raise IndexError(_outside(rank, buffer, index, size, len(slots)))
+            raise IndexError(_describe_out_of_range(rank, buffer, index, size, len(slots)))
         reference = Ref(rank, buffer, index, size, self)
         if slots[index] is None:
-            CURRENT_HOST.get().found_empty(str(reference))
+            CURRENT_HOST.get().record_empty_slot(str(reference))
             return None
         return reference
 
     def copy(self, source: Ref, dst: int, buffer: Hashable, index: int, lanes: Lanes) -> Ref | None:
-        """`Ref.copy`."""
+        """Implementation of `Ref.copy`: move the data and record the operation."""
         self._check_rank(dst)
-        buffer, index = self._destination(source, dst, buffer, index)
+        buffer, index = self._find_destination(source, dst, buffer, index)
         target = Ref(dst, buffer, index, source.size, self)
         if target == source:
             return None
-        values = self._values(source)
-        slots = self._writable(target)
-        if self._overlap(source, target, slots):
-            # One list under two names: the same slots, which an equal reference would have said.
+        values = self._get_values(source)
+        slots = self._prepare_slots(target)
+        if self._is_overlapping(source, target, slots):
+            # One list under two names: the slots are equal, as for equal references.
             if index == source.index:
                 return target
             raise ValueError(f"{source} is copied onto {target}, which overlaps it")
-        # The objects themselves, which `contracts` tells apart.
+        # The objects themselves, because `contracts` depends on their identity.
         slots[index : index + source.size] = values
         self._record(COPY, source, target, lanes)
         return target
 
     def reduce(self, target: Ref, other: Ref, lanes: Lanes) -> Ref:
-        """`Ref.reduce`."""
+        """Implementation of `Ref.reduce`: add the data and record the operation."""
         if not isinstance(other, Ref):
             raise TypeError(f"reduce takes a reference, not {type(other).__name__}")
         if target.size != other.size:
             raise ValueError(
                 f"{other} cannot be reduced into {target}: {other.size} chunks into {target.size}"
             )
-        slots = self._writable(target)
-        if self._overlap(other, target, slots):
+        slots = self._prepare_slots(target)
+        if self._is_overlapping(other, target, slots):
             raise ValueError(f"{other} is reduced into itself ({target})")
-        sums = zip(self._values(target), self._values(other), strict=True)
-        # New values, as other slots may hold the old ones.
+        sums = zip(self._get_values(target), self._get_values(other), strict=True)
+        # New values, because other slots may contain the old ones.
         slots[target.index : target.index + target.size] = [
-            ReduceChunk.of(target.rank, one, two) for one, two in sums
+            ReduceChunk.from_parts(target.rank, first, second) for first, second in sums
         ]
         self._record(REDUCE, other, target, lanes)
         return target
 
-    def _overlap(self, read: Ref, written: Ref, slots: Slots) -> bool:
-        """Whether two references of one size share slots; `slots` are those that are written."""
+    def _is_overlapping(self, read: Ref, written: Ref, slots: Slots) -> bool:
+        """Whether two references of equal size share slots. `slots`: the list that is written."""
         is_one_list = slots is self.buffers[read.rank][read.buffer]
         return is_one_list and abs(written.index - read.index) < read.size
 
     def value(self, reference: Ref, index: int = 0) -> Value:
-        """What the slot at `index` of a reference holds; error if it holds nothing."""
+        """Content of slot `index` of a reference. Raises `ValueError` if it is empty."""
         slots = self.buffers[reference.rank].get(reference.buffer, [])
-        place = reference.index + index
+        position = reference.index + index
         # Negative indices would count from the end.
-        value = slots[place] if 0 <= place < len(slots) else None
+        value = slots[position] if 0 <= position < len(slots) else None
         if value is None:
             raise ValueError(
-                f"rank {reference.rank}: {_named(reference.buffer)}[{place}] was never written"
+                f"rank {reference.rank}: {_format_buffer(reference.buffer)}[{position}] "
+                "was never written"
             )
         return value
 
     def create_scratch(self, rank: int, name: Hashable) -> None:
-        """Give a rank a named scratch buffer, as the first copy into it does.
+        """Create a named scratch buffer on a rank, as the first copy into it does.
 
-        The public language has the name of this function and fails in it.
+        The public language has this function, but it fails there.
         """
         self._check_rank(rank)
         self.buffers[rank].setdefault(name, [])
 
     def check(self) -> bool:
-        """Judge the program: print what is wrong, and tell whether nothing is.
+        """Verify the program and print the errors; True if there are none.
 
-        The lowered steps are verified (matching, deadlock, races, contents), of which the public
-        language checks contents alone, and before lowering; for collectives of the program itself,
-        the collective's own `check` counts too.
+        Verifies the lowered steps (matching, deadlock, races, contents); the public language checks
+        only contents, before lowering. For user-defined collectives their `check` counts too.
         """
-        found = self.findings()
-        for line in found:
+        errors = self.findings()
+        for line in errors:
             print(line)
-        return not found
+        return not errors
 
     def findings(self) -> list[str]:
-        """What is wrong, one line each."""
-        # Imported where a program is judged, as most are only recorded.
+        """Errors of the program, one line each."""
+        # Imported lazily: most programs are only recorded.
         from hub_core.model import Severity
         from hub_core.verification import verify
 
-        if kind_of(self.collective) == "custom" and self.collective.check(self) is False:
+        if find_kind(self.collective) == "custom" and self.collective.check(self) is False:
             return [f"the check of {type(self.collective).__name__} refuses the result"]
         report = verify(self.lower())
         return [str(item) for item in report.diagnostics if item.severity is Severity.ERROR]
 
     def lower(self) -> Algorithm:
         """The program as an algorithm of the hub."""
-        # Not at the top: lowering needs numpy and the core, which tracing does not.
+        # Imported lazily: lowering needs numpy and the core, tracing does not.
         from collhub_msccl.language.lowering import lower
 
         return lower(self.trace(), self._file)
 
     def generate_xml(self) -> str:
-        """The program as MSCCL-IR XML."""
-        # Only where a program is used as a library.
+        """The program as MSCCL-IR XML text."""
+        # Imported lazily: only needed if a program is used as a library.
         from collhub_msccl.language.xml_text import xml_text
 
         return xml_text(self.lower())
 
     def trace(self) -> Trace:
-        """Everything that was recorded."""
+        """The recorded operations and their context."""
         collective = self.collective
-        kind = kind_of(collective)
+        kind = find_kind(collective)
         is_custom = kind == "custom"
         return Trace(
             name=self.name,
@@ -256,110 +256,120 @@ class MSCCLProgram:
             line=self._line,
             input_sizes=[len(buffers[Buffer.input]) for buffers in self.buffers],
             output_sizes=[len(buffers.get(Buffer.output, ())) for buffers in self.buffers],
-            scratch_sizes=[self._scratch_sizes(rank) for rank in range(len(self.buffers))],
-            contract=stated_contract(self, self._initial) if is_custom else None,
+            scratch_sizes=[self._list_scratch_sizes(rank) for rank in range(len(self.buffers))],
+            contract=build_contract(self, self._initial) if is_custom else None,
             operations=self._operations,
         )
 
-    def _scratch_sizes(self, rank: int) -> list[int]:
-        """Lengths of the scratch buffers of a rank that operations use, by age."""
+    def _list_scratch_sizes(self, rank: int) -> list[int]:
+        """Lengths of the scratch buffers of a rank that operations use, in order of first use."""
         buffers = self.buffers[rank]
         names = list(self._numbers[rank])[FIRST_SCRATCH:]
         return [len(buffers[name]) for name in names]
 
     @property
     def instr_dag(self) -> list[Op]:
-        """The instructions so far, in the order of the program.
+        """Instructions so far in program order, before fusion and for one instance."""
+        return list_instructions(self._operations, self._numbers)
 
-        Before any fusion, and of one instance.
+    def _find_destination(self, source: Ref, rank: int, buffer: Hashable, index: int) -> Place:
+        """Actual (buffer, index) of a copy from the arguments of `Ref.copy`.
+
+        Raises `ValueError` or `IndexError` for invalid combinations.
         """
-        return operations_of(self._operations, self._numbers)
-
-    def _destination(self, source: Ref, rank: int, buffer: Hashable, index: int) -> Place:
-        """Where a copy lands by the arguments of `Ref.copy`."""
         if buffer is None:
-            # The public language would make a scratch named None.
+            # The public language would create a scratch named None.
             if index != -1:
                 raise ValueError(f"copy to index {index} of no buffer: name the buffer too")
             buffer, index = source.buffer, source.index
         elif index == -1:
-            # There, this would be Python's last element.
+            # In the public language this would be Python's last element.
             if buffer in (Buffer.input, Buffer.output):
-                raise ValueError(f"copy to {_named(buffer)} without an index: state one")
+                raise ValueError(f"copy to {_format_buffer(buffer)} without an index: give one")
             index = len(self.buffers[rank].get(buffer, ()))
         if index < 0:
-            raise IndexError(f"copy to index {index} of {_named(buffer)}: indices start at 0")
+            raise IndexError(
+                f"copy to index {index} of {_format_buffer(buffer)}: indices start at 0"
+            )
         return self.collective.get_destination(source.rank, rank, buffer, index)
 
-    def _values(self, reference: Ref) -> list[Value]:
-        """What the slots of a reference hold; error where one holds nothing."""
+    def _get_values(self, reference: Ref) -> list[Value]:
+        """Contents of the slots of a reference. Raises `ValueError` if one is empty."""
         return [self.value(reference, part) for part in range(reference.size)]
 
-    def _writable(self, target: Ref) -> Slots:
-        """The buffer that a reference lies in, long enough for it."""
+    def _prepare_slots(self, target: Ref) -> Slots:
+        """Slots of the target's buffer; a scratch buffer is extended to the required length.
+
+        Raises `KeyError` or `IndexError` for an input or output that is missing or too short.
+        """
         buffers = self.buffers[target.rank]
         end = target.index + target.size
         if target.buffer not in (Buffer.input, Buffer.output):
-            # Scratch grows as it is written, and may have holes.
+            # Scratch grows when it is written, and may have empty slots.
             slots = buffers.setdefault(target.buffer, [])
             slots.extend([None] * (end - len(slots)))
             return slots
         if target.buffer not in buffers:
-            raise KeyError(f"rank {target.rank} has no buffer {_named(target.buffer)}")
+            raise KeyError(f"rank {target.rank} has no buffer {_format_buffer(target.buffer)}")
         slots = buffers[target.buffer]
         if end > len(slots):
             raise IndexError(
-                _outside(target.rank, target.buffer, target.index, target.size, len(slots))
+                _describe_out_of_range(
+                    target.rank, target.buffer, target.index, target.size, len(slots)
+                )
             )
         return slots
 
     def _record(self, kind: int, source: Ref, target: Ref, lanes: Lanes) -> None:
-        """Add an operation to the trace, as a row of `OPERATION_FIELDS`."""
+        """Append an operation to the trace, as a row of `OPERATION_FIELDS`."""
         if source.rank != target.rank:
             assert self.topo.link(source.rank, target.rank), (
                 f"No link from {source.rank} to {target.rank}"
             )
         if min(lanes) < -1:
             raise ValueError(
-                f"sendtb, recvtb and ch are {lanes}: "
-                "expected numbers from 0, or -1 where not stated"
+                f"sendtb, recvtb and ch are {lanes}: expected numbers from 0, or -1 if not given"
             )
         line = calling_line(self._file)
-        ends = (*self._place(source), *self._place(target))
-        self._operations.append((kind, *ends, source.size, *lanes, line))
+        operands = (*self._locate(source), *self._locate(target))
+        self._operations.append((kind, *operands, source.size, *lanes, line))
 
-    def _place(self, reference: Ref) -> Iterable[int]:
+    def _locate(self, reference: Ref) -> Iterable[int]:
         """Rank, number of the buffer and index of a reference."""
         numbers = self._numbers[reference.rank]
-        # Scratch buffers are numbered as operations first use them.
+        # Scratch buffers are numbered by first use.
         number = numbers.setdefault(reference.buffer, len(numbers))
         return reference.rank, number, reference.index
 
     def _check_rank(self, rank: int) -> None:
-        # Programs for older releases give the buffer first.
+        """Raise `TypeError` or `IndexError` if `rank` is not a rank of the program."""
+        # Programs for older releases pass the buffer first.
         if not isinstance(rank, int):
             raise TypeError(
-                f"{_named(rank)} is no rank: ranks are numbers; "
+                f"{_format_buffer(rank)} is no rank: ranks are numbers; "
                 "the order is chunk(rank, buffer, index)"
             )
         if not 0 <= rank < self.num_ranks:
             raise IndexError(f"rank {rank} is not one of ranks 0..{self.num_ranks - 1}")
 
 
-def _copied(buffers: RankBuffers) -> RankBuffers:
+def _copy_buffers(buffers: RankBuffers) -> RankBuffers:
+    """Copy of the lists; the values are shared."""
     return {name: list(slots) for name, slots in buffers.items()}
 
 
 def _has_two_buffers(buffers: RankBuffers) -> bool:
+    """Whether a rank has an output that is a different list than its input."""
     output = buffers.get(Buffer.output)
     return output is not None and output is not buffers[Buffer.input]
 
 
-def _named(buffer: Hashable) -> str:
-    """A buffer as programs write it."""
+def _format_buffer(buffer: Hashable) -> str:
+    """A buffer as written in programs."""
     return f"Buffer.{buffer.name}" if isinstance(buffer, Buffer) else repr(buffer)
 
 
-def _outside(rank: int, buffer: Hashable, index: int, size: int, length: int) -> str:
-    asked = f"index {index}" if size == 1 else f"indices {index}..{index + size - 1}"
-    return f"rank {rank}: {_named(buffer)} has {length} chunks, {asked} is outside"
+def _describe_out_of_range(rank: int, buffer: Hashable, index: int, size: int, length: int) -> str:
+    """Message for a reference outside of its buffer."""
+    indices = f"index {index}" if size == 1 else f"indices {index}..{index + size - 1}"
+    return f"rank {rank}: {_format_buffer(buffer)} has {length} chunks, {indices} is outside"

@@ -1,4 +1,4 @@
-"""Programs that come with the language; each moves data inside the `with` block of the caller."""
+"""Programs that come with the language; each moves data inside the caller's `with` block."""
 
 from __future__ import annotations
 
@@ -8,125 +8,129 @@ from collhub_msccl.language import chunk
 from collhub_msccl.language.chunks import Buffer
 from collhub_msccl.language.references import Ref
 
-# What `from msccl.programs import *` gives a program.
+# Names that `from msccl.programs import *` imports.
 __all__ = ["allreduce_allpairs", "allreduce_ring", "alltoall_hierarchical", "alltoall_three_step"]
 
 
 def allreduce_ring(size: int, channels: int = 1) -> None:
-    """In-place all-reduce of `size` chunks around a ring of `size` ranks.
+    """In-place all-reduce of `size` chunks on a ring of `size` ranks.
 
-    Chunk k goes by channel k mod `channels`.
+    Chunk k uses channel k mod `channels`.
     """
     for index in range(size):
         lane = index % channels
-        held = _chunk(index, Buffer.input, index)
+        reference = _require_chunk(index, Buffer.input, index)
         for step in range(1, size):
-            own = _chunk((index + step) % size, Buffer.input, index)
-            held = own.reduce(held, ch=lane, sendtb=lane, recvtb=lane)
+            target = _require_chunk((index + step) % size, Buffer.input, index)
+            reference = target.reduce(reference, ch=lane, sendtb=lane, recvtb=lane)
         for step in range(size, 2 * size - 1):
-            held = _copied(held, (index + step) % size, Buffer.input, index, lane)
+            reference = _copy_chunk(reference, (index + step) % size, Buffer.input, index, lane)
 
 
 def allreduce_allpairs(size: int) -> None:
-    """In-place all-reduce of `size` * `size` chunks.
+    """In-place all-reduce of `size` * `size` chunks on `size` ranks.
 
-    Every rank gathers and sums its part, then sends it to all.
+    Every rank collects and sums its part, then sends it to all other ranks.
     """
     for owner in range(size):
-        for peer in _others(owner, size):
-            part = _chunk(peer, Buffer.input, owner * size, size)
-            # A scratch of its own for each peer, so that all may arrive at once.
-            _copied(part, owner, ("from", peer), 0)
+        for peer in _list_peers(owner, size):
+            part = _require_chunk(peer, Buffer.input, owner * size, size)
+            # A separate scratch per peer, so that all messages may arrive at once.
+            _copy_chunk(part, owner, ("from", peer), 0)
     for owner in range(size):
         for index in range(size):
-            held = _chunk(owner, Buffer.input, owner * size + index)
-            for peer in _others(owner, size):
-                held = held.reduce(_chunk(owner, ("from", peer), index))
+            reference = _require_chunk(owner, Buffer.input, owner * size + index)
+            for peer in _list_peers(owner, size):
+                reference = reference.reduce(_require_chunk(owner, ("from", peer), index))
     for owner in range(size):
-        for peer in _others(owner, size):
-            part = _chunk(owner, Buffer.input, owner * size, size)
-            _copied(part, peer, Buffer.input, owner * size)
+        for peer in _list_peers(owner, size):
+            part = _require_chunk(owner, Buffer.input, owner * size, size)
+            _copy_chunk(part, peer, Buffer.input, owner * size)
 
 
 def alltoall_hierarchical(num_nodes: int, gpus_per_node: int) -> None:
     """All-to-all in two steps.
 
-    All that goes from a node to a GPU of another one is collected on the GPU of the same number,
-    and crosses the network in one message.
+    The data from a host to a GPU of a different host is collected on the GPU with the same local
+    number, and crosses the network in one message.
     """
-    _alltoall(num_nodes, gpus_per_node, is_spread=False)
+    _exchange_all(num_nodes, gpus_per_node, is_spread=False)
 
 
 def alltoall_three_step(num_nodes: int, gpus_per_node: int) -> None:
     """All-to-all in three steps.
 
-    For each pair of nodes, data is collected on one GPU, crosses the network in one message, and is
-    spread at the destination.
+    For each pair of hosts, data is collected on one GPU, crosses the network in one message, and is
+    distributed at the destination.
     """
-    _alltoall(num_nodes, gpus_per_node, is_spread=True)
+    _exchange_all(num_nodes, gpus_per_node, is_spread=True)
 
 
-def _alltoall(num_nodes: int, gpus_per_node: int, is_spread: bool) -> None:
-    """Move the data of every ordered pair of nodes."""
+def _exchange_all(num_nodes: int, gpus_per_node: int, is_spread: bool) -> None:
+    """Move the data of every ordered pair of hosts; `is_spread`: through one GPU per pair."""
     for source in range(num_nodes):
         for destination in range(num_nodes):
             if source == destination:
-                _within(source, gpus_per_node)
+                _exchange_within(source, gpus_per_node)
             elif is_spread:
-                _through_one_gpu(source, destination, gpus_per_node)
+                _send_through_one_gpu(source, destination, gpus_per_node)
             else:
-                _through_equal_gpus(source, destination, gpus_per_node)
+                _send_through_equal_gpus(source, destination, gpus_per_node)
 
 
-def _within(node: int, gpus: int) -> None:
-    """Exchange the chunks of the GPUs of one node."""
+def _exchange_within(node: int, gpus: int) -> None:
+    """Exchange the chunks of the GPUs of one host."""
     ranks = range(node * gpus, (node + 1) * gpus)
     for sender in ranks:
         for receiver in ranks:
-            _copied(_chunk(sender, Buffer.input, receiver), receiver, Buffer.output, sender)
+            _copy_chunk(
+                _require_chunk(sender, Buffer.input, receiver), receiver, Buffer.output, sender
+            )
 
 
-def _through_equal_gpus(source: int, destination: int, gpus: int) -> None:
-    """Send from node to node, each GPU to the one of its number."""
+def _send_through_equal_gpus(source: int, destination: int, gpus: int) -> None:
+    """Send from host to host, from each GPU to the GPU with the same local number."""
     for gpu in range(gpus):
         collector, receiver = source * gpus + gpu, destination * gpus + gpu
         for number in range(gpus):
-            held = _chunk(source * gpus + number, Buffer.input, receiver)
-            _copied(held, collector, ("to node", destination), number)
-        gathered = _chunk(collector, ("to node", destination), 0, gpus)
-        _copied(gathered, receiver, Buffer.output, source * gpus)
+            reference = _require_chunk(source * gpus + number, Buffer.input, receiver)
+            _copy_chunk(reference, collector, ("to node", destination), number)
+        gathered = _require_chunk(collector, ("to node", destination), 0, gpus)
+        _copy_chunk(gathered, receiver, Buffer.output, source * gpus)
 
 
-def _through_one_gpu(source: int, destination: int, gpus: int) -> None:
-    """Send from node to node, all by one GPU at each end."""
-    # Pairs of nodes are shared among the GPUs.
+def _send_through_one_gpu(source: int, destination: int, gpus: int) -> None:
+    """Send from host to host, with one GPU on each side."""
+    # The pairs of hosts are distributed over the GPUs.
     out = source * gpus + destination % gpus
     into = destination * gpus + source % gpus
     for number in range(gpus):
         for gpu in range(gpus):
-            held = _chunk(source * gpus + number, Buffer.input, destination * gpus + gpu)
-            # Sorted by receiver, so that each gets its part in one message.
-            _copied(held, out, ("to node", destination), gpu * gpus + number)
-    gathered = _chunk(out, ("to node", destination), 0, gpus * gpus)
-    _copied(gathered, into, ("from node", source), 0)
+            reference = _require_chunk(
+                source * gpus + number, Buffer.input, destination * gpus + gpu
+            )
+            # Sorted by receiver, so that each one gets its part in one message.
+            _copy_chunk(reference, out, ("to node", destination), gpu * gpus + number)
+    gathered = _require_chunk(out, ("to node", destination), 0, gpus * gpus)
+    _copy_chunk(gathered, into, ("from node", source), 0)
     for gpu in range(gpus):
-        part = _chunk(into, ("from node", source), gpu * gpus, gpus)
-        _copied(part, destination * gpus + gpu, Buffer.output, source * gpus)
+        part = _require_chunk(into, ("from node", source), gpu * gpus, gpus)
+        _copy_chunk(part, destination * gpus + gpu, Buffer.output, source * gpus)
 
 
-def _others(rank: int, size: int) -> Iterable[int]:
-    """All ranks but one."""
-    return (other for other in range(size) if other != rank)
+def _list_peers(rank: int, size: int) -> Iterable[int]:
+    """All ranks except one."""
+    return (peer for peer in range(size) if peer != rank)
 
 
-def _chunk(rank: int, buffer: object, index: int, size: int = 1) -> Ref:
-    """A reference to chunks that must be there."""
+def _require_chunk(rank: int, buffer: object, index: int, size: int = 1) -> Ref:
+    """Reference to chunks that must exist. Raises `ValueError` if the slot is empty."""
     reference = chunk(rank, buffer, index, size)
     if reference is None:
         raise ValueError(f"rank {rank}: {buffer}[{index}] was never written")
     return reference
 
 
-def _copied(held: Ref, rank: int, buffer: object, index: int, lane: int = -1) -> Ref:
-    """The copy of a reference, or the reference itself where it lies there already."""
-    return held.copy(rank, buffer, index, sendtb=lane, recvtb=lane, ch=lane) or held
+def _copy_chunk(reference: Ref, rank: int, buffer: object, index: int, lane: int = -1) -> Ref:
+    """The copy of a reference, or the reference itself if it is already at the destination."""
+    return reference.copy(rank, buffer, index, sendtb=lane, recvtb=lane, ch=lane) or reference

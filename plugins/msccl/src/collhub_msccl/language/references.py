@@ -1,4 +1,4 @@
-"""References: how programs name chunks and move them."""
+"""References: names of chunks in programs, and the operations on them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Ref:
-    """`size` chunks of a buffer of a rank, from `index` on."""
+    """Reference to `size` chunks of a buffer of a rank, from `index` on."""
 
     rank: int
     buffer: Hashable
@@ -31,20 +31,25 @@ class Ref:
         recvtb: int = -1,
         ch: int = -1,
     ) -> Ref | None:
-        """Copy to rank `dst`; return the reference there, or None if that is the same place.
+        """Copy to rank `dst`.
 
-        Without `buffer` and `index`: to the same buffer and index; with a scratch buffer alone: to
-        its end. `sendtb` and `recvtb`: thread blocks on the source's and on the destination's rank;
-        `ch`: channel of both ends.
+        Reference to the copy, or None if source and destination are identical.
+
+        Without `buffer` and `index`: to the same buffer and index; with only a scratch buffer: to
+        its end. `sendtb`, `recvtb`: thread blocks on the source's and the destination's rank; `ch`:
+        channel.
         """
         return self.prog.copy(self, dst, buffer, index, (sendtb, recvtb, ch))
 
     def reduce(self, other: Ref, sendtb: int = -1, recvtb: int = -1, ch: int = -1) -> Ref:
-        """Add `other`, of any rank, to this one, in place; return this one."""
+        """Add `other`, of any rank, to this reference's chunks in place; returns this reference."""
         return self.prog.reduce(self, other, (sendtb, recvtb, ch))
 
     def split(self, num: int) -> list[Ref]:
-        """Cut in `num` references of equal size."""
+        """Split into `num` references of equal size.
+
+        Raises `AssertionError` if the size is not divisible.
+        """
         # Assertions in the public language too.
         assert num in range(1, self.size + 1), f"{num} parts cannot be made of {self.size} chunks"
         assert self.size % num == 0, (
@@ -57,35 +62,39 @@ class Ref:
         ]
 
     def group(self, other: Ref) -> Ref:
-        """The reference from the lower start to the higher end of both."""
+        """Reference from the lower start to the higher end of both references.
+
+        Raises `ValueError` if they refer to different buffers.
+        """
         if (self.rank, self.buffer) != (other.rank, other.buffer):
-            raise ValueError(f"{self} and {other} lie in different buffers and cannot be grouped")
-        # What lies between the two is taken too, as the public language does.
+            raise ValueError(f"{self} and {other} are in different buffers and cannot be grouped")
+        # Chunks between the two are included, as in the public language.
         start = min(self.index, other.index)
         end = max(self.index + self.size, other.index + other.size)
         return Ref(self.rank, self.buffer, start, end - start, self.prog)
 
     def get_origin_index(self, index: int = 0) -> int:
-        """Where the chunk at `index` stood at the start."""
-        return self._chunk(index).origin_index
+        """Initial index of the chunk at `index` of this reference."""
+        return self._get_chunk(index).origin_index
 
     def get_origin_rank(self, index: int = 0) -> int:
-        """The rank that had the chunk at `index` at the start."""
-        return self._chunk(index).origin_rank
+        """Initial rank of the chunk at `index` of this reference."""
+        return self._get_chunk(index).origin_rank
 
     def get_dst_index(self, index: int = 0) -> int:
-        """Where the chunk at `index` is meant to go."""
-        return self._chunk(index).dst_index
+        """Intended final index of the chunk at `index` of this reference."""
+        return self._get_chunk(index).dst_index
 
     def get_dst_rank(self, index: int = 0) -> int:
-        """The rank to which the chunk at `index` is meant to go."""
-        return self._chunk(index).dst_rank
+        """Intended final rank of the chunk at `index` of this reference."""
+        return self._get_chunk(index).dst_rank
 
     def print_chunk_info(self, index: int = 0) -> None:
-        """Print what the slot at `index` holds."""
+        """Print the content of the slot at `index` of this reference."""
         print(self.prog.value(self, index))
 
-    def _chunk(self, index: int) -> Chunk:
+    def _get_chunk(self, index: int) -> Chunk:
+        """The chunk at `index`. Raises `TypeError` for a sum, and `ValueError` if it is empty."""
         value = self.prog.value(self, index)
         if not isinstance(value, Chunk):
             raise TypeError(

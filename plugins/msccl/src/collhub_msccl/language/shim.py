@@ -1,6 +1,6 @@
-"""Make our implementation importable as `msccl`.
+"""Make this implementation importable as `msccl`.
 
-Only in the process that runs a program: elsewhere, an installed `msccl` stays what it is.
+Only in the process that runs a program: elsewhere an installed `msccl` is not replaced.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from collhub_msccl import language
 from collhub_msccl.language import chunk_sets, collectives, programs, routines, topologies
 from collhub_msccl.language.topologies import amd, distributed, generic, nvidia
 
-# What a star import of the public package brings along: programs use it without importing it.
+# Names that a star import of the public package includes by accident: programs use them without
+# importing them.
 _LEAKED = {
     "dataclass": dataclasses.dataclass,
     "field": dataclasses.field,
@@ -38,30 +39,30 @@ _MODULES = {
     "msccl.topologies.amd": amd,
     "msccl.collectives": chunk_sets,
     "msccl.programs": programs,
-    # The public package has a module for each program.
+    # The public package has one module per program.
     **{f"msccl.programs.{name}": programs for name in programs.__all__},
 }
 
 
-def install() -> None:
-    """Put `msccl` and its modules into `sys.modules`."""
-    made = {"msccl": ModuleType("msccl", "MSCCLang as collhub-msccl implements it.")}
+def install_modules() -> None:
+    """Insert `msccl` and its modules into `sys.modules`."""
+    mirrors = {"msccl": ModuleType("msccl", "MSCCLang as collhub-msccl implements it.")}
     for name, ours in _MODULES.items():
         leaked = _LEAKED if name == "msccl.language" else {}
-        made[name] = _mirror(name, ours, leaked)
-    # Parents stand before their modules.
-    for name, module in made.items():
+        mirrors[name] = _build_mirror(name, ours, leaked)
+    # Parents precede their submodules.
+    for name, module in mirrors.items():
         # Makes it a package, so that its modules can be imported by name.
         module.__path__ = []
         parent, _, last = name.rpartition(".")
-        # A program of the package has the name of its module: the function goes before.
-        if parent and not hasattr(made[parent], last):
-            setattr(made[parent], last, module)
-    sys.modules.update(made)
+        # A program has the name of its module: the function takes precedence.
+        if parent and not hasattr(mirrors[parent], last):
+            setattr(mirrors[parent], last, module)
+    sys.modules.update(mirrors)
 
 
-def _mirror(name: str, ours: ModuleType, leaked: dict[str, object]) -> ModuleType:
-    """A module with what ours exports, and nothing else that it imports."""
+def _build_mirror(name: str, ours: ModuleType, leaked: dict[str, object]) -> ModuleType:
+    """A module with the exported names of ours and the leaked names."""
     public = {exported: getattr(ours, exported) for exported in ours.__all__} | leaked
     module = ModuleType(name, ours.__doc__)
     module.__dict__.update(public, __all__=sorted(public))

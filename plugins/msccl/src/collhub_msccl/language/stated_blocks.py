@@ -1,9 +1,9 @@
-"""Check the thread blocks and channels that a program states, and complete the channels.
+"""Check the thread blocks and channels that a program assigns, and complete the channels.
 
-Source of the rules: MSCCLang's manual thread block policy. Where its first releases set a thread
-block whose operation states no channel back to channel 0, so that the two ends of a connection
-might differ and hang, the channel that is stated first holds for the whole thread block, as in the
-maintained fork (Azure/msccl-tools).
+Source of the rules: MSCCLang's manual thread block policy. Its first releases reset a thread block
+to channel 0 at an operation without a channel, so that the two sides of a connection could differ
+and hang. As in the maintained fork (Azure/msccl-tools), the first given channel applies to the
+complete thread block here.
 """
 
 from __future__ import annotations
@@ -23,43 +23,46 @@ RankBlock = tuple[int, int]
 """(rank, thread block)"""
 
 
-def stated_blocks(columns: Columns, is_manual: bool, file: str) -> Columns:
-    """The columns of operations with a channel everywhere.
+def assign_blocks(columns: Columns, is_manual: bool, file: str) -> Columns:
+    """Columns of operations with a channel everywhere.
 
-    Thread blocks are there only where the program assigns them (`is_manual`). A thread block has
-    one send peer, one receive peer and one channel; a message that states no channel takes that of
-    its thread blocks. Operations without thread block share a block of their rank. Raises
-    `InputError` with the line of an operation that its thread block cannot execute.
+    Thread blocks are kept only if the program assigns them (`is_manual`). A thread block has one
+    send peer, one receive peer and one channel; a message without channel takes that of its thread
+    blocks. Operations without thread block share one block of their rank. Raises `InputError` with
+    the line of an operation that its thread block cannot execute.
     """
     if not is_manual:
         nowhere = np.full(len(columns["kind"]), -1, np.int64)
         channel = np.maximum(columns["channel"], 0)
         return columns | {"send_block": nowhere, "receive_block": nowhere, "channel": channel}
-    columns = columns | _named_blocks(columns)
-    channel = _channels(columns, file)
+    columns = columns | _complete_blocks(columns)
+    channel = _assign_channels(columns, file)
     return columns | {"channel": np.maximum(channel, 0)}
 
 
-def _channels(columns: Columns, file: str) -> Int64Array:
-    """Channel of every operation, by those that its thread blocks' messages state."""
+def _assign_channels(columns: Columns, file: str) -> Int64Array:
+    """Channel of every operation, from the given channels of its thread blocks' messages."""
     assignment = _BlockAssignment(file)
-    messages = list(_messages(columns))
-    # Three rounds: a later message may give an earlier one its channel.
+    messages = list(_iterate_messages(columns))
+    # Three rounds, because a later message may determine the channel of an earlier one.
     for message in messages:
         assignment.add(message)
     channel = columns["channel"].copy()
     for message in messages:
-        channel[message.operation] = assignment.channel(message)
+        channel[message.operation] = assignment.get_channel(message)
     for message in messages:
         assignment.connect(message, int(channel[message.operation]))
     return channel
 
 
-def _named_blocks(columns: Columns) -> Columns:
-    """Thread blocks, where what has none gets the first number that its rank leaves free."""
+def _complete_blocks(columns: Columns) -> Columns:
+    """Columns of thread blocks.
+
+    Operations without one get the first unused number of their rank.
+    """
     sender, receiver = columns["src_rank"], columns["dst_rank"]
     send, receive = columns["send_block"], columns["receive_block"]
-    # A local operation runs in its send block alone.
+    # A local operation uses only its send block.
     is_message = sender != receiver
     ranks = int(max(sender.max(initial=0), receiver.max(initial=0))) + 1
     free = np.zeros(ranks, np.int64)
@@ -74,7 +77,8 @@ def _named_blocks(columns: Columns) -> Columns:
 
 @dataclass(frozen=True, slots=True)
 class _BlockMessage:
-    """A message by its operation's row, the thread blocks at both ends, stated channel and line."""
+    """A message: its operation's row, the thread blocks on both sides, the given channel, and
+    line."""
 
     operation: int
     sender: RankBlock
@@ -83,8 +87,8 @@ class _BlockMessage:
     line: int
 
 
-def _messages(columns: Columns) -> Iterator[_BlockMessage]:
-    """The messages among the operations, in the order of the program."""
+def _iterate_messages(columns: Columns) -> Iterator[_BlockMessage]:
+    """Yield the messages among the operations in program order."""
     rows = np.flatnonzero(columns["src_rank"] != columns["dst_rank"])
     table = np.stack([columns[name][rows] for name in OPERATION_FIELDS], axis=1)
     for operation, values in zip(rows.tolist(), table.tolist(), strict=True):
@@ -100,11 +104,11 @@ def _messages(columns: Columns) -> Iterator[_BlockMessage]:
 
 @dataclass(slots=True)
 class _BlockAssignment:
-    """Peers of thread blocks, and which of them share a channel because a message joins them.
+    """Peers of thread blocks, and the sets of thread blocks that must share a channel.
 
-    Thread blocks that share a channel are a set of a union-find forest (`joined`); `channels` has
-    the channel of the root of a set where one is stated. Both ends of a message are in one set, so
-    that a connection has one channel. Work is close to linear in the number of messages.
+    The sets are a union-find forest (`joined`); `channels` has the given channel of a set, by its
+    root. Both sides of a message are in one set, because a connection has one channel. Cost: almost
+    linear in the number of messages.
     """
 
     file: str
@@ -115,20 +119,29 @@ class _BlockAssignment:
     connections: dict[tuple[str, int, int, int], RankBlock] = field(default_factory=dict)
 
     def add(self, message: _BlockMessage) -> None:
-        """Take a message's peers, and join its thread blocks."""
+        """Record a message's peers, and join the sets of its thread blocks.
+
+        Raises `InputError` for conflicting peers or channels.
+        """
         self._check_peers(message)
-        one, other = self._root(message.sender), self._root(message.receiver)
-        found = [self.channels[root] for root in (one, other) if root in self.channels]
+        sender_root, receiver_root = (
+            self._find_root(message.sender),
+            self._find_root(message.receiver),
+        )
+        channels = [
+            self.channels[root] for root in (sender_root, receiver_root) if root in self.channels
+        ]
         if message.channel >= 0:
-            found.append(message.channel)
-        if len(set(found)) > 1:
-            words = " and ".join(map(str, sorted(set(found))))
+            channels.append(message.channel)
+        if len(set(channels)) > 1:
+            words = " and ".join(map(str, sorted(set(channels))))
             self._refuse(message, message.sender, f"would need channels {words}")
-        self.joined[other] = one
-        if found:
-            self.channels[one] = found[0]
+        self.joined[receiver_root] = sender_root
+        if channels:
+            self.channels[sender_root] = channels[0]
 
     def _check_peers(self, message: _BlockMessage) -> None:
+        """Record the peers of both thread blocks; raise `InputError` if they have others."""
         sender, receiver = message.sender, message.receiver
         for word, peers, block, (peer, _) in (
             ("sends to", self.send_peer, sender, receiver),
@@ -136,18 +149,16 @@ class _BlockAssignment:
         ):
             known = peers.setdefault(block, peer)
             if known != peer:
-                what = f"{word} rank {known} already, and here rank {peer}"
-                self._refuse(message, block, what)
+                conflict = f"{word} rank {known} already, and here rank {peer}"
+                self._refuse(message, block, conflict)
 
-    def channel(self, message: _BlockMessage) -> int:
-        """The channel of a message.
-
-        0 where no message of its thread blocks states one.
-        """
-        return self.channels.get(self._root(message.sender), 0)
+    def get_channel(self, message: _BlockMessage) -> int:
+        """Channel of a message; 0 if no message of its set gives one."""
+        return self.channels.get(self._find_root(message.sender), 0)
 
     def connect(self, message: _BlockMessage, channel: int) -> None:
-        """Take the connection of a message, which belongs to one thread block on each side."""
+        """Record the connection of a message, which must belong to one thread block on each
+        side."""
         source, destination = message.sender[0], message.receiver[0]
         for side, block in (("send", message.sender), ("receive", message.receiver)):
             owner = self.connections.setdefault((side, source, destination, channel), block)
@@ -155,24 +166,25 @@ class _BlockAssignment:
                 self._refuse(
                     message,
                     block,
-                    f"{side}s what thread block {owner[1]} {side}s too: "
+                    f"{side}s on a connection of thread block {owner[1]}: "
                     f"rank {source} to {destination} on channel {channel}",
                 )
 
-    def _root(self, block: RankBlock) -> RankBlock:
-        """The thread block that stands for all that share a channel with this one."""
+    def _find_root(self, block: RankBlock) -> RankBlock:
+        """Representative of the set of a thread block; shortens the path to it."""
         root = block
         while self.joined.get(root, root) != root:
             root = self.joined[root]
-        # Every block on the way points to the root from now on.
+        # Every block on the path refers to the root from now on.
         while self.joined.get(block, block) != root:
             self.joined[block], block = root, self.joined.get(block, block)
         return root
 
-    def _refuse(self, message: _BlockMessage, block: RankBlock, what: str) -> NoReturn:
-        """Refuse a message with its line, beginning with the public compiler's own words."""
+    def _refuse(self, message: _BlockMessage, block: RankBlock, reason: str) -> NoReturn:
+        """Raise `InputError` at a message's line, beginning with the text of the public
+        compiler."""
         raise InputError(
-            f"Illegal threadblock assignment: thread block {block[1]} of rank {block[0]} {what}",
+            f"Illegal threadblock assignment: thread block {block[1]} of rank {block[0]} {reason}",
             location=Location(self.file, message.line if message.line > 0 else None),
             cure="a thread block has one peer to send to, one to receive from, and one channel",
             code="thread-block-assignment",

@@ -1,6 +1,6 @@
-"""What a program did, as plain numbers and lists.
+"""Record of a program's operations as plain numbers and lists.
 
-This is the form in which it leaves the process that ran it.
+In this form it leaves the process that ran the program.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 COPY, REDUCE = 0, 1
 INPUT, OUTPUT, FIRST_SCRATCH = 0, 1, 2
-# src and dst first, then what the program states of how it runs.
+# src and dst first, then the program's hints for the execution.
 OPERATION_FIELDS = (
     "kind",
     "src_rank",
@@ -29,11 +29,11 @@ OPERATION_FIELDS = (
 
 
 @dataclass(frozen=True, slots=True)
-class StatedContract:
-    """What a user-defined collective starts from and ends with, in chunks of one instance.
+class TracedContract:
+    """Initial data and result of a user-defined collective, in chunks of one instance.
 
-    `defined`: ranks that hold data at the start. `expected`: rows (rank, output index, source rank,
-    source index), or None where the collective states no outcome.
+    `defined`: per rank, whether it has data at the start; `expected`: rows (rank, output index,
+    source rank, source index), or None if the collective defines no result.
     """
 
     defined: list[bool]
@@ -42,13 +42,13 @@ class StatedContract:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """The operations of a program in its order, and what they stand in.
+    """The operations of a program in its order, and their context.
 
-    `kind`: of the hub's collectives. `has_two_buffers`: a user-defined collective keeps input and
-    output apart. `*_sizes`: chunks of each rank's buffers, of one instance. `operations`: rows of
-    `OPERATION_FIELDS`; a buffer is 0 for input, 1 for output, 2 and up for the scratch buffers of
-    the rank by age; a thread block or channel that the program did not state, and a line that is
-    not known, is -1. A reduction adds src to dst.
+    `kind`: of the hub's collectives. `has_two_buffers`: a user-defined collective has separate
+    input and output lists. `*_sizes`: chunks of each rank's buffers, for one instance.
+    `operations`: rows of `OPERATION_FIELDS`. Buffers are 0 for input, 1 for output, 2 and up for
+    scratch buffers of the rank in order of first use; -1: thread block or channel not given, or
+    line unknown. A reduction adds src to dst.
     """
 
     name: str
@@ -66,7 +66,7 @@ class Trace:
     input_sizes: list[int]
     output_sizes: list[int]
     scratch_sizes: list[list[int]]
-    contract: StatedContract | None
+    contract: TracedContract | None
     operations: list[tuple[int, ...]]
 
     def to_json(self) -> dict[str, Any]:
@@ -75,11 +75,11 @@ class Trace:
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Trace:
-        """The trace of `to_json`. Raises `TypeError` or `KeyError` for anything else."""
+        """Trace from the result of `to_json`. Raises `TypeError` or `KeyError` for other values."""
         contract = value["contract"]
-        stated = None if contract is None else StatedContract(**contract)
+        stated = None if contract is None else TracedContract(**contract)
         return cls(**{**value, "contract": stated})
 
-    def dumps(self) -> str:
+    def to_json_text(self) -> str:
         """The trace as JSON text."""
         return json.dumps(self.to_json(), separators=(",", ":"))

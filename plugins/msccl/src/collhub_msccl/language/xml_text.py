@@ -1,4 +1,4 @@
-"""Write an algorithm as the text of an MSCCL-IR file, with the plugin's own writer."""
+"""Convert an algorithm to the text of an MSCCL-IR file with the plugin's writer."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from hub_core.model import Algorithm
 
 
 def xml_text(algorithm: Algorithm) -> str:
-    """The text for the writer's default runtime. Raises `HubError` for what it cannot express."""
-    # The function of the offer, so that a program's XML() and `collhub convert` cannot differ.
+    """Text for the writer's default runtime.
+
+    Raises `HubError` for algorithms that it cannot write.
+    """
+    # The function of the registered writer, so that a program's XML() and `collhub convert` agree.
     result = write(algorithm, WriteOptions())
     return b"".join(artifact.content() for artifact in result.artifacts).decode()

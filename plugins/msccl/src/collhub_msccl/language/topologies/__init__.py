@@ -1,4 +1,4 @@
-"""The topologies of the language: which ranks may send to which."""
+"""The topologies of the language: which ranks may send to which ranks."""
 
 from collhub_msccl.language.topologies.amd import amd4, amd8
 from collhub_msccl.language.topologies.distributed import (
@@ -17,7 +17,7 @@ from collhub_msccl.language.topologies.generic import (
 )
 from collhub_msccl.language.topologies.nvidia import dgx1, dgx_a100, nvlink_only
 
-# What `from msccl.topologies import *` gives a program.
+# Names that `from msccl.topologies import *` imports.
 __all__ = [
     "Topology",
     "amd4",

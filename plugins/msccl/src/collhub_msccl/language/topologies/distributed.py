@@ -1,51 +1,53 @@
-"""Several copies of a machine behind one network."""
+"""Several copies of a machine connected by one network."""
 
 from __future__ import annotations
 
 from collhub_msccl.language.topologies.generic import Switch, Topology
 
-# What `from msccl.topologies.distributed import *` gives a program.
+# Names that `from msccl.topologies.distributed import *` imports.
 __all__ = ["distributed_fully_connected", "distributed_hub_and_spoke"]
 
 
 def distributed_fully_connected(
     local: Topology, num_copies: int, remote_bandwidth: int
 ) -> Topology:
-    """Local links inside each copy, and `remote_bandwidth` between any two nodes of two copies."""
+    """Local links inside each copy, and `remote_bandwidth` between any two nodes of different
+    copies."""
     size = local.num_nodes()
 
-    def bandwidth(src: int, dst: int) -> int:
+    def get_bandwidth(src: int, dst: int) -> int:
+        """Bandwidth between two nodes of all copies."""
         if src // size == dst // size:
             return local.link(src % size, dst % size)
         return remote_bandwidth
 
     nodes = range(size * num_copies)
-    links = [[bandwidth(src, dst) for src in nodes] for dst in nodes]
+    links = [[get_bandwidth(src, dst) for src in nodes] for dst in nodes]
     name = (
         f"DistributedFullyConnected(local={local.name},copies={num_copies},bw={remote_bandwidth})"
     )
-    return Topology(name, links, _local_switches(local, num_copies))
+    return Topology(name, links, _copy_switches(local, num_copies))
 
 
 def distributed_hub_and_spoke(local: Topology, num_copies: int, remote_bandwidth: int) -> Topology:
-    """The same, but all that a copy sends, and all that it receives, shares `remote_bandwidth`."""
+    """The same, but all sends of a copy share `remote_bandwidth`, and so do all its receives."""
     joined = distributed_fully_connected(local, num_copies, remote_bandwidth)
     size = local.num_nodes()
     switches = list(joined.switches)
-    # A single copy has nobody to share a network with.
+    # A single copy does not use the network.
     for copy in range(num_copies if num_copies > 1 else 0):
-        own = list(range(copy * size, (copy + 1) * size))
-        others = [node for node in joined.nodes() if node // size != copy]
+        local_nodes = list(range(copy * size, (copy + 1) * size))
+        remote_nodes = [node for node in joined.nodes() if node // size != copy]
         switches += [
-            (own, others, remote_bandwidth, f"copy_{copy}_out"),
-            (others, own, remote_bandwidth, f"copy_{copy}_in"),
+            (local_nodes, remote_nodes, remote_bandwidth, f"copy_{copy}_out"),
+            (remote_nodes, local_nodes, remote_bandwidth, f"copy_{copy}_in"),
         ]
     name = f"DistributedHubAndSpoke(local={local.name},copies={num_copies},bw={remote_bandwidth})"
     return Topology(name, joined.links, switches)
 
 
-def _local_switches(local: Topology, num_copies: int) -> list[Switch]:
-    """The switches of every copy."""
+def _copy_switches(local: Topology, num_copies: int) -> list[Switch]:
+    """Switches of every copy."""
     switches: list[Switch] = []
     for copy in range(num_copies):
         first = copy * local.num_nodes()

@@ -1,4 +1,4 @@
-"""Machines of NVIDIA as the language knows them."""
+"""NVIDIA machines as defined by the language."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import subprocess
 
 from collhub_msccl.language.topologies.generic import Topology
 
-# What `from msccl.topologies.nvidia import *` gives a program.
+# Names that `from msccl.topologies.nvidia import *` imports.
 __all__ = ["dgx1", "dgx_a100", "nvlink_only"]
 
-# Rows of destinations, a digit for each source: NVLinks of the hybrid cube mesh.
+# Rows of destinations, one digit per source: NVLinks of the hybrid cube mesh.
 _DGX1 = "02112000 20120100 11020020 12200001 20000211 01002012 00201102 00011220"
 
 
@@ -20,32 +20,37 @@ def dgx1() -> Topology:
 
 
 def dgx_a100() -> Topology:
-    """DGX A100: twelve NVLinks from every GPU, through switches to any other."""
+    """DGX A100: twelve NVLinks from every GPU, through switches to all other GPUs."""
     gpus = range(8)
     return Topology("DGX_A100", [[12 if src != dst else 0 for src in gpus] for dst in gpus])
 
 
 def nvlink_only(nvidia_smi_topo: str | None = None) -> Topology:
-    """The NVLinks of a machine, from the text of `nvidia-smi topo -m`, by default of this one."""
-    text = _nvidia_smi_topo() if nvidia_smi_topo is None else nvidia_smi_topo
+    """NVLinks of a host, from the text of `nvidia-smi topo -m`; default: run it on this host.
+
+    Raises `ValueError` for a different text.
+    """
+    text = _run_nvidia_smi() if nvidia_smi_topo is None else nvidia_smi_topo
     lines = [line for line in text.splitlines() if re.match(r"\s*GPU\d+\s+\S", line)]
     rows = [line.split() for line in lines]
-    # The line with the names of the columns has another GPU in the place of a cell.
+    # The line with the column names has a GPU name instead of a cell value.
     table = [row[1:] for row in rows if not re.fullmatch(r"GPU\d+", row[1])]
     size = len(table)
     if not size or any(len(cells) < size for cells in table):
         raise ValueError("this is not the table that nvidia-smi topo -m prints")
-    # The table says what a row's GPU has towards a column's; links work both ways.
-    return Topology("NVLinkOnly", [[_link_count(cell) for cell in cells[:size]] for cells in table])
+    # The table is from row to column; links are symmetric.
+    return Topology(
+        "NVLinkOnly", [[_parse_link_count(cell) for cell in cells[:size]] for cells in table]
+    )
 
 
-def _nvidia_smi_topo() -> str:
-    """The table of this machine."""
+def _run_nvidia_smi() -> str:
+    """Run `nvidia-smi topo -m` on this host and return its output."""
     command = ["nvidia-smi", "topo", "-m"]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
-def _link_count(cell: str) -> int:
-    """NVLinks that a cell of the table states."""
+def _parse_link_count(cell: str) -> int:
+    """Number of NVLinks in a cell of the table."""
     match = re.fullmatch(r"NV(\d+)", cell)
     return int(match[1]) if match else 0
