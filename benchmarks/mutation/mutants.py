@@ -7,8 +7,8 @@ A mutant is one change of one line: another comparison, operator or constant, a 
 `and` for `or`, or a statement left out. Not changed: constants of modules (limits), annotations,
 decorators, texts and the arguments of errors, which say nothing about a verdict. Each mutant runs
 in a process of its own, in which an import hook gives the changed module; the checkout stays as it
-is. It gets the test files that execute the changed line, the fastest first, up to `MAX_TEST_S` of
-them, and is killed if a test fails or takes ten times as long as without the change.
+is. It gets the tests that execute the changed line, the fastest first, up to `MAX_TESTS_S` of them,
+and is killed if a test fails or the tests take ten times as long as without the change.
 
 `explained.toml` lists survivors that are no defect of the tests, each with the reason, by module,
 line of code and change. Kernels run as Python here (NUMBA_DISABLE_JIT). Needs what the tests need.
@@ -31,17 +31,21 @@ import signal
 import sys
 import time
 import tomllib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 EXPLAINED = Path(__file__).with_name("explained.toml")
-MAX_TEST_S = 60.0
-# A test file alone; slower ones are left out.
-MAX_FILE_S = 40.0
+MAX_TESTS_S = 60.0
+# The first tests that a mutant gets; most mutants need no more.
+FIRST_TESTS_S = 5.0
+# Seconds to trace one test file; slower ones are left out.
+MAX_TRACE_S = 400.0
 
 # By group: the modules, relative to a folder of packages, and the folders of their tests.
 GROUPS: dict[str, tuple[str, str, tuple[str, ...]]] = {
@@ -106,7 +110,7 @@ class Mutant:
 class GroupResult:
     """The mutants of a group: how many were drawn and killed, and the survivors.
 
-    `left_out`: test files that fail without a change, or are too slow to be repeated.
+    `left_out`: test files that fail without a change, or are too slow to be traced.
     """
 
     group: str
@@ -256,24 +260,23 @@ class _ChangedModule(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         exec(compile(self.mutant.code, str(self.mutant.file), "exec"), module.__dict__)
 
 
-def run_tests(files: Sequence[str], limit_s: float, mutant: Mutant | None) -> tuple[int, float]:
-    """Exit code of pytest and seconds, in this process; 124 for a run over the limit."""
-    import pytest
-
+def run_tests(
+    names: Sequence[str], limit_s: float, mutant: Mutant | None, plugin: object = None
+) -> tuple[int, float]:
+    """Run tests in this process; return pytest's exit code (124 over the limit) and the seconds."""
     if mutant is not None:
         sys.meta_path.insert(0, _ChangedModule(mutant))
     os.chdir(ROOT)
     signal.signal(signal.SIGALRM, _stop)
     signal.setitimer(signal.ITIMER_REAL, limit_s)
     arguments = ["-x", "-q", "--no-header", "-p", "no:cacheprovider", "-m", "not slow"]
-    # Hypothesis was imported before pytest could rewrite its assertions, which matters to no test.
-    arguments += ["-W", "ignore::pytest.PytestAssertRewriteWarning", "-p", "no:xdist"]
-    arguments += ["--hypothesis-seed=0", *files]
+    # Rewriting assertions would import the unchanged modules of the core, which is a pytest plugin.
+    arguments += ["--assert=plain", "-p", "no:xdist", "--hypothesis-seed=0", *names]
     start = time.monotonic()
     silent = io.StringIO()
     try:
         with contextlib.redirect_stdout(silent), contextlib.redirect_stderr(silent):
-            code = int(pytest.main(arguments))
+            code = int(pytest.main(arguments, [] if plugin is None else [plugin]))
     except BaseException:
         code = 124
     signal.setitimer(signal.ITIMER_REAL, 0)
@@ -286,43 +289,72 @@ def _stop(number: int, frame: FrameType | None) -> None:
 
 
 @dataclass(frozen=True)
-class TestFile:
-    """A test file: its seconds without changes, and the lines (file, line) that it executes."""
+class TracedTest:
+    """A test: its seconds while it was traced, and the lines (file, line) that it executes."""
 
     name: str
     seconds: float
     lines: frozenset[tuple[str, int]]
 
 
-def _trace_file(name: str, folder: str) -> TestFile | None:
-    """Run a test file once and record the lines of the group; None if it fails or is slow."""
-    lines: set[tuple[str, int]] = set()
+class _Tracer:
+    """A pytest plugin that records the lines of a folder that each test executes."""
 
-    def on_line(frame: FrameType, event: str, argument: object) -> Any:
-        lines.add((frame.f_code.co_filename, frame.f_lineno))
-        return on_line
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+        self.tests: list[TracedTest] = []
 
-    def on_call(frame: FrameType, event: str, argument: object) -> Any:
-        return on_line if frame.f_code.co_filename.startswith(folder) else None
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
+        """Trace the set-up, the call and the tear-down of a test."""
+        lines: set[tuple[str, int]] = set()
 
-    sys.settrace(on_call)
-    code, seconds = run_tests([name], 4 * MAX_FILE_S, None)
-    sys.settrace(None)
-    return TestFile(name, seconds, frozenset(lines)) if code == 0 else None
+        def on_line(frame: FrameType, event: str, argument: object) -> Any:
+            lines.add((frame.f_code.co_filename, frame.f_lineno))
+            return on_line
+
+        def on_call(frame: FrameType, event: str, argument: object) -> Any:
+            return on_line if frame.f_code.co_filename.startswith(self.folder) else None
+
+        start = time.monotonic()
+        sys.settrace(on_call)
+        try:
+            return (yield)
+        finally:
+            sys.settrace(None)
+            seconds = time.monotonic() - start
+            self.tests.append(TracedTest(item.nodeid, seconds, frozenset(lines)))
 
 
-def _judge(mutant: Mutant, tests: Sequence[TestFile]) -> bool:
+def _trace_file(name: str, folder: str) -> list[TracedTest] | None:
+    """Trace the tests of a file; None if one fails or the file is too slow."""
+    tracer = _Tracer(folder)
+    code, _ = run_tests([name], MAX_TRACE_S, None, tracer)
+    return tracer.tests if code == 0 else None
+
+
+def _judge(mutant: Mutant, tests: Sequence[TracedTest]) -> bool:
     """Whether a test kills the mutant."""
-    covering = [one for one in tests if (str(mutant.file), mutant.line) in one.lines]
-    spent = 0.0
-    for one in sorted(covering, key=lambda one: one.seconds):
-        if spent > MAX_TEST_S:
+    covering = [test for test in tests if (str(mutant.file), mutant.line) in test.lines]
+    names: list[str] = []
+    spent = batch_s = 0.0
+    limit_s = FIRST_TESTS_S
+    for test in sorted(covering, key=lambda test: test.seconds):
+        if spent + test.seconds > MAX_TESTS_S:
             break
-        code, seconds = _in_process(run_tests, [one.name], 10 * one.seconds + 10, mutant)
-        spent += seconds
-        if code != 0:
-            return True
-    return False
+        if names and batch_s + test.seconds > limit_s:
+            if _is_killed_by(mutant, names, batch_s):
+                return True
+            names, batch_s, limit_s = [], 0.0, MAX_TESTS_S
+        names.append(test.name)
+        spent, batch_s = spent + test.seconds, batch_s + test.seconds
+    return bool(names) and _is_killed_by(mutant, names, batch_s)
+
+
+def _is_killed_by(mutant: Mutant, names: Sequence[str], seconds: float) -> bool:
+    """Whether one of these tests fails with the change, or all take ten times as long."""
+    code, _ = _in_process(run_tests, names, 10 * seconds + 20, mutant)
+    return bool(code != 0)
 
 
 def _in_process(work: Callable[..., Any], *arguments: Any) -> Any:
@@ -354,9 +386,13 @@ def measure(group: str, count: int, seed: int, jobs: int) -> GroupResult:
     result = GroupResult(group)
     with ThreadPoolExecutor(jobs) as pool:
         traced = pool.map(lambda name: _in_process(_trace_file, name, folder), names)
-        tests = [one for one in traced if isinstance(one, TestFile) and one.seconds < MAX_FILE_S]
-        used = {one.name for one in tests}
-        result.left_out += [name.removeprefix(f"{ROOT}/") for name in names if name not in used]
+        tests: list[TracedTest] = []
+        for name, of_file in zip(names, traced, strict=True):
+            # Without a list, the process ended with a failed test or at the limit.
+            if isinstance(of_file, list):
+                tests += of_file
+            else:
+                result.left_out.append(name.removeprefix(f"{ROOT}/"))
         mutants = draw_mutants(group, count, seed)
         for mutant, is_killed in zip(
             mutants, pool.map(lambda one: _judge(one, tests), mutants), strict=True
@@ -385,7 +421,6 @@ def main() -> None:
     # Imported once: processes of mutants start with these.
     import hypothesis  # noqa: F401
     import numpy as np  # noqa: F401
-    import pytest  # noqa: F401
 
     results = []
     for group in asked.group or GROUPS:
