@@ -63,7 +63,7 @@ def comparing() -> None:
     if "analytical" not in {found.name for found in registry.all(Simulator)}:
         pytest.skip("the simulator analytical (collhub-astra-sim) is not installed")
     if "ring" not in {found.name for found in registry.all(Synthesizer)}:
-        pytest.skip("the synthesizers of collhub-classic are not installed")
+        pytest.skip("the synthesizers of collhub-synthesis are not installed")
 
 
 @pytest.fixture(scope="session")

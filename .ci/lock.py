@@ -26,7 +26,7 @@ NAME = re.compile(r"[\w.-]+")
 TESTS = ("pytest>=8", "pytest-xdist>=3.5", "hypothesis>=6.90", "setuptools>=77")
 TYPES = ("mypy==2.4.1", "types-PyYAML", "types-jsonschema", "types-protobuf")
 # The extras that tests need, by distribution.
-TESTED_EXTRAS = {"collhub-dask": ("dask",)}
+TESTED_EXTRAS = {"collhub-study": ("dask",)}
 # The oldest versions that the distributions promise to work with, on the oldest Python.
 OLDEST = (
     *("numpy==1.26.4", "protobuf==4.25.0", "pluggy==1.4.0", "jsonschema==4.20.0", "click==8.1.7"),

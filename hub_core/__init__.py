@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from collhub_columns.public_names import names_from
+from hub_core.columns.public_names import names_from
 
 if TYPE_CHECKING:
-    from collhub_chakra import NodeTable, NodeType
-    from collhub_columns.public_names import names_from
+    from hub_core.chakra import NodeTable, NodeType
+    from hub_core.columns.public_names import names_from
 
-    from hub_core.chakra.formats import ChakraReadOptions, TraceOptions
-    from hub_core.chakra.traces import chakra_algorithm, chakra_bytes, chakra_nodes, chakra_traces
+    from hub_core.trace_profile.formats import ChakraReadOptions, TraceOptions
+    from hub_core.trace_profile.traces import chakra_algorithm, chakra_bytes, chakra_nodes, chakra_traces
     from hub_core.cli.arguments import (
         Assignments,
         OutputRequest,
@@ -199,9 +199,9 @@ __all__ = [
 ]
 
 _HOMES = {
-    "collhub_chakra": "NodeTable NodeType",
-    "hub_core.chakra.formats": "ChakraReadOptions TraceOptions",
-    "hub_core.chakra.traces": ("chakra_algorithm chakra_bytes chakra_nodes chakra_traces"),
+    "hub_core.chakra": "NodeTable NodeType",
+    "hub_core.trace_profile.formats": "ChakraReadOptions TraceOptions",
+    "hub_core.trace_profile.traces": ("chakra_algorithm chakra_bytes chakra_nodes chakra_traces"),
     "hub_core.cli.arguments": (
         "Assignments OutputRequest assign check_stdout force_flag format_option from_option "
         "input_options json_flag number_option offer_option option_pairs output_option "
@@ -242,7 +242,7 @@ _HOMES = {
     "hub_core.pipeline.synthesis": "estimate_synthesis synthesize",
     "hub_core.pipeline.topology_input": "parse_topology read_topology",
     "hub_core.plugin_api.simulator": "SimulationResult",
-    "collhub_columns.public_names": "names_from",
+    "hub_core.columns.public_names": "names_from",
     "hub_core.registry.discovery": "discover run_registry",
     "hub_core.registry.plugins": "Registry",
     "hub_core.verification": "VerifyReport verify",

@@ -44,7 +44,7 @@ PLUGINS = sorted(path.parent for path in REPOSITORY.glob("plugins/*/pyproject.to
 EXAMPLE = REPOSITORY / "examples" / "collhub-example"
 GUESTS = [*PLUGINS, EXAMPLE, *LIBRARIES]
 # What the core itself stands on; they know nothing of it.
-FOUNDATIONS = ("collhub_chakra", "collhub_columns")
+FOUNDATIONS = ("hub_core.chakra", "hub_core.columns")
 
 
 def _for_checkers_alone(tree: ast.AST) -> set[int]:
@@ -269,8 +269,8 @@ def test_no_module_hides_a_public_name_of_its_package(package: str) -> None:
         "hub_core.model",
         "hub_core.network",
         "hub_core.testing",
-        "collhub_chakra",
-        "collhub_columns",
+        "hub_core.chakra",
+        "hub_core.columns",
     ],
 )
 def test_checker_and_runtime_see_the_same_public_names(package: str) -> None:

@@ -51,29 +51,29 @@ MAX_TRACE_S = 400.0
 GROUPS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "verification": (".", "hub_core/verification", ("tests/verification",)),
     "certificates": (
-        "plugins/certificates/src",
+        "plugins/synthesis/src",
         "collhub_certificates",
-        ("plugins/certificates/tests",),
+        ("plugins/synthesis/tests/certificates",),
     ),
     "msccl-reading": (
         "plugins/msccl/src",
         "collhub_msccl/reading",
-        ("plugins/msccl/tests/reading",),
+        ("plugins/msccl/tests/msccl/reading",),
     ),
     "msccl-load-checks": (
         "plugins/msccl/src",
         "collhub_msccl/runtimes",
-        ("plugins/msccl/tests/runtimes",),
+        ("plugins/msccl/tests/msccl/runtimes",),
     ),
     "mscclpp-reading": (
-        "plugins/mscclpp/src",
+        "plugins/msccl/src",
         "collhub_mscclpp/reading",
-        ("plugins/mscclpp/tests/reading", "plugins/mscclpp/tests/checking"),
+        ("plugins/msccl/tests/mscclpp/reading", "plugins/msccl/tests/mscclpp/checking"),
     ),
     "mscclpp-load-checks": (
-        "plugins/mscclpp/src",
+        "plugins/msccl/src",
         "collhub_mscclpp/checking",
-        ("plugins/mscclpp/tests/checking", "plugins/mscclpp/tests/plans"),
+        ("plugins/msccl/tests/mscclpp/checking", "plugins/msccl/tests/mscclpp/plans"),
     ),
 }
 COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {

@@ -16,8 +16,8 @@ import statistics
 from dataclasses import dataclass
 
 import numpy as np
-from collhub_columns import Int64Array
-from collhub_schedules import Chunks, Transfers, algorithm_of
+from hub_core.columns import Int64Array
+from hub_core.schedules import Chunks, Transfers, algorithm_of
 from collhub_tacos.bounds.lower_bounds import lower_bounds_ps
 from collhub_tacos.networks.link_network import LinkNetwork
 from collhub_tacos.routing.routes import route_all

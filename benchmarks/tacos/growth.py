@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 
 import numpy as np
-from collhub_columns import Float64Array
+from hub_core.columns import Float64Array
 from collhub_tacos.networks.link_network import LinkNetwork
 from collhub_tacos.spreading.homogeneous import all_gather, fewest_steps
 from measuring import median_timed, versions

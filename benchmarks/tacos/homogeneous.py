@@ -14,7 +14,7 @@ import statistics
 from dataclasses import dataclass
 
 import numpy as np
-from collhub_columns import Int64Array
+from hub_core.columns import Int64Array
 from collhub_tacos.bounds.lower_bounds import lower_bounds_ps
 from collhub_tacos.networks.link_network import LinkNetwork
 from collhub_tacos.schedules.replay import replay_log

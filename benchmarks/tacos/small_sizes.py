@@ -2,7 +2,7 @@
 
     python benchmarks/tacos/small_sizes.py [--collective C ...]
 
-The textbook forms are those of collhub-classic that are defined for the case, all of them timed by
+The textbook forms are those of `classic` that are defined for the case, all of them timed by
 the same simulator; the bound is the latency of the farthest pair, or the bytes of the fullest port.
 The last column is what prototypes reached, where one was written.
 """

@@ -1,1 +1,69 @@
-"""Chakra execution traces: the canonical files of algorithms, and what others write."""
+"""Chakra execution traces as columns: bytes of files become arrays of nodes, and the way back.
+
+What needs protobuf, the messages of the schema one by one, is in `hub_core.chakra.trace_records`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hub_core.columns.public_names import names_from
+
+if TYPE_CHECKING:
+    from hub_core.columns import UInt64Array
+
+    from hub_core.chakra.attributes import INTEGER_KINDS, LARGEST, Kind
+    from hub_core.chakra.encode import (
+        Piece,
+        Ragged,
+        encode_records,
+        list_attribute,
+        number_attribute,
+        number_field,
+        packed_field,
+    )
+    from hub_core.chakra.errors import TraceError
+    from hub_core.chakra.fields import NodeFields, Triple
+    from hub_core.chakra.links import Edges, ResolvedLinks, link
+    from hub_core.chakra.metadata import AttributeValue, Metadata, MetadataEntry, encode_metadata
+    from hub_core.chakra.nodes import NodeTable, NodeType, type_name
+    from hub_core.chakra.rank_file import in_batches, open_rank_file
+    from hub_core.chakra.records import Batch, Dependencies, NodeColumns, RankFile, decode_nodes
+    from hub_core.chakra.shapes import AttributeColumns, ShapeBook
+    from hub_core.chakra.wire import (
+        Column,
+        WireError,
+        decode_varints,
+        encode_varints,
+        record_bounds,
+        varint,
+    )
+
+__all__ = [
+    "INTEGER_KINDS", "LARGEST", "AttributeColumns", "AttributeValue", "Batch", "Column",
+    "Dependencies", "Edges", "Kind", "Metadata", "MetadataEntry", "NodeColumns", "NodeFields",
+    "NodeTable", "NodeType", "Piece", "Ragged", "RankFile", "ResolvedLinks", "ShapeBook",
+    "TraceError", "Triple", "UInt64Array", "WireError", "decode_nodes", "decode_varints",
+    "encode_metadata", "encode_records", "encode_varints", "in_batches", "link",
+    "list_attribute", "number_attribute", "number_field", "open_rank_file", "packed_field",
+    "record_bounds", "type_name", "varint",
+]  # fmt: skip
+
+_HOMES = {
+    "hub_core.columns": "UInt64Array",
+    "hub_core.chakra.attributes": "INTEGER_KINDS LARGEST Kind",
+    "hub_core.chakra.encode": (
+        "Piece Ragged encode_records list_attribute number_attribute number_field packed_field"
+    ),
+    "hub_core.chakra.errors": "TraceError",
+    "hub_core.chakra.fields": "NodeFields Triple",
+    "hub_core.chakra.links": "Edges ResolvedLinks link",
+    "hub_core.chakra.metadata": "AttributeValue Metadata MetadataEntry encode_metadata",
+    "hub_core.chakra.nodes": "NodeTable NodeType type_name",
+    "hub_core.chakra.rank_file": "in_batches open_rank_file",
+    "hub_core.chakra.records": "Batch Dependencies NodeColumns RankFile decode_nodes",
+    "hub_core.chakra.shapes": "AttributeColumns ShapeBook",
+    "hub_core.chakra.wire": "Column WireError decode_varints encode_varints record_bounds varint",
+}
+
+__getattr__ = names_from(__name__, _HOMES)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-from collhub_columns import Int64Array, distinct
+from hub_core.columns import Int64Array, distinct
 
 from hub_core.cli.job_path import PathNode, critical_path, job_partners
 from hub_core.cli.workloads import collective_name

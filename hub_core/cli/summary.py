@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from hub_core.chakra.algorithms.lowering import message_tags
+from hub_core.trace_profile.algorithms.lowering import message_tags
 from hub_core.model import Algorithm, Findings, StepTable, match_messages, message_bytes
 from hub_core.model.kinds import StepKind
 from hub_core.verification.fifo import fused_pairs

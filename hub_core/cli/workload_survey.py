@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from collhub_chakra import (
+from hub_core.chakra import (
     AttributeValue,
     Batch,
     Metadata,
@@ -22,8 +22,8 @@ from collhub_chakra import (
     type_name,
 )
 
-from hub_core.chakra.rank_files import rank_parts
-from hub_core.chakra.refusals import input_errors
+from hub_core.trace_profile.rank_files import rank_parts
+from hub_core.trace_profile.refusals import input_errors
 from hub_core.plugin_api import Source
 
 _LONGEST_TEXT = 80

@@ -183,7 +183,7 @@ def _collectives(workload: Workload) -> list[_Collectives]:
     """Those that carry most first."""
     # Imported here, and below: the help of the commands needs no numpy.
     import numpy as np
-    from collhub_columns import distinct
+    from hub_core.columns import distinct
 
     nodes = workload.nodes
     rows = np.flatnonzero(nodes.is_kind(NodeKind.COLLECTIVE))

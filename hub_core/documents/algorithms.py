@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
-from collhub_columns import Int64Array
+from hub_core.columns import Int64Array
 
 from hub_core.documents.schema_check import TYPE_NAMES, schema_violations
 from hub_core.documents.strict_json import (

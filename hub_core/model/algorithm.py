@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-from collhub_columns import Int64Array
+from hub_core.columns import Int64Array
 
 from hub_core.model.diagnostics import InputError
 from hub_core.model.kinds import READING, WRITING, Buffer

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from collhub_columns import (
+from hub_core.columns import (
     BoolArray,
     ColumnTable,
     Int64Array,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from collhub_columns import Int64Array
+from hub_core.columns import Int64Array
 
 from hub_core.model.diagnostics import Diagnostic, Location, Severity
 from hub_core.model.steps import StepTable

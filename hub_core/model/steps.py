@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from collhub_columns import (
+from hub_core.columns import (
     BoolArray,
     Int64Array,
     IntArray,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from collhub_columns import Int64Array, distinct
+from hub_core.columns import Int64Array, distinct
 
 from hub_core.model import UsageError
 from hub_core.network.links import Links

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-from collhub_columns import BoolArray, Float64Array, Int64Array, distinct
+from hub_core.columns import BoolArray, Float64Array, Int64Array, distinct
 
 from hub_core.network.topology import DimensionKind, Topology
 

@@ -8,7 +8,7 @@ import operator
 from collections.abc import Sequence
 
 import numpy as np
-from collhub_columns import Int64Array
+from hub_core.columns import Int64Array
 
 from hub_core.model import UsageError
 from hub_core.network.links import Links

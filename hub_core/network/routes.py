@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
-from collhub_columns import (
+from hub_core.columns import (
     Int64Array,
     expanded_ranges,
     group_of_entry,

@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import Any
 
 import numpy as np
-from collhub_columns import Arcs, Float64Array, Int64Array, distinct, positions_in
+from hub_core.columns import Arcs, Float64Array, Int64Array, distinct, positions_in
 
 from hub_core.model.diagnostics import InputError, UsageError
 from hub_core.model.rank_lists import format_ranks

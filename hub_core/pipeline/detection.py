@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import PurePath
 from typing import Any, TypeVar
 
-from hub_core.chakra.formats import CHAKRA, CHAKRA_JSON
+from hub_core.trace_profile.formats import CHAKRA, CHAKRA_JSON
 from hub_core.model.diagnostics import HubError, InputError, Location, PluginError, UsageError
 from hub_core.pipeline.calls import blame
 from hub_core.pipeline.json_heads import JsonHead, scan_json_head

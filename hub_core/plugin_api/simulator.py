@@ -10,7 +10,7 @@ from hub_core.plugin_api.options import NoOptions, OptionType, optional
 from hub_core.plugin_api.references import Reference
 
 if TYPE_CHECKING:
-    from collhub_columns import Int64Array
+    from hub_core.columns import Int64Array
 
     from hub_core.model.algorithm import Algorithm
     from hub_core.network.topology import Topology

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hub_core.chakra.formats import CHAKRA_JSON_READER, CHAKRA_READER, CHAKRA_WRITER
+from hub_core.trace_profile.formats import CHAKRA_JSON_READER, CHAKRA_READER, CHAKRA_WRITER
 from hub_core.plugin_api.command import Command
 from hub_core.plugin_api.formats import Format
 from hub_core.plugin_api.hooks import API_VERSION, hookimpl

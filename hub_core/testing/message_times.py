@@ -12,7 +12,7 @@ import math
 from dataclasses import dataclass, field
 
 import numpy as np
-from collhub_columns import csr
+from hub_core.columns import csr
 
 from hub_core.model.algorithm import Algorithm, message_bytes
 from hub_core.model.findings import Findings

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
-from collhub_columns import Int64Array, first_positions
+from hub_core.columns import Int64Array, first_positions
 
 from hub_core.model.algorithm import Algorithm
 from hub_core.model.collectives import Collective

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hub_core.chakra.algorithms.write import write
-from hub_core.chakra.formats import ChakraWriteOptions
+from hub_core.trace_profile.algorithms.write import write
+from hub_core.trace_profile.formats import ChakraWriteOptions
 from hub_core.plugin_api.sources import Source, SourcePart
 from hub_core.testing.samples import ring_all_reduce
 
@@ -13,7 +13,7 @@ from hub_core.testing.samples import ring_all_reduce
 def json_trace_samples() -> Sequence[Source]:
     """A ring all-reduce of three ranks, as chakra_jsonizer writes its traces."""
     # Imported here: listings of plugins need no protobuf.
-    from collhub_chakra.trace_records import decoded_records
+    from hub_core.chakra.trace_records import decoded_records
     from google.protobuf.json_format import MessageToJson
 
     parts = []

@@ -10,7 +10,7 @@ from functools import partial
 import click
 import numpy as np
 import numpy.typing as npt
-from collhub_columns import Int64Array
+from hub_core.columns import Int64Array
 
 from hub_core.model.algorithm import Algorithm
 from hub_core.model.collectives import Contributions

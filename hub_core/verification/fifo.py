@@ -8,7 +8,7 @@ other: with these additional edges, a deadlock is a cycle. Cost: linear in the n
 from __future__ import annotations
 
 import numpy as np
-from collhub_columns import (
+from hub_core.columns import (
     Int64Array,
     expanded_ranges,
     first_positions,

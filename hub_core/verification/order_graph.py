@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cached_property
 
 import numpy as np
-from collhub_columns import (
+from hub_core.columns import (
     Int64Array,
     chain_cover,
     connected_parts,

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from collhub_columns import BoolArray, Int64Array, distinct, ordinals, rows_of
+from hub_core.columns import BoolArray, Int64Array, distinct, ordinals, rows_of
 
 from hub_core.verification.order_graph import OrderGraph
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
-from collhub_columns import Int64Array, Order, csr, distinct, positions_in, topological_levels
+from hub_core.columns import Int64Array, Order, csr, distinct, positions_in, topological_levels
 
 from hub_core.model.findings import CAP, Findings
 from hub_core.model.messages import Messages

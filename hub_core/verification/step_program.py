@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from collhub_columns import (
+from hub_core.columns import (
     BoolArray,
     Float64Array,
     Int64Array,

@@ -16,7 +16,7 @@ import pytest
 from hub_core.cli.main import main
 
 # The synthesizer makes its algorithm of a schedule.
-pytest.importorskip("collhub_schedules")
+pytest.importorskip("hub_core.schedules")
 
 MakePlugin = Callable[..., Path]
 Program = Callable[..., tuple[int, str, str]]
@@ -36,7 +36,7 @@ def synthesize(request, options):
     import numpy as np
     from dataclasses import replace
     from hub_core import CollectiveKind, UsageError
-    from collhub_schedules import Chunks, Transfers, algorithm_of
+    from hub_core.schedules import Chunks, Transfers, algorithm_of
 
     kind, ranks = request.collective.kind, request.collective.num_ranks
     if kind not in (CollectiveKind.BROADCAST, CollectiveKind.ALL_GATHER):

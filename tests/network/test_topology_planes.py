@@ -117,7 +117,7 @@ def test_dimensions_are_of_one_plane() -> None:
 def _sent(channels: list[int], startup_ns: tuple[int, ...] = ()) -> Algorithm:
     """A broadcast from rank 0 to rank 1 of one chunk per entry, on these channels."""
     # Imported here: the library is not there where the core is tested alone.
-    from collhub_schedules import Chunks, Transfers, algorithm_of
+    from hub_core.schedules import Chunks, Transfers, algorithm_of
 
     count = len(channels)
     collective = Collective(CollectiveKind.BROADCAST, 2, count, root=0, in_place=True)

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from collhub_chakra import NodeTable, NodeType
-from collhub_chakra.trace_records import encoded_record
+from hub_core.chakra import NodeTable, NodeType
+from hub_core.chakra.trace_records import encoded_record
 
 SEND, RECV, COMP = NodeType.COMM_SEND, NodeType.COMM_RECV, NodeType.COMP
 

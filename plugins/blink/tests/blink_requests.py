@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from collhub_certificates import CertificateReport, check_certificate
-from collhub_schedules import find_certificate
+from hub_core.schedules import find_certificate
 
 import hub_core
 from hub_core import parse_topology

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from blink_requests import KINDS, MIB, build_certificate, checked, synthesized
 from collhub_certificates import check_certificate
-from collhub_schedules import find_certificate
+from hub_core.schedules import find_certificate
 from golden_classes import ROWS
 
 import hub_core

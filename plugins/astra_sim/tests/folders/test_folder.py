@@ -15,7 +15,7 @@ from astra_calls import write_folder
 from collhub_astra_sim.plugin import ASTRA_SIM, FOLDER
 
 import hub_core
-from hub_core.chakra.formats import CHAKRA_WRITER
+from hub_core.trace_profile.formats import CHAKRA_WRITER
 from hub_core.model import (
     Algorithm,
     Buffer,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from collhub_schedules.switch_groups import switch_groups
+from hub_core.schedules.switch_groups import switch_groups
 from hypothesis import given
 from hypothesis import strategies as st
 

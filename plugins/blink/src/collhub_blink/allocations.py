@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import combinations
 
 import numpy as np
-from collhub_columns import Arcs, Float64Array
+from hub_core.columns import Arcs, Float64Array
 
 from hub_core.network import Topology
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from collhub_columns import Int64Array
+from hub_core.columns import Int64Array
 from collhub_packing import CapacityGraph, all_gather_rate, broadcast_rate
 from collhub_packing.graph import transposed
 from collhub_packing.rates import strength

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 from math import floor
 
-from collhub_schedules import CERTIFICATE_SCHEMA, network_object
+from hub_core.schedules import CERTIFICATE_SCHEMA, network_object
 
 from collhub_blink.packing.packings import PlacedPacking, RateBound
 from collhub_blink.packing.placing import PlacedTree

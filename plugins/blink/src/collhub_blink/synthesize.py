@@ -8,7 +8,7 @@ from math import floor
 
 from collhub_packing.graph import round_bandwidths, with_common_unit
 from collhub_packing.pipelining import Pipeline
-from collhub_schedules import algorithm_of
+from hub_core.schedules import algorithm_of
 
 from collhub_blink.certificate import build_certificate, build_planes_certificate, lower_bound_ns
 from collhub_blink.options import BlinkOptions

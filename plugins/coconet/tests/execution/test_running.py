@@ -14,7 +14,7 @@ from collhub_coconet.execution.order import random_order, waiting_edges
 from collhub_coconet.execution.running import execute, execute_and_compare
 from collhub_coconet.lowering.algorithms import Choice
 from collhub_coconet.lowering.parts import FlatProgram
-from collhub_columns import topological_levels
+from hub_core.columns import topological_levels
 from flat_programs import flat_of, pair_of
 from hypothesis import given, settings
 from hypothesis import strategies as st

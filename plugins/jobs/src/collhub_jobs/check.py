@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-from collhub_columns import (
+from hub_core.columns import (
     BoolArray,
     Int64Array,
     distinct,

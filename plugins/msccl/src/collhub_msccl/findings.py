@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from collhub_columns import BoolArray, Int64Array
+from hub_core.columns import BoolArray, Int64Array
 
 from hub_core.model import Diagnostic, InputError, Location, Severity
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from collhub_source_programs import SourceProgramOptions
+from hub_core.sandbox import SourceProgramOptions
 
 from hub_core.plugin_api import OptionType, choice, option, optional
 

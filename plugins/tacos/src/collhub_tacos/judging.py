@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-from collhub_columns import Int64Array, IntArray, expanded_ranges, run_starts
-from collhub_schedules import Transfers, algorithm_of
+from hub_core.columns import Int64Array, IntArray, expanded_ranges, run_starts
+from hub_core.schedules import Transfers, algorithm_of
 
 from collhub_tacos.networks.path_network import PathNetwork
 from collhub_tacos.phases.candidate import SynthesisCandidate

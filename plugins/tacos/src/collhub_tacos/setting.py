@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from collhub_columns import Int64Array
-from collhub_schedules import Chunks
+from hub_core.columns import Int64Array
+from hub_core.schedules import Chunks
 
 from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
 from collhub_tacos.networks.path_network import contracted

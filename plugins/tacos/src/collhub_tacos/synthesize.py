@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 
-from collhub_schedules import Transfers
+from hub_core.schedules import Transfers
 
 from collhub_tacos.bounds.proved import proved_bounds
 from collhub_tacos.judging import (

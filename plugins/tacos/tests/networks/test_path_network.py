@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from collhub_schedules import Chunks, algorithm_of
+from hub_core.schedules import Chunks, algorithm_of
 from collhub_tacos.networks.link_network import LinkNetwork
 from collhub_tacos.networks.path_network import PathNetwork, contracted
 from collhub_tacos.routing.multicast import spread

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from collhub_packing.pipelining import Pipelining
-from collhub_schedules import algorithm_of
+from hub_core.schedules import algorithm_of
 from collhub_tacos.networks.link_network import LinkNetwork
 from collhub_tacos.options import TacosOptions
 from collhub_tacos.phases.candidate import SynthesisCandidate

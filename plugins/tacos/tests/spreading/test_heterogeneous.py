@@ -4,7 +4,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import tacos_networks
-from collhub_schedules import Chunks, algorithm_of
+from hub_core.schedules import Chunks, algorithm_of
 from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
 from collhub_tacos.networks.transposition import transposed
 from collhub_tacos.phases.reversal import reversed_schedule

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, cast
 
-from collhub_chakra import NodeType, TraceError
+from hub_core.chakra import NodeType, TraceError
 
 from collhub_astra_sim.folders.found_files import LONGEST_TEXT, FolderFiles
 from collhub_astra_sim.folders.run_script import GROUPS, SYSTEM, WORKLOAD
@@ -222,7 +222,7 @@ def _note_uses(
 def _nodes(content: bytes, file: str) -> Iterator[_Node]:
     """The nodes of a trace. Raises `InputError` for other bytes."""
     # Imports protobuf, which a folder without a workload does not need.
-    from collhub_chakra.trace_records import decoded_records
+    from hub_core.chakra.trace_records import decoded_records
 
     messages = decoded_records(content, file)
     try:

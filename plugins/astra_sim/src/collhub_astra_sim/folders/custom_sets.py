@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-from collhub_columns import BoolArray, Int64Array
+from hub_core.columns import BoolArray, Int64Array
 
 from collhub_astra_sim.folders.configurations import NODE_LIMIT
 from collhub_astra_sim.folders.workload_traces import COMM_TYPES

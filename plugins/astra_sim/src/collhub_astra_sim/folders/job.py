@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from collhub_chakra import Batch, NodeType, ShapeBook, TraceError, decode_nodes, open_rank_file
+from hub_core.chakra import Batch, NodeType, ShapeBook, TraceError, decode_nodes, open_rank_file
 from collhub_job_traces import JobReadOptions
 from collhub_job_traces import read as read_traces
 

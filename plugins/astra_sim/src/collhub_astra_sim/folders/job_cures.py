@@ -10,7 +10,7 @@ from dataclasses import replace
 from itertools import count
 
 import numpy as np
-from collhub_columns import BoolArray, Int64Array, distinct
+from hub_core.columns import BoolArray, Int64Array, distinct
 
 from hub_core.model import NODE_DEFAULTS, NODE_DTYPES, NodeColumns, NodeKind, ProcessGroup, Workload
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
-from collhub_columns import Int64Array
+from hub_core.columns import Int64Array
 from collhub_job_traces import bridge_markers, trace_files
 
 from collhub_astra_sim.folders.custom_sets import CustomSets, custom_sets

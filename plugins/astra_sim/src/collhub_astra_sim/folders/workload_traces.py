@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from collhub_chakra import NodeType
+from hub_core.chakra import NodeType
 
 from hub_core.model import CollectiveKind
 
@@ -79,7 +79,7 @@ def _trace(nodes: Sequence[Mapping[str, object]]) -> bytes:
     A metadata record stands first; each of `nodes` holds fields of the message `Node` by name.
     """
     # Imported here: it imports protobuf, which only writers of folders need.
-    from collhub_chakra.trace_records import encoded_record
+    from hub_core.chakra.trace_records import encoded_record
 
     metadata = encoded_record("GlobalMetadata", version=_VERSION)
     return metadata + b"".join(encoded_record("Node", **node) for node in nodes)

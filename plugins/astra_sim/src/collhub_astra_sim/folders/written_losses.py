@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import numpy as np
-from collhub_columns import Int64Array
+from hub_core.columns import Int64Array
 
 from collhub_astra_sim.folders.job import read
 from collhub_astra_sim.options import JobFolderOptions, JobOptions

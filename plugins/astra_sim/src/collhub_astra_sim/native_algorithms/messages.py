@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from collhub_columns import Int64Array
+from hub_core.columns import Int64Array
 
 from collhub_astra_sim.native_algorithms.rank_steps import RankSteps, Region
 from hub_core.model import Buffer, CollectiveKind, InputError

@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
-from collhub_schedules import collective_among
+from hub_core.schedules import collective_among
 
 from collhub_astra_sim.native_algorithms.messages import (
     NativePlan,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-from collhub_columns import Int64Array
+from hub_core.columns import Int64Array
 
 from collhub_astra_sim.networks.network_yaml import KIND_NAMES
 from hub_core.model import Loss, UsageError

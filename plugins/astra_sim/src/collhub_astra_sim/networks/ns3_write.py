@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-from collhub_columns import BoolArray
+from hub_core.columns import BoolArray
 from collhub_networks import Cable, cables_of
 
 from collhub_astra_sim.networks.servers import servers_of

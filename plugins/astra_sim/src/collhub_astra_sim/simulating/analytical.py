@@ -8,8 +8,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
-from collhub_columns import Int64Array
-from collhub_schedules.switch_groups import SwitchGroups, switch_groups
+from hub_core.columns import Int64Array
+from hub_core.schedules.switch_groups import SwitchGroups, switch_groups
 
 from collhub_astra_sim.fixed_size import check_size
 from collhub_astra_sim.options import AnalyticalOptions

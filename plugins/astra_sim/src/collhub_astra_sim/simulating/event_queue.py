@@ -11,7 +11,7 @@ from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
-from collhub_columns import Int64Array
+from hub_core.columns import Int64Array
 
 from collhub_astra_sim.compiling import compiled
 

@@ -24,7 +24,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from collhub_columns import BoolArray, Int32Array, Int64Array, UInt64Array
+from hub_core.columns import BoolArray, Int32Array, Int64Array, UInt64Array
 
 from collhub_astra_sim.compiling import Kernel, compiled, outlined
 from collhub_astra_sim.simulating.event_queue import (

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from collhub_columns import Int64Array
-from collhub_schedules import work_times_ns
+from hub_core.columns import Int64Array
+from hub_core.schedules import work_times_ns
 
 from collhub_astra_sim.simulating.timing_model import TimingModel
 from hub_core import NodeTable, NodeType

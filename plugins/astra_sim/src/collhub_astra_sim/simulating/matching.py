@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
-from collhub_columns import BoolArray, Int64Array, IntArray, row_pointer
+from hub_core.columns import BoolArray, Int64Array, IntArray, row_pointer
 
 from hub_core import NodeTable, NodeType
 

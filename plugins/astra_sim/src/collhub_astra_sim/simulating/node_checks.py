@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from collhub_columns import BoolArray, Int64Array
+from hub_core.columns import BoolArray, Int64Array
 
 from collhub_astra_sim.simulating.set_order import BUCKET_COUNTS
 from collhub_astra_sim.simulating.simulated_network import LONGEST_NS

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from collhub_columns import Float64Array, Int64Array
+from hub_core.columns import Float64Array, Int64Array
 
 from hub_core.network import Dimension, DimensionKind, Topology
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Protocol
 
 import numpy as np
-from collhub_columns import Int64Array, IntArray, UInt64Array
+from hub_core.columns import Int64Array, IntArray, UInt64Array
 
 from collhub_astra_sim.compiling import compiled
 from collhub_astra_sim.simulating.event_queue import Integer, Records

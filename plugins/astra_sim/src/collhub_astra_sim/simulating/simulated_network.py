@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
-from collhub_columns import Float64Array, Int64Array, distinct
+from hub_core.columns import Float64Array, Int64Array, distinct
 
 from collhub_astra_sim.simulating.private_links import private_links
 from collhub_astra_sim.simulating.timing_model import TimingModel

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 import numpy as np
 import numpy.typing as npt
-from collhub_columns import Int64Array, IntArray, distinct, group_of_entry
-from collhub_schedules.switch_groups import SwitchGroups
+from hub_core.columns import Int64Array, IntArray, distinct, group_of_entry
+from hub_core.schedules.switch_groups import SwitchGroups
 
 from collhub_astra_sim.simulating.event_queue import (
     BUCKET,

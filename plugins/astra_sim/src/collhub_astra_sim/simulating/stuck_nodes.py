@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-from collhub_columns import Int64Array, group_of_entry
+from hub_core.columns import Int64Array, group_of_entry
 
 from collhub_astra_sim.simulating.kernel import SimulatedWorld
 from collhub_astra_sim.simulating.node_checks import Locate

@@ -13,8 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from collhub_columns import Int64Array, run_starts
-from collhub_schedules.switch_groups import SwitchGroups
+from hub_core.columns import Int64Array, run_starts
+from hub_core.schedules.switch_groups import SwitchGroups
 
 from collhub_astra_sim.simulating.event_queue import Records
 from collhub_astra_sim.simulating.kernel import SUM, SWITCHED

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-from collhub_columns import distinct
+from hub_core.columns import distinct
 
 from collhub_astra_sim.options import CONGESTION_AWARE
 from collhub_astra_sim.workloads.machine_state import (

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from collhub_columns import Int64Array, distinct
+from hub_core.columns import Int64Array, distinct
 
 from collhub_astra_sim.simulating.event_queue import Records
 from collhub_astra_sim.simulating.matching import dense_codes

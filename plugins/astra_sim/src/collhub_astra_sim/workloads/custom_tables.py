@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from collhub_columns import Int32Array, Int64Array, UInt64Array
+from hub_core.columns import Int32Array, Int64Array, UInt64Array
 
 from collhub_astra_sim.simulating.event_queue import Records
 from collhub_astra_sim.simulating.set_order import ELEMENT

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import numpy as np
-from collhub_columns import BoolArray, distinct
+from hub_core.columns import BoolArray, distinct
 from collhub_job_traces import StatedFields, stated_fields
 
 from collhub_astra_sim.workloads.system import NATIVE_TYPES, System

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 import numpy.typing as npt
-from collhub_columns import Int64Array, csr, distinct
+from hub_core.columns import Int64Array, csr, distinct
 
 from collhub_astra_sim.simulating.event_queue import (
     BUCKET,

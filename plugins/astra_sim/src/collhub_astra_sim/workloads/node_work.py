@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from collhub_columns import BoolArray, Int64Array
+from hub_core.columns import BoolArray, Int64Array
 
 from collhub_astra_sim.workloads.machine_state import (
     COLLECTIVE_NODE,

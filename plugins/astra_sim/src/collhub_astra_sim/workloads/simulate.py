@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
-from collhub_columns import Int64Array
+from hub_core.columns import Int64Array
 
 from collhub_astra_sim.options import CONGESTION_AWARE
 from collhub_astra_sim.simulating.simulated_network import link_loads

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from collhub_columns import Int64Array, row_pointer
+from hub_core.columns import Int64Array, row_pointer
 from collhub_packing import CapacityGraph, DuplexLinks, SpanningTree, induced, strength
 
 from collhub_blink.fewest.directed_search import EXHAUSTED, FOUND

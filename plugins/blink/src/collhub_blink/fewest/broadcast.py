@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from collhub_columns import Arcs, BoolArray, Int64Array, csr, row_pointer
+from hub_core.columns import Arcs, BoolArray, Int64Array, csr, row_pointer
 from collhub_packing import CapacityGraph, SpanningTree
 
 from collhub_blink.fewest.directed_search import search_directed

@@ -19,7 +19,7 @@ resume.
 from __future__ import annotations
 
 import numpy as np
-from collhub_columns import Int64Array
+from hub_core.columns import Int64Array
 from collhub_packing.compiling import kernel, part
 
 STOPPED, FOUND, EXHAUSTED = 0, 1, 2

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
-from collhub_columns import Int64Array
+from hub_core.columns import Int64Array
 from collhub_packing.compiling import kernel, part
 
 from collhub_blink.fewest.directed_search import EXHAUSTED, FOUND, STOPPED

@@ -12,7 +12,7 @@ from dataclasses import replace
 from fractions import Fraction
 
 from collhub_packing import SwitchSpread, all_gather_trees, all_reduce_packing, direct
-from collhub_schedules import partition_rate
+from hub_core.schedules import partition_rate
 
 from collhub_blink.fewest.all_reduce import find_fewest_all_reduce_trees
 from collhub_blink.packing.machines import build_machine_packings, find_islands

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import numpy as np
 from collhub_packing.pipelining import Pipeline
-from collhub_schedules import Chunks, Transfers, link_channels
+from hub_core.schedules import Chunks, Transfers, link_channels
 
 from collhub_blink.options import BlinkOptions
 from collhub_blink.packing.packings import PlacedPacking

@@ -25,7 +25,7 @@ _MAX_FAST_MESSAGES = 1 << 18
 # Minimum relative gain in time that justifies twice or four times as many chunks: all users of the
 # algorithm pay for its steps. If twice the chunks save 0.3 %, filling the pipelines takes 0.6 %.
 MIN_GAIN_OF_DOUBLING, MIN_GAIN_OF_QUADRUPLING = 3e-3, 5e-3
-# A link may have this many messages in flight at once, see `collhub_schedules.Transfers.window`.
+# A link may have this many messages in flight at once, see `hub_core.schedules.Transfers.window`.
 _MAX_MESSAGES_IN_FLIGHT = 12
 
 

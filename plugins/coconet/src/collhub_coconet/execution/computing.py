@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import prod
 
 import numpy as np
-from collhub_columns import Int64Array
+from hub_core.columns import Int64Array
 
 from collhub_coconet.equivalence.blocks import Array
 from collhub_coconet.equivalence.pointwise import convolution, matrix_product, pointwise

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
-from collhub_columns import Int64Array
+from hub_core.columns import Int64Array
 
 from collhub_coconet.equivalence.blocks import Array, OnRanks, is_same, spread
 from collhub_coconet.equivalence.comparison import compare, random_arguments

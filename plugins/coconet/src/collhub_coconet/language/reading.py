@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Sequence
 
-from collhub_source_programs import (
+from hub_core.sandbox import (
     ProcessLimits,
     imports_any,
     parsed_source,

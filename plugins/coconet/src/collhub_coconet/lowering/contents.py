@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from collhub_columns import Int64Array, expanded_ranges, positions_in, topological_levels
+from hub_core.columns import Int64Array, expanded_ranges, positions_in, topological_levels
 from collhub_templates import Template, template_of
 
 from hub_core.model import READING, WRITING, Algorithm, Buffer, InputError, NodeKind, StepKind

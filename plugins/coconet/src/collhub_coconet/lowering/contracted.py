@@ -10,7 +10,7 @@ from __future__ import annotations
 from math import prod
 
 import numpy as np
-from collhub_columns import Int64Array, counted_positions
+from hub_core.columns import Int64Array, counted_positions
 
 from collhub_coconet.lowering.grids import Grid
 from collhub_coconet.program.operations import Kind, Operation

@@ -12,7 +12,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from collhub_columns import Int64Array
+from hub_core.columns import Int64Array
 
 from collhub_coconet.documents.text import reduces_scalar
 from collhub_coconet.lowering.algorithms import Algorithms, Call, Choices, choice_of, fallbacks

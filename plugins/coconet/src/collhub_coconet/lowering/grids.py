@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from collhub_columns import Int64Array, counted_positions
+from hub_core.columns import Int64Array, counted_positions
 
 from collhub_coconet.program.tensors import block_bounds
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
-from collhub_columns import Int64Array, distinct
+from hub_core.columns import Int64Array, distinct
 
 from hub_core.model import NODE_DEFAULTS
 

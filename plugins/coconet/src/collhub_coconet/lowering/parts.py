@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from collhub_columns import Int64Array
+from hub_core.columns import Int64Array
 
 from collhub_coconet.lowering.contents import Contents
 from collhub_coconet.lowering.grids import Grid

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
-from collhub_columns import Int64Array, expanded_ranges
+from hub_core.columns import Int64Array, expanded_ranges
 
 from collhub_coconet.lowering.grids import Grid
 from collhub_coconet.lowering.nodes import NodeList

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-from collhub_columns import Int64Array
+from hub_core.columns import Int64Array
 
 from collhub_coconet.lowering.algorithms import Choice, Choices
 from collhub_coconet.lowering.flat import flatten

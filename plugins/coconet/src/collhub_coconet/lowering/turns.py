@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from collhub_columns import Int64Array
+from hub_core.columns import Int64Array
 from collhub_templates import Lists, Template
 
 from collhub_coconet.lowering.nodes import NodeList

@@ -9,7 +9,7 @@ import itertools
 from typing import Any, NoReturn
 
 import numpy as np
-from collhub_columns import Int64Array
+from hub_core.columns import Int64Array
 from collhub_job_traces import algorithm_of_texts
 
 from collhub_jobs.documents.write import NAMED_COLUMNS, SCHEMA, name_of

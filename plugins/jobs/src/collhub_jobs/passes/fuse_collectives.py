@@ -7,7 +7,7 @@ Source: Li et al., "PyTorch Distributed: Experiences on Accelerating Data Parall
 from __future__ import annotations
 
 import numpy as np
-from collhub_columns import BoolArray, Int64Array, distinct, positions_in, topological_levels
+from hub_core.columns import BoolArray, Int64Array, distinct, positions_in, topological_levels
 from collhub_job_traces.rebuilding import columns_of, rebuilt
 
 from collhub_jobs.passes.options import FuseOptions

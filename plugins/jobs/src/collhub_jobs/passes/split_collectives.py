@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
-from collhub_columns import Int64Array, counted_positions, expanded_ranges, first_positions
+from hub_core.columns import Int64Array, counted_positions, expanded_ranges, first_positions
 from collhub_job_traces.rebuilding import Edges, columns_of, rebuilt
 
 from collhub_jobs.passes.options import SplitOptions

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from collhub_columns import BoolArray, ColumnTable, Int64Array, expanded_ranges, run_mask
+from hub_core.columns import BoolArray, ColumnTable, Int64Array, expanded_ranges, run_mask
 
 from hub_core.model import Buffer, StepKind
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from collhub_columns import (
+from hub_core.columns import (
     BoolArray,
     Int64Array,
     expanded_ranges,

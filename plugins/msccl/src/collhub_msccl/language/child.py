@@ -7,7 +7,7 @@ import io
 from collections.abc import Mapping
 from pathlib import Path
 
-from collhub_source_programs import Report, calling_line, chosen_places, error_report, run_job
+from hub_core.sandbox import Report, calling_line, chosen_places, error_report, run_job
 
 from collhub_msccl.language.contracts import find_kind
 from collhub_msccl.language.host import CURRENT_HOST, Host

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from collhub_columns import Int64Array, counted_positions
+from hub_core.columns import Int64Array, counted_positions
 
 from collhub_msccl.language.trace import FIRST_SCRATCH, Trace
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from collhub_columns import Int64Array
+from hub_core.columns import Int64Array
 
 from collhub_msccl.language.instances import Instances
 from collhub_msccl.language.trace import INPUT, OUTPUT, Trace

@@ -8,7 +8,7 @@ lowering); fusion and thread blocks are left to the writer of the runtime's file
 from __future__ import annotations
 
 import numpy as np
-from collhub_columns import BoolArray, Int64Array, group_of_entry, row_pointer, run_mask
+from hub_core.columns import BoolArray, Int64Array, group_of_entry, row_pointer, run_mask
 
 from collhub_msccl.conflicts.accesses import Edges, find_accesses, find_conflicts_within_blocks
 from collhub_msccl.language.instances import Instances

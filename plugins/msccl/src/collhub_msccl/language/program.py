@@ -11,7 +11,7 @@ from contextvars import ContextVar
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from collhub_source_programs import calling_line
+from hub_core.sandbox import calling_line
 
 from collhub_msccl.language.calling_file import find_calling_file
 from collhub_msccl.language.chunks import Buffer, ReduceChunk, Value

@@ -6,7 +6,7 @@ from __future__ import annotations
 import ast
 from dataclasses import replace
 
-from collhub_source_programs import (
+from hub_core.sandbox import (
     ProcessLimits,
     Report,
     imports_any,

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from collhub_columns import Int64Array
+from hub_core.columns import Int64Array
 
 Words = npt.NDArray[np.uint64]
 

@@ -10,7 +10,7 @@ from functools import partial
 from typing import NamedTuple
 
 import numpy as np
-from collhub_columns import BoolArray, Int64Array, run_mask, run_starts
+from hub_core.columns import BoolArray, Int64Array, run_mask, run_starts
 
 from collhub_msccl.findings import FileFindings
 from collhub_msccl.reading.header import AlgoHeader

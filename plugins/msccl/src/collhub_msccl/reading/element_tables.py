@@ -8,7 +8,7 @@ from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
-from collhub_columns import Int64Array
+from hub_core.columns import Int64Array
 
 from collhub_msccl.numbers import NumberState, parse_number
 

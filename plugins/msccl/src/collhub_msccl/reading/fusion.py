@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from collhub_columns import BoolArray, Int64Array, counted_positions, run_lengths, sorted_ordinals
+from hub_core.columns import BoolArray, Int64Array, counted_positions, run_lengths, sorted_ordinals
 
 from collhub_msccl.findings import FileFindings
 from collhub_msccl.runtimes.known_runtimes import MAX_OPERANDS

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from collhub_columns import BoolArray, Int64Array, first_positions
+from hub_core.columns import BoolArray, Int64Array, first_positions
 
 from collhub_msccl.conflicts.accesses import Edges
 from collhub_msccl.conflicts.true_dependencies import insert_true_dependencies

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 import numpy as np
-from collhub_columns import (
+from hub_core.columns import (
     Int64Array,
     counted_positions,
     expanded_ranges,

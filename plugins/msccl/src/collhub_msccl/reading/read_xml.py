@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import PurePath
 
 import numpy as np
-from collhub_columns import Int64Array
+from hub_core.columns import Int64Array
 
 from collhub_msccl.findings import FileFindings
 from collhub_msccl.options import ReadOptions

@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 from functools import cached_property
 
 import numpy as np
-from collhub_columns import (
+from hub_core.columns import (
     BoolArray,
     Int64Array,
     counted_positions,

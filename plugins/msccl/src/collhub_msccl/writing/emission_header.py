@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import PurePath
 
 import numpy as np
-from collhub_columns import Int64Array
+from hub_core.columns import Int64Array
 
 from collhub_msccl.numbers import NumberState, parse_number
 from collhub_msccl.options import WriteOptions

@@ -13,7 +13,7 @@ from bisect import bisect_right
 from dataclasses import dataclass, field
 
 import numpy as np
-from collhub_columns import Int64Array, run_mask
+from hub_core.columns import Int64Array, run_mask
 
 from collhub_msccl.conflicts.accesses import Edges
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from collhub_columns import BoolArray, Int64Array, expanded_ranges, group_of_entry, row_pointer
+from hub_core.columns import BoolArray, Int64Array, expanded_ranges, group_of_entry, row_pointer
 
 from collhub_msccl.writing.draft import READS_SRC, WRITES_DST, StepDraft
 from collhub_msccl.writing.emission_order import Arrangement

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import Enum
 
 import numpy as np
-from collhub_columns import BoolArray
+from hub_core.columns import BoolArray
 
 from collhub_msccl.conflicts.accesses import Edges
 from collhub_msccl.writing.draft import StepDraft

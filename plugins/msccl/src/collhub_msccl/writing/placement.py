@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from operator import add
 
 import numpy as np
-from collhub_columns import Int64Array
+from hub_core.columns import Int64Array
 
 from collhub_msccl.runtimes.known_runtimes import MAX_BLOCKS_PER_CHANNEL
 from collhub_msccl.writing.draft import StepDraft

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from collhub_columns import BoolArray, Int64Array
+from hub_core.columns import BoolArray, Int64Array
 
 from collhub_msccl.conflicts.accesses import Columns, Edges
 from collhub_msccl.runtimes.known_runtimes import MAX_OPERANDS

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-from collhub_columns import BoolArray, Int64Array, run_lengths
+from hub_core.columns import BoolArray, Int64Array, run_lengths
 
 from collhub_msccl.writing.draft import READS_SRC, WRITES_DST, StepDraft
 from collhub_msccl.writing.emission_waits import Knowledge

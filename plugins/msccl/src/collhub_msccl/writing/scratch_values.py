@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 
 import numpy as np
-from collhub_columns import (
+from hub_core.columns import (
     BoolArray,
     Int64Array,
     expanded_ranges,

@@ -9,7 +9,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
-from collhub_columns import BoolArray, Int64Array, run_mask, run_starts
+from hub_core.columns import BoolArray, Int64Array, run_mask, run_starts
 
 from collhub_msccl.conflicts.accesses import Edges
 from collhub_msccl.writing.block_time import compute_begin_times

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from collhub_columns import BoolArray, Int64Array, first_positions
+from hub_core.columns import BoolArray, Int64Array, first_positions
 
 from collhub_msccl.thread_block_program import StepType
 from hub_core.model import Buffer

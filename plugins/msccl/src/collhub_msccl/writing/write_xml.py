@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-from collhub_columns import Int64Array
+from hub_core.columns import Int64Array
 
 from collhub_msccl.options import WriteOptions
 from collhub_msccl.runtimes.known_runtimes import (

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from collhub_columns import BoolArray, Int64Array
-from collhub_schedules import Chunks, Transfers, algorithm_of
+from hub_core.columns import BoolArray, Int64Array
+from hub_core.schedules import Chunks, Transfers, algorithm_of
 
 from collhub_nccl.graphs.ring_graph import Ring
 from hub_core.model import Algorithm, Collective, CollectiveKind, JsonValue, Provenance

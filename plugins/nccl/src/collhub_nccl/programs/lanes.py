@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from collhub_columns import BoolArray, Int64Array, expanded_ranges
+from hub_core.columns import BoolArray, Int64Array, expanded_ranges
 from collhub_execution import LevelledProgram
 
 from hub_core.model import Algorithm, Buffer

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from collhub_columns import Int64Array
+from hub_core.columns import Int64Array
 
 from collhub_nccl.options import NcclMachineOptions
 from collhub_nccl.topologies.machine import Machine, NodeKind

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from collhub_selections import first_of_kinds, own_windows
+from hub_core.selections import first_of_kinds, own_windows
 
 from collhub_nccl.options import TunerOptions
 from collhub_nccl.tuner.tuner_names import (

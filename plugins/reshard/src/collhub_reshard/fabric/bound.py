@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
-from collhub_columns import Float64Array, Int64Array
+from hub_core.columns import Float64Array, Int64Array
 
 from collhub_reshard.fabric.deliveries import Delivery
 from collhub_reshard.fabric.links import FabricLinks

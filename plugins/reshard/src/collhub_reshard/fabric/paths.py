@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from collhub_columns import Float64Array, Int64Array
+from hub_core.columns import Float64Array, Int64Array
 
 from collhub_reshard.fabric.links import Edge
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
-from collhub_columns import Float64Array
+from hub_core.columns import Float64Array
 from collhub_shardings import UnitTasks
 
 from collhub_reshard.fabric.bound import LinkBound, best_bound, cuts

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from collhub_columns import Int64Array
+from hub_core.columns import Int64Array
 from collhub_shardings import Move, Side, UnitTasks
 
 from hub_core.model import InputError

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from operator import itemgetter
 
 import numpy as np
-from collhub_columns import Int64Array, row_pointer
+from hub_core.columns import Int64Array, row_pointer
 
 from collhub_reshard.scheduling.host_tasks import HostTasks
 from collhub_reshard.scheduling.schedule import Order, Piece

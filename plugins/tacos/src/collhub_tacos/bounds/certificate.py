@@ -6,8 +6,8 @@ import math
 from fractions import Fraction
 
 import numpy as np
-from collhub_columns import Int64Array
-from collhub_schedules import network_object
+from hub_core.columns import Int64Array
+from hub_core.schedules import network_object
 
 from collhub_tacos.bounds.time_cuts import TimeCut
 from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes

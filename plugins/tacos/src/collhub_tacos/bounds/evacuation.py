@@ -11,9 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from collhub_columns import Int64Array
+from hub_core.columns import Int64Array
 from collhub_packing.flows import FlowNetwork
-from collhub_schedules import Chunks
+from hub_core.schedules import Chunks
 
 from collhub_tacos.bounds.time_cuts import TimeCut
 from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-from collhub_columns import BoolArray, Int64Array
+from hub_core.columns import BoolArray, Int64Array
 from collhub_packing.flows import Cut, FlowNetwork
 
 from collhub_tacos.bounds.link_groups import LinkGroups

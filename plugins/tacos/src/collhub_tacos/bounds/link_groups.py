@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from collhub_columns import BoolArray, Float64Array, Int64Array, row_pointer
+from hub_core.columns import BoolArray, Float64Array, Int64Array, row_pointer
 
 from collhub_tacos.networks.link_network import LinkTimes
 

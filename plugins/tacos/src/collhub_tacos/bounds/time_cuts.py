@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
-from collhub_columns import BoolArray, Int64Array
+from hub_core.columns import BoolArray, Int64Array
 
 from collhub_tacos.bounds.demand import CollectiveDemand
 from collhub_tacos.bounds.exact_cuts import slowest_sets

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import numpy as np
-from collhub_columns import Int64Array, csr, group_of_entry, group_pointer
+from hub_core.columns import Int64Array, csr, group_of_entry, group_pointer
 
 from collhub_tacos.networks.window_rules import SLOW_START, WindowRule
 from hub_core.network import Occupancy, Topology, link_times_ps

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 import numpy as np
-from collhub_columns import Int64Array
+from hub_core.columns import Int64Array
 
 from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
 

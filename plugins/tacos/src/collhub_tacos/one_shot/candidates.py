@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import numpy as np
-from collhub_columns import expanded_ranges
-from collhub_schedules import Chunks, Transfers
+from hub_core.columns import expanded_ranges
+from hub_core.schedules import Chunks, Transfers
 
 from collhub_tacos.bounds.form_bounds import whole_vector_ps
 from collhub_tacos.networks.path_network import links_of_arcs

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from collhub_columns import BoolArray, ColumnTable, Int64Array, csr
+from hub_core.columns import BoolArray, ColumnTable, Int64Array, csr
 
 from collhub_tacos.one_shot.in_trees import InTrees
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from collhub_schedules import Chunks, Transfers
+from hub_core.schedules import Chunks, Transfers
 
 from collhub_tacos.progress import Progress
 from collhub_tacos.prospects import Way

@@ -8,8 +8,8 @@ from itertools import chain
 from typing import TypeVar
 
 import numpy as np
-from collhub_columns import Int64Array
-from collhub_schedules import Chunks, Transfers
+from hub_core.columns import Int64Array
+from hub_core.schedules import Chunks, Transfers
 
 from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
 from collhub_tacos.networks.path_network import PathNetwork

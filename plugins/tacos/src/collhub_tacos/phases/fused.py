@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from collhub_packing import CapacityGraph, SpanningTree, Strength, all_reduce_trees, strength
 from collhub_packing.pipelining import Pipeline, Pipelining, best_chunks
-from collhub_schedules import Transfers, algorithm_of
+from hub_core.schedules import Transfers, algorithm_of
 
 from collhub_tacos.networks.link_network import LinkNetwork
 from collhub_tacos.networks.transposition import is_duplex

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from collhub_columns import ColumnTable, Int64Array, expanded_ranges, inverse
+from hub_core.columns import ColumnTable, Int64Array, expanded_ranges, inverse
 
 from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
 from collhub_tacos.networks.path_network import PathNetwork, links_of_arcs

@@ -6,7 +6,7 @@ that what is behind it is known when it is reached. Import it late: numba takes 
 
 from __future__ import annotations
 
-from collhub_columns import Int64Array
+from hub_core.columns import Int64Array
 from collhub_packing.compiling import kernel
 
 

@@ -6,7 +6,7 @@ So the fullest link gets emptier. Import it late: numba takes a second.
 from __future__ import annotations
 
 import numpy as np
-from collhub_columns import BoolArray, Float64Array, Int64Array
+from hub_core.columns import BoolArray, Float64Array, Int64Array
 
 from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
 from collhub_tacos.networks.path_network import links_of_arcs

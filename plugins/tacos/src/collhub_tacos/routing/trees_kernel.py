@@ -17,7 +17,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from collhub_columns import BoolArray, Float64Array, Int64Array
+from hub_core.columns import BoolArray, Float64Array, Int64Array
 from collhub_packing.compiling import inlined, kernel, part
 
 Integer = int | np.int64

@@ -19,7 +19,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from collhub_columns import Int64Array
+from hub_core.columns import Int64Array
 from collhub_packing.compiling import inlined, lean_kernel, lean_part
 
 from collhub_tacos.schedules.event_records import Jobs, SenderQueues

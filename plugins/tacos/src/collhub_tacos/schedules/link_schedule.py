@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from collhub_columns import BoolArray, ColumnTable, Int64Array
-from collhub_schedules import Transfers
+from hub_core.columns import BoolArray, ColumnTable, Int64Array
+from hub_core.schedules import Transfers
 
 from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
 from collhub_tacos.schedules.windows import released_at_once, windows, windows_of_links
@@ -18,7 +18,7 @@ class LinkSchedule(ColumnTable):
     """Chunk `chunk[i]` is put on link `link[i]` at `start[i]` and arrives at `finish[i]`.
 
     int64 columns of equal length, times in picoseconds, links of `network`, chunk ids as in
-    `collhub_schedules.Chunks`. `reduces`: bool per transfer, the chunk is added to what the
+    `hub_core.schedules.Chunks`. `reduces`: bool per transfer, the chunk is added to what the
     destination has.
     """
 

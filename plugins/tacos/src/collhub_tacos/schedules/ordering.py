@@ -6,7 +6,7 @@ Import it late: numba takes a second.
 from __future__ import annotations
 
 import numpy as np
-from collhub_columns import Int64Array
+from hub_core.columns import Int64Array
 from collhub_packing.compiling import kernel
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
-from collhub_columns import BoolArray, Int64Array, counted_positions
+from hub_core.columns import BoolArray, Int64Array, counted_positions
 
 from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
 from collhub_tacos.progress import FractionReport, unreported

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-from collhub_columns import Int64Array, row_pointer, stable_order_by
+from hub_core.columns import Int64Array, row_pointer, stable_order_by
 from collhub_packing.compiling import kernel
 
 from collhub_tacos.networks.link_network import LinkTimes

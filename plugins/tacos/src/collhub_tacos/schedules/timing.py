@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
-from collhub_columns import (
+from hub_core.columns import (
     Int64Array,
     csr,
     group_pointer,

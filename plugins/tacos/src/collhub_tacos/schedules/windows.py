@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from collhub_columns import Int64Array, sorted_ordinals, stable_order_by
+from hub_core.columns import Int64Array, sorted_ordinals, stable_order_by
 
 from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
 from collhub_tacos.networks.path_network import PathNetwork

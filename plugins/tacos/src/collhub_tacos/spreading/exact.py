@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from collhub_columns import Int64Array, distinct
+from hub_core.columns import Int64Array, distinct
 
 from collhub_tacos.networks.distances import ShortestPaths
 from collhub_tacos.networks.link_network import LinkNetwork

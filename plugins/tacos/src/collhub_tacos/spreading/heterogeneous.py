@@ -6,7 +6,7 @@ import os
 
 import numpy as np
 import numpy.typing as npt
-from collhub_columns import BoolArray, Int64Array, expanded_ranges, group_of_entry, row_pointer
+from hub_core.columns import BoolArray, Int64Array, expanded_ranges, group_of_entry, row_pointer
 
 from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
 from collhub_tacos.networks.reach import unreachable

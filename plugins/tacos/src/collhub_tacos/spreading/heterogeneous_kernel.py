@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from collhub_columns import BoolArray, Int64Array
+from hub_core.columns import BoolArray, Int64Array
 from collhub_packing.compiling import inlined, lean_kernel, lean_part
 
 Int32Array = npt.NDArray[np.int32]

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from collhub_columns import Int64Array, sorted_ordinals
-from collhub_schedules import fastest_of
+from hub_core.columns import Int64Array, sorted_ordinals
+from hub_core.schedules import fastest_of
 
 from collhub_tacos.networks.link_network import LinkNetwork
 from collhub_tacos.networks.reach import hops_from, unreachable

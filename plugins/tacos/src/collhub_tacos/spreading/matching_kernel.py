@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from collhub_columns import BoolArray, Int64Array
+from hub_core.columns import BoolArray, Int64Array
 from collhub_packing.compiling import kernel, part
 
 Int16Array = npt.NDArray[np.int16]

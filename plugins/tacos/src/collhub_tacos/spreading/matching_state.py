@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
-from collhub_columns import BoolArray, Int64Array
+from hub_core.columns import BoolArray, Int64Array
 
 from collhub_tacos.networks.link_network import LinkNetwork
 

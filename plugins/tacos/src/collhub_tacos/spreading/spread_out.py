@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 
 import numpy as np
-from collhub_columns import BoolArray, Int64Array
-from collhub_schedules import fastest_of
+from hub_core.columns import BoolArray, Int64Array
+from hub_core.schedules import fastest_of
 
 from collhub_tacos.bounds.time_cuts import are_cuts_counted, tightest_cut
 from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes

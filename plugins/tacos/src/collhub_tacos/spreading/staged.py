@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
-from collhub_columns import Int64Array, inverse, ordinals
+from hub_core.columns import Int64Array, inverse, ordinals
 
 from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
 from collhub_tacos.prospects import Trials

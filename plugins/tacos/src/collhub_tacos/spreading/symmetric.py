@@ -6,7 +6,7 @@ One node's part is made, and moved to all the others.
 from __future__ import annotations
 
 import numpy as np
-from collhub_columns import Float64Array, Int64Array
+from hub_core.columns import Float64Array, Int64Array
 
 from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
 from collhub_tacos.networks.reach import unreachable

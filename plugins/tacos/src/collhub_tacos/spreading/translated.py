@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
-from collhub_columns import Int64Array
+from hub_core.columns import Int64Array
 
 from collhub_tacos.networks.link_network import LinkNetwork
 from collhub_tacos.networks.reach import unreachable

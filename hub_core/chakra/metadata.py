@@ -1,0 +1,186 @@
+"""The GlobalMetadata record: a version and attributes by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from hub_core.chakra.attributes import Kind
+from hub_core.chakra.wire import WireError, WireType, encode_varints, varint
+
+# Field numbers of GlobalMetadata, AttributeProto and the list messages.
+_VERSION, _ATTR, _NAME, _VALUES = 1, 2, 1, 1
+
+AttributeValue = int | float | bool | str | bytes | tuple["AttributeValue", ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Metadata:
+    """Record 0 of a file. `attributes`: values by name; `kinds`: None for one without a value."""
+
+    version: str = ""
+    attributes: Mapping[str, AttributeValue] = field(default_factory=dict)
+    kinds: Mapping[str, Kind | None] = field(default_factory=dict)
+
+    def text(self, name: str) -> str:
+        """An attribute as text, empty where it is absent or of another kind."""
+        value = self.attributes.get(name)
+        return value if isinstance(value, str) else ""
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataEntry:
+    """An attribute to write."""
+
+    name: str
+    kind: Kind
+    value: int | bool | str | Sequence[int]
+
+
+def encode_metadata(version: str, entries: Sequence[MetadataEntry]) -> bytes:
+    """The framed record in protobuf's own bytes; by hand, so that writers need no protobuf."""
+    body = _field(_VERSION, version.encode()) if version else b""
+    for entry in entries:
+        body += _field(_ATTR, _field(_NAME, entry.name.encode()) + _value(entry))
+    return varint(len(body)) + body
+
+
+def _field(number: int, content: bytes) -> bytes:
+    """A field of bytes: tag, length, content."""
+    # Kinds of lists and texts have numbers above 15, whose tags are two bytes.
+    return varint(number << 3 | WireType.BYTES) + varint(len(content)) + content
+
+
+def _value(entry: MetadataEntry) -> bytes:
+    """The field of AttributeProto that holds the value."""
+    if isinstance(entry.value, str):
+        return _field(entry.kind, entry.value.encode())
+    if isinstance(entry.value, int):
+        return varint(entry.kind << 3 | WireType.VARINT) + varint(entry.value)
+    packed, _ = encode_varints(np.asarray(entry.value, np.int64).view(np.uint64))
+    # proto3 writes an empty list as an empty message.
+    return _field(entry.kind, _field(_VALUES, packed.tobytes()) if len(packed) else b"")
+
+
+def decode_metadata(body: bytes) -> Metadata:
+    """Decode the body of record 0. Raises `WireError` for other bytes and doubled attributes.
+
+    Records of the usual kinds are decoded here. Others are left to protobuf, whose import takes
+    longer (0.1 s) than to read a small trace.
+    """
+    found = _decode_usual(body)
+    if found is None:
+        found = _decode_by_protobuf(body)
+    version, entries = found
+    attributes: dict[str, AttributeValue] = {}
+    kinds: dict[str, Kind | None] = {}
+    for name, kind, value in entries:
+        if name in attributes:
+            reason = f"the metadata attribute {name!r} stands twice"
+            raise WireError(reason, 0, "duplicate-attribute")
+        kinds[name], attributes[name] = kind, value
+    return Metadata(version, attributes, kinds)
+
+
+_Entries = list[tuple[str, Kind | None, AttributeValue]]
+_UNSIGNED = {Kind.UINT32: 1 << 32, Kind.UINT64: 1 << 64, Kind.BOOL: 2}
+_SIGNED = {Kind.INT32: 1 << 31, Kind.INT64: 1 << 63}
+
+
+def _decode_usual(body: bytes) -> tuple[str, _Entries] | None:
+    """(version, attributes) of a record with fields of the schema, each once and in range.
+
+    None for a record with anything else, or with values that are not texts, integers or booleans.
+    """
+    version = ""
+    entries: _Entries = []
+    try:
+        for number, content in _usual_fields(body):
+            if not isinstance(content, bytes):
+                return None
+            if number == _VERSION and not version:
+                version = content.decode()
+            elif number == _ATTR:
+                (name_number, name), (kind, value) = _usual_fields(content)
+                if name_number != _NAME or not isinstance(name, bytes):
+                    return None
+                entries.append((name.decode(), Kind(kind), _usual_value(Kind(kind), value)))
+            else:
+                return None
+    except ValueError:
+        return None
+    return version, entries
+
+
+def _usual_fields(body: bytes) -> Iterator[tuple[int, int | bytes]]:
+    """(number, value) of fields that are varints or bytes. Raises `ValueError` for others."""
+    at = 0
+    while at < len(body):
+        tag, at = _read_varint(body, at)
+        value, at = _read_varint(body, at)
+        if tag & 7 == WireType.VARINT:
+            yield tag >> 3, value
+        elif tag & 7 == WireType.BYTES and at + value <= len(body):
+            yield tag >> 3, body[at : at + value]
+            at += value
+        else:
+            raise ValueError("an unusual field")
+
+
+def _read_varint(body: bytes, at: int) -> tuple[int, int]:
+    """(the number, the place behind it). Raises `ValueError` for one that does not end."""
+    number = shift = 0
+    while at < len(body) and shift < 64:
+        number |= (body[at] & 127) << shift
+        shift += 7
+        at += 1
+        if body[at - 1] < 128:
+            return number, at
+    raise ValueError("a number does not end")
+
+
+def _usual_value(kind: Kind, value: int | bytes) -> AttributeValue:
+    """The value of an attribute. Raises `ValueError` for an unusual kind or number."""
+    if isinstance(value, bytes):
+        if kind == Kind.BYTES:
+            return value
+        if kind == Kind.STRING:
+            return value.decode()
+    elif kind in _SIGNED:
+        number = value - (1 << 64) if value >> 63 else value
+        if value < 1 << 64 and -_SIGNED[kind] <= number < _SIGNED[kind]:
+            return number
+    elif value < _UNSIGNED.get(kind, 0):
+        return bool(value) if kind == Kind.BOOL else value
+    raise ValueError("an unusual value")
+
+
+def _decode_by_protobuf(body: bytes) -> tuple[str, _Entries]:
+    """(version, attributes) of any record. Raises `WireError`."""
+    from google.protobuf.message import DecodeError
+
+    from hub_core.chakra.messages import message_class
+
+    message: Any = message_class("GlobalMetadata")()
+    try:
+        message.ParseFromString(body)
+    except DecodeError:
+        reason = "record 0 is not a GlobalMetadata record"
+        raise WireError(reason, 0, "malformed-metadata") from None
+    return message.version, [(one.name, *_kind_and_value(one)) for one in message.attr]
+
+
+def _kind_and_value(attribute: Any) -> tuple[Kind | None, AttributeValue]:
+    """Kind and value of an AttributeProto; lists become tuples."""
+    one_of = attribute.WhichOneof("value")
+    if one_of is None:
+        return None, None
+    # A kind is the number of its field.
+    field_number = attribute.DESCRIPTOR.fields_by_name[one_of].number
+    value: Any = getattr(attribute, one_of)
+    if hasattr(value, "values"):
+        value = tuple(value.values)
+    return Kind(field_number), value

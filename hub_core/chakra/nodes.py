@@ -1,0 +1,66 @@
+"""The nodes of a set of execution traces as columns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+from hub_core.columns import ColumnTable, Int32Array, Int64Array, UInt8Array, UInt64Array
+
+
+class NodeType(IntEnum):
+    """Node types of the Chakra schema."""
+
+    INVALID = 0
+    METADATA = 1
+    MEM_LOAD = 2
+    MEM_STORE = 3
+    COMP = 4
+    COMM_SEND = 5
+    COMM_RECV = 6
+    COMM_COLL = 7
+
+
+_PROPOSED = {8: "STORAGE_NODE", 9: "BATCH_NODE", 10: "CHECKPOINT_NODE"}
+"""Node types of an open proposal for Chakra, in no release of the schema (version 1.0.0)."""
+
+
+def type_name(node_type: int) -> str:
+    """The schema's name of a node type."""
+    if node_type in _PROPOSED:
+        return f"{_PROPOSED[node_type]} (type {node_type}, so far only proposed for Chakra)"
+    if node_type not in set(NodeType):
+        return f"node of unknown type {node_type}"
+    return f"{NodeType(node_type).name}_NODE"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NodeTable(ColumnTable):
+    """The nodes of all ranks in file order: what a simulator of traces needs.
+
+    One entry a node: `node_id` uint64, unique within a rank; `type` uint8 (`NodeType`); `peer`
+    int32 (COMM_SEND: destination, COMM_RECV: source, else -1); `tag` int32; `size` int64, bytes
+    of a message, else 0; `duration_ns` int64, -1 where not stated; `step` int64, the row of the
+    algorithm's step table that the node belongs to, -1 for none. `rank_indptr`
+    int64[num_ranks + 1]. `data_indptr`, `control_indptr` int64[nodes + 1] with `data_indices`,
+    `control_indices` int64: rows of this table that a node waits for, in the order in which the
+    file lists them; they may point forward.
+    """
+
+    node_id: UInt64Array
+    type: UInt8Array
+    peer: Int32Array
+    tag: Int32Array
+    size: Int64Array
+    duration_ns: Int64Array
+    step: Int64Array
+    rank_indptr: Int64Array
+    data_indptr: Int64Array
+    data_indices: Int64Array
+    control_indptr: Int64Array
+    control_indices: Int64Array
+
+    @property
+    def num_ranks(self) -> int:
+        """Number of ranks."""
+        return len(self.rank_indptr) - 1

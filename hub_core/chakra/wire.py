@@ -1,0 +1,204 @@
+"""The wire format under execution traces: varints, fields and records, singly and as columns.
+
+Source: the encoding page of Protocol Buffers (protobuf.dev/programming-guides/encoding). A varint
+holds 7 bits a byte, the lowest first; bit 7 says that another byte follows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import IntEnum
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from hub_core.columns import BoolArray, Int64Array, UInt64Array, first_positions
+
+Bytes = npt.NDArray[np.uint8]
+Column = npt.NDArray[np.integer]
+
+MAX_VARINT = 10
+# A tag has 29 bits of field number and 3 of wire type; no record is longer than 32 bits tell.
+_MAX_SHORT_VARINT = 5
+_ONE_BYTE = tuple(bytes([value]) for value in range(128))
+
+
+class WireError(ValueError):
+    """Bytes that no encoder writes: what is wrong, and at which position of the buffer."""
+
+    def __init__(self, reason: str, position: int, code: str = "malformed-record") -> None:
+        """`code`: that of the finding which the error becomes."""
+        super().__init__(reason)
+        self.reason = reason
+        self.position = position
+        self.code = code
+
+
+class Field(NamedTuple):
+    """One field of a message; its value is `start..stop` of the buffer, without a length."""
+
+    number: int
+    wire: WireType
+    start: int
+    stop: int
+
+
+class WireType(IntEnum):
+    """How the value of a field is laid out."""
+
+    VARINT = 0
+    FIXED64 = 1
+    BYTES = 2
+    FIXED32 = 5
+
+
+def varint(value: int) -> bytes:
+    """Encode 0..2^64-1; negative numbers as their two's complement, as in int32 and int64."""
+    # Most numbers of traces have one byte.
+    if 0 <= value < 128:
+        return _ONE_BYTE[value]
+    value &= (1 << 64) - 1
+    encoded = bytearray()
+    while value >= 128:
+        encoded.append(value & 127 | 128)
+        value >>= 7
+    encoded.append(value)
+    return bytes(encoded)
+
+
+def record_bounds(content: bytes) -> tuple[Int64Array, Int64Array]:
+    """Find the records of a file: int64 arrays of where each body starts and ends.
+
+    Raises `WireError` for a file that ends inside a record, a length of more than 5 bytes, and an
+    empty record other than the first one.
+    """
+    starts: list[int] = []
+    ends: list[int] = []
+    position, size = 0, len(content)
+    while position < size:
+        length_at = position
+        length = content[position]
+        position += 1
+        if length >= 128:
+            following = content[position] if position < size else 128
+            # Nearly all lengths have two bytes at most, and a call takes as long as all the rest.
+            if following < 128:
+                length += (following << 7) - 128
+                position += 1
+            else:
+                length, position = _read_varint(content, length_at, size, _MAX_SHORT_VARINT)
+        elif not length and starts:
+            raise WireError("a node record of length 0", length_at, "empty-record")
+        starts.append(position)
+        position += length
+        ends.append(position)
+    if position > size:
+        reason = f"the file is truncated: {position - size} bytes of its last record are missing"
+        raise WireError(reason, starts[-1], "truncated")
+    return np.asarray(starts, np.int64), np.asarray(ends, np.int64)
+
+
+def walk(content: bytes, start: int, stop: int) -> Iterator[Field]:
+    """Yield the fields of the message in `content[start:stop]`. Raises `WireError`."""
+    position = start
+    while position < stop:
+        tag_at = position
+        tag, value_at = _read_varint(content, position, stop, _MAX_SHORT_VARINT)
+        number, wire = tag >> 3, tag & 7
+        if not number or wire not in _WIRE_TYPES:
+            raise WireError(f"byte 0x{content[tag_at]:02x} starts no field", tag_at)
+        if wire == WireType.VARINT:
+            _, position = _read_varint(content, value_at, stop, MAX_VARINT)
+        elif wire == WireType.BYTES:
+            length, value_at = _read_varint(content, value_at, stop, MAX_VARINT)
+            position = value_at + length
+        else:
+            position = value_at + (8 if wire == WireType.FIXED64 else 4)
+        if position > stop:
+            raise WireError("a field reaches beyond the end of its record", tag_at)
+        yield Field(number, WireType(wire), value_at, position)
+
+
+# Not `frozenset(WireType)` in the loop above: members are slow to compare with.
+_WIRE_TYPES = frozenset(int(wire) for wire in WireType)
+
+
+def _read_varint(content: bytes, position: int, stop: int, longest: int) -> tuple[int, int]:
+    """The number at `position` and the position after it; at most `longest` bytes."""
+    value = 0
+    at = position
+    # The longest varint of 64 bits has 10 bytes, that of 32 bits has 5.
+    for shift in range(0, 7 * longest, 7):
+        if at >= stop:
+            raise WireError("the file is truncated inside a number", position, "truncated")
+        byte = content[at]
+        at += 1
+        value |= (byte & 127) << shift
+        if byte < 128:
+            return value, at
+    raise WireError(f"a number of more than {longest} bytes", position)
+
+
+def varint_widths(values: UInt64Array) -> Int64Array:
+    """Bytes that each value takes as a varint: int64, 1..10."""
+    widths = np.ones(len(values), np.int64)
+    largest = int(values.max(initial=0))
+    bound = 128
+    while bound <= largest:
+        widths += values >= np.uint64(bound)
+        bound <<= 7
+    return widths
+
+
+def varint_byte(values: UInt64Array, index: int, has_more: BoolArray) -> Bytes:
+    """Byte number `index` of every value as a varint; `has_more`: whether another one follows."""
+    digits = (values >> np.uint64(7 * index)).astype(np.uint8) & np.uint8(127)
+    return digits | has_more.astype(np.uint8) << np.uint8(7)
+
+
+def encode_varints(values: UInt64Array) -> tuple[Bytes, Int64Array]:
+    """Encode many values one after the other: the bytes, and the width of each value."""
+    widths = varint_widths(values)
+    # A round a byte: number `index` of all values that are so wide.
+    first = first_positions(widths)
+    encoded = np.empty(int(widths.sum()), np.uint8)
+    for index in range(int(widths.max(initial=0))):
+        rows = np.flatnonzero(widths > index)
+        has_more = widths[rows] > index + 1
+        encoded[first[rows] + index] = varint_byte(values[rows], index, has_more)
+    return encoded, widths
+
+
+def decode_varints(encoded: Bytes) -> tuple[UInt64Array, Int64Array]:
+    """Decode varints that stand one after the other: values, and where each one starts.
+
+    The last byte must end a varint. Raises `WireError` for a varint of more than 10 bytes.
+    """
+    # Bytes without bit 7 end a number, so that all places are known at once.
+    ends = np.flatnonzero(encoded < 128) + 1
+    starts = np.append(0, ends)[:-1]
+    values, _ = varints_at(encoded, starts, np.full(len(ends), len(encoded)))
+    return values, starts
+
+
+def varints_at(data: Bytes, at: Int64Array, stops: Int64Array) -> tuple[UInt64Array, Int64Array]:
+    """Decode one varint at every position: values, and the positions after them.
+
+    Raises `WireError` where a varint reaches beyond `stops` or is longer than 10 bytes.
+    """
+    values = np.zeros(len(at), np.uint64)
+    position = at.copy()
+    pending = np.arange(len(at))
+    # All numbers are read in step, a byte a round; most end in the first two rounds.
+    for index in range(MAX_VARINT):
+        outside = pending[position[pending] >= stops[pending]]
+        if len(outside):
+            raise WireError("a number reaches beyond the end of its record", int(at[outside[0]]))
+        byte = data[position[pending]]
+        digits = (byte & np.uint8(127)).astype(np.uint64)
+        values[pending] |= digits << np.uint64(7 * index)
+        position[pending] += 1
+        pending = pending[byte >= 128]
+        if not len(pending):
+            return values, position
+    raise WireError("a number of more than 10 bytes", int(at[pending[0]]))

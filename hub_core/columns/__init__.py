@@ -1,0 +1,108 @@
+"""Columns: grouped integer arrays, CSR tables and graphs in numpy, without loops over rows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hub_core.columns.public_names import names_from
+
+if TYPE_CHECKING:
+    from hub_core.columns.groups import (
+        BoolArray,
+        Float64Array,
+        Int32Array,
+        Int64Array,
+        IntArray,
+        UInt8Array,
+        UInt64Array,
+        counted_positions,
+        csr,
+        csr_of_pairs,
+        csr_within,
+        distinct,
+        expanded_ranges,
+        first_positions,
+        gather,
+        group_of_entry,
+        group_pointer,
+        inverse,
+        is_sorted,
+        labels,
+        ordinals,
+        positions_in,
+        row_pointer,
+        rows_of,
+        run_lengths,
+        run_mask,
+        run_starts,
+        sorted_ordinals,
+        suffix_least,
+    )
+    from hub_core.columns.levels import Order, topological_levels
+    from hub_core.columns.pairs import NodePairs
+    from hub_core.columns.parts import chain_cover, connected_parts, values_of_single_keys
+    from hub_core.columns.paths import ArcGroups, Arcs
+    from hub_core.columns.sorting import stable_order, stable_order_by
+    from hub_core.columns.tables import ColumnTable, RankTable
+
+__all__ = [
+    "ArcGroups",
+    "Arcs",
+    "BoolArray",
+    "ColumnTable",
+    "Float64Array",
+    "Int32Array",
+    "Int64Array",
+    "IntArray",
+    "NodePairs",
+    "Order",
+    "RankTable",
+    "UInt8Array",
+    "UInt64Array",
+    "chain_cover",
+    "connected_parts",
+    "counted_positions",
+    "csr",
+    "csr_of_pairs",
+    "csr_within",
+    "distinct",
+    "expanded_ranges",
+    "first_positions",
+    "gather",
+    "group_of_entry",
+    "group_pointer",
+    "inverse",
+    "is_sorted",
+    "labels",
+    "ordinals",
+    "positions_in",
+    "row_pointer",
+    "rows_of",
+    "run_lengths",
+    "run_mask",
+    "run_starts",
+    "sorted_ordinals",
+    "stable_order",
+    "stable_order_by",
+    "suffix_least",
+    "topological_levels",
+    "values_of_single_keys",
+]  # fmt: skip
+
+_HOMES = {
+    "hub_core.columns.groups": (
+        "BoolArray Float64Array Int32Array Int64Array IntArray UInt8Array UInt64Array "
+        "counted_positions csr csr_of_pairs csr_within distinct expanded_ranges "
+        "first_positions gather group_of_entry group_pointer inverse is_sorted labels "
+        "ordinals positions_in row_pointer rows_of run_lengths run_mask run_starts "
+        "sorted_ordinals suffix_least"
+    ),
+    "hub_core.columns.levels": "Order topological_levels",
+    "hub_core.columns.pairs": "NodePairs",
+    "hub_core.columns.parts": "chain_cover connected_parts values_of_single_keys",
+    "hub_core.columns.paths": "ArcGroups Arcs",
+    "hub_core.columns.sorting": "stable_order stable_order_by",
+    "hub_core.columns.tables": "ColumnTable RankTable",
+}
+
+__getattr__ = names_from(__name__, _HOMES)

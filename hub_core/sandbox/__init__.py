@@ -1,0 +1,52 @@
+"""Inputs that are Python programs: executed in a process of their own, with limits.
+
+Names are imported on first use: the process of a program needs few of them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hub_core import names_from
+
+if TYPE_CHECKING:
+    from hub_core.sandbox.landlock import landlock_features, landlock_version
+    from hub_core.sandbox.options import SourceProgramOptions
+    from hub_core.sandbox.process import ProcessLimits, ProgramAnswerError, run_program
+    from hub_core.sandbox.running import (
+        Language,
+        Report,
+        calling_line,
+        chosen_places,
+        error_report,
+        run_job,
+    )
+    from hub_core.sandbox.source_checks import (
+        imports_any,
+        parsed_source,
+        shell_words,
+        warn_at,
+        warn_of_output,
+    )
+
+__all__ = [
+    "Language", "ProcessLimits", "ProgramAnswerError", "Report", "SourceProgramOptions",
+    "calling_line", "chosen_places", "error_report", "imports_any", "landlock_features",
+    "landlock_version", "parsed_source", "run_job", "run_program", "shell_words", "warn_at",
+    "warn_of_output",
+]  # fmt: skip
+
+__getattr__ = names_from(
+    __name__,
+    {
+        "hub_core.sandbox.landlock": "landlock_features landlock_version",
+        "hub_core.sandbox.options": "SourceProgramOptions",
+        "hub_core.sandbox.process": "ProcessLimits ProgramAnswerError run_program",
+        "hub_core.sandbox.running": (
+            "Language Report calling_line chosen_places error_report run_job"
+        ),
+        "hub_core.sandbox.source_checks": (
+            "imports_any parsed_source shell_words warn_at warn_of_output"
+        ),
+    },
+)

@@ -1,0 +1,62 @@
+"""What a reader of programs looks at before and after it executes one."""
+
+from __future__ import annotations
+
+import ast
+import shlex
+
+from hub_core.sandbox.running import Report
+from hub_core.model import Diagnostic, InputError, Location, Severity, UsageError
+from hub_core.plugin_api import Source
+
+_MOST_BYTES = 16 << 20
+
+
+def parsed_source(name: str, content: bytes) -> ast.Module:
+    """The syntax tree of a program, which is not executed. Raises `InputError` with its line."""
+    place = Location(name)
+    if len(content) > _MOST_BYTES:
+        message = f"{len(content)} bytes are too long for a program"
+        raise InputError(message, location=place, code="too-large")
+    try:
+        return ast.parse(content, name)
+    except SyntaxError as error:
+        message = f"is no Python program: {error.msg}"
+        at_line = Location(name, error.lineno)
+        raise InputError(message, location=at_line, code="syntax") from None
+    except (ValueError, MemoryError, RecursionError) as error:
+        # Null bytes, and expressions too deep for the parser.
+        message = f"is no Python program: {error}"
+        raise InputError(message, location=place, code="syntax") from None
+
+
+def imports_any(node: ast.AST, packages: tuple[str, ...]) -> bool:
+    """Whether a node imports one of these packages, or a module in one."""
+    names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+    if isinstance(node, ast.ImportFrom):
+        names = [node.module or ""]
+    return any(name.partition(".")[0] in packages for name in names)
+
+
+def shell_words(text: str | None) -> list[str]:
+    """Command line arguments of a program as a shell splits them. Raises `UsageError`."""
+    if text is None:
+        return []
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise UsageError(f"option arguments: {error}", cure="quote as in a shell") from None
+
+
+def warn_of_output(source: Source, report: Report) -> None:
+    """Report that the program prints."""
+    printed = report.get("printed")
+    if printed:
+        message = f"the program prints, and nobody reads it here: {printed['text']!r}"
+        warn_at(source, "program-prints", message, printed["line"])
+
+
+def warn_at(source: Source, code: str, message: str, line: int) -> None:
+    """Report a warning at a line, 0 or less for none."""
+    place = Location(source.name, line if line > 0 else None)
+    source.report(Diagnostic(code, message, Severity.WARNING, place))

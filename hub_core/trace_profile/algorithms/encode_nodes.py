@@ -1,0 +1,252 @@
+"""The records of trace nodes in profile v1, made of byte pieces for many nodes at once.
+
+Source of the attributes: docs/profile-v1.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+from hub_core.chakra import (
+    Kind,
+    NodeTable,
+    NodeType,
+    Piece,
+    Ragged,
+    UInt64Array,
+    encode_records,
+    list_attribute,
+    number_attribute,
+    number_field,
+    packed_field,
+)
+from hub_core.columns import Int64Array, csr, group_of_entry, row_pointer
+
+from hub_core.trace_profile.algorithms.profile import CompKind
+from hub_core.model import Algorithm, Buffer, StepKind, message_bytes
+
+# Beyond the kinds of steps: the second node of a receive-reduce, and the stand-in of an idle rank.
+_COMBINE = len(StepKind)
+_IDLE = _COMBINE + 1
+# By kind of step: the name and the type of its nodes, and its `comp_kind`.
+_LOOKS = (
+    ("SEND", NodeType.COMM_SEND, 0),
+    ("RECV", NodeType.COMM_RECV, 0),
+    ("RECV", NodeType.COMM_RECV, 0),
+    ("COPY", NodeType.COMP, CompKind.COPY),
+    ("REDUCE", NodeType.COMP, CompKind.REDUCE),
+    ("COMPUTE", NodeType.COMP, CompKind.OTHER),
+    ("REDUCE", NodeType.COMP, CompKind.REDUCE),
+    ("IDLE", NodeType.COMP, CompKind.OTHER),
+)
+_COMP_KINDS = np.asarray([comp_kind for _, _, comp_kind in _LOOKS], np.int64)
+_ID_TAG, _NAME_TAG, _TYPE_TAG, _MICROS_TAG = 0x08, 0x12, 0x18, 0x38
+_CONTROL_TAG, _DATA_TAG = 0x22, 0x2A
+_Lists = tuple[Int64Array, UInt64Array]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is written and how: nodes lowered for `bound_bytes`.
+
+    `has_triple`: chunk counts mean something; `is_stated`: the size is not merely a default.
+    """
+
+    algorithm: Algorithm
+    nodes: NodeTable
+    dialect: str
+    is_flat: bool
+    has_triple: bool
+    bound_bytes: int
+    is_stated: bool
+
+
+def encode_nodes(plan: Plan, ranks: range) -> list[bytes]:
+    """The node records of each of some consecutive ranks."""
+    nodes = _ProfileNodes(plan, ranks)
+    start = [nodes.ids(), *nodes.looks()]
+    # The order of attributes is part of the profile: equal algorithms give equal bytes.
+    rest = [
+        nodes.micros(),
+        *nodes.message(),
+        *nodes.triple(),
+        *nodes.placement(),
+        *nodes.computation(),
+        *nodes.origin(),
+    ]
+    content, sizes = encode_records(start, nodes.dependencies(), rest)
+    indptr = plan.nodes.rank_indptr[ranks.start : ranks.stop + 1]
+    cuts = row_pointer(sizes)[indptr - indptr[0]].tolist()
+    return [content[low:high] for low, high in pairwise(cuts)]
+
+
+class _ProfileNodes:
+    """The nodes of consecutive ranks, and columns of the steps that they belong to, by node."""
+
+    def __init__(self, plan: Plan, ranks: range) -> None:
+        self._plan, self._nodes = plan, plan.nodes
+        indptr = plan.nodes.rank_indptr[ranks.start : ranks.stop + 1]
+        self._rows = slice(int(indptr[0]), int(indptr[-1]))
+        self._rank = group_of_entry(indptr) + ranks.start
+        types = plan.nodes.type[self._rows]
+        self._is_send = types == NodeType.COMM_SEND
+        self._is_message = self._is_send | (types == NodeType.COMM_RECV)
+        # Of the step table only the rows of these ranks are looked at.
+        first, after = plan.algorithm.steps.rank_indptr[[ranks.start, ranks.stop]].tolist()
+        self._step_rows = slice(first, after)
+        step = plan.nodes.step[self._rows]
+        self._owned = step >= 0
+        self._step = np.where(self._owned, step - first, -1)
+        kind = self._column("kind", _IDLE)
+        is_pair = kind == StepKind.RECV_REDUCE
+        self._is_half = is_pair & self._is_message
+        is_combine = is_pair & ~self._is_message
+        self._is_first = self._owned & ~is_combine
+        self._look = np.where(is_combine, _COMBINE, kind)
+        self._count = self._column("count", 0)
+
+    def _column(self, name: str, default: int) -> Int64Array:
+        """A column of the step table; the stand-ins of idle ranks belong to step -1."""
+        column = getattr(self._plan.algorithm.steps, name)[self._step_rows]
+        values = np.append(column.astype(np.int64), default)
+        return values[self._step]
+
+    def _of_message(self, name: str) -> Int64Array:
+        """The side of a step that a message carries: what SEND reads, what RECV writes."""
+        # Of a receive-reduce this is the place of the sum; see `placement`.
+        sent, received = self._column(f"src_{name}", 0), self._column(f"dst_{name}", 0)
+        return np.where(self._is_send, sent, received)
+
+    def ids(self) -> Piece:
+        """The id of the node; 0 is left out, as proto3 has it."""
+        ids = self._nodes.node_id[self._rows]
+        return number_field(_ID_TAG, ids, ids != 0)
+
+    def looks(self) -> list[Piece]:
+        """Name and type, one of a few byte strings."""
+        texts = [
+            bytes([_NAME_TAG, len(name)]) + name.encode() + bytes([_TYPE_TAG, node_type])
+            for name, node_type, _ in _LOOKS
+        ]
+        return [Piece(text, present=self._look == look) for look, text in enumerate(texts)]
+
+    def micros(self) -> Piece:
+        """The duration, rounded to microseconds: the only unit of the field."""
+        duration = self._nodes.duration_ns[self._rows]
+        rounds_up = duration % 1000 >= 500
+        # -1, for a duration that is not stated, becomes 0, which is left out.
+        micros = np.maximum(duration // 1000 + rounds_up, 0)
+        return number_field(_MICROS_TAG, micros, micros > 0)
+
+    def message(self) -> list[Piece]:
+        """The attributes that every reader of messages needs."""
+        nodes, is_message = self._nodes, self._is_message
+        peer = nodes.peer[self._rows]
+        source = np.where(self._is_send, self._rank, peer)
+        target = np.where(self._is_send, peer, self._rank)
+        size = number_attribute("comm_size", Kind.INT64, nodes.size[self._rows], is_message)
+        return [
+            number_attribute("is_cpu_op", Kind.BOOL, np.zeros(len(peer), np.int64)),
+            *([] if self._plan.dialect == "symbolic" else [size]),
+            number_attribute("comm_src", Kind.INT32, source, is_message),
+            number_attribute("comm_dst", Kind.INT32, target, is_message),
+            number_attribute("comm_tag", Kind.INT32, nodes.tag[self._rows], is_message),
+        ]
+
+    def dependencies(self) -> list[Ragged]:
+        """Control and data dependencies; flat: one list of both."""
+        nodes = self._nodes
+        control = self._ids(nodes.control_indptr, nodes.control_indices)
+        data = self._ids(nodes.data_indptr, nodes.data_indices)
+        if self._plan.is_flat:
+            return packed_field(_DATA_TAG, *_union(data, control))
+        return [*packed_field(_CONTROL_TAG, *control), *packed_field(_DATA_TAG, *data)]
+
+    def _ids(self, indptr: Int64Array, indices: Int64Array) -> _Lists:
+        """Row pointer and ids of the parents of these nodes."""
+        # Parents are rows of the whole table, the file wants their ids.
+        bounds = indptr[self._rows.start : self._rows.stop + 1]
+        return bounds - bounds[0], self._nodes.node_id[indices[bounds[0] : bounds[-1]]]
+
+    def triple(self) -> list[Piece]:
+        """Sizes in chunks, as a branch of ASTRA-sim reads them; -1 where they mean nothing."""
+        if self._plan.dialect == "absolute":
+            return []
+        units = np.full(len(self._step), self._plan.algorithm.collective.unit_count)
+        columns = {
+            "msg_chunk_idx": self._of_message("offset"),
+            "msg_chunk_cnt": self._count,
+            "total_chunk_cnt": units,
+        }
+        if not self._plan.has_triple:
+            columns = dict.fromkeys(columns, np.full(len(units), -1))
+        return [
+            number_attribute(name, Kind.INT32, column, self._is_message)
+            for name, column in columns.items()
+        ]
+
+    def placement(self) -> list[Piece]:
+        """Where a step runs, and which units a message carries."""
+        is_message = self._is_message
+        lane, channel = self._column("lane", -1), self._column("channel", 0)
+        has_lane = self._is_first & (lane != -1)
+        has_channel = is_message | (self._is_first & (channel != 0))
+        # A receive-reduce stores nothing before its combining half does.
+        buffer = np.where(self._is_half, Buffer.UNKNOWN, self._of_message("buffer"))
+        offset = np.where(self._is_half, 0, self._of_message("offset"))
+        region = (buffer, offset, self._count)
+        ones = np.ones(len(lane), np.int64)
+        return [
+            number_attribute("channel", Kind.INT32, channel, has_channel),
+            number_attribute("lane", Kind.INT32, lane, has_lane),
+            number_attribute("is_rrc", Kind.BOOL, ones, self._is_half),
+            list_attribute("region", Kind.INT64_LIST, region, is_message),
+        ]
+
+    def computation(self) -> list[Piece]:
+        """What a COMP node does, to which units, at which cost."""
+        is_comp = ~self._is_message
+        comp_kind = _COMP_KINDS[self._look]
+        pieces = [number_attribute("comp_kind", Kind.INT32, comp_kind, is_comp)]
+        if self._plan.dialect != "symbolic":
+            unit_count = self._plan.algorithm.collective.unit_count
+            moved = message_bytes(self._plan.bound_bytes, unit_count, self._count)
+            # One operation for every 4 bytes: the element type is not part of an algorithm.
+            operations = np.where(comp_kind == CompKind.REDUCE, -(-moved // 4), 0)
+            pieces.append(number_attribute("num_ops", Kind.INT64, operations, is_comp))
+            pieces.append(number_attribute("tensor_size", Kind.UINT64, moved, is_comp))
+        return [*pieces, self._operand("src"), self._operand("dst")]
+
+    def _operand(self, side: str) -> Piece:
+        """The region that a COMP node reads or writes."""
+        buffer = self._column(f"{side}_buffer", Buffer.UNKNOWN)
+        offset = self._column(f"{side}_offset", 0)
+        # A side that the model leaves unknown is left out.
+        is_known = (buffer != Buffer.UNKNOWN) | (offset != 0) | (self._count != 0)
+        present = ~self._is_message & self._owned & is_known
+        region = (buffer, offset, self._count)
+        return list_attribute(f"{side}_region", Kind.INT64_LIST, region, present)
+
+    def origin(self) -> list[Piece]:
+        """Exact durations and places in the source, where they are stated."""
+        duration = self._nodes.duration_ns[self._rows]
+        line = self._column("source_line", -1)
+        has_line = self._is_first & (line != -1)
+        return [
+            number_attribute("duration_ns", Kind.INT64, duration, duration >= 0),
+            number_attribute("source_line", Kind.INT32, line, has_line),
+        ]
+
+
+def _union(data: _Lists, control: _Lists) -> _Lists:
+    """Data dependencies, then those control dependencies that are not among them."""
+    owner = np.concatenate([group_of_entry(data[0]), group_of_entry(control[0])])
+    ids = np.concatenate([data[1], control[1]])
+    both = np.stack([owner.astype(np.uint64), ids])
+    _, first = np.unique(both, axis=1, return_index=True)
+    # The first of equal entries is the data dependency: those were put first.
+    kept = np.sort(first)
+    indptr, order = csr(owner[kept], kept, len(data[0]) - 1)
+    return indptr, ids[order]

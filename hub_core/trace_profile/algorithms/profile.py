@@ -1,0 +1,130 @@
+"""Collective profile v1: what the metadata of every rank file says of the algorithm.
+
+Source: docs/profile-v1.md. The table `KINDS` is the profile's metadata: what is written, in which
+order, and what readers know.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from enum import IntEnum
+
+from hub_core.chakra import Kind, MetadataEntry
+
+from hub_core.model import Algorithm
+
+VERSION = "0.0.4"
+SCHEMA = "1.0.2-chakra.0.0.4"
+PROFILE = "collective-algorithm/1"
+UNIT_BYTES = 1 << 20
+MAX_SCALED_UNITS = 1 << 20
+
+
+class CompKind(IntEnum):
+    """Values of the attribute `comp_kind`."""
+
+    REDUCE = 0
+    COPY = 1
+    OTHER = 2
+
+
+def default_bytes(algorithm: Algorithm) -> int:
+    """The size of the collective, in bytes, that traces are written for unless told otherwise.
+
+    The algorithm's own, else 1 MiB a unit (a byte a unit above 2^20 units).
+    """
+    if algorithm.collective_bytes is not None:
+        return algorithm.collective_bytes
+    units = algorithm.collective.unit_count
+    return units * UNIT_BYTES if units <= MAX_SCALED_UNITS else units
+
+
+CONTRACT_COLUMNS = ("rank", "offset", "source_rank", "source_unit")
+ORIGIN_FIELDS = ("producer", "producer_version", "source_name", "source_sha256")
+KINDS: Mapping[str, Kind] = {
+    "schema": Kind.STRING,
+    "profile": Kind.STRING,
+    "collective": Kind.STRING,
+    "num_ranks": Kind.INT32,
+    "rank": Kind.INT32,
+    "root": Kind.INT32,
+    "in_place": Kind.BOOL,
+    "out_of_place": Kind.BOOL,
+    "reduce_op": Kind.STRING,
+    "unit_count": Kind.INT64,
+    "collective_bytes": Kind.INT64,
+    "collective_bytes_is_default": Kind.BOOL,
+    "step_count": Kind.INT64,
+    "scratch_units": Kind.INT64,
+    "input_units": Kind.INT64,
+    "output_units": Kind.INT64,
+    "input_defined": Kind.BOOL,
+    **dict.fromkeys(ORIGIN_FIELDS, Kind.STRING),
+    "options": Kind.STRING,
+    "extensions": Kind.STRING,
+    **{f"expected_{column}": Kind.INT64_LIST for column in CONTRACT_COLUMNS},
+}
+METADATA_NAMES = frozenset(KINDS)
+"""Every metadata attribute of the profile."""
+_OF_ONE_RANK = {"schema", "rank", "step_count", "scratch_units", "input_units", "output_units"}
+_OF_RANK_0 = {"options", "extensions", *(f"expected_{column}" for column in CONTRACT_COLUMNS)}
+_FREE = {*_OF_ONE_RANK, *_OF_RANK_0, "input_defined", "collective_bytes_is_default"}
+SHARED_NAMES = tuple(name for name in KINDS if name not in _FREE)
+"""Those on which all rank files of a set must agree."""
+
+_Value = int | bool | str | Sequence[int] | None
+
+
+def metadata_entries(
+    algorithm: Algorithm, rank: int, size: int | None, is_stated: bool
+) -> list[MetadataEntry]:
+    """The attributes of record 0 of one rank.
+
+    `size`: what comm_size is for, None without sizes in bytes; `is_stated`: not merely a default.
+    """
+    collective = algorithm.collective
+    steps = algorithm.steps
+    values: dict[str, _Value] = {
+        "schema": SCHEMA,
+        "profile": PROFILE,
+        "collective": str(collective.kind),
+        "num_ranks": collective.num_ranks,
+        "rank": rank,
+        "root": collective.root,
+        "in_place": collective.in_place,
+        "out_of_place": collective.out_of_place,
+        "reduce_op": str(collective.reduce_op),
+        "unit_count": collective.unit_count,
+        "collective_bytes": size,
+        "collective_bytes_is_default": None if size is None or is_stated else True,
+        "step_count": int(steps.rank_indptr[rank + 1] - steps.rank_indptr[rank]),
+        "scratch_units": int(algorithm.scratch_units[rank]),
+    }
+    if (contract := collective.contract) is not None:
+        values["input_units"] = int(contract.input_units[rank])
+        values["output_units"] = int(contract.output_units[rank])
+        values["input_defined"] = bool(contract.defined[rank])
+    for name in ORIGIN_FIELDS:
+        text: str = getattr(algorithm.provenance, name)
+        # UTF-8 must carry it: file names may hold lone surrogates.
+        values[name] = text.encode("utf-8", "backslashreplace").decode()
+    # What would be bulky in every file stands in that of rank 0 only.
+    values |= _values_of_rank_0(algorithm) if rank == 0 else {}
+    found = {name: value for name, value in values.items() if value is not None}
+    return [MetadataEntry(name, KINDS[name], value) for name, value in found.items()]
+
+
+def _values_of_rank_0(algorithm: Algorithm) -> dict[str, _Value]:
+    """Options and extensions as JSON, and the table of a contract."""
+    # What the file itself shows (ids, order, tags) is read from there again.
+    kept = {name: value for name, value in algorithm.extensions.items() if name != "chakra"}
+    values: dict[str, _Value] = {}
+    for name, stated in (("options", algorithm.provenance.options), ("extensions", kept)):
+        text = json.dumps(dict(stated), sort_keys=True, separators=(",", ":"))
+        values[name] = text if stated else None
+    contract = algorithm.collective.contract
+    if contract is not None and contract.expected is not None:
+        for column in CONTRACT_COLUMNS:
+            values[f"expected_{column}"] = getattr(contract.expected, column).tolist()
+    return values

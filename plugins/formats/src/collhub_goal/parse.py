@@ -1,0 +1,323 @@
+"""Parse GOAL text block by block; text outside of the grammar is refused with its line.
+
+One pattern splits a block into columns, so that files of millions of lines are read without a
+Python object per operation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import compress
+from typing import NoReturn
+
+import numpy as np
+from hub_core.columns import BoolArray, Int64Array
+
+from collhub_goal.grammar import (
+    BLANK,
+    BLOCK,
+    COMMENT,
+    EXPECTED,
+    FILLED_LINE,
+    HEAD,
+    KEYWORDS,
+    OPEN_COMMENT,
+    OPERATION_PARTS,
+    STATEMENT,
+)
+from collhub_goal.schedule import GoalOperation, GoalSchedule
+from hub_core.model import InputError, Location
+
+Texts = Sequence[bytes]
+
+MAX_BYTES = 4 << 30
+MAX_RANKS = 1 << 20
+# A channel of the hub is an int32, and so is a tag of txt2bin.
+_LARGEST_TAG = int(np.iinfo(np.int32).max)
+_COLUMNS = ("rank", "operation", "amount", "peer", "tag", "cpu", "nic", "line")
+_EDGES = ("parent", "child", "early_parent", "early_child")
+_WILDCARD = (
+    "a receive from any rank, or with any tag, matches no particular message: its sender is unknown"
+)
+
+
+def parse_goal(content: bytes, file: str) -> GoalSchedule:
+    """Parse a file into a schedule. Raises `InputError` with the line of the first error."""
+    if len(content) > MAX_BYTES:
+        raise InputError(
+            f"the file is larger than {MAX_BYTES >> 30} GiB",
+            location=Location(file),
+            code="too-large",
+        )
+    # Lines may have Windows line ends; their numbers stay.
+    text = _remove_comments(content.replace(b"\r\n", b"\n"), file)
+    num_ranks, offset = _parse_head(text, file)
+    columns = _ScheduleColumns(file, num_ranks)
+    line = 1 + text.count(b"\n", 0, offset)
+    ranks = 0
+    while block := BLOCK.match(text, offset):
+        # Lines are counted while the text is processed, which costs linear time.
+        line += text.count(b"\n", offset, block.start(2))
+        _check_rank(file, line, int(block[1]), ranks)
+        columns.add(ranks, block[2], line)
+        line += text.count(b"\n", block.start(2), block.end())
+        offset = block.end()
+        ranks += 1
+    _check_end(text, offset, line, file)
+    if ranks < num_ranks:
+        _fail(
+            file,
+            line,
+            f"the file ends after {ranks} of {num_ranks} ranks",
+            "get the complete file",
+        )
+    return columns.build_schedule()
+
+
+def _remove_comments(content: bytes, file: str) -> bytes:
+    """The text with every comment replaced by its line ends.
+
+    Raises `InputError` for an open comment.
+    """
+    if b"/" not in content:
+        return content
+    # Checked first: the pattern would search the end of the file for every unclosed comment.
+    unclosed = OPEN_COMMENT.search(content, content.rfind(b"*/") + 1)
+    if unclosed:
+        line = 1 + content.count(b"\n", 0, unclosed.end())
+        _fail(file, line, "a comment /* is not closed")
+    # Line ends stay, so that lines keep their numbers.
+    return COMMENT.sub(lambda comment: b"\n" * comment[0].count(b"\n"), content)
+
+
+def _parse_head(text: bytes, file: str) -> tuple[int, int]:
+    """Number of ranks, and the offset of the first block.
+
+    Raises `InputError` for an invalid header.
+    """
+    head = HEAD.match(text)
+    if head is None:
+        _fail(
+            file,
+            1,
+            "num_ranks N was expected, on a separate line",
+            "give a GOAL schedule as text, not the binary of txt2bin",
+        )
+    num_ranks = int(head[1])
+    if not 1 <= num_ranks <= MAX_RANKS:
+        _fail(file, 1, f"num_ranks {num_ranks} is not in 1..{MAX_RANKS}")
+    return num_ranks, head.end()
+
+
+def _check_rank(file: str, line: int, rank: int, expected: int) -> None:
+    """Raise `InputError` unless the block of rank `stated` is the expected one."""
+    if rank != expected:
+        _fail(
+            file,
+            line,
+            f"found rank {rank}, expected rank {expected}",
+            "list all ranks in ascending order",
+        )
+
+
+def _check_end(text: bytes, offset: int, line: int, file: str) -> None:
+    """Raise `InputError` for text after the last block, which ends at offset `place` in `line`."""
+    # Blanks and comments may follow; comments have become blanks.
+    rest = BLANK.match(text, offset)
+    stop = rest.end() if rest else offset
+    if stop == len(text):
+        return
+    line += text.count(b"\n", offset, stop)
+    _fail(file, line, "rank N { ... } was expected")
+
+
+class _ScheduleColumns:
+    """Columns of a schedule, to which blocks are added rank by rank."""
+
+    def __init__(self, file: str, num_ranks: int) -> None:
+        """Start without rows; errors name `file`."""
+        self._file = file
+        self._num_ranks = num_ranks
+        self._rows = 0
+        empty = np.zeros(0, np.int64)
+        # One array per block, concatenated at the end: appending to arrays would copy them every
+        # time.
+        self._columns = {name: [empty] for name in (*_COLUMNS, *_EDGES)}
+
+    def add(self, rank: int, body: bytes, first_line: int) -> None:
+        """Append the block of one rank, which begins in line `first_line`. Raises `InputError`."""
+        statements: list[tuple[bytes, ...]] = STATEMENT.findall(body)
+        # The closing brace must be on a separate line, because a statement ends with its line.
+        last_line = body.rpartition(b"\n")[2].strip(b" \t")
+        if len(statements) != len(FILLED_LINE.findall(body)) or last_line:
+            self._refuse_line(body, first_line)
+        if not statements:
+            return
+        lines = first_line + np.flatnonzero(_is_text([*map(bytes.strip, body.split(b"\n"))]))
+        label, *parts, later, word, earlier = zip(*statements, strict=True)
+        is_edge = _is_text(word)
+        operations = {
+            name: _select_texts(texts, ~is_edge)
+            for name, texts in zip(OPERATION_PARTS, parts, strict=True)
+        }
+        self._add_operations(rank, operations, lines[~is_edge])
+        # Labels without dependencies need not be unique.
+        if is_edge.any():
+            rows = self._map_labels(_select_texts(label, ~is_edge), lines[~is_edge])
+            edges = [_select_texts(texts, is_edge) for texts in (earlier, later, word)]
+            self._add_edges(edges, rows, lines[is_edge])
+        self._rows += int(np.count_nonzero(~is_edge))
+
+    def build_schedule(self) -> GoalSchedule:
+        """Schedule with all appended blocks, in the order of the file."""
+        columns = {name: np.concatenate(parts) for name, parts in self._columns.items()}
+        return GoalSchedule(self._num_ranks, **columns)
+
+    def _add_operations(self, rank: int, parts: Mapping[str, Texts], lines: Int64Array) -> None:
+        """Append the operations of a rank, given as texts by `OPERATION_PARTS`."""
+        columns = _build_columns(rank, parts, lines)
+        is_misplaced = _is_text(parts["tag"]) | _is_text(parts["nic"])
+        is_calc = columns["operation"] == GoalOperation.CALC
+        self._check(is_calc & is_misplaced, lines, "calc takes no tag and no nic")
+        self._check_messages(columns)
+        for name, column in columns.items():
+            self._columns[name].append(column)
+
+    def _check_messages(self, columns: Mapping[str, Int64Array]) -> None:
+        """Raise `InputError` for messages without a definite partner."""
+        lines, peer, tag = columns["line"], columns["peer"], columns["tag"]
+        is_send = columns["operation"] == GoalOperation.SEND
+        is_receive = columns["operation"] == GoalOperation.RECV
+        # GOAL matches like MPI, where -1 means any source or any tag.
+        self._check(is_receive & ((peer == -1) | (tag == -1)), lines, _WILDCARD)
+        self._check(is_send & (tag == -1), lines, "a send needs a tag of at least 0")
+        self._check(
+            (is_send | is_receive) & (peer >= self._num_ranks),
+            lines,
+            f"the peer is no rank of 0..{self._num_ranks - 1}",
+        )
+        self._check(tag > _LARGEST_TAG, lines, "the tag is larger than 2^31 - 1")
+
+    def _map_labels(self, names: Texts, lines: Int64Array) -> dict[bytes, int]:
+        """Row of every label of the block.
+
+        Raises `InputError` for a repeated label or a keyword.
+        """
+        labels = {name: self._rows + row for row, name in enumerate(names) if name}
+        if len(labels) < sum(map(bool, names)):
+            self._refuse_repeated_label(names, lines)
+        self._check_keywords(labels, lines)
+        return labels
+
+    def _check_keywords(self, labels: Mapping[bytes, int], lines: Int64Array) -> None:
+        """Raise `InputError` for labels that txt2bin would read as the start of a statement."""
+        keywords = KEYWORDS & labels.keys()
+        if keywords:
+            name = min(keywords)
+            line = lines[labels[name] - self._rows]
+            _fail(self._file, int(line), f"{name.decode()} is a keyword, not a label")
+
+    def _refuse_repeated_label(self, names: Texts, lines: Int64Array) -> None:
+        """Raise `InputError` at the first repeated label."""
+        seen: set[bytes] = set()
+        for row, name in enumerate(names):
+            if name and name in seen:
+                message = f"the label {name.decode()[:80]} occurs twice in its rank"
+                _fail(self._file, int(lines[row]), message)
+            seen.add(name)
+
+    def _add_edges(
+        self, texts: Sequence[Texts], rows: Mapping[bytes, int], lines: Int64Array
+    ) -> None:
+        """Append dependencies. `texts`: awaited label, waiting label and keyword of each."""
+        earlier, later, word = texts
+        for names in (earlier, later):
+            self._check_labels(names, rows, lines)
+        parent, child = _look_up_rows(earlier, rows), _look_up_rows(later, rows)
+        is_early = np.asarray(word) == b"irequires"
+        self._columns["parent"].append(parent[~is_early])
+        self._columns["child"].append(child[~is_early])
+        self._columns["early_parent"].append(parent[is_early])
+        self._columns["early_child"].append(child[is_early])
+
+    def _check_labels(self, names: Texts, rows: Mapping[bytes, int], lines: Int64Array) -> None:
+        """Raise `InputError` for a dependency on a label that the block does not contain."""
+        # A dependency may precede the operations of its labels: here the complete block is known.
+        unknown = set(names) - rows.keys()
+        if unknown:
+            first = next(index for index, name in enumerate(names) if name in unknown)
+            label = names[first].decode()[:80]
+            message = f"no operation of this rank has the label {label}"
+            _fail(self._file, int(lines[first]), message)
+
+    def _check(self, is_wrong: BoolArray, lines: Int64Array, message: str) -> None:
+        """Raise `InputError` at the line of the first operation marked in `is_wrong`."""
+        if is_wrong.any():
+            first = int(is_wrong.argmax())
+            _fail(self._file, int(lines[first]), message)
+
+    def _refuse_line(self, body: bytes, first_line: int) -> NoReturn:
+        """Raise `InputError` at the first line of a block that is not a statement."""
+        lines = body.split(b"\n")
+        # Line by line, because the pattern for a block does not report where it failed.
+        for number, line in enumerate(lines, first_line):
+            if line.strip(b" \t") and not STATEMENT.match(line):
+                text = line.strip().decode("utf-8", "replace")[:80]
+                _fail(self._file, number, f"{text!r} is not a statement: {EXPECTED}")
+        _fail(
+            self._file,
+            first_line + len(lines) - 1,
+            "a statement ends with its line; } must be on the next one",
+        )
+
+
+def _build_columns(
+    rank: int, parts: Mapping[str, Texts], lines: Int64Array
+) -> dict[str, Int64Array]:
+    """Columns of a schedule from the texts of operations; omitted parts are empty texts."""
+    kinds = [_is_text(parts["send"]), _is_text(parts["recv"])]
+    operations = [GoalOperation.SEND, GoalOperation.RECV]
+    # An operation has one of the three sizes.
+    amounts = [_parse_numbers(parts[name], 0) for name in ("calc", "send", "recv")]
+    peers = [_parse_numbers(parts[name], -1) for name in ("to", "from")]
+    return {
+        "rank": np.full(len(lines), rank, np.int64),
+        "operation": np.select(kinds, operations, GoalOperation.CALC).astype(np.int64),
+        "amount": sum(amounts, np.zeros(len(lines), np.int64)),
+        "peer": np.select(kinds, peers, -1),
+        "tag": _parse_numbers(parts["tag"], 0),
+        "cpu": _parse_numbers(parts["cpu"], -1),
+        "nic": _parse_numbers(parts["nic"], -1),
+        "line": lines,
+    }
+
+
+def _select_texts(texts: Texts, is_selected: BoolArray) -> Texts:
+    """Texts of the selected rows."""
+    return list(compress(texts, is_selected.tolist()))
+
+
+def _is_text(texts: Texts) -> BoolArray:
+    """Whether each text is not empty: bool by row."""
+    return np.fromiter(map(bool, texts), np.bool_, len(texts))
+
+
+def _parse_numbers(texts: Texts, default: int) -> Int64Array:
+    """Numbers of texts, with a default for empty ones."""
+    numbers = (int(text) if text else default for text in texts)
+    return np.fromiter(numbers, np.int64, len(texts))
+
+
+def _look_up_rows(names: Texts, rows: Mapping[bytes, int]) -> Int64Array:
+    """Row of every label."""
+    return np.fromiter(map(rows.__getitem__, names), np.int64, len(names))
+
+
+def _fail(file: str, line: int, message: str, cure: str = "") -> NoReturn:
+    """Raise `InputError` at a line of the file."""
+    raise InputError(
+        message,
+        location=Location(file, line),
+        cure=cure,
+        code="invalid-goal",
+    )

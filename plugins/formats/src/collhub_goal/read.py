@@ -1,0 +1,202 @@
+"""Read GOAL as a timing-only algorithm.
+
+Messages are in bytes, work is in nanoseconds; dependencies become data dependencies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from hub_core.columns import Int64Array, csr, expanded_ranges
+
+from collhub_goal.parse import parse_goal
+from collhub_goal.schedule import GoalOperation, GoalSchedule
+from hub_core.model import (
+    MAX_UNITS,
+    Algorithm,
+    Collective,
+    CollectiveKind,
+    CustomContract,
+    Diagnostic,
+    InputError,
+    Location,
+    Provenance,
+    Severity,
+    StepKind,
+    StepTable,
+)
+from hub_core.plugin_api import NoOptions, Source
+
+_KINDS = {
+    GoalOperation.CALC: StepKind.COMPUTE,
+    GoalOperation.SEND: StepKind.SEND,
+    GoalOperation.RECV: StepKind.RECV,
+}
+# Real traces chain two or three; a cycle would never terminate.
+_MAX_HOPS = 1000
+_SAMPLE = b"""num_ranks 2
+
+rank 0 {
+a: calc 100 cpu 0
+b: send 1024b to 1 tag 7 cpu 0
+b requires a
+// The answer.
+recv 8b from 1 tag 8
+}
+
+rank 1 {
+a: recv 1024b from 0 tag 7
+b: send 8b to 0 tag 8 nic 0
+c: calc 50
+b requires a
+c irequires b
+}
+"""
+
+
+def read(source: Source, options: NoOptions) -> Algorithm:
+    """Read a schedule: one unit is one byte; a cpu becomes a lane, a tag a channel.
+
+    Omitted or reinterpreted parts are reported to `source.report`. Raises `InputError` with the
+    line of the first error.
+    """
+    del options
+    schedule = parse_goal(source.content(), source.name)
+    if len(schedule.early_child):
+        first = int(schedule.early_child[0])
+        message = "'a irequires b' is read as: a waits for everything that b waits for"
+        _report_note(source, "irequires", message, int(schedule.line[first]))
+    states_nic = schedule.nic >= 0
+    if np.any(states_nic):
+        first = int(np.argmax(states_nic))
+        message = "nic numbers are ignored: the hub's network decides the routes of messages"
+        _report_note(source, "nic", message, int(schedule.line[first]))
+    provenance = Provenance("goal", "", source.name, source.sha256())
+    return build_algorithm(schedule, source.name, provenance)
+
+
+def build_algorithm(schedule: GoalSchedule, file: str | None, provenance: Provenance) -> Algorithm:
+    """Timing-only algorithm of a schedule.
+
+    Its full buffer has as many bytes as the rank with the most traffic sends or receives. Raises
+    `InputError` for cyclic dependencies or sizes out of range.
+    """
+    num_ranks = schedule.num_ranks
+    edges = _find_dependencies(schedule, file)
+    # Raises `InputError` for cyclic dependencies.
+    steps = StepTable.from_columns(num_ranks, _build_step_columns(schedule), edges, file=file)
+    units = _count_max_bytes(schedule, file)
+    buffer_units = np.full(num_ranks, units, np.int64)
+    # Every rank has data; the file defines only the amounts that are moved.
+    contract = CustomContract(buffer_units, buffer_units, np.ones(num_ranks, np.bool_))
+    collective = Collective(
+        CollectiveKind.CUSTOM,
+        num_ranks,
+        units,
+        contract=contract,
+    )
+    scratch_units = np.zeros(num_ranks, np.int64)
+    return Algorithm(collective, steps, scratch_units, provenance, units)
+
+
+def _build_step_columns(schedule: GoalSchedule) -> dict[str, Int64Array]:
+    """Columns of steps, one per operation, in the order of operations."""
+    # `amount` is the time of a calc, or the bytes of a message.
+    is_message = schedule.operation != GoalOperation.CALC
+    is_kind = [schedule.operation == operation for operation in _KINDS]
+    return {
+        "rank": schedule.rank,
+        "kind": np.select(is_kind, list(_KINDS.values())),
+        "peer": schedule.peer,
+        "channel": np.where(is_message, schedule.tag, 0),
+        "count": np.where(is_message, schedule.amount, 0),
+        "lane": schedule.cpu,
+        "duration_ns": np.where(is_message, -1, schedule.amount),
+        "source_line": schedule.line,
+    }
+
+
+def samples() -> Sequence[Source]:
+    """A small correct file for the conformance kit."""
+    quiet = Source.of_bytes("two-ranks.goal", _SAMPLE)
+    # Suppress the reader's notes about ignored parts: the checks do not need them.
+    return [Source(quiet.name, quiet.parts, report=lambda diagnostic: None)]
+
+
+def _find_dependencies(schedule: GoalSchedule, file: str | None) -> tuple[Int64Array, Int64Array]:
+    """(parent, child) of all dependencies on the end of an operation.
+
+    The hub has no dependency on a start. An operation starts when its predecessors have finished,
+    so `c irequires b` becomes: c waits for the predecessors of b. If b itself waits for the start
+    of a, c waits for the start of a too, and so on; each round of the loop follows one such hop.
+    Raises `InputError` after 1000 hops.
+    """
+    parents, children = [schedule.parent], [schedule.child]
+    # For a row, the rows whose end it waits for, and those whose start it waits for.
+    finished = _Followers(schedule.child, schedule.parent, len(schedule))
+    started = _Followers(schedule.early_child, schedule.early_parent, len(schedule))
+    early, late = schedule.early_parent, schedule.early_child
+    for _ in range(_MAX_HOPS):
+        if not len(early):
+            return np.concatenate(parents), np.concatenate(children)
+        # The predecessors of `early` become predecessors of the waiting row `late`.
+        parent, which = finished.look_up(early)
+        parents.append(parent)
+        children.append(late[which])
+        early, which = started.look_up(early)
+        late = late[which]
+    line = int(schedule.line[late[0]])
+    raise InputError(
+        f"more than {_MAX_HOPS} irequires follow one another, or form a cycle",
+        location=Location(file, line),
+    )
+
+
+class _Followers:
+    """For every row the rows at the other end of its pairs, as a CSR table."""
+
+    def __init__(self, key: Int64Array, value: Int64Array, rows: int) -> None:
+        self._indptr, self._value = csr(key, value, rows)
+
+    def look_up(self, rows: Int64Array) -> tuple[Int64Array, Int64Array]:
+        """Values of all `rows`, and for each value the index of its row in `rows`."""
+        first = self._indptr[rows]
+        count = self._indptr[rows + 1] - first
+        which = np.repeat(np.arange(len(rows)), count)
+        return self._value[expanded_ranges(first, count)], which
+
+
+def _count_max_bytes(schedule: GoalSchedule, file: str | None) -> int:
+    """Maximum number of bytes that a rank sends or receives, at least 1.
+
+    Raises `InputError` above 2^62 bytes.
+    """
+    max_bytes = 1
+    for operation in (GoalOperation.SEND, GoalOperation.RECV):
+        rows = schedule.operation == operation
+        rank, amount = schedule.rank[rows], schedule.amount[rows]
+        # Sums of doubles only show whether the exact integers are in range.
+        approximate_totals = np.bincount(rank, amount.astype(np.float64), schedule.num_ranks)
+        if float(approximate_totals.max(initial=0)) > MAX_UNITS:
+            raise InputError(
+                "a rank sends or receives more than 2^62 bytes",
+                location=Location(file),
+                code="size-range",
+            )
+        total = np.zeros(schedule.num_ranks, np.int64)
+        np.add.at(total, rank, amount)
+        max_bytes = max(max_bytes, int(total.max(initial=0)))
+    return max_bytes
+
+
+def _report_note(source: Source, code: str, message: str, line: int) -> None:
+    """Report to the user how a part of the file is interpreted."""
+    source.report(
+        Diagnostic(
+            code,
+            message,
+            Severity.NOTE,
+            Location(source.name, line),
+        )
+    )

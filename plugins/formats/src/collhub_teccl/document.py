@@ -1,0 +1,300 @@
+"""Parse the JSON document of a schedule: the claims, and the paths of its demands as columns."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from hub_core.columns import Float64Array, Int64Array
+
+from hub_core.model import InputError, JsonValue, Location
+
+_CLAIMS = {
+    "1-Epoch_Duration": "epoch_duration_s",
+    "2-Expected_Epoch_Duration": "expected_epoch_duration_s",
+    "3-Epochs_Required": "epochs",
+    "4-Collective_Finish_Time": "finish_time_s",
+    "5-Algo_Bandwidth": "algorithm_bandwidth_gb_per_s",
+    "Solver_Time": "solver_time_s",
+}
+# The old variant has a lower-case c.
+_PATHS = ("8-Chunk paths", "7-chunk paths")
+_FLOWS = ("7-Flows", "6-Flows")
+_NUMBER = r"([0-9]{1,9})"
+_DEMAND = re.compile(
+    rf"Demand at {_NUMBER} for chunk {_NUMBER} from {_NUMBER} met by epoch -?[0-9]+"
+)
+_HOP = re.compile(
+    rf"{_NUMBER}->{_NUMBER}(?: with volume ([0-9.eE+-]{{1,32}}))? in epoch {_NUMBER}"
+    r"(?: via switches ([0-9]{1,9}(?: ?-> ?[0-9]{1,9})*))?"
+)
+_FLOW = re.compile(rf"Chunk {_NUMBER} from {_NUMBER} traveled over (.*)")
+_INPUT_KEYS = ("TopologyParams", "GurobiParams", "InstanceParams")
+# Maximum rounding error of volumes, in chunks.
+TOLERANCE = 1e-3
+
+
+_Flow = tuple[tuple[int, int, int, int, int], float]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Paths:
+    """Paths of a schedule, by hops and by demands; int64 columns unless noted.
+
+    Per hop: its `path`, `source` and `destination` nodes, `epoch`. Per path: its `demand`, and
+    `volume` (float64, in chunks). Per demand: `at` (receiving node), `chunk` and `origin` as in the
+    file, and `names`, its key. `switches`: nodes in `via switches`.
+    """
+
+    path: Int64Array
+    source: Int64Array
+    destination: Int64Array
+    epoch: Int64Array
+    demand: Int64Array
+    volume: Float64Array
+    at: Int64Array
+    chunk: Int64Array
+    origin: Int64Array
+    names: Sequence[str]
+    switches: frozenset[int]
+    has_volumes: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ScheduleDocument:
+    """A schedule: `claims` of the solver, its paths, and the length of its list of flows.
+
+    `lost_flows`: number of hops with less volume in the list of flows than in the paths: the list
+    is a set of lines in which equal lines are merged.
+    """
+
+    claims: Mapping[str, JsonValue]
+    paths: Paths
+    num_flows: int
+    lost_flows: int
+
+    @classmethod
+    def parse(cls, content: bytes, file: str) -> ScheduleDocument:
+        """Parse a file. Raises `InputError` with the JSON path of the first defect."""
+        return _Parser(file).parse_document(content)
+
+
+class _Parser:
+    """Collects hops demand by demand."""
+
+    def __init__(self, file: str) -> None:
+        self._file = file
+        self._hops: list[tuple[int, int, int, int]] = []
+        self._of_paths: list[tuple[int, float]] = []
+        self._demands: list[tuple[int, int, int]] = []
+        self._switches: set[int] = set()
+
+    def parse_document(self, content: bytes) -> ScheduleDocument:
+        """Parse the complete document. Raises `InputError`."""
+        members = self._decode_object(content)
+        path_keys = [key for key in _PATHS if key in members]
+        if not path_keys:
+            raise self._build_error(
+                "$", f"expected the member {_PATHS[0]!r}", "write it with the LP or MILP solver"
+            )
+        by_demand = members[path_keys[0]]
+        json_path = f"$[{path_keys[0]!r}]"
+        if not isinstance(by_demand, dict) or not by_demand:
+            raise self._build_error(json_path, "expected an object with the paths of every demand")
+        has_volumes = False
+        for number, (key, value) in enumerate(by_demand.items()):
+            has_volumes |= self._add_demand(number, key, value, f"{json_path}[{key!r}]")
+        paths = self._build_paths(list(by_demand), has_volumes)
+        flows = self._parse_flows(members)
+        lost = _count_lost_flows(flows, paths) if has_volumes and flows else 0
+        return ScheduleDocument(self._read_claims(members), paths, len(flows), lost)
+
+    def _parse_flows(self, members: Mapping[str, object]) -> list[_Flow]:
+        """Parse the list of flows; empty if there is none."""
+        flow_keys = [key for key in _FLOWS if key in members]
+        lines = members[flow_keys[0]] if flow_keys else []
+        json_path = f"$[{flow_keys[0]!r}]" if flow_keys else "$"
+        if not isinstance(lines, list):
+            raise self._build_error(json_path, "expected a list of flows")
+        return [
+            self._parse_flow(line, f"{json_path}[{number}]") for number, line in enumerate(lines)
+        ]
+
+    def _parse_flow(self, line: object, json_path: str) -> _Flow:
+        """Parse one flow: (chunk, origin, source, destination, epoch), and volume."""
+        match = _FLOW.fullmatch(line) if isinstance(line, str) else None
+        if match is None:
+            expected = "Chunk C from S traveled over I->J with volume V in epoch K"
+            raise self._build_error(json_path, f"expected a flow as {expected!r}")
+        chunk, origin, hop = match.groups()
+        source, destination, volume, epoch = self._parse_hop(hop, json_path)
+        return (int(chunk), int(origin), source, destination, epoch), volume
+
+    def _decode_object(self, content: bytes) -> dict[str, object]:
+        """Decode the JSON object. Raises `InputError`, also for an input of the solver."""
+        try:
+            members = json.loads(content)
+        except (ValueError, RecursionError) as error:
+            raise self._build_error("$", f"expected JSON: {error}") from None
+        if not isinstance(members, dict):
+            raise self._build_error("$", "expected an object")
+        # Inputs are stored next to schedules in TE-CCL's repository, under similar names.
+        if any(key in members for key in _INPUT_KEYS):
+            message = "this is an input of TE-CCL's solver, not a schedule"
+            raise self._build_error("$", message, "run the solver, and read its output")
+        return members
+
+    def _read_claims(self, members: Mapping[str, object]) -> dict[str, JsonValue]:
+        """The solver's claims under the names of the extension."""
+        claims: dict[str, JsonValue] = {}
+        for key, name in _CLAIMS.items():
+            value = members.get(key)
+            if isinstance(value, int | float) and not isinstance(value, bool):
+                claims[name] = value
+        met = _find_latest(members.get("6-Demand_Met"))
+        return claims | ({} if met is None else {"demand_met_s": met})
+
+    def _add_demand(self, number: int, key: str, value: object, json_path: str) -> bool:
+        """Add a demand; True if it has volumes."""
+        match = _DEMAND.fullmatch(key)
+        if match is None:
+            expected = "Demand at D for chunk C from S met by epoch E"
+            raise self._build_error(json_path, f"expected a key as {expected!r}")
+        at, chunk, origin = (int(group) for group in match.groups())
+        self._demands.append((at, chunk, origin))
+        if not isinstance(value, list) or not value:
+            raise self._build_error(
+                json_path, "expected a list of hops, or of paths", "give at least one hop"
+            )
+        if isinstance(value[0], str):
+            self._add_path(
+                number, at, origin, [(hop, f"{json_path}[{i}]") for i, hop in enumerate(value)]
+            )
+            return False
+        for path, hops in enumerate(value):
+            self._add_path(
+                number, at, origin, list(self._iterate_hops(hops, f"{json_path}[{path}]"))
+            )
+        return True
+
+    def _iterate_hops(self, hops: object, json_path: str) -> Iterator[tuple[object, str]]:
+        """Yield the hops of one of several paths, with their JSON paths."""
+        if not isinstance(hops, list) or not hops:
+            raise self._build_error(json_path, "expected a list of [epoch, hop]")
+        for number, hop in enumerate(hops):
+            if not isinstance(hop, list) or len(hop) != 2:
+                raise self._build_error(f"{json_path}[{number}]", "expected [epoch, hop]")
+            yield hop[1], f"{json_path}[{number}][1]"
+
+    def _add_path(self, demand: int, at: int, origin: int, hops: list[tuple[object, str]]) -> None:
+        """Add a path, which must lead from the origin to the demanding node in ascending epochs."""
+        node, last_epoch, volumes = origin, -1, []
+        json_path = hops[-1][1]
+        for text, json_path in hops:
+            source, destination, volume, epoch = self._parse_hop(text, json_path)
+            if source != node:
+                raise self._build_error(
+                    json_path, f"expected a hop from {node}, the end of the hop before"
+                )
+            # Epochs are the start times of hops: the next hop must start later.
+            if epoch <= last_epoch:
+                message = f"expected an epoch after {last_epoch}, that of the hop before"
+                raise self._build_error(json_path, message)
+            self._hops.append((len(self._of_paths), source, destination, epoch))
+            node, last_epoch = destination, epoch
+            volumes.append(volume)
+        if node != at:
+            raise self._build_error(json_path, f"the path ends at {node}, expected {at}")
+        # All hops of a path carry the same volume.
+        if max(volumes) - min(volumes) > TOLERANCE:
+            raise self._build_error(
+                json_path, f"expected the volume {volumes[0]} of the hop before"
+            )
+        self._of_paths.append((demand, volumes[0]))
+
+    def _parse_hop(self, text: object, json_path: str) -> tuple[int, int, float, int]:
+        """Source, destination, volume and epoch of a hop; its switches are recorded."""
+        match = _HOP.fullmatch(text) if isinstance(text, str) else None
+        if match is None:
+            expected = "I->J with volume V in epoch K via switches W"
+            raise self._build_error(json_path, f"expected a hop as {expected!r}")
+        source, destination, volume, epoch, switches = match.groups()
+        if switches is not None:
+            self._switches.update(int(switch) for switch in switches.split("->"))
+        return int(source), int(destination), self._parse_volume(volume, json_path), int(epoch)
+
+    def _parse_volume(self, text: str | None, json_path: str) -> float:
+        """Volume in chunks, above 0 and at most 1; 1 if it is not given."""
+        if text is None:
+            return 1.0
+        try:
+            volume = float(text)
+        except ValueError:
+            volume = -1.0
+        if not 0 < volume <= 1 + TOLERANCE:
+            raise self._build_error(
+                json_path, f"the volume is {text}, expected more than 0 and at most 1"
+            )
+        return volume
+
+    def _build_paths(self, names: list[str], has_volumes: bool) -> Paths:
+        """The columns of all added demands."""
+        path, source, destination, epoch = np.asarray(self._hops, np.int64).T
+        demand = np.asarray([demand for demand, _ in self._of_paths], np.int64)
+        volume = np.asarray([volume for _, volume in self._of_paths], np.float64)
+        at, chunk, origin = np.asarray(self._demands, np.int64).T
+        switches = frozenset(self._switches)
+        return Paths(
+            path,
+            source,
+            destination,
+            epoch,
+            demand,
+            volume,
+            at,
+            chunk,
+            origin,
+            names,
+            switches,
+            has_volumes,
+        )
+
+    def _build_error(self, json_path: str, message: str, cure: str = "") -> InputError:
+        """Error at the JSON path `place`."""
+        return InputError(
+            f"{json_path}: {message}", location=Location(self._file), cure=cure, code="teccl-schema"
+        )
+
+
+def _count_lost_flows(flows: Sequence[_Flow], paths: Paths) -> int:
+    """Number of hops with less volume in the list of flows than in the paths."""
+    listed: dict[tuple[int, ...], float] = defaultdict(float)
+    for hop, listed_volume in flows:
+        listed[hop] += listed_volume
+    demand = paths.demand[paths.path]
+    columns = (paths.chunk[demand], paths.origin[demand], paths.source, paths.destination)
+    # Paths may share a hop: the list contains its total volume.
+    hops = np.stack([*columns, paths.epoch], axis=1)
+    distinct_hops, number = np.unique(hops, axis=0, return_inverse=True)
+    volume = np.bincount(number.ravel(), paths.volume[paths.path])
+    listed_volumes = np.asarray([listed[tuple(hop)] for hop in distinct_hops.tolist()])
+    return int(np.sum(listed_volumes < volume - TOLERANCE))
+
+
+def _find_latest(demand_met: object) -> float | None:
+    """Claimed time in seconds at which the last demand is met; None without such claims."""
+    times = list(_iterate_numbers(demand_met))
+    return max(times, default=None)
+
+
+def _iterate_numbers(value: object) -> Iterator[float]:
+    """Yield all numbers in nested dictionaries."""
+    if isinstance(value, dict):
+        for member in value.values():
+            yield from _iterate_numbers(member)
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        yield float(value)

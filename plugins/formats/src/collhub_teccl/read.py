@@ -1,0 +1,343 @@
+"""Read schedules of TE-CCL as algorithms: every hop becomes a message."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+from hub_core.columns import BoolArray, Int64Array, distinct, group_pointer, ordinals
+from hub_core.schedules import Chunks, Transfers, algorithm_of
+
+from collhub_teccl.document import TOLERANCE, Paths, ScheduleDocument
+from hub_core.model import (
+    Algorithm,
+    Collective,
+    CollectiveKind,
+    Diagnostic,
+    InputError,
+    JsonValue,
+    Location,
+    Provenance,
+    Severity,
+)
+from hub_core.plugin_api import NoOptions, Source
+
+EXTENSION = "teccl"
+"""Key of `Algorithm.extensions` for the claims of the solver."""
+
+# Maximum parts of a chunk; solvers round volumes to six digits.
+_MAX_PARTS = 5040
+_MAX_DENOMINATOR = 100
+_MAX_BYTES = 1 << 50
+
+
+def read(source: Source, options: NoOptions) -> Algorithm:
+    """Read a schedule; a unit is a chunk, or the largest part of which all fractions are multiples.
+
+    Ranks are the GPUs in the order of their node numbers, without switches. Messages are sent in
+    the order of epochs; the solver's claims are stored in the extension `teccl`. Raises
+    `InputError` with the JSON path of a defect, or with the first demand that is not met.
+    """
+    del options
+    document = ScheduleDocument.parse(source.content(), source.name)
+    task = _ScheduleConversion(document.paths, source)
+    if document.lost_flows:
+        task.note_lost_flows(document.lost_flows)
+    collective, chunks, chunk_of_path = task.build_chunks()
+    transfers = task.build_transfers(chunk_of_path)
+    claims = {**document.claims, **task.list_node_numbers()}
+    return algorithm_of(
+        collective,
+        chunks,
+        transfers,
+        provenance=Provenance("teccl", "", source.name, source.sha256()),
+        collective_bytes=_compute_collective_bytes(document.claims),
+        extensions={EXTENSION: claims},
+    )
+
+
+def _compute_collective_bytes(claims: Mapping[str, JsonValue]) -> int | None:
+    """Bytes of a rank's buffer: claimed algorithm bandwidth times claimed time; None if not
+    plausible."""
+    rate, time_s = claims.get("algorithm_bandwidth_gb_per_s"), claims.get("finish_time_s")
+    if not isinstance(rate, int | float) or not isinstance(time_s, int | float):
+        return None
+    size = rate * 1e9 * time_s
+    # Files of other tools may contain impossible values.
+    return round(size) if 1 <= size <= _MAX_BYTES else None
+
+
+@dataclass(frozen=True, slots=True)
+class _PathShares:
+    """Units of its demand that each path carries, int64 columns by path.
+
+    `parts`: units per chunk.
+    """
+
+    first: Int64Array
+    count: Int64Array
+    parts: int
+
+
+class _ScheduleConversion:
+    """Paths of a schedule in terms of ranks, with the checks that need all paths."""
+
+    def __init__(self, paths: Paths, source: Source) -> None:
+        self._paths = paths
+        self._source = source
+        # Switches occur only after `via`, so the GPU numbers may have gaps.
+        nodes = [paths.at, paths.origin, paths.source, paths.destination]
+        self._gpus = distinct(np.concatenate(nodes))
+        self._check_switches()
+
+    @property
+    def _num_ranks(self) -> int:
+        """Number of GPUs."""
+        return len(self._gpus)
+
+    def list_node_numbers(self) -> dict[str, JsonValue]:
+        """Node numbers of the ranks, and of the switches."""
+        return {"gpus": self._gpus.tolist(), "switches": sorted(self._paths.switches)}
+
+    def note_lost_flows(self, number: int) -> None:
+        """Warn that the list of flows is incomplete and was not used."""
+        message = (
+            f"the list of flows has lost volume on {number} hops, since equal lines are merged"
+        )
+        self._report_warning("flows-lost", f"{message}: the paths of the demands are read")
+
+    def build_chunks(self) -> tuple[Collective, Chunks, Int64Array]:
+        """The collective, its chunks, and the chunk of every path (-1 for a path without units)."""
+        self._check_volumes()
+        return self._build_all_to_all() if self._paths.has_volumes else self._build_all_gather()
+
+    def build_transfers(self, chunk_of_path: Int64Array) -> Transfers:
+        """Every hop once, in the order of epochs. `chunk_of_path`: from `cut`."""
+        paths = self._paths
+        chunk = chunk_of_path[paths.path]
+        table = np.stack(
+            [chunk, self._to_ranks(paths.source), self._to_ranks(paths.destination), paths.epoch]
+        )
+        # A hop that several paths of a tree share is one message.
+        chunk, source, destination, epoch = np.unique(table[:, chunk >= 0], axis=1)
+        self._check_arrivals(chunk, destination)
+        # Within an epoch, hops are ordered by chunk, source and destination.
+        order = np.argsort(epoch, kind="stable")
+        chunk, source, destination, epoch = (
+            column[order] for column in (chunk, source, destination, epoch)
+        )
+        link = source * self._num_ranks + destination
+        # No window: the next message on a link waits only for its data.
+        no_window, no_sum = np.zeros_like(epoch), np.zeros(len(epoch), np.bool_)
+        return Transfers(chunk, source, destination, link, epoch, epoch + 1, no_sum, no_window)
+
+    def _build_all_gather(self) -> tuple[Collective, Chunks, Int64Array]:
+        """Result of `cut` for schedules without volumes."""
+        paths, ranks = self._paths, self._num_ranks
+        per_source = int(paths.chunk.max()) + 1
+        self._check_chunks(per_source, "chunks of a source")
+        collective = Collective(CollectiveKind.ALL_GATHER, ranks, ranks * per_source)
+        chunks = Chunks.cut(collective, np.ones(per_source, np.int64))
+        chunk = self._to_ranks(paths.origin) * per_source + paths.chunk
+        self._check_demands(chunk, self._list_all_gather_demands(chunks))
+        return collective, chunks, chunk[paths.demand]
+
+    def _build_all_to_all(self) -> tuple[Collective, Chunks, Int64Array]:
+        """Result of `cut` for schedules with volumes.
+
+        Every pair has a share; a demand is one chunk of a share, divided among its paths.
+        """
+        paths, ranks = self._paths, self._num_ranks
+        pair = self._to_ranks(paths.origin) * ranks + self._to_ranks(paths.at)
+        # Chunk numbers grow with the destination, so within a pair only their order counts.
+        order = np.lexsort((paths.chunk, pair))
+        within = np.empty(len(pair), np.int64)
+        within[order] = ordinals(pair[order])
+        per_pair = int(within.max()) + 1
+        self._check_demands(pair * per_pair + within, self._list_all_to_all_demands(per_pair))
+        cut = self._divide_demands()
+        units = per_pair * cut.parts
+        collective = Collective(CollectiveKind.ALL_TO_ALL, ranks, ranks * units)
+        first = within[paths.demand] * cut.parts + cut.first
+        carries = cut.count > 0
+        chunk_of_path = np.where(carries, np.cumsum(carries) - 1, -1)
+        origin, target = (
+            self._to_ranks(paths.origin)[paths.demand],
+            self._to_ranks(paths.at)[paths.demand],
+        )
+        # The data that a rank keeps is a chunk without a path.
+        ranks_range = np.arange(ranks)
+        chunks = Chunks(
+            np.concatenate([origin[carries], ranks_range]),
+            np.concatenate([(target * units + first)[carries], ranks_range * units]),
+            np.concatenate([(origin * units + first)[carries], ranks_range * units]),
+            np.concatenate([cut.count[carries], np.full(ranks, units)]),
+            np.concatenate([target[carries], ranks_range]),
+        )
+        return collective, chunks, chunk_of_path
+
+    def _divide_demands(self) -> _PathShares:
+        """Units of every path, consecutive within its demand, that add up to a chunk."""
+        paths = self._paths
+        parts = self._count_parts()
+        exact = paths.volume * parts
+        count = np.floor(exact + TOLERANCE).astype(np.int64)
+        demands = len(paths.at)
+        lacking = parts - np.bincount(paths.demand, count, demands).astype(np.int64)
+        # Method of largest remainders.
+        order = np.lexsort((count - exact, paths.demand))
+        position = np.empty(len(order), np.int64)
+        position[order] = ordinals(paths.demand[order])
+        count += position < lacking[paths.demand]
+        error = float(np.max(np.abs(count / parts - paths.volume)))
+        if error > TOLERANCE:
+            message = (
+                f"volumes are rounded to parts of 1/{parts}: by {error:.2g} of a chunk at most"
+            )
+            self._report_warning("volumes-rounded", message)
+        # Paths are sorted by demand.
+        stops = np.cumsum(count)
+        before = np.concatenate([[0], stops])[group_pointer(paths.demand, demands)]
+        return _PathShares(stops - count - before[paths.demand], count, parts)
+
+    def _count_parts(self) -> int:
+        """Minimum number of parts of a chunk of which all volumes are multiples, at most 5040."""
+        parts = 1
+        for volume in np.unique(self._paths.volume).tolist():
+            share = Fraction(volume).limit_denominator(_MAX_DENOMINATOR)
+            parts = math.lcm(parts, share.denominator)
+            if parts > _MAX_PARTS:
+                return _MAX_PARTS
+        return parts
+
+    def _to_ranks(self, node: Int64Array) -> Int64Array:
+        """Ranks of GPU nodes."""
+        ranks: Int64Array = np.searchsorted(self._gpus, node)
+        return ranks
+
+    def _list_all_gather_demands(self, chunks: Chunks) -> tuple[Int64Array, Int64Array]:
+        """Chunk and rank of every demand of an all-gather."""
+        chunk = np.repeat(np.arange(len(chunks)), self._num_ranks)
+        rank = np.tile(np.arange(self._num_ranks), len(chunks))
+        is_receiver = rank != chunks.origin[chunk]
+        return chunk[is_receiver], rank[is_receiver]
+
+    def _list_all_to_all_demands(self, per_pair: int) -> tuple[Int64Array, Int64Array]:
+        """Chunk of a pair, and target, of every demand of an all-to-all."""
+        ranks = self._num_ranks
+        chunk = np.arange(ranks * ranks * per_pair)
+        origin, target = np.divmod(chunk // per_pair, ranks)
+        return chunk[origin != target], target[origin != target]
+
+    def _check_switches(self) -> None:
+        """Raise `InputError` for nodes that are both switch and GPU, and for a single GPU."""
+        both = [int(node) for node in self._gpus if int(node) in self._paths.switches]
+        if both:
+            message = f"node {both[0]} is a switch in one hop and an end of another"
+            raise self._build_error(message, "give switches separate numbers")
+        if self._num_ranks < 2:
+            raise self._build_error("expected at least two GPUs")
+
+    def _check_chunks(self, number: int, noun: str) -> None:
+        """Raise `InputError` for more chunks than there are demands."""
+        if number > len(self._paths.at):
+            raise self._build_error(f"{number} {noun} are more than there are demands")
+
+    def _check_volumes(self) -> None:
+        """Raise `InputError` for a demand whose volumes do not add up to 1."""
+        paths = self._paths
+        volume = np.bincount(paths.demand, paths.volume, len(paths.at))
+        wrong = np.flatnonzero(np.abs(volume - 1) > TOLERANCE)
+        if len(wrong):
+            first = int(wrong[0])
+            message = (
+                f"{paths.names[first]!r} is met to {volume[first]:.4g} of its chunk, expected 1"
+            )
+            raise self._build_error(
+                message, "volumes of a demand must add up to 1", "demand-not-met"
+            )
+
+    def _check_demands(self, chunk: Int64Array, required: tuple[Int64Array, Int64Array]) -> None:
+        """Raise `InputError` for a demand that no path meets, or that occurs twice."""
+        at = self._to_ranks(self._paths.at)
+        ranks = self._num_ranks
+        # Chunk and rank in one number, so that sets of both can be compared.
+        given_demands, needed = chunk * ranks + at, required[0] * ranks + required[1]
+        missing = np.setdiff1d(needed, given_demands)
+        if len(missing):
+            number, rank = divmod(int(missing[0]), ranks)
+            message = f"no path brings chunk {number} to GPU {int(self._gpus[rank])}"
+            more = len(missing) - 1
+            text = f"{message}, and {more} more demands are not met" if more else message
+            raise self._build_error(text, "write a path for every demand", "demand-not-met")
+        if len(given_demands) > len(np.unique(given_demands)):
+            raise self._build_error("a demand occurs twice")
+
+    def _check_arrivals(self, chunk: Int64Array, destination: Int64Array) -> None:
+        """Raise `InputError` for a chunk that arrives at a GPU over two hops."""
+        key = chunk * self._num_ranks + destination
+        twice = np.flatnonzero(_is_repeated(key))
+        if len(twice):
+            gpu = int(self._gpus[destination[twice[0]]])
+            raise self._build_error(f"chunk {int(chunk[twice[0]])} arrives at GPU {gpu} twice")
+
+    def _report_warning(self, code: str, message: str) -> None:
+        """Report a warning about the file."""
+        location = Location(self._source.name)
+        self._source.report(Diagnostic(code, message, Severity.WARNING, location))
+
+    def _build_error(
+        self, message: str, cure: str = "", code: str = "teccl-schedule"
+    ) -> InputError:
+        """Error about the file."""
+        return InputError(message, location=Location(self._source.name), cure=cure, code=code)
+
+
+def _is_repeated(keys: Int64Array) -> BoolArray:
+    """Whether each key has occurred before; bool per key."""
+    order = np.argsort(keys, kind="stable")
+    is_repeated = np.zeros(len(keys), np.bool_)
+    is_repeated[order[1:]] = keys[order[1:]] == keys[order[:-1]]
+    return is_repeated
+
+
+def samples() -> Sequence[Source]:
+    """An all-gather of three GPUs in a line, and an all-to-all of three with two paths per
+    demand."""
+    pairs = [(0, 1), (1, 0), (1, 2), (2, 1)]
+    line = {_format_key(at, 0, origin): [f"{origin}->{at} in epoch 0"] for origin, at in pairs}
+    for origin, at in ((0, 2), (2, 0)):
+        line[_format_key(at, 0, origin)] = [
+            f"{origin}->1 in epoch 0",
+            f"1->{at} in epoch 1 via switches 3",
+        ]
+    halves: dict[str, object] = {}
+    for origin in range(3):
+        for at in {0, 1, 2} - {origin}:
+            halves[_format_key(at, at, origin)] = _build_two_paths(origin, at, 3 - origin - at)
+    documents = {"line.json": line, "triangle.json": halves}
+    return [
+        Source.of_bytes(
+            name, json.dumps({"1-Epoch_Duration": 1e-6, "8-Chunk paths": paths}).encode()
+        )
+        for name, paths in documents.items()
+    ]
+
+
+def _format_key(at: int, chunk: int, origin: int) -> str:
+    """Key of a demand in the file."""
+    return f"Demand at {at} for chunk {chunk} from {origin} met by epoch 2"
+
+
+def _build_two_paths(origin: int, at: int, relay: int) -> list[object]:
+    """Paths of a demand: one half direct, one half via the third GPU."""
+    straight = [[0, f"{origin}->{at} with volume 0.5 in epoch 0"]]
+    around = [
+        [1, f"{origin}->{relay} with volume 0.5 in epoch 1"],
+        [2, f"{relay}->{at} with volume 0.5 in epoch 2"],
+    ]
+    return [straight, around]

@@ -1,0 +1,123 @@
+"""Blocks of nodes one behind the other: lists of nodes, and dependencies between blocks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from hub_core.columns import Int64Array, counted_positions, expanded_ranges, row_pointer
+from collhub_templates import Edges, Lists, Template
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Catalogue:
+    """All that a block may be: a node of the workload, or the part of a template on one rank.
+
+    Entry i of the first `nodes` is the workload's row i; those of template t begin at `entry[t]`,
+    one a position. Nodes are numbered likewise: those of template t begin at `node[t]`. `first`,
+    `length`: nodes of an entry. `starts`, `ends`: nodes by entry. `data`, `control`: dependencies
+    within entries, (row pointer by entry, parents, children).
+    """
+
+    nodes: int
+    entry: Int64Array
+    node: Int64Array
+    first: Int64Array
+    length: Int64Array
+    starts: Lists
+    ends: Lists
+    data: tuple[Int64Array, Int64Array, Int64Array]
+    control: tuple[Int64Array, Int64Array, Int64Array]
+
+
+def catalogue(nodes: int, templates: list[Template]) -> Catalogue:
+    """The entries of a workload of so many nodes, and of these templates."""
+    positions = [len(template.first) - 1 for template in templates]
+    node = nodes + row_pointer([len(template) for template in templates])
+    firsts = [template.first[:-1] + at for template, at in zip(templates, node[:-1], strict=True)]
+    lengths = [np.diff(template.first) for template in templates]
+    own = np.arange(nodes)
+    first = np.concatenate([own, *firsts])
+    length = np.concatenate([np.ones(nodes, np.int64), *lengths])
+    return Catalogue(
+        nodes,
+        nodes + row_pointer(positions),
+        node,
+        first,
+        length,
+        _all_lists(nodes, [template.starts for template in templates], node),
+        _all_lists(nodes, [template.ends for template in templates], node),
+        _all_edges(nodes, first, [template.data for template in templates], node),
+        _all_edges(nodes, first, [template.control for template in templates], node),
+    )
+
+
+def _all_lists(nodes: int, parts: list[Lists], node: Int64Array) -> Lists:
+    counts = [np.diff(indptr) for indptr, _ in parts]
+    values = [rows + at for (_, rows), at in zip(parts, node[:-1], strict=True)]
+    pointer = row_pointer(np.concatenate([np.ones(nodes, np.int64), *counts]))
+    return pointer, np.concatenate([np.arange(nodes), *values])
+
+
+def _all_edges(
+    nodes: int, first: Int64Array, parts: list[Edges], node: Int64Array
+) -> tuple[Int64Array, Int64Array, Int64Array]:
+    none = np.zeros(0, np.int64)
+    shifted = [(p + at, c + at) for (p, c), at in zip(parts, node[:-1], strict=True)]
+    parents = np.concatenate([none, *(pair[0] for pair in shifted)])
+    children = np.concatenate([none, *(pair[1] for pair in shifted)])
+    # Children ascend, and the nodes of an entry lie together.
+    pointer = np.searchsorted(children, np.append(first, node[-1])).astype(np.int64)
+    return pointer, parents, children
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Blocks:
+    """Blocks in the order of their nodes: int64 by block, the entry, the new first node."""
+
+    catalogue: Catalogue
+    entry: Int64Array
+    first: Int64Array
+
+    @classmethod
+    def of(cls, found: Catalogue, entry: Int64Array) -> Blocks:
+        """Lay blocks of these entries one behind the other."""
+        return cls(found, entry, row_pointer(found.length[entry])[:-1])
+
+    @property
+    def shift(self) -> Int64Array:
+        """New number of a block's node less its number in the catalogue, int64[blocks]."""
+        # Added to dependencies within a block.
+        return self.first - self.catalogue.first[self.entry]
+
+    def rows(self) -> tuple[Int64Array, Int64Array]:
+        """(node of the catalogue, block) of every new node."""
+        length = self.catalogue.length[self.entry]
+        nodes = expanded_ranges(self.catalogue.first[self.entry], length)
+        return nodes, np.repeat(np.arange(len(length)), length)
+
+    def lists(self, listed: Lists) -> Lists:
+        """The starts or ends of the catalogue as those of the blocks."""
+        pointer, values = listed
+        counts = np.diff(pointer)[self.entry]
+        taken = values[expanded_ranges(pointer[self.entry], counts)]
+        return row_pointer(counts), taken + np.repeat(self.shift, counts)
+
+    def inner(self, edges: tuple[Int64Array, Int64Array, Int64Array]) -> Edges:
+        """The dependencies within blocks."""
+        pointer, parents, children = edges
+        counts = np.diff(pointer)[self.entry]
+        chosen = expanded_ranges(pointer[self.entry], counts)
+        shift = np.repeat(self.shift, counts)
+        return parents[chosen] + shift, children[chosen] + shift
+
+
+def joined(edges: Edges, ends: Lists, starts: Lists) -> Edges:
+    """Dependencies of things as those of their parts: every end before every start."""
+    parents, children = edges
+    before = np.diff(ends[0])[parents]
+    behind = np.diff(starts[0])[children]
+    turn = counted_positions(before * behind)
+    edge = np.repeat(np.arange(len(parents)), before * behind)
+    one, other = np.divmod(turn, behind[edge])
+    return ends[1][ends[0][parents[edge]] + one], starts[1][starts[0][children[edge]] + other]

@@ -1,0 +1,218 @@
+"""Phases in several dimensions as one algorithm of the hub, whose contents can be verified.
+
+The buffer of a rank is an array with an axis for each dimension that it is still, or again, cut
+in, the highest first. A phase works on the first axis, so that its parts lie together; local copies
+of no time turn the axes. Every phase reads what the one before wrote, and both stay in SCRATCH.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+from hub_core.columns import Int64Array, positions_in
+
+from hub_core import Algorithm
+from hub_core.model import (
+    COLUMN_DEFAULTS,
+    COLUMN_DTYPES,
+    Buffer,
+    Collective,
+    CollectiveKind,
+    StepKind,
+    StepTable,
+)
+
+# Every dimension is met twice at most.
+_MOST_PHASES = 64
+
+Columns = dict[str, npt.NDArray[np.generic]]
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseSteps:
+    """A phase: its algorithm among `npus`, by position, in dimension `level`."""
+
+    kind: CollectiveKind
+    level: int
+    algorithm: Algorithm
+    npus: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class _Steps:
+    """Steps of all ranks while they are collected; `units` of SCRATCH are taken on each rank."""
+
+    num_ranks: int
+    units: int = 0
+    rows: int = 0
+    columns: list[Columns] = field(default_factory=list)
+    edges: list[Int64Array] = field(default_factory=list)
+    barrier: Int64Array | None = None
+
+    def take(self, units: int) -> int:
+        """The first one of so many new units."""
+        first = self.units
+        self.units += units
+        return first
+
+    def add(self, rank: Int64Array, columns: Columns, edges: Int64Array) -> None:
+        """Add steps behind all that were added before; `edges`: between them, [2, edges]."""
+        new = np.arange(len(rank)) + self.rows
+        self.columns.append({**columns, "rank": rank})
+        self.edges.append(edges + self.rows)
+        if self.barrier is not None:
+            self.edges.append(np.stack([self.barrier[rank], new]))
+        self.rows += len(rank)
+        every = np.arange(self.num_ranks)
+        barrier = every + self.rows
+        self.edges.append(np.stack([new, barrier[rank]]))
+        nothing = {"kind": np.full(len(every), StepKind.COMPUTE), "duration_ns": 0 * every}
+        self.columns.append({**nothing, "rank": every})
+        self.rows += len(every)
+        self.barrier = barrier
+
+    def copy(
+        self, source: tuple[Buffer, int], target: tuple[Buffer, int], order: Int64Array
+    ) -> None:
+        """On every rank: unit i of the target becomes unit `order[i]` of the source."""
+        size = len(order)
+        turn = np.tile(np.arange(size), self.num_ranks)
+        columns = {
+            "kind": np.full(len(turn), StepKind.COPY),
+            "src_buffer": np.full(len(turn), source[0]),
+            "src_offset": source[1] + order[turn],
+            "dst_buffer": np.full(len(turn), target[0]),
+            "dst_offset": target[1] + turn,
+            "count": np.ones(len(turn), np.int64),
+            "duration_ns": np.zeros(len(turn), np.int64),
+        }
+        rank = np.repeat(np.arange(self.num_ranks), size)
+        self.add(rank, columns, np.zeros((2, 0), np.int64))
+
+    def table(self) -> StepTable:
+        """All steps."""
+        columns = {name: np.concatenate([_column(one, name) for one in self.columns])
+                   for name in COLUMN_DTYPES}  # fmt: skip
+        parents, children = np.concatenate(self.edges, axis=1)
+        return StepTable.from_columns(self.num_ranks, columns, (parents, children))
+
+
+def _column(columns: Columns, name: str) -> npt.NDArray[np.generic]:
+    """A column of some steps, with its default where they have none."""
+    if name in columns:
+        return columns[name]
+    steps = len(columns["rank"])
+    # The rank and the kind are always there.
+    default = COLUMN_DEFAULTS[name]
+    return np.full(steps, default)
+
+
+def composed(kind: CollectiveKind, phases: Sequence[PhaseSteps]) -> Algorithm:
+    """The collective of the ranks that differ in the dimensions of the phases.
+
+    Lowest dimensions vary fastest in the numbers of ranks. Whether it is right is for the hub's
+    verification to say.
+    """
+    sizes = {phase.level: len(phase.npus) for phase in phases}
+    levels = sorted(sizes, reverse=True)
+    ranks = int(np.prod(list(sizes.values())))
+    steps = _Steps(ranks)
+    axes = [] if kind is CollectiveKind.ALL_GATHER else list(levels)
+    place = Buffer.INPUT, 0
+    for turn, phase in enumerate(phases):
+        if phase.level in axes and phase.kind is not CollectiveKind.ALL_REDUCE:
+            place = _turned(steps, place, axes, [phase.level], sizes)
+            axes = [phase.level, *(level for level in axes if level != phase.level)]
+        place = _run(steps, phase, place, turn, _stride(sizes, phase.level), _units(axes, sizes))
+        if phase.kind is CollectiveKind.REDUCE_SCATTER:
+            axes.remove(phase.level)
+        elif phase.kind is CollectiveKind.ALL_GATHER:
+            axes.insert(0, phase.level)
+        place = _turned(steps, place, axes, sorted(axes, reverse=True), sizes)
+        axes.sort(reverse=True)
+    steps.copy(place, (Buffer.OUTPUT, 0), np.arange(_units(axes, sizes)))
+    collective = Collective(kind, ranks, ranks)
+    return Algorithm(collective, steps.table(), np.full(ranks, steps.units, np.int64))
+
+
+def _units(axes: Sequence[int], sizes: dict[int, int]) -> int:
+    return int(np.prod([sizes[level] for level in axes], dtype=np.int64))
+
+
+def _stride(sizes: dict[int, int], level: int) -> int:
+    return _units([one for one in sizes if one < level], sizes)
+
+
+def _turned(
+    steps: _Steps,
+    place: tuple[Buffer, int],
+    axes: Sequence[int],
+    first: Sequence[int],
+    sizes: dict[int, int],
+) -> tuple[Buffer, int]:
+    """Where the buffer lies with the axes `first` in front."""
+    wanted = [*first, *(level for level in axes if level not in first)]
+    if wanted == list(axes):
+        return place
+    numbers = np.arange(_units(axes, sizes)).reshape([sizes[level] for level in axes])
+    order = numbers.transpose([list(axes).index(level) for level in wanted]).ravel()
+    target = Buffer.SCRATCH, steps.take(len(order))
+    steps.copy(place, target, order)
+    return target
+
+
+def _run(
+    steps: _Steps,
+    phase: PhaseSteps,
+    place: tuple[Buffer, int],
+    turn: int,
+    stride: int,
+    units: int,
+) -> tuple[Buffer, int]:
+    """Run a phase on a buffer of so many units; where its output lies."""
+    algorithm, table = phase.algorithm, phase.algorithm.steps
+    positions = len(phase.npus)
+    is_gather = phase.kind is CollectiveKind.ALL_GATHER
+    whole = units * positions if is_gather else units
+    scale = whole // algorithm.collective.unit_count
+    made = units // positions if phase.kind is CollectiveKind.REDUCE_SCATTER else whole
+    output = steps.take(made)
+    scratch = steps.take(int(algorithm.scratch_units.max(initial=0)) * scale)
+    bases = place, (Buffer.SCRATCH, output), (Buffer.SCRATCH, scratch)
+    # The steps of a position, on every rank that stands there.
+    position = positions_in(np.asarray(phase.npus), algorithm.num_ranks)
+    at = np.arange(steps.num_ranks) // stride % positions
+    pairs = np.argwhere(position[table.rank][None, :] == at[:, None])
+    rank, row = pairs[:, 0], pairs[:, 1]
+    columns = _moved(table, row, bases, scale)
+    met = rank + (position[table.peer[row]] - at[rank]) * stride
+    columns["peer"] = np.where(table.peer[row] < 0, -1, met)
+    # Messages of different phases never meet.
+    columns["channel"] = table.channel[row].astype(np.int64) * _MOST_PHASES + turn
+    number = np.full((steps.num_ranks, len(table)), -1)
+    number[rank, row] = np.arange(len(row))
+    parents, children = table.edges()
+    edges = np.stack([number[:, parents].ravel(), number[:, children].ravel()])
+    steps.add(rank, columns, edges[:, edges.min(axis=0) >= 0])
+    return Buffer.SCRATCH, output
+
+
+def _moved(
+    table: StepTable, row: Int64Array, bases: Sequence[tuple[Buffer, int]], scale: int
+) -> Columns:
+    """Steps with units `scale` times as many, and each of the three buffers where its base is."""
+    names = ("kind", "duration_ns", "lane")
+    columns: Columns = {name: getattr(table, name)[row] for name in names}
+    columns["count"] = table.count[row] * scale
+    # An unused side stays unknown.
+    kinds = np.array([*(buffer for buffer, _ in bases), Buffer.UNKNOWN])
+    shift = np.array([*(first for _, first in bases), 0])
+    for side in ("src", "dst"):
+        buffer = getattr(table, f"{side}_buffer")[row]
+        offset = getattr(table, f"{side}_offset")[row]
+        columns[f"{side}_buffer"] = kinds[buffer]
+        columns[f"{side}_offset"] = offset * scale + shift[buffer]
+    return columns

@@ -1,0 +1,143 @@
+"""Expand a workload: every collective becomes the nodes of its algorithm, in numpy columns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from hub_core.columns import Int64Array, row_pointer
+from collhub_templates import Edges, Template, marker
+
+from collhub_expansion.blocks import Blocks, catalogue, joined
+from collhub_expansion.calls import Calls
+from collhub_expansion.plan import Pieces, Plan, plan_of
+from hub_core import InputError
+from hub_core.model import NODE_DEFAULTS, NODE_DTYPES, NodeColumns, NodeKind, Workload
+
+_TAGS = 500_000_000
+# What a collective becomes keeps these; other columns are those of templates, or not stated.
+_KEPT = ("rank", "name", "group")
+_OF_TEMPLATES = ("kind", "bytes", "duration_ns")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Expansion:
+    """A flat workload, and where it comes from: by node, the row of the workload before."""
+
+    nodes: NodeColumns
+    origin: Int64Array
+
+
+def expanded(
+    workload: Workload,
+    calls: Calls,
+    pieces: Pieces,
+    templates: Sequence[Template],
+    turns: Edges,
+    duration_ns: Int64Array,
+) -> Expansion:
+    """Replace calls by nodes; `turns`: further control dependencies of rows; `duration_ns` by row.
+
+    Dependencies on a collective become those on its ends, its own those of its starts. Every
+    message of a collective has a tag of its own among those of its two ranks. Cost: a few sorts.
+    Raises `InputError` where tags run out.
+    """
+    book = [*templates, marker(1)]
+    entries = catalogue(len(workload.nodes), book)
+    plan = plan_of(workload.nodes, calls, pieces, entries)
+    blocks = Blocks.of(entries, plan.entry)
+    number, block = blocks.rows()
+    columns = _columns(workload, plan, book, number, block)
+    old = np.flatnonzero(number < len(workload.nodes))
+    columns["duration_ns"][old] = duration_ns[number[old]]
+    _address(columns, workload, calls, pieces, book, number, plan.piece[block])
+    table = NodeColumns.from_columns(
+        workload.num_ranks, columns, *_dependencies(workload.nodes, plan, blocks, turns)
+    )
+    return Expansion(table, plan.row[block])
+
+
+def _dependencies(
+    nodes: NodeColumns, plan: Plan, blocks: Blocks, turns: Edges
+) -> tuple[Edges, Edges]:
+    """Data and control dependencies of the new nodes."""
+    # Ends of a block stand for the node, starts for what waits.
+    entries = blocks.catalogue
+    exits, entrances = blocks.lists(entries.ends), blocks.lists(entries.starts)
+    between_data = _both(joined(nodes.data_edges, plan.exits, plan.entrances), plan.chains)
+    between_control = joined(_both(nodes.control_edges, turns), plan.exits, plan.entrances)
+    return (
+        _both(joined(between_data, exits, entrances), blocks.inner(entries.data)),
+        _both(joined(between_control, exits, entrances), blocks.inner(entries.control)),
+    )
+
+
+def _both(one: Edges, other: Edges) -> Edges:
+    return np.concatenate([one[0], other[0]]), np.concatenate([one[1], other[1]])
+
+
+def _columns(
+    workload: Workload,
+    plan: Plan,
+    book: Sequence[Template],
+    number: Int64Array,
+    block: Int64Array,
+) -> dict[str, npt.NDArray[np.generic]]:
+    """The columns of the new nodes; `number`: nodes of the catalogue, `block`: their blocks."""
+    nodes, row = workload.nodes, plan.row[block]
+    # The catalogue lists the nodes of the job first, then those of templates.
+    is_old = number < len(nodes)
+    at = number[~is_old] - len(nodes)
+    columns: dict[str, npt.NDArray[np.generic]] = {}
+    for name, dtype in NODE_DTYPES.items():
+        # Positions become numbers; records and algorithms are used up.
+        if name in ("identity", "extra", "algorithm"):
+            continue
+        taken = getattr(nodes, name)[row]
+        if name not in _KEPT:
+            taken = np.where(is_old, taken, NODE_DEFAULTS[name]).astype(dtype)
+        if name in _OF_TEMPLATES:
+            taken[~is_old] = np.concatenate([getattr(one, name) for one in book])[at]
+        columns[name] = taken
+    return columns
+
+
+def _address(
+    columns: dict[str, npt.NDArray[np.generic]],
+    workload: Workload,
+    calls: Calls,
+    pieces: Pieces,
+    book: Sequence[Template],
+    number: Int64Array,
+    piece: Int64Array,
+) -> None:
+    """Write peers and tags of the messages of templates; `piece` by new node."""
+    new = np.flatnonzero(number >= len(workload.nodes))
+    at = number[new] - len(workload.nodes)
+    peer = np.concatenate([one.peer for one in book])[at]
+    message = np.concatenate([one.message for one in book])[at]
+    is_message = peer >= 0
+    rows, place = new[is_message], piece[new[is_message]]
+    # Group -1, all ranks, comes first.
+    lists = [workload.members(group) for group in range(-1, len(workload.groups))]
+    pointer = row_pointer([len(members) for members in lists])
+    members = np.concatenate([np.asarray(one, np.int64) for one in lists])
+    group = calls.group[pieces.instance[place]]
+    columns["peer"][rows] = members[pointer[group + 1] + peer[is_message]]
+    columns["tag"][rows] = _first_tags(workload, pieces, book)[place] + message[is_message]
+
+
+def _first_tags(workload: Workload, pieces: Pieces, book: Sequence[Template]) -> Int64Array:
+    """The first tag of every piece, above those of the workload's own messages."""
+    nodes = workload.nodes
+    is_message = nodes.is_kind(NodeKind.SEND, NodeKind.RECV)
+    free = int(nodes.tag[is_message].max(initial=-1)) + 1
+    # As many tags as a template has, one piece behind the other.
+    needed = np.array([template.tags for template in book], np.int64)
+    first = free + row_pointer(needed[pieces.template])
+    if first[-1] > _TAGS:
+        message = f"{first[-1]} tags would be needed, and there are {_TAGS}"
+        raise InputError(message, cure="expand a part of the job", code="too-large")
+    return first

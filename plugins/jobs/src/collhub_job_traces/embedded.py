@@ -1,0 +1,103 @@
+"""The algorithms that collectives name, in the traces of their job.
+
+The file of rank r holds, as metadata, the canonical trace of rank r of every algorithm with more
+than r ranks, in base64; a collective names its algorithm by number.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from collections.abc import Sequence
+
+from hub_core.chakra import Kind, Metadata, MetadataEntry
+
+from hub_core import InputError, Location
+from hub_core.model import Algorithm
+from hub_core.plugin_api import Artifact, Source, SourcePart
+
+ALGORITHM = "collhub_algorithm"
+"""Attribute of collective nodes: the number of their algorithm."""
+
+_PREFIX = "algorithm."
+_ENTRY = re.compile(r"algorithm\.(0|[1-9][0-9]{0,6})")
+Traces = Sequence[Sequence[Artifact]]
+
+
+def algorithm_texts(algorithm: Algorithm) -> list[str]:
+    """An algorithm as its canonical traces, a base64 text a rank."""
+    # Texts hold bytes: traces are no text.
+    return [_text(trace) for trace in _traces(algorithm)]
+
+
+def algorithm_of_texts(texts: Sequence[str], file: str, what: str) -> Algorithm:
+    """The algorithm of canonical traces by rank, `what` of a file.
+
+    Raises `InputError` for texts that are no trace in base64.
+    """
+    contents = [_decoded(text, file, rank, what) for rank, text in enumerate(texts)]
+    # Imported here, and below, since most jobs hold no algorithms.
+    from hub_core import ChakraReadOptions, chakra_algorithm
+
+    # As if they were files, so that errors name the rank.
+    parts = [
+        SourcePart(f"{file} {what}", content.__bytes__, rank, len(content))
+        for rank, content in enumerate(contents)
+    ]
+    return chakra_algorithm(Source(f"{file} {what}", tuple(parts)), ChakraReadOptions())
+
+
+def embedded_traces(algorithms: Sequence[Algorithm]) -> Traces:
+    """The traces of every algorithm by rank, encoded when they are asked for."""
+    # A file needs one trace of each.
+    return [_traces(each) for each in algorithms]
+
+
+def entries(traces: Traces, rank: int) -> list[MetadataEntry]:
+    """What the file of a rank holds of the algorithms."""
+    return [
+        MetadataEntry(f"{_PREFIX}{number}", Kind.STRING, _text(of_ranks[rank]))
+        for number, of_ranks in enumerate(traces)
+        if rank < len(of_ranks)
+    ]
+
+
+def _traces(algorithm: Algorithm) -> tuple[Artifact, ...]:
+    from hub_core import TraceOptions, chakra_traces
+
+    return tuple(chakra_traces(algorithm, TraceOptions()).artifacts)
+
+
+def _text(trace: Artifact) -> str:
+    # Attributes of metadata are texts.
+    return base64.b64encode(trace.content()).decode("ascii")
+
+
+def algorithms_of(files: Sequence[Metadata], name: str) -> tuple[Algorithm, ...]:
+    """The algorithms that files hold, by rank; `name`: of the job, for messages.
+
+    Raises `InputError` for texts that are no trace, and where a number is left out.
+    """
+    texts: dict[int, list[str]] = {}
+    for metadata in files:
+        for attribute in metadata.attributes:
+            match = _ENTRY.fullmatch(attribute)
+            if match is not None:
+                texts.setdefault(int(match[1]), []).append(metadata.text(attribute))
+    if sorted(texts) != list(range(len(texts))):
+        message = f"of its {len(texts)} algorithms the highest is {max(texts)}"
+        raise InputError(message, location=Location(name), code="algorithm")
+    return tuple(
+        algorithm_of_texts(texts[one], name, f"the metadata {_PREFIX + str(one)!r}")
+        for one in sorted(texts)
+    )
+
+
+def _decoded(text: str, file: str, rank: int, what: str) -> bytes:
+    try:
+        # Without validation letters of no alphabet would be passed over.
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        place = Location(file, rank=rank)
+        raise InputError(f"{what} is not base64", location=place, code="algorithm") from None

@@ -1,0 +1,447 @@
+"""Decode one node record: the columns of the model, and the tokens that give its bytes back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from hub_core.chakra import Kind, NodeType, RankFile, TraceError, type_name
+
+from collhub_job_traces.records import (
+    ATTRIBUTE,
+    BYTES,
+    CONTROL,
+    DATA,
+    FIELD_TOKENS,
+    GROUP,
+    ID,
+    INPUTS,
+    MICROS,
+    NAME,
+    OUTPUTS,
+    START,
+    TYPE,
+    Attribute,
+    attribute,
+    attribute_field,
+    attribute_token,
+    fields,
+    node_field,
+    varints,
+)
+from hub_core.model import JobCollective, NodeKind
+
+_KINDS = {
+    NodeType.MEM_LOAD: NodeKind.LOAD,
+    NodeType.MEM_STORE: NodeKind.STORE,
+    NodeType.COMP: NodeKind.COMPUTE,
+    NodeType.COMM_SEND: NodeKind.SEND,
+    NodeType.COMM_RECV: NodeKind.RECV,
+    NodeType.COMM_COLL: NodeKind.COLLECTIVE,
+}
+NODE_TYPES = {kind: node_type for node_type, kind in _KINDS.items()}
+_COMMUNICATION = frozenset({NodeKind.COLLECTIVE, NodeKind.SEND, NodeKind.RECV})
+_MEMORY = frozenset({NodeKind.COMPUTE, NodeKind.LOAD, NodeKind.STORE})
+_LARGEST = 1 << 62
+_LARGEST_INT32 = (1 << 31) - 1
+# Attributes of whole numbers: column, kinds of nodes, smallest and largest value.
+COLUMN_OF = {
+    "comm_size": ("bytes", _COMMUNICATION, 0, _LARGEST),
+    "tensor_size": ("bytes", _MEMORY, 0, _LARGEST),
+    "num_ops": ("operations", frozenset({NodeKind.COMPUTE}), 0, _LARGEST),
+    "comm_type": ("collective", frozenset({NodeKind.COLLECTIVE}), 0, int(max(JobCollective))),
+    "comm_dst": ("peer", frozenset({NodeKind.SEND}), 0, _LARGEST_INT32),
+    "comm_src": ("peer", frozenset({NodeKind.RECV}), 0, _LARGEST_INT32),
+    "comm_tag": ("tag", frozenset({NodeKind.SEND, NodeKind.RECV}), 0, _LARGEST_INT32),
+    "root": ("root", frozenset({NodeKind.COLLECTIVE}), 0, _LARGEST_INT32),
+    "collhub_algorithm": ("algorithm", frozenset({NodeKind.COLLECTIVE}), 0, _LARGEST_INT32),
+    "duration_ns": ("duration_ns", frozenset(NodeKind), 0, _LARGEST),
+    "is_cpu_op": ("on_host", frozenset(NodeKind), 0, 1),
+}
+_WHOLE = frozenset({Kind.INT32, Kind.INT64, Kind.UINT32, Kind.UINT64, Kind.BOOL})
+_MOST_DIMENSIONS = 30
+_MICROS_LIMIT = _LARGEST // 1000
+
+
+@dataclass(slots=True)
+class DecodedNode:
+    """A node in the terms of the model; `data`, `control`: ids that it waits for."""
+
+    identity: int = 0
+    kind: int = int(NodeKind.MARKER)
+    name: str = ""
+    group: str = ""
+    extra: str = ""
+    duration_ns: int = -1
+    operations: int = -1
+    bytes: int = -1
+    collective: int = -1
+    root: int = -1
+    peer: int = -1
+    algorithm: int = -1
+    tag: int = 0
+    dimensions: int = -1
+    on_host: int = 0
+    data: list[int] = field(default_factory=list)
+    control: list[int] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class _Head:
+    """The fields of a record before its attributes. `duration_ns`: by `duration_micros`."""
+
+    identity: int
+    name: str
+    duration_ns: int
+    data: list[int]
+    control: list[int]
+    tokens: str
+
+
+class DecodedParts:
+    """Parts of records that have been decoded, by their bytes.
+
+    Most records combine a head, all fields before the attributes, and a tail, the attributes, that
+    other records have, too: ranks of a group differ in the tail, nodes of a rank in the head. A
+    tail is stored with the type of its node, as a node without a head.
+    """
+
+    def __init__(self, foreign: frozenset[str] = frozenset()) -> None:
+        """`foreign`: names of attributes that are kept in the record but change no column."""
+        self.foreign = foreign
+        self._attributes: dict[bytes, Attribute] = {}
+        self._heads: dict[bytes, _Head] = {}
+        self._tails: dict[tuple[int, bytes], DecodedNode] = {}
+        # Equal texts are stored once.
+        self._texts: dict[str, str] = {}
+
+    def node(self, record: bytes) -> DecodedNode | None:
+        """The node of a record of the usual form, None for another one.
+
+        Raises `ValueError` for values that no node has.
+        """
+        node_type, end = _end_of_head(record)
+        if end < 0:
+            return None
+        head_bytes, tail_key = record[:end], (node_type, record[end:])
+        head, tail = self._heads.get(head_bytes), self._tails.get(tail_key)
+        if head is None:
+            head = _decode_head(head_bytes)
+            if head is None:
+                return None
+            self._heads[head_bytes] = head
+        if tail is None:
+            tail = self._decode_tail(*tail_key)
+            if tail is None:
+                return None
+            self._tails[tail_key] = tail
+        text = f"{head.tokens} {tail.extra}" if tail.extra else head.tokens
+        return DecodedNode(
+            head.identity,
+            tail.kind,
+            head.name,
+            tail.group,
+            self._texts.setdefault(text, text),
+            head.duration_ns if tail.duration_ns < 0 else tail.duration_ns,
+            tail.operations,
+            tail.bytes,
+            tail.collective,
+            tail.root,
+            tail.peer,
+            tail.algorithm,
+            tail.tag,
+            tail.dimensions,
+            tail.on_host,
+            head.data,
+            head.control,
+        )
+
+    def attribute(self, body: bytes) -> Attribute:
+        """The attribute in these bytes, which many records contain."""
+        known = self._attributes.get(body)
+        if known is None:
+            known = self._attributes[body] = attribute(body)
+        return known
+
+    def _decode_tail(self, node_type: int, tail: bytes) -> DecodedNode | None:
+        """The node of a record of a type and attributes; its extra is that of the attributes."""
+        found = list(fields(tail))
+        bodies = [value for number, value, _ in found if number == ATTRIBUTE]
+        if len(bodies) < len(found):
+            return None
+        attributes = [self.attribute(body) for body in bodies if isinstance(body, bytes)]
+        type_field = (TYPE, node_type, bytes([TYPE << 3, node_type]))
+        node = _Composition([type_field, *found], attributes, self.foreign).node(b"")
+        first, _, node.extra = node.extra.partition(" ")
+        # Otherwise the type is one that the kind does not give back, or an attribute is unusual.
+        return node if first == FIELD_TOKENS[TYPE] else None
+
+
+def _decode_head(head: bytes) -> _Head | None:
+    """A head of fields that protobuf would write in the same bytes, each of them once.
+
+    None for any other head.
+    """
+    identity, name, duration = 0, "", -1
+    lists: dict[int, list[int]] = {}
+    tokens: list[str] = []
+    at = last = 0
+    try:
+        while at < len(head):
+            start, number, wire = at, head[at] >> 3, head[at] & 7
+            if number <= last:
+                return None
+            last = number
+            value, at = _usual_varint(head, at + 1)
+            if wire == BYTES:
+                at += value
+            if number not in FIELD_TOKENS:
+                tokens.append(f"={head[start:at].hex()}")
+                continue
+            tokens.append(FIELD_TOKENS[number])
+            if number == NAME:
+                name = head[at - value : at].decode("utf-8", "surrogateescape")
+            elif wire == BYTES:
+                ids = lists[number] = []
+                item = at - value
+                while item < at:
+                    one, item = _usual_varint(head, item)
+                    ids.append(one)
+                if item > at:
+                    return None
+            elif number == ID:
+                identity = value
+            elif number == MICROS and value:
+                if value > _MICROS_LIMIT:
+                    return None
+                duration = value * 1000
+    except (IndexError, ValueError):
+        return None
+    return _Head(
+        identity, name, duration, lists.get(DATA, []), lists.get(CONTROL, []), " ".join(tokens)
+    )
+
+
+def _usual_varint(content: bytes, at: int) -> tuple[int, int]:
+    """(number, place behind it). Raises `ValueError` for more bytes than the number needs."""
+    value = content[at]
+    at += 1
+    if value < 128:
+        return value, at
+    value &= 127
+    shift = 7
+    while True:
+        byte = content[at]
+        at += 1
+        value |= (byte & 127) << shift
+        if byte < 128:
+            if not byte or shift > 56:
+                raise ValueError("an unusual number")
+            return value, at
+        shift += 7
+
+
+# First bytes of the fields that may stand before the attributes, and of an attribute.
+_NUMBER_TAGS = frozenset(number << 3 for number in (ID, TYPE, START, MICROS))
+_BYTES_TAGS = frozenset(number << 3 | BYTES for number in (NAME, CONTROL, DATA, INPUTS, OUTPUTS))
+_TYPE_TAG, _ATTRIBUTE_TAG = TYPE << 3, ATTRIBUTE << 3 | BYTES
+
+
+def _end_of_head(record: bytes) -> tuple[int, int]:
+    """(type of the node, place of the first attribute); (0, -1) for an unusual record."""
+    at, end, node_type = 0, len(record), 0
+    try:
+        while at < end:
+            tag = record[at]
+            if tag in _NUMBER_TAGS:
+                at += 1
+                if tag == _TYPE_TAG:
+                    node_type = record[at]
+                    if node_type > 127:
+                        return 0, -1
+                while record[at] > 127:
+                    at += 1
+                at += 1
+            elif tag in _BYTES_TAGS:
+                length = record[at + 1]
+                at += 2
+                if length > 127:
+                    length = (length & 127) | record[at] << 7
+                    if record[at] > 127:
+                        return 0, -1
+                    at += 1
+                at += length
+            elif tag == _ATTRIBUTE_TAG:
+                return node_type, at
+            else:
+                return 0, -1
+    except IndexError:
+        return 0, -1
+    return (node_type, at) if at == end else (0, -1)
+
+
+class NodeDecoder:
+    """Decode the records of one file."""
+
+    def __init__(self, file: RankFile, parts: DecodedParts) -> None:
+        """Decode from `file`; `parts`: of records of all files so far."""
+        self._file = file
+        self._parts = parts
+
+    def error(self, index: int, message: str, cure: str = "") -> TraceError:
+        """An error about a record."""
+        byte = int(self._file.starts[index])
+        place = {"byte": byte, "rank": self._file.rank}
+        return TraceError(message, self._file.name, code="node", cure=cure, **place)
+
+    def whole(self, index: int) -> str:
+        """The token of a record that is kept as it stands."""
+        return f"!{self._record(index).hex()}"
+
+    def _record(self, index: int) -> bytes:
+        return self._file.content[int(self._file.starts[index]) : int(self._file.stops[index])]
+
+    def node(self, index: int) -> DecodedNode:
+        """Decode a record. Raises `TraceError`."""
+        record = self._record(index)
+        try:
+            known = self._parts.node(record)
+            if known is not None:
+                return known
+            found = list(fields(record))
+            attributes = [
+                self._parts.attribute(value)
+                for number, value, _ in found
+                if number == ATTRIBUTE and isinstance(value, bytes)
+            ]
+            return _Composition(found, attributes, self._parts.foreign).node(record)
+        except ValueError as error:
+            raise self.error(index, f"a record is malformed: {error}") from None
+
+
+class _Composition:
+    """The fields of one record on their way to columns and tokens."""
+
+    def __init__(
+        self,
+        found: list[tuple[int, int | bytes, bytes]],
+        attributes: list[Attribute],
+        foreign: frozenset[str],
+    ) -> None:
+        self._found = found
+        self._foreign = foreign
+        self._attributes = attributes
+        self._node = DecodedNode()
+        self._values: dict[str, int | list[int] | bytes] = {}
+
+    def node(self, record: bytes) -> DecodedNode:
+        """The node of the record."""
+        node = self._node
+        node_type = next((value for number, value, _ in self._found if number == TYPE), 0)
+        kind = self._kind(node_type if isinstance(node_type, int) else 0)
+        node.kind = int(kind)
+        is_plain = NODE_TYPES.get(kind) == node_type
+        names = [one.name for one in self._attributes]
+        tokens, left = [], iter(self._attributes)
+        is_same = True
+        for number, value, raw in self._found:
+            if number == ATTRIBUTE and isinstance(value, bytes):
+                one = next(left)
+                is_known = names.count(one.name) == 1 and self._take_attribute(one, kind)
+                tokens.append(attribute_token(one, is_known, raw))
+                # What the columns would not give back makes the record one that is kept whole.
+                is_same &= not is_known or self._gives_attribute(one, raw)
+            elif number in FIELD_TOKENS and not (number == TYPE and not is_plain):
+                self._take_field(number, value)
+                token = FIELD_TOKENS[number]
+                tokens.append(token)
+                is_same &= node_field(token, self._values[token]) == raw
+            else:
+                tokens.append(f"={raw.hex()}")
+        text = " ".join(tokens)
+        is_same &= len(set(tokens)) == len(tokens)
+        node.extra = text if is_same else f"!{record.hex()}"
+        return node
+
+    def _gives_attribute(self, one: Attribute, raw: bytes) -> bool:
+        """Whether the value that was taken is encoded as it stands in the record."""
+        value = self._values[one.name]
+        return not isinstance(value, list) and attribute_field(one.name, one.kind, value) == raw
+
+    def _kind(self, node_type: int) -> NodeKind:
+        if node_type in (NodeType.METADATA, NodeType.INVALID):
+            return NodeKind.MARKER
+        kind = _KINDS.get(NodeType(node_type)) if node_type <= max(NodeType) else None
+        if kind is None:
+            raise ValueError(f"its type is a {type_name(node_type)}")
+        if kind is NodeKind.COLLECTIVE:
+            names = {one.name: one.number for one in self._attributes}
+            # The host's call of a collective, as converters of profiles write it: time on the CPU.
+            if "comm_type" not in names:
+                if not names.get("is_cpu_op"):
+                    raise ValueError("a collective without comm_type")
+                return NodeKind.COMPUTE
+        return kind
+
+    def _take_field(self, number: int, value: int | bytes) -> None:
+        node, token = self._node, FIELD_TOKENS[number]
+        if number in (CONTROL, DATA):
+            # One number is an entry of a list that is not packed.
+            ids = varints(value) if isinstance(value, bytes) else [value]
+            self._values[token] = ids
+            (node.data if number == DATA else node.control).extend(ids)
+        elif number == NAME and isinstance(value, bytes):
+            self._values[token] = value
+            node.name = value.decode("utf-8", "surrogateescape")
+        elif isinstance(value, int) and number != NAME:
+            self._values[token] = value
+            self._take_number(number, value)
+        else:
+            raise ValueError(f"field {number} is of another kind")
+
+    def _take_number(self, number: int, value: int) -> None:
+        if number == ID:
+            self._node.identity = value
+        elif number == MICROS and value and self._node.duration_ns < 0:
+            if value > _MICROS_LIMIT:
+                raise ValueError(f"duration_micros {value} is beyond 146 years")
+            self._node.duration_ns = value * 1000
+
+    def _take_attribute(self, one: Attribute, kind: NodeKind) -> bool:
+        """Put an attribute in its column; whether the column gives it back."""
+        if one.name in self._foreign:
+            return False
+        if one.name == GROUP and one.kind == Kind.STRING:
+            return self._take_group(one)
+        if one.name == "involved_dim" and one.kind == Kind.BOOL_LIST:
+            self._node.dimensions = _mask(one)
+            return False
+        column, kinds, least, most = COLUMN_OF.get(one.name, ("", frozenset(), 0, 0))
+        if kind not in kinds or one.kind not in _WHOLE:
+            return False
+        if not least <= one.number <= most:
+            raise ValueError(f"{one.name} {one.number} is not in {least}..{most}")
+        setattr(self._node, column, one.number)
+        self._values[one.name] = one.number
+        return True
+
+    def _take_group(self, one: Attribute) -> bool:
+        # The empty name and 0 mean all ranks.
+        if one.text in ("", "0"):
+            return False
+        self._node.group = one.text
+        self._values[GROUP] = one.text.encode()
+        return True
+
+
+def _mask(one: Attribute) -> int:
+    """involved_dim as bits, dimension 0 lowest."""
+    body = one.value if isinstance(one.value, bytes) else b""
+    flags = [
+        flag
+        for number, packed, _ in fields(body)
+        if number == 1
+        for flag in (varints(packed) if isinstance(packed, bytes) else [packed])
+    ]
+    if len(flags) > _MOST_DIMENSIONS:
+        raise ValueError(f"involved_dim has {len(flags)} entries")
+    return sum(1 << index for index, flag in enumerate(flags) if flag)

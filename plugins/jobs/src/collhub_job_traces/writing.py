@@ -1,0 +1,236 @@
+"""Write Chakra execution traces of whole jobs; what was read from such traces has the same bytes.
+
+Cost: linear in nodes and dependencies.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from functools import partial
+
+from hub_core.chakra import Kind, MetadataEntry, encode_metadata, varint
+
+from collhub_job_traces.embedded import ALGORITHM, Traces, embedded_traces
+from collhub_job_traces.embedded import entries as embedded_entries
+from collhub_job_traces.groups import ATTRIBUTE, inferred_groups
+from collhub_job_traces.node import COLUMN_OF, NODE_TYPES
+from collhub_job_traces.node_attributes import MORE
+from collhub_job_traces.reading import EXTENSION
+from collhub_job_traces.records import GROUP, are_tokens, encoded
+from collhub_job_traces.stated_groups import WHOLE, stated_groups, with_stated
+from hub_core import Loss
+from hub_core.model import NodeKind, ProcessGroup, Workload
+from hub_core.plugin_api import Artifact, NoOptions, WriteResult
+
+_VERSION = "0.0.4"
+_SCHEMA = "1.0.2-chakra.0.0.4"
+PROFILE = "workload/1"
+# Kinds of the attributes of nodes that come from elsewhere, as ASTRA-sim reads them.
+_ATTRIBUTE_KINDS = {
+    "is_cpu_op": Kind.BOOL,
+    "num_ops": Kind.INT64,
+    "tensor_size": Kind.UINT64,
+    "comm_type": Kind.INT64,
+    "comm_size": Kind.INT64,
+    "comm_src": Kind.INT32,
+    "comm_dst": Kind.INT32,
+    "comm_tag": Kind.INT32,
+    "root": Kind.INT32,
+    "duration_ns": Kind.INT64,
+    ALGORITHM: Kind.INT32,
+}
+_ALGORITHM_TOKEN = f"@{ALGORITHM}:{int(Kind.INT32)}"
+_MICRO_NS = 1000
+
+
+def write(workload: Workload, options: NoOptions) -> WriteResult:
+    """One trace a rank, named `.<rank>.et`, encoded when its content is asked for."""
+    # Contents are made when they are asked for: a job may be larger than memory.
+    return WriteResult(trace_files(workload), _losses(workload), _restated(workload))
+
+
+def _restated(workload: Workload) -> tuple[str, ...]:
+    """What is read back in another form: of a job that was read from traces, nothing."""
+    if EXTENSION in workload.extensions:
+        return ()
+    # Jobs from elsewhere get records of the writer's making, which the reader keeps, and the names
+    # that are in use, in the order of their nodes.
+    restated = ("extra", "extras", "extensions", "name", "names")
+    is_whole = any(group.name in WHOLE for group in workload.groups)
+    return (*restated, "group") if is_whole else restated
+
+
+def trace_files(
+    workload: Workload, profile: str = PROFILE, omitted: frozenset[str] = frozenset()
+) -> Iterator[Artifact]:
+    """The traces alone; an empty `profile` makes them traces of a simulator.
+
+    `omitted`: attributes of columns that are not written. Without `duration_ns`, durations are
+    written as `duration_micros`, rounded down.
+    """
+    # Traces of a simulator name no algorithm: their folder says what runs.
+    embedded = embedded_traces(workload.algorithms) if profile else ()
+    # The metadata of traces of a job says that they are a job.
+    heads = _kept_heads(workload) if profile and not embedded else ()
+    for rank in range(workload.num_ranks):
+        head = heads[rank] if rank < len(heads) else None
+        content = partial(_content, workload, rank, profile, embedded, head, omitted)
+        yield Artifact(f".{rank}.et", content)
+
+
+def _losses(workload: Workload) -> list[Loss]:
+    losses = lost_extras(workload)
+    others = sorted(set(workload.extensions) - {EXTENSION})
+    if others:
+        losses.append(Loss(f"extensions ({', '.join(others)})", "all", "they have no place here"))
+    if workload.nodes.dimensions.max(initial=-1) >= 0 and not workload.extras:
+        losses.append(Loss("dimensions", "all", "collectives use every dimension"))
+    return losses
+
+
+def lost_extras(workload: Workload) -> list[Loss]:
+    """What other formats keep of their nodes, such as types of data, which traces do not carry."""
+    foreign = sum(not are_tokens(extra) for extra in workload.extras)
+    if not foreign:
+        return []
+    consequence = "what another format says of its nodes has no place in a trace"
+    return [Loss("extras", f"{foreign} shapes of nodes", consequence)]
+
+
+def _content(
+    workload: Workload,
+    rank: int,
+    profile: str,
+    embedded: Traces,
+    head: bytes | None,
+    omitted: frozenset[str],
+) -> bytes:
+    """The file of a rank; `head`: its metadata as it was read, where that still holds."""
+    nodes = workload.nodes
+    first, end = nodes.rank_indptr[rank : rank + 2].tolist()
+    parts = [_metadata(workload, rank, profile, embedded) if head is None else head]
+    columns = _RankColumns(workload, first, end, omitted)
+    for row in range(first, end):
+        record = encoded(*columns.record(row))
+        parts += [varint(len(record)), record]
+    if first == end:
+        # Simulators read a node from every rank and do not stop without one.
+        record = encoded("id type", {"id": 0, "type": int(NODE_TYPES[NodeKind.COMPUTE])})
+        parts += [varint(len(record)), record]
+    return b"".join(parts)
+
+
+def _kept_heads(workload: Workload) -> list[bytes]:
+    """The metadata of all ranks as it was read, none where it may have changed since."""
+    kept = workload.extensions.get(EXTENSION)
+    heads = kept.get("metadata") if isinstance(kept, dict) else None
+    if not heads or workload.groups not in _groups_without_text(workload):
+        return []
+    listed = heads if isinstance(heads, list) else [heads] * workload.num_ranks
+    return [bytes.fromhex(head) for head in listed if isinstance(head, str)]
+
+
+def _metadata(workload: Workload, rank: int, profile: str, embedded: Traces) -> bytes:
+    entries = [MetadataEntry("schema", Kind.STRING, _SCHEMA)]
+    if profile:
+        entries.append(MetadataEntry("profile", Kind.STRING, profile))
+    if workload.groups:
+        groups = {group.name: list(group.ranks) for group in workload.groups}
+        entries.append(MetadataEntry(ATTRIBUTE, Kind.STRING, json.dumps(groups)))
+    return encode_metadata(_VERSION, [*entries, *embedded_entries(embedded, rank)])
+
+
+def _groups_without_text(workload: Workload) -> tuple[tuple[ProcessGroup, ...] | None, ...]:
+    """What a reader takes the groups for where the metadata says nothing of them."""
+    names = tuple(group.name for group in workload.groups)
+    stated = stated_groups(workload.nodes, workload.extras)
+    return inferred_groups(names, workload.nodes), with_stated(names, stated)
+
+
+class _RankColumns:
+    """The columns of one rank as lists, and the records of its nodes."""
+
+    def __init__(self, workload: Workload, first: int, end: int, omitted: frozenset[str]) -> None:
+        nodes = workload.nodes
+        self._workload, self._first, self._omitted = workload, first, omitted
+        names = ("identity", "kind", "name", "group", "extra", "duration_ns")
+        wanted = {*names, *(column for column, *_ in COLUMN_OF.values())}
+        self._columns = {name: getattr(nodes, name)[first:end].tolist() for name in wanted}
+        self._identity = nodes.identity
+
+    def record(self, row: int) -> tuple[str, dict[str, int | list[int] | bytes]]:
+        """Tokens of the record of a row, and the values that they name."""
+        at = {name: column[row - self._first] for name, column in self._columns.items()}
+        extra = at["extra"]
+        stated = self._workload.extras[extra] if extra >= 0 else ""
+        tokens = stated if are_tokens(stated) else ""
+        if self._omitted:
+            tokens = _without_attributes(tokens, self._omitted, at["duration_ns"])
+        if tokens.startswith("!"):
+            return tokens, {}
+        if tokens and at["identity"] and not tokens.startswith(("id", MORE)):
+            # A record without an id was that of node 0, which has another number now.
+            tokens = tokens if "id" in tokens.split() else f"id {tokens}"
+        values = self._values(row, at)
+        if not tokens or tokens.startswith(MORE):
+            own = " ".join(_tokens(at, values, self._omitted))
+            return own + tokens.removeprefix(MORE), values
+        return _with_algorithm(tokens, at["algorithm"]), values
+
+    def _values(self, row: int, at: dict[str, int]) -> dict[str, int | list[int] | bytes]:
+        workload, nodes = self._workload, self._workload.nodes
+        values: dict[str, int | list[int] | bytes] = {
+            attribute: at[column] for attribute, (column, *_) in COLUMN_OF.items()
+        }
+        values["id"] = at["identity"]
+        values["type"] = int(NODE_TYPES.get(NodeKind(at["kind"]), 0))
+        values["us"] = max(at["duration_ns"], 0) // _MICRO_NS
+        name, group = at["name"], at["group"]
+        text = workload.names[name] if name >= 0 else ""
+        values["name"] = text.encode("utf-8", "surrogateescape")
+        values[GROUP] = workload.groups[group].name.encode() if group >= 0 else b""
+        for token, indptr, indices in (
+            ("data", nodes.data_indptr, nodes.data_indices),
+            ("ctrl", nodes.control_indptr, nodes.control_indices),
+        ):
+            parents = indices[indptr[row] : indptr[row + 1]]
+            values[token] = self._identity[parents].tolist()
+        return values
+
+
+def _without_attributes(tokens: str, omitted: frozenset[str], duration_ns: int) -> str:
+    """The tokens of a record that was read, without these attributes of columns."""
+    left = [token for token in tokens.split() if token[1:].partition(":")[0] not in omitted]
+    is_lost = "duration_ns" in omitted and "@duration_ns" in tokens
+    if is_lost and "us" not in left and duration_ns >= _MICRO_NS:
+        left.append("us")
+    return " ".join(left)
+
+
+def _with_algorithm(tokens: str, algorithm: int) -> str:
+    """The tokens of a record that was read, which say whether the node names an algorithm."""
+    stated = _ALGORITHM_TOKEN in tokens.split()
+    if stated and algorithm < 0:
+        return tokens.replace(f" {_ALGORITHM_TOKEN}", "")
+    return tokens if stated or algorithm < 0 else f"{tokens} {_ALGORITHM_TOKEN}"
+
+
+def _tokens(
+    at: dict[str, int], values: dict[str, int | list[int] | bytes], omitted: frozenset[str]
+) -> Iterator[str]:
+    """The tokens of a node that was not read from a trace, in the order of protobuf."""
+    kind = NodeKind(at["kind"])
+    for token in ("id", "name", "type", "ctrl", "data", "us"):
+        if values[token]:
+            yield token
+    for attribute, attribute_kind in _ATTRIBUTE_KINDS.items():
+        column, kinds, *_ = COLUMN_OF[attribute]
+        is_stated = at[column] >= 0 and attribute not in omitted
+        if attribute == "duration_ns":
+            # Microseconds say it where they can, and zero they do not.
+            is_stated = is_stated and (at[column] % _MICRO_NS > 0 or at[column] == 0)
+        if kind in kinds and is_stated:
+            yield f"@{attribute}:{int(attribute_kind)}"
+    if at["group"] >= 0:
+        yield f"@{GROUP}:{int(Kind.STRING)}"

@@ -1,0 +1,127 @@
+"""How the time of each rank divides into computation, communication, memory work and idle time.
+
+Definitions are those of HolisticTraceAnalysis (facebookresearch/HolisticTraceAnalysis): kernels of
+communication and of computation and work on memory are three classes, each counted once where
+several of its kernels run at the same time; overlap is the share of the communication time in which
+a kernel of computation runs. Copies and sets of memory are not computation.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from hub_core.columns import BoolArray, Int64Array
+
+from collhub_pytorch.analysis.timeline import Timeline
+from collhub_pytorch.calls import ISSUER_NAMESPACES
+from collhub_pytorch.job import fact_list, has_device
+from collhub_pytorch.passing_time import PASSING_TIME
+from hub_core.model import NodeKind, Workload
+
+Intervals = tuple[Int64Array, Int64Array]
+
+
+@dataclass(frozen=True, slots=True)
+class RankTime:
+    """Times of one rank in ns.
+
+    `memory_ns`, `idle_ns` (no work of any class, between the first start and the last end) None
+    without a device, where computation is that of the operators of the host. `overlap_percent` None
+    without communication.
+    """
+
+    computation_ns: int
+    communication_ns: int
+    memory_ns: int | None
+    idle_ns: int | None
+    overlap_percent: float | None
+
+
+def rank_times(workload: Workload, times: Timeline) -> list[RankTime]:
+    """The times of every rank, in order."""
+    communicates = is_communication(workload)
+    on_memory = _is_named(workload, "memory_names") & ~communicates
+    computes = is_computation(workload)
+    found = []
+    for rank, own in enumerate(_rows_by_rank(workload)):
+        communication = _busy(times, own[communicates[own]])
+        computation = _busy(times, own[computes[own]])
+        memory = _busy(times, own[on_memory[own]])
+        any_work = _busy(times, own[(communicates | computes | on_memory)[own]])
+        total = _length(communication)
+        hidden = _shared_ns(communication, computation)
+        is_device = has_device(workload, rank)
+        idle = int(any_work[1][-1] - any_work[0][0]) - _length(any_work) if len(any_work[0]) else 0
+        found.append(
+            RankTime(
+                _length(computation),
+                total,
+                _length(memory) if is_device else None,
+                idle if is_device else None,
+                100 * hidden / total if total else None,
+            )
+        )
+    return found
+
+
+def overlap_percent(workload: Workload, times: Timeline) -> list[float | None]:
+    """Per rank the share of the communication time in which it computes, None without any."""
+    return [one.overlap_percent for one in rank_times(workload, times)]
+
+
+def is_communication(workload: Workload) -> BoolArray:
+    """Nodes that communicate, also those whose collective is unknown: bool[nodes]."""
+    kinds = NodeKind.COLLECTIVE, NodeKind.SEND, NodeKind.RECV
+    mask: BoolArray = workload.nodes.is_kind(*kinds) | _is_named(workload, "communication_names")
+    return mask
+
+
+def is_computation(workload: Workload) -> BoolArray:
+    """Nodes in which a rank works on its model: bool[nodes]."""
+    is_work = [
+        not name.startswith(ISSUER_NAMESPACES) and name not in PASSING_TIME
+        for name in workload.names
+    ]
+    named = np.array([*is_work, False], np.bool_)[workload.nodes.name]
+    other = is_communication(workload) | _is_named(workload, "memory_names")
+    mask: BoolArray = named & workload.nodes.is_kind(NodeKind.COMPUTE) & ~other
+    return mask
+
+
+def _is_named(workload: Workload, fact: str) -> BoolArray:
+    """Nodes of computation whose name is in a list of the plugin's extension."""
+    listed = set(map(str, fact_list(workload, fact)))
+    named = np.array([*(name in listed for name in workload.names), False], np.bool_)
+    mask: BoolArray = named[workload.nodes.name] & workload.nodes.is_kind(NodeKind.COMPUTE)
+    return mask
+
+
+def _rows_by_rank(workload: Workload) -> list[Int64Array]:
+    return np.split(np.arange(len(workload.nodes)), workload.nodes.rank_indptr[1:-1])
+
+
+def _busy(times: Timeline, rows: Int64Array) -> Intervals:
+    """The union of the nodes' times as (starts, ends) of intervals that do not touch."""
+    order = np.argsort(times.start[rows], kind="stable")
+    start, end = times.start[rows][order], times.end[rows][order]
+    if not len(rows):
+        return start, end
+    reach = np.maximum.accumulate(end)
+    first = np.flatnonzero(np.append(True, start[1:] > reach[:-1]))
+    return start[first], reach[np.append(first[1:] - 1, len(rows) - 1)]
+
+
+def _length(intervals: Intervals) -> int:
+    return int((intervals[1] - intervals[0]).sum())
+
+
+def _shared_ns(one: Intervals, two: Intervals) -> int:
+    """The time that lies in an interval of each."""
+    starts, ends = np.concatenate([one[0], two[0]]), np.concatenate([one[1], two[1]])
+    moments = np.concatenate([starts, ends])
+    change = np.concatenate([np.ones(len(starts), np.int64), np.full(len(ends), -1)])
+    order = np.argsort(moments, kind="stable")
+    depth = np.cumsum(change[order])[:-1]
+    lengths = np.diff(moments[order])
+    return int(lengths[depth == 2].sum())

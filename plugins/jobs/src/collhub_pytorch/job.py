@@ -1,0 +1,296 @@
+"""The nodes of all ranks joined to one workload: groups, names, missing ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+from hub_core.columns import BoolArray, Int64Array
+
+from collhub_pytorch.calls import HOST_LIBRARIES, Call, GroupSaid
+from collhub_pytorch.kineto.idle import StreamIdle
+from collhub_pytorch.missing_ranks import group_of_rank
+from collhub_pytorch.options import RankOptions
+from collhub_pytorch.rank_nodes import NONE, RankNodes
+from hub_core.model import (
+    InputError,
+    JsonValue,
+    Location,
+    NodeColumns,
+    NodeKind,
+    ProcessGroup,
+    Provenance,
+    Workload,
+    format_ranks,
+)
+
+EXTENSION = "pytorch"
+_MAX_RANKS = 1 << 20
+_MAX_COPIED_NODES = 1 << 26
+_NUMBERS_END = 1 << 63
+
+
+def joined(
+    parts: Sequence[RankNodes],
+    options: RankOptions,
+    provenance: Provenance,
+    extension: Mapping[str, JsonValue],
+) -> Workload:
+    """The workload of all ranks. `extension`: further members of the plugin's extension.
+
+    The extension also holds, by rank: `files`, `has_device`, `idle` (streams, null without a device
+    and for assumed ranks); and `assumed_ranks`, `memory_names`, `communication_names` as
+    `RankFacts` has them. Raises `InputError` for ranks that have two files or none, and for groups
+    without their rank.
+    """
+    _check_unique(parts)
+    sources = _by_rank(parts, options)
+    has_file = {part.rank for part in parts}
+    files: list[JsonValue] = [part.file for part in sources]
+    assumed: list[JsonValue] = [rank for rank in range(len(sources)) if rank not in has_file]
+    tables = _Tables(len(sources))
+    nodes = _nodes(sources, tables, provenance.source_name or None)
+    memory = frozenset[str]().union(*(part.facts.memory_names for part in parts))
+    communication = tables.demoted.union(*(part.facts.communication_names for part in parts))
+    facts: dict[str, JsonValue] = {
+        "files": files,
+        "assumed_ranks": assumed,
+        "has_device": [part.facts.has_device for part in sources],
+        "memory_names": [*sorted(memory)],
+        "communication_names": [*sorted(communication)],
+        "idle": [
+            _idle_objects(part.facts.idle) if rank in has_file else None
+            for rank, part in enumerate(sources)
+        ],
+    }
+    return Workload(
+        nodes,
+        tuple(tables.names),
+        tuple(ProcessGroup(*one) for one in tables.groups),
+        extras=tuple(tables.extras),
+        provenance=provenance,
+        extensions={EXTENSION: {**facts, **extension}},
+    )
+
+
+def _idle_objects(streams: Sequence[StreamIdle] | None) -> JsonValue:
+    if streams is None:
+        return None
+    return [
+        {
+            "device": one.device,
+            "stream": one.stream,
+            "host_wait_ns": one.host_wait_ns,
+            "kernel_wait_ns": one.kernel_wait_ns,
+            "other_ns": one.other_ns,
+        }
+        for one in streams
+    ]
+
+
+def _by_rank(parts: Sequence[RankNodes], options: RankOptions) -> list[RankNodes]:
+    """For every rank of the job the nodes of its file, or of another one that stands for it."""
+    by_rank = {part.rank: part for part in parts}
+    world_size = _world_size(parts)
+    missing = sorted(set(range(world_size)) - set(by_rank))
+    copied = len(missing) * max(len(part.kind) for part in parts)
+    if options.ranks_missing == "assume-same" and copied > _MAX_COPIED_NODES:
+        message = f"copies for {len(missing)} missing ranks would have {copied} nodes"
+        cure = f"name the files of more ranks; at most {_MAX_COPIED_NODES} nodes are copied"
+        raise InputError(message, location=Location(parts[0].file), cure=cure, code="missing-ranks")
+    if missing and options.ranks_missing != "assume-same":
+        have = f"ranks {format_ranks(missing)} of {world_size} are missing"
+        cure = "name the files of all ranks, or give -O ranks_missing=assume-same"
+        raise InputError(have, location=Location(parts[0].file), cure=cure, code="missing-ranks")
+    given = sorted(by_rank)
+    return [by_rank.get(rank, by_rank[given[rank % len(given)]]) for rank in range(world_size)]
+
+
+def _nodes(sources: Sequence[RankNodes], tables: _Tables, file: str | None) -> NodeColumns:
+    """The nodes of all ranks; what is assumed is kept apart from what the files state."""
+    for part in sources:
+        _check_numbers(part)
+    columns = [tables.columns(part, rank) for rank, part in enumerate(sources)]
+    first_row = np.cumsum([0, *(len(part.kind) for part in sources)]).tolist()
+    edges = [_edges(part, row) for part, row in zip(sources, first_row, strict=False)]
+    before, after, is_stated = (np.concatenate(column) for column in zip(*edges, strict=True))
+    is_true = is_stated.astype(np.bool_)
+    return NodeColumns.from_columns(
+        len(sources),
+        {name: np.concatenate([one[name] for one in columns]) for name in columns[0]},
+        (before[is_true], after[is_true]),
+        (before[~is_true], after[~is_true]),
+        file=file,
+    )
+
+
+def _check_numbers(part: RankNodes) -> None:
+    """Raise `InputError` for a call with a number that the columns of a workload cannot hold."""
+    for call in part.calls:
+        for name in ("bytes", "peer", "root"):
+            value: int = getattr(call, name)
+            if not -_NUMBERS_END <= value < _NUMBERS_END:
+                raise InputError(
+                    f"the call {call.name}: its number of {name} needs more than 64 bits"
+                    if name == "bytes"
+                    else f"the call {call.name}: its {name} needs more than 64 bits",
+                    location=Location(part.file),
+                    cure="record the file again, or correct the number",
+                    code="too-large",
+                )
+
+
+def fact_list(workload: Workload, name: str) -> list[JsonValue]:
+    """A list of the plugin's extension, empty where a workload of another reader has none."""
+    facts = workload.extensions.get(EXTENSION)
+    values = facts.get(name) if isinstance(facts, dict) else None
+    return values if isinstance(values, list) else []
+
+
+def file_of(workload: Workload, rank: int) -> str | None:
+    """The file of a rank, where the workload was read from one a rank."""
+    files = fact_list(workload, "files")
+    return str(files[rank]) if files else workload.provenance.source_name
+
+
+def has_device(workload: Workload, rank: int) -> bool:
+    """Whether the file of a rank records the work of a device."""
+    flags = fact_list(workload, "has_device")
+    return bool(flags[rank]) if flags else False
+
+
+def is_host_group(workload: Workload) -> BoolArray:
+    """Nodes in the group of a library of the host next to a device: bool[nodes]."""
+    libraries = [f"{group.name}:" in HOST_LIBRARIES for group in workload.groups]
+    mask: BoolArray = np.array([*libraries, False], np.bool_)[workload.nodes.group]
+    return mask
+
+
+def _check_unique(parts: Sequence[RankNodes]) -> None:
+    first: dict[int, str] = {}
+    for part in parts:
+        if part.rank in first:
+            message = f"this is rank {part.rank}, as is {first[part.rank]}"
+            cure = "name one file a rank"
+            raise InputError(message, location=Location(part.file), cure=cure, code="rank-twice")
+        first[part.rank] = part.file
+
+
+def _world_size(parts: Sequence[RankNodes]) -> int:
+    """What the files state, else what the groups and ranks of all files need.
+
+    Raises `InputError` where two files differ, or a rank is not below the number.
+    """
+    highest = max(part.rank for part in parts)
+    for part in parts:
+        for call in part.calls:
+            highest = max(highest, call.peer, *(call.group.ranks or ()))
+    stated = {part.world_size: part.file for part in parts if part.world_size is not None}
+    if len(stated) > 1:
+        (one, file), (two, other) = sorted(stated.items())[:2]
+        message = f"this is of a job of {one} ranks, {other} of one of {two}"
+        raise InputError(message, location=Location(file), cure="name files of one job")
+    size = next(iter(stated), highest + 1)
+    if max(size, highest + 1) > _MAX_RANKS:
+        message = f"a job of {max(size, highest + 1)} ranks; at most {_MAX_RANKS} are read"
+        raise InputError(message, location=Location(parts[0].file), code="rank-range")
+    if size <= highest:
+        message = f"rank {highest} is named, but the job has {size} ranks"
+        raise InputError(message, location=Location(parts[0].file), code="rank-range")
+    return size
+
+
+def _edges(part: RankNodes, first_row: int) -> tuple[Int64Array, Int64Array, Int64Array]:
+    before, after = np.array(part.before, np.int64), np.array(part.after, np.int64)
+    return before + first_row, after + first_row, np.array(part.is_stated, np.int64)
+
+
+class _Tables:
+    """Names, groups and extras of the job, each once."""
+
+    def __init__(self, world_size: int) -> None:
+        self._world_size = world_size
+        self.names: dict[str, int] = {}
+        # Names of messages that became work of the device.
+        self.demoted: set[str] = set()
+        self.extras: dict[str, int] = {}
+        self.groups: dict[tuple[str, tuple[int, ...]], int] = {}
+
+    def columns(self, part: RankNodes, rank: int) -> dict[str, Int64Array]:
+        """Columns of a rank that does what `part` says."""
+        calls = [_placed(call, part, rank, self._world_size) for call in part.calls]
+        self.demoted |= {one.name for one in calls if one.kind is NodeKind.COMPUTE}
+        call = np.array(part.call, np.int64)
+        kind = np.array(part.kind, np.int64)
+        kind[call >= 0] = np.array([int(one.kind) for one in calls], np.int64)[call[call >= 0]]
+
+        def of_calls(value: Callable[[Call], int]) -> Int64Array:
+            # The last entry is the one of -1: no call.
+            table = np.array([*map(value, calls), NONE], np.int64)
+            return table[call]
+
+        return {
+            "rank": np.full(len(kind), rank, np.int64),
+            "kind": kind,
+            "name": self._name_column(part, calls, call),
+            "duration_ns": np.array(part.duration_ns, np.int64),
+            "on_host": np.array(part.on_host, np.int64),
+            "bytes": of_calls(lambda one: one.bytes),
+            "collective": of_calls(lambda one: one.collective),
+            "peer": of_calls(lambda one: one.peer),
+            "root": of_calls(lambda one: one.root),
+            "group": of_calls(self._group),
+            "extra": of_calls(self._extra),
+        }
+
+    def _name_column(self, part: RankNodes, calls: Sequence[Call], call: Int64Array) -> Int64Array:
+        """Communication is named as torch names it, other work as the profile does."""
+        index = [_index(self.names, name) for name in part.names]
+        found = np.array([*index, NONE], np.int64)[np.array(part.name, np.int64)]
+        of_call = np.array([_index(self.names, one.name) for one in calls], np.int64)
+        found[call >= 0] = of_call[call[call >= 0]]
+        return found
+
+    def _extra(self, call: Call) -> int:
+        """Index of the call's extra in `extras`, to which it is added if new; NONE for none."""
+        text = call.extra()
+        return _index(self.extras, text) if text else NONE
+
+    def _group(self, call: Call) -> int:
+        """Index in `groups`, extended if need be; NONE for messages and groups without ranks."""
+        ranks = call.group.ranks
+        if ranks is None or call.collective < 0:
+            return NONE
+        # A name may mean several groups: each rank names its own by it.
+        key = (call.group.name, ranks)
+        if key not in self.groups:
+            self.groups[key] = len(self.groups)
+        return self.groups[key]
+
+
+def _index(table: dict[str, int], text: str) -> int:
+    return table.setdefault(text, len(table))
+
+
+def _placed(call: Call, part: RankNodes, rank: int, world_size: int) -> Call:
+    """The call as `rank` does it, with the group, root and other side as ranks of the job.
+
+    A message whose other side nothing tells becomes work of the device, which it is for this rank.
+    Raises `InputError` for groups without the rank.
+    """
+    ranks = call.group.ranks
+    if ranks is not None and part.rank not in ranks:
+        message = f"rank {part.rank} communicates in process group {call.group.name!r} of others"
+        raise InputError(message, location=Location(part.file, rank=part.rank), code="group")
+    if rank != part.rank:
+        ranks = group_of_rank(call, part, rank, world_size)
+    group = GroupSaid(call.group.name, ranks)
+    members = ranks if ranks is not None else tuple(range(world_size))
+    if call.kind is NodeKind.COLLECTIVE:
+        root = members[call.root] if 0 <= call.root < len(members) else NONE
+        return replace(call, group=group, root=root)
+    others = [one for one in members if one != rank]
+    peer = others[0] if call.peer < 0 and len(others) == 1 else call.peer
+    kind = call.kind if peer >= 0 else NodeKind.COMPUTE
+    return replace(call, group=group, peer=peer, kind=kind)

@@ -1,0 +1,211 @@
+"""Launches linked to kernels, and kernels to the collectives that they perform."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from hub_core.columns import BoolArray, Int64Array, positions_in
+
+from collhub_pytorch.calls import Call, call_of_kernel
+from collhub_pytorch.kineto.activities import NO_PAIRS, RankProfile
+from collhub_pytorch.kineto.dependencies import assumed_dependencies, stated_dependencies
+from collhub_pytorch.kineto.events import BLOCK, LAUNCH, RankEvents, Span, resolved_group
+from collhub_pytorch.kineto.idle import KERNEL_DELAY_NS, idle_by_stream
+from hub_core.model import InputError, Location
+
+# Annotations lie within one another; more than this is no nesting that torch makes.
+_MOST_NESTED = 32
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Launches:
+    """The runtime's calls by time; `of_activity`: the one that launched each activity, or -1."""
+
+    start: Int64Array
+    end: Int64Array
+    thread: Int64Array
+    kind: Int64Array
+    of_activity: Int64Array
+
+    def issue_times(self, start: Int64Array) -> Int64Array:
+        """When each activity was launched; its `start` where no launch is known."""
+        times: Int64Array = np.where(self.of_activity >= 0, self.start[self.of_activity], start)
+        return times
+
+    def that_launch(self) -> BoolArray:
+        """Mask of the calls that launched an activity."""
+        mask = np.zeros(len(self.start), np.bool_)
+        mask[self.of_activity[self.of_activity >= 0]] = True
+        return mask
+
+
+def device_profile(
+    events: RankEvents, window: tuple[int, int] | None, kernel_delay_ns: float = KERNEL_DELAY_NS
+) -> RankProfile:
+    """The profile of a rank with a device; `window`: only what is issued within these times.
+
+    `kernel_delay_ns`: gaps of a stream below it count as the usual delay between two kernels.
+    """
+    order, launches = _issued(events, window)
+    start = events.device.column("start")[order]
+    end = start + events.device.column("duration")[order]
+    stream = events.device.column("place")[order]
+    calls, call, unknown = _calls(events, order, launches)
+    issued_at = launches.issue_times(np.full(len(start), -1, np.int64))
+    issue, time, awaited = _points(launches, start, end)
+    correlation = events.device.column("correlation")[order]
+    stated = stated_dependencies(events.waits, stream, correlation)
+    # A file that states what waits for what leaves nothing to assume.
+    is_stated = bool(events.waits)
+    assumed = assumed_dependencies(start, end, stream, call >= 0, launches)
+    return RankProfile(
+        events.file,
+        events.rank,
+        events.world_size,
+        tuple(events.names),
+        calls,
+        start,
+        end,
+        stream,
+        events.device.column("label")[order],
+        call,
+        issue,
+        time,
+        awaited,
+        np.full(len(time), -1, np.int64),
+        assumed=NO_PAIRS if is_stated else assumed,
+        stated=stated,
+        unknown=unknown.total(),
+        communication_names=frozenset({*unknown, *events.communication_names}),
+        memory_names=frozenset(events.memory_names),
+        idle=idle_by_stream(start, end, stream, issued_at, kernel_delay_ns, list(events.streams)),
+    )
+
+
+def _issued(events: RankEvents, window: tuple[int, int] | None) -> tuple[Int64Array, Launches]:
+    """The rows of device work by start, of a window those that are issued in it; their launches."""
+    start = events.device.column("start")
+    order = np.argsort(start, kind="stable")
+    launches = _launches(events, events.device.column("correlation")[order])
+    if window is None:
+        return order, launches
+    issued = launches.issue_times(start[order])
+    is_kept = (issued >= window[0]) & (issued < window[1])
+    if not is_kept.any():
+        message = "no work of the device is issued in this ProfilerStep"
+        raise InputError(message, location=Location(events.file), code="step")
+    return order[is_kept], replace(launches, of_activity=launches.of_activity[is_kept])
+
+
+def _launches(events: RankEvents, correlation: Int64Array) -> Launches:
+    """Calls by time, and the last call of each correlation."""
+    calls = events.calls
+    order = np.argsort(calls.column("start"), kind="stable")
+    start = calls.column("start")[order]
+    kind = calls.column("label")[order]
+    own = calls.column("correlation")[order]
+    by_number = np.argsort(own, kind="stable")
+    place = np.searchsorted(own[by_number], correlation, "right") - 1
+    found = np.full(len(correlation), -1, np.int64)
+    if len(own):
+        is_found = (place >= 0) & (own[by_number][place] == correlation) & (correlation >= 0)
+        found[is_found] = by_number[place[is_found]]
+    end = start + calls.column("duration")[order]
+    return Launches(start, end, calls.column("place")[order], kind, found)
+
+
+def _calls(
+    events: RankEvents, order: Int64Array, launches: Launches
+) -> tuple[list[Call], Int64Array, Counter[str]]:
+    """Communications, the one of each activity or -1, and the unknown kernels by name."""
+    position = positions_in(order, len(events.device.start))
+    names = list(events.names)
+    spans = _spans_by_thread(events.spans)
+    found: list[Call] = []
+    of_activity = np.full(len(order), -1, np.int64)
+    unknown: Counter[str] = Counter()
+    for row, stated in events.kernel_calls.items():
+        activity = int(position[row])
+        if activity < 0:
+            continue
+        call = stated or _enclosing_call(spans, launches, int(launches.of_activity[activity]))
+        name = names[events.device.label[row]]
+        call = call or call_of_kernel(name)
+        if call is None:
+            unknown[name] += 1
+            continue
+        of_activity[activity] = len(found)
+        found.append(replace(call, group=resolved_group(events, call.group)))
+    return found, of_activity, unknown
+
+
+def _spans_by_thread(spans: Sequence[Span]) -> dict[int, tuple[list[int], list[Span]]]:
+    """Spans of every thread by start, those within others behind them."""
+    found: dict[int, tuple[list[int], list[Span]]] = {}
+    for span in sorted(spans, key=lambda one: (one.start, -one.end)):
+        starts, own = found.setdefault(span.thread, ([], []))
+        starts.append(span.start)
+        own.append(span)
+    return found
+
+
+def _enclosing_call(
+    spans: dict[int, tuple[list[int], list[Span]]], launches: Launches, launch: int
+) -> Call | None:
+    """The communication in whose span a launch lies: the innermost with all arguments."""
+    if launch < 0 or int(launches.thread[launch]) not in spans:
+        return None
+    starts, own = spans[int(launches.thread[launch])]
+    moment = int(launches.start[launch])
+    last = bisect_right(starts, moment)
+    around = [one for one in own[max(0, last - _MOST_NESTED) : last] if one.end >= moment]
+    complete = [one for one in around if one.call.group.name]
+    return (complete or around)[-1].call if around else None
+
+
+def _points(
+    launches: Launches, start: Int64Array, end: Int64Array
+) -> tuple[Int64Array, Int64Array, Int64Array]:
+    """The point that issued each activity, the times of all points, and what each awaited."""
+    is_launch = launches.that_launch()
+    awaited_by_call = _awaited(launches, start, end, is_launch)
+    returns = np.flatnonzero(awaited_by_call >= 0)
+    issuing = np.flatnonzero(is_launch)
+    # A call that blocks is left at a point of its own, behind that at which it issued something.
+    time = np.concatenate([launches.start[issuing], launches.end[returns]])
+    awaited = np.concatenate([np.full(len(issuing), -1), awaited_by_call[returns]])
+    order = np.argsort(time, kind="stable")
+    place = positions_in(order, len(order))
+    point_of_call = np.full(len(launches.start), -1, np.int64)
+    point_of_call[issuing] = place[: len(issuing)]
+    issue = np.where(launches.of_activity >= 0, point_of_call[launches.of_activity], -1)
+    return issue, time[order], awaited[order]
+
+
+def _awaited(
+    launches: Launches, start: Int64Array, end: Int64Array, is_launch: BoolArray
+) -> Int64Array:
+    """For every call the activity for which it blocked: the last that ends within the call.
+
+    It must have been launched before. Also copies to pageable memory block their own launch.
+    """
+    found = np.full(len(launches.start), -1, np.int64)
+    by_end = np.argsort(end, kind="stable")
+    ends = end[by_end]
+    issued_at = launches.issue_times(start)
+    is_blocking = (launches.kind == BLOCK) | ((launches.kind == LAUNCH) & is_launch)
+    for call in np.flatnonzero(is_blocking).tolist():
+        begins, returns = int(launches.start[call]), int(launches.end[call])
+        place = int(np.searchsorted(ends, returns, "right")) - 1
+        while place >= 0 and ends[place] > begins:
+            activity = int(by_end[place])
+            is_own = launches.of_activity[activity] == call
+            if is_own or (launches.kind[call] == BLOCK and issued_at[activity] <= begins):
+                found[call] = activity
+                break
+            place -= 1
+    return found

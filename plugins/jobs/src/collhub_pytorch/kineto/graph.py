@@ -1,0 +1,162 @@
+"""The nodes of one rank: what its host does, what it launches, and what waits for what.
+
+Durations and dependencies alone give every start and end of the profile back:
+
+- `start`: from the common beginning of all profiles to this one's;
+- `host`, or the name of an operator: from a point of the host, or the end of what it awaited, to
+  the next point;
+- `launch`: from the call to the first moment at which the device could begin;
+- `gap`: what remains between all that an activity waits for and its start;
+- kernels and copies as COMPUTE, communication as COLLECTIVE, SEND or RECV.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from hub_core.columns import Int64Array
+
+from collhub_pytorch.kineto.activities import RankProfile
+from collhub_pytorch.kineto.dependencies import previous_on_stream
+from collhub_pytorch.passing_time import GAP, HOST, LAUNCH, PASSING_TIME, START
+from collhub_pytorch.rank_nodes import NONE, RankNodes
+
+
+def nodes_of(profile: RankProfile) -> RankNodes:
+    """The nodes of a rank; the first lasts from time 0 of its clock to the first event."""
+    return _Builder(profile).built()
+
+
+class _Builder:
+    """Points and activities merged by time; each node's row is kept for those that wait for it."""
+
+    def __init__(self, profile: RankProfile) -> None:
+        self._profile = profile
+        names = [*PASSING_TIME, *profile.names]
+        calls = profile.calls
+        self._nodes = RankNodes(profile.file, profile.rank, profile.world_size, names, calls)
+        self._row_of_activity = [NONE] * len(profile.start)
+        self._row_of_point = [NONE] * len(profile.time)
+        self._first = self._beginning()
+        self._nodes.add(PASSING_TIME.index(START), self._first, on_host=True)
+        self._waits = _waits_by_activity(profile)
+        self._latency_ns = self._usual_latency_ns()
+
+    def _beginning(self) -> int:
+        """The first moment of the rank: of a point or an activity."""
+        firsts = [*self._profile.time[:1].tolist(), *self._profile.start[:1].tolist()]
+        return int(min(firsts, default=0))
+
+    def built(self) -> RankNodes:
+        """All nodes: at equal times points come first, for activities start after their issue."""
+        profile = self._profile
+        times = np.concatenate([profile.time, profile.order_times()])
+        is_activity = np.arange(len(times)) >= len(profile.time)
+        previous, moment = 0, self._first
+        for entry in np.lexsort((is_activity, times)).tolist():
+            if entry >= len(profile.time):
+                self._add_activity(entry - len(profile.time))
+                continue
+            previous = self._add_point(entry, previous, moment)
+            moment = int(profile.time[entry])
+        return self._nodes
+
+    def _add_point(self, point: int, previous: int, moment: int) -> int:
+        """What the host did since the point before."""
+        profile, nodes = self._profile, self._nodes
+        awaited = int(profile.awaited[point])
+        if awaited >= 0 and self._row_of_activity[awaited] < 0:
+            # Work without duration that starts at this very moment.
+            awaited = NONE
+        since = max(moment, int(profile.end[awaited])) if awaited >= 0 else moment
+        work = int(profile.work[point])
+        name = PASSING_TIME.index(HOST) if work < 0 else work + len(PASSING_TIME)
+        row = nodes.add(name, int(profile.time[point]) - since, on_host=True)
+        nodes.link(previous, row)
+        if awaited >= 0:
+            nodes.link(self._row_of_activity[awaited], row)
+        self._row_of_point[point] = row
+        return row
+
+    def _add_activity(self, activity: int) -> None:
+        """A kernel, behind its launch and the gap that nothing explains."""
+        profile, nodes = self._profile, self._nodes
+        start, issue = int(profile.start[activity]), int(profile.issue[activity])
+        waits = [one for one in self._waits[activity] if self._row_of_activity[one[0]] >= 0]
+        ready = max((int(profile.end[one]) for one, _ in waits), default=self._first)
+        parents = [(self._row_of_activity[one], is_stated) for one, is_stated in waits]
+        if issue >= 0 and self._row_of_point[issue] >= 0:
+            called = int(profile.time[issue])
+            is_free = ready <= called
+            latency = start - called if is_free else min(start - called, self._latency_ns)
+            parents.append((self._launch(issue, latency), True))
+            ready = max(ready, called + latency)
+        row = self._add_work(activity)
+        parents = parents or [(0, True)]
+        if start > ready:
+            gap = nodes.add(PASSING_TIME.index(GAP), start - ready, on_host=True)
+            nodes.link(gap, row)
+            row = gap
+        for parent, is_stated in parents:
+            nodes.link(parent, row, is_stated=is_stated)
+
+    def _launch(self, issue: int, latency_ns: int) -> int:
+        """The node after which the device can begin."""
+        row = self._row_of_point[issue]
+        if latency_ns <= 0:
+            return row
+        launch = self._nodes.add(PASSING_TIME.index(LAUNCH), latency_ns, on_host=True)
+        self._nodes.link(row, launch)
+        return launch
+
+    def _add_work(self, activity: int) -> int:
+        profile = self._profile
+        label = int(profile.label[activity])
+        name = label + len(PASSING_TIME) if label >= 0 else NONE
+        duration = int(profile.end[activity] - profile.start[activity])
+        if profile.is_recorded is not None and not profile.is_recorded[activity]:
+            duration = NONE
+        call = int(profile.call[activity])
+        # A collective occupies the network, not the host, whichever thread runs it.
+        is_on_host = profile.is_on_host and call < 0
+        row = self._nodes.add(name, duration, on_host=is_on_host, call=call)
+        self._row_of_activity[activity] = row
+        return row
+
+    def _usual_latency_ns(self) -> int:
+        """The median time from call to start, of activities that nothing else held up."""
+        profile = self._profile
+        issued = np.flatnonzero(profile.issue >= 0)
+        called = profile.time[profile.issue[issued]]
+        ends = [[int(profile.end[one]) for one, _ in self._waits[a]] for a in issued.tolist()]
+        ready = np.array([max(one, default=self._first) for one in ends], np.int64)
+        free = issued[(ready <= called) & (called <= profile.start[issued])]
+        if not len(free):
+            return 0
+        return int(np.median(profile.start[free] - profile.time[profile.issue[free]]))
+
+
+def _waits_by_activity(profile: RankProfile) -> list[list[tuple[int, bool]]]:
+    """What each activity waits for, whether the file states it or it is assumed.
+
+    Work of one stream that overlaps, or begins before what is said to precede it ends, did not
+    wait.
+    """
+    found: list[list[tuple[int, bool]]] = [[] for _ in range(len(profile.start))]
+    before = previous_on_stream(profile.stream)
+    followers = np.flatnonzero(before >= 0)
+    for earlier, later, is_stated in (
+        (before[followers], followers, True),
+        (*profile.stated, True),
+        (*profile.assumed, False),
+    ):
+        is_true = profile.end[earlier] <= profile.start[later]
+        _append(found, earlier[is_true], later[is_true], is_stated)
+    return found
+
+
+def _append(
+    found: list[list[tuple[int, bool]]], earlier: Int64Array, later: Int64Array, is_stated: bool
+) -> None:
+    for one, two in zip(earlier.tolist(), later.tolist(), strict=True):
+        if all(one != known for known, _ in found[two]):
+            found[two].append((one, is_stated))

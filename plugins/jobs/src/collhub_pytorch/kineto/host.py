@@ -1,0 +1,340 @@
+"""Collectives that libraries of the host (gloo, mpi, ucc) run, and the operators around them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from hub_core.columns import BoolArray, Int64Array, positions_in
+
+from collhub_pytorch.calls import ISSUER_NAMESPACES, Call, GroupSaid, aimed, kind_of
+from collhub_pytorch.kineto.activities import RankProfile
+from collhub_pytorch.kineto.events import IssuerArgs, RankEvents, Span, resolved_group
+from collhub_pytorch.kineto.issuers import Issuer, assign_spans
+from hub_core.model import InputError, Location
+
+_NO_ARGS = IssuerArgs(frozenset(), -1)
+
+
+def host_profile(events: RankEvents, window: tuple[int, int] | None) -> RankProfile:
+    """The profile of a rank whose collectives run on the host.
+
+    Its points are the begins and ends of operators of all threads but those in which libraries
+    communicate; the threads are assumed to work in the order of time. An operator that contains one
+    of torch.distributed is replaced by the operators in it; the rest of its time counts as idle.
+    That the host waits for a collective which ended while the host was idle, or within an operator
+    of torch.distributed, is assumed: files do not state it.
+
+    Collectives of libraries of a device (nccl) have no recorded times without its kernels: their
+    durations are unknown, and nothing waits for them. Raises `InputError` for collectives of the
+    host without an operator that issued them.
+    """
+    operators = _Operators.of(events)
+    issued = _issued_calls(events, operators, window)
+    visible = operators.visible_rows()
+    begin = operators.start[visible]
+    if window is not None:
+        visible = visible[(begin >= window[0]) & (begin < window[1])]
+    issue_time = np.array([one.issue_time for one in issued], np.int64)
+    start = np.array([one.span.start for one in issued], np.int64)
+    is_recorded = np.array([one.span.is_of_host for one in issued], np.bool_)
+    end = np.where(is_recorded, np.array([one.span.end for one in issued], np.int64), start)
+    time, work = _points(operators, visible, issue_time)
+    may_wait = _may_wait(work, operators.names)
+    return RankProfile(
+        events.file,
+        events.rank,
+        events.world_size,
+        operators.names,
+        [one.call(events) for one in issued],
+        start,
+        end,
+        # The threads of a library run collectives independently of one another.
+        np.arange(len(issued)),
+        np.full(len(issued), -1, np.int64),
+        np.arange(len(issued)),
+        np.searchsorted(time, issue_time, "left"),
+        time,
+        _awaited(time, may_wait, np.where(is_recorded, end, -1), issue_time),
+        work,
+        is_on_host=True,
+        is_recorded=is_recorded,
+    )
+
+
+def add_host_calls(
+    profile: RankProfile, events: RankEvents, window: tuple[int, int] | None
+) -> RankProfile:
+    """The profile of a rank with a device, with the collectives of the host next to it.
+
+    That the host waits for one of them which ended before its next launch or blocking call is
+    assumed. They form a group of their own, named after the library: files do not state it. Raises
+    `InputError` as `host_profile`.
+    """
+    issued = _host_calls(events, _Operators.of(events), window)
+    if not issued:
+        return profile
+    count, point_count = len(issued), len(profile.time)
+    issue_time, start, end = (
+        np.array(column, np.int64)
+        for column in zip(
+            *((one.issue_time, one.span.start, one.span.end) for one in issued), strict=True
+        )
+    )
+    time = np.concatenate([profile.time, issue_time])
+    order = np.argsort(time, kind="stable")
+    place = positions_in(order, len(order))
+    none = np.full(count, -1, np.int64)
+    awaited = np.concatenate([profile.awaited, none])[order]
+    may_wait = awaited < 0
+    of_host = _awaited(time[order], may_wait, end, issue_time)
+    awaited = np.where(of_host >= 0, of_host + len(profile.start), awaited)
+    issue = np.where(profile.issue >= 0, place[profile.issue], -1)
+    everyone = None if events.world_size is None else tuple(range(events.world_size))
+    return replace(
+        profile,
+        calls=[
+            *profile.calls,
+            *(
+                replace(one.call(events), group=GroupSaid(one.span.library, everyone))
+                for one in issued
+            ),
+        ],
+        start=np.concatenate([profile.start, start]),
+        end=np.concatenate([profile.end, end]),
+        stream=np.concatenate([profile.stream, len(events.streams) + np.arange(count)]),
+        label=np.concatenate([profile.label, none]),
+        call=np.concatenate([profile.call, len(profile.calls) + np.arange(count)]),
+        issue=np.concatenate([issue, place[point_count:]]),
+        time=time[order],
+        awaited=awaited,
+        work=np.full(len(time), -1, np.int64),
+        host_calls=count,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _IssuedCall:
+    """A collective, the time at which it was issued, and the root or other side, -1 if unknown."""
+
+    span: Span
+    issue_time: int
+    target: int = -1
+
+    def call(self, events: RankEvents) -> Call:
+        """The communication with its group; a library of the host has the root from its issuer."""
+        call = replace(self.span.call, group=resolved_group(events, self.span.call.group))
+        return aimed(call, self.target) if self.span.is_of_host else call
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Operators:
+    """The operators of all threads, by thread and start, enclosing ones first; int64[operators].
+
+    `row`: in the columns of the events; `parent`: the operator around each, -1 for none;
+    `has_issuer`: it contains an operator of torch.distributed; `is_of_job`: its thread is not one
+    in which a library communicates.
+    """
+
+    names: Sequence[str]
+    row: Int64Array
+    start: Int64Array
+    end: Int64Array
+    thread: Int64Array
+    label: Int64Array
+    parent: Int64Array
+    has_issuer: BoolArray
+    is_of_job: BoolArray
+
+    @classmethod
+    def of(cls, events: RankEvents) -> _Operators:
+        """The operators of a file."""
+        columns = events.operators
+        names = list(events.names)
+        start, thread = columns.column("start"), columns.column("place")
+        end, label = start + columns.column("duration"), columns.column("label")
+        order = np.lexsort((-end, start, thread))
+        start, end, thread, label = start[order], end[order], thread[order], label[order]
+        parent = _parents(start, end, thread)
+        is_issuer = np.array([name.startswith(ISSUER_NAMESPACES) for name in names], np.bool_)[
+            label
+        ]
+        has_issuer = np.zeros(len(order), np.bool_)
+        # Children follow their parents.
+        for child in range(len(order) - 1, -1, -1):
+            if parent[child] >= 0 and (is_issuer[child] or has_issuer[child]):
+                has_issuer[parent[child]] = True
+        # Libraries copy buffers in the threads in which they communicate.
+        of_library = {span.thread for span in events.spans if span.is_of_host}
+        of_library.difference_update(thread[is_issuer].tolist())
+        is_of_job = ~np.isin(thread, np.array(sorted(of_library), np.int64))
+        return cls(names, order, start, end, thread, label, parent, has_issuer, is_of_job)
+
+    def visible_rows(self) -> Int64Array:
+        """The operators that the host is seen to work in: outermost ones, and those within others
+        that contain an operator of torch.distributed, by start."""
+        is_open = np.zeros(len(self.row), np.bool_)
+        for one in range(len(self.row)):
+            around = self.parent[one]
+            is_open[one] = around < 0 or (is_open[around] and self.has_issuer[around])
+        rows = np.flatnonzero(is_open & ~self.has_issuer & self.is_of_job)
+        return rows[np.argsort(self.start[rows], kind="stable")]
+
+    def issuers(self, events: RankEvents) -> list[Issuer]:
+        """The operators that issue collectives and messages."""
+        issuers = []
+        for one in np.flatnonzero(np.isin(self.row, list(events.issuers))).tolist():
+            args = events.issuers.get(int(self.row[one]), _NO_ARGS)
+            kind = kind_of(self.names[self.label[one]])
+            if kind is not None:
+                issuers.append(
+                    Issuer(
+                        int(self.start[one]),
+                        int(self.end[one]),
+                        int(self.thread[one]),
+                        kind,
+                        args.sizes,
+                        args.target,
+                        self._encloses_kind(one, kind),
+                    )
+                )
+        return issuers
+
+    def _encloses_kind(self, one: int, kind: object) -> bool:
+        """Whether an operator of the kind lies within this one."""
+        inner = one + 1
+        while self.has_issuer[one] and inner < len(self.row) and self._is_within(inner, one):
+            name = self.names[self.label[inner]]
+            if name.startswith(ISSUER_NAMESPACES) and kind_of(name) == kind:
+                return True
+            inner += 1
+        return False
+
+    def _is_within(self, inner: int, outer: int) -> bool:
+        is_same_thread = self.thread[inner] == self.thread[outer]
+        return bool(is_same_thread and self.end[inner] <= self.end[outer])
+
+
+def _parents(start: Int64Array, end: Int64Array, thread: Int64Array) -> Int64Array:
+    """For every operator the one around it on its thread, -1 for outermost ones."""
+    parent = np.full(len(start), -1, np.int64)
+    around: list[int] = []
+    for one in range(len(start)):
+        while around and (thread[around[-1]] != thread[one] or end[around[-1]] <= start[one]):
+            around.pop()
+        if around:
+            parent[one] = around[-1]
+        around.append(one)
+    return parent
+
+
+def _issued_calls(
+    events: RankEvents, operators: _Operators, window: tuple[int, int] | None
+) -> list[_IssuedCall]:
+    """The collectives that were issued within the window, in the order of their issue."""
+    calls = [_IssuedCall(span, span.start) for span in _device_library_spans(events)]
+    if window is not None:
+        calls = [one for one in calls if window[0] <= one.issue_time < window[1]]
+    calls += _host_calls(events, operators, window)
+    return sorted(calls, key=lambda one: one.issue_time)
+
+
+def _host_calls(
+    events: RankEvents, operators: _Operators, window: tuple[int, int] | None
+) -> list[_IssuedCall]:
+    """The collectives of libraries of the host, in the order of their issue.
+
+    All ranks issue them in the same order; the threads of a library may start them in another one.
+    Raises `InputError` for those that no operator issued.
+    """
+    of_host = [span for span in events.spans if span.is_of_host]
+    issuers = operators.issuers(events)
+    calls, orphans = [], []
+    for span, issuer in zip(of_host, assign_spans(of_host, issuers), strict=True):
+        if issuer >= 0:
+            calls.append(_IssuedCall(span, issuers[issuer].start, issuers[issuer].target))
+        elif window is None or window[0] <= span.start < window[1]:
+            orphans.append(span)
+    if orphans:
+        raise _without_issuer(events, orphans, len(of_host))
+    if window is not None:
+        calls = [one for one in calls if window[0] <= one.issue_time < window[1]]
+    return sorted(calls, key=lambda one: one.issue_time)
+
+
+def _device_library_spans(events: RankEvents) -> list[Span]:
+    """One span for each collective of a library of a device: of nested ones the most complete."""
+    spans = [span for span in events.spans if not span.is_of_host]
+    spans.sort(key=lambda one: (one.thread, one.start, -one.end))
+    found: list[Span] = []
+    thread, end = -1, 0
+    for span in spans:
+        if span.thread != thread or span.start >= end:
+            found.append(span)
+            thread, end = span.thread, span.end
+        elif span.call.group.name and not found[-1].call.group.name:
+            found[-1] = span
+    return found
+
+
+def _without_issuer(events: RankEvents, orphans: Sequence[Span], count: int) -> InputError:
+    first = min(orphans, key=lambda one: one.start)
+    message = (
+        f"{len(orphans)} of {count} collectives have no operator of torch.distributed that issued"
+        f" them, the first a {first.call.name} at {first.start / 1000:.3f} us"
+    )
+    cure = (
+        "record a profile that begins before the first collective is issued,"
+        " or read one iteration with -O step=N"
+    )
+    return InputError(message, location=Location(events.file), cure=cure, code="no-issuer")
+
+
+def _points(
+    operators: _Operators, visible: Int64Array, issue_times: Int64Array
+) -> tuple[Int64Array, Int64Array]:
+    """Times of begins and ends of operators, and the work of the host before each: idle is -1.
+
+    `issue_times` are points too, where a collective is issued by an operator that is not visible.
+    """
+    start, end = operators.start[visible], operators.end[visible]
+    extra = np.setdiff1d(issue_times, start)
+    time = np.concatenate([end, start, extra])
+    # Ends come before begins at the same time.
+    order = np.lexsort((np.arange(len(time)) >= len(end), time))
+    work = np.full(len(time), -1, np.int64)
+    active: list[int] = []
+    for place, entry in enumerate(order.tolist()):
+        if active:
+            work[place] = operators.label[visible[active[-1]]]
+        if entry < len(end):
+            if entry in active:
+                active.remove(entry)
+        elif entry < 2 * len(end) and end[entry - len(end)] > time[entry]:
+            active.append(entry - len(end))
+    return time[order], work
+
+
+def _may_wait(work: Int64Array, names: Sequence[str]) -> BoolArray:
+    """Whether the host may have waited for a collective before each point."""
+    is_issuer = np.array([*(name.startswith(ISSUER_NAMESPACES) for name in names), True], np.bool_)
+    found: BoolArray = is_issuer[work]
+    return found
+
+
+def _awaited(
+    time: Int64Array, may_wait: BoolArray, ends: Int64Array, begin: Int64Array
+) -> Int64Array:
+    """For every point the collective for which the host waited before it, or -1.
+
+    It is the last to end between the point and the one before, and was issued before that. Ends of
+    -1 are unknown.
+    """
+    found = np.full(len(time), -1, np.int64)
+    place = np.searchsorted(time, ends, "left")
+    for span in np.argsort(ends, kind="stable").tolist():
+        point = int(place[span])
+        if ends[span] >= 0 and point < len(time) and may_wait[point] and begin[span] < time[point]:
+            found[point] = span
+    return found

@@ -1,0 +1,264 @@
+"""Sharding specs in three notations, and where they cut the dimensions of a tensor.
+
+`S0 R S1` (Alpa's), `('x', None, 'y')` (JAX's PartitionSpec) and `Shard(0), Replicate()`
+(PyTorch's DTensor, with `_StridedShard(0, split_factor=2)` of FSDP2 over tensor parallelism).
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from hub_core.columns import Int64Array
+
+from collhub_shardings.meshes import Mesh
+from hub_core.model import InputError
+
+_DTENSOR = re.compile(r"\b(_StridedShard|Shard|Replicate|Partial)\(\s*([^()]*?)\s*\)")
+_STRIDED = re.compile(r"(?:dim\s*=\s*)?(-?\d+)\s*,\s*(?:(?:split_factor|sf)\s*=\s*)?(\d+)\Z")
+_CURE = "write 'S0 R S1', \"('x', None, 'y')\" or 'Shard(0), Replicate()'"
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Which mesh axes split every dimension of a tensor, major axis first.
+
+    `partial`: axes along which devices hold summands. `is_nested`: every axis cuts the tiles of the
+    axis before it, as DTensor does, else all axes of a dimension cut it at once. The two differ
+    where tiles are ragged. Axes that are named nowhere replicate.
+    """
+
+    axes: tuple[tuple[int, ...], ...]
+    partial: tuple[int, ...] = ()
+    is_nested: bool = False
+
+    def text(self, mesh: Mesh) -> str:
+        """The spec as `S0 R S1`, with `P` and the axes of summands at the end.
+
+        A dimension that several axes cut one after another is written in DTensor's notation, which
+        parses to the same tiles.
+        """
+        if self.is_nested and any(len(axes) > 1 for axes in self.axes):
+            return ", ".join(self._dtensor_words(mesh))
+        words = ["S" + _joined(axes) if axes else "R" for axes in self.axes]
+        # Summands are no dimension of the tensor.
+        if self.partial:
+            words.append("P" + _joined(self.partial))
+        return " ".join(words)
+
+    def _dtensor_words(self, mesh: Mesh) -> list[str]:
+        """One word of DTensor's notation for each mesh axis."""
+        words = ["Replicate()"] * len(mesh.shape)
+        for axis in self.partial:
+            words[axis] = "Partial()"
+        for dimension, axes in enumerate(self.axes):
+            for position, axis in enumerate(axes):
+                # Later axes of the mesh that cut the dimension before this one.
+                factor = math.prod(mesh.shape[one] for one in axes[:position] if one > axis)
+                words[axis] = f"Shard({dimension})"
+                if any(one > axis for one in axes[:position]):
+                    words[axis] = f"_StridedShard({dimension}, split_factor={factor})"
+        return words
+
+    def parts(self, mesh: Mesh) -> tuple[int, ...]:
+        """Tiles along every dimension."""
+        sizes = mesh.shape
+        return tuple(int(np.prod([sizes[axis] for axis in axes])) for axes in self.axes)
+
+    def tile_coordinates(self, mesh: Mesh) -> Int64Array:
+        """Which tile every device holds, along every dimension: int64[devices, dimensions]."""
+        places = mesh.coordinates()
+        found = np.zeros((mesh.num_devices, len(self.axes)), np.int64)
+        for dimension, axes in enumerate(self.axes):
+            for axis in axes:
+                found[:, dimension] *= mesh.shape[axis]
+                found[:, dimension] += places[:, axis]
+        return found
+
+    def boundaries(self, shape: Sequence[int], mesh: Mesh) -> list[Int64Array]:
+        """Where the tiles of every dimension begin, and where the last ends.
+
+        Blocks of ceil(n / parts), the last shorter, later ones empty.
+        """
+        found = []
+        for length, axes in zip(shape, self.axes, strict=True):
+            sizes = [mesh.shape[axis] for axis in axes]
+            cuts = sizes if self.is_nested else [int(np.prod(sizes))]
+            ends = np.asarray([0, length], np.int64)
+            for parts in cuts:
+                ends = _cut(ends, parts)
+            found.append(ends)
+        return found
+
+
+def parse_placement(text: str, rank: int, mesh: Mesh) -> Placement:
+    """A spec for a tensor of `rank` dimensions on a mesh. Raises `InputError`, one clear line."""
+    text = stripped = text.strip()
+    if _DTENSOR.search(stripped):
+        placement = _dtensor(stripped, rank, mesh)
+    elif stripped.startswith(("(", "P(", "PartitionSpec(")):
+        placement = _partition_spec(stripped, rank, mesh)
+    else:
+        placement = _letters(stripped, rank, mesh)
+    _check_once(placement, text, mesh)
+    return placement
+
+
+def _joined(axes: Sequence[int]) -> str:
+    """Axes as digits; with commas where one has two."""
+    # Digits alone stand for axes below ten.
+    return ("" if max(axes) < 10 else ",").join(map(str, axes))
+
+
+def _cut(ends: Int64Array, parts: int) -> Int64Array:
+    """Cut every tile in `parts` blocks of one length, the last ones shorter or empty."""
+    starts, stops = ends[:-1], ends[1:]
+    block = -(-(stops - starts) // parts)
+    steps = block[:, None] * np.arange(parts)
+    inner = np.minimum(starts[:, None] + steps, stops[:, None])
+    return np.append(inner.reshape(-1), ends[-1])
+
+
+def _letters(text: str, rank: int, mesh: Mesh) -> Placement:
+    """`S0 R S01`: a word a dimension."""
+    words = text.split()
+    partial: tuple[int, ...] = ()
+    if words and re.fullmatch(r"P[\d,]+", words[-1]):
+        partial = _axes(words.pop()[1:], text, mesh)
+    axes: list[tuple[int, ...]] = []
+    for word in words:
+        if word == "R":
+            axes.append(())
+        elif re.fullmatch(r"S[\d,]+", word):
+            axes.append(_axes(word[1:], text, mesh))
+        else:
+            raise _wrong(f"spec {text!r:.80}: {word!r} is neither R nor S with mesh axes")
+    _check_rank(len(axes), rank, text)
+    return Placement(tuple(axes), partial)
+
+
+def _axes(digits: str, text: str, mesh: Mesh) -> tuple[int, ...]:
+    """Mesh axes of one word: `01`, or `0,11` where a number has two digits."""
+    names = [name for name in digits.split(",") if name] if "," in digits else list(digits)
+    return tuple(_axis(name, text, mesh) for name in names)
+
+
+def _axis(name: str, text: str, mesh: Mesh) -> int:
+    """The number of an axis that a spec names."""
+    found = mesh.axis(name)
+    if found is None:
+        # A mesh has few axes: all of them fit in the message.
+        known = ", ".join(mesh.axis_names)
+        raise _wrong(f"spec {text!r:.80}: the mesh has no axis {name!r}, only {known}")
+    return found
+
+
+def _partition_spec(text: str, rank: int, mesh: Mesh) -> Placement:
+    """`('x', None, ('y', 'z'))`; dimensions that are left out are whole."""
+    tuple_text = text.removeprefix("PartitionSpec").removeprefix("P")
+    try:
+        entries = ast.literal_eval(tuple_text)
+    except (ValueError, SyntaxError):
+        raise _wrong(f"spec {text!r:.80} is no tuple of axis names and None") from None
+    listed = entries if isinstance(entries, tuple) else (entries,)
+    axes = [_entry_axes(entry, text, mesh) for entry in listed]
+    if len(axes) < rank:
+        axes += [()] * (rank - len(axes))
+    _check_rank(len(axes), rank, text)
+    return Placement(tuple(axes))
+
+
+def _entry_axes(entry: object, text: str, mesh: Mesh) -> tuple[int, ...]:
+    if entry is None:
+        return ()
+    names = entry if isinstance(entry, tuple) else (entry,)
+    return tuple(_axis(str(name), text, mesh) for name in names)
+
+
+def _dtensor(text: str, rank: int, mesh: Mesh) -> Placement:
+    """`Shard(0), Replicate()`: a placement for each mesh axis.
+
+    Axes cut a dimension in their order. A strided shard cuts it after as many of the later axes as
+    have `split_factor` tiles together (PyTorch, `torch/distributed/tensor/placement_types.py`).
+    """
+    words = _DTENSOR.findall(text)
+    rest = _DTENSOR.sub("", text).strip(" ,[]()")
+    if rest or len(words) != len(mesh.shape):
+        raise _wrong(
+            f"spec {text!r:.80}: expected one of Shard(d), _StridedShard(d, split_factor=k), "
+            f"Replicate(), Partial() for each of the {len(mesh.shape)} mesh axes"
+        )
+    axes: list[list[int]] = [[] for _ in range(rank)]
+    partial = []
+    # From the last axis on: those that a strided shard refers to are known before it.
+    for axis, (kind, argument) in reversed(list(enumerate(words))):
+        if kind == "Partial":
+            partial.append(_summed_axis(axis, argument, text))
+        elif kind == "Shard":
+            axes[_dimension(kind, argument, rank, text)].insert(0, axis)
+        elif kind == "_StridedShard":
+            match = _STRIDED.match(argument)
+            if match is None:
+                raise _wrong(f"spec {text!r:.80}: {kind}({argument}) has no split factor")
+            later = axes[_dimension(kind, match[1], rank, text)]
+            later.insert(_cuts_before(later, int(match[2]), mesh, text), axis)
+    return Placement(tuple(map(tuple, axes)), tuple(reversed(partial)), is_nested=True)
+
+
+def _cuts_before(later: Sequence[int], split_factor: int, mesh: Mesh, text: str) -> int:
+    """How many of the later axes, in the order of their cuts, have `split_factor` tiles."""
+    tiles = 1
+    for count, axis in enumerate((*later, None)):
+        if tiles == split_factor:
+            # Axes of size 1 cut nothing: of equal counts the first is as good as any.
+            return count
+        if axis is not None:
+            tiles *= mesh.shape[axis]
+    sizes = " x ".join(str(mesh.shape[axis]) for axis in later) or "no later axis"
+    raise _wrong(
+        f"spec {text!r:.80}: split_factor={split_factor} is not the number of tiles of the later "
+        f"mesh axes that shard the same dimension ({sizes})"
+    )
+
+
+def _dimension(kind: str, argument: str, rank: int, text: str) -> int:
+    """The dimension that `Shard(d)` names, counted from the end if it is negative."""
+    digits = re.sub(r"dim\s*=\s*", "", argument).strip()
+    if not re.fullmatch(r"-?\d+", digits) or not -rank <= int(digits) < rank:
+        raise _wrong(f"spec {text!r:.80}: {kind}({argument}) names no dimension of {rank}")
+    return int(digits) % rank
+
+
+def _summed_axis(axis: int, argument: str, text: str) -> int:
+    """An axis of summands; other reductions are refused."""
+    # `Partial()` means a sum in PyTorch as well.
+    if argument.strip("'\"") not in ("", "sum"):
+        raise _wrong(f"spec {text!r:.80}: only sums can be moved, not Partial({argument})")
+    return axis
+
+
+def _check_rank(words: int, rank: int, text: str) -> None:
+    """Refuse a spec for a tensor of other dimensions."""
+    # Trailing dimensions are never guessed in this notation.
+    if words != rank:
+        raise _wrong(f"spec {text!r:.80} places {words} dimensions, the tensor has {rank}")
+
+
+def _check_once(placement: Placement, text: str, mesh: Mesh) -> None:
+    """Refuse an axis that splits twice."""
+    # Splitting and summing along one axis
+    # contradict each other as well.
+    named = [axis for axes in placement.axes for axis in axes] + list(placement.partial)
+    # The first axis that comes twice is the one to name.
+    for axis in named:
+        if named.count(axis) > 1:
+            name = mesh.axis_names[axis]
+            raise _wrong(f"spec {text!r:.80} names the mesh axis {name!r} twice")
+
+
+def _wrong(message: str) -> InputError:
+    return InputError(message, cure=_CURE, code="invalid-spec")

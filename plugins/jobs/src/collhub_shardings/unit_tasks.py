@@ -1,0 +1,227 @@
+"""Unit tasks: the boxes in which the tiles of two sides meet, with who has and who needs them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from hub_core.columns import (
+    BoolArray,
+    Int64Array,
+    counted_positions,
+    distinct,
+    expanded_ranges,
+    group_of_entry,
+    row_pointer,
+)
+
+from collhub_shardings.moves import Move, Side
+from hub_core.model import InputError
+
+_MOST_TASKS = 1 << 22
+
+
+@dataclass(frozen=True, slots=True)
+class UnitTasks:
+    """Unit tasks as columns, one row a task; of moves in order, destination tiles in row-major
+    order, within one the source tiles, within one of these the summands.
+
+    `move`, `source_tile`, `destination_tile`, `elements`, `bytes`, `source_bytes` (of the whole
+    source tile): int64[tasks]. `summand`: which of the devices' summands, 0 where there is but one.
+    `start`, `stop`: the box, int64[tasks, dimensions], filled up with 0 and 1. Senders of task i
+    are the devices `senders[sender_indptr[i]:sender_indptr[i + 1]]`, receivers alike, in the order
+    of their meshes. `host_of`: the host of every device that any mesh names, -1 of others.
+    """
+
+    move: Int64Array
+    source_tile: Int64Array
+    destination_tile: Int64Array
+    summand: Int64Array
+    elements: Int64Array
+    bytes: Int64Array
+    source_bytes: Int64Array
+    start: Int64Array
+    stop: Int64Array
+    sender_indptr: Int64Array
+    senders: Int64Array
+    receiver_indptr: Int64Array
+    receivers: Int64Array
+    host_of: Int64Array
+
+    def __len__(self) -> int:
+        return len(self.move)
+
+    def senders_of(self, task: int) -> Int64Array:
+        """Devices that hold the box of a task."""
+        # In the order of the mesh, so that choices
+        # are the same everywhere.
+        return self.senders[self.sender_indptr[task] : self.sender_indptr[task + 1]]
+
+    def receivers_of(self, task: int) -> Int64Array:
+        """Devices that need the box of a task."""
+        # In the order of the mesh: the first of a host
+        # is its entry.
+        return self.receivers[self.receiver_indptr[task] : self.receiver_indptr[task + 1]]
+
+    def hosts_of(self, devices: Int64Array) -> tuple[int, ...]:
+        """The hosts of devices, ascending."""
+        # Python integers: they are compared and written down.
+        return tuple(distinct(self.host_of[devices]).tolist())
+
+
+@dataclass(frozen=True, slots=True)
+class _Tiles:
+    """The tiles of one side: per dimension their cuts, and the devices of every tile and summand.
+
+    `group_of_device`: int64[devices], tile * summands + summand.
+    """
+
+    cuts: list[Int64Array]
+    counts: tuple[int, ...]
+    num_summands: int
+    group_of_device: Int64Array
+    devices: Int64Array
+
+    def members(self) -> tuple[Int64Array, Int64Array]:
+        """(indptr, devices) of every group, in the order of the mesh."""
+        # Summands of one tile are groups of their own.
+        groups = int(np.prod(self.counts)) * self.num_summands
+        # Stable: within a group the order of the mesh stays.
+        order = np.argsort(self.group_of_device, kind="stable")
+        # Some tiles may have nobody where a mesh is a part.
+        sizes = np.bincount(self.group_of_device, minlength=groups)
+        return row_pointer(sizes), self.devices[order]
+
+
+def unit_tasks(moves: Sequence[Move]) -> UnitTasks:
+    """All unit tasks of some moves. Raises `InputError` where meshes disagree on a host.
+
+    Every element of every destination tile is in exactly one box of the tile (one a summand). Cost:
+    linear in tasks and their devices.
+    """
+    host_of = _hosts(moves)
+    width = max(len(move.tensor.shape) for move in moves)
+    parts = [_tasks_of(move, number, width) for number, move in enumerate(moves)]
+    columns = {
+        name: np.concatenate([part[name] for part in parts])
+        for name in parts[0]
+        if not name.endswith("_count")
+    }
+    for side in ("sender", "receiver"):
+        counts = np.concatenate([part[f"{side}_count"] for part in parts])
+        columns[f"{side}_indptr"] = row_pointer(counts)
+    return UnitTasks(**columns, host_of=host_of)
+
+
+def _hosts(moves: Sequence[Move]) -> Int64Array:
+    """The host of every device, -1 of numbers that no mesh names."""
+    meshes = [side.mesh for move in moves for side in (move.source, move.destination)]
+    found = np.full(max(max(mesh.devices) for mesh in meshes) + 1, -1, np.int64)
+    for mesh in meshes:
+        devices = np.asarray(mesh.devices)
+        hosts = np.asarray(mesh.hosts)
+        clash = (found[devices] >= 0) & (found[devices] != hosts)
+        if clash.any():
+            device = int(devices[clash][0])
+            message = f"device {device} stands on two hosts of the meshes"
+            raise InputError(message, cure="state -O host_size", code="host-clash")
+        found[devices] = hosts
+    return found
+
+
+def _tiles(side: Side, shape: Sequence[int]) -> _Tiles:
+    mesh, placement = side.mesh, side.placement
+    counts = placement.parts(mesh)
+    tile = np.ravel_multi_index(tuple(placement.tile_coordinates(mesh).T), counts)
+    places = mesh.coordinates()
+    summand = np.zeros(mesh.num_devices, np.int64)
+    summands = 1
+    for axis in placement.partial:
+        summand = summand * mesh.shape[axis] + places[:, axis]
+        summands *= mesh.shape[axis]
+    return _Tiles(
+        placement.boundaries(shape, mesh),
+        counts,
+        summands,
+        np.asarray(tile * summands + summand, np.int64),
+        np.asarray(mesh.devices, np.int64),
+    )
+
+
+def _tasks_of(move: Move, number: int, width: int) -> dict[str, Int64Array]:
+    """The columns of one move; counts instead of row pointers."""
+    shape = move.tensor.shape
+    source, destination = _tiles(move.source, shape), _tiles(move.destination, shape)
+    grid = [_cells(*cuts) for cuts in zip(source.cuts, destination.cuts, strict=True)]
+    sizes = [len(cell[0]) for cell in grid]
+    if np.prod(sizes, dtype=np.float64) * source.num_summands > _MOST_TASKS:
+        message = f"{move.name}: more than {_MOST_TASKS} unit tasks"
+        raise InputError(message, cure="use coarser specs", code="too-many-tasks")
+    # A cell of the common grid lies in one tile of either side, so it is the box of one task.
+    places = np.unravel_index(np.arange(int(np.prod(sizes))), sizes)
+    columns = [np.stack([grid[d][k][places[d]] for d in range(len(grid))], 1) for k in range(4)]
+    start, stop, source_at, destination_at = columns
+    source_tile = np.ravel_multi_index(tuple(source_at.T), source.counts)
+    destination_tile = np.ravel_multi_index(tuple(destination_at.T), destination.counts)
+    order = np.lexsort((source_tile, destination_tile))
+    order = np.repeat(order, source.num_summands)
+    summand = np.arange(len(order)) % source.num_summands
+    cuts = [np.diff(ends) for ends in source.cuts]
+    tile_sizes = np.stack([cut[source_at[:, d]] for d, cut in enumerate(cuts)], 1)
+    elements = (stop - start).prod(axis=1)[order]
+    padding = width - len(shape)
+    sent = _expanded(source, source_tile[order] * source.num_summands + summand)
+    received = _expanded(destination, destination_tile[order])
+    element_bytes = move.tensor.element_bytes
+    return {
+        "move": np.full(len(order), number, np.int64),
+        "source_tile": source_tile[order].astype(np.int64),
+        "destination_tile": destination_tile[order].astype(np.int64),
+        "summand": summand.astype(np.int64),
+        "elements": elements,
+        "bytes": elements * element_bytes,
+        "source_bytes": tile_sizes.prod(axis=1)[order] * element_bytes,
+        "start": np.pad(start[order], ((0, 0), (0, padding))),
+        "stop": np.pad(stop[order], ((0, 0), (0, padding)), constant_values=1),
+        "sender_count": sent[0],
+        "senders": sent[1],
+        "receiver_count": received[0],
+        "receivers": received[1],
+    }
+
+
+def _cells(
+    source: Int64Array, destination: Int64Array
+) -> tuple[Int64Array, Int64Array, Int64Array, Int64Array]:
+    """(start, stop, source tile, destination tile) of the intervals between all cuts."""
+    ends = distinct(np.concatenate([source, destination]))
+    start, stop = ends[:-1], ends[1:]
+    # Tiles may be empty: the last of those that begin here is the one that holds the interval.
+    source_tile = np.searchsorted(source, start, side="right") - 1
+    destination_tile = np.searchsorted(destination, start, side="right") - 1
+    return start, stop, source_tile, destination_tile
+
+
+def _expanded(tiles: _Tiles, groups: Int64Array) -> tuple[Int64Array, Int64Array]:
+    """(count, devices) of the groups that tasks name, one behind the other."""
+    # Replicas of a tile are found once,
+    # whatever the number of its boxes.
+    indptr, members = tiles.members()
+    # Then every box gets its own list of them.
+    counts = np.diff(indptr)[groups]
+    return counts, members[expanded_ranges(indptr[groups], counts)]
+
+
+def device_pairs(tasks: UnitTasks) -> tuple[Int64Array, Int64Array, BoolArray]:
+    """(task, receiver, has it already) of every receiver of every task."""
+    task = group_of_entry(tasks.receiver_indptr)
+    width = len(tasks.host_of)
+    held = group_of_entry(tasks.sender_indptr) * width + tasks.senders
+    is_held = np.isin(task * width + tasks.receivers, held)
+    return task, tasks.receivers, is_held
+
+
+def ordinal_in_task(indptr: Int64Array) -> Int64Array:
+    """The place of every sender or receiver within its task."""
+    return counted_positions(np.diff(indptr))

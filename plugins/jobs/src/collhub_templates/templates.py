@@ -1,0 +1,213 @@
+"""An algorithm at one size as nodes of a workload, once for all collectives that use it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from hub_core.columns import (
+    BoolArray,
+    ColumnTable,
+    Int64Array,
+    csr,
+    distinct,
+    expanded_ranges,
+    group_of_entry,
+    group_pointer,
+    positions_in,
+    row_pointer,
+    sorted_ordinals,
+)
+
+from hub_core import InputError
+from hub_core.model import Algorithm, NodeKind, StepKind, StepTable, connection_keys, message_bytes
+
+Edges = tuple[Int64Array, Int64Array]
+"""(parent rows, child rows)."""
+Lists = tuple[Int64Array, Int64Array]
+"""Lists of numbers, one a row: (row pointer, numbers)."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Template(ColumnTable):
+    """Nodes by position in the group, in the order of the algorithm's steps.
+
+    Columns, one entry a node: `kind` uint8 (`NodeKind`); int64: `peer`: a position, -1 of no
+    message; `bytes`, `duration_ns`: -1 where they mean nothing; `message`: number among those of
+    its source and destination. `first` int64[positions + 1]: first node of each position. `data`,
+    `control`: dependencies, ascending in children. `starts`: by position, the nodes that wait for
+    none; `ends`: those after which the collective is over. `tags`: messages of one pair at most.
+    """
+
+    kind: npt.NDArray[np.uint8]
+    peer: Int64Array
+    bytes: Int64Array
+    duration_ns: Int64Array
+    message: Int64Array
+    first: Int64Array
+    data: Edges
+    control: Edges
+    starts: Lists
+    ends: Lists
+    tags: int
+
+
+def template_of(algorithm: Algorithm, members: Sequence[int], size: int) -> Template:
+    """The nodes of an algorithm whose full buffer has `size` bytes; `members`: rank by position.
+
+    As in Chakra traces of algorithms, a receive that reduces is two nodes, and a local step without
+    a stated duration has 0, for which ASTRA-sim takes a nanosecond. One that states 0 takes no time
+    and becomes no node: what waits for it waits for what it waited for. A collective is over on a
+    rank when all that it received and computed is there; its sends may still be under way. A rank
+    that only sends ends with its sends. Raises `InputError` where ranks beyond the members have
+    steps, and for empty messages.
+    """
+    steps, position = algorithm.steps, positions_in(np.asarray(members), algorithm.num_ranks)
+    _check_members(steps, position)
+    is_message = steps.sends | steps.receives
+    is_work = ~is_message | steps.is_kind(StepKind.RECV_REDUCE)
+    count = is_message.astype(np.int64) + (is_work & (steps.duration_ns != 0))
+    node = row_pointer(count)
+    step = np.repeat(np.arange(len(steps)), count)
+    is_local = ~is_message[step] | (np.arange(len(step)) > node[:-1][step])
+    kind = np.where(steps.sends[step], NodeKind.SEND, NodeKind.RECV)
+    kind[is_local] = NodeKind.COMPUTE
+    sizes = message_bytes(size, algorithm.collective.unit_count, steps.count)
+    _check_sizes(algorithm, sizes[is_message])
+    order = np.argsort(position[steps.rank[step]], kind="stable")
+    data, control = (_between_nodes(steps, edges, node, count) for edges in _dependencies(steps))
+    pairs = node[:-1][count == 2]
+    data = np.concatenate([data[0], pairs]), np.concatenate([data[1], pairs + 1])
+    place = np.empty(len(order), np.int64)
+    place[order] = np.arange(len(order))
+    numbers = np.where(is_local, -1, _numbers(steps, is_message)[step])
+    return built(
+        kind[order].astype(np.uint8),
+        np.where(is_local, -1, position[steps.peer[step]])[order],
+        np.where(is_local, -1, sizes[step])[order],
+        np.where(is_local, np.maximum(steps.duration_ns[step], 0), -1)[order],
+        numbers[order],
+        group_pointer(position[steps.rank[step]][order], len(members)),
+        (place[data[0]], place[data[1]]),
+        (place[control[0]], place[control[1]]),
+    )
+
+
+def marker(positions: int) -> Template:
+    """One node that takes no time for every position."""
+    nothing = np.full(positions, -1, np.int64)
+    kind = np.full(positions, NodeKind.MARKER, np.uint8)
+    none = np.zeros(0, np.int64), np.zeros(0, np.int64)
+    first = np.arange(positions + 1)
+    return built(kind, nothing, nothing, nothing, nothing, first, none, none)
+
+
+def built(
+    kind: npt.NDArray[np.uint8],
+    peer: Int64Array,
+    sizes: Int64Array,
+    duration_ns: Int64Array,
+    message: Int64Array,
+    first: Int64Array,
+    data: Edges,
+    control: Edges,
+) -> Template:
+    """The template of these columns; its starts, ends and tags follow from them."""
+    rows, positions = len(kind), len(first) - 1
+    parents, children = (np.concatenate(side) for side in zip(data, control, strict=True))
+    position = group_of_entry(first)
+    is_start = np.bincount(children, minlength=rows) == 0
+    is_send = kind == NodeKind.SEND
+    has_work_behind = np.zeros(rows, np.bool_)
+    has_work_behind[parents[~is_send[children]]] = True
+    is_end = ~is_send & ~has_work_behind
+    has_end = np.bincount(position[is_end], minlength=positions) > 0
+    is_parent = np.zeros(rows, np.bool_)
+    is_parent[parents] = True
+    is_end |= ~has_end[position] & ~is_parent
+    return Template(
+        kind,
+        peer,
+        sizes,
+        duration_ns,
+        message,
+        first,
+        _by_child(data),
+        _by_child(control),
+        _lists(is_start, position, positions),
+        _lists(is_end, position, positions),
+        int(message.max(initial=-1)) + 1,
+    )
+
+
+def _lists(is_listed: BoolArray, position: Int64Array, positions: int) -> Lists:
+    rows = np.flatnonzero(is_listed)
+    return csr(position[rows], rows, positions)
+
+
+def _by_child(edges: Edges) -> Edges:
+    order = np.argsort(edges[1], kind="stable")
+    return edges[0][order], edges[1][order]
+
+
+def _check_members(steps: StepTable, position: Int64Array) -> None:
+    """Raise `InputError` where ranks outside the group take part, as relays do."""
+    # A relay would be a rank of another group.
+    strangers = np.flatnonzero(position[steps.rank] < 0)
+    if len(strangers):
+        rank = int(steps.rank[strangers[0]])
+        message = f"its algorithm has steps on rank {rank}, which is not in the group"
+        cure = "choose another algorithm for this group"
+        raise InputError(message, cure=cure, code="relay-outside")
+
+
+def _check_sizes(algorithm: Algorithm, sizes: Int64Array) -> None:
+    if sizes.min(initial=1) < 1:
+        # Some unit would have no byte.
+        units = algorithm.collective.unit_count
+        message = f"too few bytes for an algorithm that cuts the buffer in {units} units"
+        raise InputError(message, cure="choose another algorithm for it", code="size-too-small")
+
+
+def _dependencies(steps: StepTable) -> tuple[Edges, Edges]:
+    data = steps.data_indices, group_of_entry(steps.data_indptr)
+    control = steps.control_indices, group_of_entry(steps.control_indptr)
+    return data, control
+
+
+def _between_nodes(steps: StepTable, edges: Edges, node: Int64Array, count: Int64Array) -> Edges:
+    """Dependencies of steps as those of nodes: the last one of a step before the first one.
+
+    Steps that are no node are jumped over, one in a chain of them a turn of the loop.
+    """
+    all_parents, all_children = steps.edges()
+    indptr, before = csr(all_children, all_parents, len(steps))
+    parents, children = edges
+    while len(jumped := np.flatnonzero(count[parents] == 0)):
+        kept = count[parents] > 0
+        step, waiting = parents[jumped], children[jumped]
+        times = np.diff(indptr)[step]
+        further = before[expanded_ranges(indptr[step], times)]
+        parents = np.concatenate([parents[kept], further])
+        children = np.concatenate([children[kept], np.repeat(waiting, times)])
+        parents, children = np.divmod(distinct(parents * len(steps) + children), len(steps))
+    is_kept = count[children] > 0
+    parents, children = parents[is_kept], children[is_kept]
+    return node[1:][parents] - 1, node[:-1][children]
+
+
+def _numbers(steps: StepTable, is_message: BoolArray) -> Int64Array:
+    """The number of every message among those of its two ranks, the same at both ends."""
+    rows = np.flatnonzero(is_message)
+    ends = steps.ends(rows)
+    keys = connection_keys(*ends, steps.channel[rows])
+    pairs = ends[0].astype(np.int64) * steps.num_ranks + ends[1]
+    numbers = np.full(len(steps), -1, np.int64)
+    is_sent = steps.sends[rows]
+    for side in (np.flatnonzero(is_sent), np.flatnonzero(~is_sent)):
+        # The k-th of a connection meets the k-th: in order of connections both ends count alike.
+        order = side[np.argsort(keys[side], kind="stable")]
+        numbers[rows[order]] = sorted_ordinals(pairs[order])
+    return numbers

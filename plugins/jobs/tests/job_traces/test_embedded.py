@@ -1,0 +1,70 @@
+"""A job and the algorithms that its collectives name are one set of traces, and come back."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hub_core.chakra.trace_records import encoded_record
+from collhub_job_traces import JobReadOptions, read, write
+
+from hub_core import InputError, Workload
+from hub_core.model import NodeKind
+from hub_core.plugin_api import NoOptions, Source, SourcePart
+from hub_core.testing import ring_all_reduce, training_step
+
+
+def again(workload: Workload) -> Workload:
+    result = write(workload, NoOptions())
+    assert not result.losses
+    parts = [
+        SourcePart(f"job{artifact.name}", artifact.content, rank)
+        for rank, artifact in enumerate(result.artifacts)
+    ]
+    return read(Source("job", tuple(parts)), JobReadOptions())
+
+
+def named(workload: Workload) -> Workload:
+    """Every second collective names the second of two algorithms."""
+    nodes = workload.nodes
+    rows = np.flatnonzero(nodes.is_kind(NodeKind.COLLECTIVE))[::2]
+    algorithm = np.full(len(nodes), -1, np.int32)
+    algorithm[rows] = 1
+    ring = ring_all_reduce(workload.num_ranks)
+    algorithms = (ring_all_reduce(2), replace(ring, extensions={"mine": {"key": [1, "two"]}}))
+    return replace(workload, nodes=replace(nodes, algorithm=algorithm), algorithms=algorithms)
+
+
+def test_a_job_comes_back_with_its_algorithms() -> None:
+    workload = named(training_step())
+    found = again(workload)
+    kept = replace(found, extras=(), nodes=replace(found.nodes, extra=workload.nodes.extra))
+    assert kept.differences(replace(workload, extensions=found.extensions)) == ["provenance"]
+    # What was read once is equal from then on.
+    assert again(found).differences(found) == []
+
+
+def test_algorithms_may_be_given_to_and_taken_from_what_was_read() -> None:
+    plain = again(training_step())
+    given = again(named(plain))
+    assert (given.nodes.algorithm >= 0).any()
+    assert len(given.algorithms) == 2
+    bare = np.full_like(given.nodes.algorithm, -1)
+    taken = again(replace(given, nodes=replace(given.nodes, algorithm=bare)))
+    assert not (taken.nodes.algorithm >= 0).any()
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "says"),
+    [
+        ("algorithm.0", "%", "the metadata 'algorithm.0' is not base64"),
+        ("algorithm.3", "AAAA", "of its 1 algorithms the highest is 3"),
+    ],
+)
+def test_what_is_no_algorithm_is_refused(name: str, text: str, says: str) -> None:
+    attribute = {"name": name, "string_val": text}
+    content = encoded_record("GlobalMetadata", version="0.0.4", attr=[attribute])
+    content += encoded_record("Node", id=0, type=4, duration_micros=7)
+    with pytest.raises(InputError, match=says):
+        read(Source.of_bytes("job.0.et", content), JobReadOptions())

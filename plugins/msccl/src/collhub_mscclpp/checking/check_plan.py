@@ -1,0 +1,195 @@
+"""Judge a plan by the executor's rules: what it loads, and what it does launch after launch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from hub_core.columns import Int64Array
+
+from collhub_mscclpp.checking.block_barriers import check_block_barriers
+from collhub_mscclpp.checking.contents import Contents, contents_of
+from collhub_mscclpp.checking.execution import Execution, LaunchResult
+from collhub_mscclpp.checking.habits import (
+    check_habits,
+    check_overlaps,
+    check_pipelines,
+    check_relaxed_signals,
+    check_scratch,
+)
+from collhub_mscclpp.checking.limits import check_limits
+from collhub_mscclpp.checking.lowering import (
+    Counters,
+    Proxies,
+    counters_of,
+    lagging_proxies,
+    program_of,
+    ranges_of,
+)
+from collhub_mscclpp.checking.memory import PlanMemory, has_contract, plan_memory
+from collhub_mscclpp.checking.program import Program
+from collhub_mscclpp.checking.report import (
+    DEADLOCK,
+    OK,
+    RACE,
+    UNKNOWN,
+    WRONG,
+    PlanFindings,
+    PlanReport,
+)
+from collhub_mscclpp.checking.rules import (
+    check_barriers,
+    check_counters,
+    check_halves,
+    check_header,
+    check_offsets,
+    check_operations,
+)
+from collhub_mscclpp.checking.story import Story
+from collhub_mscclpp.plans.records import Plan
+from hub_core.model import InputError
+
+# Halves of the scratch come back in every second launch: the third meets the first.
+LAUNCHES = 3
+# Some seconds a launch; plans in use touch thousands.
+_MOST_TOUCHED = 1 << 22
+# Clocks are a number for every two actors.
+_MOST_ACTORS = 8192
+# Contents are followed as if these rules were kept.
+_WRONG_CODES = ("chunk-counts", "buffer-offset")
+
+
+def check_plan(
+    plan: Plan,
+    launches: int = LAUNCHES,
+) -> PlanReport:
+    """Judge a plan: static rules, then `launches` launches one after the other.
+
+    Races are found between any two operations of any two launches; the contents of every launch are
+    compared with what the collective promises. Cost: linear in operations, and in chunks moved.
+    """
+    findings = PlanFindings(plan)
+    check_header(plan, findings)
+    check_limits(plan, findings)
+    if not check_operations(plan, findings):
+        return _report(findings, UNKNOWN, UNKNOWN, np.zeros(0, np.int64))
+    try:
+        prepared = _prepared(plan, findings)
+    except InputError as error:
+        findings.on_plan("plan-size", error.diagnostics[0].message, error.diagnostics[0].cure)
+        return _report(findings, UNKNOWN, UNKNOWN, np.zeros(0, np.int64))
+    # With unequal halves the second launch has no meaning: packets go astray.
+    has_halves = check_halves(plan, findings)
+    execution, results = _launched(prepared, launches if has_halves else 1)
+    verdicts = [_verdict(result, findings) for result in results]
+    if not has_halves:
+        verdicts.append(DEADLOCK)
+    story = Story(plan, execution, findings)
+    for number, result in enumerate(results):
+        story.tell(result, number)
+    return _report(findings, verdicts[0], _worst(verdicts), results[0].order)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Prepared:
+    """A plan in the form that runs."""
+
+    plan: Plan
+    memory: PlanMemory
+    program: Program
+    counters: Counters
+    proxies: Proxies
+    contents: Contents
+
+
+def _prepared(
+    plan: Plan,
+    findings: PlanFindings,
+) -> _Prepared:
+    """The plan in memory, with the rules that need its ranges and counters checked."""
+    memory = plan_memory(plan)
+    counters, ranges = counters_of(plan), ranges_of(plan, memory)
+    touched = int(ranges.cells.sum())
+    if touched > _MOST_TOUCHED:
+        message = f"operations touch {touched} parts of chunks, more than can be followed"
+        cure = f"check a plan of fewer chunks, with at most {_MOST_TOUCHED}"
+        raise InputError(message, cure=cure, code="plan-size")
+    check_counters(plan, counters, findings)
+    check_offsets(plan, memory, findings)
+    check_barriers(plan, findings)
+    check_pipelines(plan, findings)
+    check_scratch(plan, memory, ranges, findings)
+    check_overlaps(plan, ranges, findings)
+    check_habits(plan, findings)
+    check_relaxed_signals(plan, findings)
+    check_block_barriers(plan, ranges, findings)
+    proxies = lagging_proxies(plan)
+    _check_actors(plan, proxies)
+    program = program_of(plan, counters, proxies, ranges)
+    return _Prepared(plan, memory, program, counters, proxies, contents_of(memory))
+
+
+def _launched(prepared: _Prepared, launches: int) -> tuple[Execution, list[LaunchResult]]:
+    """Launch after launch, up to one that does not end.
+
+    Where counters turn out to be raised in no order, all is done again with what their counts then
+    tell, until no further ones turn up: each round has at least one more.
+    """
+    late: frozenset[int] = frozenset()
+    while True:
+        execution = Execution(
+            prepared.plan,
+            prepared.memory,
+            prepared.program,
+            prepared.counters,
+            prepared.proxies.count,
+            prepared.contents,
+            launches,
+            has_contract(prepared.plan),
+            late,
+        )
+        results: list[LaunchResult] = []
+        while len(results) < launches and not (results and len(results[-1].blocked)):
+            results.append(execution.launch())
+        found = execution.unordered_counters()
+        if not found:
+            return execution, results
+        late |= found
+
+
+def _check_actors(plan: Plan, proxies: Proxies) -> None:
+    """Raise `InputError` if the clocks of all actors need too much memory."""
+    actors = len(plan.blocks) + plan.num_ranks + proxies.count
+    if actors > _MOST_ACTORS:
+        message = f"{actors} thread blocks, ranks and lagging port channels; at most {_MOST_ACTORS}"
+        raise InputError(message, cure="check a plan for fewer ranks", code="plan-size")
+
+
+def _report(findings: PlanFindings, verdict: str, relaunch: str, order: Int64Array) -> PlanReport:
+    """The report; the executor's own refusals come first, as they are found first."""
+    is_fragment = not has_contract(findings.plan)
+    return PlanReport(
+        is_loadable=not findings.breaks_loading,
+        verdict=verdict,
+        verdict_relaunch=UNKNOWN if is_fragment else relaunch,
+        is_fragment=is_fragment,
+        diagnostics=tuple(findings.found),
+        order=order,
+    )
+
+
+def _verdict(result: LaunchResult, findings: PlanFindings) -> str:
+    """The gravest thing that happened in a launch."""
+    if len(result.blocked):
+        return DEADLOCK
+    # Threads without a barrier between them race as thread blocks do.
+    if result.races or findings.found.has("missing-nop"):
+        return RACE
+    if result.wrong.any() or any(findings.found.has(code) for code in _WRONG_CODES):
+        return WRONG
+    return OK
+
+
+def _worst(verdicts: list[str]) -> str:
+    """The gravest verdict of several launches."""
+    return max(verdicts, key=[OK, WRONG, RACE, DEADLOCK].index)

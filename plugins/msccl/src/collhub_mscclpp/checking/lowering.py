@@ -1,0 +1,404 @@
+"""Plans in the form that `kernel` runs: ranges as cells, channels and semaphores as counters."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+import numpy as np
+from hub_core.columns import Int64Array, UInt8Array, group_pointer, row_pointer
+
+from collhub_mscclpp.checking.memory import PlanMemory
+from collhub_mscclpp.checking.program import Program
+from collhub_mscclpp.plans.operations import CHANNEL_TYPES, KNOWN, Role, Scope
+from collhub_mscclpp.plans.records import Plan
+from hub_core.model import Buffer
+
+_ROLES = np.asarray([operation.role for operation in KNOWN] + [Role.UNKNOWN], np.int64)
+_IS_EACH = np.asarray([operation.is_each for operation in KNOWN] + [False])
+# Operations whose entries all lie in the buffer of the first one, whatever they say, on memory
+# channels: the executor looks at src[0] alone.
+_FIRST_BUFFER = np.asarray([one.name in ("put", "ppkt") for one in KNOWN] + [False])
+_IS_GET = np.asarray([one.name == "get" for one in KNOWN] + [False])
+# Operations that raise or await the counters of their channels or semaphores.
+_COUNTS = np.asarray([one.counts_items for one in KNOWN] + [False])
+_FLUSHES = np.asarray([one.flushes or one.role is Role.FLUSH for one in KNOWN] + [False])
+_MEMORY, _PORT = CHANNEL_TYPES.index("memory"), CHANNEL_TYPES.index("port")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Counters:
+    """What is raised and awaited: directions of channels, and semaphores.
+
+    `names` in words, and `targets`: rank that awaits, of every counter. `of_item`: int64[items],
+    counter of every row of `Plan.items`, -1 where nobody is at the other end, and for channels that
+    are only flushed or put through. `initial`: int64[counters].
+    """
+
+    names: tuple[str, ...]
+    targets: tuple[int, ...]
+    of_item: Int64Array
+    initial: Int64Array
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ranges:
+    """Ranges of operations in cells, one row for every rank that a range lies on; int64 columns.
+
+    `operand`: row of `Plan.operands`; `move`: within its operation; `rank` and `buffer` that it
+    lies in; `base`: first cell; `shift`: added to it in every second launch; `cells`; `is_packet`,
+    `is_dst`: 0 or 1.
+    """
+
+    operand: Int64Array
+    move: Int64Array
+    rank: Int64Array
+    buffer: Int64Array
+    base: Int64Array
+    shift: Int64Array
+    cells: Int64Array
+    is_packet: UInt8Array
+    is_dst: UInt8Array
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Proxies:
+    """Port channels whose proxy may lag behind the thread blocks: one actor each.
+
+    `count` of them. `of_item`: int64[items], number of the channel of every row of `Plan.items`, -1
+    where it does not lag, or where a flush does not count it.
+    """
+
+    count: int
+    of_item: Int64Array
+
+
+def lagging_proxies(plan: Plan) -> Proxies:
+    """Number the port channels on which a thread block goes on before its puts are done.
+
+    A put that is flushed before its thread block does anything else is as good as done at once.
+    """
+    table, items = plan.operations, plan.items
+    if not (table.channel_type == _PORT).any():
+        return Proxies(0, np.full(len(items), -1, np.int64))
+    first = group_pointer(items.operation, len(table))
+    channels = items.item.tolist()
+    is_port = (table.channel_type == _PORT).tolist()
+    numbers: dict[tuple[int, int], int] = {}
+    requested: dict[tuple[int, int], None] = {}
+    last_block = -1
+
+    def leave() -> None:
+        for channel in requested:
+            numbers.setdefault(channel, len(numbers))
+        requested.clear()
+
+    for row, block in enumerate(table.block.tolist()):
+        if block != last_block:
+            leave()
+            last_block = block
+        operation = plan.operation(row)
+        rank = plan.blocks[block].rank
+        own = [(rank, channel) for channel in channels[first[row] : first[row + 1]]]
+        role = operation.role if operation else Role.UNKNOWN
+        if role is Role.FLUSH or (operation and operation.flushes and is_port[row]):
+            count = int(table.flushed[row]) if role is Role.FLUSH else len(own)
+            for channel in own[:count]:
+                requested.pop(channel, None)
+        elif role is Role.DATA and is_port[row]:
+            requested.update(dict.fromkeys(own))
+        elif role is not Role.NOP and not (role is Role.SIGNAL and is_port[row]):
+            leave()
+    leave()
+    return Proxies(len(numbers), _proxies_of_items(plan, first, numbers))
+
+
+def _proxies_of_items(
+    plan: Plan, first: Int64Array, numbers: dict[tuple[int, int], int]
+) -> Int64Array:
+    """Number of the lagging channel of every item: int64[items]."""
+    table, items = plan.operations, plan.items
+    operation = items.operation
+    rank = block_ranks(plan)[table.block[operation]]
+    is_port = table.channel_type[operation] == _PORT
+    role = _ROLES[table.code[operation]]
+    # Waits look at memory of their own rank: no proxy takes part.
+    is_port &= (role == Role.DATA) | (role == Role.SIGNAL) | (role == Role.FLUSH)
+    place = np.arange(len(operation)) - first[operation]
+    is_port &= (role != Role.FLUSH) | (place < table.flushed[operation])
+    found = np.full(len(operation), -1, np.int64)
+    for row in np.flatnonzero(is_port).tolist():
+        found[row] = numbers.get((int(rank[row]), int(items.item[row])), -1)
+    return found
+
+
+def program_of(
+    plan: Plan,
+    counters: Counters,
+    proxies: Proxies,
+    ranges: Ranges,
+) -> Program:
+    """The program of a plan whose ranges all lie in their buffers."""
+    table = plan.operations
+    rows = len(table)
+    operation = plan.operands.operation[ranges.operand]
+    # Moves are numbered over all operations: those of one operation stand together.
+    moves = np.zeros(rows, np.int64)
+    np.maximum.at(moves, operation, ranges.move + 1)
+    move_first = row_pointer(moves)
+    move = move_first[operation] + ranges.move
+    cells = np.zeros(int(move_first[-1]), np.int64)
+    cells[move] = ranges.cells
+    reads = np.flatnonzero(ranges.is_dst == 0)
+    writes = np.flatnonzero(ranges.is_dst == 1)
+    # In order of moves; within one the order of the plan.
+    reads = reads[np.argsort(move[reads], kind="stable")]
+    writes = writes[np.argsort(move[writes], kind="stable")]
+    return Program(
+        block_first=group_pointer(table.block, len(plan.blocks)),
+        role=_ROLES[table.code],
+        barrier=barriers_of(plan),
+        barrier_blocks=table.barrier_blocks,
+        flushes=(_FLUSHES[table.code] & (table.channel_type == _PORT)).astype(np.uint8),
+        item_first=group_pointer(plan.items.operation, rows),
+        item=counters.of_item,
+        item_proxy=proxies.of_item,
+        move_first=move_first,
+        cells=cells,
+        read_first=group_pointer(move[reads], len(cells)),
+        read_base=ranges.base[reads],
+        read_shift=ranges.shift[reads],
+        read_is_packet=ranges.is_packet[reads],
+        write_first=group_pointer(move[writes], len(cells)),
+        write_base=ranges.base[writes],
+        write_shift=ranges.shift[writes],
+        write_is_packet=ranges.is_packet[writes],
+        write_proxy=_proxies_of_writes(plan, proxies, ranges, writes),
+    )
+
+
+def _proxies_of_writes(
+    plan: Plan, proxies: Proxies, ranges: Ranges, writes: Int64Array
+) -> Int64Array:
+    """Number of the lagging channel that moves each of these ranges, -1 for none."""
+    operands, items = plan.operands, plan.items
+    operand = ranges.operand[writes]
+    operation = operands.operation[operand]
+    first = group_pointer(items.operation, len(plan.operations))
+    found = np.full(len(writes), -1, np.int64)
+    # Destination k goes through channel k; `check_port_channels` has seen to it that there is one.
+    is_port = plan.operations.channel_type[operation] == _PORT
+    found[is_port] = proxies.of_item[(first[operation] + operands.position[operand])[is_port]]
+    return found
+
+
+def barriers_of(plan: Plan) -> Int64Array:
+    """Number of the barrier of every operation, counted over all ranks; -1 for none."""
+    table = plan.operations
+    rank = block_ranks(plan)[table.block]
+    is_barrier = table.barrier >= 0
+    found = np.full(len(table), -1, np.int64)
+    pairs = np.stack([rank[is_barrier], table.barrier[is_barrier]], axis=1)
+    if len(pairs):
+        found[is_barrier] = np.unique(pairs, axis=0, return_inverse=True)[1].ravel()
+    return found
+
+
+def block_ranks(plan: Plan) -> Int64Array:
+    """Rank of every thread block: int64[blocks]."""
+    return np.asarray([block.rank for block in plan.blocks], np.int64)
+
+
+def ranges_of(
+    plan: Plan,
+    memory: PlanMemory,
+) -> Ranges:
+    """All ranges in cells, as the executor resolves them."""
+    operands, table = plan.operands, plan.operations
+    code = table.code[operands.operation]
+    operand, rank = owners(plan)
+    buffer, index = as_executed(plan)
+    is_packet = _packets(plan)[operand]
+    part, parts = table.part[operands.operation], table.parts[operands.operation]
+    whole = operands.size * memory.cells_per_chunk
+    start = (index * memory.cells_per_chunk + whole * part // parts)[operand]
+    cells = (whole // parts)[operand]
+    home = buffer[operand]
+    half = memory.half[rank]
+    is_scratch = home == Buffer.SCRATCH
+    # Behind the plain form of the scratch, with all its halves, lies the form of packets.
+    behind = np.where(is_scratch & (is_packet == 1), memory.halves * half, 0)
+    # The executor adds the half of the launch to packets, and to what a thread block touches in the
+    # memory of its own rank; proxies and other operations take remote addresses as they are.
+    is_near = operands.scope == Scope.LOCAL
+    is_near &= table.channel_type[operands.operation] != _PORT
+    is_alternating = (is_packet == 1) | is_near[operand]
+    shift = np.where(is_scratch & is_alternating & memory.is_double, half, 0)
+    move = np.where(_IS_EACH[code], operands.position, 0)[operand]
+    return Ranges(
+        operand=operand,
+        move=move,
+        rank=rank,
+        buffer=home,
+        base=memory.layout.base[rank, home] + start + behind,
+        shift=shift,
+        cells=cells,
+        is_packet=is_packet,
+        is_dst=operands.is_dst[operand].astype(np.uint8),
+    )
+
+
+def owners(plan: Plan) -> tuple[Int64Array, Int64Array]:
+    """(operand, rank) for every rank that an operand lies on: all members of a switch group."""
+    operands = plan.operands
+    here = block_ranks(plan)[plan.operations.block[operands.operation]]
+    owners: list[int] = []
+    rows: list[int] = []
+    columns = zip(here.tolist(), operands.scope.tolist(), operands.reference.tolist(), strict=True)
+    for row, (rank, scope, reference) in enumerate(columns):
+        found: tuple[int, ...] = (rank,)
+        if scope == Scope.REMOTE:
+            found = (plan.gpus[rank].remote_buffers[reference].rank,)
+        if scope == Scope.SWITCH:
+            found = plan.gpus[rank].groups[reference].ranks
+        owners += found
+        rows += [row] * len(found)
+    return np.asarray(rows, np.int64), np.asarray(owners, np.int64)
+
+
+def as_executed(plan: Plan) -> tuple[Int64Array, Int64Array]:
+    """Buffer and index of every operand as the executor takes them, whatever the plan says."""
+    operands, table = plan.operands, plan.operations
+    code = table.code[operands.operation]
+    is_source = operands.is_dst == 0
+    is_memory = table.channel_type[operands.operation] == _MEMORY
+    first = np.flatnonzero(is_source & (operands.position == 0))
+    buffer_of_first = np.zeros(len(table), np.int64)
+    buffer_of_first[operands.operation[first]] = operands.buffer[first]
+    takes_first = is_source & is_memory & _FIRST_BUFFER[code]
+    buffer = np.where(takes_first, buffer_of_first[operands.operation], operands.buffer)
+    return buffer, _indices_as_executed(plan, _IS_GET[code])
+
+
+def _indices_as_executed(
+    plan: Plan,
+    is_get: UInt8Array,
+) -> Int64Array:
+    """Indices; a get adds that of its source to the local address, and the other way round."""
+    operands = plan.operands
+    index = operands.index.copy()
+    rows = np.flatnonzero(is_get)
+    if not len(rows):
+        return index
+    keys = {
+        (int(operands.operation[row]), int(operands.position[row]), int(operands.is_dst[row])): row
+        for row in rows.tolist()
+    }
+    for (operation, position, is_dst), row in keys.items():
+        index[row] = operands.index[keys[operation, position, 1 - is_dst]]
+    return index
+
+
+def _packets(plan: Plan) -> UInt8Array:
+    """Which operands are packets: uint8[operands]."""
+    first_packet = np.asarray(
+        [[one.src_packets, one.dst_packets] for one in KNOWN], np.int64
+    ).reshape(-1, 2)
+    operands = plan.operands
+    code = plan.operations.code[operands.operation]
+    is_packet = operands.position >= first_packet[code, operands.is_dst]
+    return is_packet.astype(np.uint8)
+
+
+def counters_of(plan: Plan) -> Counters:
+    """Pair the channels of all ranks, and number what is raised and awaited.
+
+    The j-th connection of a to b is that of the j-th of b to a, for each type of channel.
+    """
+    pairing = _Pairing(plan)
+    table, items = plan.operations, plan.items
+    rank = block_ranks(plan)[table.block][items.operation]
+    role = _ROLES[table.code[items.operation]]
+    kind = table.channel_type[items.operation]
+    counts = _COUNTS[table.code[items.operation]]
+    columns = (counts, rank, role, kind, items.item)
+    rows = zip(*(column.tolist() for column in columns), strict=True)
+    found = [pairing.counter(*row) if is_counted else -1 for is_counted, *row in rows]
+    return Counters(
+        tuple(pairing.names),
+        tuple(pairing.targets),
+        np.asarray(found, np.int64),
+        np.asarray(pairing.initial, np.int64),
+    )
+
+
+class _Pairing:
+    """Numbers counters as they are asked for."""
+
+    def __init__(
+        self,
+        plan: Plan,
+    ) -> None:
+        self._plan = plan
+        self.names: list[str] = []
+        self.targets: list[int] = []
+        self.initial: list[int] = []
+        self._numbers: dict[tuple[object, ...], int] = {}
+        # For (rank, type, channel): (peer, how many-th connection to it).
+        self._ends: dict[tuple[int, str, int], tuple[int, int]] = {}
+        self._connections: set[tuple[int, str, int, int]] = set()
+        for rank, gpu in enumerate(plan.gpus):
+            for kind, peers in gpu.peers.items():
+                self._add_rank(rank, kind, peers)
+
+    def _add_rank(
+        self,
+        rank: int,
+        kind: str,
+        peers: tuple[int, ...],
+    ) -> None:
+        seen: dict[int, int] = defaultdict(int)
+        for channel, peer in enumerate(peers):
+            self._ends[rank, kind, channel] = (peer, seen[peer])
+            self._connections.add((rank, kind, peer, seen[peer]))
+            seen[peer] += 1
+
+    def counter(
+        self,
+        rank: int,
+        role: int,
+        kind: int,
+        item: int,
+    ) -> int:
+        """Number of the counter that an operation raises or awaits; -1 for nobody's."""
+        if role in (Role.ACQUIRE, Role.RELEASE):
+            initial = self._plan.gpus[rank].semaphores[item]
+            return self._number(("semaphore", rank, item), rank, initial)
+        name = CHANNEL_TYPES[kind]
+        peer, which = self._ends[rank, name, item]
+        # A dummy is made for a partner that is missing, and for a rank's channel to itself.
+        if peer == rank or (peer, name, rank, which) not in self._connections:
+            return -1
+        source, target = (peer, rank) if role == Role.WAIT else (rank, peer)
+        return self._number((name, source, target, which), target, 0)
+
+    def _number(
+        self,
+        key: tuple[object, ...],
+        target: int,
+        initial: int,
+    ) -> int:
+        if key not in self._numbers:
+            self._numbers[key] = len(self.names)
+            self.names.append(_words(key))
+            self.targets.append(target)
+            self.initial.append(initial)
+        return self._numbers[key]
+
+
+def _words(key: tuple[object, ...]) -> str:
+    """A counter in words."""
+    if key[0] == "semaphore":
+        return f"semaphore {key[2]} of rank {key[1]}"
+    kind, source, target, which = key
+    return f"{kind} connection {which} from rank {source} to rank {target}"

@@ -1,0 +1,168 @@
+"""Cells of the buffers of all ranks: the finest parts that operations split chunks into.
+
+Every rank has its input and output, which share cells in place, and two forms of its scratch:
+plain, and packets. Each form is there twice where a plan alternates between halves of its scratch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from hub_core.columns import Int64Array, counted_positions, group_of_entry
+
+from collhub_mscclpp.plans.records import Plan
+from hub_core.model import (
+    Buffer,
+    Collective,
+    CollectiveKind,
+    Contributions,
+    CustomContract,
+    InputError,
+    Location,
+    MemoryLayout,
+)
+
+_KINDS: Mapping[str, CollectiveKind] = {
+    "allreduce": CollectiveKind.ALL_REDUCE,
+    "allgather": CollectiveKind.ALL_GATHER,
+    "reducescatter": CollectiveKind.REDUCE_SCATTER,
+    "reduce_scatter": CollectiveKind.REDUCE_SCATTER,
+    "alltoall": CollectiveKind.ALL_TO_ALL,
+}
+# More would neither fit memory nor be checked in a minute; plans in use have thousands.
+_MOST_CELLS = 1 << 24
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PlanMemory:
+    """Buffers in cells. `cells_per_chunk`: least number that no part of a range cuts.
+
+    `collective`: the contract in cells as units. `layout`: of its buffers, SCRATCH holding both
+    forms and both halves; `half`: int64[ranks], cells of one form of one half of the scratch.
+    """
+
+    collective: Collective
+    cells_per_chunk: int
+    layout: MemoryLayout
+    half: Int64Array
+    is_double: bool
+
+    @property
+    def halves(self) -> int:
+        """How often each form of the scratch is there."""
+        return 2 if self.is_double else 1
+
+
+def plan_memory(plan: Plan) -> PlanMemory:
+    """Lay the buffers of a plan out. Raises `InputError` where they have too many cells."""
+    cells = cells_per_chunk(plan)
+    halves = 2 if plan.header.double_scratch else 1
+    sizes = [gpu.input_chunks + gpu.output_chunks + 2 * halves * gpu.scratch_chunks
+             for gpu in plan.gpus]  # fmt: skip
+    if sum(sizes) * cells > _MOST_CELLS:
+        message = f"the buffers have {sum(sizes) * cells} parts, more than can be followed"
+        cure = f"state chunk counts with at most {_MOST_CELLS} parts over all ranks"
+        raise InputError(message, location=Location(plan.file), cure=cure, code="plan-size")
+    # From here on all counts fit 64 bits.
+    scratch = np.asarray([gpu.scratch_chunks * cells for gpu in plan.gpus], np.int64)
+    collective = collective_of(plan, cells)
+    layout = collective.memory_layout(plan.header.in_place, 2 * halves * scratch)
+    return PlanMemory(collective, cells, layout, scratch, plan.header.double_scratch)
+
+
+def cells_per_chunk(plan: Plan) -> int:
+    """The least number of cells of a chunk for which every part of a range is whole cells."""
+    operands = plan.operands
+    parts = plan.operations.parts[operands.operation]
+    # A range of `size` chunks in `parts` parts needs parts / gcd(parts, size) cells a chunk.
+    needed = np.unique(parts // np.gcd(parts, operands.size))
+    return math.lcm(*needed.tolist())
+
+
+def collective_of(plan: Plan, cells: int) -> Collective:
+    """The contract that a plan claims, in cells; custom without expectations where it has none.
+
+    Only what it claims and its chunk counts allow: `counts_defect` tells where they do not.
+    """
+    header, num_ranks = plan.header, plan.num_ranks
+    kind = _KINDS.get(header.collective)
+    if kind is None or counts_defect(plan):
+        return _custom(plan, cells)
+    first = plan.gpus[0]
+    return Collective(
+        kind,
+        num_ranks,
+        max(first.input_chunks, first.output_chunks) * cells,
+        in_place=header.in_place,
+        out_of_place=not header.in_place,
+    )
+
+
+def has_contract(plan: Plan) -> bool:
+    """Whether the collective promises something; fragments and custom ones do not."""
+    return plan.header.collective in _KINDS or plan.header.collective == "sendrecv"
+
+
+def counts_defect(plan: Plan) -> str:
+    """What is wrong with the chunk counts of a named collective; empty if nothing is."""
+    kind = _KINDS.get(plan.header.collective)
+    counts = {(gpu.input_chunks, gpu.output_chunks) for gpu in plan.gpus}
+    if not has_contract(plan):
+        return ""
+    name = plan.header.collective
+    if len(counts) > 1:
+        return f"{name} with different chunk counts on different ranks"
+    given, made = next(iter(counts))
+    if not given or not made:
+        return f"{name} with {given} input chunks and {made} output chunks"
+    wanted = given
+    if kind is CollectiveKind.ALL_GATHER:
+        wanted = given * plan.num_ranks
+    if kind is CollectiveKind.REDUCE_SCATTER:
+        wanted = given // plan.num_ranks
+    if made != wanted or (kind is CollectiveKind.ALL_TO_ALL and given % plan.num_ranks):
+        return f"{name} of {plan.num_ranks} ranks with {given} input and {made} output chunks"
+    return ""
+
+
+def _custom(
+    plan: Plan,
+    cells: int,
+) -> Collective:
+    """A custom collective of the stated buffers."""
+    given = np.asarray([gpu.input_chunks * cells for gpu in plan.gpus], np.int64)
+    made = np.asarray([gpu.output_chunks * cells for gpu in plan.gpus], np.int64)
+    expected = None
+    if plan.header.collective == "sendrecv" and not counts_defect(plan):
+        expected = _from_previous_rank(made)
+    defined = np.ones(plan.num_ranks, np.bool_)
+    contract = CustomContract(given, made, defined, expected)
+    most = max(1, int(given.max()), int(made.max()))
+    return Collective(
+        CollectiveKind.CUSTOM,
+        plan.num_ranks,
+        most,
+        in_place=plan.header.in_place,
+        out_of_place=not plan.header.in_place,
+        contract=contract,
+    )
+
+
+def _from_previous_rank(made: Int64Array) -> Contributions:
+    """Every rank holds the input of the rank before it."""
+    rank = group_of_entry(np.concatenate([[0], np.cumsum(made)]))
+    offset = counted_positions(made)
+    return Contributions(rank, offset, (rank - 1) % len(made), offset)
+
+
+def buffer_cells(
+    memory: PlanMemory,
+    buffer: Buffer,
+) -> tuple[Int64Array, Int64Array]:
+    """(rank, cell) of every cell of INPUT or OUTPUT of all ranks, in order."""
+    size = memory.layout.size[:, buffer]
+    rank = np.repeat(np.arange(len(size)), size)
+    return rank, memory.layout.base[rank, buffer] + counted_positions(size)

@@ -1,0 +1,54 @@
+"""Read a program of `mscclpp.language` by executing it; its plan is checked."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import replace
+
+from hub_core.sandbox import (
+    ProcessLimits,
+    SourceProgramOptions,
+    imports_any,
+    parsed_source,
+    run_program,
+    shell_words,
+    warn_at,
+)
+
+from collhub_mscclpp.reading.read import read as read_plan
+from hub_core.model import Algorithm, InputError, Location
+from hub_core.plugin_api import NoOptions, Source, SourcePart
+
+_CHILD = "collhub_mscclpp.language.child:main"
+_PACKAGES = ("mscclpp", "collhub_mscclpp")
+
+
+def read(source: Source, options: SourceProgramOptions) -> Algorithm:
+    """Execute the program in a process of its own, and read its plan.
+
+    It runs with the package `mscclpp` where that is installed, else with our implementation. What
+    the plan does other than it seems to say goes to `source.report`, and so does what the package,
+    where it is not installed, is known to get wrong. Raises `InputError` with the
+    program's line for a program that fails, for a plan that deadlocks or races, and for a file
+    that is no program of the language, which is not executed.
+    """
+    content = source.content()
+    # Any file may be named *.py: what is not of the language must not run.
+    tree = parsed_source(source.name, content)
+    is_of_language = any(imports_any(node, _PACKAGES) for node in ast.walk(tree))
+    if not is_of_language:
+        message = "is no program of MSCCL++: it does not import mscclpp; it was not executed"
+        raise InputError(message, location=Location(source.name), code="not-a-program")
+    limits = ProcessLimits(options.time_limit, options.memory_limit, options.sandbox)
+    arguments = shell_words(options.arguments)
+    report = run_program(_CHILD, source.name, content, arguments, limits, options.program)
+    for defect in report["defects"]:
+        message = f"the package mscclpp makes another plan of it: {defect}"
+        warn_at(source, "package-defect", message, int(report["line"]))
+    plan = str(report["plan"]).encode()
+    part = SourcePart(source.name, lambda: plan)
+    algorithm = read_plan(Source(source.name, (part,), source.report), NoOptions())
+    made_by = "mscclpp" if report["package"] else "collhub-mscclpp"
+    given = {"language": made_by, "arguments": options.arguments or ""}
+    provenance = replace(algorithm.provenance, source_sha256=source.sha256(), options=given)
+    return replace(algorithm, provenance=provenance)

@@ -1,0 +1,109 @@
+"""Offers of this plugin: MSCCL++ execution plans: read, written, and checked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from hub_core.sandbox import SourceProgramOptions
+
+from collhub_mscclpp.options import PlanSelectionOptions, PlanWriteOptions
+from hub_core.plugin_api import (
+    Check,
+    Format,
+    FormatReader,
+    FormatWriter,
+    Layout,
+    RuntimeVersions,
+    SelectionWriter,
+    Subject,
+    WarmOptions,
+    hookimpl,
+)
+
+COLLHUB_PLUGIN_API = (1, 0)
+
+# Among other JSON documents the list of ranks tells a plan. Its members stand in any order; what
+# comes before the list is short.
+_SIGNATURE = rb'\A\s*\{(?s:.){0,2000}?"gpus"\s*:\s*\['
+
+_PLAN = Format(
+    "mscclpp",
+    "execution plans of MSCCL++, as its DSL writes them",
+    (".json",),
+    _SIGNATURE,
+    members=("name", "collective", "protocol", "inplace", "gpus"),
+)
+# Names that end in `.json` alone are written as the hub's own documents.
+_WRITTEN_PLAN = replace(_PLAN, suffixes=(".plan.json",))
+_PROGRAM = Format(
+    "mscclpp-program",
+    "programs of mscclpp.language; reading one EXECUTES it, in a process of its own",
+    (".py",),
+    rb"(?m)^\s*(from|import) mscclpp\b",
+)
+_FOLDER = Format(
+    "mscclpp-plans",
+    "plans for MSCCL++ by windows of sizes, and the program that registers them",
+    (),
+    layout=Layout.FOLDER,
+)
+
+
+@hookimpl
+def collhub_producers() -> Sequence[FormatReader]:
+    """Offer the readers of execution plans, and of programs that make them."""
+    plans = FormatReader(
+        _PLAN,
+        "collhub_mscclpp.reading.read:read",
+        samples="collhub_mscclpp.reading.samples:samples",
+    )
+    programs = FormatReader(
+        _PROGRAM,
+        "collhub_mscclpp.language.read_program:read",
+        SourceProgramOptions,
+        samples="collhub_mscclpp.language.samples:samples",
+        executes_source=True,
+    )
+    return [plans, programs]
+
+
+@hookimpl
+def collhub_consumers() -> Sequence[FormatWriter | SelectionWriter]:
+    """Offer the writers of execution plans, and of folders of them."""
+    folder = SelectionWriter(
+        _FOLDER,
+        "collhub_mscclpp.selecting.write_plans:write",
+        "collhub_mscclpp.selecting.read_plans:read",
+        PlanSelectionOptions,
+    )
+    return [
+        FormatWriter(_WRITTEN_PLAN, "collhub_mscclpp.writing.write:write", PlanWriteOptions),
+        folder,
+    ]
+
+
+@hookimpl
+def collhub_checks() -> Sequence[Check]:
+    """Offer the check of plans, and what compiles its kernels beforehand."""
+    plans = Check(
+        "mscclpp",
+        Subject.RUNTIME,
+        "whether microsoft/mscclpp runs an execution plan rightly, launch after launch",
+        "collhub_mscclpp.checking.load_check:check_mscclpp",
+        versions=(
+            # Older plans have another format. The rules are those of 0.9.0.
+            RuntimeVersions(
+                "0.8", "0.9", True, "https://github.com/microsoft/mscclpp (1f5f065d)", "2026-11"
+            ),
+        ),
+        versioned_by="MSCCL++",
+    )
+    kernels = Check(
+        "mscclpp-kernels",
+        Subject.INSTALLATION,
+        "compiles the kernels beforehand, for doctor --warm",
+        "collhub_mscclpp.warming:check",
+        WarmOptions,
+    )
+    return [plans, kernels]

@@ -1,0 +1,184 @@
+"""Steps of an algorithm from operations in the order in which they were done.
+
+Whoever does an operation, every step stands at the rank whose memory it touches: what goes to
+another rank is a SEND there and a RECV here, one-sided or not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from hub_core.columns import Int64Array
+
+from collhub_mscclpp.reading.places import Place
+from hub_core.model import COLUMN_DEFAULTS, Buffer, StepKind, StepTable
+
+_COLUMNS = (
+    "rank",
+    "kind",
+    "peer",
+    "channel",
+    "src_buffer",
+    "src_offset",
+    "dst_buffer",
+    "dst_offset",
+    "count",
+    "lane",
+)
+
+
+class StepList:
+    """Steps of all ranks in the order of one run, and what each waits for."""
+
+    def __init__(
+        self,
+        num_ranks: int,
+        total_cells: int,
+    ) -> None:
+        self._num_ranks = num_ranks
+        self._total_cells = total_cells
+        self._columns: dict[str, list[int]] = {name: [] for name in _COLUMNS}
+        self._read_base: list[int] = []
+        self._write_base: list[int] = []
+        self._control: tuple[list[int], list[int]] = ([], [])
+
+    def copy(
+        self,
+        source: Place,
+        target: Place,
+        cells: int,
+        lane: int,
+    ) -> list[int]:
+        """Copy within a rank; nothing where both are one place."""
+        # Buffers that are one in place make copies to themselves.
+        if source.cell == target.cell:
+            return []
+        return [self._add(StepKind.COPY, target.rank, source, target, cells, lane=lane)]
+
+    def reduce(
+        self,
+        source: Place,
+        target: Place,
+        cells: int,
+        lane: int,
+    ) -> list[int]:
+        """Add to a place of the same rank."""
+        return [self._add(StepKind.REDUCE, target.rank, source, target, cells, lane=lane)]
+
+    def message(
+        self,
+        source: Place,
+        target: Place,
+        cells: int,
+        channel: int,
+        lanes: tuple[int, int],
+        operand: Place | None = None,
+    ) -> tuple[int, int]:
+        """Move a range to another rank, there added to `operand`; returns both steps.
+
+        `lanes`: thread blocks of the sending and of the receiving step, -1 for none.
+        """
+        sent = self._add(
+            StepKind.SEND,
+            source.rank,
+            source,
+            None,
+            cells,
+            peer=target.rank,
+            channel=channel,
+            lane=lanes[0],
+        )
+        received = self._add(
+            # A remote reduction is done where the operand lies.
+            StepKind.RECV if operand is None else StepKind.RECV_REDUCE,
+            target.rank,
+            operand,
+            target,
+            cells,
+            peer=source.rank,
+            channel=channel,
+            lane=lanes[1],
+        )
+        return sent, received
+
+    def order(
+        self,
+        parents: Sequence[int],
+        child: int,
+    ) -> None:
+        """Let a step wait for others of its rank, as the plan does."""
+        self._control[0].extend(parents)
+        self._control[1].extend([child] * len(parents))
+
+    def rank_of(self, step: int) -> int:
+        """Rank of a step."""
+        return self._columns["rank"][step]
+
+    def take_lane(
+        self,
+        step: int,
+        lane: int,
+    ) -> None:
+        """State the thread block that waits for a message, where none is known."""
+        if self._columns["lane"][step] < 0:
+            self._columns["lane"][step] = lane
+
+    def table(
+        self,
+        file: str,
+    ) -> StepTable:
+        """The steps as a table: dependencies by memory are data, those of the plan control."""
+        columns = {name: np.asarray(values, np.int64) for name, values in self._columns.items()}
+        data = self._dependencies(columns)
+        return StepTable.from_columns(self._num_ranks, columns, data, self._control, file)
+
+    def _dependencies(self, columns: dict[str, Int64Array]) -> tuple[Int64Array, Int64Array]:
+        """(parents, children) of all steps that touch the same memory."""
+        # Imported here: it loads numba, which takes a second.
+        from collhub_mscclpp.reading.true_dependencies import dependencies
+
+        reads_target = (columns["kind"] == StepKind.REDUCE).astype(np.uint8)
+        read_base = np.asarray(self._read_base, np.int64)
+        write_base = np.asarray(self._write_base, np.int64)
+        room = 4 * len(reads_target) + 1
+        while True:
+            parents, children = np.zeros(room, np.int64), np.zeros(room, np.int64)
+            found = dependencies(
+                read_base,
+                write_base,
+                reads_target,
+                columns["count"],
+                self._total_cells,
+                parents,
+                children,
+            )
+            if found <= room:
+                return parents[:found], children[:found]
+            room = found
+
+    def _add(
+        self,
+        kind: StepKind,
+        rank: int,
+        source: Place | None,
+        target: Place | None,
+        cells: int,
+        **values: int,
+    ) -> int:
+        row = {
+            **COLUMN_DEFAULTS,
+            "rank": rank,
+            "kind": int(kind),
+            "count": cells,
+            "src_buffer": source.buffer if source else Buffer.UNKNOWN,
+            "src_offset": source.offset if source else 0,
+            "dst_buffer": target.buffer if target else Buffer.UNKNOWN,
+            "dst_offset": target.offset if target else 0,
+            **values,
+        }
+        for name in _COLUMNS:
+            self._columns[name].append(row[name])
+        self._read_base.append(source.cell if source else -1)
+        self._write_base.append(target.cell if target else -1)
+        return len(self._read_base) - 1

@@ -1,0 +1,163 @@
+"""The network of a plan: which ranks address each other's memory, and which share a switch.
+
+Memory channels need memory that threads of another rank can address: within a host, and among the
+hosts of one NVLink domain (MNNVL, for example the trays of a GB200 rack). A topology does not name
+its media, so domains are derived from its structure. NPUs are in one domain
+
+1. if they are in one host (a group of the topology), or a link joins them directly,
+2. if links to one switch, of one bandwidth, are the fastest medium of each,
+3. if they are in a group whose name contains "nvlink" or "domain" (the reader of Topograph).
+
+Between hosts, rule 2 needs evidence that the switch is no network switch: the NPUs have a slower
+medium too, the bandwidth is above that of network ports, or the name contains "nvswitch" or
+"nvlink". If a topology has no groups for hosts, rule 2 treats switches as one that are joined by
+links as fast as those of the NPUs. All other pairs use port channels, which would work within a
+domain too.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from hub_core.columns import Int64Array
+
+from hub_core.model import UsageError
+from hub_core.network import Topology
+
+_NVLINK_GROUP = re.compile(r"nvlink|domain", re.IGNORECASE)
+_NVLINK_SWITCH = re.compile(r"nvlink|nv-?switch", re.IGNORECASE)
+_HOST_GROUP = re.compile(r"(host|node|machine)\b", re.IGNORECASE)
+
+MAX_NETWORK_BANDWIDTH_BYTES_PER_S = 100e9
+"""Bandwidth of one port of InfiniBand or Ethernet: 800 Gbit/s."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PlanNetwork:
+    """The network of a plan, rank i on NPU i.
+
+    `domain`: int64[ranks], number of the memory domain. `topology`: None if only the number of
+    hosts is known.
+    """
+
+    domain: Int64Array
+    topology: Topology | None = None
+
+    def switch_members(self, switch: int) -> frozenset[int]:
+        """NPUs with links to and from a switch."""
+        topology = self.topology
+        if topology is None:
+            return frozenset()
+        up = topology.source[topology.destination == switch]
+        down = topology.destination[topology.source == switch]
+        found = set(up.tolist()) & set(down.tolist())
+        return frozenset(npu for npu in found if npu < topology.num_npus)
+
+
+def network_of(num_ranks: int, topology: Topology | None, hosts: int) -> PlanNetwork:
+    """The network that the options of a plan describe; a topology takes precedence over hosts.
+
+    Raises `UsageError` if the topology has another number of NPUs than there are ranks.
+    """
+    if topology is None:
+        return PlanNetwork(np.arange(num_ranks) * hosts // num_ranks)
+    if topology.num_npus != num_ranks:
+        message = f"the topology has {topology.num_npus} NPUs, the algorithm {num_ranks} ranks"
+        cure = "choose NPUs by npus=, as in dgx-h100:2?npus=0-3,8-11"
+        raise UsageError(message, cure=cure)
+    return PlanNetwork(memory_domains(topology), topology)
+
+
+def memory_domains(topology: Topology) -> Int64Array:
+    """Number of the memory domain of every NPU, ascending in their first NPUs: int64[npus]."""
+    domains = _Domains(topology.num_npus)
+    hosts = _hosts(topology.groups, topology.num_npus)
+    nvlink = [members for name, members in topology.groups.items() if _NVLINK_GROUP.search(name)]
+    for group in [*hosts, *nvlink]:
+        domains.join(group)
+    fastest = _join_neighbours(topology, domains, is_with_hosts=bool(hosts))
+    for members in _switched(topology, fastest, is_with_hosts=bool(hosts)):
+        domains.join(members)
+    return np.unique(np.asarray(domains.number), return_inverse=True)[1].astype(np.int64)
+
+
+class _Domains:
+    """A partition of NPUs; `number`: the first NPU of the domain of each."""
+
+    def __init__(self, npus: int) -> None:
+        self.number = list(range(npus))
+
+    def join(self, npus: Iterable[int]) -> None:
+        """Merge the domains of these NPUs."""
+        numbers = {self.number[npu] for npu in npus}
+        if len(numbers) > 1:
+            first = min(numbers)
+            self.number = [first if number in numbers else number for number in self.number]
+
+
+def _hosts(groups: Mapping[str, tuple[int, ...]], npus: int) -> list[tuple[int, ...]]:
+    """The groups that are hosts: those named so, else all, if every NPU is in exactly one."""
+    named = [members for name, members in groups.items() if _HOST_GROUP.match(name)]
+    for candidates in (named, list(groups.values())):
+        if sorted(npu for members in candidates for npu in members) == list(range(npus)):
+            return candidates
+    return []
+
+
+def _join_neighbours(
+    topology: Topology, domains: _Domains, *, is_with_hosts: bool
+) -> dict[int, float]:
+    """Join NPUs with direct links; returns the bandwidth of the fastest medium of every NPU.
+
+    All direct links of an NPU within its host are one medium, and each link to a switch is one.
+    Direct links between hosts count as a network.
+    """
+    direct: dict[int, float] = {}
+    fastest: dict[int, float] = {}
+    columns = (topology.source, topology.destination, topology.bandwidth_bytes_per_s)
+    for source, destination, rate in zip(*(one.tolist() for one in columns), strict=True):
+        if source >= topology.num_npus:
+            continue
+        if destination >= topology.num_npus:
+            fastest[source] = max(fastest.get(source, 0.0), rate)
+        elif not is_with_hosts or domains.number[source] == domains.number[destination]:
+            direct[source] = direct.get(source, 0.0) + rate
+            domains.join((source, destination))
+    return {npu: max(fastest.get(npu, 0.0), direct.get(npu, 0.0)) for npu in {*fastest, *direct}}
+
+
+def _switched(
+    topology: Topology, fastest: Mapping[int, float], *, is_with_hosts: bool
+) -> list[list[int]]:
+    """NPUs that a switch joins by their fastest medium, and by links of one bandwidth."""
+    npus = topology.num_npus
+    switch = list(range(topology.num_nodes))
+    columns = (topology.source, topology.destination, topology.bandwidth_bytes_per_s)
+    links = list(zip(*(one.tolist() for one in columns), strict=True))
+    has_slower = {npu for npu, _, rate in links if npu < npus and rate < fastest[npu]}
+    attached = [
+        (npu, other, rate)
+        for npu, other, rate in links
+        if npu < npus <= other and rate >= fastest[npu]
+    ]
+    if is_with_hosts:
+        attached = [
+            (npu, other, rate)
+            for npu, other, rate in attached
+            if npu in has_slower
+            or rate > MAX_NETWORK_BANDWIDTH_BYTES_PER_S
+            or _NVLINK_SWITCH.search(topology.node_name(other))
+        ]
+    else:
+        npu_rate = max((rate for *_, rate in attached), default=0.0)
+        for one, other, rate in links:
+            if one >= npus and other >= npus and rate >= npu_rate:
+                low, high = sorted((switch[one], switch[other]))
+                switch = [low if number == high else number for number in switch]
+    members: dict[tuple[int, float], list[int]] = {}
+    for npu, other, rate in attached:
+        members.setdefault((switch[other], rate), []).append(npu)
+    return list(members.values())

@@ -1,0 +1,201 @@
+"""Where operations of switch channels read and write: one place of all members of a group."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from hub_core.columns import Int64Array, expanded_ranges
+
+from collhub_mscclpp.writing.addresses import have_equal_offsets, memory_layouts
+from collhub_mscclpp.writing.landing import Landing, coarse_regions
+from collhub_mscclpp.writing.work import PlanWork
+from hub_core.model import Buffer, MemoryLayout, StepKind
+from hub_core.verification import Regions
+
+_SCRATCH = int(Buffer.SCRATCH)
+
+
+@dataclass(frozen=True, slots=True)
+class SwitchStore:
+    """A place that a switch channel writes: number of its group, buffer, and first chunk."""
+
+    group: int
+    buffer: int
+    index: int
+
+
+@dataclass(slots=True, eq=False)
+class SwitchStores:
+    """Groups of switch channels, and what they read and write.
+
+    `groups`: buffer and ranks (ascending) by number of the group. `multicasts`: place by number of
+    the multicast. By number of the sum, `sources`: the group whose ranges are added, and `results`:
+    the place of the result.
+    """
+
+    groups: list[tuple[int, tuple[int, ...]]] = field(default_factory=list)
+    multicasts: dict[int, SwitchStore] = field(default_factory=dict)
+    sources: dict[int, int] = field(default_factory=dict)
+    results: dict[int, SwitchStore] = field(default_factory=dict)
+
+    def group(self, buffer: int, ranks: list[int]) -> int:
+        """Number of the group of a buffer of these ranks."""
+        key = buffer, tuple(sorted(ranks))
+        if key not in self.groups:
+            self.groups.append(key)
+        return self.groups.index(key)
+
+
+def place_switch_stores(
+    work: PlanWork, landing: Landing, *, is_packets: bool
+) -> tuple[Landing, SwitchStores]:
+    """Choose the places of all multicasts and sums, and let their messages land there.
+
+    Sums whose messages must be staged are removed from `work.switches`.
+    """
+    stores = SwitchStores()
+    switches, steps = work.switches, work.steps
+    for rows in list(switches.totals.values()):
+        if not landing.is_pulled[rows].all():
+            switches.remove(rows)
+    if switches.is_empty:
+        return landing, stores
+    scratch = landing.scratch.copy()
+    landing = replace(
+        landing,
+        buffer=landing.buffer.copy(),
+        index=landing.index.copy(),
+        is_direct=landing.is_direct.copy(),
+        scratch=scratch,
+    )
+    receive_of = dict(zip(work.messages.send.tolist(), work.messages.receive.tolist(), strict=True))
+    modes = [] if is_packets else list(_modes(work))
+    for number, rows in switches.multicasts.items():
+        receives = [receive_of[row] for row in rows]
+        members = [int(steps.rank[rows[0]]), *steps.rank[receives].tolist()]
+        is_direct = (
+            not is_packets
+            and bool(steps.is_kind(StepKind.RECV)[receives].all())
+            and _has_one_address(work, rows, receives)
+            and all(mode.is_free(number, rows, receives) for mode in modes)
+        )
+        if is_direct:
+            buffer, index = int(steps.dst_buffer[receives[0]]), _first_chunk(work, receives[0])
+        else:
+            buffer, index = _SCRATCH, _reserve(work, scratch, members, rows[0])
+        stores.multicasts[number] = SwitchStore(stores.group(buffer, members), buffer, index)
+        landing.buffer[[*rows, *receives]] = buffer
+        landing.index[[*rows, *receives]] = index
+        landing.is_direct[receives] = is_direct
+    for number, rows in switches.totals.items():
+        members = [int(steps.rank[rows[0]]), *steps.peer[rows].tolist()]
+        stores.sources[number] = stores.group(int(steps.src_buffer[rows[0]]), members)
+        if number in switches.joined:
+            stores.results[number] = stores.multicasts[switches.joined[number]]
+        else:
+            index = _reserve(work, scratch, members, rows[0])
+            stores.results[number] = SwitchStore(stores.group(_SCRATCH, members), _SCRATCH, index)
+    if any(buffer == _SCRATCH for buffer, _ in stores.groups):
+        # A switch channel spans as much of the scratch of all its members.
+        scratch[:] = scratch.max()
+    return landing, stores
+
+
+def _has_one_address(work: PlanWork, rows: list[int], receives: list[int]) -> bool:
+    """Whether the sender computes the address of the destination that all receivers have."""
+    pairs = np.asarray(rows), np.asarray(receives)
+    buffer = work.steps.dst_buffer[receives].astype(np.int64)
+    return bool(have_equal_offsets(work, *pairs, buffer).all())
+
+
+def _first_chunk(work: PlanWork, row: int) -> int:
+    return int(work.steps.dst_offset[row]) // work.unit
+
+
+def _reserve(work: PlanWork, scratch: Int64Array, members: list[int], row: int) -> int:
+    """The first chunk of scratch that is free on all members, for what a step moves."""
+    index = int(scratch[members].max())
+    scratch[members] = index + int(work.steps.count[row]) // work.unit
+    return index
+
+
+def _modes(work: PlanWork) -> Iterator[_Mode]:
+    for layout, regions in zip(memory_layouts(work), coarse_regions(work), strict=True):
+        yield _Mode(work, layout, regions)
+
+
+class _Mode:
+    """Steps that read and write every chunk in one mode of the algorithm."""
+
+    def __init__(self, work: PlanWork, layout: MemoryLayout, regions: Regions) -> None:
+        self._work = work
+        self._layout = layout
+        self._regions = regions
+        self._readers = _Touches(regions.source, regions.count)
+        self._writers = _Touches(regions.destination, regions.count)
+        messages = work.messages
+        self._send_of = dict(zip(messages.receive.tolist(), messages.send.tolist(), strict=True))
+        # The sum whose result is multicast, by number of the multicast.
+        self._total_of = {multicast: total for total, multicast in work.switches.joined.items()}
+        self._has_data = np.zeros(layout.total + 1, np.bool_)
+        ranks = np.flatnonzero(work.algorithm.collective.defined_inputs())
+        starts, sizes = layout.base[ranks, Buffer.INPUT], layout.size[ranks, Buffer.INPUT]
+        self._has_data[expanded_ranges(starts, sizes)] = True
+
+    def is_free(self, number: int, rows: list[int], receives: list[int]) -> bool:
+        """Whether a multicast may be stored where its messages go, on its sender as well."""
+        steps = self._work.steps
+        place = {(int(steps.dst_buffer[row]), int(steps.dst_offset[row])) for row in receives}
+        if len(place) > 1:
+            return False
+        return self._is_free_at_sender(number, rows, receives[0]) and all(
+            self._is_free_at_receiver(number, row) for row in receives
+        )
+
+    def _is_free_at_receiver(self, number: int, receive: int) -> bool:
+        """Whether only the receive writes there, and earlier reads end before the sender sends."""
+        work, regions = self._work, self._regions
+        start, count = int(regions.destination[receive]), int(regions.count[receive])
+        if self._writers.rows(start, count) != {receive}:
+            return False
+        rank = int(work.steps.rank[receive])
+        # What a member sends to the sum is read before the sum is sent.
+        terms = work.switches.totals.get(self._total_of.get(number, -1), [])
+        sent = {self._send_of[term] for term in terms if int(work.steps.peer[term]) == rank}
+        readers = self._readers.rows(start, count) - sent
+        return all(work.position[row] > work.position[receive] for row in readers)
+
+    def _is_free_at_sender(self, number: int, rows: list[int], receive: int) -> bool:
+        """Whether a store at the sender itself keeps its data, or writes an unused place."""
+        work, layout, regions = self._work, self._layout, self._regions
+        rank, buffer = int(work.steps.rank[rows[0]]), int(work.steps.dst_buffer[receive])
+        index, count = _first_chunk(work, receive), int(regions.count[receive])
+        if index + count > layout.size[rank, buffer]:
+            return False
+        start = int(layout.base[rank, buffer]) + index
+        if start == int(regions.source[rows[0]]):
+            return True
+        writers, readers = self._writers.rows(start, count), self._readers.rows(start, count)
+        copy = work.switches.copies.get(number)
+        is_unused = not writers and not self._has_data[start : start + count].any()
+        # The copy, before the multicast or after it, writes the same data.
+        is_copied = copy is not None and writers == {copy}
+        return not readers and (is_unused or is_copied)
+
+
+class _Touches:
+    """Rows of the steps that touch chunks, by chunk."""
+
+    def __init__(self, start: Int64Array, count: Int64Array) -> None:
+        rows = np.flatnonzero(start >= 0)
+        chunk = expanded_ranges(start[rows], count[rows])
+        owner = np.repeat(rows, count[rows])
+        order = np.argsort(chunk, kind="stable")
+        self._chunk, self._row = chunk[order], owner[order]
+
+    def rows(self, start: int, count: int) -> set[int]:
+        """Rows that touch any of these chunks."""
+        first, last = np.searchsorted(self._chunk, [start, start + count])
+        return set(self._row[first:last].tolist())

@@ -1,0 +1,267 @@
+"""Multicasts and sums that switch channels can do.
+
+A switch channel spans one buffer of a group of ranks (NVLS). `gstore` writes a local range to the
+same place on all members. `glres` adds the ranges in one place of all members, and writes the sum
+to one place on all members. Members include the rank that executes the operation.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from hub_core.columns import Int64Array
+
+from collhub_mscclpp.writing.networks import PlanNetwork
+from hub_core.model import Algorithm, Messages, StepKind, StepTable
+
+# A pipeline is in one thread block, which has 16 channels: for the sum, and for its multicast.
+_MAX_MESSAGES_OF_PIPELINE = 7
+
+
+@dataclass(slots=True, eq=False)
+class SwitchSteps:
+    """Steps that one operation of a switch channel can do.
+
+    `multicast`: int64[rows], number of the multicast of a send, else -1; `total`: number of the sum
+    of a receive, else -1. `multicasts`, `totals`: rows by number, sums in the order of their chain.
+    `joined`: multicast of the result, by number of the sum. `copies`: step that copies the same
+    data to the same place on the sender itself, by number of the multicast; those in
+    `early_copies` need an order of the plan's own, and come first.
+    """
+
+    multicast: Int64Array
+    total: Int64Array
+    multicasts: dict[int, list[int]] = field(default_factory=dict)
+    totals: dict[int, list[int]] = field(default_factory=dict)
+    joined: dict[int, int] = field(default_factory=dict)
+    copies: dict[int, int] = field(default_factory=dict)
+    early_copies: set[int] = field(default_factory=set)
+
+    @classmethod
+    def empty(cls, rows: int) -> SwitchSteps:
+        """Neither multicasts nor sums among so many steps."""
+        return cls(np.full(rows, -1, np.int64), np.full(rows, -1, np.int64))
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there are neither multicasts nor sums."""
+        return not self.multicasts and not self.totals
+
+    def add_multicast(self, rows: list[int]) -> None:
+        """Make one multicast of these sends."""
+        number = len(self.multicasts)
+        self.multicasts[number] = rows
+        self.multicast[rows] = number
+
+    def add_total(self, rows: list[int]) -> None:
+        """Make one sum of the messages of these receives."""
+        number = len(self.totals)
+        self.totals[number] = rows
+        self.total[rows] = number
+
+    def loosen(self, rows: list[int]) -> bool:
+        """Remove copies or operations that put these rows into a cycle; False if there are none."""
+        early = sorted(number for number in self.early_copies if self.copies[number] in {*rows})
+        self._remove_copies(early)
+        if early:
+            return True
+        before = len(self.multicasts) + len(self.totals)
+        self.remove(rows)
+        return before > len(self.multicasts) + len(self.totals)
+
+    def _remove_copies(self, multicasts: list[int]) -> None:
+        for number in multicasts:
+            self.copies.pop(number, None)
+            self.early_copies.discard(number)
+
+    def remove(self, rows: Iterable[int]) -> None:
+        """Remove the multicasts and sums that these rows belong to."""
+        for row in rows:
+            multicast, total = int(self.multicast[row]), int(self.total[row])
+            if multicast >= 0:
+                self.multicast[self.multicasts.pop(multicast)] = -1
+                self._remove_copies([multicast])
+                self.joined = {
+                    one: other for one, other in self.joined.items() if other != multicast
+                }
+            if total >= 0:
+                self.total[self.totals.pop(total)] = -1
+                self.joined.pop(total, None)
+
+    def clusters(self, rows: int) -> Int64Array:
+        """A number for every step, the same for those of one operation: int64[rows]."""
+        cluster = np.arange(rows, dtype=np.int64)
+        for members in [*self.multicasts.values(), *self.totals.values()]:
+            cluster[members] = members[0]
+        for total, multicast in self.joined.items():
+            cluster[self.multicasts[multicast]] = self.totals[total][0]
+        return cluster
+
+    def control_edges(self) -> tuple[Int64Array, Int64Array]:
+        """(parents, children): copies on the sender of a multicast, and its sends."""
+        pairs = [
+            (self.copies[number], row)
+            for number in sorted(self.early_copies)
+            for row in self.multicasts[number]
+        ]
+        edges = np.asarray(pairs, np.int64).reshape(-1, 2)
+        return edges[:, 0], edges[:, 1]
+
+    def lanes(self, steps: StepTable) -> Int64Array:
+        """Lane of every step; those with the same partners at a switch share one: int64[rows]."""
+        lane = steps.lane.astype(np.int64)
+        following = int(lane.max(initial=-1)) + 1
+        numbers: dict[tuple[object, ...], int] = {}
+        for kind, members in self._operations():
+            partners = tuple(sorted(steps.peer[members].tolist()))
+            key = (kind, int(steps.rank[members[0]]), partners)
+            lane[members] = following + numbers.setdefault(key, len(numbers))
+        for total, multicast in self.joined.items():
+            lane[self.multicasts[multicast]] = lane[self.totals[total][0]]
+        return lane
+
+    def _operations(self) -> Iterator[tuple[str, list[int]]]:
+        for members in self.totals.values():
+            yield "sum", members
+        for members in self.multicasts.values():
+            yield "multicast", members
+
+
+def switch_steps(
+    algorithm: Algorithm,
+    messages: Messages,
+    network: PlanNetwork,
+    *,
+    has_sums: bool,
+    is_sliced: bool,
+) -> SwitchSteps:
+    """Find the multicasts and sums of an algorithm that the switches of its network can do.
+
+    All ranks of one are connected to one switch that the topology declares to multicast or to
+    reduce, and are in one memory domain. `has_sums`: whether sums may read the memory of other
+    ranks; `is_sliced`: whether messages are sent in slices.
+    """
+    steps, topology = algorithm.steps, network.topology
+    switches = SwitchSteps.empty(len(steps))
+    if topology is None or not (topology.multicast or topology.reduction):
+        return switches
+    # Imported here: plans for other networks do not need it.
+    from hub_core.schedules.switch_groups import switch_groups
+
+    groups = switch_groups(algorithm, topology)
+    if groups is None:
+        return switches
+    max_messages = _MAX_MESSAGES_OF_PIPELINE if is_sliced else len(steps)
+    members = {
+        one: network.switch_members(one) for one in {*topology.multicast, *topology.reduction}
+    }
+    for rows in _split(groups.multicasts):
+        attached = max(
+            (_attached(steps, rows, members[one], network) for one in topology.multicast), key=len
+        )
+        if 1 < len(attached) <= max_messages:
+            switches.add_multicast(attached)
+    receive_of = dict(zip(messages.send.tolist(), messages.receive.tolist(), strict=True))
+    parents = _parents_of(steps)
+    if has_sums:
+        for rows in _split(groups.sums):
+            is_whole = len(rows) <= max_messages and any(
+                len(_attached(steps, rows, members[one], network)) == len(rows)
+                for one in topology.reduction
+            )
+            chain = _chain([receive_of[row] for row in rows], parents)
+            if is_whole and _reads_one_place(steps, rows, chain[0]):
+                switches.add_total(chain)
+        _join(steps, parents, switches)
+    _find_copies(steps, receive_of, parents, switches)
+    return switches
+
+
+def _split(groups: tuple[Int64Array, Int64Array]) -> Iterator[list[int]]:
+    """Rows of every group, in its order."""
+    by_number: dict[int, list[int]] = defaultdict(list)
+    for row, number in zip(*(column.tolist() for column in groups), strict=True):
+        by_number[number].append(row)
+    yield from by_number.values()
+
+
+def _attached(
+    steps: StepTable, rows: Sequence[int], members: frozenset[int], network: PlanNetwork
+) -> list[int]:
+    """Sends between members of a switch within a memory domain, one for every pair of ranks."""
+    send_of_pair: dict[tuple[int, int], int] = {}
+    for row in rows:
+        pair = int(steps.rank[row]), int(steps.peer[row])
+        is_near = network.domain[pair[0]] == network.domain[pair[1]]
+        if is_near and members.issuperset(pair):
+            send_of_pair.setdefault(pair, row)
+    return list(send_of_pair.values())
+
+
+def _parents_of(steps: StepTable) -> dict[int, set[int]]:
+    parents: dict[int, set[int]] = defaultdict(set)
+    for parent, child in zip(*(column.tolist() for column in steps.edges()), strict=True):
+        parents[child].add(parent)
+    return parents
+
+
+def _chain(receives: list[int], parents: dict[int, set[int]]) -> list[int]:
+    """Receives that are added one after another, in that order."""
+    members = set(receives)
+    following = {next(iter(parents[row] & members), -1): row for row in receives}
+    chain = [following[-1]]
+    while chain[-1] in following:
+        chain.append(following[chain[-1]])
+    return chain
+
+
+def _region(steps: StepTable, side: str, row: int) -> tuple[int, int, int]:
+    """Buffer, first unit and units that a step reads ("src") or writes ("dst")."""
+    buffer, offset = getattr(steps, f"{side}_buffer"), getattr(steps, f"{side}_offset")
+    return int(buffer[row]), int(offset[row]), int(steps.count[row])
+
+
+def _reads_one_place(steps: StepTable, sends: Sequence[int], head: int) -> bool:
+    """Whether the operands of a sum, the local one included, have one place on their ranks."""
+    place = _region(steps, "src", head)
+    return all(_region(steps, "src", row) == place for row in sends)
+
+
+def _join(steps: StepTable, parents: dict[int, set[int]], switches: SwitchSteps) -> None:
+    """Find sums whose result is multicast at once."""
+    by_source = {
+        (int(steps.rank[rows[0]]), _region(steps, "src", rows[0])): number
+        for number, rows in switches.multicasts.items()
+    }
+    taken: set[int] = set()
+    for number, chain in switches.totals.items():
+        place = (int(steps.rank[chain[0]]), _region(steps, "dst", chain[-1]))
+        multicast = by_source.get(place, -1)
+        if multicast < 0 or multicast in taken:
+            continue
+        if chain[-1] in parents[switches.multicasts[multicast][0]]:
+            switches.joined[number] = multicast
+            taken.add(multicast)
+
+
+def _find_copies(
+    steps: StepTable,
+    receive_of: dict[int, int],
+    parents: dict[int, set[int]],
+    switches: SwitchSteps,
+) -> None:
+    """Find copies on the sender of a multicast from the same source to the same destination."""
+    copies = {
+        (int(steps.rank[row]), _region(steps, "src", row), _region(steps, "dst", row)): row
+        for row in np.flatnonzero(steps.is_kind(StepKind.COPY)).tolist()
+    }
+    for number, rows in switches.multicasts.items():
+        target = _region(steps, "dst", receive_of[rows[0]])
+        key = (int(steps.rank[rows[0]]), _region(steps, "src", rows[0]), target)
+        if key in copies and number not in switches.joined.values():
+            switches.copies[number] = copies[key]
+            if not parents[copies[key]].intersection(rows):
+                switches.early_copies.add(number)

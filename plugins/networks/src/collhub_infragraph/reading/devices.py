@@ -1,0 +1,266 @@
+"""Expand the devices of a document, and parse endpoints such as `nicdev[0:2].port[0]`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from hub_core.columns import Int64Array
+from collhub_networks import Value
+
+from hub_core.network import MAX_LINKS, MAX_NODES
+
+_STEP = re.compile(r"([^.\[\]]+)(?:\[([^\[\]]*)\])?")
+_INDEX = re.compile(r"-?\d{1,9}")
+_MAX_PARTS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One name of an endpoint, and the content of the brackets after it."""
+
+    name: str
+    slice_text: str
+
+    def select(
+        self,
+        count: int,
+        endpoint: Value,
+    ) -> range:
+        """Find the indices below `count` that the brackets select; all without brackets.
+
+        Slices are Python's. Raises `InputError` at `endpoint` for an index that does not exist, and
+        for an invalid or empty slice.
+        """
+        text = self.slice_text.strip()
+        parts = [part.strip() for part in text.split(":")]
+        if not all(part == "" or _INDEX.fullmatch(part) for part in parts):
+            endpoint.fail(f"[{text[:40]}] is not a slice", "write for example [0], [0:2] or [::2]")
+        # Empty parts are Python's defaults: `[:2]`, `[::2]`.
+        numbers = [int(part) if part else None for part in parts]
+        if len(parts) == 1 and numbers[0] is not None:
+            return self._select_single(numbers[0], count, endpoint)
+        if len(parts) > _MAX_PARTS or (len(parts) == _MAX_PARTS and numbers[2] == 0):
+            endpoint.fail(f"[{text[:40]}] is not a slice", "write for example [0], [0:2] or [::2]")
+        # Empty brackets select all, like missing ones.
+        indices = range(count) if len(parts) == 1 else range(count)[slice(*numbers)]
+        if not indices:
+            endpoint.fail(f"{self.name}[{text}] is empty: there are {count}, from 0 on")
+        return indices
+
+    def _select_single(
+        self,
+        index: int,
+        count: int,
+        endpoint: Value,
+    ) -> range:
+        """Select one index, which may be negative."""
+        # Before release 2.4, negative indices count from the end.
+        number = index + count if index < 0 else index
+        if not 0 <= number < count:
+            cure = f"use 0..{count - 1}, or raise the count of {self.name}"
+            endpoint.fail(f"{self.name}[{index}] does not exist, there are {count}", cure)
+        return range(number, number + 1)
+
+
+def parse_endpoint(endpoint: Value) -> list[Step]:
+    """Parse the names of an endpoint from left to right.
+
+    Raises `InputError` for an invalid endpoint.
+    """
+    text = endpoint.text()
+    steps: list[Step] = []
+    end = 0
+    while end <= len(text):
+        match = _STEP.match(text, end)
+        if match is None:
+            endpoint.fail(f"{text[:80]!r} is not an endpoint", "write for example nic[0:2].port[0]")
+        # The service ignores blanks around names, too.
+        steps.append(Step(match[1].strip(), match[2] or ""))
+        end = match.end() + 1
+        # Names are separated by points; no other character may follow a bracket.
+        if match.end() < len(text) and text[match.end()] != ".":
+            endpoint.fail(f"{text[:80]!r} is not an endpoint", "write for example nic[0:2].port[0]")
+    return steps
+
+
+_KINDS = ("custom", "device", "cpu", "xpu", "nic", "memory", "port", "switch")
+_MAX_DEPTH = 16
+
+EdgeBlock = tuple[Int64Array, Int64Array, int]
+"""Edges of one link: two int64 arrays of vertices of equal length, and the row of the link."""
+
+
+@dataclass(frozen=True, slots=True)
+class Component:
+    """`count` consecutive parts of a device, from vertex `first` on.
+
+    `inner`: the device of each part, None if a part is a single vertex.
+    """
+
+    first: int
+    count: int
+    inner: Device | None
+
+    @property
+    def stride(self) -> int:
+        """Number of vertices per part."""
+        return 1 if self.inner is None else self.inner.size
+
+
+@dataclass(slots=True)
+class Device:
+    """One instance of a device: names and kinds of its vertices, its components and edges."""
+
+    name: str
+    names: list[str] = field(default_factory=list)
+    kinds: list[str] = field(default_factory=list)
+    components: dict[str, Component] = field(default_factory=dict)
+    edges: list[EdgeBlock] = field(default_factory=list)
+
+    @property
+    def size(self) -> int:
+        """Number of vertices."""
+        return len(self.names)
+
+    def add(
+        self,
+        name: str,
+        count: int,
+        kind: str,
+        inner: Device | None,
+    ) -> None:
+        """Append a component, with the vertices and edges of its parts."""
+        first = self.size
+        self.components[name] = Component(first, count, inner)
+        for number in range(count):
+            title = f"{name}.{number}"
+            if inner is None:
+                self.names.append(title)
+                self.kinds.append(kind)
+                continue
+            # Names of nested devices grow with their depth, as in the service's output.
+            self.names += [f"{title}.{part}" for part in inner.names]
+            self.kinds += inner.kinds
+            # Every copy has its own edges.
+            start = first + number * inner.size
+            self.edges += [
+                (first_vertex + start, second_vertex + start, link)
+                for first_vertex, second_vertex, link in inner.edges
+            ]
+
+    def find_vertices(
+        self,
+        steps: Sequence[Step],
+        endpoint: Value,
+    ) -> Int64Array:
+        """Find the vertices that the steps of an endpoint name, the leftmost index slowest.
+
+        Raises `InputError` for a component that does not exist, and for a device in place of its
+        vertices. Errors are reported at `endpoint`.
+        """
+        step = steps[0]
+        component = self.components.get(step.name)
+        if component is None:
+            known = ", ".join(self.components) or "none"
+            cure = f"components of {self.name} are: {known}"
+            endpoint.fail(f"device {self.name} has no component {step.name[:80]!r}", cure)
+        indices = np.asarray(step.select(component.count, endpoint), np.int64)
+        starts = component.first + indices * component.stride
+        # An endpoint must end at a vertex, not at a device.
+        if component.inner is None and len(steps) > 1:
+            endpoint.fail(f"{step.name} is not a device, and has no {steps[1].name!r}")
+        if component.inner is None:
+            return starts
+        if len(steps) == 1:
+            inside = ", ".join(component.inner.components)
+            endpoint.fail(f"{step.name} is a device", f"name one of its components: {inside}")
+        inner = component.inner.find_vertices(steps[1:], endpoint)
+        # Row order, so that the left slice varies slowest: ends are paired in this order.
+        return np.add.outer(starts, inner).ravel()
+
+
+class DeviceList:
+    """The devices of a document by name, each expanded on first use.
+
+    `join`: function that builds the edges of an entry in the list `edges` of a device.
+    """
+
+    def __init__(
+        self, devices: Mapping[str, Value], join: Callable[[Value, Device], EdgeBlock]
+    ) -> None:
+        self._entries = devices
+        self._join = join
+        self._devices: dict[str, Device] = {}
+        self._open_names: list[str] = []
+
+    def get_device(
+        self,
+        name: str,
+        endpoint: Value,
+    ) -> Device:
+        """Get the device of a name; edges of nested devices precede its own edges.
+
+        Raises `InputError` for an unknown name, and for devices that contain one another.
+        """
+        if name in self._devices:
+            return self._devices[name]
+        if name not in self._entries:
+            known = ", ".join(self._entries) or "none"
+            endpoint.fail(f"no device is named {name[:80]!r}", f"devices are: {known}")
+        # Deep chains are refused like cycles: both would expand without bound.
+        if name in self._open_names or len(self._open_names) > _MAX_DEPTH:
+            cycle = " contains ".join([*self._open_names, name])
+            problem = f"devices contain one another: {cycle[:200]}"
+            endpoint.fail(problem, "a device cannot contain itself")
+        self._open_names.append(name)
+        device_in_progress = Device(name)
+        for component in self._entries[name]["components"].items():
+            self._add_component(device_in_progress, component)
+        # Edges refer to components, so that these come first.
+        for edge in self._entries[name].items_of("edges"):
+            device_in_progress.edges.append(self._join(edge, device_in_progress))
+        self._open_names.pop()
+        self._devices[name] = device_in_progress
+        return device_in_progress
+
+    def _add_component(
+        self,
+        device: Device,
+        component: Value,
+    ) -> None:
+        """Add a component of the document to a device, after checking its size."""
+        name, kind = component["name"].text(), component["choice"].text()
+        if kind not in _KINDS:
+            problem = f"{kind[:40]!r} is not a known kind"
+            component["choice"].fail(problem, f"use one of {', '.join(_KINDS)}")
+        if name in device.components:
+            component.fail(f"device {device.name} has two components {name!r}")
+        count = component["count"].count(MAX_NODES)
+        inner = self.get_device(name, component["name"]) if kind == "device" else None
+        size = count if inner is None else count * inner.size
+        edges = 0 if inner is None else sum(len(block[0]) for block in inner.edges)
+        # Checked before the expansion, since nested counts multiply.
+        if device.size + size > MAX_NODES or count * edges > MAX_LINKS:
+            component["count"].fail(f"more than {MAX_NODES} vertices", "check the counts")
+        if kind == "custom":
+            kind = component["custom"]["type"].text()
+        device.add(
+            name,
+            count,
+            kind,
+            inner,
+        )
+
+
+def find_ends(edge: Value, device: Device, end: str) -> Int64Array:
+    """Find the vertices of one end of an edge within a device."""
+    endpoint = edge[end]
+    steps = parse_endpoint(endpoint["component"])
+    # The device may be given separately from the component in it.
+    holder = endpoint.get("device")
+    if holder is not None:
+        steps = [*parse_endpoint(holder), *steps]
+    return device.find_vertices(steps, endpoint["component"])

@@ -1,0 +1,252 @@
+"""Expand an infrastructure document to vertices and edges.
+
+Source: the schema of InfraGraph 2.4 to 3.1 and the results of its service (public).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from hub_core.columns import Int64Array
+from collhub_networks import NetworkFindings, Value
+
+from collhub_infragraph.graph import Annotations, LinkKind, VertexGraph
+from collhub_infragraph.reading.devices import (
+    Device,
+    DeviceList,
+    EdgeBlock,
+    find_ends,
+    parse_endpoint,
+)
+from collhub_infragraph.reading.links import parse_link
+from hub_core.model import Location
+from hub_core.network import MAX_LINKS, MAX_NODES
+
+_SCHEMES = "one2one or many2many"
+
+
+def join_endpoints(
+    edge: Value,
+    first_ends: Int64Array,
+    second_ends: Int64Array,
+    findings: NetworkFindings,
+) -> tuple[Int64Array, Int64Array]:
+    """Build the ends of all edges that a scheme makes of two lists of vertices.
+
+    `one2one` joins them in pairs, and ignores the surplus of the longer list, as InfraGraph does:
+    that is reported. `many2many` joins all pairs. A vertex is not joined to itself. Raises
+    `InputError` for any other scheme: `ring` is not defined.
+    """
+    scheme = edge.text_of("scheme", "")
+    if scheme == "one2one":
+        length = min(len(first_ends), len(second_ends))
+        if len(first_ends) != len(second_ends):
+            counts = f"one2one of {len(first_ends)} with {len(second_ends)} endpoints"
+            message = f"{edge.path}: {counts}: {length} edges are created, as in InfraGraph"
+            findings.warn(
+                "cut-edges",
+                Location(edge.file),
+                message,
+                "use slices of equal length",
+            )
+        pair = first_ends[:length], second_ends[:length]
+    elif scheme == "many2many":
+        if len(first_ends) * len(second_ends) > MAX_LINKS:
+            edge.fail(f"{len(first_ends)} times {len(second_ends)} edges are more than {MAX_LINKS}")
+        pair = np.repeat(first_ends, len(second_ends)), np.tile(second_ends, len(first_ends))
+    elif scheme == "ring":
+        message = "the scheme ring is in InfraGraph's schema, but its edges are not defined"
+        edge.fail(message, f"write the edges as {_SCHEMES}")
+    else:
+        problem = f"{scheme[:40]!r} is not a scheme" if scheme else "the scheme is missing"
+        edge.fail(problem, f"use {_SCHEMES}")
+    is_pair = pair[0] != pair[1]
+    return pair[0][is_pair], pair[1][is_pair]
+
+
+def expand_infrastructure(
+    root: Value,
+    annotations: Annotations,
+    findings: NetworkFindings,
+) -> VertexGraph:
+    """Build the graph of an infrastructure. Raises `InputError` with the path of the error."""
+    return _Expansion(root, annotations, findings).build_graph()
+
+
+class _Expansion:
+    """Expansion of one document: its links by owner and name, its devices, and its instances."""
+
+    def __init__(self, root: Value, annotations: Annotations, findings: NetworkFindings) -> None:
+        self._root = root
+        self._annotations = annotations
+        self._findings = findings
+        self._links: list[LinkKind] = []
+        self._rows: dict[tuple[str, str], int] = {}
+        self._device_entries = _index_by_name(root, "devices")
+        self._devices = DeviceList(self._device_entries, self._build_device_edges)
+        # Device, count and first vertex of every instance.
+        self._instances: dict[str, tuple[Device, int, int]] = {}
+        self._size = 0
+
+    def build_graph(self) -> VertexGraph:
+        """Build all vertices, then all edges; edges within devices first, as in InfraGraph."""
+        self._add_links("", self._root)
+        for name, device in self._device_entries.items():
+            self._add_links(name, device)
+        # Devices without instances are checked as well.
+        for name, device in self._device_entries.items():
+            self._devices.get_device(name, device["name"])
+        for instance in self._root.items_of("instances"):
+            self._add_instance(instance)
+        if not self._instances:
+            self._root.fail("there are no instances", "add instances of the devices")
+        blocks = [*self._generate_inner_blocks(), *self._generate_outer_blocks()]
+        names, kinds = self._list_vertices()
+        first_ends, second_ends, link = _remove_repeated_edges(blocks, len(names))
+        links = tuple(self._links)
+        return VertexGraph(
+            names,
+            kinds,
+            first_ends,
+            second_ends,
+            link,
+            links,
+            self._annotations,
+        )
+
+    def _add_links(
+        self,
+        owner: str,
+        holder: Value,
+    ) -> None:
+        """Add the links of a device (`owner`) or of the document (empty `owner`)."""
+        for value in holder.items_of("links"):
+            link = parse_link(value, owner, self._annotations.of_link)
+            if (owner, link.name) in self._rows:
+                value.fail(f"two links are named {link.name[:80]!r}")
+            self._rows[owner, link.name] = len(self._links)
+            self._links.append(link)
+
+    def _find_link(
+        self,
+        edge: Value,
+        owner: str,
+    ) -> int:
+        """Find the row of the link that an edge names in the list of its owner."""
+        name = edge["link"].text()
+        row = self._rows.get((owner, name))
+        if row is None:
+            known = ", ".join(name for holder, name in self._rows if holder == owner) or "none"
+            subject = f"device {owner}" if owner else "the document"
+            edge["link"].fail(f"{subject} has no link {name[:80]!r}", f"its links are: {known}")
+        return row
+
+    def _build_device_edges(
+        self,
+        edge: Value,
+        device: Device,
+    ) -> EdgeBlock:
+        """Build the edges of one entry in the list of a device."""
+        ends = find_ends(edge, device, "ep1"), find_ends(edge, device, "ep2")
+        first_ends, second_ends = join_endpoints(edge, *ends, self._findings)
+        return first_ends, second_ends, self._find_link(edge, device.name)
+
+    def _add_instance(self, instance: Value) -> None:
+        """Add the instances of an entry. `InputError` for more than `MAX_NODES` vertices."""
+        name = instance["name"].text()
+        if name in self._instances:
+            instance.fail(f"two instances are named {name[:80]!r}", "give them different names")
+        device = self._devices.get_device(instance["device"].text(), instance["device"])
+        count = instance["count"].count(MAX_NODES)
+        self._instances[name] = device, count, self._size
+        self._size += count * device.size
+        if self._size > MAX_NODES:
+            instance["count"].fail(f"more than {MAX_NODES} vertices", "check the counts")
+
+    def _list_vertices(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """List names and kinds of all vertices, instance by instance."""
+        names: list[str] = []
+        kinds: list[str] = []
+        for title, (device, count, _) in self._instances.items():
+            for number in range(count):
+                names += [f"{title}.{number}.{name}" for name in device.names]
+                kinds += device.kinds
+        return tuple(names), tuple(kinds)
+
+    def _generate_inner_blocks(self) -> Iterator[EdgeBlock]:
+        """Generate the edges within instances."""
+        total = 0
+        for device, count, first in self._instances.values():
+            starts = first + device.size * np.arange(count)
+            for first_ends, second_ends, link in device.edges:
+                total += count * len(first_ends)
+                if total > MAX_LINKS:
+                    self._root.fail(f"more than {MAX_LINKS} edges", "check the counts")
+                pair = (
+                    np.add.outer(starts, first_ends).ravel(),
+                    np.add.outer(starts, second_ends).ravel(),
+                )
+                yield *pair, link
+
+    def _generate_outer_blocks(self) -> Iterator[EdgeBlock]:
+        """Generate the edges between instances."""
+        total = 0
+        for edge in self._root.items_of("edges"):
+            ends = self._find_ends(edge["ep1"]), self._find_ends(edge["ep2"])
+            first_ends, second_ends = join_endpoints(edge, *ends, self._findings)
+            total += len(first_ends)
+            if total > MAX_LINKS:
+                edge.fail(f"more than {MAX_LINKS} edges", "check the slices")
+            yield first_ends, second_ends, self._find_link(edge, "")
+
+    def _find_ends(self, endpoint: Value) -> Int64Array:
+        """Find the vertices of an endpoint, one chosen instance after another."""
+        instance = endpoint["instance"]
+        # InfraGraph uses only the text before the first point.
+        step = parse_endpoint(instance)[0]
+        if step.name not in self._instances:
+            known = ", ".join(self._instances)
+            instance.fail(f"no instance is named {step.name[:80]!r}", f"instances are: {known}")
+        device, count, first = self._instances[step.name]
+        indices = np.asarray(step.select(count, instance), np.int64)
+        component = endpoint["component"]
+        inner = device.find_vertices(parse_endpoint(component), component)
+        return np.add.outer(first + device.size * indices, inner).ravel()
+
+
+def _index_by_name(
+    root: Value,
+    key: str,
+) -> dict[str, Value]:
+    """Index the entries of a list by their names. Raises `InputError` for repeated names."""
+    entries: dict[str, Value] = {}
+    for value in root.items_of(key):
+        name = value["name"].text()
+        if name in entries:
+            value.fail(f"two of the {key} are named {name[:80]!r}", "give them different names")
+        entries[name] = value
+    return entries
+
+
+def _remove_repeated_edges(
+    blocks: list[EdgeBlock],
+    vertices: int,
+) -> tuple[Int64Array, Int64Array, Int64Array]:
+    """Concatenate all edges; a repeated pair keeps its first position and gets its last link.
+
+    An InfraGraph is a simple graph in which the last edge of a pair counts.
+    """
+    empty = np.zeros(0, np.int64)
+    first_ends = np.concatenate([empty, *(block[0] for block in blocks)])
+    second_ends = np.concatenate([empty, *(block[1] for block in blocks)])
+    counts = [len(block[0]) for block in blocks]
+    link = np.repeat(np.asarray([block[2] for block in blocks], np.int64), counts)
+    key = np.minimum(first_ends, second_ends) * vertices + np.maximum(first_ends, second_ends)
+    _, first, group = np.unique(key, return_index=True, return_inverse=True)
+    last = np.empty(len(first), np.int64)
+    # Assignments are in order, so that the last row of a group remains.
+    last[group] = np.arange(len(key))
+    order = np.argsort(first)
+    first_rows = first[order]
+    return first_ends[first_rows], second_ends[first_rows], link[last[order]]

@@ -1,0 +1,289 @@
+"""Builders of commercial machines, single and connected by a network, at nominal bandwidths."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import combinations
+
+import numpy as np
+from hub_core.columns import Int64Array
+
+from collhub_topologies.builders.networks import (
+    build_duplex_links,
+    build_levels,
+    check_npus,
+    list_group_npus,
+)
+from hub_core.network import Dimension, DimensionKind, Links, Topology, TopologyText, grid
+
+Lanes = Mapping[tuple[int, int], int]
+"""Number of lanes per direction between two GPUs, the lower one first."""
+
+# The hybrid cube mesh of a DGX-1V in the numbering of msccl-tools; a DGX-1P has the same pairs with
+# one lane each.
+_DGX1V: Lanes = {
+    (0, 1): 2, (0, 2): 1, (0, 3): 1, (0, 4): 2, (1, 2): 1, (1, 3): 2, (1, 5): 1, (2, 3): 2,
+    (2, 6): 2, (3, 7): 1, (4, 5): 2, (4, 6): 1, (4, 7): 1, (5, 6): 1, (5, 7): 2, (6, 7): 2,
+}  # fmt: skip
+_DGX1P: Lanes = dict.fromkeys(_DGX1V, 1)
+# The same machine as nvidia-smi numbers its GPUs.
+_DGX1V_SMI: Lanes = {
+    (0, 1): 1, (0, 2): 1, (0, 3): 2, (0, 4): 2, (1, 2): 2, (1, 3): 1, (1, 5): 2, (2, 3): 2,
+    (2, 6): 1, (3, 7): 1, (4, 5): 1, (4, 6): 1, (4, 7): 2, (5, 6): 2, (5, 7): 1, (6, 7): 2,
+}  # fmt: skip
+# Eight MI250, two dies per package, connected by xGMI.
+_MI250: Lanes = {
+    (0, 1): 4, (0, 4): 2, (0, 8): 1, (1, 5): 1, (1, 9): 1, (1, 10): 1, (2, 3): 4, (2, 6): 1,
+    (2, 9): 1, (2, 10): 1, (3, 7): 2, (3, 11): 1, (4, 5): 4, (4, 6): 1, (5, 6): 1, (5, 7): 1,
+    (6, 7): 4, (8, 9): 4, (8, 12): 2, (9, 13): 1, (10, 11): 4, (10, 14): 1, (11, 15): 2,
+    (12, 13): 4, (12, 14): 1, (13, 14): 1, (13, 15): 1, (14, 15): 4,
+}  # fmt: skip
+
+# Eight MI300X, one xGMI link between any two.
+_MI300X: Lanes = dict.fromkeys(combinations(range(8), 2), 1)
+
+_CLASSES = "classes of links"
+_GPUS_PER_DGX = 8
+_GPUS_PER_DGX2 = 16
+# DGX-1 and DGX-2 have one NIC of 100 Gbit/s (InfiniBand EDR) per two GPUs (NVIDIA's user guides).
+_EDR_NIC = 12.5e9
+_GPUS_PER_EDR_NIC = 2
+_DIES = 16
+
+
+def build_dgx1p(text: TopologyText) -> Topology:
+    """Build `dgx1p`: eight P100 with NVLinks of 20 GB/s per lane; `dgx1p:2` connects two machines.
+
+    Classes of links of several machines: lane of NVLink; GPU to NIC to network.
+    """
+    # NVLink 1 and 2, NVIDIA's white papers of the P100 and V100: 20 and 25 GB/s per lane and
+    # direction.
+    return _build_machines(text, _DGX1P, _GPUS_PER_DGX, 20e9, _EDR_NIC, _GPUS_PER_EDR_NIC)
+
+
+def build_dgx1v(text: TopologyText) -> Topology:
+    """Build `dgx1v`: eight V100 with NVLinks of 25 GB/s per lane, numbered as in msccl-tools."""
+    return _build_machines(text, _DGX1V, _GPUS_PER_DGX, 25e9, _EDR_NIC, _GPUS_PER_EDR_NIC)
+
+
+def build_dgx1v_smi(text: TopologyText) -> Topology:
+    """Build `dgx1v-smi`: a DGX-1V in the numbering of nvidia-smi."""
+    return _build_machines(text, _DGX1V_SMI, _GPUS_PER_DGX, 25e9, _EDR_NIC, _GPUS_PER_EDR_NIC)
+
+
+def build_dgx1_pcie(text: TopologyText) -> Topology:
+    """Build `dgx1-pcie`: the PCIe tree of a DGX-1.
+
+    Two GPUs per PCIe switch, two PCIe switches per CPU. With several machines, every PCIe switch
+    has a NIC to the network. Switch ids: PCIe switches, CPUs, network. Classes of links: PCIe,
+    between the CPUs, and with several machines NIC.
+    """
+    machines = _parse_machine_count(text, _GPUS_PER_DGX)
+    defaults = (12e9, 10e9) if machines == 1 else (12e9, 10e9, _EDR_NIC)
+    pcie, between_cpus, *network = text.per_dimension(len(defaults), defaults, _CLASSES)
+    npus = machines * _GPUS_PER_DGX
+    gpu = np.arange(npus, dtype=np.int64)
+    plx = np.arange(npus, npus + npus // 2, dtype=np.int64)
+    cpu = plx[-1] + 1 + np.arange(2 * machines, dtype=np.int64)
+    levels = [
+        (gpu, npus + gpu // 2),
+        (plx, cpu[0] + (plx - npus) // 2),
+        (cpu[::2], cpu[1::2]),
+    ]
+    constants = [pcie, pcie, between_cpus]
+    if machines == 1:
+        names = [*(f"plx {index}" for index in range(4)), "cpu 0", "cpu 1"]
+        return build_levels(text.text, npus, names, levels, constants, {})
+    levels.append((plx, np.full(len(plx), cpu[-1] + 1)))
+    names = [f"plx {machine}.{index}" for machine in range(machines) for index in range(4)]
+    names += [f"cpu {machine}.{index}" for machine in range(machines) for index in range(2)]
+    names.append("network")
+    groups = _build_groups(machines, _GPUS_PER_DGX)
+    return build_levels(text.text, npus, names, levels, [*constants, *network], groups)
+
+
+def build_dgx2(text: TopologyText) -> Topology:
+    """Build `dgx2`: sixteen V100 on NVSwitches; `dgx2:2` connects two machines.
+
+    Two GPUs share a NIC to the network. Switch ids: NVSwitches, NICs, network. Classes of links:
+    NVSwitch; GPU to NIC to network.
+    """
+    machines = _parse_machine_count(text, _GPUS_PER_DGX2)
+    if machines == 1:
+        return _build_nvswitch_machine(text, _GPUS_PER_DGX2, 150e9)
+    nvlink, network = text.per_dimension(2, (150e9, _EDR_NIC), _CLASSES)
+    npus = machines * _GPUS_PER_DGX2
+    npu = np.arange(npus, dtype=np.int64)
+    first_nic = npus + machines
+    nic = first_nic + np.arange(npus // _GPUS_PER_EDR_NIC, dtype=np.int64)
+    levels = (
+        (npu, npus + npu // _GPUS_PER_DGX2),
+        (npu, first_nic + npu // _GPUS_PER_EDR_NIC),
+        (nic, np.full(len(nic), nic[-1] + 1)),
+    )
+    nics = _name_nics(machines, _GPUS_PER_DGX2 // _GPUS_PER_EDR_NIC)
+    names = [*_name_nvswitches(machines), *nics, "network"]
+    groups = _build_groups(machines, _GPUS_PER_DGX2)
+    return build_levels(text.text, npus, names, levels, [nvlink, network, network], groups)
+
+
+def build_dgx_a100(text: TopologyText) -> Topology:
+    """Build `dgx-a100:2`: machines of eight A100 with one NVSwitch each and a NIC per GPU.
+
+    NICs of even GPUs are linked to one network switch, those of odd GPUs to another. Switch ids:
+    NVSwitches, NICs, network. Classes of links: NVSwitch; GPU to NIC to network.
+    """
+    machines = _parse_machine_count(text, _GPUS_PER_DGX)
+    if machines == 1:
+        return _build_nvswitch_machine(text, _GPUS_PER_DGX, 300e9)
+    nvlink, ethernet = text.per_dimension(2, (300e9, 25e9), _CLASSES)
+    npus = machines * _GPUS_PER_DGX
+    npu = np.arange(npus, dtype=np.int64)
+    nvswitch = npus + npu // _GPUS_PER_DGX
+    nic = npus + machines + npu
+    network = 2 * npus + machines + npu % 2
+    levels = ((npu, nvswitch), (npu, nic), (nic, network))
+    names = [
+        *_name_nvswitches(machines),
+        *_name_nics(machines, _GPUS_PER_DGX),
+        "network 0",
+        "network 1",
+    ]
+    constants = [nvlink, ethernet, ethernet]
+    groups = _build_groups(machines, _GPUS_PER_DGX)
+    return build_levels(text.text, npus, names, levels, constants, groups)
+
+
+def build_dgx_h100(text: TopologyText) -> Topology:
+    """Build `dgx-h100:2`: machines of eight H100 with one NVSwitch each, and one network switch.
+
+    Every GPU has a link to both. Classes of links: NVSwitch, NIC.
+    """
+    machines = _parse_machine_count(text, _GPUS_PER_DGX)
+    if machines == 1:
+        return _build_nvswitch_machine(text, _GPUS_PER_DGX, 450e9)
+    constants = text.per_dimension(2, (450e9, 50e9), _CLASSES)
+    npus = machines * _GPUS_PER_DGX
+    npu = np.arange(npus, dtype=np.int64)
+    nvswitch = npus + npu // _GPUS_PER_DGX
+    network = np.full(npus, npus + machines)
+    levels = ((npu, nvswitch), (npu, network))
+    names = [*_name_nvswitches(machines), "network"]
+    groups = _build_groups(machines, _GPUS_PER_DGX)
+    return build_levels(text.text, npus, names, levels, constants, groups)
+
+
+def build_mi250(text: TopologyText) -> Topology:
+    """Build `mi250:2`: machines of eight MI250 with sixteen dies; several are linked by one switch.
+
+    Classes of links: lane of xGMI, network.
+    """
+    return _build_machines(text, _MI250, _DIES, 50e9, 16e9)
+
+
+def build_mi300x(text: TopologyText) -> Topology:
+    """Build `mi300x:2`: machines of eight fully connected MI300X; several are linked by one switch.
+
+    Classes of links: link of xGMI, NIC.
+    """
+    # AMD's data sheet of the platform: seven links per GPU, 128 GB/s each for both directions; NICs
+    # of usual machines have 400 Gbit/s.
+    return _build_machines(text, _MI300X, 8, 64e9, 50e9)
+
+
+def _build_machines(
+    text: TopologyText,
+    lanes: Lanes,
+    gpus: int,
+    lane_bandwidth: float,
+    nic_bandwidth: float,
+    gpus_per_nic: int = 1,
+) -> Topology:
+    """Build machines whose GPUs are connected by lanes.
+
+    Several also by NICs and one network switch. A NIC of one GPU is the link from the GPU to the
+    network. A NIC that GPUs share is a switch between them and the network, with links of equal
+    bandwidth on both sides.
+    """
+    machines = _parse_machine_count(text, gpus)
+    if machines == 1:
+        (lane,) = text.per_dimension(1, (lane_bandwidth,), _CLASSES)
+        links = _build_lane_links(lanes, 1, gpus, lane)
+        return links.topology(text.text, gpus, gpus)
+    lane, network = text.per_dimension(2, (lane_bandwidth, nic_bandwidth), _CLASSES)
+    npus = machines * gpus
+    npu = np.arange(npus, dtype=np.int64)
+    nics = [] if gpus_per_nic == 1 else _name_nics(machines, gpus // gpus_per_nic)
+    nic = npus + np.arange(len(nics), dtype=np.int64)
+    switch = npus + len(nics)
+    parts = [_build_lane_links(lanes, machines, gpus, lane)]
+    if nics:
+        parts.append(build_duplex_links(npu, npus + npu // gpus_per_nic, *network))
+    uplink_nodes = nic if nics else npu
+    parts.append(build_duplex_links(uplink_nodes, np.full(len(uplink_nodes), switch), *network))
+    names = (*map(str, range(npus)), *nics, "network")
+    links = Links.joined(parts).by_source()
+    groups = _build_groups(machines, gpus)
+    return links.topology(text.text, npus, switch + 1, node_names=names, groups=groups)
+
+
+def _parse_machine_count(text: TopologyText, gpus: int) -> int:
+    """Parse the number of machines of `gpus` GPUs; 1 without an argument."""
+    if not text.argument:
+        return 1
+    (count,) = text.parameters(1, "x", f"{text.name}:2 for two machines")
+    check_npus(text, count * gpus)
+    return count
+
+
+def _build_nvswitch_machine(text: TopologyText, gpus: int, bandwidth_per_gpu: float) -> Topology:
+    """Build a machine whose GPUs are all linked to one switch."""
+    # Values in the text override the default.
+    (pair,) = text.per_dimension(1, (bandwidth_per_gpu,))
+    dimension = Dimension(DimensionKind.SWITCH, gpus, *pair)
+    # Equal to `switch:8`, so that it counts as regular, with a dimension, also in drawings.
+    return grid(text.text, [dimension])
+
+
+def _build_lane_links(lanes: Lanes, machines: int, gpus: int, lane: tuple[float, float]) -> Links:
+    """Build the links within all machines, machine by machine, sorted by their ends."""
+    source, destination, count = _list_lanes(lanes)
+    bandwidth, latency = lane
+    first_gpus = np.arange(machines, dtype=np.int64) * gpus
+    first = np.repeat(first_gpus, len(source))
+    return Links(
+        first + np.tile(source, machines),
+        first + np.tile(destination, machines),
+        np.tile(bandwidth * count, machines),
+        np.full(len(first), latency),
+    )
+
+
+def _list_lanes(lanes: Lanes) -> Int64Array:
+    """List source, destination and lanes of all links of a machine, int64[3, links]."""
+    forward = [(*pair, count) for pair, count in lanes.items()]
+    reverse = [(high, low, count) for low, high, count in forward]
+    # Sorted by their ends, since the order of links decides ties in routing.
+    rows = sorted(forward + reverse)
+    return np.asarray(rows, np.int64).T
+
+
+def _name_nvswitches(machines: int) -> list[str]:
+    """List the names of the NVSwitches, one per machine."""
+    # All NVSwitches of a machine act as one switch.
+    return [f"nvswitch {machine}" for machine in range(machines)]
+
+
+def _name_nics(machines: int, nics_per_machine: int) -> list[str]:
+    """List the names of the NICs of all machines."""
+    return [
+        f"nic {machine}.{nic}" for machine in range(machines) for nic in range(nics_per_machine)
+    ]
+
+
+def _build_groups(machines: int, gpus: int) -> dict[str, tuple[int, ...]]:
+    """Group the NPUs by machine; hierarchical algorithms use these groups."""
+    groups = {}
+    for machine in range(machines):
+        groups[f"node {machine}"] = list_group_npus(machine, gpus)
+    return groups

@@ -1,0 +1,239 @@
+"""Builders of networks of several switches (trees, dragonflies, rails), and of hypercubes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from hub_core.columns import Int64Array
+
+from hub_core.network import (
+    MAX_NODES,
+    Dimension,
+    DimensionKind,
+    Links,
+    Topology,
+    TopologyText,
+    grid,
+)
+
+
+def check_npus(text: TopologyText, npus: int) -> None:
+    """Raise `UsageError` for more NPUs than a network with switches can have."""
+    # There are at least equally many switches and links.
+    if npus > MAX_NODES // 2:
+        raise text.error("too large", f"stay below {MAX_NODES // 2} NPUs")
+
+
+def list_group_npus(index: int, size: int) -> tuple[int, ...]:
+    """List the NPUs of group `index`; groups of `size` NPUs are consecutive."""
+    return tuple(range(index * size, (index + 1) * size))
+
+
+def build_duplex_links(
+    low: Int64Array, high: Int64Array, bandwidth_bytes_per_s: float, latency_s: float
+) -> Links:
+    """Build a link in each direction between `low[i]` and `high[i]`, all those from `low` first."""
+    source, destination = np.concatenate([low, high]), np.concatenate([high, low])
+    return Links.uniform(source, destination, bandwidth_bytes_per_s, latency_s)
+
+
+def build_levels(
+    name: str,
+    npus: int,
+    switch_names: Sequence[str],
+    levels: Sequence[tuple[Int64Array, Int64Array]],
+    constants: Sequence[tuple[float, float]],
+    groups: Mapping[str, tuple[int, ...]],
+) -> Topology:
+    """Build a network of levels.
+
+    Every (low, high) pair of a level becomes a link in each direction with the level's bandwidth
+    and latency (`constants`); links are sorted by source. `switch_names`: in the order of their
+    ids.
+    """
+    parts = []
+    for (low, high), (bandwidth, latency) in zip(levels, constants, strict=True):
+        parts.append(build_duplex_links(low, high, bandwidth, latency))
+    # The order of links decides ties in routing; the texts guarantee the order of sources.
+    links = Links.joined(parts).by_source()
+    names = (*map(str, range(npus)), *switch_names)
+    nodes = npus + len(switch_names)
+    return links.topology(name, npus, nodes, node_names=names, groups=groups)
+
+
+# A hypercube of order 20 would have more links than the core supports.
+_MAX_ORDER = 19
+
+
+def build_hypercube(text: TopologyText) -> Topology:
+    """Build `hypercube:3`: 2^3 NPUs with links between those whose numbers differ in one bit."""
+    (order,) = text.parameters(1, "x", "hypercube:3 for 8 NPUs")
+    if order > _MAX_ORDER:
+        raise text.error(f"the order is not in 1..{_MAX_ORDER}", "hypercube:3 has 8 NPUs")
+    # Lines of two are the same as rings of two, but clearer.
+    constants = text.per_dimension(order)
+    return grid(text.text, [Dimension(DimensionKind.LINE, 2, *pair) for pair in constants])
+
+
+Ends = tuple[Int64Array, Int64Array]
+"""Lower and upper ends of pairs of links, int64 columns of equal length."""
+
+_MAX_PORTS = 64
+
+
+def build_fat_tree(text: TopologyText) -> Topology:
+    """Build `fat-tree:4`: the k-ary fat tree of switches with k ports, k even.
+
+    Al-Fares, Loukissas, Vahdat, SIGCOMM 2008. k pods of k/2 edge and k/2 aggregation switches, k/2
+    hosts per edge switch, (k/2)^2 core switches: k^3/4 NPUs, 5k^2/4 switches, 3k^3/2 directed
+    links. NPU h is linked to edge switch h // (k/2); aggregation switch a of a pod to the cores a *
+    (k/2) ... a * (k/2) + k/2 - 1. Switch ids: edge, aggregation (pod by pod), core. Classes of
+    links: host, edge-aggregation, aggregation-core.
+    """
+    (ports,) = text.parameters(1, "x", "fat-tree:4 for 16 NPUs")
+    if ports % 2 or ports > _MAX_PORTS:
+        message = f"{ports} ports per switch are not an even number in 2..{_MAX_PORTS}"
+        raise text.error(message, "fat-tree:4 has 16 NPUs")
+    constants = text.per_dimension(3, what="levels of links")
+    half = ports // 2
+    hosts_per_pod = half * half
+    hosts = hosts_per_pod * ports
+    levels = _list_fat_tree_levels(ports)
+    numbers = [f"{pod}.{index}" for pod, index in np.ndindex(ports, half)]
+    names = [f"edge {number}" for number in numbers]
+    names += [f"aggregation {number}" for number in numbers]
+    names += [f"core {index}" for index in range(hosts_per_pod)]
+    pods = {}
+    for pod in range(ports):
+        pods[f"pod {pod}"] = list_group_npus(pod, hosts_per_pod)
+    return build_levels(text.text, hosts, names, levels, constants, pods)
+
+
+def _list_fat_tree_levels(ports: int) -> tuple[Ends, ...]:
+    """List the lower and upper ends of all pairs of links per level: hosts, pods, cores."""
+    half = ports // 2
+    hosts, switches_per_level = half * half * ports, half * ports
+    edge = hosts
+    aggregation = edge + switches_per_level
+    core = aggregation + switches_per_level
+    host = np.arange(hosts, dtype=np.int64)
+    pod, lower, upper = _list_coordinates(ports, half, half)
+    first = pod * half
+    return (
+        (host, edge + host // half),
+        (edge + first + lower, aggregation + first + upper),
+        # Aggregation switch a of every pod is linked to the same cores, so that between two pods
+        # there is one path per core.
+        (aggregation + first + lower, core + lower * half + upper),
+    )
+
+
+def build_leaf_spine(text: TopologyText) -> Topology:
+    """Build `leaf-spine:8,8,4`: leaf switches, NPUs per leaf, spine switches.
+
+    Each leaf is linked to each spine. With fewer spines than NPUs per leaf and equal bandwidths,
+    the leaves are oversubscribed by that ratio. NPU n is linked to leaf n // (NPUs per leaf).
+    Switch ids: leaves, spines. Classes of links: host, leaf-spine.
+    """
+    leaves, hosts, spines = text.parameters(3, ",", "leaf-spine:8,8,4 for 64 NPUs")
+    if max(leaves * hosts, leaves * spines, spines) > MAX_NODES:
+        raise text.error("too large", "write for example leaf-spine:8,8,4 for 64 NPUs")
+    constants = text.per_dimension(2, what="classes of links")
+    npus = leaves * hosts
+    check_npus(text, npus)
+    host = np.arange(npus, dtype=np.int64)
+    leaf, spine = _list_coordinates(leaves, spines)
+    levels = ((host, npus + host // hosts), (npus + leaf, npus + leaves + spine))
+    names = [f"leaf {index}" for index in range(leaves)]
+    names += [f"spine {index}" for index in range(spines)]
+    members = {f"leaf {index}": list_group_npus(index, hosts) for index in range(leaves)}
+    return build_levels(text.text, npus, names, levels, constants, members)
+
+
+def build_dragonfly(text: TopologyText) -> Topology:
+    """Build `dragonfly:4,2,2`: the largest dragonfly of fully connected groups of a routers.
+
+    Kim, Dally, Scott, Abts, ISCA 2008. The numbers are a, p and h: every router has p NPUs and h
+    links to other groups: g = a * h + 1 groups, a * p * g NPUs, a * g switches, one pair of links
+    between any two groups. Global port j of group i (at router j // h) leads to group (i + j + 1)
+    mod g, where it is port a * h - 1 - j. NPU n is linked to router n // p. Classes of links: host,
+    local, global.
+    """
+    example = "dragonfly:4,2,2 for 72 NPUs"
+    routers, hosts, global_links = text.parameters(3, ",", example)
+    groups = routers * global_links + 1
+    # Checked first: the numbers may require more memory than available.
+    size = groups * routers * max(hosts, routers, global_links)
+    if max(routers, hosts, groups, size) > MAX_NODES:
+        raise text.error("too large", f"write for example {example}")
+    constants = text.per_dimension(3, what="classes of links")
+    npus = groups * routers * hosts
+    host = np.arange(npus, dtype=np.int64)
+    levels = (
+        (host, npus + host // hosts),
+        _list_local_links(npus, groups, routers),
+        _list_global_links(npus, routers, global_links),
+    )
+    names = [f"router {group}.{router}" for group, router in np.ndindex(groups, routers)]
+    members = {}
+    for group in range(groups):
+        members[f"group {group}"] = list_group_npus(group, routers * hosts)
+    return build_levels(text.text, npus, names, levels, constants, members)
+
+
+def _list_local_links(npus: int, groups: int, routers: int) -> Ends:
+    """List both ends of every pair of links within the groups of a dragonfly, the lower ones
+    first.
+    """
+    group, low, high = _list_coordinates(groups, routers, routers)
+    # Routers are numbered after the NPUs.
+    first = npus + group * routers
+    # Every pair occurs twice, once from each of its routers.
+    is_first = low < high
+    return (first + low)[is_first], (first + high)[is_first]
+
+
+def _list_global_links(npus: int, routers: int, global_links: int) -> Ends:
+    """List both ends of every pair of links between groups of a dragonfly."""
+    groups = routers * global_links + 1
+    group, port = _list_coordinates(groups, groups - 1)
+    peer_group = (group + port + 1) % groups
+    # Port j of one group is port a * h - 1 - j of its peer; a * h is the number of groups - 1.
+    peer_port = groups - 2 - port
+    router = npus + group * routers + port // global_links
+    peer_router = npus + peer_group * routers + peer_port // global_links
+    # Every pair occurs twice, once from each of its groups.
+    is_first = group < peer_group
+    return router[is_first], peer_router[is_first]
+
+
+def build_rail(text: TopologyText) -> Topology:
+    """Build `rail:4x8`: hosts of GPUs with one NVSwitch each, and one switch per rail.
+
+    GPU i of every host is linked to rail switch i: hosts * gpus NPUs, hosts + gpus switches, 4 *
+    hosts * gpus directed links. There is no spine: between GPUs of different hosts and indices,
+    routes pass a GPU of the sender's host, as NCCL's PXN does. NPU id = host * gpus + index. Switch
+    ids: NVSwitches, rails. Classes of links: NVSwitch, rail.
+    """
+    nodes, gpus = text.parameters(2, "x", "rail:4x8 for 32 NPUs")
+    npus = nodes * gpus
+    check_npus(text, npus)
+    # Nominal bandwidths of an H100 system: NVLink per GPU, 400 Gbit/s per NIC.
+    constants = text.per_dimension(2, (450e9, 50e9), "classes of links")
+    npu = np.arange(npus, dtype=np.int64)
+    nvswitch = npus + npu // gpus
+    rail_switch = npus + nodes + npu % gpus
+    levels = ((npu, nvswitch), (npu, rail_switch))
+    nvswitches = [f"nvswitch {node}" for node in range(nodes)]
+    rails = [f"rail {index}" for index in range(gpus)]
+    names = [*nvswitches, *rails]
+    members = {}
+    for node in range(nodes):
+        members[f"node {node}"] = list_group_npus(node, gpus)
+    return build_levels(text.text, npus, names, levels, constants, members)
+
+
+def _list_coordinates(*sizes: int) -> list[Int64Array]:
+    """List the coordinates of all cells of a box in row order, one int64 column per axis."""
+    return [axis.ravel() for axis in np.indices(sizes, dtype=np.int64)]

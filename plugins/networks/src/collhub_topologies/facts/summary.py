@@ -1,0 +1,183 @@
+"""Facts about a network that are exact and fast to compute.
+
+Classes of links, degrees, bandwidth per NPU, diameter, cuts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from hub_core.columns import BoolArray, Float64Array, Int64Array
+
+from collhub_topologies.facts.diameter import compute_diameter
+from hub_core.network import Topology
+
+# Kinds of nodes, indexed by whether the node is a switch.
+_KINDS = ("NPU", "switch")
+
+
+@dataclass(frozen=True, slots=True)
+class LinkClass:
+    """Directed links with equal bandwidth, latency and kinds of their ends.
+
+    `source`, `destination`: `NPU` or `switch`. `count`: number of links.
+    """
+
+    source: str
+    destination: str
+    bandwidth_bytes_per_s: float
+    latency_s: float
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Minimum and maximum of a number over all NPUs or over all switches."""
+
+    minimum: int | float
+    maximum: int | float
+
+
+@dataclass(frozen=True, slots=True)
+class HalfCut:
+    """The links between the lower and the upper half of one dimension, separately per direction.
+
+    The lower half are NPUs with coordinate below `size // 2`, and switches whose NPUs are all in
+    it; a switch with NPUs in both halves counts with the upper half.
+    """
+
+    dimension: int
+    links_up: int
+    links_down: int
+    bandwidth_up_bytes_per_s: float
+    bandwidth_down_bytes_per_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """All facts that `collect_facts` collects; see the functions for details."""
+
+    classes: tuple[LinkClass, ...]
+    spans: dict[str, dict[str, Span]]
+    half_cuts: tuple[HalfCut, ...]
+    diameter: int | None
+
+
+def collect_facts(topology: Topology) -> Facts:
+    """Collect all facts about a network."""
+    return Facts(
+        tuple(find_link_classes(topology)),
+        collect_spans(topology),
+        tuple(find_half_cuts(topology)),
+        compute_diameter(topology),
+    )
+
+
+def find_link_classes(topology: Topology) -> list[LinkClass]:
+    """Find the classes of links, sorted by number (decreasing), kinds of ends, bandwidth."""
+    if not topology.num_links:
+        return []
+    table = _build_link_table(topology)
+    distinct, counts = np.unique(table, axis=1, return_counts=True)
+    classes = []
+    for row, count in zip(distinct.T.tolist(), counts.tolist(), strict=True):
+        source, destination, bandwidth, latency = row
+        kinds = _KINDS[int(source)], _KINDS[int(destination)]
+        classes.append(LinkClass(*kinds, bandwidth, latency, count))
+    return sorted(classes, key=_class_key)
+
+
+def _build_link_table(topology: Topology) -> Float64Array:
+    """Build float64[4, links] in which links of one class have equal columns."""
+    from_switch = topology.source >= topology.num_npus
+    to_switch = topology.destination >= topology.num_npus
+    columns = (
+        from_switch.astype(np.float64),
+        to_switch.astype(np.float64),
+        topology.bandwidth_bytes_per_s,
+        topology.latency_s,
+    )
+    return np.stack(columns)
+
+
+def _class_key(link_class: LinkClass) -> tuple[int, str, str, float, float]:
+    """Sort key of `find_link_classes`."""
+    return (
+        -link_class.count,
+        link_class.source,
+        link_class.destination,
+        -link_class.bandwidth_bytes_per_s,
+        link_class.latency_s,
+    )
+
+
+def collect_spans(topology: Topology) -> dict[str, dict[str, Span]]:
+    """Collect the spans of the numbers of links out and in, and of the sums of their bandwidths.
+
+    By kind of node (`NPU`, `switch`), without kinds that the network does not have.
+    """
+    npus, nodes = topology.num_npus, topology.num_nodes
+    rates = topology.bandwidth_bytes_per_s
+    columns = {
+        "links_out": np.bincount(topology.source, minlength=nodes),
+        "links_in": np.bincount(topology.destination, minlength=nodes),
+        "bandwidth_out_bytes_per_s": np.bincount(topology.source, rates, nodes),
+        "bandwidth_in_bytes_per_s": np.bincount(topology.destination, rates, nodes),
+    }
+    span_of: dict[str, dict[str, Span]] = {}
+    # Switches are numbered after the NPUs.
+    for kind, first, end in (("NPU", 0, npus), ("switch", npus, nodes)):
+        if first == end:
+            continue
+        span_of[kind] = {}
+        for name, column in columns.items():
+            span_of[kind][name] = _build_span(column[first:end])
+    return span_of
+
+
+def _build_span(column: Int64Array | Float64Array) -> Span:
+    """Build the span of a non-empty column."""
+    minimum, maximum = column.min(), column.max()
+    return Span(minimum.item(), maximum.item())
+
+
+def find_half_cuts(topology: Topology) -> list[HalfCut]:
+    """Find one cut for every dimension of at least two NPUs; none for irregular networks."""
+    cuts, stride = [], 1
+    for index, dimension in enumerate(topology.dimensions):
+        if dimension.size > 1:
+            cuts.append(_build_half_cut(topology, index, stride, dimension.size))
+        stride *= dimension.size
+    return cuts
+
+
+def _build_half_cut(topology: Topology, index: int, stride: int, size: int) -> HalfCut:
+    """Build the cut of one dimension whose neighbours are `stride` apart."""
+    is_upper = _find_upper_half(topology, stride, size)
+    source = is_upper[topology.source]
+    destination = is_upper[topology.destination]
+    up = ~source & destination
+    down = source & ~destination
+    rates = topology.bandwidth_bytes_per_s
+    return HalfCut(
+        index,
+        int(up.sum()),
+        int(down.sum()),
+        float(rates[up].sum()),
+        float(rates[down].sum()),
+    )
+
+
+def _find_upper_half(topology: Topology, stride: int, size: int) -> BoolArray:
+    """Find the nodes in the upper half of a dimension: bool[nodes]."""
+    npus = topology.num_npus
+    coordinate = np.arange(npus) // stride % size
+    is_upper = np.zeros(topology.num_nodes, np.bool_)
+    is_upper[:npus] = coordinate >= size // 2
+    # A switch is in the upper half if any of its NPUs is.
+    to_switch = topology.destination >= npus
+    sender = topology.source[to_switch]
+    switch = topology.destination[to_switch]
+    np.logical_or.at(is_upper, switch, is_upper[sender])
+    return is_upper

@@ -1,0 +1,61 @@
+"""Averages as divided sums, so that no transport needs an operator for them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from hub_core.columns import Int64Array
+
+from collhub_execution.data.checked_inputs import AnyArray
+from collhub_execution.data.element_types import Array, is_floating
+from hub_core.model import REDUCING, Collective, Contributions
+
+
+def averaged(collective: Collective, outputs: Sequence[AnyArray]) -> tuple[AnyArray, ...]:
+    """Sums divided by the number of their contributions; see `divided`.
+
+    `outputs`: OUTPUT of every rank after a run that sums.
+    """
+    contract = collective.contract
+    if contract is not None and contract.expected is not None:
+        return _averaged_by_unit(collective, contract.expected, outputs)
+    if collective.kind not in REDUCING:
+        return tuple(outputs)
+    return tuple(divided(output, collective.num_ranks) for output in outputs)
+
+
+def _averaged_by_unit(
+    collective: Collective, expected: Contributions, outputs: Sequence[AnyArray]
+) -> tuple[AnyArray, ...]:
+    # A custom contract may reduce some units and only move others: each has its own divisor.
+    found = []
+    for rank, units in enumerate(collective.output_units().tolist()):
+        output = outputs[rank]
+        divisor = _contributions_by_unit(expected, rank, units, collective.num_ranks)
+        elements = output.size // max(units, 1)
+        found.append(divided(output, np.repeat(divisor, elements)))
+    return tuple(found)
+
+
+def _contributions_by_unit(
+    expected: Contributions, rank: int, units: int, num_ranks: int
+) -> Int64Array:
+    """How many contributions each unit of a rank's OUTPUT holds, at least 1, int64[units]."""
+    # A source rank below 0 stands for all ranks.
+    weights = np.where(expected.source_rank < 0, num_ranks, 1)
+    # Contributions to places outside OUTPUT are the verifier's to report, not ours.
+    is_mine = (expected.rank == rank) & (expected.offset >= 0) & (expected.offset < units)
+    counts = np.bincount(expected.offset[is_mine], weights[is_mine], units)
+    return np.maximum(counts, 1).astype(np.int64)
+
+
+def divided(values: Array, divisor: int | Int64Array) -> Array:
+    """`values` by `divisor` in their own dtype; integers are rounded towards zero, as NCCL does."""
+    if not is_floating(values.dtype):
+        # numpy's // alone rounds towards minus infinity.
+        quotient: Array = np.sign(values) * (np.abs(values) // divisor)
+        return quotient.astype(values.dtype)
+    # bfloat16 times a Python number would be computed in another type.
+    scaled: Array = values / np.asarray(divisor, values.dtype)
+    return scaled.astype(values.dtype)

@@ -1,0 +1,176 @@
+"""Turn an algorithm into a levelled program, or name the steps because of which it cannot run."""
+
+from __future__ import annotations
+
+import numpy as np
+from hub_core.columns import Int64Array, group_pointer
+
+from collhub_execution.levelling.blocks import in_blocks, units_of_block
+from collhub_execution.levelling.ordering import Edges, assign_levels
+from collhub_execution.levelling.program import LevelledProgram
+from collhub_execution.levelling.records import SortedRecords, expand_steps
+from hub_core.model import (
+    CAP,
+    Algorithm,
+    Collective,
+    Diagnostic,
+    Findings,
+    InputError,
+    Location,
+    Messages,
+    StepTable,
+    action,
+    describe,
+    match_messages,
+)
+from hub_core.verification import (
+    HappensBefore,
+    OrderGraph,
+    Regions,
+    adjacent_conflicts,
+    check_regions,
+    find_regions,
+    happens_before,
+    report_deadlock,
+    sequential_positions,
+    unordered_in,
+)
+
+# So that addresses times the bytes of an element fit 64 bits.
+_MAX_BLOCKS = 1 << 40
+
+
+def levelled_program(
+    algorithm: Algorithm, in_place: bool, *, allow_races: bool = False
+) -> LevelledProgram:
+    """Level an algorithm for calls in place or out of place, in time close to linear in steps.
+
+    Every algorithm whose messages match and that has no deadlock with unbounded buffers and no race
+    has a levelled program: where a transport without buffers would deadlock, messages are staged in
+    scratch (see `assign_levels`). Conflicting accesses of a rank keep their order. `allow_races`:
+    order accesses that nothing orders as if ranks took turns, each in the order of its steps, as
+    `verify` does to judge contents. Raises `InputError` naming the steps: for timing-only
+    algorithms, messages without partner, regions outside their buffers, deadlocks (with the
+    position of every rank), races.
+    """
+    findings = Findings(algorithm.provenance.source_name or None)
+    refuse_timing_only(algorithm)
+    messages = match_messages(algorithm.steps, findings)
+    is_valid = check_regions(algorithm, findings)
+    if findings.has_errors():
+        raise InputError(findings)
+    # Cycles are looked for before races: the order of a deadlock says nothing of races.
+    relation = _order_without_cycle(algorithm.steps, messages, findings)
+    block_units = units_of_block(algorithm)
+    collective = in_blocks(algorithm.collective, block_units)
+    scratch = algorithm.scratch_units // block_units
+    _refuse_too_large(collective, scratch)
+    layout = collective.memory_layout(in_place, scratch)
+    regions = find_regions(algorithm, layout, is_valid, block_units)
+    conflicts = _conflicts(algorithm.steps, relation, regions, allow_races, findings)
+    levels = assign_levels(algorithm.steps, messages, relation, conflicts)
+    records = expand_steps(algorithm.steps, messages, regions, levels, scratch, block_units)
+    return _program(records, collective, block_units, in_place)
+
+
+def refuse_timing_only(algorithm: Algorithm) -> None:
+    """Raise `InputError` for an algorithm whose steps do not say which units they touch."""
+    if not algorithm.has_contents:
+        message = (
+            "a timing-only algorithm: its steps do not say which units they touch, "
+            "so nothing can be run"
+        )
+        file = algorithm.provenance.source_name or None
+        raise InputError(message, location=Location(file), code="timing-only")
+
+
+def _order_without_cycle(steps: StepTable, messages: Messages, findings: Findings) -> HappensBefore:
+    """The order of the steps with unbounded buffers. Raises `InputError` for a deadlock."""
+    relation = happens_before(steps, messages)
+    if not relation.order.is_complete:
+        raise InputError(_deadlock(steps, relation, findings))
+    return relation
+
+
+def _refuse_too_large(collective: Collective, scratch: Int64Array) -> None:
+    """Refuse sizes whose addresses would not fit the arithmetic."""
+    parts = (collective.input_units(), collective.output_units(), scratch)
+    # Summed as floats: the sum itself may not fit 64 bits.
+    blocks = sum(float(part.astype(np.float64).sum()) for part in parts)
+    if blocks >= _MAX_BLOCKS:
+        raise InputError(
+            f"too large to run: {blocks:.3g} blocks of memory (limit 2^40)", code="too-large"
+        )
+
+
+def _deadlock(steps: StepTable, relation: HappensBefore, findings: Findings) -> list[Diagnostic]:
+    """The steps that wait for each other, then every rank's first step that never runs."""
+    report_deadlock(steps, relation, findings)
+    cycle = next(item for item in findings if item.code == "deadlock")
+    # Rows are grouped by rank, so that the first index of a rank is its first step.
+    stuck = np.flatnonzero(relation.order.position < 0)
+    _, first = np.unique(steps.rank[stuck], return_index=True)
+    waiting = []
+    for row in stuck[first].tolist():
+        message = f"stands at this {action(steps, row)}, which never runs"
+        place = steps.location(row, findings.file)
+        waiting.append(Diagnostic("blocked", message, location=place))
+    return [cycle, *waiting]
+
+
+def _conflicts(
+    steps: StepTable,
+    relation: HappensBefore,
+    regions: Regions,
+    allow_races: bool,
+    findings: Findings,
+) -> Edges:
+    """Pairs of rows (earlier, later) that touch one unit, enough of them to order all accesses.
+
+    Races are refused, or ordered as if ranks took turns.
+    """
+    # Neighbours in one linear extension suffice: what they order, orders the others too.
+    earlier, later = adjacent_conflicts(regions, relation.order.position)
+    racing = unordered_in(OrderGraph(steps, relation), earlier, later)
+    if not len(racing):
+        return earlier, later
+    if allow_races:
+        return adjacent_conflicts(regions, sequential_positions(relation))
+    for index in racing[:CAP].tolist():
+        _add_race(findings, steps, int(earlier[index]), int(later[index]))
+    findings.count("race", len(racing) - CAP)
+    raise InputError(findings)
+
+
+def _add_race(findings: Findings, steps: StepTable, one: int, other: int) -> None:
+    """Name two steps of a rank that touch one unit in no order, the later one as the place."""
+    message = (
+        f"nothing orders this {action(steps, other)} after {describe(steps, one)}, "
+        "which touches the same units"
+    )
+    place = steps.location(other, findings.file)
+    findings.add("race", message, place, cure="add a dependency between the two")
+
+
+def _program(
+    records: SortedRecords, collective: Collective, block_units: int, in_place: bool
+) -> LevelledProgram:
+    """The columns in the types that `LevelledProgram` promises."""
+    columns = records.columns
+    return LevelledProgram(
+        kind=columns["kind"].astype(np.uint8),
+        level=columns["level"].astype(np.int32),
+        peer=columns["peer"].astype(np.int32),
+        message=columns["message"],
+        src_buffer=columns["src_buffer"].astype(np.uint8),
+        src_offset=columns["src_offset"],
+        dst_buffer=columns["dst_buffer"].astype(np.uint8),
+        dst_offset=columns["dst_offset"],
+        count=columns["count"],
+        row=columns["row"],
+        rank_indptr=group_pointer(records.rank, collective.num_ranks),
+        unit_count=collective.unit_count,
+        block_units=block_units,
+        in_place=in_place,
+        layout=collective.memory_layout(in_place, records.scratch),
+    )

@@ -1,0 +1,220 @@
+"""Write levelled steps out as sends, receives, copies and reductions.
+
+What must not land at once, or must not be overwritten while it is read, gets a slot in scratch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+from hub_core.columns import BoolArray, Int64Array
+
+from collhub_execution.levelling.ordering import StepLevels
+from collhub_execution.levelling.program import RecordKind
+from collhub_execution.levelling.slots import place_slots
+from hub_core.model import Buffer, Messages, StepKind, StepTable
+from hub_core.verification import Regions
+
+Columns = dict[str, Int64Array]
+
+
+@dataclass(frozen=True, slots=True)
+class SortedRecords:
+    """Columns of a `LevelledProgram`, int64, in its order.
+
+    `rank`: of every record. `scratch`: int64[num_ranks], blocks of SCRATCH that every rank needs.
+    """
+
+    columns: Columns
+    rank: Int64Array
+    scratch: Int64Array
+
+
+class _RecordSide(IntEnum):
+    """A side of a record: what the step reads, what it writes, its slot in scratch, nothing."""
+
+    SOURCE = 0
+    TARGET = 1
+    SLOT = 2
+    NOTHING = 3
+
+
+_SOURCE, _TARGET, _SLOT, _NOTHING = _RecordSide
+_SEND, _RECV, _COPY, _REDUCE = RecordKind
+
+# (kind, side read, side written), and what a step becomes as a row of these.
+_Line = tuple[RecordKind, _RecordSide, _RecordSide]
+_Template = tuple[_Line, ...]
+
+# Apart: what the step reads and writes shares no unit; onto: both are the same units; across: they
+# overlap, so that one has to be out of the way before the other is written.
+_SENT: _Template = ((_SEND, _SOURCE, _NOTHING),)
+_RECEIVED: _Template = ((_RECV, _NOTHING, _TARGET),)
+_RECEIVED_LATER: _Template = ((_RECV, _NOTHING, _SLOT), (_COPY, _SLOT, _TARGET))
+_REDUCED_APART: _Template = ((_RECV, _NOTHING, _TARGET), (_REDUCE, _SOURCE, _TARGET))
+_REDUCED_ONTO: _Template = ((_RECV, _NOTHING, _SLOT), (_REDUCE, _SLOT, _TARGET))
+_REDUCED_ACROSS: _Template = (
+    (_RECV, _NOTHING, _SLOT),
+    (_REDUCE, _SOURCE, _SLOT),
+    (_COPY, _SLOT, _TARGET),
+)
+_COPIED: _Template = ((_COPY, _SOURCE, _TARGET),)
+_COPIED_ACROSS: _Template = ((_COPY, _SOURCE, _SLOT), (_COPY, _SLOT, _TARGET))
+_ADDED: _Template = ((_REDUCE, _SOURCE, _TARGET),)
+_ADDED_ACROSS: _Template = ((_COPY, _SOURCE, _SLOT), (_REDUCE, _SLOT, _TARGET))
+
+_Case = tuple[_Template, Int64Array]
+
+
+def expand_steps(
+    steps: StepTable,
+    messages: Messages,
+    regions: Regions,
+    levels: StepLevels,
+    scratch: Int64Array,
+    block_units: int,
+) -> SortedRecords:
+    """Make the records of all steps, in time of a sort.
+
+    `regions` and `scratch`, int64[num_ranks], the SCRATCH of the algorithm, are in blocks. A slot
+    lives from the level in which it is filled to that in which it is emptied; slots are placed
+    behind the SCRATCH of the algorithm and share blocks where they do not live at one time.
+    """
+    cases = _cases(steps, regions, levels)
+    slot, sizes = _slots(steps, regions, levels, scratch, cases)
+    number = np.full(len(steps), -1, np.int64)
+    number[messages.send] = np.arange(len(messages.send))
+    number[messages.receive] = number[messages.send]
+    sheet = _StepSheet(steps, block_units, regions.count, levels, slot, number)
+    parts = [
+        sheet.part(rows, line, index)
+        for template, rows in cases
+        for index, line in enumerate(template)
+    ]
+    columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    return _sorted(columns, sizes)
+
+
+def _sorted(columns: Columns, scratch: Int64Array) -> SortedRecords:
+    """Sort by rank, level, messages before local ones, message or place, line of the template."""
+    # Messages of a level by number: so both ends of a pair of ranks have them in one order.
+    message = columns["message"]
+    is_local = message < 0
+    within_level = np.where(is_local, columns.pop("place"), message)
+    index = columns.pop("index")
+    order = np.lexsort((index, within_level, is_local, columns["level"], columns["rank"]))
+    ordered = {name: column[order] for name, column in columns.items()}
+    rank = ordered.pop("rank")
+    return SortedRecords(ordered, rank, scratch)
+
+
+def _slots(
+    steps: StepTable,
+    regions: Regions,
+    levels: StepLevels,
+    scratch: Int64Array,
+    cases: Sequence[_Case],
+) -> tuple[Int64Array, Int64Array]:
+    """Per step the offset of its slot in SCRATCH, -1 for none; per rank the size of SCRATCH."""
+    slotted = np.concatenate([rows for template, rows in cases if _needs_slot(template)])
+    last = levels.level[slotted]
+    filled = levels.message_level[slotted]
+    # A local step fills its slot in the level in which it runs.
+    first = np.where(filled >= 0, filled, last)
+    offsets, sizes = place_slots(steps.rank[slotted], first, last, regions.count[slotted], scratch)
+    slot = np.full(len(steps), -1, np.int64)
+    slot[slotted] = offsets
+    return slot, sizes
+
+
+def _needs_slot(template: _Template) -> bool:
+    """Whether a step with this template needs a slot in scratch."""
+    return any(_SLOT in (source, target) for _, source, target in template)
+
+
+def _cases(steps: StepTable, regions: Regions, levels: StepLevels) -> Sequence[_Case]:
+    """The steps by what becomes of them; a copy of units onto themselves becomes nothing."""
+    # Addresses are those of one flat memory, so that aliases of INPUT and OUTPUT overlap too.
+    distance = np.abs(regions.source - regions.destination)
+    onto = distance == 0
+    apart = distance >= regions.count
+    across = ~onto & ~apart
+    staged = levels.is_staged
+    sends = steps.is_kind(StepKind.SEND)
+    receives = steps.is_kind(StepKind.RECV)
+    reducing = steps.is_kind(StepKind.RECV_REDUCE)
+    copies = steps.is_kind(StepKind.COPY)
+    reduces = steps.is_kind(StepKind.REDUCE)
+    masks: list[tuple[_Template, BoolArray]] = [
+        (_SENT, sends),
+        (_RECEIVED, receives & ~staged),
+        (_RECEIVED_LATER, receives & staged),
+        (_REDUCED_APART, reducing & apart & ~staged),
+        (_REDUCED_ONTO, reducing & onto),
+        # Staged and apart is treated as across: the message may not land in the target either.
+        (_REDUCED_ACROSS, reducing & (across | (apart & staged))),
+        (_COPIED, copies & apart),
+        (_COPIED_ACROSS, copies & across),
+        (_ADDED, reduces & ~across),
+        (_ADDED_ACROSS, reduces & across),
+    ]
+    return [(template, np.flatnonzero(mask)) for template, mask in masks]
+
+
+@dataclass(frozen=True, slots=True)
+class _StepSheet:
+    """What records are written from, one entry a step.
+
+    `count`: blocks; `levels`; `slot`: offset of its slot; `number`: of its message.
+    """
+
+    steps: StepTable
+    block_units: int
+    count: Int64Array
+    levels: StepLevels
+    slot: Int64Array
+    number: Int64Array
+
+    def part(self, rows: Int64Array, line: _Line, index: int) -> Columns:
+        """The records that `rows` have in one line of their template; `index` is that line."""
+        kind, source, target = line
+        # Of a staged step the messages and the local records stand in different levels.
+        is_message = kind <= RecordKind.RECV
+        nothing = np.full(len(rows), -1, np.int64)
+        level = self.levels.message_level if is_message else self.levels.level
+        src_buffer, src_offset = self._side(rows, source)
+        dst_buffer, dst_offset = self._side(rows, target)
+        return {
+            "rank": self.steps.rank[rows].astype(np.int64),
+            "kind": np.full(len(rows), kind, np.int64),
+            "level": level[rows],
+            "peer": self.steps.peer[rows].astype(np.int64) if is_message else nothing,
+            "message": self.number[rows] if is_message else nothing,
+            "src_buffer": src_buffer,
+            "src_offset": src_offset,
+            "dst_buffer": dst_buffer,
+            "dst_offset": dst_offset,
+            "count": self.count[rows],
+            "row": rows,
+            "place": self.levels.position[rows],
+            "index": np.full(len(rows), index, np.int64),
+        }
+
+    def _side(self, rows: Int64Array, side: _RecordSide) -> tuple[Int64Array, Int64Array]:
+        """(buffer, offset) of one side of the records."""
+        # A template names sides, not buffers: the same template serves every buffer.
+        steps = self.steps
+        if side is _SOURCE:
+            return steps.src_buffer[rows].astype(np.int64), self._blocks(steps.src_offset, rows)
+        if side is _TARGET:
+            return steps.dst_buffer[rows].astype(np.int64), self._blocks(steps.dst_offset, rows)
+        if side is _SLOT:
+            return np.full(len(rows), Buffer.SCRATCH, np.int64), self.slot[rows]
+        return np.full(len(rows), Buffer.UNKNOWN, np.int64), np.zeros(len(rows), np.int64)
+
+    def _blocks(self, units: Int64Array, rows: Int64Array) -> Int64Array:
+        """Offsets of `rows` in blocks; a block divides all offsets."""
+        return units[rows] // self.block_units

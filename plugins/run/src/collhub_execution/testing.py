@@ -1,0 +1,293 @@
+"""What tests of executors share: programs that are wrong on purpose, runs on samples, processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterable
+from contextlib import chdir, suppress
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+from unittest import SkipTest
+
+import numpy as np
+import numpy.typing as npt
+from hub_core.columns import BoolArray, group_pointer
+
+from collhub_execution.data.element_types import element_type
+from collhub_execution.data.inputs import exact_inputs
+from collhub_execution.judgement.judge import OutputJudgement, judge
+from collhub_execution.levelling.blocks import block_counts
+from collhub_execution.levelling.levelled_program import levelled_program
+from collhub_execution.levelling.program import LevelledProgram, RecordKind
+from collhub_execution.request_levelling import LevelledRequest, levelled_request
+from hub_core.model import Algorithm, InputError, ReduceOp
+from hub_core.plugin_api import ExecutionRequest, ExecutionResult
+from hub_core.testing import ring_all_reduce
+
+# They have the command of the ranks among their arguments.
+_LAUNCHERS = (b"mpiexec", b"mpirun", b"prterun")
+
+# Of /proc/net/tcp and tcp6: the state, and 127.0.0.1 and ::1 as little-endian machines write them.
+_LISTENING = "0A"
+_LOOPBACK = ("0100007F:", "00000000000000000000000001000000:")
+
+_NOT_BY_RECORD = frozenset({"rank_indptr", "layout"})
+
+
+def only_records(program: LevelledProgram, is_kept: BoolArray) -> LevelledProgram:
+    """The program without some of its records, int64[records] of which are kept."""
+    # All arrays are columns but these two, which are made anew or stay.
+    columns: dict[str, Any] = {}
+    for field in fields(program):
+        value = getattr(program, field.name)
+        if isinstance(value, np.ndarray) and field.name not in _NOT_BY_RECORD:
+            columns[field.name] = value[is_kept]
+    pointer = group_pointer(program.rank[is_kept], program.num_ranks)
+    return replace(program, **columns, rank_indptr=pointer)
+
+
+def without_send(program: LevelledProgram, message: int = 0) -> LevelledProgram:
+    """The program in which a message is awaited but never sent: a deadlock, on every transport."""
+    is_sending = (program.kind == RecordKind.SEND) & (program.message == message)
+    return only_records(program, ~is_sending)
+
+
+def in_threads(work: Callable[[int], Any], count: int, timeout_s: float = 60.0) -> list[Any]:
+    """Results of work(0), work(1), ... on a thread each, as ranks are; the first error is raised.
+
+    A thread that does not end in time is a failed assertion.
+    """
+    results: list[Any] = [None] * count
+    errors: list[BaseException] = []
+
+    def on_thread(number: int) -> None:
+        try:
+            results[number] = work(number)
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [
+        threading.Thread(target=on_thread, args=(number,), daemon=True) for number in range(count)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout_s)
+        assert not thread.is_alive(), "a rank hangs"
+    if errors:
+        raise errors[0]
+    return results
+
+
+def request_for(
+    algorithm: Algorithm,
+    dtype: npt.DTypeLike = np.int64,
+    op: ReduceOp = ReduceOp.SUM,
+    *,
+    elements: int = 3,
+    in_place: bool | None = None,
+    **more: Any,
+) -> ExecutionRequest:
+    """A request with `exact_inputs`, out of place where the algorithm claims that unless told.
+
+    `elements`: of a block. `more`: fields of the request, such as `repeats`.
+    """
+    if in_place is None:
+        in_place = not algorithm.collective.out_of_place
+    inputs = exact_inputs(block_counts(algorithm), elements, np.dtype(dtype), op)
+    return ExecutionRequest(algorithm, inputs, in_place, op, **more)
+
+
+def levelled_for(
+    algorithm: Algorithm, program: LevelledProgram | None = None, **more: Any
+) -> LevelledRequest:
+    """What `request_for` makes, levelled; `program` takes the place of the levelled one."""
+    levelled = levelled_request(request_for(algorithm, **more))
+    return levelled if program is None else replace(levelled, program=program)
+
+
+def judged(
+    request: ExecutionRequest, result: ExecutionResult, *, is_exact: bool = True
+) -> OutputJudgement:
+    """What is to be said of a result."""
+    collective = request.algorithm.collective
+    return judge(collective, request.inputs, result.outputs, request.reduce_op, is_exact)
+
+
+def claimed_modes(algorithm: Algorithm) -> list[bool]:
+    """The values of `in_place` for which the algorithm claims to work."""
+    collective = algorithm.collective
+    claims = {False: collective.out_of_place, True: collective.in_place}
+    return [in_place for in_place, is_claimed in claims.items() if is_claimed]
+
+
+def write_traps(folder: Path, *modules: str) -> Path:
+    """Modules that leave a mark when they are imported; the path of the mark."""
+    mark = folder / "executed"
+    for module in modules:
+        (folder / f"{module}.py").write_text(f"open({str(mark)!r}, 'w').close()\n")
+    return mark
+
+
+def processes_running(module: str) -> list[int]:
+    """Python processes of `python -m MODULE`, ascending; only where the system has /proc."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (process / "cmdline").read_bytes().split(b"\0")
+        except OSError:
+            # It ended while we looked.
+            continue
+        is_launcher = any(name in words[0] for name in _LAUNCHERS)
+        if module.encode() in words and not is_launcher:
+            found.append(int(process.name))
+    return sorted(found)
+
+
+def foreign_listeners(processes: Iterable[int]) -> set[str]:
+    """Addresses other than loopback on which processes listen, as /proc/net writes them."""
+    own = set()
+    for process in processes:
+        for descriptor in Path(f"/proc/{process}/fd").glob("*"):
+            with suppress(OSError):
+                own.add(os.readlink(descriptor))
+    found = set()
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+            columns = line.split()
+            address, state, inode = columns[1], columns[3], columns[9]
+            is_own = state == _LISTENING and f"socket:[{inode}]" in own
+            if is_own and not address.startswith(_LOOPBACK):
+                found.add(address)
+    return found
+
+
+def _need_proc() -> None:
+    """Skip a test where the processes of ranks cannot be found."""
+    if not Path("/proc/self/cmdline").exists():
+        raise SkipTest("finding the ranks needs /proc")
+
+
+def wait_until(is_so: Callable[[], bool], limit_s: float) -> bool:
+    """Whether it became so within the limit."""
+    deadline = time.monotonic() + limit_s
+    while not is_so() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return is_so()
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchedExecutor:
+    """An executor that lets a launcher start one process a rank, and what must hold for it.
+
+    `execute`, `run`: with its options bound. `module`: what a process of a rank runs. `helpers`:
+    processes of that module that are no rank.
+    """
+
+    execute: Callable[[ExecutionRequest], ExecutionResult]
+    run: Callable[[LevelledRequest], ExecutionResult]
+    module: str
+    helpers: int = 0
+
+    def check_result(
+        self,
+        algorithm: Algorithm,
+        dtype_name: str = "int64",
+        op: ReduceOp = ReduceOp.SUM,
+        *,
+        native_runs: int,
+    ) -> None:
+        """Two repeats are right bit by bit and timed; of the library's own, `native_runs` are."""
+        dtype = element_type(dtype_name)
+        request = request_for(algorithm, dtype, op, elements=500, repeats=2)
+        result = self.execute(request)
+        assert len(result.repeat_times_s) == 2
+        assert len(result.native_times_s) == native_runs
+        assert judged(request, result).is_right
+
+    def check_working_folder(self, folder: Path, *modules: str, native_runs: int) -> None:
+        """Nothing that lies in the user's working folder is imported, whatever it is called."""
+        mark = write_traps(folder, *modules, "numpy", "pickle")
+        with chdir(folder):
+            self.check_result(ring_all_reduce(4), native_runs=native_runs)
+        assert not mark.exists()
+
+    def check_deadlock(self, *, timeout_s: float, limit_s: float) -> None:
+        """A message that is never sent ends the run in time, with the position of a rank."""
+        program = without_send(levelled_program(ring_all_reduce(4), in_place=True))
+        start = time.monotonic()
+        error = self._failure(program, timeout_s=timeout_s)
+        assert time.monotonic() - start < limit_s
+        assert error.diagnostics[0].code == "deadlock"
+        assert "waits for rank" in error.diagnostics[1].message
+
+    def check_killed_rank(self, *, timeout_s: float, limit_s: float) -> InputError:
+        """When one rank is killed, all end; return what is said."""
+        _need_proc()
+        program = levelled_program(ring_all_reduce(4), in_place=True)
+        killer = threading.Thread(target=self._kill_one, args=(program.num_ranks,))
+        killer.start()
+        start = time.monotonic()
+        error = self._failure(program, timeout_s=timeout_s, repeats=100000)
+        killer.join()
+        assert time.monotonic() - start < limit_s
+        assert error.diagnostics[0].code == "rank-died"
+        return error
+
+    def foreign_listeners(self, *, seconds: float) -> set[str]:
+        """Addresses other than loopback on which ranks listen while they run."""
+        _need_proc()
+        program = levelled_program(ring_all_reduce(4), in_place=True)
+        found: set[str] = set()
+
+        def look() -> None:
+            self._wait_for_ranks(program.num_ranks)
+            deadline = time.monotonic() + seconds
+            # Sockets come and go while ranks start: all that are ever there count.
+            while time.monotonic() < deadline:
+                found.update(foreign_listeners(processes_running(self.module)))
+                time.sleep(0.05)
+            self._kill_one(program.num_ranks)
+
+        looking = threading.Thread(target=look)
+        looking.start()
+        self._failure(program, timeout_s=60.0, repeats=100000)
+        looking.join()
+        return found
+
+    def leaves_nothing(self, limit_s: float) -> bool:
+        """Whether all processes of ranks are gone."""
+        return wait_until(lambda: not processes_running(self.module), limit_s)
+
+    def _kill_one(self, ranks: int) -> None:
+        """Kill a rank as soon as all are there."""
+        if self._wait_for_ranks(ranks):
+            # The youngest is a rank: helpers start ranks.
+            os.kill(processes_running(self.module)[-1], signal.SIGKILL)
+
+    def _wait_for_ranks(self, ranks: int) -> bool:
+        wanted = ranks + self.helpers
+        return wait_until(lambda: len(processes_running(self.module)) >= wanted, 60.0)
+
+    def _failure(
+        self, program: LevelledProgram, *, timeout_s: float, repeats: int = 1
+    ) -> InputError:
+        """What is said of a program that cannot end well."""
+        request = levelled_for(
+            ring_all_reduce(4),
+            program,
+            dtype=np.float32,
+            elements=500,
+            in_place=True,
+            timeout_s=timeout_s,
+            repeats=repeats,
+        )
+        try:
+            self.run(request)
+        except InputError as error:
+            return error
+        raise AssertionError("the run ended as if nothing were wrong")

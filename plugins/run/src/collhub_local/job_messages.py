@@ -1,0 +1,155 @@
+"""The messages of a flat job as a custom collective, so that executors can run it on real data."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+from hub_core.columns import Int64Array, counted_positions, labels
+
+from hub_core import (
+    Algorithm,
+    Buffer,
+    Collective,
+    CollectiveKind,
+    StepKind,
+    StepTable,
+    UsageError,
+    Workload,
+)
+from hub_core.model import (
+    Contributions,
+    CustomContract,
+    Messages,
+    NodeColumns,
+    NodeKind,
+    connection_keys,
+    pair_in_order,
+)
+
+# Contracts have a row a unit.
+_MOST_UNITS = 1 << 20
+_STEP_KINDS = {NodeKind.SEND: StepKind.SEND, NodeKind.RECV: StepKind.RECV}
+
+
+def algorithm_of_job(workload: Workload) -> Algorithm:
+    """Every message takes its own data from the input of its sender to the output of its receiver.
+
+    All else that a rank does becomes work between messages, which executors do not run; what waits
+    for what stays. Units are the greatest size that divides all messages, or where that makes more
+    than 2^20 of them, a larger one to which messages are rounded up. Raises `UsageError` for
+    collectives, and for a job without messages.
+    """
+    nodes = workload.nodes
+    _check(nodes)
+    counts, unit_bytes = _counts(nodes)
+    is_send, is_receive = nodes.is_kind(NodeKind.SEND), nodes.is_kind(NodeKind.RECV)
+    sent, input_units = _places(nodes, np.where(is_send, counts, 0))
+    received, output_units = _places(nodes, np.where(is_receive, counts, 0))
+    channel = _channels(nodes)
+    columns: dict[str, npt.ArrayLike] = {
+        "rank": nodes.rank,
+        "kind": _kinds(nodes),
+        "peer": np.where(is_send | is_receive, nodes.peer, -1),
+        "channel": channel,
+        "src_buffer": np.where(is_send, Buffer.INPUT, Buffer.UNKNOWN),
+        "src_offset": np.where(is_send, sent, 0),
+        "dst_buffer": np.where(is_receive, Buffer.OUTPUT, Buffer.UNKNOWN),
+        "dst_offset": np.where(is_receive, received, 0),
+        "count": counts,
+        "duration_ns": np.where(is_send | is_receive, -1, nodes.duration_ns),
+    }
+    steps = StepTable.from_columns(
+        workload.num_ranks, columns, nodes.data_edges, nodes.control_edges
+    )
+    messages = _messages(nodes, channel)
+    contract = CustomContract(
+        input_units,
+        output_units,
+        np.ones(workload.num_ranks, np.bool_),
+        _expected(nodes, messages, counts, sent, received),
+    )
+    collective = Collective(
+        CollectiveKind.CUSTOM, workload.num_ranks, int(counts[is_send].sum()), contract=contract
+    )
+    scratch = np.zeros(workload.num_ranks, np.int64)
+    size = unit_bytes * collective.unit_count
+    return Algorithm(collective, steps, scratch, workload.provenance, size)
+
+
+def _check(nodes: NodeColumns) -> None:
+    """Refuse what is no flat job with messages."""
+    calls = np.flatnonzero(nodes.is_kind(NodeKind.COLLECTIVE))
+    if len(calls):
+        first = f"node {nodes.identity[calls[0]]}"
+        message = f"{first} is a collective without steps, which cannot be run"
+        raise UsageError(message, cure="run 'collhub expand' first", code="collective")
+    # A buffer of no units cannot be.
+    if not nodes.is_kind(NodeKind.SEND).any():
+        raise UsageError("the job has no messages, so there is nothing to run", code="no-messages")
+
+
+def _counts(nodes: NodeColumns) -> tuple[Int64Array, int]:
+    """Units of every message, 1 for other nodes, and the bytes of one."""
+    is_message = nodes.is_kind(NodeKind.SEND, NodeKind.RECV)
+    # A message that states no size, or none at all, is one unit.
+    sizes = np.where(is_message, nodes.bytes, 0).clip(0)
+    total = int(sizes[nodes.is_kind(NodeKind.SEND)].sum())
+    unit = max(int(np.gcd.reduce(sizes)), 1)
+    if total > unit * _MOST_UNITS:
+        unit = -(-total // _MOST_UNITS)
+    return np.maximum(-(-sizes // unit), 1), unit
+
+
+def _places(nodes: NodeColumns, counts: Int64Array) -> tuple[Int64Array, Int64Array]:
+    """Where units of each row begin when those of a rank lie one behind the other, and their sums.
+
+    int64 by row, and by rank.
+    """
+    ends = np.concatenate([[0], np.cumsum(counts)])
+    # Rows are grouped by rank: one running sum serves all ranks.
+    before = ends[nodes.rank_indptr]
+    return ends[:-1] - before[nodes.rank], np.diff(before)
+
+
+def _channels(nodes: NodeColumns) -> Int64Array:
+    """Messages of one pair match in order where tag and bytes are equal: a channel for both."""
+    is_message = nodes.is_kind(NodeKind.SEND, NodeKind.RECV)
+    return np.where(is_message, labels(nodes.tag, nodes.bytes), 0)
+
+
+def _kinds(nodes: NodeColumns) -> npt.NDArray[np.uint8]:
+    """What becomes of every node."""
+    # What is no message is work of some kind.
+    by_kind = [_STEP_KINDS.get(kind, StepKind.COMPUTE) for kind in NodeKind]
+    return np.asarray(by_kind, np.uint8)[nodes.kind]
+
+
+def _messages(nodes: NodeColumns, channel: Int64Array) -> Messages:
+    """Sends and receives that meet; others are left to verification."""
+    sends = np.flatnonzero(nodes.is_kind(NodeKind.SEND))
+    receives = np.flatnonzero(nodes.is_kind(NodeKind.RECV))
+    both = np.concatenate([sends, receives])
+    source = np.concatenate([nodes.rank[sends], nodes.peer[receives]])
+    destination = np.concatenate([nodes.peer[sends], nodes.rank[receives]])
+    keys = connection_keys(source, destination, channel[both])
+    return pair_in_order(sends, receives, keys[: len(sends)], keys[len(sends) :])
+
+
+def _expected(
+    nodes: NodeColumns,
+    messages: Messages,
+    counts: Int64Array,
+    sent: Int64Array,
+    received: Int64Array,
+) -> Contributions:
+    """Every unit that is received is the one that was sent."""
+    send, receive = messages.send, messages.receive
+    sizes = counts[send]
+    # One row a unit.
+    place = counted_positions(sizes)
+    return Contributions(
+        np.repeat(nodes.rank[receive].astype(np.int64), sizes),
+        np.repeat(received[receive], sizes) + place,
+        np.repeat(nodes.rank[send].astype(np.int64), sizes),
+        np.repeat(sent[send], sizes) + place,
+    )

@@ -1,0 +1,193 @@
+"""The executor `numpy`: all ranks in one process and one thread, on one flat memory."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from hub_core.columns import Int64Array, expanded_ranges, row_pointer
+from collhub_execution import (
+    REDUCTIONS,
+    LevelledRequest,
+    RecordMoves,
+    Reduction,
+    RunOrder,
+    all_outputs,
+    execute_levelled,
+    fill_rank,
+    find_moves,
+    fused_moves,
+    fused_reductions,
+    run_order,
+    step_times,
+    used_elements,
+)
+
+from hub_core.model import InputError
+from hub_core.plugin_api import ExecutionRequest, ExecutionResult, NoOptions
+
+Array = npt.NDArray[Any]
+
+# (first element written, first read, how many, whether it reduces).
+_Move = tuple[int, int, int, bool]
+# (blocks written, blocks read, whether it reduces).
+_Batch = tuple[Int64Array, Int64Array, bool]
+
+# Below this mean size of a move, all moves of a level by one indexed copy are faster than one each.
+_INDEXED_BYTES = 2048
+# The indices take memory, 16 bytes a block.
+_MAX_INDEXED_BLOCKS = 1 << 24
+
+
+def execute(request: ExecutionRequest, options: NoOptions) -> ExecutionResult:
+    """Run in an order in which a transport without buffers could, and refuse what has none.
+
+    A message is copied straight from the sender's memory into the receiver's. `timeout_s` is
+    observed between runs. This is the reference: it reduces in the order of the schedule.
+    """
+    return execute_levelled(request, run_in_one_thread)
+
+
+def run_in_one_thread(request: LevelledRequest) -> ExecutionResult:
+    """Run a levelled request; see `execute`."""
+    order = run_order(request.algorithm, request.program)
+    memory = np.empty(request.flat_size, request.dtype)
+    runner = _runner(request, order, memory)
+    deadline = time.monotonic() + request.timeout_s
+    times = []
+    starts = ends = None
+    # Contents of undefined memory overflow; nobody is to be told in the middle of a run.
+    with np.errstate(all="ignore"):
+        for _ in range(request.warmups + request.repeats):
+            _refuse_late(request, deadline)
+            _fill_all(memory, request, runner.used)
+            start = time.perf_counter()
+            runner.run()
+            times.append(time.perf_counter() - start)
+        if request.wants_step_times:
+            starts, ends = _run_timed(request, order.records, memory)
+    return ExecutionResult(
+        outputs=all_outputs(memory, request),
+        repeat_times_s=tuple(times[request.warmups :]),
+        step_start_ns=starts,
+        step_end_ns=ends,
+    )
+
+
+def _refuse_late(request: LevelledRequest, deadline: float) -> None:
+    """Give up between two runs; a run itself waits for nothing and ends."""
+    if time.monotonic() > deadline:
+        message = f"the runs take more than {request.timeout_s:g} s"
+        raise InputError(message, cure="allow more time", code="timeout")
+
+
+def _fill_all(memory: Array, request: LevelledRequest, used: Sequence[int | None]) -> None:
+    """The state before a run; `used`: elements of every rank, see `fill_rank`."""
+    for rank, used_by_rank in enumerate(used):
+        fill_rank(memory, request, rank, used_by_rank)
+
+
+def _whole(request: LevelledRequest) -> Sequence[int | None]:
+    """All of the memory of every rank, for `_fill_all`."""
+    return [None] * request.program.num_ranks
+
+
+@dataclass(frozen=True, slots=True)
+class _Runner:
+    """One run of all moves, and the elements of every rank's memory that it uses."""
+
+    run: Callable[[], None]
+    used: Sequence[int | None]
+
+
+def _runner(request: LevelledRequest, order: RunOrder, memory: Array) -> _Runner:
+    """The moves in the way that suits their size."""
+    reduction = REDUCTIONS[request.reduce_op]
+    # Small moves cost more as calls of numpy than as bytes: then one call a batch wins.
+    blocks = request.program.count[order.records]
+    mean_blocks = blocks.mean() if len(blocks) else 0
+    mean_bytes = mean_blocks * request.elements * memory.itemsize
+    if mean_bytes < _INDEXED_BYTES and int(blocks.sum()) < _MAX_INDEXED_BLOCKS:
+        batches = _index_batches(find_moves(request.program, 1), order)
+        rows = memory.reshape(-1, request.elements)
+        return _Runner(lambda: _run_indexed(rows, batches, reduction), _whole(request))
+    # A message that is only reduced is reduced out of the sender's memory: it needs no slot.
+    moves = find_moves(request.program, request.elements)
+    moves, is_done = fused_moves(moves, fused_reductions(request))
+    listed = _listed(moves, order.records[~is_done[order.records]])
+    used = used_elements(request.program, moves, is_done, request.elements)
+    return _Runner(lambda: _run_singly(memory, listed, reduction), used.tolist())
+
+
+def _listed(moves: RecordMoves, records: Int64Array) -> list[_Move]:
+    """The moves of `records` as Python numbers: slicing by numpy's own is slow."""
+    return list(
+        zip(
+            moves.destination[records].tolist(),
+            moves.source[records].tolist(),
+            moves.length[records].tolist(),
+            moves.reduces[records].tolist(),
+            strict=True,
+        )
+    )
+
+
+def _run_singly(memory: Array, moves: Iterable[_Move], reduction: Reduction) -> None:
+    """One copy or reduction after the other; how long that takes is what is measured."""
+    for destination, source, length, reduces in moves:
+        # Reduced in place: a result of its own would cost another pass through memory.
+        written = memory[destination : destination + length]
+        if reduces:
+            reduction(written, memory[source : source + length], out=written)
+        else:
+            written[:] = memory[source : source + length]
+
+
+def _index_batches(moves: RecordMoves, order: RunOrder) -> list[_Batch]:
+    """The moves of every batch as one; `moves` are in blocks."""
+    # Indices of all batches are made at once and then cut, in time linear in blocks.
+    records = order.records
+    length = moves.length[records]
+    written = expanded_ranges(moves.destination[records], length)
+    read = expanded_ranges(moves.source[records], length)
+    borders = row_pointer(length)[order.batches].tolist()
+    # All records of a batch are of one kind.
+    first = records[order.batches[:-1]]
+    batches = []
+    for number, reduces in enumerate(moves.reduces[first].tolist()):
+        rows = slice(borders[number], borders[number + 1])
+        batches.append((written[rows], read[rows], reduces))
+    return batches
+
+
+def _run_indexed(blocks: Array, batches: Iterable[_Batch], reduction: Reduction) -> None:
+    """Batch after batch; records of a batch are independent, so that numpy may take any order."""
+    for written, read, reduces in batches:
+        if reduces:
+            blocks[written] = reduction(blocks[written], blocks[read])
+        else:
+            blocks[written] = blocks[read]
+
+
+def _run_timed(
+    request: LevelledRequest, records: Int64Array, memory: Array
+) -> tuple[Int64Array, Int64Array]:
+    """One more run, timed move by move; both ends of a message take as long as its copy."""
+    _fill_all(memory, request, _whole(request))
+    program, reduction = request.program, REDUCTIONS[request.reduce_op]
+    # One look at the clock a move: the end of one is the start of the next.
+    clock = [time.perf_counter_ns()]
+    for move in _listed(find_moves(program, request.elements), records):
+        _run_singly(memory, (move,), reduction)
+        clock.append(time.perf_counter_ns())
+    starts, ends = np.full((2, len(program)), -1, np.int64)
+    starts[records] = clock[:-1]
+    ends[records] = clock[1:]
+    send, receive = program.message_ends()
+    starts[send] = starts[receive]
+    ends[send] = ends[receive]
+    return step_times(request, starts, ends)

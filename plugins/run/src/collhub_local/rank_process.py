@@ -1,0 +1,202 @@
+"""What the process of one rank does: run its task on shared memory, each time when told to go."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from multiprocessing.context import ForkContext
+from multiprocessing.queues import SimpleQueue
+from multiprocessing.synchronize import Semaphore
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from hub_core.columns import Float64Array, Int64Array
+from collhub_execution import (
+    FAILED,
+    LevelledRequest,
+    NumpyMemory,
+    Post,
+    PostLevel,
+    RankEngine,
+    RankLog,
+    RankPlans,
+    RankTask,
+    Waiting,
+    rank_task,
+    run_task,
+)
+
+Array = npt.NDArray[Any]
+
+_LOOK_FOR_PARENT_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class RankPair:
+    """The rendezvous of one sender with one receiver: messages posted, and messages received."""
+
+    posted: Semaphore
+    received: Semaphore
+
+    @classmethod
+    def at_start(cls, context: ForkContext) -> RankPair:
+        """Nothing is posted yet, so nothing received."""
+        return cls(context.Semaphore(0), context.Semaphore(0))
+
+
+@dataclass(frozen=True, slots=True)
+class SharedBoard:
+    """What the processes share.
+
+    `memory`: the flat memory of all ranks. `at`: int64[ranks], see `RankLog`. `times`:
+    float64[2, runs, ranks], start and end in seconds of the common clock. `record_times`:
+    int64[2, records], start and end in ns. `pairs`: by (source, destination). `ready` counts ranks
+    that wait for `go`. `failures`: the reasons of ranks that ended early. `starter`: the process
+    that started the ranks and watches them.
+    """
+
+    memory: Array
+    at: Int64Array
+    times: Float64Array
+    record_times: Int64Array
+    pairs: dict[tuple[int, int], RankPair]
+    ready: Semaphore
+    go: list[Semaphore]
+    failures: SimpleQueue[str]
+    context: ForkContext
+    starter: int
+
+
+def run_rank(request: LevelledRequest, plans: RankPlans, board: SharedBoard, rank: int) -> None:
+    """The whole life of the process of a rank; an exception becomes a line and a status."""
+    # Ctrl-C reaches all processes of a terminal: the one that started the ranks ends them.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        # A child of a fork has everything; nothing is sent to it.
+        task = rank_task(request, plans.plan(rank))
+        first = request.program.rank_memory(rank).start * request.elements
+        memory = NumpyMemory(task, board.memory[first : first + task.plan.memory_size])
+        log = _log(task, board)
+        transport = SharedMemoryTransport(board, plans, memory, task, log)
+        run_task(task, RankEngine(memory, transport), log)
+    except BaseException as error:
+        board.failures.put(f"{type(error).__name__}: {error}")
+        os._exit(FAILED)
+
+
+def _log(task: RankTask, board: SharedBoard) -> RankLog:
+    """The part of the board on which the starter reads where a rank stands."""
+    # There is no library whose own collective could be timed: those times go nowhere.
+    rank, first = task.plan.rank, task.plan.first_record
+    return RankLog(
+        at=board.at[rank : rank + 1],
+        times=board.times[:, :, rank],
+        native_times=np.zeros((2, task.repeats)),
+        record_times=board.record_times[:, first : first + len(task.plan.kind)],
+    )
+
+
+class SharedMemoryTransport:
+    """Messages as copies out of the sender's memory, between two semaphores.
+
+    No queue and no descriptor travels: the receiver knows from the program where the message lies.
+    """
+
+    def __init__(
+        self,
+        board: SharedBoard,
+        plans: RankPlans,
+        memory: NumpyMemory,
+        task: RankTask,
+        log: RankLog,
+    ) -> None:
+        self._board, self._memory = board, memory
+        self._rank = task.plan.rank
+        self._sent_from = plans.sent_from
+        self._first_record = task.plan.first_record
+        self._starts = log.record_times[0] if task.wants_step_times else None
+
+    def prepare(self, sends: Sequence[Post[Array]], receives: Sequence[Post[Array]]) -> PostLevel:
+        """Posting tells receivers that messages lie ready; waiting for one copies it."""
+        posted = [self._board.pairs[self._rank, send.end.peer].posted for send in sends]
+        arriving = [self._arrival(post) for post in receives]
+        leaving = [self._departure(post) for post in sends]
+        waiting = [*arriving, *leaving]
+
+        def post_level() -> Sequence[Waiting]:
+            for semaphore in posted:
+                semaphore.release()
+            return waiting
+
+        return post_level
+
+    def barrier(self) -> None:
+        """Report to the starter, which lets all ranks go when it has heard of all."""
+        # Not among the ranks themselves: the starter waits with a limit and sees who is missing.
+        self._board.ready.release()
+        _acquire(self._board.go[self._rank], self._board.starter)
+
+    def _arrival(self, post: Post[Array]) -> Waiting:
+        """A message for this rank; `sent_from` has its place in the memory of all."""
+        end = post.end
+        start = int(self._sent_from[end.record])
+        return _Arrival(
+            pair=self._board.pairs[end.peer, self._rank],
+            starter=self._board.starter,
+            act=self._memory.reduce if end.reduces else self._memory.copy,
+            written=post.memory,
+            read=self._board.memory[start : start + end.length],
+            starts=self._starts,
+            index=end.record - self._first_record,
+        )
+
+    def _departure(self, post: Post[Array]) -> Waiting:
+        """A message of this rank."""
+        return _Departure(self._board.pairs[self._rank, post.end.peer], self._board.starter)
+
+
+@dataclass(frozen=True, slots=True)
+class _Arrival:
+    """A message to be received: `act` copies what is read, or reduces what is there with it."""
+
+    pair: RankPair
+    starter: int
+    act: Callable[[Array, Array], object]
+    written: Array
+    read: Array
+    starts: Int64Array | None
+    index: int
+
+    def wait(self) -> None:
+        """Copy the message as soon as it lies ready, and acknowledge it."""
+        _acquire(self.pair.posted, self.starter)
+        if self.starts is not None:
+            # A receive starts when there is something to copy. Earlier runs write here too: the
+            # last one, which alone is timed step by step, has the last word.
+            self.starts[self.index] = time.perf_counter_ns()
+        self.act(self.written, self.read)
+        self.pair.received.release()
+
+
+@dataclass(frozen=True, slots=True)
+class _Departure:
+    """A message that was sent: its memory may change when the receiver has copied it."""
+
+    pair: RankPair
+    starter: int
+
+    def wait(self) -> None:
+        """Wait for the acknowledgement."""
+        _acquire(self.pair.received, self.starter)
+
+
+def _acquire(semaphore: Semaphore, starter: int) -> None:
+    """Wait, but not beyond the life of the process that started this one."""
+    # A starter that was killed cannot end its ranks: they see that they have a new parent.
+    while not semaphore.acquire(True, _LOOK_FOR_PARENT_S):
+        if os.getppid() != starter:
+            os._exit(FAILED)

@@ -1,0 +1,143 @@
+"""Write a selection as a file by which MPICH chooses among its own algorithms.
+
+A file replaces all that MPICH knows, and MPICH ends at the start where a collective is absent. So
+the file is the one of the release, with the tree of a tuned collective put in for communicators of
+exactly the tuned number of ranks:
+
+    comm_size<N: as it was, comm_size<=N: {conditions: {sizes}}, comm_size=any: as it was
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from hub_core.selections import first_of_kinds, own_windows
+
+from collhub_mpi.options import MpichOptions
+from collhub_mpi.tuned.mpich_names import (
+    ALGORITHMS,
+    COLLECTIVES,
+    CONDITIONS,
+    FILE,
+    LARGEST_TEST,
+    SIZE_TESTS,
+    VARIABLE,
+    message_parts,
+    opposite,
+)
+from hub_core.model import CollectiveKind, InputError, Location, Loss
+from hub_core.plugin_api import (
+    Artifact,
+    SelectedCollective,
+    SelectedWindow,
+    Selection,
+    WriteResult,
+)
+
+_CURE = "name maint/tuning/coll/mpir/generic.json of the sources of your release of MPICH"
+_INTRA = "comm_type=intra"
+_Tree = dict[str, object]
+
+
+def write(selection: Selection, options: MpichOptions) -> WriteResult:
+    """One file, and none without the release's own: what MPICH is not told of is a loss.
+
+    Raises `InputError` where `options.defaults` is no selection file of MPICH.
+    """
+    chosen, losses = first_of_kinds(selection)
+    if options.defaults is None:
+        cure = f"it chooses itself; {_CURE}: -O mpich.defaults=FILE"
+        losses += [Loss("collective", str(one.collective.kind), cure) for one in chosen]
+        return WriteResult([], losses)
+    document = _defaults(options.defaults)
+    for selected in chosen:
+        losses += _tuned(document, selected, selection.num_ranks)
+    content = json.dumps(document, indent=1) + "\n"
+    notes = [
+        f"set {VARIABLE} to {FILE}, with the release of MPICH that its defaults are from",
+        "operators that are not built in, or do not commute, keep MPICH's own choice",
+    ]
+    return WriteResult([Artifact(FILE, content.encode("ascii"))], losses, (), notes)
+
+
+def _defaults(name: str) -> dict[str, _Tree]:
+    """The file of the release. Raises `InputError`."""
+    try:
+        document = json.loads(Path(name).read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
+        raise _no_defaults(name, str(error)) from None
+    if not isinstance(document, dict):
+        raise _no_defaults(name, "no JSON object")
+    for collective in (one for names in COLLECTIVES.values() for one in names):
+        tree = document.get(f"collective={collective}")
+        if not isinstance(tree, dict) or not isinstance(tree.get(_INTRA), dict):
+            raise _no_defaults(name, f"no collective={collective} with {_INTRA}")
+    return document
+
+
+def _no_defaults(name: str, reason: str) -> InputError:
+    """The refusal of a file that holds no selection of MPICH."""
+    message = f"no selection file of MPICH: {reason}"
+    return InputError(message, code="not-a-selection", location=Location(name), cure=_CURE)
+
+
+def _tuned(
+    document: dict[str, _Tree], selected: SelectedCollective, num_ranks: int
+) -> Sequence[Loss]:
+    """Put the tree of a collective in; return what is lost."""
+    kind = selected.collective.kind
+    windows, losses = own_windows(selected, _own(kind, num_ranks), "MPICH")
+    for name in COLLECTIVES.get(kind, ()) if windows else ():
+        tree = document[f"collective={name}"]
+        before = tree[_INTRA]
+        tuned: object = _sizes(kind, windows, name, num_ranks)
+        for condition in reversed(CONDITIONS.get(kind, ())):
+            tuned = {condition: tuned, opposite(condition): before}
+        tree[_INTRA] = {
+            f"comm_size<{num_ranks}": before,
+            f"comm_size<={num_ranks}": tuned,
+            "comm_size=any": before,
+        }
+    return losses
+
+
+def _own(kind: CollectiveKind, num_ranks: int) -> dict[str, str]:
+    """The algorithms that MPICH has for this number of ranks."""
+    own = dict(ALGORITHMS.get(kind, {}))
+    if kind is CollectiveKind.ALL_GATHER and num_ranks & (num_ranks - 1):
+        # MPICH has it for powers of two alone.
+        own.pop("recursive-doubling")
+    return own
+
+
+def _sizes(
+    kind: CollectiveKind, windows: Sequence[SelectedWindow], collective: str, num_ranks: int
+) -> _Tree:
+    """One test a window, by ascending sizes; the last takes all that is larger."""
+    parts, test = message_parts(kind, num_ranks), SIZE_TESTS[kind]
+    tree: _Tree = {}
+    for window in windows:
+        leaf = _leaf(collective, ALGORITHMS[kind][window.algorithm])
+        last = None if window.max_bytes is None else window.max_bytes // parts
+        if last is None or last > LARGEST_TEST:
+            tree[f"{test}=any"] = leaf
+            break
+        # Of windows that end within one tested size, the first has it.
+        tree.setdefault(f"{test}<={last}", leaf)
+    return tree
+
+
+def _leaf(collective: str, algorithm: str) -> _Tree:
+    """The algorithm, where it is defined."""
+    leaf: _Tree = {_key(collective, algorithm): {}}
+    if algorithm != "reduce_scatter_allgather":
+        return leaf
+    # It takes an element a rank, of the largest power of two of ranks.
+    return {"count<pow2": {_key(collective, "recursive_doubling"): {}}, "count=any": leaf}
+
+
+def _key(collective: str, algorithm: str) -> str:
+    """Leaf of a selection tree that names an algorithm."""
+    return f"algorithm=MPIR_{collective.capitalize()}_intra_{algorithm}"

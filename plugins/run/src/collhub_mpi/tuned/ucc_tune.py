@@ -1,0 +1,127 @@
+"""Write a selection as the tune string of UCC's transport UCP, and tell what such a string serves.
+
+    collective:from-to:[ranks-ranks]:inf:@algorithm#...
+
+Sizes are half-open, and those of the destination: the full buffer, but one rank's part of it for
+reduce-scatter. The score inf puts a choice before those of all other transports.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+from hub_core.selections import first_of_kinds, own_windows
+
+from collhub_mpi.tuned.served_files import read_files
+from hub_core.model import CollectiveKind, InputError
+from hub_core.plugin_api import (
+    Artifact,
+    NoOptions,
+    SelectedWindow,
+    Selection,
+    ServedCalls,
+    Source,
+    SourcePart,
+    WriteResult,
+)
+
+FILE = "ucc.conf"
+_VARIABLE = "UCC_TL_UCP_TUNE"
+_NAMES: Mapping[CollectiveKind, str] = {
+    CollectiveKind.ALL_REDUCE: "allreduce",
+    CollectiveKind.ALL_GATHER: "allgather",
+    CollectiveKind.ALL_TO_ALL: "alltoall",
+    CollectiveKind.REDUCE_SCATTER: "reduce_scatter",
+}
+_KIND_OF = {name: kind for kind, name in _NAMES.items()}
+_ALGORITHMS: Mapping[CollectiveKind, Mapping[str, str]] = {
+    CollectiveKind.ALL_REDUCE: {
+        # Of a radix that UCC chooses; recursive doubling is that of radix 2.
+        "recursive-doubling": "knomial",
+        "halving-doubling": "sra_knomial",
+        "double-binary-tree": "dbt",
+        "ring": "ring",
+    },
+    CollectiveKind.ALL_GATHER: {
+        "recursive-doubling": "knomial",
+        "ring": "ring",
+        "neighbour-exchange": "neighbor",
+        "bruck": "bruck",
+        "sparbit": "sparbit",
+        "direct": "linear",
+    },
+    CollectiveKind.ALL_TO_ALL: {"pairwise": "pairwise", "bruck": "bruck"},
+    CollectiveKind.REDUCE_SCATTER: {"halving-doubling": "knomial", "ring": "ring"},
+}
+_TOKEN = re.compile(r"(\w+):(\d+)-(\d+|inf):\[(\d+)-(\d+)\]:inf:@(\w+)")
+
+
+def write(selection: Selection, options: NoOptions) -> WriteResult:
+    """One file. What UCC does not have goes to the best of what it has, and that is a loss."""
+    tokens: list[str] = []
+    chosen, losses = first_of_kinds(selection)
+    for selected in chosen:
+        kind = selected.collective.kind
+        windows, lost = own_windows(selected, _ALGORITHMS.get(kind, {}), "UCC")
+        losses += lost
+        tokens += _tokens(kind, windows, selection.num_ranks)
+    text = f"# collhub tune: {' '.join(selection.topology.split())}\n"
+    if tokens:
+        text += f"{_VARIABLE} = {'#'.join(tokens)}\n"
+    notes = [
+        f"set {_VARIABLE} to the value in {FILE}, or UCC_CONFIG_FILE to the file",
+        "radixes are UCC's own",
+    ]
+    return WriteResult([Artifact(FILE, text.encode("ascii", "replace"))], losses, (), notes)
+
+
+def read(source: Source) -> Sequence[ServedCalls]:
+    """A row a choice; what UCC does not parse is an error, and serves nothing."""
+    return read_files(source, {FILE: _served})
+
+
+def _tokens(
+    kind: CollectiveKind, windows: Sequence[SelectedWindow], num_ranks: int
+) -> Iterator[str]:
+    parts = _parts(kind, num_ranks)
+    for window in windows:
+        # The first size of the destination that a full buffer of the window has.
+        first = -(-window.min_bytes // parts)
+        behind = "inf" if window.max_bytes is None else str(-(-(window.max_bytes + 1) // parts))
+        # A window within one part has no size of its own.
+        if str(first) != behind:
+            name = _ALGORITHMS[kind][window.algorithm]
+            team = f"[{num_ranks}-{num_ranks}]"
+            yield f"{_NAMES[kind]}:{first}-{behind}:{team}:inf:@{name}"
+
+
+def _served(part: SourcePart) -> list[ServedCalls]:
+    lines = part.load().decode("latin-1").splitlines()
+    values = [line.partition("=") for line in lines if line.strip() and not line.startswith("#")]
+    if any(name.strip() != _VARIABLE for name, _, _ in values) or len(values) > 1:
+        raise InputError(f"not one line {_VARIABLE} = ...", code="not-a-rule")
+    tokens = [token for _, _, value in values for token in value.strip().split("#")]
+    return [_calls(token) for token in tokens]
+
+
+def _calls(token: str) -> ServedCalls:
+    """The calls of one choice. Raises `InputError`."""
+    match = _TOKEN.fullmatch(token)
+    kind = _KIND_OF.get(match[1]) if match else None
+    if match is None or kind is None or match[6] not in _ALGORITHMS[kind].values():
+        wanted = "collective:from-to:[ranks-ranks]:inf:@algorithm"
+        raise InputError(f"{token!r:.60} is not {wanted}", code="not-a-rule")
+    parts = _parts(kind, int(match[4]))
+    first = int(match[2])
+    # Full buffers between two multiples count as the larger one.
+    least = (first - 1) * parts + 1 if first else 0
+    last = None if match[3] == "inf" else (int(match[3]) - 1) * parts
+    if last is not None and last < least:
+        raise InputError(f"{token!r:.60}: no size is in it", code="not-a-rule")
+    return ServedCalls(kind, True, True, least, last, f"{match[6]} of {match[4]} ranks")
+
+
+def _parts(kind: CollectiveKind, num_ranks: int) -> int:
+    """How many times the destination fits the full buffer."""
+    return num_ranks if kind is CollectiveKind.REDUCE_SCATTER else 1

@@ -1,0 +1,250 @@
+"""Move regions of buffers: entire buffers, or blocks of INPUT and OUTPUT.
+
+Steps whose regions a move of blocks would tear apart are divided.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from hub_core.columns import (
+    BoolArray,
+    Int64Array,
+    counted_positions,
+    first_positions,
+    group_of_entry,
+    row_pointer,
+)
+
+from hub_core.model import (
+    COLUMN_DTYPES,
+    READING,
+    WRITING,
+    Buffer,
+    InputError,
+    Messages,
+    StepKind,
+    StepTable,
+)
+
+BufferRegions = tuple[Int64Array, npt.NDArray[np.uint8], Int64Array]
+"""Rows of steps, their buffers, and the units at which the regions start."""
+
+
+@dataclass(frozen=True, slots=True)
+class RegionSide:
+    """The columns of one side of steps (source or destination), and the kinds of steps that
+    use it.
+    """
+
+    buffer: str
+    offset: str
+    kinds: tuple[StepKind, ...]
+
+    def regions(self, steps: StepTable) -> BufferRegions:
+        """Regions of this side; steps that do not use it are left out."""
+        rows = np.flatnonzero(steps.is_kind(*self.kinds))
+        buffer = getattr(steps, self.buffer)
+        offset = getattr(steps, self.offset)
+        return rows, buffer[rows], offset[rows]
+
+    def outer_regions(self, steps: StepTable) -> BufferRegions:
+        """Regions in INPUT and OUTPUT, the buffers of the caller; without SCRATCH."""
+        rows, buffer, offset = self.regions(steps)
+        is_outer = buffer <= Buffer.OUTPUT
+        return rows[is_outer], buffer[is_outer], offset[is_outer]
+
+
+SIDES = (
+    RegionSide("src_buffer", "src_offset", READING),
+    RegionSide("dst_buffer", "dst_offset", WRITING),
+)
+
+
+# If an algorithm becomes a part of another one, its steps stay the same; only the memory of their
+# buffers changes. A table of three entries per rank describes the change.
+
+
+@dataclass(frozen=True, slots=True)
+class Relocation:
+    """New positions of entire buffers: unit k of a rank's buffer becomes unit `shift + k` of
+    `buffer`.
+
+    `buffer` uint8 and `shift` int64: [num_ranks, 3], indexed by rank and old `Buffer`. They may be
+    changed before use.
+    """
+
+    buffer: npt.NDArray[np.uint8]
+    shift: Int64Array
+
+    @classmethod
+    def none(cls, num_ranks: int) -> Relocation:
+        """Build a relocation that leaves all buffers unchanged."""
+        buffers = np.arange(3, dtype=np.uint8)
+        return cls(
+            np.tile(buffers, (num_ranks, 1)),
+            np.zeros((num_ranks, 3), np.int64),
+        )
+
+    def move(self, old: Buffer, where: BoolArray, new: Buffer, shift: Int64Array) -> None:
+        """Move buffer `old` of the ranks `where` to start at unit `shift[rank]` of buffer `new`, in
+        place.
+
+        `where`: bool[num_ranks]; `shift`: int64[num_ranks].
+        """
+        self.buffer[where, old] = new
+        self.shift[where, old] = shift[where]
+
+    def apply(self, steps: StepTable) -> StepTable:
+        """Return the steps with relocated regions."""
+        moved = {}
+        for side in SIDES:
+            rows, buffer, offset = side.regions(steps)
+            rank = steps.rank[rows]
+            buffers = getattr(steps, side.buffer).copy()
+            buffers[rows] = self.buffer[rank, buffer]
+            offsets = getattr(steps, side.offset).copy()
+            offsets[rows] = offset + self.shift[rank, buffer]
+            moved[side.buffer] = buffers
+            moved[side.offset] = offsets
+        return replace(steps, **moved)
+
+
+# Every copy has a table of block positions.
+MAX_BLOCKS = 1 << 25
+
+
+@dataclass(frozen=True, slots=True)
+class BlockMoves:
+    """New positions of blocks of `size` units.
+
+    Block k of INPUT becomes block `place[0, k]`, of OUTPUT block `place[1, k]`; int64[2, blocks].
+    """
+
+    size: int
+    place: Int64Array
+
+    def apply(self, steps: StepTable) -> StepTable:
+        """Return the steps with moved regions; no region may be torn (see `find_torn_rows`)."""
+        moved = {}
+        for side in SIDES:
+            rows, buffer, offset = side.outer_regions(steps)
+            offsets = getattr(steps, side.offset).copy()
+            offsets[rows] = self.move_units(buffer, offset)
+            moved[side.offset] = offsets
+        return replace(steps, **moved)
+
+    def move_units(
+        self, buffer: npt.NDArray[np.integer[Any]] | int, offset: Int64Array
+    ) -> Int64Array:
+        """Compute the new positions of units of INPUT or OUTPUT, int64.
+
+        `buffer`: buffer of every unit, or of all; `offset`: old positions.
+        """
+        block, offset_in_block = np.divmod(offset, self.size)
+        first = self.place[buffer, block] * self.size
+        new: Int64Array = first + offset_in_block
+        return new
+
+    def find_torn_rows(self, steps: StepTable) -> BoolArray:
+        """Find the rows with a region that is not contiguous after the move: bool[rows]."""
+        # A region is torn if there is a gap between two of its blocks: then the numbers of gaps
+        # before its first and its last block differ.
+        gaps = np.diff(self.place, axis=1) != 1
+        gaps_before = np.stack([row_pointer(buffer_gaps) for buffer_gaps in gaps])
+        is_torn = np.zeros(len(steps), np.bool_)
+        for side in SIDES:
+            rows, buffer, offset = side.outer_regions(steps)
+            last_unit = offset + steps.count[rows] - 1
+            first = gaps_before[buffer, offset // self.size]
+            last = gaps_before[buffer, last_unit // self.size]
+            is_torn[rows] |= first != last
+        return is_torn
+
+
+# A step takes about a hundred bytes in the table.
+MAX_STEPS = 1 << 28
+
+StepPairs = tuple[Int64Array, Int64Array]
+
+
+def divide_torn_steps(steps: StepTable, moves: BlockMoves, messages: Messages) -> StepTable:
+    """Divide rows that `moves` would tear, and the other ends of their messages, into equal pieces.
+
+    The pieces of a step run one after another; steps that waited for it wait for the last piece.
+    Raises `InputError` for more than 2^28 steps.
+    """
+    torn = moves.find_torn_rows(steps)
+    torn[messages.receive] |= torn[messages.send]
+    torn[messages.send] |= torn[messages.receive]
+    if not torn.any():
+        return steps
+    # All pieces have one size, so that both ends of a message have equally many.
+    piece = _find_piece_size(steps, torn, moves.size)
+    pieces = np.where(torn, steps.count // piece, 1)
+    _check_piece_count(int(pieces.sum()))
+    first = first_positions(pieces)
+    last = first + pieces - 1
+    piece_number = counted_positions(pieces)
+    columns = _build_piece_columns(steps, torn, pieces, piece)
+    later_pieces = np.flatnonzero(piece_number > 0)
+    data = _renumber_edges(steps.data_indptr, steps.data_indices, first, last)
+    control = _renumber_edges(steps.control_indptr, steps.control_indices, first, last)
+    return StepTable.from_columns(
+        steps.num_ranks,
+        columns,
+        (
+            np.concatenate([data[0], later_pieces - 1]),
+            np.concatenate([data[1], later_pieces]),
+        ),
+        control,
+    )
+
+
+def _find_piece_size(steps: StepTable, torn: BoolArray, size: int) -> int:
+    """Find the largest piece size that divides blocks, torn rows and their offsets."""
+    multiples = [np.asarray([size]), steps.count[torn]]
+    for side in SIDES:
+        rows, _, offset = side.outer_regions(steps)
+        multiples.append(offset[torn[rows]])
+    # No piece of such a size crosses the border of a block.
+    return int(np.gcd.reduce(np.concatenate(multiples)))
+
+
+def _check_piece_count(pieces: int) -> None:
+    """Raise `InputError` for more steps than fit into memory."""
+    if pieces > MAX_STEPS:
+        raise InputError(
+            f"too large: the moved blocks divide the steps into {pieces} pieces",
+            code="too-large",
+        )
+
+
+def _build_piece_columns(
+    steps: StepTable, torn: BoolArray, pieces: Int64Array, piece: int
+) -> dict[str, npt.NDArray[np.generic]]:
+    """Build the columns of the table: `pieces` rows per step, with `piece` units each if torn."""
+    row = np.repeat(np.arange(len(steps)), pieces)
+    piece_number = counted_positions(pieces)
+    columns = {name: getattr(steps, name)[row] for name in COLUMN_DTYPES}
+    columns["count"] = np.where(torn[row], piece, columns["count"])
+    for side in SIDES:
+        # Unused sides keep the offset 0.
+        is_used = np.isin(columns["kind"], side.kinds)
+        columns[side.offset] += np.where(is_used, piece_number * piece, 0)
+    duration = columns["duration_ns"]
+    # Rounded up: a piece takes at least its share of the time.
+    share = -(-duration // pieces[row])
+    columns["duration_ns"] = np.where(duration > 0, share, duration)
+    return columns
+
+
+def _renumber_edges(
+    indptr: Int64Array, indices: Int64Array, first: Int64Array, last: Int64Array
+) -> StepPairs:
+    """Renumber dependencies: first pieces wait for the last pieces of the steps in `indices`."""
+    children = group_of_entry(indptr)
+    return last[indices], first[children]

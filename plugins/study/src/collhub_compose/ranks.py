@@ -1,0 +1,229 @@
+"""Run an algorithm on other ranks: renumbered, or on some ranks of a larger number."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+from hub_core.columns import Int64Array, group_of_entry
+
+from collhub_compose.buffer_moves import BlockMoves, divide_torn_steps
+from collhub_compose.buffer_usage import BufferUsage, build_contract, measure_usage
+from collhub_compose.naming import build_provenance
+from collhub_compose.seams.contracts import expand_all_ranks, find_collective
+from collhub_compose.seams.placement import PlacedPart, is_usable, make_out_of_place
+from collhub_compose.soundness import check_composable
+from hub_core.model import (
+    COLUMN_DTYPES,
+    MAX_RANKS,
+    Algorithm,
+    Buffer,
+    Collective,
+    Contributions,
+    CustomContract,
+    StepTable,
+    UsageError,
+    message_bytes,
+)
+
+
+def relabel(algorithm: Algorithm, permutation: Sequence[int]) -> Algorithm:
+    """Renumber the ranks: rank `permutation[r]` does the work of rank r; a root is renumbered too.
+
+    Shares that belong to ranks are renumbered with them: share k of the output of an all-gather
+    becomes share `permutation[k]`. Steps on several shares that are separated are divided, one step
+    per share. Vendor extensions are dropped. Raises `UsageError` if `permutation` is no permutation
+    of the ranks.
+    """
+    messages = check_composable(algorithm)
+    new_ranks = _check_places(permutation, algorithm.num_ranks, algorithm.num_ranks)
+    moves = _build_share_moves(algorithm.collective, new_ranks)
+    divided = divide_torn_steps(algorithm.steps, moves, messages)
+    scratch_units = np.empty_like(algorithm.scratch_units)
+    scratch_units[new_ranks] = algorithm.scratch_units
+    return Algorithm(
+        _relabel_collective(algorithm.collective, new_ranks),
+        _renumber_steps(moves.apply(divided), new_ranks, algorithm.num_ranks),
+        scratch_units,
+        build_provenance("relabel", [algorithm], _format_ranks(permutation)),
+        algorithm.collective_bytes,
+    )
+
+
+def embed(algorithm: Algorithm, ranks: Sequence[int], num_ranks: int) -> Algorithm:
+    """Run the algorithm among `num_ranks` ranks, of which rank `ranks[r]` does the work of rank r.
+
+    The remaining ranks are idle. The result is a collective with the algorithm's contract for these
+    ranks, and no expected results for the remaining ones. It claims to work in place if the
+    algorithm does and in place means one buffer for INPUT and OUTPUT; an algorithm that could then
+    not be called in any mode gets copies. Vendor extensions are dropped. Raises `UsageError` for
+    ranks that are not distinct or outside 0..`num_ranks`-1.
+    """
+    check_composable(algorithm)
+    if not 1 <= num_ranks <= MAX_RANKS:
+        message = f"{num_ranks} ranks are not in 1..{MAX_RANKS}"
+        raise UsageError(message, code="ranks")
+    new_ranks = _check_places(ranks, algorithm.num_ranks, num_ranks)
+    collective, modes = _embed_collective(algorithm, new_ranks, num_ranks)
+    if not any(modes):
+        algorithm = make_out_of_place(algorithm)
+        collective, modes = _embed_collective(algorithm, new_ranks, num_ranks)
+    return Algorithm(
+        replace(collective, in_place=modes[0], out_of_place=modes[1]),
+        _renumber_steps(algorithm.steps, new_ranks, num_ranks),
+        _spread_values(algorithm.scratch_units, new_ranks, num_ranks),
+        build_provenance("embed", [algorithm], _format_ranks(ranks), num_ranks),
+        _compute_bytes(algorithm, collective.unit_count),
+    )
+
+
+def _format_ranks(ranks: Sequence[int]) -> str:
+    """Format ranks for the provenance."""
+    words = [str(rank) for rank in ranks]
+    return " ".join(words)
+
+
+def _compute_bytes(algorithm: Algorithm, units: int) -> int | None:
+    """Compute the size of `units` units in bytes; None if the algorithm has no size."""
+    # The result may have fewer units than the algorithm: idle ranks have no share.
+    collective_bytes = algorithm.collective_bytes
+    if collective_bytes is None:
+        return None
+    unit_count = algorithm.collective.unit_count
+    sizes = message_bytes(collective_bytes, unit_count, np.asarray([units]))
+    return int(sizes[0])
+
+
+def _check_places(ranks: Sequence[int], expected: int, num_ranks: int) -> Int64Array:
+    """Check the new numbers of ranks 0..`expected`-1: distinct and below `num_ranks`; return int64.
+
+    Raises `UsageError`.
+    """
+    message = _find_defect(ranks, expected, num_ranks)
+    if message is None:
+        return np.asarray(ranks, np.int64)
+    example = ",".join(str(rank) for rank in range(expected)[:4])
+    more = ",..." if expected > 4 else ""
+    cure = f"name each of the {expected} ranks once, for example {example}{more}"
+    raise UsageError(message, cure=cure, code="ranks")
+
+
+def _find_defect(ranks: Sequence[int], expected: int, num_ranks: int) -> str | None:
+    """Find why these are no distinct numbers of `expected` ranks below `num_ranks`, or None."""
+    if len(ranks) != expected:
+        return f"{len(ranks)} ranks are given, the algorithm has {expected}"
+    outside = [rank for rank in ranks if not 0 <= rank < num_ranks]
+    if outside:
+        return f"rank {outside[0]} is not in 0..{num_ranks - 1}"
+    times = np.bincount(np.asarray(ranks, np.int64))
+    doubled = np.flatnonzero(times > 1)
+    if len(doubled):
+        return f"rank {int(doubled[0])} is given more than once"
+    return None
+
+
+def _build_share_moves(collective: Collective, new_ranks: Int64Array) -> BlockMoves:
+    """Build the moves of the ranks' shares, in blocks of a share."""
+    place = np.tile(np.arange(len(new_ranks), dtype=np.int64), (2, 1))
+    traits = collective.kind.traits
+    if not traits.is_split:
+        # A single block contains all data and is not moved.
+        sizes = np.concatenate([collective.input_units(), collective.output_units()])
+        return BlockMoves(max(1, int(sizes.max())), place)
+    # Shares are renumbered like their ranks.
+    if traits.split_by_target:
+        place[Buffer.INPUT] = new_ranks
+    if traits.split_by_source:
+        place[Buffer.OUTPUT] = new_ranks
+    return BlockMoves(collective.units_per_rank, place)
+
+
+def _relabel_collective(collective: Collective, new_ranks: Int64Array) -> Collective:
+    """Renumber the root and the contract of a collective.
+
+    The rest does not depend on rank numbers.
+    """
+    root = collective.root
+    if root is not None:
+        root = int(new_ranks[root])
+    contract = collective.contract
+    if contract is not None:
+        contract = _relabel_contract(contract, new_ranks, len(new_ranks))
+    return replace(collective, root=root, contract=contract)
+
+
+def _relabel_contract(
+    contract: CustomContract, new_ranks: Int64Array, num_ranks: int
+) -> CustomContract:
+    """Renumber the ranks of a contract to `new_ranks`; other ranks have no data and no results."""
+    defined = np.zeros(num_ranks, np.bool_)
+    defined[new_ranks] = contract.defined
+    rows = contract.expected
+    if rows is not None:
+        if len(new_ranks) < num_ranks:
+            # "All ranks" would include idle ranks.
+            rows = expand_all_ranks(rows, len(new_ranks))
+        is_rank = rows.source_rank >= 0
+        source = np.where(is_rank, new_ranks[rows.source_rank], rows.source_rank)
+        rows = Contributions(new_ranks[rows.rank], rows.offset, source, rows.source_unit)
+    return CustomContract(
+        _spread_values(contract.input_units, new_ranks, num_ranks),
+        _spread_values(contract.output_units, new_ranks, num_ranks),
+        defined,
+        rows,
+    )
+
+
+def _embed_collective(
+    algorithm: Algorithm, new_ranks: Int64Array, num_ranks: int
+) -> tuple[Collective, tuple[bool, bool]]:
+    """Build the collective of all ranks, and whether it may be called in place and out of place."""
+    contract = build_contract(algorithm.collective)
+    usage = measure_usage(algorithm, contract)
+    wide = BufferUsage(
+        _spread_values(usage.input, new_ranks, num_ranks),
+        _spread_values(usage.output, new_ranks, num_ranks),
+        _spread_values(usage.reached_input, new_ranks, num_ranks),
+        _spread_values(usage.reached_output, new_ranks, num_ranks),
+    )
+    spread = _relabel_contract(contract, new_ranks, num_ranks)
+    collective = find_collective(spread, wide, algorithm.collective.reduce_op)
+    part = PlacedPart(algorithm.collective, usage)
+    in_place = _is_callable(part, collective, new_ranks, in_place=True)
+    out_of_place = _is_callable(part, collective, new_ranks, in_place=False)
+    return collective, (in_place, out_of_place)
+
+
+def _is_callable(
+    part: PlacedPart, collective: Collective, new_ranks: Int64Array, *, in_place: bool
+) -> bool:
+    """Whether a part on the ranks `new_ranks` works with this collective's buffers in this mode."""
+    # Idle ranks do not matter.
+    no_scratch = np.zeros(collective.num_ranks, np.int64)
+    base = collective.memory_layout(in_place, no_scratch).base[new_ranks]
+    usable = is_usable(part, base[:, Buffer.INPUT], base[:, Buffer.OUTPUT])
+    return bool(usable.all())
+
+
+def _spread_values(units: Int64Array, new_ranks: Int64Array, num_ranks: int) -> Int64Array:
+    """Spread values over `num_ranks` ranks, at the new numbers of the ranks; 0 for idle ranks."""
+    spread = np.zeros(num_ranks, np.int64)
+    spread[new_ranks] = units
+    return spread
+
+
+def _renumber_steps(steps: StepTable, new_ranks: Int64Array, num_ranks: int) -> StepTable:
+    """Renumber the ranks and peers of steps."""
+    columns = {name: getattr(steps, name) for name in COLUMN_DTYPES}
+    columns["rank"] = new_ranks[steps.rank]
+    is_message = steps.sends | steps.receives
+    # The peer of a local step is meaningless and stays unchanged.
+    peer = np.where(is_message, steps.peer, 0)
+    columns["peer"] = np.where(is_message, new_ranks[peer], steps.peer)
+    return StepTable.from_columns(
+        num_ranks,
+        columns,
+        (steps.data_indices, group_of_entry(steps.data_indptr)),
+        (steps.control_indices, group_of_entry(steps.control_indptr)),
+    )

@@ -1,0 +1,256 @@
+"""Divide the units of an algorithm, and run several copies of it in parallel on the finer units."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+from hub_core.columns import Int64Array
+
+from collhub_compose.buffer_moves import (
+    MAX_BLOCKS,
+    MAX_STEPS,
+    BlockMoves,
+    Relocation,
+    divide_torn_steps,
+)
+from collhub_compose.buffer_usage import MAX_UNITS_IN_TABLE
+from collhub_compose.naming import build_provenance
+from collhub_compose.seams.joining import concatenate_independent
+from collhub_compose.soundness import check_composable
+from hub_core.model import (
+    MAX_UNITS,
+    Algorithm,
+    Buffer,
+    Collective,
+    Contributions,
+    CustomContract,
+    InputError,
+    StepTable,
+    UsageError,
+)
+from hub_core.verification import common_unit
+
+
+def rescale(algorithm: Algorithm, factor: int) -> Algorithm:
+    """Divide every unit into `factor` units; vendor extensions are dropped.
+
+    A factor of 1 returns the algorithm itself. Raises `UsageError` for factors below 1 and for
+    results that are too large.
+    """
+    if factor < 1:
+        raise UsageError(
+            f"units cannot be divided into {factor} parts",
+            cure="give a factor of 1 or more",
+        )
+    if factor == 1:
+        return algorithm
+    _check_rescaled_size(algorithm, factor)
+    return Algorithm(
+        _rescale_collective(algorithm.collective, factor),
+        _rescale_steps(algorithm.steps, factor),
+        algorithm.scratch_units * factor,
+        build_provenance("rescale", [algorithm], factor),
+        algorithm.collective_bytes,
+    )
+
+
+def _check_rescaled_size(algorithm: Algorithm, factor: int) -> None:
+    """Raise `UsageError` for more than 2^62 units and for contracts that are too large."""
+    steps = algorithm.steps
+    columns = (steps.src_offset, steps.dst_offset, algorithm.scratch_units)
+    largest = max(int(column.max(initial=0)) for column in columns)
+    if max(largest, algorithm.collective.unit_count) > MAX_UNITS // factor:
+        message = f"units divided into {factor} parts are more than 2^62"
+        raise UsageError(message, code="too-large")
+    # The number of steps does not change; the number of contract rows does.
+    rows = count_contract_rows(algorithm.collective) * factor
+    if rows > MAX_UNITS_IN_TABLE:
+        message = f"a contract of {rows} rows is too large (limit {MAX_UNITS_IN_TABLE})"
+        raise UsageError(message, code="too-large")
+
+
+def count_contract_rows(collective: Collective) -> int:
+    """Count the contributions in the contract of a custom collective; 0 for other collectives."""
+    if collective.contract is None or collective.contract.expected is None:
+        return 0
+    return len(collective.contract.expected)
+
+
+def _rescale_collective(collective: Collective, factor: int) -> Collective:
+    """Multiply the units of a collective; its kind stays the same."""
+    contract = collective.contract
+    if contract is not None:
+        contract = _rescale_contract(contract, factor)
+    units = collective.unit_count * factor
+    return replace(collective, unit_count=units, contract=contract)
+
+
+def _rescale_steps(steps: StepTable, factor: int) -> StepTable:
+    """Multiply offsets and counts of all steps."""
+    return replace(
+        steps,
+        src_offset=steps.src_offset * factor,
+        dst_offset=steps.dst_offset * factor,
+        count=steps.count * factor,
+    )
+
+
+def _rescale_contract(contract: CustomContract, factor: int) -> CustomContract:
+    """Replace every row by `factor` rows, one per part of the unit."""
+    expected = contract.expected
+    if expected is not None:
+        part = np.tile(np.arange(factor, dtype=np.int64), len(expected))
+        offset = np.repeat(expected.offset * factor, factor) + part
+        source_unit = np.repeat(expected.source_unit * factor, factor) + part
+        expected = Contributions(
+            np.repeat(expected.rank, factor),
+            offset,
+            np.repeat(expected.source_rank, factor),
+            source_unit,
+        )
+    return CustomContract(
+        contract.input_units * factor,
+        contract.output_units * factor,
+        contract.defined,
+        expected,
+    )
+
+
+def replicate(algorithm: Algorithm, instances: int, interleaved: bool = False) -> Algorithm:
+    """Build `instances` copies of an algorithm on `instances` times as many units.
+
+    Each copy has its own channels and lanes. A rank's share of the full buffer is divided into one
+    part per copy; with `interleaved`, copy i instead takes the i-th part of every block of units
+    that no step divides. Steps on more than one such share or block are divided. Given durations
+    are divided by `instances`. Vendor extensions are dropped. One instance returns the algorithm
+    itself.
+
+    Raises `UsageError` for less than one instance and for results that are too large.
+    """
+    if instances < 1:
+        raise UsageError(f"{instances} instances run nothing", cure="give 1 or more")
+    messages = check_composable(algorithm)
+    if instances == 1:
+        return algorithm
+    _check_replicated_size(algorithm, instances)
+    copies = _build_moves(algorithm, instances, interleaved)
+    # The copies differ in the positions of blocks, not in the borders between blocks: all are
+    # divided in the same way.
+    divided = divide_torn_steps(algorithm.steps, copies[0], messages)
+    steps = _divide_durations(divided, instances)
+    scratch_units = algorithm.scratch_units
+    parts = []
+    for copy, moves in enumerate(copies):
+        parts.append(_shift_scratch(moves.apply(steps), scratch_units * copy))
+    words = [instances, "interleaved"] if interleaved else [instances]
+    return Algorithm(
+        _replicate_collective(algorithm.collective, copies),
+        concatenate_independent(parts),
+        scratch_units * instances,
+        build_provenance("replicate", [algorithm], *words),
+        algorithm.collective_bytes,
+    )
+
+
+def _check_replicated_size(algorithm: Algorithm, instances: int) -> None:
+    """Raise `UsageError` for more than 2^62 units, and for more rows than fit into memory."""
+    scratch = int(algorithm.scratch_units.max(initial=0))
+    units = max(algorithm.collective.unit_count, scratch)
+    if units > MAX_UNITS // instances:
+        raise UsageError(
+            f"{instances} instances have more than 2^62 units",
+            cure="use fewer instances",
+            code="too-large",
+        )
+    rows = max(1, len(algorithm.steps), count_contract_rows(algorithm.collective))
+    size = instances * rows
+    if size > MAX_STEPS:
+        limit_text = f"{size} steps or rows of the contract (limit {MAX_STEPS})"
+        raise UsageError(
+            f"{instances} instances have {limit_text}",
+            cure="use fewer instances",
+            code="too-large",
+        )
+
+
+def _build_moves(algorithm: Algorithm, instances: int, interleaved: bool) -> list[BlockMoves]:
+    """Build the block moves of every copy: block k of copy i becomes block `k * instances + i`."""
+    collective = algorithm.collective
+    block = _count_share_units(collective)
+    if interleaved:
+        block = common_unit(algorithm)
+    inputs = int(collective.input_units().max())
+    outputs = int(collective.output_units().max())
+    blocks = -(-max(inputs, outputs) // block)
+    if blocks > MAX_BLOCKS:
+        size = f"{blocks} blocks of {block} units (limit {MAX_BLOCKS})"
+        raise InputError(f"too large to replicate: {size}", code="too-large")
+    first = np.arange(blocks, dtype=np.int64) * instances
+    copies = []
+    for copy in range(instances):
+        place = np.tile(first + copy, (2, 1))
+        copies.append(BlockMoves(block, place))
+    return copies
+
+
+def _count_share_units(collective: Collective) -> int:
+    """Count the units of a rank's share.
+
+    For custom collectives the largest divisor of all buffer sizes.
+    """
+    if collective.contract is None:
+        return collective.units_per_rank
+    sizes = np.concatenate([collective.input_units(), collective.output_units()])
+    return max(1, int(np.gcd.reduce(sizes)))
+
+
+def _divide_durations(steps: StepTable, instances: int) -> StepTable:
+    """Divide the durations, which are given for all data, by the number of copies; rounded up."""
+    duration = steps.duration_ns
+    share = -(-duration // instances)
+    # -1: unknown.
+    shorter = np.where(duration > 0, share, duration)
+    return replace(steps, duration_ns=shorter)
+
+
+def _shift_scratch(steps: StepTable, first_unit: Int64Array) -> StepTable:
+    """Move SCRATCH of all steps to start at `first_unit`, int64[num_ranks]."""
+    relocation = Relocation.none(steps.num_ranks)
+    all_ranks = np.ones(steps.num_ranks, np.bool_)
+    relocation.move(Buffer.SCRATCH, all_ranks, Buffer.SCRATCH, first_unit)
+    return relocation.apply(steps)
+
+
+def _replicate_collective(collective: Collective, copies: Sequence[BlockMoves]) -> Collective:
+    """Multiply the units of a collective by the number of copies, with the contract rows of all
+    copies.
+    """
+    # The kind stays the same: a rank's share consists of its shares in the copies.
+    contract = collective.contract
+    if contract is not None:
+        contract = _replicate_contract(contract, copies)
+    units = collective.unit_count * len(copies)
+    return replace(collective, unit_count=units, contract=contract)
+
+
+def _replicate_contract(contract: CustomContract, copies: Sequence[BlockMoves]) -> CustomContract:
+    """Concatenate the contract rows of all copies, with moved units."""
+    count = len(copies)
+    rows = contract.expected
+    if rows is not None:
+        offsets = [moves.move_units(Buffer.OUTPUT, rows.offset) for moves in copies]
+        source_units = [moves.move_units(Buffer.INPUT, rows.source_unit) for moves in copies]
+        rows = Contributions(
+            np.tile(rows.rank, count),
+            np.concatenate(offsets),
+            np.tile(rows.source_rank, count),
+            np.concatenate(source_units),
+        )
+    return CustomContract(
+        contract.input_units * count,
+        contract.output_units * count,
+        contract.defined,
+        rows,
+    )

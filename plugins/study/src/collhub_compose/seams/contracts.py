@@ -1,0 +1,252 @@
+"""Contracts of two collectives in sequence: substitution, canonical form, standard collectives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from hub_core.columns import BoolArray, Int64Array, expanded_ranges
+
+from collhub_compose.buffer_usage import BufferUsage, build_contract, count_required_units
+from hub_core.model import (
+    ALL_RANKS,
+    Collective,
+    CollectiveKind,
+    Contributions,
+    CustomContract,
+    InputError,
+    ReduceOp,
+)
+
+# Four columns of eight bytes per row, and the same while they are sorted: half a gigabyte each.
+_MAX_ROWS = 1 << 24
+
+
+def substitute(first: Contributions, second: Contributions, num_ranks: int) -> Contributions:
+    """Replace every contribution of `second` by the contributions of `first` to that unit.
+
+    A join of two tables on (rank, unit). Raises `InputError` for more than 2^24 rows.
+    """
+    second = expand_all_ranks(second, num_ranks)
+    largest = np.maximum(first.offset.max(initial=0), second.source_unit.max(initial=0))
+    width = 1 + int(largest)
+    cell = first.rank * width + first.offset
+    order = np.argsort(cell, kind="stable")
+    cell = cell[order]
+
+    # The rows of `first` for one unit are adjacent after sorting; each of them replaces it.
+    needed_cell = second.source_rank * width + second.source_unit
+    low = np.searchsorted(cell, needed_cell)
+    times = np.searchsorted(cell, needed_cell, side="right") - low
+    _check_row_count(int(times.sum()))
+    second_row = np.repeat(np.arange(len(second)), times)
+    origin = order[expanded_ranges(low, times)]
+    return Contributions(
+        second.rank[second_row],
+        second.offset[second_row],
+        first.source_rank[origin],
+        first.source_unit[origin],
+    )
+
+
+def expand_all_ranks(rows: Contributions, num_ranks: int) -> Contributions:
+    """Replace the abbreviation `ALL_RANKS` by one row per rank.
+
+    Raises `InputError` for more than 2^24 such rows.
+    """
+    abbreviated = int(np.count_nonzero(rows.source_rank == ALL_RANKS))
+    _check_row_count(abbreviated * num_ranks)
+    return rows.with_ranks_named(num_ranks)
+
+
+def are_equal(first: Contributions, second: Contributions) -> bool:
+    """Whether two relations in canonical form are equal."""
+    columns = ("rank", "offset", "source_rank", "source_unit")
+    return all(np.array_equal(getattr(first, name), getattr(second, name)) for name in columns)
+
+
+# A relation may contain a row more than once: a contribution that arrives twice. Its canonical form
+# is found by counting. The sources of one unit are a group. The minimum number of occurrences of a
+# rank in the group is the number of abbreviated rows; the remaining rows are explicit. That is the
+# only form with so few rows, for any input, so two relations are equal if their
+# canonical forms are. Cost: two sorts of the rows.
+
+
+def to_canonical(rows: Contributions, num_ranks: int) -> Contributions:
+    """Convert a relation to its canonical form.
+
+    Rows are sorted by (rank, offset, source unit, source rank), and `ALL_RANKS` replaces complete
+    sets of ranks.
+    """
+    table = np.stack([rows.rank, rows.offset, rows.source_unit, rows.source_rank])
+    table, times = _count_distinct(table, np.ones(len(rows), np.int64))
+    is_new = _differs_from_previous(table[:3])
+    group = np.cumsum(is_new) - 1
+    common = _count_complete_sets(table[3], times, group, num_ranks)
+    if common.any():
+        abbreviated = table[:, is_new].copy()
+        abbreviated[3] = ALL_RANKS
+        is_named = table[3] != ALL_RANKS
+        remaining = times - np.where(is_named, common[group], 0)
+        table, times = _count_distinct(
+            np.concatenate([table, abbreviated], axis=1),
+            np.concatenate([remaining, common]),
+        )
+    rank, offset, source_unit, source_rank = np.repeat(table, times, axis=1)
+    return Contributions(rank, offset, source_rank, source_unit)
+
+
+def _count_complete_sets(
+    source_rank: Int64Array, times: Int64Array, group: Int64Array, num_ranks: int
+) -> Int64Array:
+    """Count per group how often all ranks occur in it: the minimum number over the ranks, int64."""
+    is_named = source_rank != ALL_RANKS
+    groups = group.max(initial=-1) + 1
+    distinct = np.bincount(group[is_named], minlength=groups)
+    common = np.full(groups, np.iinfo(np.int64).max)
+    np.minimum.at(common, group[is_named], times[is_named])
+    # Rows are distinct: if there are as many as ranks, every rank is among them.
+    return np.where(distinct == num_ranks, common, 0)
+
+
+def _count_distinct(table: Int64Array, times: Int64Array) -> tuple[Int64Array, Int64Array]:
+    """Find distinct columns in order, and the sum of `times` of each."""
+    order = np.lexsort(table[::-1])
+    table, times = table[:, order], times[order]
+    starts = np.flatnonzero(_differs_from_previous(table))
+    if len(starts):
+        times = np.add.reduceat(times, starts)
+    return table[:, starts], times
+
+
+def _differs_from_previous(table: Int64Array) -> BoolArray:
+    """Whether each column differs from the previous one; True for the first one."""
+    differs = np.ones(table.shape[1], np.bool_)
+    is_changed = table[:, 1:] != table[:, :-1]
+    differs[1:] = is_changed.any(axis=0)
+    return differs
+
+
+def _check_row_count(rows: int) -> None:
+    """Raise `InputError` for too many rows."""
+    if rows > _MAX_ROWS:
+        size = f"{rows} contributions in its contract (limit {_MAX_ROWS})"
+        raise InputError(
+            f"too large to compose: the result holds {size}",
+            cure="compose a smaller instance",
+            code="too-large",
+        )
+
+
+# In the order of the trials. For a single rank several kinds have the same contract; the first one
+# is used.
+_UNROOTED_KINDS = (
+    CollectiveKind.ALL_REDUCE,
+    CollectiveKind.ALL_GATHER,
+    CollectiveKind.REDUCE_SCATTER,
+    CollectiveKind.ALL_TO_ALL,
+)
+
+
+def compose_contracts(first: CustomContract, second: CustomContract) -> CustomContract:
+    """Build the contract of `second` on the data that `first` leaves in OUTPUT.
+
+    `expected` is None if one of them has no expected results.
+    """
+    expected = None
+    if first.expected is not None and second.expected is not None:
+        num_ranks = len(first.defined)
+        expected = substitute(first.expected, second.expected, num_ranks)
+    return CustomContract(
+        first.input_units,
+        second.output_units,
+        first.defined,
+        expected,
+    )
+
+
+def find_collective(contract: CustomContract, usage: BufferUsage, op: ReduceOp) -> Collective:
+    """Find the collective with this contract.
+
+    A standard collective if the contracts are equal, else a custom one. Sizes of buffers without
+    data before or results after do not distinguish collectives, as long as the steps (`usage`) stay
+    inside; a custom collective has the smallest sizes for the steps. The result claims to work out
+    of place only; the caller sets the modes.
+    """
+    trimmed = _trim_contract(contract, usage)
+    largest_input = int(trimmed.input_units.max())
+    largest_output = int(trimmed.output_units.max())
+    unit_count = max(1, largest_input, largest_output)
+    for kind, root in _generate_kinds(trimmed):
+        match = _match_kind(kind, root, unit_count, trimmed, op)
+        if match is not None:
+            return match
+    return Collective(
+        CollectiveKind.CUSTOM,
+        len(contract.defined),
+        unit_count,
+        reduce_op=op,
+        contract=trimmed,
+    )
+
+
+def _trim_contract(contract: CustomContract, usage: BufferUsage) -> CustomContract:
+    """Convert to canonical form, with buffers only as large as data, results and steps need."""
+    # Steps may use more of a buffer than the contract requires, as working memory.
+    expected = contract.expected
+    if expected is not None:
+        expected = to_canonical(expected, len(contract.defined))
+    inputs = np.where(contract.defined, contract.input_units, usage.reached_input)
+    outputs = np.maximum(usage.reached_output, count_required_units(contract))
+    return CustomContract(inputs, outputs, contract.defined, expected)
+
+
+def _generate_kinds(contract: CustomContract) -> Iterator[tuple[CollectiveKind, int | None]]:
+    """Yield kinds with the root that the contract suggests.
+
+    The root is the only rank with data before, or with results after. No kinds without expected
+    results.
+    """
+    if contract.expected is None:
+        return
+    for kind in _UNROOTED_KINDS:
+        yield kind, None
+    sources = np.flatnonzero(contract.defined)
+    if len(sources) == 1:
+        root = int(sources[0])
+        yield CollectiveKind.BROADCAST, root
+        yield CollectiveKind.SCATTER, root
+    targets = np.unique(contract.expected.rank)
+    if len(targets) == 1:
+        root = int(targets[0])
+        yield CollectiveKind.REDUCE, root
+        yield CollectiveKind.GATHER, root
+
+
+def _match_kind(
+    kind: CollectiveKind, root: int | None, unit_count: int, contract: CustomContract, op: ReduceOp
+) -> Collective | None:
+    """Build the collective of this kind; None unless its contract equals `contract` (canonical)."""
+    num_ranks = len(contract.defined)
+    if unit_count % num_ranks and kind.traits.is_split:
+        return None
+    candidate = Collective(kind, num_ranks, unit_count, root, reduce_op=op)
+    candidate_contract = build_contract(candidate)
+    if not _has_room_for(candidate_contract, contract):
+        return None
+    assert candidate_contract.expected is not None
+    assert contract.expected is not None
+    expected = to_canonical(candidate_contract.expected, num_ranks)
+    return candidate if are_equal(expected, contract.expected) else None
+
+
+def _has_room_for(candidate_contract: CustomContract, contract: CustomContract) -> bool:
+    """Whether the same ranks have equally much data, and all buffers are large enough."""
+    # INPUT of a rank without data may have any size: no step reads it.
+    defined = candidate_contract.defined
+    if not np.array_equal(defined, contract.defined):
+        return False
+    if not np.array_equal(candidate_contract.input_units[defined], contract.input_units[defined]):
+        return False
+    inputs_fit = np.all(candidate_contract.input_units >= contract.input_units)
+    return bool(inputs_fit and np.all(candidate_contract.output_units >= contract.output_units))

@@ -1,0 +1,148 @@
+"""Check that two algorithms fit in sequence: ranks, units, operators and sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from hub_core.columns import Int64Array, first_positions
+
+from collhub_compose.buffer_usage import build_contract
+from collhub_compose.naming import get_display_name
+from hub_core.model import (
+    Algorithm,
+    Contributions,
+    Location,
+    ReduceOp,
+    StepKind,
+    UsageError,
+    message_bytes,
+)
+
+
+def check_rank_counts(algorithms: Sequence[Algorithm]) -> None:
+    """Raise `UsageError` unless all algorithms have the same number of ranks."""
+    first = algorithms[0]
+    for algorithm in algorithms[1:]:
+        if algorithm.num_ranks == first.num_ranks:
+            continue
+        first_count = f"{get_display_name(first)} has {first.num_ranks} ranks"
+        second_count = f"{get_display_name(algorithm)} has {algorithm.num_ranks}"
+        raise UsageError(
+            f"{first_count}, {second_count}",
+            cure="embed the smaller one in the ranks of the larger",
+            code="rank-count",
+        )
+
+
+def check_seam(first: Algorithm, second: Algorithm) -> None:
+    """Raise `UsageError` unless the first algorithm's OUTPUT provides the second one's INPUT."""
+    output_contract, input_contract = (
+        build_contract(first.collective),
+        build_contract(second.collective),
+    )
+    needed = np.where(input_contract.defined, input_contract.input_units, 0)
+    first_name, second_name = get_display_name(first), get_display_name(second)
+    unequal = np.flatnonzero((needed > 0) & (output_contract.output_units != needed))
+    if len(unequal):
+        rank = int(unequal[0])
+        leaves = f"{first_name} leaves {output_contract.output_units[rank]} units in OUTPUT"
+        expects = f"{second_name} expects {needed[rank]} in INPUT"
+        raise _misfit_error(f"{leaves} and {expects}", rank)
+    if output_contract.expected is None:
+        return
+    missing = _find_first_missing(output_contract.expected, needed)
+    if missing is not None:
+        rank, unit = missing
+        leaves = f"{first_name} leaves nothing in OUTPUT[{unit}]"
+        raise _misfit_error(f"{second_name} needs INPUT[{unit}], but {leaves}", rank)
+
+
+def find_common_op(first: Algorithm, second: Algorithm) -> ReduceOp:
+    """Find the operator of the pair: that of the part that reduces.
+
+    Raises `UsageError` if both reduce with different operators, or if both average: no operator
+    describes that.
+    """
+    reducing = [part for part in (first, second) if _has_reductions(part)]
+    # A part without reductions fits any operator.
+    ops = {part.collective.reduce_op for part in reducing or [first]}
+    if len(ops) > 1:
+        names = [
+            f"{get_display_name(part)} ({part.collective.reduce_op})" for part in (first, second)
+        ]
+        raise UsageError(
+            f"{' and '.join(names)} reduce with different operators",
+            cure="compose parts of one operator",
+            code="reduce-op",
+        )
+    if len(reducing) > 1 and ReduceOp.AVG in ops:
+        # The mean of sums over n ranks, divided twice, is no mean of the contributions.
+        names = [get_display_name(first), get_display_name(second)]
+        raise UsageError(
+            f"{' and '.join(names)} both average, and no operator describes that",
+            cure="let one of them sum",
+            code="reduce-op",
+        )
+    return ops.pop()
+
+
+def find_common_bytes(first: Algorithm, second: Algorithm, unit_count: int) -> int | None:
+    """Find the size of the pair in bytes; the parts have common units. None if no part has a size.
+
+    Raises `UsageError` if the parts have different sizes of the data in between.
+    """
+    sized_parts = [part for part in (first, second) if part.collective_bytes is not None]
+    if not sized_parts:
+        return None
+    output_units = build_contract(first.collective).output_units
+    longest = int(output_units.max(initial=0))
+    # Only the data at the seam is common; the remaining buffers may have other sizes.
+    at_seam = [_compute_bytes(part, longest) for part in sized_parts]
+    if len(set(at_seam)) > 1:
+        leaves = f"{get_display_name(first)} leaves {at_seam[0]} bytes"
+        takes = f"{get_display_name(second)} takes {at_seam[1]}"
+        raise UsageError(
+            f"the sizes do not fit: {leaves}, {takes}",
+            cure="write both for the same size",
+            code="seam",
+        )
+    return _compute_bytes(sized_parts[0], unit_count)
+
+
+def _find_first_missing(expected: Contributions, needed: Int64Array) -> tuple[int, int] | None:
+    """Find (rank, unit) of the first needed unit that `expected` does not fill, or None.
+
+    `needed`: number of units from 0 on, int64[num_ranks].
+    """
+    starts = first_positions(needed)
+    is_filled = np.zeros(int(needed.sum()), np.bool_)
+    is_needed = expected.offset < needed[expected.rank]
+    filled = starts[expected.rank] + expected.offset
+    is_filled[filled[is_needed]] = True
+    missing = np.flatnonzero(~is_filled)
+    if not len(missing):
+        return None
+    position = int(missing[0])
+    rank = int(np.searchsorted(starts + needed, position, side="right"))
+    return rank, position - int(starts[rank])
+
+
+def _misfit_error(message: str, rank: int) -> UsageError:
+    """Build the error for a pair of parts, at the first rank where they do not fit."""
+    cure = "choose parts whose results and inputs are equally large, at the same ranks"
+    return UsageError(message, location=Location(rank=rank), cure=cure, code="seam")
+
+
+def _has_reductions(part: Algorithm) -> bool:
+    """Whether any step applies the operator."""
+    adds = part.steps.is_kind(StepKind.RECV_REDUCE, StepKind.REDUCE)
+    return bool(adds.any())
+
+
+def _compute_bytes(part: Algorithm, units: int) -> int:
+    """Compute the size of `units` units in bytes; the part must have a size."""
+    assert part.collective_bytes is not None
+    unit_count = part.collective.unit_count
+    sizes = message_bytes(part.collective_bytes, unit_count, np.asarray([units]))
+    return int(sizes[0])

@@ -1,0 +1,180 @@
+"""Concatenate step tables, with a dependency for every conflict between them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+from hub_core.columns import BoolArray, Int64Array, first_positions, group_of_entry
+
+from hub_core.model import (
+    COLUMN_DTYPES,
+    Algorithm,
+    Collective,
+    Findings,
+    InputError,
+    StepTable,
+    match_messages,
+)
+from hub_core.verification import adjacent_conflicts, find_regions, happens_before
+
+StepPairs = tuple[Int64Array, Int64Array]
+StepColumns = dict[str, npt.NDArray[np.generic]]
+
+# Addresses of units and their differences are int64.
+_MAX_ADDRESSES = 2.0**61
+
+
+def join_in_sequence(
+    parts: Sequence[StepTable], collective: Collective, scratch_units: Int64Array
+) -> StepTable:
+    """Concatenate the steps of `parts`, whose regions are in the buffers of `collective`.
+
+    Each part runs as if the previous ones had finished. Different parts use different channels and
+    lanes. `scratch_units`: int64[num_ranks].
+    """
+    # There is no barrier: a step waits only for those steps of earlier parts that touch the same
+    # units, one of the two writing, in a mode that the collective claims. Such pairs are found on
+    # the concatenated table, as the verifier finds races: per unit, accesses in a linear extension
+    # of the order of each part, part after part. Only adjacent accesses need an edge, as the order
+    # is transitive. Cost: that of the verifier's search for conflicts, once per claimed mode.
+    columns, data, control = _concatenate(parts)
+    order = np.argsort(columns["rank"], kind="stable")
+    position = _find_positions(parts)[order]
+    sizes = [len(part) for part in parts]
+    part_of = np.repeat(np.arange(len(parts)), sizes)[order]
+    table = StepTable.from_columns(collective.num_ranks, columns, data, control)
+    joined = Algorithm(collective, table, scratch_units)
+    earlier, later = _find_conflicts(joined, position, part_of)
+
+    # Convert rows of `table` to the original rows, as in all other dependencies.
+    parents = np.concatenate([data[0], order[earlier]])
+    children = np.concatenate([data[1], order[later]])
+    return StepTable.from_columns(
+        collective.num_ranks,
+        columns,
+        (parents, children),
+        control,
+    )
+
+
+def concatenate_independent(parts: Sequence[StepTable]) -> StepTable:
+    """Concatenate the steps of `parts`, which touch no common units, without new dependencies."""
+    columns, data, control = _concatenate(parts)
+    return StepTable.from_columns(parts[0].num_ranks, columns, data, control)
+
+
+def _concatenate(parts: Sequence[StepTable]) -> tuple[StepColumns, StepPairs, StepPairs]:
+    """Concatenate columns, data and control dependencies, with channels and lanes per part."""
+    columns: StepColumns = {}
+    for name in COLUMN_DTYPES:
+        columns[name] = np.concatenate([getattr(part, name) for part in parts])
+    columns["channel"] = np.concatenate(_number_channels(parts))
+    columns["lane"] = np.concatenate(_number_lanes(parts))
+    return columns, _collect_dependencies(parts, "data"), _collect_dependencies(parts, "control")
+
+
+# Parts share neither channels nor lanes: a message that overtakes another one of its channel would
+# be mistaken for it, and steps of a lane run one after another.
+
+
+def _number_channels(parts: Sequence[StepTable]) -> list[Int64Array]:
+    """Renumber the channels of messages so that every part has its own."""
+    shifted: list[Int64Array] = []
+    first = 0
+    for part in parts:
+        is_message = part.sends | part.receives
+        channel = part.channel.astype(np.int64)
+        shifted.append(np.where(is_message, channel + first, channel))
+        last = int(shifted[-1][is_message].max(initial=-1))
+        first = max(first, last + 1)
+    return shifted
+
+
+def _number_lanes(parts: Sequence[StepTable]) -> list[Int64Array]:
+    """Renumber the lanes of every rank so that every part has its own; -1 (no lane) stays."""
+    shifted: list[Int64Array] = []
+    first = np.zeros(parts[0].num_ranks, np.int64)
+    for part in parts:
+        lane = part.lane.astype(np.int64)
+        shifted.append(np.where(lane >= 0, lane + first[part.rank], lane))
+        np.maximum.at(first, part.rank, shifted[-1] + 1)
+    return shifted
+
+
+def _collect_dependencies(parts: Sequence[StepTable], name: str) -> StepPairs:
+    """Collect the `data` or `control` dependencies of all parts, in rows of the concatenated
+    table.
+    """
+    parents, children = [], []
+    starts = first_positions([len(part) for part in parts])
+    for part, first in zip(parts, starts.tolist(), strict=True):
+        indptr = getattr(part, f"{name}_indptr")
+        parents.append(getattr(part, f"{name}_indices") + first)
+        children.append(group_of_entry(indptr) + first)
+    return np.concatenate(parents), np.concatenate(children)
+
+
+def _find_positions(parts: Sequence[StepTable]) -> Int64Array:
+    """Find a linear extension of the order of the steps of each part, part after part, int64.
+
+    -1 for steps that never run.
+    """
+    positions = []
+    done = 0
+    for part in parts:
+        # The parts were checked before, so there are no new findings.
+        messages = match_messages(part, Findings())
+        order = happens_before(part, messages).order
+        runs = order.position >= 0
+        positions.append(np.where(runs, order.position + done, -1))
+        done += len(order.nodes)
+    return np.concatenate(positions)
+
+
+def _find_conflicts(algorithm: Algorithm, position: Int64Array, part_of: Int64Array) -> StepPairs:
+    """Find rows (earlier, later) of different parts whose order matters in a claimed mode.
+
+    `position`, `part_of`: int64 per row.
+    """
+    collective = algorithm.collective
+    _check_memory(algorithm)
+    earlier, later = [], []
+    claims = ((True, collective.in_place), (False, collective.out_of_place))
+    for in_place, is_claimed in claims:
+        if is_claimed:
+            pairs = _find_conflicts_in_mode(algorithm, position, in_place)
+            earlier.append(pairs[0])
+            later.append(pairs[1])
+    before, after = np.concatenate(earlier), np.concatenate(later)
+    is_between = part_of[before] < part_of[after]
+    return before[is_between], after[is_between]
+
+
+def _find_conflicts_in_mode(
+    algorithm: Algorithm, position: Int64Array, in_place: bool
+) -> StepPairs:
+    """Find rows of steps that touch a common unit, one of the two writing, in this mode.
+
+    If INPUT and OUTPUT overlap in place, more steps are in conflict.
+    """
+    all_rows: BoolArray = np.ones(len(algorithm.steps), np.bool_)
+    layout = algorithm.collective.memory_layout(in_place, algorithm.scratch_units)
+    regions = find_regions(algorithm, layout, all_rows, 1)
+    return adjacent_conflicts(regions, position)
+
+
+def _check_memory(algorithm: Algorithm) -> None:
+    """Raise `InputError` if addresses would not be exact."""
+    collective = algorithm.collective
+    sizes = (
+        collective.input_units(),
+        collective.output_units(),
+        algorithm.scratch_units,
+    )
+    # As floats: the sum of large integers would overflow.
+    units = sum(float(size.astype(np.float64).sum()) for size in sizes)
+    if units >= _MAX_ADDRESSES:
+        message = "too large to compose: more than 2^61 units of memory"
+        raise InputError(message, code="too-large")

@@ -1,0 +1,272 @@
+"""Decide where the data between two algorithms is stored, and in which modes the pair may be
+called.
+
+An algorithm that works only in place is made usable out of place by copies before and after it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from hub_core.columns import BoolArray, Int64Array, counted_positions
+
+from collhub_compose.buffer_moves import Relocation
+from collhub_compose.buffer_usage import (
+    BufferUsage,
+    build_contract,
+    count_required_units,
+    measure_usage,
+)
+from collhub_compose.naming import get_display_name
+from collhub_compose.seams.joining import join_in_sequence
+from hub_core.model import (
+    Algorithm,
+    Buffer,
+    Collective,
+    CustomContract,
+    MemoryLayout,
+    StepKind,
+    StepTable,
+    UsageError,
+)
+
+# In order of preference: (in place, out of place). Of the single modes, out of place is used by
+# more callers, and can always be composed with a third part.
+_MODE_CHOICES = ((True, True), (False, True), (True, False))
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedPart:
+    """The claims of an algorithm, and its use of its buffers."""
+
+    collective: Collective
+    usage: BufferUsage
+
+    @classmethod
+    def of(cls, algorithm: Algorithm) -> PlacedPart:
+        """Describe an algorithm on its own ranks.
+
+        Raises `InputError` if it is too large to compose.
+        """
+        contract = build_contract(algorithm.collective)
+        return cls(algorithm.collective, measure_usage(algorithm, contract))
+
+
+@dataclass(frozen=True, slots=True)
+class Seam:
+    """Where the data between two parts is stored, and the modes that this allows.
+
+    `output_offset`: int64[num_ranks], the unit of OUTPUT at which it starts, or -1 for SCRATCH.
+    `size`: number of units, int64[num_ranks].
+    """
+
+    output_offset: Int64Array
+    size: Int64Array
+    in_place: bool
+    out_of_place: bool
+
+
+def place_seam(first: PlacedPart, second: PlacedPart, joint: Collective) -> Seam | None:
+    """Choose the place rank by rank; None if `joint` could not be called in any mode."""
+    # In OUTPUT the data is where `second` has its INPUT when called in place, which saves memory;
+    # only ranks with a result have an OUTPUT. Otherwise it is in SCRATCH, separate from all other
+    # data. A rank may use either if every claimed mode allows it.
+    size = np.maximum(first.usage.output, second.usage.input)
+    offset = find_input_in_output(second.collective)
+    room = count_required_units(build_contract(joint))
+    fits = (offset >= 0) & (offset + size <= room) & (size > 0)
+    for claims in _MODE_CHOICES:
+        modes = [mode for mode, is_claimed in zip((True, False), claims, strict=True) if is_claimed]
+        in_output = fits.copy()
+        in_scratch = np.ones(len(size), np.bool_)
+        for mode in modes:
+            layout = _build_layout(joint, mode)
+            output = layout.base[:, Buffer.OUTPUT]
+            in_output &= _is_allowed(first, second, layout, output + offset)
+            in_scratch &= _is_allowed(first, second, layout, np.full(len(size), layout.total))
+        if np.all(in_output | in_scratch):
+            return Seam(np.where(in_output, offset, -1), size, *claims)
+    return None
+
+
+def is_usable(part: PlacedPart, inputs: Int64Array, outputs: Int64Array) -> BoolArray:
+    """Whether `part` claims to work with INPUT and OUTPUT at these addresses: bool[num_ranks].
+
+    It does if it claims to work out of place and the used parts of the buffers are disjoint, and if
+    it claims to work in place and their distance is that of in-place calls.
+    """
+    are_disjoint = _are_disjoint(part.usage, inputs, outputs)
+    if not part.collective.in_place:
+        return are_disjoint
+    base = _build_layout(part.collective, in_place=True).base
+    aliased_inputs, aliased_outputs = base[:, Buffer.INPUT], base[:, Buffer.OUTPUT]
+    is_aliased = outputs - inputs == aliased_outputs - aliased_inputs
+    # On some ranks, such as all but the root of a gather, in-place buffers are disjoint too.
+    disjoint_in_place = _are_disjoint(part.usage, aliased_inputs, aliased_outputs)
+    works_if_disjoint = disjoint_in_place | part.collective.out_of_place
+    usable: BoolArray = np.where(are_disjoint, works_if_disjoint, is_aliased)
+    return usable
+
+
+def find_input_in_output(collective: Collective) -> Int64Array:
+    """Find the unit of OUTPUT at which INPUT starts in calls in place: int64[num_ranks].
+
+    -1 if INPUT starts before OUTPUT, and everywhere for algorithms that do not work in place.
+    """
+    base = _build_layout(collective, in_place=True).base
+    offset = base[:, Buffer.INPUT] - base[:, Buffer.OUTPUT]
+    starts_in_output = (offset >= 0) & collective.in_place
+    return np.where(starts_in_output, offset, -1)
+
+
+def _build_layout(collective: Collective, in_place: bool) -> MemoryLayout:
+    """Build the layout of INPUT and OUTPUT of all ranks, without SCRATCH."""
+    no_scratch = np.zeros(collective.num_ranks, np.int64)
+    return collective.memory_layout(in_place, no_scratch)
+
+
+def _is_allowed(
+    first: PlacedPart, second: PlacedPart, layout: MemoryLayout, seam: Int64Array
+) -> BoolArray:
+    """Whether both parts work with the data between them at the addresses `seam`, per rank."""
+    inputs = layout.base[:, Buffer.INPUT]
+    outputs = layout.base[:, Buffer.OUTPUT]
+    return is_usable(first, inputs, seam) & is_usable(second, seam, outputs)
+
+
+def _are_disjoint(usage: BufferUsage, inputs: Int64Array, outputs: Int64Array) -> BoolArray:
+    """Whether the used parts of INPUT and OUTPUT have no common unit: bool[num_ranks]."""
+    input_ends = inputs + usage.input
+    output_ends = outputs + usage.output
+    disjoint: BoolArray = (input_ends <= outputs) | (output_ends <= inputs)
+    # An unused buffer overlaps no other one.
+    disjoint |= (usage.input == 0) | (usage.output == 0)
+    return disjoint
+
+
+UnitsOfRanks = tuple[Int64Array, Int64Array]
+"""Units of a buffer as (ranks, units), of equal length."""
+
+
+def make_out_of_place(algorithm: Algorithm) -> Algorithm:
+    """Add copies to an algorithm that does not claim to work out of place, so that it does.
+
+    A rank works in OUTPUT if its in-place INPUT is a part of it, else in new SCRATCH: units of
+    INPUT are copied there one by one, and results are copied from SCRATCH to OUTPUT. Raises
+    `UsageError` if the contract has no expected results to copy.
+    """
+    if algorithm.collective.out_of_place:
+        return algorithm
+    contract = build_contract(algorithm.collective)
+    usage = measure_usage(algorithm, contract)
+    place = find_input_in_output(algorithm.collective)
+    in_output = (place >= 0) & (place + usage.input <= usage.output)
+    relocation, span = _relocate_buffers(algorithm, usage, in_output, place)
+    results = _list_results(algorithm, contract, ~in_output)
+    parts = [
+        _build_copies_in(_list_inputs(contract), relocation, Buffer.INPUT),
+        relocation.apply(algorithm.steps),
+        _build_copies_out(results, relocation, Buffer.OUTPUT),
+    ]
+    collective = replace(algorithm.collective, in_place=False, out_of_place=True)
+    scratch = algorithm.scratch_units + np.where(in_output, 0, span)
+    return replace(
+        algorithm,
+        collective=collective,
+        steps=join_in_sequence(parts, collective, scratch),
+        scratch_units=scratch,
+    )
+
+
+def _relocate_buffers(
+    algorithm: Algorithm, usage: BufferUsage, in_output: BoolArray, place: Int64Array
+) -> tuple[Relocation, Int64Array]:
+    """Relocate INPUT and OUTPUT; also return the size of both together in SCRATCH.
+
+    `in_output`: the ranks that work in OUTPUT, with INPUT at unit `place`.
+    """
+    no_scratch = np.zeros(algorithm.num_ranks, np.int64)
+    layout = algorithm.collective.memory_layout(True, no_scratch).base
+    inputs, outputs = layout[:, Buffer.INPUT], layout[:, Buffer.OUTPUT]
+    low = np.minimum(inputs, outputs)
+    high = np.maximum(inputs + usage.input, outputs + usage.output)
+    relocation = Relocation.none(algorithm.num_ranks)
+    relocation.move(Buffer.INPUT, in_output, Buffer.OUTPUT, place)
+    # In SCRATCH both keep their in-place distance, after the existing units.
+    start = algorithm.scratch_units - low
+    for buffer in (Buffer.INPUT, Buffer.OUTPUT):
+        relocation.move(buffer, ~in_output, Buffer.SCRATCH, start + layout[:, buffer])
+    return relocation, high - low
+
+
+def _list_inputs(contract: CustomContract) -> UnitsOfRanks:
+    """List all units with data before."""
+    # Ranks without data may have an INPUT, whose content is undefined.
+    units = np.where(contract.defined, contract.input_units, 0)
+    rank = np.repeat(np.arange(len(units)), units)
+    return rank, counted_positions(units)
+
+
+def _list_results(algorithm: Algorithm, contract: CustomContract, where: BoolArray) -> UnitsOfRanks:
+    """List all results of the ranks `where`. Raises `UsageError` if the contract has none."""
+    if contract.expected is not None:
+        units = np.stack([contract.expected.rank, contract.expected.offset])
+        rank, unit = np.unique(units, axis=1)
+        is_chosen = where[rank]
+        return rank[is_chosen], unit[is_chosen]
+    if where.any():
+        problem = "works only in place and declares no result, so none can be copied out"
+        raise UsageError(
+            f"{get_display_name(algorithm)} {problem}",
+            cure="declare the contract of the custom collective",
+            code="no-result",
+        )
+    return np.zeros(0, np.int64), np.zeros(0, np.int64)
+
+
+def _build_copies_in(cells: UnitsOfRanks, relocation: Relocation, buffer: Buffer) -> StepTable:
+    """Copy units of `buffer` one by one to the working memory."""
+    # One by one, so that a step waits only for the units that it touches.
+    rank, unit = cells
+    source = np.full(len(rank), int(buffer)), unit
+    target = _find_new_positions(cells, relocation, buffer)
+    return _build_copies(rank, source, target, len(relocation.shift))
+
+
+def _build_copies_out(cells: UnitsOfRanks, relocation: Relocation, buffer: Buffer) -> StepTable:
+    """Copy units of `buffer` one by one from the working memory."""
+    # Results in OUTPUT are in place already: only those in SCRATCH are copied.
+    rank, unit = cells
+    source = _find_new_positions(cells, relocation, buffer)
+    target = np.full(len(rank), int(buffer)), unit
+    return _build_copies(rank, source, target, len(relocation.shift))
+
+
+def _find_new_positions(
+    cells: UnitsOfRanks, relocation: Relocation, buffer: Buffer
+) -> tuple[Int64Array, Int64Array]:
+    """Find (buffer, unit) of relocated units of `buffer`, int64."""
+    rank, unit = cells
+    moved_unit = relocation.shift[rank, buffer] + unit
+    moved_buffer = relocation.buffer[rank, buffer]
+    return moved_buffer.astype(np.int64), moved_unit
+
+
+def _build_copies(
+    rank: Int64Array,
+    source: tuple[Int64Array, Int64Array],
+    target: tuple[Int64Array, Int64Array],
+    num_ranks: int,
+) -> StepTable:
+    """Build copies of one unit each, from (buffer, unit) to (buffer, unit)."""
+    columns = {
+        "rank": rank,
+        "kind": np.full(len(rank), int(StepKind.COPY)),
+        "src_buffer": source[0],
+        "src_offset": source[1],
+        "dst_buffer": target[0],
+        "dst_offset": target[1],
+        "count": np.ones(len(rank), np.int64),
+    }
+    return StepTable.from_columns(num_ranks, columns)

@@ -1,0 +1,152 @@
+"""Run algorithms in sequence, each on the output of the previous one, without a barrier."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+from hub_core.columns import Int64Array
+
+from collhub_compose.buffer_moves import Relocation
+from collhub_compose.buffer_usage import BufferUsage, build_contract
+from collhub_compose.naming import build_provenance, have_one_source
+from collhub_compose.replication import rescale
+from collhub_compose.seams.contracts import compose_contracts, find_collective
+from collhub_compose.seams.fitting import (
+    check_rank_counts,
+    check_seam,
+    find_common_bytes,
+    find_common_op,
+)
+from collhub_compose.seams.joining import join_in_sequence
+from collhub_compose.seams.placement import PlacedPart, Seam, make_out_of_place, place_seam
+from collhub_compose.soundness import check_composable
+from hub_core.model import Algorithm, Buffer, CustomContract, ReduceOp, StepTable, UsageError
+
+
+def _keep_unchanged(algorithm: Algorithm) -> Algorithm:
+    """Return the algorithm without changes."""
+    return algorithm
+
+
+# Variants of the two parts, fewest copies first. Copies make a part that only works in place usable
+# out of place; two parts that are both out of place fit around data in SCRATCH, so the last variant
+# always works.
+_VARIANTS = (
+    (_keep_unchanged, _keep_unchanged),
+    (make_out_of_place, _keep_unchanged),
+    (_keep_unchanged, make_out_of_place),
+    (make_out_of_place, make_out_of_place),
+)
+
+
+def sequential(algorithms: Sequence[Algorithm]) -> Algorithm:
+    """Run the algorithms one after another, each on the previous one's OUTPUT.
+
+    For example, a reduce-scatter and an all-gather make an all-reduce. Units are divided to a
+    common size. A step of the next algorithm waits only for those earlier steps of its rank that
+    touch the same units; there is no barrier. The result is a standard collective with the same
+    contract, else a custom one with its contract. It claims every mode that follows from the claims
+    of the parts; copies are added if no mode does. The parts keep separate channels and lanes; they
+    share SCRATCH. Vendor extensions are dropped, and source lines if the parts come from several
+    files. The claims of the parts are trusted: use `verify` to check the result.
+
+    Raises `UsageError` if ranks, sizes or operators do not fit or an algorithm needs a unit that
+    the previous one does not produce, `InputError` for timing-only and malformed algorithms and for
+    contracts of more than 2^24 contributions.
+    """
+    if not algorithms:
+        raise UsageError("nothing to compose", cure="give at least one algorithm")
+    for algorithm in algorithms:
+        check_composable(algorithm)
+    check_rank_counts(algorithms)
+    return functools.reduce(_compose_pair, algorithms)
+
+
+def _compose_pair(first: Algorithm, second: Algorithm) -> Algorithm:
+    """Compose two algorithms in sequence."""
+    # All errors first, then the joint contract, then the placement of the data in between.
+    first, second = _rescale_to_common_units(first, second)
+    check_seam(first, second)
+    op = find_common_op(first, second)
+    contract = compose_contracts(
+        build_contract(first.collective),
+        build_contract(second.collective),
+    )
+    pair = None
+    for modify_first, modify_second in _VARIANTS:
+        pair = _join_pair(modify_first(first), modify_second(second), contract, op)
+        if pair is not None:
+            break
+    assert pair is not None, "two algorithms out of place fit around a seam in scratch"
+    return replace(
+        pair,
+        provenance=build_provenance("sequential", [first, second]),
+        collective_bytes=find_common_bytes(first, second, pair.collective.unit_count),
+    )
+
+
+def _join_pair(
+    first: Algorithm, second: Algorithm, contract: CustomContract, op: ReduceOp
+) -> Algorithm | None:
+    """Join a pair with this contract; None if it could not be called in any mode."""
+    first_part, second_part = PlacedPart.of(first), PlacedPart.of(second)
+    outer = BufferUsage(
+        first_part.usage.input,
+        second_part.usage.output,
+        first_part.usage.reached_input,
+        second_part.usage.reached_output,
+    )
+    joint = find_collective(contract, outer, op)
+    seam = place_seam(first_part, second_part, joint)
+    if seam is None:
+        return None
+    joint = replace(joint, in_place=seam.in_place, out_of_place=seam.out_of_place)
+    shared = np.maximum(first.scratch_units, second.scratch_units)
+    parts = [
+        _move_to_seam(first.steps, Buffer.OUTPUT, seam, shared),
+        _move_to_seam(second.steps, Buffer.INPUT, seam, shared),
+    ]
+    if not have_one_source([first, second]):
+        parts = [_remove_source_lines(part) for part in parts]
+    seam_units = np.where(seam.output_offset < 0, seam.size, 0)
+    scratch = shared + seam_units
+    return Algorithm(joint, join_in_sequence(parts, joint, scratch), scratch)
+
+
+def _move_to_seam(steps: StepTable, buffer: Buffer, seam: Seam, scratch: Int64Array) -> StepTable:
+    """Move a part's `buffer` to the seam; in SCRATCH it starts after `scratch` units."""
+    relocation = Relocation.none(steps.num_ranks)
+    in_scratch = seam.output_offset < 0
+    relocation.move(buffer, in_scratch, Buffer.SCRATCH, scratch)
+    relocation.move(buffer, ~in_scratch, Buffer.OUTPUT, seam.output_offset)
+    return relocation.apply(steps)
+
+
+def _remove_source_lines(steps: StepTable) -> StepTable:
+    """Remove the source lines of steps, since lines of several files would look like lines
+    of one.
+    """
+    unknown = np.full(len(steps), -1, np.int32)
+    return replace(steps, source_line=unknown)
+
+
+def _rescale_to_common_units(first: Algorithm, second: Algorithm) -> tuple[Algorithm, Algorithm]:
+    """Divide the units of both algorithms so that they have equal size at the seam.
+
+    Determined at the first rank with data there; differences at other ranks are refused later.
+    """
+    needs = build_contract(second.collective)
+    output_units = build_contract(first.collective).output_units
+    needed = np.where(needs.defined, needs.input_units, 0)
+    ranks = np.flatnonzero((needed > 0) & (output_units > 0))
+    if not len(ranks):
+        # No rank has data on both sides of the seam; `check_seam` reports where.
+        return first, second
+    rank = ranks[0]
+    first_units, second_units = int(output_units[rank]), int(needed[rank])
+    common = math.lcm(first_units, second_units)
+    return rescale(first, common // first_units), rescale(second, common // second_units)

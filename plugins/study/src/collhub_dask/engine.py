@@ -1,0 +1,158 @@
+"""The engine `dask`: a client of a scheduler that is there, or of a cluster on this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import logging
+import os
+import warnings
+from collections.abc import Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import ExitStack, suppress
+from functools import partial
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+from collhub_dask.options import DaskOptions
+from hub_core.model import PluginError, UsageError
+from hub_core.plugin_api import EngineRequest
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+    from collhub_dask.cluster_executor import Restart
+
+# What the extra `dask` of this distribution installs.
+_EXTRA = ("distributed", "cryptography")
+_CONNECT_S = 3.0
+_RESTART_S = 30.0
+# Protocols of Dask without encryption; an address without protocol is of TCP.
+_OPEN_PROTOCOLS = ("", "tcp", "ws", "ucx", "ucxx")
+_CURE = "check the address, or leave it out for a cluster on this machine"
+
+
+def start(request: EngineRequest, options: DaskOptions) -> Executor:
+    """The executor of a cluster.
+
+    Raises `PluginError` if Dask is not installed, `UsageError` if its scheduler cannot be reached.
+    """
+    missing = [name for name in _EXTRA if find_spec(name) is None]
+    if missing:
+        message = f"the engine dask needs {' and '.join(missing)}, not installed here"
+        cure = "python -m pip install 'collhub-study[dask]'"
+        raise PluginError(message, cure=cure, code="no-dask")
+    # Imported here: it takes seconds.
+    import dask
+    from distributed.utils import silence_logging_cmgr
+
+    from collhub_dask.cluster_executor import ClusterExecutor
+    from collhub_dask.cluster_workers import ClusterWorkers
+
+    if options.scheduler is not None and (options.workers or options.memory):
+        message = "workers= and memory= are of a cluster on this machine, not of a scheduler's"
+        raise UsageError(message, cure="leave them out, or the scheduler")
+    with ExitStack() as setting:
+        # What goes wrong is told by what the futures raise.
+        setting.enter_context(silence_logging_cmgr(logging.CRITICAL))
+        # A network or an algorithm may be large.
+        setting.enter_context(
+            dask.config.set({"distributed.admin.large-graph-warning-threshold": "1TiB"})
+        )
+        client, restart = _client(request, options, setting)
+        setting.callback(client.close)
+        has_timeout = request.task_timeout_s is not None
+        workers = ClusterWorkers(client, needs_nannies=has_timeout)
+        workers.check_all(_CONNECT_S)
+        return ClusterExecutor(client, workers, request, restart, setting.pop_all())
+
+
+def _client(
+    request: EngineRequest, options: DaskOptions, setting: ExitStack
+) -> tuple[Client, Restart]:
+    """A client, and what restarts workers; a cluster here ends with the setting."""
+    from distributed import Client
+    from distributed.versions import VersionMismatchWarning
+
+    from collhub_dask.local_cluster import local_cluster, restart_here
+
+    with warnings.catch_warnings():
+        # Versions that matter are checked, and differences are errors.
+        warnings.simplefilter("ignore", VersionMismatchWarning)
+        if options.scheduler is None:
+            count = min(request.workers, options.workers or os.cpu_count() or 1)
+            cluster = setting.enter_context(local_cluster(count, options.memory))
+            client = Client(cluster, timeout=_CONNECT_S, set_as_default=False)
+            return client, partial(restart_here, cluster)
+        _check_trust(options.scheduler, options.insecure)
+        _check_scheduler(options.scheduler)
+        client = Client(options.scheduler, timeout=_CONNECT_S, set_as_default=False)
+        return client, partial(_restart, client)
+
+
+def _restart(client: Client, addresses: Sequence[str]) -> None:
+    """Have nannies restart workers; waits until they have."""
+    if addresses:
+        # A scheduler that is gone has no workers.
+        with suppress(OSError, RuntimeError):
+            client.restart_workers(list(addresses), timeout=_RESTART_S, raise_for_error=False)
+
+
+def _check_trust(address: str, insecure: bool) -> None:
+    """Raise `UsageError` for a scheduler whose identity nothing proves.
+
+    Results of a scheduler are pickles, which can run any program when they are read. So the address
+    must be on this machine or use TLS, unless the user trusts the network.
+    """
+    protocol, _, place = address.rpartition("://")
+    host, has_port, _ = place.rpartition(":")
+    # Dask itself refuses addresses without port and unknown protocols, before it connects.
+    if insecure or not has_port or protocol not in _OPEN_PROTOCOLS:
+        return
+    host = host.strip("[]")
+    if host == "localhost" or _is_loopback(host):
+        return
+    message = f"the scheduler {address} is on another machine and does not use TLS"
+    cure = "use tls://..., a tunnel to localhost, or -O insecure=yes if you trust the network"
+    raise UsageError(message, cure=cure, code="insecure-scheduler")
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _check_scheduler(address: str) -> None:
+    """Raise `UsageError` with the reason where no scheduler answers at an address."""
+    try:
+        # In a thread: in a notebook, an event loop runs in this one.
+        with ThreadPoolExecutor(1) as thread:
+            kind = thread.submit(asyncio.run, _kind_of_server(address)).result()
+    except OSError:
+        reason = f"no scheduler answered within {_CONNECT_S:.0f} s"
+    except (ValueError, TypeError) as error:
+        reason = " ".join(str(error).split())
+    # Whoever else listens there answers with bytes that may mean anything.
+    except Exception:
+        reason = "what answers there is no server of Dask"
+    else:
+        if kind == "Scheduler":
+            return
+        reason = f"a {kind.lower()} answered, not a scheduler"
+    raise UsageError(f"the scheduler {address} cannot be reached: {reason}", cure=_CURE)
+
+
+async def _kind_of_server(address: str) -> str:
+    """`Scheduler`, `Worker` or `Nanny`, as a server of Dask calls itself.
+
+    The answer is not deserialized beyond plain values: no pickle of an unknown server is loaded.
+    """
+    from distributed import Security, rpc
+
+    arguments = Security().get_connection_args("client")
+    probe = rpc(address, timeout=_CONNECT_S, connection_args=arguments, deserialize=False)
+    async with probe as server:
+        found = await asyncio.wait_for(server.identity(), _CONNECT_S)
+    return str(found["type"])

@@ -1,0 +1,261 @@
+"""The synthesizer `auto`: the fastest wins, by the judge of the request, within the limit of work."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from collhub_tuning import auto
+from collhub_tuning.options import AutoOptions
+
+import hub_core
+from hub_core import (
+    Algorithm,
+    Collective,
+    CollectiveKind,
+    Diagnostic,
+    HubError,
+    PluginError,
+    Severity,
+    verify,
+)
+from hub_core.network import Occupancy
+from hub_core.plugin_api import (
+    ONE_SIZE,
+    SearchBudget,
+    SynthesisRequest,
+    Synthesizer,
+    search_budget,
+)
+
+
+@pytest.fixture(autouse=True)
+def classics() -> None:
+    registry = hub_core.discover()
+    if not {"ring", "direct"} <= {found.name for found in registry.all(Synthesizer)}:
+        pytest.skip("the synthesizers of collhub-synthesis are not installed")
+
+
+def request_for(
+    kind: CollectiveKind = CollectiveKind.ALL_GATHER,
+    simulate: Callable[[Algorithm], int | None] = lambda algorithm: None,
+    size: int = 1 << 20,
+) -> SynthesisRequest:
+    topology = hub_core.parse_topology("ring:4")
+    collective = Collective(kind, 4, 4, in_place=True)
+    npus = (0, 1, 2, 3)
+    return SynthesisRequest(
+        collective, topology, size, npus, Occupancy.SERIALIZATION, simulate=simulate
+    )
+
+
+def test_the_judge_of_the_request_decides() -> None:
+    """Fewer steps count as faster here: direct has one message a pair, as the ring has."""
+    asked = AutoOptions(candidates="ring,bruck,direct")
+    seen: list[int] = []
+
+    def judge(algorithm: Algorithm) -> int:
+        seen.append(len(algorithm.steps))
+        # The second that is asked is the fastest.
+        return 10 if len(seen) == 2 else 20
+
+    result = auto.synthesize(request_for(simulate=judge), asked)
+    assert (result.statistics["winner"], result.time_ns) == ("direct", 10)
+    assert result.statistics["ahead of"] == "ring by 100.0 %"
+    assert len(seen) == 3
+    assert verify(result.algorithm).ok
+
+
+def test_what_does_not_fit_is_left_out() -> None:
+    result = auto.synthesize(request_for(), AutoOptions(candidates="pairwise,ring"))
+    assert result.statistics["winner"] == "ring"
+    assert result.statistics["candidates"] == "1 of 2 fit and were made"
+
+
+def test_where_nothing_fits_every_reason_is_told() -> None:
+    with pytest.raises(HubError, match="no synthesizer fits: pairwise: defines no all-ga"):
+        auto.synthesize(request_for(), AutoOptions(candidates="pairwise"))
+
+
+def test_a_synthesizer_at_work_ends_at_the_work_limit_with_its_best() -> None:
+    """The group order of bruck would need a second simulation."""
+    topology = hub_core.parse_topology("dgx-a100:2")
+    collective = Collective(CollectiveKind.ALL_GATHER, 16, 16, in_place=True)
+    whole = hub_core.synthesize(collective, topology, 1 << 20, name="bruck")
+    asked = {"candidates": "bruck", "work": "1"}
+    cut = hub_core.synthesize(collective, topology, 1 << 20, name="auto", options=asked)
+    (told,) = cut.cuts
+    assert (told.name, told.work) == ("bruck", len(whole.algorithm.steps) + 500)
+    assert "work limit was reached (1 steps, -O work=)" in told.reason
+    assert verify(cut.algorithm).ok
+
+
+def test_after_the_work_limit_no_candidate_is_begun() -> None:
+    result = auto.synthesize(request_for(), AutoOptions(candidates="ring,direct", work=0))
+    assert result.statistics["winner"] == "ring"
+    assert result.statistics["candidates"] == "1 of 2 fit and were made"
+    assert list(result.not_tried) == ["direct"]
+    assert "work limit" in result.not_tried["direct"]
+
+
+def test_without_a_time_limit_the_clock_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that is stopped for an hour between two candidates tries all of them."""
+    hours = iter(range(0, 10**6, 3600))
+    monkeypatch.setattr(search_budget.time, "monotonic", lambda: float(next(hours)))
+    asked = AutoOptions(candidates="ring,direct")
+    result = auto.synthesize(request_for(), asked)
+    assert result.statistics["candidates"] == "2 of 2 fit and were made"
+    assert not result.not_tried
+
+
+def test_the_time_limit_of_the_request_ends_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = [0.0]
+    monkeypatch.setattr(search_budget.time, "monotonic", lambda: seconds[0])
+
+    def judge(algorithm: Algorithm) -> int:
+        seconds[0] += 61
+        return 10
+
+    request = replace(request_for(simulate=judge), budget=SearchBudget(timeout_s=60.0))
+    result = auto.synthesize(request, AutoOptions(candidates="ring,direct"))
+    assert result.statistics["winner"] == "ring"
+    assert "time limit was reached (60 s, --timeout)" in result.not_tried["direct"]
+
+
+def test_without_an_algorithm_in_time_the_error_names_the_limit() -> None:
+    budget = SearchBudget(timeout_s=1e-9)
+    with pytest.raises(HubError, match=r"no synthesizer finished an algorithm: the time limit"):
+        auto.synthesize(replace(request_for(), budget=budget), AutoOptions(candidates="ring"))
+
+
+def test_candidates_are_tried_in_the_order_of_their_estimates() -> None:
+    """On a ring, messages between ranks that are far apart load the links more."""
+    names = ["direct", "bruck", "ring", "bidirectional-ring"]
+    order = auto._best_first(names, hub_core.discover(), request_for(size=1 << 26))
+    assert order == ["bidirectional-ring", "ring", "direct", "bruck"]
+
+
+def test_synthesizers_that_adapt_are_tried_first() -> None:
+    registry = hub_core.discover()
+    if "tacos" not in {found.name for found in registry.all(Synthesizer)}:
+        pytest.skip("collhub-tacos is not installed")
+    result = auto.synthesize(request_for(), AutoOptions(candidates="ring,tacos", work=0))
+    assert result.statistics["winner"] == "tacos"
+    assert list(result.not_tried) == ["ring"]
+
+
+def test_what_was_not_tried_is_in_text_and_json(collhub) -> None:
+    asked = ("synthesize", "--collective", "all-gather", "--topology", "ring:4", "--size", "1MiB")
+    limit = ("-O", "candidates=ring,direct", "-O", "work=0")
+    run = collhub(*asked, *limit)
+    assert "not tried     1, so the answer is partial: direct: the work limit" in run.out
+    document = json.loads(collhub(*asked, *limit, "--json").out)
+    assert document["is_partial"] is True
+    assert [one["name"] for one in document["not_tried"]] == ["direct"]
+    assert document["is_verified"] is True
+    whole = json.loads(collhub(*asked, "-O", "candidates=ring,direct", "--json").out)
+    assert (whole["is_partial"], whole["not_tried"]) == (False, [])
+
+
+def test_the_plugins_of_the_request_are_the_candidates() -> None:
+    """Others that are installed are neither tried nor known by name."""
+    hub = hub_core.discover(disabled=["classic"])
+    request = replace(request_for(), hub=hub)
+    with pytest.raises(HubError, match="no synthesizer 'ring'"):
+        auto.synthesize(request, AutoOptions(candidates="ring"))
+
+
+def test_a_disabled_plugin_has_no_candidate(collhub) -> None:
+    asked = ("synthesize", "--collective", "all-gather", "--topology", "ring:4", "--size", "1MiB")
+    run = collhub("--disable-plugin", "classic", *asked, "-O", "candidates=ring")
+    assert run.code != 0
+    assert "plugin classic" in run.err
+
+
+def test_a_candidate_that_crashes_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = hub_core.synthesize
+
+    def crashing(*given, name, **others):
+        if name == "direct":
+            raise PluginError("plugin classic: direct failed: AssertionError")
+        return made(*given, name=name, **others)
+
+    monkeypatch.setattr(auto.hub_core, "synthesize", crashing)
+    result = auto.synthesize(request_for(), AutoOptions(candidates="ring,direct"))
+    (warning,) = result.diagnostics
+    assert (warning.severity, warning.message) == (
+        Severity.WARNING,
+        "plugin classic: direct failed: AssertionError",
+    )
+
+
+@pytest.mark.parametrize("code", ["too-large", "contents"])
+def test_the_fastest_verified_candidate_wins(code: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An algorithm that is wrong, or too large to check, does not hide one that is correct."""
+    verify_input = auto.verify_input
+    asked: list[object] = []
+
+    def refusing(given, **others):
+        report = verify_input(given, **others)
+        asked.append(given)
+        # The fastest is verified first.
+        if len(asked) > 1:
+            return report
+        wrong = {name: replace(one, verdict="wrong") for name, one in report.modes.items()}
+        return replace(report, modes=wrong, diagnostics=(Diagnostic(code, "reason"),))
+
+    monkeypatch.setattr(auto, "verify_input", refusing)
+    times = iter((20, 10))
+    result = auto.synthesize(
+        request_for(simulate=lambda algorithm: next(times)),
+        AutoOptions(candidates="ring,direct"),
+    )
+    assert (result.statistics["winner"], result.time_ns) == ("ring", 20)
+    (warning,) = result.diagnostics
+    assert "direct" in warning.message
+    assert ("could not be checked" in warning.message) == (code == "too-large")
+
+
+def test_ctrl_c_ends_the_search_with_the_best_so_far() -> None:
+    calls: list[int] = []
+
+    def judge(algorithm: Algorithm) -> int:
+        calls.append(1)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return 10
+
+    result = auto.synthesize(request_for(simulate=judge), AutoOptions(candidates="ring,direct"))
+    assert result.statistics["winner"] == "ring"
+    assert result.statistics["interrupted"] is True
+
+
+def test_bounds_of_all_candidates_are_merged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The largest of each name, also above the time: whoever asks reports such a bound as wrong.
+
+    Bounds for messages of one size hold for the algorithm that has messages of that size.
+    """
+    asked = AutoOptions(candidates="ring,direct")
+    made = auto.synthesize(request_for(), asked)
+    proved = iter([{"cut": 10, f"port{ONE_SIZE}": 5}, {"cut": 25, f"port{ONE_SIZE}": 19}])
+    times = iter((20, 40))
+    monkeypatch.setattr(
+        auto.hub_core, "synthesize", lambda *_, **__: replace(made, bounds_ns=next(proved))
+    )
+    result = auto.synthesize(request_for(simulate=lambda algorithm: next(times)), asked)
+    assert (result.time_ns, result.bounds_ns) == (20, {"cut": 25, f"port{ONE_SIZE}": 5})
+
+
+def test_unknown_candidates_are_answered_with_the_closest_one() -> None:
+    with pytest.raises(HubError, match="did you mean 'ring'"):
+        auto.synthesize(request_for(), AutoOptions(candidates="rnig"))
+
+
+def test_without_a_name_synthesize_takes_auto(collhub) -> None:
+    asked = ("--collective", "all-gather", "--topology", "ring:4", "--size", "1MiB")
+    run = collhub("synthesize", *asked, "-O", "candidates=ring,direct")
+    assert run.code == 0
+    assert "winner" in run.out
+    assert "verification  correct" in run.out

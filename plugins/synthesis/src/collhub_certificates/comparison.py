@@ -1,0 +1,157 @@
+"""Compare the numbers that a certificate states with the recomputed ones."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+
+from hub_core.schedules import Certificate
+
+from collhub_certificates.flaws import FlawError, gb_text
+from hub_core.model import Algorithm
+
+
+def compare(
+    document: Certificate,
+    rate: Fraction | None,
+    bound: Fraction | None,
+    algorithm: Algorithm | None = None,
+) -> None:
+    """Raise `FlawError` for the first stated number that is wrong.
+
+    `rate`, `bound`: bytes of the collective per second, None for a number that was not recomputed.
+    """
+    _check_equal("rate", document["rate"], rate)
+    _check_equal("bound", document["bound"]["rate"], bound)
+    _check_size(document, algorithm)
+    if bound is not None:
+        _check_lower_bound(document, bound)
+    if rate is None and "trees" in document:
+        # The trees are wrong themselves.
+        return
+    _check_tree_count(document)
+    if rate is None:
+        return
+    _check_depths(document)
+    if bound is not None:
+        _check_order(rate, bound, document["is_optimal"])
+
+
+def unproved_claims(document: Certificate, rate: Fraction | None) -> dict[str, str]:
+    """Claims that no check proves: the path of each field, and its value in words.
+
+    `rate`: as recomputed, None if the certificate leaves its trees out.
+    """
+    count = document["tree_count"]
+    unproved = {"network.name": f"the network's name {document['network']['name']!r:.60}"}
+    if rate is None:
+        unproved["rate"] = f"the rate {gb_text(Fraction(document['rate']))}"
+        unproved["is_optimal"] = "that the rate is optimal"
+        unproved["tree_count.trees"] = f"that {count['trees']} trees carry it"
+        for name in ("share", "rate"):
+            unproved[f"planes.{name}"] = f"the {name} of a plane"
+    unproved["tree_count.at_least"] = f"that at least {count['at_least']} trees are needed"
+    unproved["tree_count.reason"] = f"the reason for that: {count['reason']!r:.80}"
+    if "unit" in count:
+        unproved["tree_count.unit"] = (
+            f"that this holds for multiples of {count['unit']:.40} bytes/s"
+        )
+    unproved["tree_count.status"] = f"that the number of trees is {count['status']:.20}"
+    return unproved
+
+
+def _check_equal(name: str, claimed_text: str, computed: Fraction | None) -> None:
+    """Fractions have one value and many texts: `3/2` and `6/4` agree."""
+    claimed = Fraction(claimed_text)
+    if computed is None or computed == claimed:
+        return
+    raise FlawError(
+        name,
+        f"the {name} is {gb_text(computed)}, not {gb_text(claimed)} as claimed",
+    )
+
+
+def _check_size(document: Certificate, algorithm: Algorithm | None) -> None:
+    """Refuse a certificate for another size than that of the algorithm."""
+    stated = document.get("collective_bytes")
+    size = None if algorithm is None else algorithm.collective_bytes
+    if stated is None or size is None or stated == size:
+        return
+    raise FlawError(
+        "collective", f"the certificate is for {stated} bytes, the algorithm for {size}"
+    )
+
+
+def _check_lower_bound(document: Certificate, bound: Fraction) -> None:
+    """Refuse a time that the bound of the rate does not prove."""
+    stated = document.get("lower_bound_ns")
+    if stated is None:
+        return
+    size = document.get("collective_bytes")
+    if size is None:
+        raise FlawError("bound", "a time is stated, but no size to which it belongs")
+    proved = size * 10**9 / bound
+    if stated > proved:
+        message = f"the bound proves {float(proved):.6g} ns, not {stated} ns as claimed"
+        raise FlawError("bound", message)
+
+
+def _check_tree_count(document: Certificate) -> None:
+    """Refuse numbers of trees that contradict one another or the trees.
+
+    That no packing has fewer trees is a claim, which is not proved again.
+    """
+    count = document["tree_count"]
+    trees = document.get("trees")
+    if trees is not None and len(trees) != count["trees"]:
+        message = f"{len(trees)} trees are stated, not {count['trees']} as claimed"
+        raise FlawError("trees", message)
+    if count["at_least"] > count["trees"]:
+        message = (
+            f"at least {count['at_least']} trees are claimed to be needed, {count['trees']} do"
+        )
+        raise FlawError("trees", message)
+    if count["status"] == "optimal" and count["at_least"] != count["trees"]:
+        message = "the number of trees is called optimal, but fewer are not excluded"
+        raise FlawError("trees", message)
+    unit = Fraction(count.get("unit", "0"))
+    weights = [Fraction(tree["weight"]) for tree in trees or ()]
+    if unit and any((weight / unit).denominator > 1 for weight in weights):
+        raise FlawError("trees", f"a weight is no multiple of the unit {count['unit']:.40}")
+
+
+def _check_depths(document: Certificate) -> None:
+    """Refuse a tree whose stated depth is not the largest number of hops from its root."""
+    for tree in document["trees"]:
+        ways = [tree, tree["up"]] if "up" in tree else [tree]
+        depth = max(_depth(way["parents"]) for way in ways)
+        if tree["depth"] != depth:
+            message = f"the tree of root {tree['root']} has depth {depth}, not {tree['depth']}"
+            raise FlawError("tree", message)
+
+
+def _depth(parents: Sequence[int]) -> int:
+    """Largest number of hops; the parents are those of a tree, which was checked before."""
+    hops: dict[int, int] = {}
+    for node in range(len(parents)):
+        path = []
+        while node not in hops and parents[node] >= 0:
+            path.append(node)
+            node = parents[node]
+        base = hops.setdefault(node, 0)
+        for count, one in enumerate(reversed(path), 1):
+            hops[one] = base + count
+    return max(hops.values(), default=0)
+
+
+def _check_order(rate: Fraction, bound: Fraction, is_called_optimal: bool) -> None:
+    """A rate above its bound disproves the bound or the rate; one below is not the best."""
+    # Both were recomputed, so one of the two computations, or the network, would be wrong.
+    if rate > bound:
+        excess = f"{gb_text(rate)}, more than the bound of {gb_text(bound)}"
+        raise FlawError("bound", f"the trees carry {excess}: one of them is wrong")
+    if not is_called_optimal and rate == bound:
+        raise FlawError("optimal", "claimed not to be optimal, but the rate equals the bound")
+    if is_called_optimal and rate != bound:
+        gap = f"{gb_text(rate)} is less than the bound of {gb_text(bound)}"
+        raise FlawError("optimal", f"claimed to be optimal, but {gap}")

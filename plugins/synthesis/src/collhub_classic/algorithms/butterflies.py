@@ -1,0 +1,222 @@
+"""Butterflies: in every round each rank exchanges with one partner, and the data doubles or halves.
+
+Recursive doubling, and recursive halving and doubling (Rabenseifner; Thakur, Rabenseifner and
+Gropp, IJHPCA 2005), whose partners differ in one bit; Swing, whose partners are alternately left
+and right at short distances (De Sensi et al., NSDI 2024).
+
+Any number of ranks is reduced to a power of two by folding: with p the largest power of two <= n
+and e = n - p, the first 2 e ranks form pairs. The even rank sends its data to the odd one before,
+and receives the result after (Rabenseifner and Traff, 2004).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+from hub_core.columns import Int64Array
+
+from collhub_classic.costs import AlphaBetaCost, sum_rounds
+from collhub_classic.message_plan import MessagePlan, PlanBuilder
+
+
+@dataclass(frozen=True, slots=True)
+class Fold:
+    """Map of `ranks` ranks to a power of two `virtual` ranks.
+
+    The first `extra` represent a pair each.
+    """
+
+    ranks: int
+
+    @property
+    def virtual(self) -> int:
+        """Number of virtual ranks: the largest power of two <= the number of ranks."""
+        return 1 << (self.ranks.bit_length() - 1)
+
+    @property
+    def extra(self) -> int:
+        """Number of ranks beyond the power of two, which is the number of pairs."""
+        return self.ranks - self.virtual
+
+    @property
+    def rank_of(self) -> Int64Array:
+        """The rank that acts for each virtual rank: the odd one of a pair."""
+        v = np.arange(self.virtual)
+        return np.where(v < self.extra, 2 * v + 1, v + self.extra)
+
+    @property
+    def first_of(self) -> Int64Array:
+        """The lowest rank that each virtual rank represents."""
+        v = np.arange(self.virtual)
+        return np.where(v < self.extra, 2 * v, v + self.extra)
+
+    @property
+    def size_of(self) -> Int64Array:
+        """Number of ranks that each virtual rank represents: 2 or 1."""
+        return np.where(np.arange(self.virtual) < self.extra, 2, 1)
+
+    def count_ranks(self, virtual: int) -> int:
+        """Count the ranks that the first `virtual` virtual ranks represent together."""
+        return virtual + min(virtual, self.extra)
+
+
+def extend_all_reduce(fold: Fold, inner: MessagePlan) -> MessagePlan:
+    """Extend an all-reduce of virtual ranks to all ranks.
+
+    Before it, the even rank of each pair sends all blocks to the odd one; after it, the odd one
+    sends the result back.
+    """
+    plan = inner.renamed(fold.rank_of, np.arange(inner.num_blocks))
+    if not fold.extra:
+        return plan
+    even = np.arange(0, 2 * fold.extra, 2)
+    before = PlanBuilder(fold.ranks, inner.num_blocks)
+    before.next_round()
+    before.send_ranges(even, even + 1, np.zeros_like(even), inner.num_blocks, reduces=True)
+    after = PlanBuilder(fold.ranks, inner.num_blocks)
+    after.next_round()
+    after.send_ranges(even + 1, even, np.zeros_like(even), inner.num_blocks)
+    return before.build().then(plan).then(after.build())
+
+
+def compute_fold_cost(fold: Fold) -> AlphaBetaCost:
+    """Compute the additional cost of a folded all-reduce: 2 (alpha + m beta) if there are pairs."""
+    return AlphaBetaCost(2, Fraction(2)) if fold.extra else AlphaBetaCost(0, Fraction(0))
+
+
+def extend_all_gather(fold: Fold, inner: MessagePlan) -> MessagePlan:
+    """Extend an all-gather of virtual ranks to all ranks.
+
+    Before it, the even rank of each pair sends its block to the odd one; virtual ranks exchange the
+    blocks of all ranks that they represent; after it, the odd ranks send the missing blocks back.
+    """
+    plan = inner.expanded(fold.first_of, fold.size_of, fold.ranks)
+    plan = plan.renamed(fold.rank_of, np.arange(fold.ranks))
+    if not fold.extra:
+        return plan
+    even = np.arange(0, 2 * fold.extra, 2)
+    before = PlanBuilder(fold.ranks, fold.ranks)
+    before.next_round()
+    before.send(even, even + 1, even)
+    after = PlanBuilder(fold.ranks, fold.ranks)
+    after.next_round()
+    after.send_ranges(even + 1, even, even + 1, fold.ranks - 1)
+    return before.build().then(plan).then(after.build())
+
+
+def plan_doubling_all_gather(num_ranks: int) -> MessagePlan:
+    """Plan an all-gather by recursive doubling: at distances 1, 2, 4, ... each rank sends all its
+    blocks.
+    """
+    fold = Fold(num_ranks)
+    return extend_all_gather(fold, _plan_all_gather(fold.virtual))
+
+
+def compute_doubling_all_gather_cost(num_ranks: int) -> AlphaBetaCost:
+    """Compute the cost: alpha log2 n + m beta (n - 1) / n for powers of two, else with the fold.
+
+    The virtual ranks that represent pairs have the lowest numbers: they are the slowest.
+    """
+    fold = Fold(num_ranks)
+    shares = [
+        Fraction(fold.count_ranks(distance), num_ranks) for distance in _list_powers(fold.virtual)
+    ]
+    if fold.extra:
+        shares = [Fraction(1, num_ranks), *shares, Fraction(num_ranks - 1, num_ranks)]
+    return sum_rounds(*shares)
+
+
+def plan_doubling_all_reduce(num_ranks: int) -> MessagePlan:
+    """Plan an all-reduce: at distances 1, 2, 4, ... partners exchange their full vectors and add
+    them.
+    """
+    fold = Fold(num_ranks)
+    builder = PlanBuilder(fold.virtual, 1)
+    rank = np.arange(fold.virtual)
+    for distance in _list_powers(fold.virtual):
+        builder.next_round()
+        builder.send(rank, rank ^ distance, np.zeros_like(rank), reduces=True)
+    return extend_all_reduce(fold, builder.build())
+
+
+def compute_doubling_all_reduce_cost(num_ranks: int) -> AlphaBetaCost:
+    """Compute the cost (log2 p + 2 f) (alpha + m beta), with p virtual ranks and f = 1 if there is
+    a fold.
+    """
+    fold = Fold(num_ranks)
+    return sum_rounds(*[1] * len(_list_powers(fold.virtual))) + compute_fold_cost(fold)
+
+
+def plan_halving_all_reduce(num_ranks: int) -> MessagePlan:
+    """Plan an all-reduce: a reduce-scatter by halves of the vector, then an all-gather by
+    doubling.
+    """
+    fold = Fold(num_ranks)
+    gather = _plan_all_gather(fold.virtual)
+    return extend_all_reduce(fold, gather.backwards(reduces=True).then(gather))
+
+
+def compute_halving_all_reduce_cost(num_ranks: int) -> AlphaBetaCost:
+    """Compute the cost 2 alpha log2 p + 2 m beta (p - 1) / p + 2 f (alpha + m beta), f = 1 with a
+    fold.
+    """
+    fold = Fold(num_ranks)
+    shares = [Fraction(distance, fold.virtual) for distance in _list_powers(fold.virtual)]
+    return sum_rounds(*shares, *shares) + compute_fold_cost(fold)
+
+
+def _plan_all_gather(virtual: int) -> MessagePlan:
+    """Plan an all-gather among a power of two ranks by recursive doubling.
+
+    At distance d = 1, 2, 4, ... rank r sends to r xor d its d blocks, those of the ranks that agree
+    with r in all bits from d on.
+    """
+    builder = PlanBuilder(virtual, virtual)
+    rank = np.arange(virtual)
+    for distance in _list_powers(virtual):
+        builder.next_round()
+        # The data of a rank begins at the multiple of the distance below it.
+        builder.send_ranges(rank, rank ^ distance, rank & -distance, distance)
+    return builder.build()
+
+
+def _list_powers(virtual: int) -> list[int]:
+    """List 1, 2, 4, ... below a power of two."""
+    return [1 << bit for bit in range(virtual.bit_length() - 1)]
+
+
+def plan_swing_all_gather(num_ranks: int) -> MessagePlan:
+    """Plan Swing's all-gather among a power of two ranks, distant partners first.
+
+    In step s = L - 1, ..., 0 (L = log2 n) each rank sends all its blocks to its partner: (1 -
+    (-2)^(s + 1)) / 3 ahead for an even rank, the same distance back for an odd rank.
+    """
+    builder = PlanBuilder(num_ranks, num_ranks)
+    rank = np.arange(num_ranks)
+    gathered_blocks = rank[:, None]
+    for step in reversed(range(num_ranks.bit_length() - 1)):
+        partner = _find_partners(num_ranks, step)
+        builder.next_round()
+        builder.send(rank, partner, gathered_blocks)
+        gathered_blocks = np.concatenate([gathered_blocks, gathered_blocks[partner]], axis=1)
+    return builder.build()
+
+
+def plan_swing_all_reduce(num_ranks: int) -> MessagePlan:
+    """Plan an all-reduce by Swing's all-gather, reversed and then forwards.
+
+    For any number of ranks by folding.
+    """
+    fold = Fold(num_ranks)
+    gather = plan_swing_all_gather(fold.virtual)
+    return extend_all_reduce(fold, gather.backwards(reduces=True).then(gather))
+
+
+def _find_partners(num_ranks: int, step: int) -> Int64Array:
+    """Find the partner of every rank in a step."""
+    rank = np.arange(num_ranks)
+    distance = (1 - (-2) ** (step + 1)) // 3
+    partner: Int64Array = (rank + np.where(rank % 2 == 0, distance, -distance)) % num_ranks
+    return partner

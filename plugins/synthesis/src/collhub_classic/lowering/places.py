@@ -1,0 +1,261 @@
+"""The place of every block of a collective, and the pieces of messages with adjacent blocks.
+
+Blocks are in INPUT if given, in OUTPUT if required, else in SCRATCH.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from hub_core.columns import BoolArray, Int64Array, ordinals, row_pointer, run_mask
+
+from collhub_classic.lowering.accesses import BlockAccesses
+from collhub_classic.message_plan import MessagePlan
+from hub_core.model import Buffer, Collective, CollectiveKind
+
+
+@dataclass(frozen=True, slots=True)
+class BlockPlaces:
+    """The places of blocks of one unit each.
+
+    Number of a block: its unit if the vector is not split; share * pieces + piece if it is; for an
+    all-to-all (source * ranks + destination) * pieces + piece.
+    """
+
+    collective: Collective
+    num_blocks: int
+
+    @property
+    def pieces(self) -> int:
+        """Number of blocks per share."""
+        kind, ranks = self.collective.kind, self.collective.num_ranks
+        shares = kind.traits.parts(ranks)
+        if kind is CollectiveKind.ALL_TO_ALL:
+            shares *= ranks
+        return self.num_blocks // shares
+
+    def input_offset(self, block: Int64Array) -> Int64Array:
+        """Offset of the block in INPUT of a rank to which it is given."""
+        traits, pieces = self.collective.kind.traits, self.pieces
+        share, piece = np.divmod(block, pieces)
+        if traits.split_by_source and traits.split_by_target:
+            return share % self.collective.num_ranks * pieces + piece
+        return piece if traits.split_by_source else block
+
+    def output_offset(self, block: Int64Array) -> Int64Array:
+        """Offset of the block in OUTPUT of a rank that requires it."""
+        traits, pieces = self.collective.kind.traits, self.pieces
+        share, piece = np.divmod(block, pieces)
+        if traits.split_by_source and traits.split_by_target:
+            return share // self.collective.num_ranks * pieces + piece
+        return piece if traits.split_by_target else block
+
+    def is_required(self, rank: Int64Array, block: Int64Array) -> BoolArray:
+        """Whether a rank requires the block at the end (bool per entry)."""
+        traits, share = self.collective.kind.traits, block // self.pieces
+        if traits.to_root:
+            return np.equal(rank, self.collective.root or 0)
+        if traits.split_by_source and traits.split_by_target:
+            return np.equal(rank, share % self.collective.num_ranks)
+        if traits.split_by_target:
+            return np.equal(rank, share)
+        return np.ones(len(rank), np.bool_)
+
+    def find_retained_blocks(self) -> tuple[Int64Array, Int64Array]:
+        """Find (rank, block) of all data that a rank is given and requires without receiving it.
+
+        Empty for reductions.
+        """
+        kind, ranks = self.collective.kind, self.collective.num_ranks
+        traits, pieces = kind.traits, self.pieces
+        if traits.reduces:
+            return np.zeros(0, np.int64), np.zeros(0, np.int64)
+        if kind is CollectiveKind.BROADCAST:
+            share, rank = np.zeros(1, np.int64), np.asarray([self.collective.root])
+        elif kind is CollectiveKind.ALL_TO_ALL:
+            rank = np.arange(ranks)
+            share = rank * ranks + rank
+        else:
+            is_rooted = traits.from_root or traits.to_root
+            rank = np.asarray([self.collective.root]) if is_rooted else np.arange(ranks)
+            share = rank
+        block = share[:, None] * pieces + np.arange(pieces)
+        return np.repeat(rank, pieces), block.ravel()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EntryPlaces:
+    """Where the block of every entry is read and written: buffers and offsets, int64 per entry.
+
+    `source`: data to send; `target`: result of the message; `operand`: data to which it is added.
+    `staging`: offset in SCRATCH for a message that may not be added on arrival, or -1.
+    `scratch_units`: size of SCRATCH per rank. `is_copied`: the source reads data that a COPY moved
+    to OUTPUT before; `needs_copy`: the destination adds to such data.
+    """
+
+    source_buffer: Int64Array
+    source_offset: Int64Array
+    target_buffer: Int64Array
+    target_offset: Int64Array
+    operand_buffer: Int64Array
+    operand_offset: Int64Array
+    staging: Int64Array
+    is_copied: BoolArray
+    needs_copy: BoolArray
+    scratch_units: Int64Array
+
+    @classmethod
+    def of(cls, plan: MessagePlan, accesses: BlockAccesses, places: BlockPlaces) -> EntryPlaces:
+        """Choose the places: OUTPUT for blocks of the result, else SCRATCH, packed at every rank.
+
+        A reduce-scatter adds in SCRATCH and writes its last sum to OUTPUT, since in place OUTPUT is
+        a part of INPUT.
+        """
+        message, block = accesses.message, accesses.block
+        source, target = plan.source[message], plan.destination[message]
+        is_staged = plan.reduces[message] & accesses.crosses
+        in_output = places.is_required(target, block)
+        if places.collective.kind.traits.reduces and places.collective.kind.traits.split_by_target:
+            in_output &= accesses.is_last
+        scratch = _ScratchSlots.of(plan, target, block, ~in_output, is_staged)
+        target_buffer = np.where(in_output, Buffer.OUTPUT, Buffer.SCRATCH)
+        target_offset = np.where(in_output, places.output_offset(block), scratch.slot)
+        needs_copy = is_staged & (accesses.write_after < 0)
+        is_given = accesses.read_after < 0
+        # A message of several blocks reads given blocks from OUTPUT too, so that it is one piece.
+        joins_message = (
+            _is_copied_to_output(places, source, block) & is_given & (plan.counts[message] > 1)
+        )
+        early = np.concatenate(
+            [
+                _to_place_keys(plan, source[joins_message], block[joins_message]),
+                _to_place_keys(plan, target[needs_copy], block[needs_copy]),
+            ]
+        )
+        # In place, a copy may not run concurrently with a send of the same block.
+        is_copied = is_given & np.isin(_to_place_keys(plan, source, block), early)
+        input_offset = places.input_offset(block)
+        result_offset = places.output_offset(block)
+        read = _find_read_places(accesses.read_after, target_buffer, target_offset, input_offset)
+        added = _find_read_places(accesses.write_after, target_buffer, target_offset, input_offset)
+        return cls(
+            np.where(is_copied, Buffer.OUTPUT, read[0]),
+            np.where(is_copied, result_offset, read[1]),
+            target_buffer,
+            target_offset,
+            np.where(needs_copy, Buffer.OUTPUT, added[0]),
+            np.where(needs_copy, result_offset, added[1]),
+            scratch.staging,
+            is_copied,
+            needs_copy,
+            scratch.units,
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MessagePieces:
+    """Pieces of messages as columns.
+
+    `entry`: first entry of a piece; `count`: number of its blocks; `of_entry`: piece of every
+    entry.
+    """
+
+    entry: Int64Array
+    count: Int64Array
+    of_entry: Int64Array
+
+    @classmethod
+    def of(cls, accesses: BlockAccesses, places: EntryPlaces) -> MessagePieces:
+        """Divide messages wherever the blocks of two entries are not adjacent in all places."""
+        rows = np.arange(len(accesses.message))
+        offsets = (places.source_offset, places.target_offset, places.operand_offset)
+        # An offset that increases by one per row is constant after subtracting the row.
+        level = [offset - rows for offset in (*offsets, places.staging)]
+        buffers = (places.source_buffer, places.target_buffer, places.operand_buffer)
+        flags = (places.staging >= 0, places.is_copied, places.needs_copy)
+        is_staged = places.staging >= 0
+        level[-1] = np.where(is_staged, level[-1], 0)
+        starts = run_mask(accesses.message, *level, *buffers, *flags)
+        entry = np.flatnonzero(starts)
+        # Number of the last piece that has begun.
+        of_entry = np.cumsum(starts) - 1
+        return cls(entry, np.bincount(of_entry, minlength=len(entry)), of_entry)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _ScratchSlots:
+    """Slots in SCRATCH of every rank: first stored blocks, then staged messages.
+
+    `slot`, `staging`: offset per entry; `units`: size per rank.
+    """
+
+    slot: Int64Array
+    staging: Int64Array
+    units: Int64Array
+
+    @classmethod
+    def of(
+        cls,
+        plan: MessagePlan,
+        rank: Int64Array,
+        block: Int64Array,
+        is_stored: BoolArray,
+        is_staged: BoolArray,
+    ) -> _ScratchSlots:
+        """Number the slots of every rank; `staging` is -1 for entries that are not staged."""
+        location = rank * plan.num_blocks + block
+        ranks, blocks = plan.num_ranks, plan.num_blocks
+        slot, stored_count = _number_slots(location, is_stored, ranks, blocks)
+        staging, staged_count = _number_slots(location, is_staged, ranks, blocks)
+        staging_offset = np.where(is_staged, staging + stored_count[rank], -1)
+        return cls(slot, staging_offset, stored_count + staged_count)
+
+
+def _number_slots(
+    location: Int64Array, is_chosen: BoolArray, ranks: int, blocks: int
+) -> tuple[Int64Array, Int64Array]:
+    """Number the chosen locations within their rank, ascending.
+
+    Returns the slot of every entry (0 if not chosen) and the number of slots of every rank.
+    """
+    used = np.unique(location[is_chosen])
+    of_rank = used // blocks
+    slots = ordinals(of_rank)
+    slot = np.zeros(len(location), np.int64)
+    slot[is_chosen] = slots[np.searchsorted(used, location[is_chosen])]
+    return slot, np.bincount(of_rank, minlength=ranks)
+
+
+def _to_place_keys(plan: MessagePlan, rank: Int64Array, block: Int64Array) -> Int64Array:
+    """Compute a unique number of the block of a rank."""
+    return rank * plan.num_blocks + block
+
+
+def _is_copied_to_output(places: BlockPlaces, rank: Int64Array, block: Int64Array) -> BoolArray:
+    """Whether the rank copies the block from INPUT to its OUTPUT."""
+    copied_rank, copied_block = places.find_retained_blocks()
+    copied = copied_rank * places.num_blocks + copied_block
+    mask: BoolArray = np.isin(rank * places.num_blocks + block, copied)
+    return mask
+
+
+def _find_read_places(
+    after: Int64Array, buffer: Int64Array, offset: Int64Array, input_offset: Int64Array
+) -> tuple[Int64Array, Int64Array]:
+    """Find buffer and offset of a block after the write of entry `after`.
+
+    If `after` is -1, the block is in INPUT at `input_offset`.
+    """
+    is_given = after < 0
+    return (
+        np.where(is_given, Buffer.INPUT, buffer[after]),
+        np.where(is_given, input_offset, offset[after]),
+    )
+
+
+def sort_blocks(plan: MessagePlan) -> MessagePlan:
+    """Sort the blocks of every message in ascending order, so that there are few pieces."""
+    message = np.repeat(np.arange(len(plan)), plan.counts)
+    order = np.lexsort((plan.blocks, message))
+    return replace(plan, blocks=plan.blocks[order], indptr=row_pointer(plan.counts))

@@ -1,0 +1,336 @@
+"""Build the steps of a plan, with the dependencies that its memory requires."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from hub_core.columns import BoolArray, Int64Array, expanded_ranges, run_mask, run_starts
+
+from collhub_classic.lowering.accesses import BlockAccesses
+from collhub_classic.lowering.places import BlockPlaces, EntryPlaces, MessagePieces, sort_blocks
+from collhub_classic.message_plan import MessagePlan
+from hub_core.model import Buffer, StepKind, StepTable
+
+_Edges = tuple[Int64Array, Int64Array]
+# Rounds of the copies before all messages, and of those after them.
+_FIRST_ROUND, _LAST_ROUND = -1, 1 << 40
+
+
+def build_steps(
+    plan: MessagePlan, places: BlockPlaces, *, is_synchronous: bool
+) -> tuple[StepTable, Int64Array]:
+    """Build the steps of a plan; also return the size of SCRATCH of every rank in units.
+
+    A message becomes a SEND and a RECV, or RECV_REDUCE, for every piece of adjacent blocks. If the
+    destination sends the same block in the same round, as in an exchange of full vectors, the
+    message is received into SCRATCH and then added by a REDUCE, so that no send waits for a
+    receive. Data dependencies are those of the memory, for calls in place and out of place: reads
+    after writes, writes after reads, and writes after writes.
+
+    `is_synchronous`: every rank also finishes a round before it begins its next one, as with
+    blocking calls. Cost: sorts of the blocks of all messages, and for synchronous rounds the
+    product of a rank's steps in adjacent rounds.
+    """
+    ordered = sort_blocks(plan)
+    accesses = BlockAccesses.of(ordered)
+    where = EntryPlaces.of(ordered, accesses, places)
+    pieces = MessagePieces.of(accesses, where)
+    rows = _Rows.of(ordered, accesses, where, pieces, places)
+    data = rows.find_data_edges(ordered, accesses, where)
+    control = rows.find_round_edges() if is_synchronous else (data[0][:0], data[1][:0])
+    order = np.lexsort((rows.phase, rows.round, rows.columns["rank"]))
+    table = StepTable.from_columns(
+        places.collective.num_ranks,
+        {name: column[order] for name, column in rows.columns.items()},
+        _renumber(data, order),
+        _renumber(control, order),
+    )
+    return table, where.scratch_units
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Copies:
+    """COPY steps from INPUT to OUTPUT of adjacent blocks of one rank.
+
+    Early ones precede all messages. `place`: number of every copied block of every rank, ascending;
+    `copy`: the step of each.
+    """
+
+    rank: Int64Array
+    first: Int64Array
+    count: Int64Array
+    is_early: BoolArray
+    place: Int64Array
+    copy: Int64Array
+
+    @classmethod
+    def of(
+        cls,
+        plan: MessagePlan,
+        accesses: BlockAccesses,
+        where: EntryPlaces,
+        places: BlockPlaces,
+    ) -> _Copies:
+        """Find the blocks to copy and join adjacent ones to steps."""
+        blocks = plan.num_blocks
+        copied_rank, copied_block = places.find_retained_blocks()
+        added = where.needs_copy
+        target = plan.destination[accesses.message]
+        source = plan.source[accesses.message]
+        needed = target[added] * blocks + accesses.block[added]
+        read = source[where.is_copied] * blocks + accesses.block[where.is_copied]
+        location = np.unique(np.concatenate([copied_rank * blocks + copied_block, needed]))
+        is_early = np.isin(location, np.concatenate([needed, read]))
+        rank, block = np.divmod(location, blocks)
+        rows = np.arange(len(location))
+        offsets = places.input_offset(block) - rows, places.output_offset(block) - rows
+        starts = run_mask(rank, is_early, *offsets)
+        head = np.flatnonzero(starts)
+        copy = np.cumsum(starts) - 1
+        count = np.bincount(copy, minlength=len(head))
+        return cls(rank[head], block[head], count, is_early[head], location, copy)
+
+    def find_copies(self, place: Int64Array) -> Int64Array:
+        """Find the copy step of each of the given places, all of which must be copied."""
+        return self.copy[np.searchsorted(self.place, place)]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Rows:
+    """Steps before sorting: sends, receives, then reductions of pieces, then copies.
+
+    `staged`: pieces that are received into SCRATCH first. `write[piece]`: row of the step that
+    writes its result; the row of its SEND is the number of the piece.
+    """
+
+    columns: dict[str, Int64Array]
+    round: Int64Array
+    phase: Int64Array
+    pieces: MessagePieces
+    copies: _Copies
+    staged: Int64Array
+    write: Int64Array
+
+    @classmethod
+    def of(
+        cls,
+        plan: MessagePlan,
+        accesses: BlockAccesses,
+        where: EntryPlaces,
+        pieces: MessagePieces,
+        places: BlockPlaces,
+    ) -> _Rows:
+        """Build the columns of all steps."""
+        copies = _Copies.of(plan, accesses, where, places)
+        staged = np.flatnonzero(where.staging[pieces.entry] >= 0)
+        parts = (
+            _build_sends(plan, accesses, where, pieces),
+            _build_receives(plan, accesses, where, pieces),
+            _build_reductions(plan, accesses, where, pieces, staged),
+            _build_copies(copies, places),
+        )
+        columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        number = len(pieces.entry)
+        write = number + np.arange(number)
+        write[staged] = 2 * number + np.arange(len(staged))
+        rounds = plan.round[accesses.message[pieces.entry]]
+        copied = np.where(copies.is_early, _FIRST_ROUND, _LAST_ROUND)
+        sizes = [len(part["rank"]) for part in parts]
+        return cls(
+            columns,
+            np.concatenate([rounds, rounds, rounds[staged], copied]),
+            np.repeat(np.arange(len(parts)), sizes),
+            pieces,
+            copies,
+            staged,
+            write,
+        )
+
+    def find_data_edges(
+        self, plan: MessagePlan, accesses: BlockAccesses, where: EntryPlaces
+    ) -> _Edges:
+        """Collect (parent, child) rows of all data dependencies."""
+        piece = self.pieces.of_entry
+        writer, sender = self.write[piece], piece
+        edges = [_collect_edges(accesses.read_after, writer, sender)]
+        edges.append(_collect_edges(accesses.write_after, writer, writer))
+        children, parents = _collect_edges(accesses.read_before, writer, sender)
+        edges.append((parents, children))
+        reduction = self.write[self.staged]
+        edges.append((self.staged + len(self.write), reduction))
+        edges.append(self._find_staging_edges(plan, accesses))
+        edges += self._find_copy_edges(plan, accesses, where)
+        return (
+            np.concatenate([parent for parent, _ in edges]),
+            np.concatenate([child for _, child in edges]),
+        )
+
+    def find_round_edges(self) -> _Edges:
+        """Collect (parent, child) rows: all steps of a rank's round before all of its next
+        round.
+        """
+        is_message = (self.round != _FIRST_ROUND) & (self.round != _LAST_ROUND)
+        rows = np.flatnonzero(is_message)
+        rank, round_ = self.columns["rank"][rows], self.round[rows]
+        order = np.lexsort((round_, rank))
+        rows = rows[order]
+        starts = run_starts(rank[order], round_[order])
+        sizes = np.diff(np.append(starts, len(rows)))
+        same_rank = np.flatnonzero(np.diff(rank[order][starts]) == 0)
+        # Repeat every row of a group once per row of the next group of its rank.
+        parent_group = np.repeat(same_rank, sizes[same_rank])
+        parents = expanded_ranges(starts[same_rank], sizes[same_rank])
+        times = sizes[parent_group + 1]
+        children = expanded_ranges(starts[parent_group + 1], times)
+        return rows[np.repeat(parents, times)], rows[children]
+
+    def _find_staging_edges(self, plan: MessagePlan, accesses: BlockAccesses) -> _Edges:
+        """Collect edges from the reduction of a staged message to the next receive into its
+        slot.
+        """
+        is_staged = np.isin(self.pieces.of_entry, self.staged)
+        entry = np.flatnonzero(is_staged)
+        message = accesses.message[entry]
+        location = plan.destination[message] * plan.num_blocks + accesses.block[entry]
+        entry = entry[np.lexsort((plan.round[message], location))]
+        location = np.sort(location)
+        repeated = np.flatnonzero(location[1:] == location[:-1])
+        piece = self.pieces.of_entry
+        receive = piece + len(self.write)
+        return self.write[piece[entry[repeated]]], receive[entry[repeated + 1]]
+
+    def _find_copy_edges(
+        self, plan: MessagePlan, accesses: BlockAccesses, where: EntryPlaces
+    ) -> list[_Edges]:
+        """Collect edges from early copies to their readers, and from sends of a block to its late
+        copy.
+        """
+        first = len(self.columns["rank"]) - len(self.copies.rank)
+        blocks, piece = plan.num_blocks, self.pieces.of_entry
+        source = plan.source[accesses.message] * blocks + accesses.block
+        target = plan.destination[accesses.message] * blocks + accesses.block
+        read, added = np.flatnonzero(where.is_copied), np.flatnonzero(where.needs_copy)
+        edges = [
+            (first + self.copies.find_copies(source[read]), piece[read]),
+            (first + self.copies.find_copies(target[added]), self.write[piece[added]]),
+        ]
+        is_given = (accesses.read_after < 0) & ~where.is_copied
+        late = np.flatnonzero(is_given & np.isin(source, self.copies.place))
+        edges.append((piece[late], first + self.copies.find_copies(source[late])))
+        return edges
+
+
+def _collect_edges(after: Int64Array, parent: Int64Array, child: Int64Array) -> _Edges:
+    """Collect edges (parent of the entry `after`, child of the entry) where `after` is not -1."""
+    entry = np.flatnonzero(after >= 0)
+    pairs = parent[after[entry]], child[entry]
+    # Drop edges of a step to itself.
+    is_different = pairs[0] != pairs[1]
+    return pairs[0][is_different], pairs[1][is_different]
+
+
+def _renumber(edges: _Edges, order: Int64Array) -> _Edges:
+    """Renumber the rows of edges after sorting the rows by `order`."""
+    position = np.empty(len(order), np.int64)
+    position[order] = np.arange(len(order))
+    return position[edges[0]], position[edges[1]]
+
+
+def _build_sends(
+    plan: MessagePlan, accesses: BlockAccesses, where: EntryPlaces, pieces: MessagePieces
+) -> dict[str, Int64Array]:
+    """Build the SEND steps of all pieces."""
+    entry = pieces.entry
+    message = accesses.message[entry]
+    return _build_columns(
+        plan.source[message],
+        np.full(len(entry), StepKind.SEND),
+        pieces.count,
+        source=(where.source_buffer[entry], where.source_offset[entry]),
+        peer=plan.destination[message],
+        channel=plan.channel[message],
+    )
+
+
+def _build_receives(
+    plan: MessagePlan, accesses: BlockAccesses, where: EntryPlaces, pieces: MessagePieces
+) -> dict[str, Int64Array]:
+    """Build the RECV and RECV_REDUCE steps of all pieces."""
+    entry = pieces.entry
+    message = accesses.message[entry]
+    is_staged = where.staging[entry] >= 0
+    # Staged data is added by a separate step, once its operand is available.
+    adds = plan.reduces[message] & ~is_staged
+    return _build_columns(
+        plan.destination[message],
+        np.where(adds, StepKind.RECV_REDUCE, StepKind.RECV),
+        pieces.count,
+        source=(
+            np.where(adds, where.operand_buffer[entry], Buffer.UNKNOWN),
+            np.where(adds, where.operand_offset[entry], 0),
+        ),
+        target=(
+            np.where(is_staged, Buffer.SCRATCH, where.target_buffer[entry]),
+            np.where(is_staged, where.staging[entry], where.target_offset[entry]),
+        ),
+        peer=plan.source[message],
+        channel=plan.channel[message],
+    )
+
+
+def _build_reductions(
+    plan: MessagePlan,
+    accesses: BlockAccesses,
+    where: EntryPlaces,
+    pieces: MessagePieces,
+    staged: Int64Array,
+) -> dict[str, Int64Array]:
+    """Build the REDUCE steps that add staged pieces."""
+    entry = pieces.entry[staged]
+    return _build_columns(
+        plan.destination[accesses.message[entry]],
+        np.full(len(entry), StepKind.REDUCE),
+        pieces.count[staged],
+        source=(np.full(len(entry), Buffer.SCRATCH), where.staging[entry]),
+        target=(where.target_buffer[entry], where.target_offset[entry]),
+    )
+
+
+def _build_copies(copies: _Copies, places: BlockPlaces) -> dict[str, Int64Array]:
+    """Build the COPY steps."""
+    number = len(copies.rank)
+    return _build_columns(
+        copies.rank,
+        np.full(number, StepKind.COPY),
+        copies.count,
+        source=(np.full(number, Buffer.INPUT), places.input_offset(copies.first)),
+        target=(np.full(number, Buffer.OUTPUT), places.output_offset(copies.first)),
+    )
+
+
+def _build_columns(
+    rank: Int64Array,
+    kind: Int64Array,
+    count: Int64Array,
+    *,
+    source: tuple[Int64Array, Int64Array] | None = None,
+    target: tuple[Int64Array, Int64Array] | None = None,
+    peer: Int64Array | None = None,
+    channel: Int64Array | None = None,
+) -> dict[str, Int64Array]:
+    """Build the columns of a step table, int64; missing sides, peers and channels are unused."""
+    unused = np.full(len(rank), Buffer.UNKNOWN), np.zeros(len(rank), np.int64)
+    source_buffer, source_offset = unused if source is None else source
+    target_buffer, target_offset = unused if target is None else target
+    return {
+        "rank": rank,
+        "kind": kind,
+        "peer": np.full(len(rank), -1) if peer is None else peer,
+        "channel": np.zeros(len(rank), np.int64) if channel is None else channel,
+        "src_buffer": source_buffer,
+        "src_offset": source_offset,
+        "dst_buffer": target_buffer,
+        "dst_offset": target_offset,
+        "count": count,
+    }

@@ -1,0 +1,261 @@
+"""Orders of the NPUs: rings on direct links if available, otherwise short routes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+
+import numpy as np
+from hub_core.columns import Float64Array, Int64Array
+
+from hub_core.network import Topology
+
+# Steps of the search for one ring after which it is given up, and number of random starts.
+_MAX_STEPS = 20_000
+_NUM_STARTS = 8
+_ROUNDING_TOLERANCE = 1e-6
+# Above this number of ranks, the search for rings costs more than it gains.
+_MAX_RANKS = 256
+
+
+def find_ring_order(topology: Topology, npus: Sequence[int]) -> Int64Array:
+    """Find the order of ranks with the shortest round of messages between neighbours.
+
+    Candidates: as numbered, a ring on direct links, and a nearest-neighbour path from rank 0. The
+    first of equally fast ones.
+    """
+    ranks = len(npus)
+    candidates = [np.arange(ranks)]
+    if 2 < ranks <= _MAX_RANKS:
+        candidates += find_disjoint_rings(topology, npus, 1)
+        candidates.append(_build_nearest_order(_compute_latencies_s(topology, npus)))
+    times = [_compute_round_time_s(topology, np.asarray(npus)[order]) for order in candidates]
+    return candidates[int(np.argmin(times))]
+
+
+def find_disjoint_rings(
+    topology: Topology, npus: Sequence[int], max_rings: int
+) -> list[Int64Array]:
+    """Find up to `max_rings` rings through all ranks without a common link.
+
+    If there is none, one as numbered. If all ranks are directly linked: strides coprime to their
+    number. Otherwise a depth-first search over the direct links that previous rings left, which
+    prefers ranks with the fewest onward links. If it fails but groups are of equal size, a ring for
+    every member: it enters each group there and leaves it one member before, as NCCL's rings use
+    one network card each.
+    """
+    ranks = len(npus)
+    free = _count_rings_per_link(topology, npus)
+    if ranks > 2 and bool((free + np.eye(ranks, dtype=np.int64) > 0).all()):
+        strides = [s for s in range(1, ranks) if np.gcd(s, ranks) == 1]
+        return [np.arange(ranks) * stride % ranks for stride in strides[:max_rings]]
+    if ranks > _MAX_RANKS:
+        return [np.arange(ranks)]
+    rings = _find_ring_set_cached(free.tobytes(), ranks, max_rings)
+    return list(rings) or _build_rotated_rings(topology, npus)[:max_rings]
+
+
+# Cached, since comparisons use one network at many sizes.
+@lru_cache(maxsize=16)
+def _find_ring_set_cached(free: bytes, ranks: int, max_rings: int) -> tuple[Int64Array, ...]:
+    """Return the largest set of rings of several searches; the arrays are read-only.
+
+    `free`: rings per link as bytes of int64[ranks, ranks].
+    """
+    links = np.frombuffer(free, np.int64).reshape(ranks, ranks)
+    # Every ring uses a link out of and into each rank.
+    max_rings = min(max_rings, int(links.sum(axis=0).min()), int(links.sum(axis=1).min()))
+    best: list[Int64Array] = []
+    for start in range(_NUM_STARTS):
+        if len(best) < max_rings:
+            best = max(best, _search_ring_set(links, max_rings, start), key=len)
+    for ring in best:
+        ring.setflags(write=False)
+    return tuple(best)
+
+
+def find_group_orders(topology: Topology, npus: Sequence[int]) -> list[Int64Array]:
+    """Find the orders in which groups of equal size stay together, or their members alternate.
+
+    Without the order as numbered.
+    """
+    groups = find_equal_groups(topology, npus)
+    orders = [groups.ravel(), groups.T.ravel()]
+    numbered = np.arange(len(npus))
+    return [order for order in orders if not np.array_equal(order, numbered)]
+
+
+def find_equal_groups(topology: Topology, npus: Sequence[int]) -> Int64Array:
+    """Find the ranks of each group of the topology, int64[groups, ranks].
+
+    If equal groups cover all ranks. Otherwise all ranks as one group.
+    """
+    rank_of = {npu: rank for rank, npu in enumerate(npus)}
+    groups = sorted(
+        sorted(rank_of[npu] for npu in members if npu in rank_of)
+        for members in topology.groups.values()
+    )
+    sizes = {len(members) for members in groups}
+    grouped = [rank for members in groups for rank in members]
+    if len(sizes) == 1 and sorted(grouped) == list(range(len(npus))):
+        return np.asarray(groups, np.int64)
+    return np.arange(len(npus))[None, :]
+
+
+def _build_rotated_rings(topology: Topology, npus: Sequence[int]) -> list[Int64Array]:
+    """Build a ring for every member of a group, if there are several groups.
+
+    Else one as numbered.
+    """
+    groups = find_equal_groups(topology, npus)
+    if len(groups) == 1:
+        return [np.arange(len(npus))]
+    return [np.roll(groups, -member, axis=1).ravel() for member in range(groups.shape[1])]
+
+
+def _search_ring_set(free: Int64Array, max_rings: int, start: int) -> list[Int64Array]:
+    """Search rings one after another over the remaining links; `start` seeds the order of ties."""
+    remaining, ranks = free.copy(), len(free)
+    noise = np.random.default_rng(start).permutation(ranks)
+    rings: list[Int64Array] = []
+    while len(rings) < max_rings:
+        path = next(_search_ring(remaining, np.roll(noise, len(rings))), None)
+        if path is None:
+            break
+        ring = np.asarray(path)
+        remaining[ring, np.roll(ring, -1)] -= 1
+        rings.append(ring)
+    return rings
+
+
+def _count_rings_per_link(topology: Topology, npus: Sequence[int]) -> Int64Array:
+    """Count the rings that fit on the links between ranks: int64[ranks, ranks].
+
+    One on the slowest of all links, more on faster ones.
+    """
+    rank_of = np.full(topology.num_nodes, -1)
+    rank_of[np.asarray(npus)] = np.arange(len(npus))
+    source, destination = rank_of[topology.source], rank_of[topology.destination]
+    between = (source >= 0) & (destination >= 0)
+    rates = topology.bandwidth_bytes_per_s[between]
+    fitting = np.floor(rates / rates.min(initial=np.inf) + _ROUNDING_TOLERANCE).astype(np.int64)
+    ring_count = np.zeros((len(npus), len(npus)), np.int64)
+    np.add.at(ring_count, (source[between], destination[between]), fitting)
+    return ring_count
+
+
+def _search_ring(free: Int64Array, noise: Int64Array) -> Iterator[list[int]]:
+    """Yield the first ring from rank 0 found by depth-first search; none after 20 000 steps.
+
+    `noise`: order of ties.
+    """
+    ranks = len(free)
+    # Sets of ranks are the bits of an integer, so that counting them is one instruction.
+    following = [_to_bit_set(np.flatnonzero(row).tolist()) for row in free > 0]
+    preceding = [_to_bit_set(np.flatnonzero(column).tolist()) for column in free.T > 0]
+    ties: list[int] = noise.tolist()
+    path, unvisited = [0], (1 << ranks) - 2
+    # The untried successors of every rank of the path.
+    choices = [_sort_successors(following, unvisited, 0, ties)]
+    for _ in range(_MAX_STEPS):
+        if not choices:
+            return
+        if not choices[-1]:
+            choices.pop()
+            unvisited |= 1 << path.pop()
+            continue
+        rank = choices[-1].pop()
+        path.append(rank)
+        unvisited &= ~(1 << rank)
+        if len(path) == ranks and following[rank] & 1:
+            yield list(path)
+            return
+        is_open = _can_visit_all(following, preceding, unvisited, rank, following[path[-2]])
+        choices.append(_sort_successors(following, unvisited, rank, ties) if is_open else [])
+
+
+def _can_visit_all(
+    following: Sequence[int],
+    preceding: Sequence[int],
+    unvisited: int,
+    end: int,
+    candidates: int,
+) -> bool:
+    """Whether each unvisited rank of `candidates` still has a predecessor and a different
+    successor.
+
+    The path is at `end`; it must return to rank 0.
+    """
+    candidates &= unvisited
+    while candidates:
+        rank = (candidates & -candidates).bit_length() - 1
+        candidates &= candidates - 1
+        predecessors = preceding[rank] & (unvisited | 1 << end)
+        successors = following[rank] & (unvisited | 1)
+        # Predecessor and successor must differ.
+        if not predecessors or not successors or (predecessors | successors).bit_count() < 2:
+            return False
+    return True
+
+
+def _to_bit_set(ranks: Sequence[int]) -> int:
+    """Convert ranks to the bits of an integer."""
+    bits = 0
+    for rank in ranks:
+        bits |= 1 << rank
+    return bits
+
+
+def _sort_successors(
+    following: Sequence[int],
+    unvisited: int,
+    rank: int,
+    ties: Sequence[int],
+) -> list[int]:
+    """Sort the unvisited successors of a rank.
+
+    The one with the fewest onward links is last (tried first).
+    """
+    successors = following[rank] & unvisited
+    keys: list[tuple[int, int, int]] = []
+    while successors:
+        lowest = successors & -successors
+        successors ^= lowest
+        successor = lowest.bit_length() - 1
+        onward = (following[successor] & unvisited).bit_count()
+        keys.append((-onward, ties[successor], successor))
+    keys.sort()
+    return [successor for _, _, successor in keys]
+
+
+def _build_nearest_order(latency: Float64Array) -> Int64Array:
+    """Build an order from rank 0 that always continues with the nearest unvisited rank."""
+    ranks = len(latency)
+    order = [0]
+    is_unvisited = np.ones(ranks, np.bool_)
+    for _ in range(ranks - 1):
+        is_unvisited[order[-1]] = False
+        order.append(int(np.where(is_unvisited, latency[order[-1]], np.inf).argmin()))
+    return np.asarray(order)
+
+
+def _compute_latencies_s(topology: Topology, npus: Sequence[int]) -> Float64Array:
+    """Compute the latency of the route between all ranks in s: float64[ranks, ranks]."""
+    ranks = len(npus)
+    source, destination = np.divmod(np.arange(ranks * ranks), ranks)
+    npu_of = np.asarray(npus)
+    routes = topology.routes(npu_of[source], npu_of[destination])
+    pair = np.repeat(np.arange(ranks * ranks), np.diff(routes.indptr))
+    total: Float64Array = np.zeros(ranks * ranks)
+    np.add.at(total, pair, topology.latency_s[routes.links])
+    return total.reshape(ranks, ranks)
+
+
+def _compute_round_time_s(topology: Topology, ring: Int64Array) -> float:
+    """Compute the time in s of one MB from every rank to the next, limited by the slowest route."""
+    routes = topology.routes(ring, np.roll(ring, -1))
+    load = np.bincount(routes.links, minlength=topology.num_links)
+    busy = load * 1e6 / topology.bandwidth_bytes_per_s
+    pair = np.repeat(np.arange(len(ring)), np.diff(routes.indptr))
+    route_times = np.bincount(pair, (busy + topology.latency_s)[routes.links], len(ring))
+    return float(route_times.max(initial=0.0))

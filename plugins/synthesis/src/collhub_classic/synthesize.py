@@ -1,0 +1,315 @@
+"""Synthesis by name: plan an algorithm, assign its positions to NPUs, and time it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
+from functools import lru_cache
+from math import floor
+from operator import itemgetter
+
+import numpy as np
+from hub_core.columns import Int64Array
+from hub_core.schedules import collective_among
+
+from collhub_classic.catalogue import ALGORITHMS
+from collhub_classic.estimate import MAX_ESTIMATE_MESSAGES, compute_mean_link, estimate_ns
+from collhub_classic.lowering.places import BlockPlaces
+from collhub_classic.lowering.step_cache import build_steps_cached
+from collhub_classic.message_plan import MessagePlan
+from collhub_classic.options import ClassicOptions
+from collhub_classic.orders import find_group_orders, find_ring_order
+from collhub_classic.task import ClassicAlgorithm, ClassicTask, PlannedAlgorithm, RankOrder
+from hub_core import installed_version
+from hub_core.model import (
+    Algorithm,
+    Collective,
+    CollectiveKind,
+    InputError,
+    JsonValue,
+    Provenance,
+    StepTable,
+    UsageError,
+    parse_ranks,
+)
+from hub_core.network import Topology, lower_bound_ns
+from hub_core.plugin_api import SynthesisRequest, SynthesisResult
+
+_NAME = "collhub-classic"
+_MAX_STEPS = 20_000_000
+# Plans grow with the square of the number of ranks.
+_MAX_ESTIMATED_RANKS = 128
+
+
+def synthesize(name: str, request: SynthesisRequest, options: ClassicOptions) -> SynthesisResult:
+    """Synthesize the algorithm `name` in the rank order with the shortest time.
+
+    Ctrl-C returns the best order so far. Raises `UsageError` for unsuitable options and sizes, and
+    `InputError` for collectives that the algorithm does not define and plans that are too large.
+    """
+    classic = ALGORITHMS[name]
+    task = build_task(name, request, options)
+    planned = _get_plan(name, task)
+    _check_size(planned.plan, request)
+    candidates: list[tuple[int, Algorithm, Int64Array]] = []
+    try:
+        for order in _find_orders(classic, task):
+            candidates.append(_build_candidate(planned.plan, task, request, order))
+    except KeyboardInterrupt:
+        # The best order so far is the result.
+        if not candidates:
+            raise
+    # The first order, that of the rank numbers, wins ties.
+    time_ns, algorithm, order = min(candidates, key=itemgetter(0))
+    bound = _compute_bound_ns(request)
+    statistics = _collect_statistics(planned, classic, task, order)
+    record: dict[str, JsonValue] = {
+        "algorithm": name,
+        **statistics,
+        "topology": request.topology.name,
+        "occupancy": str(request.occupancy),
+        "collective_bytes": request.collective_bytes,
+        "time_ns": time_ns,
+    }
+    algorithm = replace(algorithm, extensions={_NAME: record})
+    return SynthesisResult(algorithm, time_ns, bound, statistics)
+
+
+def plan_algorithm(name: str, task: ClassicTask) -> PlannedAlgorithm:
+    """Plan the algorithm `name` with the ranks as numbered and the root as rank 0."""
+    return ALGORITHMS[name].planners[task.kind](task)
+
+
+def _get_plan(name: str, task: ClassicTask) -> PlannedAlgorithm:
+    """Get the plan of a task; small plans are cached, since estimate and synthesis use the same."""
+    if task.num_ranks > _MAX_ESTIMATED_RANKS:
+        return plan_algorithm(name, task)
+    return _plan_cached(name, task)
+
+
+@lru_cache(maxsize=32)
+def _plan_cached(name: str, task: ClassicTask) -> PlannedAlgorithm:
+    """Plan the algorithm; the result is cached."""
+    return plan_algorithm(name, task)
+
+
+def build_synthesizer(name: str) -> Callable[[SynthesisRequest, ClassicOptions], SynthesisResult]:
+    """Build the synthesis function for the offer of an algorithm."""
+
+    def synthesize_algorithm(request: SynthesisRequest, options: ClassicOptions) -> SynthesisResult:
+        """Call `synthesize` for the algorithm `name`."""
+        return synthesize(name, request, options)
+
+    return synthesize_algorithm
+
+
+def build_estimator(name: str) -> Callable[[SynthesisRequest, ClassicOptions], int | None]:
+    """Build the function that estimates the time of an algorithm."""
+
+    def estimate(request: SynthesisRequest, options: ClassicOptions) -> int | None:
+        """Estimate the time of the algorithm `name` in ns; raises as `synthesize` does.
+
+        None for more than 128 ranks, for which the plan would take seconds.
+        """
+        if request.collective.num_ranks > _MAX_ESTIMATED_RANKS:
+            return None
+        task = build_task(name, request, options)
+        plan = _get_plan(name, task).plan
+        order = _find_orders(ALGORITHMS[name], task)[0]
+        return estimate_ns(
+            _assign_ranks(plan, request.collective, order), task, MAX_ESTIMATE_MESSAGES
+        )
+
+    return estimate
+
+
+def _check_request(name: str, classic: ClassicAlgorithm, request: SynthesisRequest) -> None:
+    """Raise an error for collectives that the algorithm does not define, and for a single rank."""
+    if request.collective.kind not in classic.planners:
+        raise InputError(
+            f"{name} defines no {request.collective.kind}",
+            cure=f"it defines {', '.join(map(str, classic.planners))}",
+            code="no-such-collective",
+        )
+    if request.collective.num_ranks == 1:
+        raise UsageError(
+            "one rank has nothing to send", cure="let at least two ranks take part", code="one-rank"
+        )
+
+
+def build_task(name: str, request: SynthesisRequest, options: ClassicOptions) -> ClassicTask:
+    """Build the planning task of the algorithm `name`; raises as `synthesize` does."""
+    _check_request(name, ALGORITHMS[name], request)
+    alpha_s, beta_s_per_byte = compute_mean_link(request.topology, request.npus)
+    return ClassicTask(
+        request.collective.kind,
+        request.collective.num_ranks,
+        request.collective_bytes,
+        options,
+        request.topology,
+        request.npus,
+        alpha_s,
+        beta_s_per_byte,
+    )
+
+
+def _build_candidate(
+    plan: MessagePlan, task: ClassicTask, request: SynthesisRequest, order: Int64Array
+) -> tuple[int, Algorithm, Int64Array]:
+    """Build the algorithm for one rank order: time in ns, algorithm, and the order.
+
+    The time is simulated, or estimated without a simulator.
+    """
+    assigned = _assign_ranks(plan, request.collective, order)
+    algorithm = _build_algorithm(assigned, request, task.options)
+    return request.simulate(algorithm) or estimate_ns(assigned, task), algorithm, order
+
+
+def _find_orders(classic: ClassicAlgorithm, task: ClassicTask) -> list[Int64Array]:
+    """List the rank orders to try.
+
+    Entry p of an order is the rank at position p of the plan. One order if the user gives it or the
+    algorithm needs a ring; several for algorithms with groups.
+    """
+    option_text, numbered = task.options.order, np.arange(task.num_ranks)
+    if option_text == "given":
+        return [numbered]
+    if option_text != "auto":
+        return [_parse_order(option_text, task)]
+    if classic.order is RankOrder.RING:
+        return [_find_ring_order_cached(task.topology, task.npus)]
+    if classic.order is RankOrder.GROUPS:
+        return [numbered, *find_group_orders(task.topology, task.npus)]
+    return [numbered]
+
+
+# Several algorithms need it, each for its estimate and its synthesis.
+@lru_cache(maxsize=4)
+def _find_ring_order_cached(topology: Topology, npus: tuple[int, ...]) -> Int64Array:
+    """Find the ring order of a network; the result is cached and read-only."""
+    order = find_ring_order(topology, npus).copy()
+    order.flags.writeable = False
+    return order
+
+
+def _parse_order(option_text: str, task: ClassicTask) -> Int64Array:
+    """Parse the option `order`. Raises `UsageError` unless it names every rank once."""
+    order = parse_ranks(option_text)
+    if sorted(order) != list(range(task.num_ranks)):
+        raise UsageError(
+            f"option order: {option_text[:60]!r} does not name each of "
+            f"0..{task.num_ranks - 1} once",
+            cure="write for example 0,2,1,3",
+            code="option-value",
+        )
+    return np.asarray(order, np.int64)
+
+
+def _assign_ranks(plan: MessagePlan, collective: Collective, order: Int64Array) -> MessagePlan:
+    """Rename the plan's positions to the ranks in this order.
+
+    The first position becomes the root.
+    """
+    ranks = len(order)
+    if collective.root is not None:
+        # The same cyclic order, starting at the root.
+        order = np.roll(order, -int(np.flatnonzero(order == collective.root)[0]))
+    kind = collective.kind
+    if not kind.traits.is_split:
+        return plan.renamed(order, np.arange(plan.num_blocks))
+    if kind is CollectiveKind.ALL_TO_ALL:
+        source, destination = np.divmod(np.arange(ranks * ranks), ranks)
+        return plan.renamed(order, order[source] * ranks + order[destination])
+    share, piece = np.divmod(np.arange(plan.num_blocks), plan.num_blocks // ranks)
+    return plan.renamed(order, order[share] * (plan.num_blocks // ranks) + piece)
+
+
+def _check_size(plan: MessagePlan, request: SynthesisRequest) -> None:
+    """Raise an error for too many messages, and for less than one byte per unit."""
+    ranks = request.collective.num_ranks
+    if len(plan.blocks) > _MAX_STEPS:
+        raise InputError(
+            f"{len(plan.blocks)} blocks in messages are too many (limit {_MAX_STEPS})",
+            cure="choose fewer ranks, or an algorithm of fewer messages",
+            code="too-large",
+        )
+    is_square = request.collective.kind is CollectiveKind.ALL_TO_ALL
+    units = plan.num_blocks // ranks if is_square else plan.num_blocks
+    if request.collective_bytes < units:
+        raise UsageError(
+            f"{request.collective_bytes} bytes cannot be cut in {units} parts",
+            cure="choose a larger size, or fewer chunks",
+            code="size-too-small",
+        )
+
+
+def _build_algorithm(
+    plan: MessagePlan, request: SynthesisRequest, options: ClassicOptions
+) -> Algorithm:
+    """Build the algorithm of a plan whose positions are ranks."""
+    ranks = request.collective.num_ranks
+    is_square = request.collective.kind is CollectiveKind.ALL_TO_ALL
+    collective = replace(
+        request.collective,
+        unit_count=plan.num_blocks // ranks if is_square else plan.num_blocks,
+        # In place, received data would overwrite data that is still to be sent.
+        in_place=not is_square,
+        out_of_place=True,
+    )
+    # An all-to-all has blocks for every pair; its units are those of one rank's buffer.
+    places = BlockPlaces(collective, plan.num_blocks)
+    steps, scratch = build_steps_cached(plan, places, is_synchronous=options.rounds == "blocking")
+    total = request.topology.num_npus
+    option_texts = {name: str(value) for name, value in asdict(options).items()}
+    version = installed_version("collhub-synthesis") or ""
+    return Algorithm(
+        collective_among(collective, request.npus, total),
+        _map_to_npus(steps, request.npus, total),
+        _scatter(scratch, request.npus, total),
+        Provenance(_NAME, version, request.topology.name, "", option_texts),
+        request.collective_bytes,
+    )
+
+
+def _map_to_npus(steps: StepTable, npus: Sequence[int], total: int) -> StepTable:
+    """Replace ranks by NPUs in the steps."""
+    npu_of = np.asarray(npus, np.int64)
+    if np.array_equal(npu_of, np.arange(total)):
+        return steps
+    names = ("kind", "channel", "src_buffer", "src_offset", "dst_buffer", "dst_offset", "count")
+    columns = {name: getattr(steps, name) for name in names}
+    columns["rank"] = npu_of[steps.rank]
+    columns["peer"] = np.where(steps.peer >= 0, npu_of[steps.peer], -1)
+    child = np.repeat(np.arange(len(steps)), np.diff(steps.data_indptr))
+    follower = np.repeat(np.arange(len(steps)), np.diff(steps.control_indptr))
+    return StepTable.from_columns(
+        total, columns, (steps.data_indices, child), (steps.control_indices, follower)
+    )
+
+
+def _scatter(values: Int64Array, npus: Sequence[int], total: int) -> Int64Array:
+    """Spread values of ranks over all NPUs: int64[total], 0 for idle NPUs."""
+    scattered = np.zeros(total, np.int64)
+    scattered[np.asarray(npus, np.int64)] = values
+    return scattered
+
+
+def _compute_bound_ns(request: SynthesisRequest) -> dict[str, int]:
+    """Compute the core's lower bound in ns, if all NPUs take part as numbered; else no entry."""
+    if request.npus != tuple(range(request.topology.num_npus)):
+        return {}
+    bound = lower_bound_ns(request.collective, request.topology, request.collective_bytes)
+    return {} if bound is None else {"ports and distances": floor(bound)}
+
+
+def _collect_statistics(
+    planned: PlannedAlgorithm, classic: ClassicAlgorithm, task: ClassicTask, order: Int64Array
+) -> dict[str, JsonValue]:
+    """Collect the statistics: details of the plan, rounds, cost, and the order unless as
+    numbered.
+    """
+    statistics: dict[str, JsonValue] = {**planned.details, "rounds": planned.plan.num_rounds}
+    statistics["cost"] = f"{planned.cost}, {'many ports' if classic.has_many_ports else 'one port'}"
+    if not np.array_equal(order, np.arange(task.num_ranks)):
+        statistics["order"] = ",".join(map(str, order.tolist()))
+    return statistics

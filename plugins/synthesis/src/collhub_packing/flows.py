@@ -1,0 +1,205 @@
+"""Maximum flows and minimum cuts on a fixed network with changing capacities."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from hub_core.columns import BoolArray, Int64Array, group_pointer, inverse
+
+from hub_core.model import InputError
+
+if TYPE_CHECKING:
+    from collhub_packing.kernels import WirePairs
+
+
+# Above every flow. Sums of capacities must be below, so that no int64 overflows.
+UNLIMITED = 1 << 60
+
+# Sinks per call of the kernel; Ctrl-C takes effect between calls.
+_SINKS_PER_CALL = 256
+
+_ROUNDING_CURE = "round the bandwidths, for example to whole GB/s"
+
+
+def scaled(values: Int64Array, factor: int) -> Int64Array:
+    """Multiply values by a factor. Raises `InputError` if their sum would reach 2^60."""
+    # Python integers, since the sum may overflow.
+    total = int(values.astype(object).sum())
+    if total * factor >= UNLIMITED:
+        raise _capacity_error("are too fine: their least common unit makes them too large")
+    return values * factor
+
+
+def _capacity_error(problem: str) -> InputError:
+    """Build the error for capacities with which flows cannot be computed."""
+    return InputError(f"the capacities {problem}", cure=_ROUNDING_CURE, code="capacities")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Cut:
+    """A minimum cut: its capacity, the sink that it separates, and its nodes.
+
+    `side`: bool[nodes], True for nodes on the source's side.
+    """
+
+    value: int
+    sink: int
+    side: BoolArray
+
+    @property
+    def nodes(self) -> tuple[int, ...]:
+        """Nodes on the source's side, ascending."""
+        return tuple(int(node) for node in np.flatnonzero(self.side))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FlowNetwork:
+    """Nodes and directed arcs (parallel arcs allowed) without capacities.
+
+    Arc a is the wire `place[a]` of `wires`. The two directions between two nodes share a pair of
+    wires, so a network of duplex links costs half. Methods take capacities as int64 per arc in the
+    order given to `of`, with a sum below 2^60. Building costs one sort. Flows are computed by
+    Dinic's algorithm (1970), compiled: O(nodes^2 * arcs) at worst, nearly linear on interconnects.
+    """
+
+    num_nodes: int
+    wires: WirePairs
+    place: Int64Array
+
+    @classmethod
+    def of(cls, num_nodes: int, source: Int64Array, destination: Int64Array) -> FlowNetwork:
+        """Build the network with an arc from `source[a]` to `destination[a]` for every a."""
+        low, high = np.minimum(source, destination), np.maximum(source, destination)
+        pairs, pair = np.unique(low * num_nodes + high, return_inverse=True)
+        wires, position = _build_wires(num_nodes, pairs // num_nodes, pairs % num_nodes)
+        is_down = source > destination
+        place = position[pair.ravel() + len(pairs) * is_down]
+        return cls(num_nodes, wires, place)
+
+    @classmethod
+    def fed(
+        cls,
+        num_nodes: int,
+        source: Int64Array,
+        destination: Int64Array,
+        receivers: Int64Array,
+    ) -> FlowNetwork:
+        """Build the network with an additional node `num_nodes` and arcs from it to `receivers`.
+
+        These arcs follow the given ones.
+        """
+        feeder = np.full(len(receivers), num_nodes)
+        tails = np.concatenate([source, feeder])
+        heads = np.concatenate([destination, receivers])
+        return cls.of(num_nodes + 1, tails, heads)
+
+    @classmethod
+    def fed_and_drained(
+        cls,
+        num_nodes: int,
+        source: Int64Array,
+        destination: Int64Array,
+    ) -> FlowNetwork:
+        """Build the network with two more nodes: `num_nodes` with arcs to all nodes, and a drain.
+
+        The arcs from all nodes to the drain, node `num_nodes` + 1, are last. So nodes with surplus
+        and deficit, or gains and losses, become a single flow problem.
+        """
+        node_numbers = np.arange(num_nodes)
+        feeder, drain = np.full(num_nodes, num_nodes), np.full(num_nodes, num_nodes + 1)
+        tails = np.concatenate([source, feeder, node_numbers])
+        heads = np.concatenate([destination, node_numbers, drain])
+        return cls.of(num_nodes + 2, tails, heads)
+
+    def residual(self, capacity: Int64Array) -> Int64Array:
+        """Add up the capacities by wire: the residual capacities before any flow, int64[wires].
+
+        `InputError` if they add up to 2^60 or more.
+        """
+        # As doubles, because the sum of int64s might overflow to a small number.
+        if float(np.sum(capacity, dtype=np.float64)) >= UNLIMITED:
+            raise _capacity_error("add up to 2^60 or more")
+        # The reverse direction of a one-way arc has capacity 0; it only takes flow that is pushed
+        # back.
+        wires = np.zeros(len(self.wires.head), np.int64)
+        np.add.at(wires, self.place, capacity)
+        return wires
+
+    def max_flow(
+        self,
+        capacity: Int64Array,
+        source: int,
+        sink: int,
+        limit: int = UNLIMITED,
+    ) -> int:
+        """Compute the value of the maximum flow from the source to the sink, or `limit` if that is
+        less.
+        """
+        from collhub_packing import kernels
+
+        residual = self.residual(capacity)
+        return int(kernels.max_flow(self.wires, residual, source, sink, limit))
+
+    def remainder(
+        self,
+        capacity: Int64Array,
+        source: int,
+        sink: int,
+    ) -> tuple[int, Int64Array]:
+        """Compute a maximum flow; return its value and the remaining capacity of every arc.
+
+        Flow along an arc increases the remaining capacity of the reverse arc.
+        """
+        from collhub_packing import kernels
+
+        residual = self.residual(capacity)
+        value = kernels.max_flow(self.wires, residual, source, sink, UNLIMITED)
+        return int(value), residual[self.place]
+
+    def least_cut(
+        self,
+        capacity: Int64Array,
+        source: int,
+        sinks: Sequence[int] | Int64Array,
+        limit: int = UNLIMITED,
+    ) -> Cut | None:
+        """Find the minimum cut below `limit` between the source and any one of the sinks, or None.
+
+        If values are equal, the cut of the first sink, with the smallest source side.
+        """
+        from collhub_packing import kernels
+
+        residual = self.residual(capacity)
+        minimum_cut = None
+        for start in range(0, len(sinks), _SINKS_PER_CALL):
+            sink_block = np.asarray(sinks[start : start + _SINKS_PER_CALL], np.int64)
+            value, sink_index, side = kernels.least_cut(
+                self.wires, residual, source, sink_block, limit
+            )
+            if sink_index >= 0:
+                # Later sinks, also in the next call, must give a smaller value.
+                minimum_cut = Cut(int(value), int(sink_block[sink_index]), side)
+                limit = minimum_cut.value
+        return minimum_cut
+
+
+def _build_wires(num_nodes: int, low: Int64Array, high: Int64Array) -> tuple[WirePairs, Int64Array]:
+    """Build the wires of pairs of nodes; also return their positions, int64[2 * pairs].
+
+    Entry p is the position of the wire from `low[p]` to `high[p]`, entry p + pairs of the reverse.
+    Wires are sorted by the node that they leave.
+    """
+    # numba takes a second to import.
+    from collhub_packing.kernels import WirePairs
+
+    tail = np.concatenate([low, high]).astype(np.int64)
+    head = np.concatenate([high, low]).astype(np.int64)
+    order = np.argsort(tail, kind="stable")
+    position = inverse(order)
+    first = group_pointer(tail, num_nodes)
+    # The maximum avoids a division by zero without arcs.
+    mate = position[(order + len(low)) % max(1, len(order))]
+    return WirePairs(first, head[order], mate), position

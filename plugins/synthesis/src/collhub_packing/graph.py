@@ -1,0 +1,167 @@
+"""Networks with exact integer capacities."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+import numpy as np
+from hub_core.columns import Float64Array, Int64Array, positions_in
+
+from hub_core.model import InputError
+from hub_core.network import Topology
+
+# Sums over a million links, scaled by rates, are still below 2^60.
+_MAX_CAPACITY = 1 << 40
+_MAX_ROUNDED_CAPACITY = 1000
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CapacityGraph:
+    """Directed arcs with int64 capacities in units of `unit` bytes per second, an exact fraction.
+
+    Nodes 0..num_compute-1 compute, the remaining ones are switches. At most one arc per ordered
+    pair of nodes. int64 columns per arc: `source`, `destination`, `capacity`, `row` (row of the
+    link in the topology).
+    """
+
+    num_nodes: int
+    num_compute: int
+    source: Int64Array
+    destination: Int64Array
+    capacity: Int64Array
+    row: Int64Array
+    unit: Fraction
+
+    @classmethod
+    def of(cls, topology: Topology) -> CapacityGraph:
+        """Convert a topology, with bandwidths scaled to the smallest integers.
+
+        A bandwidth is the value of its shortest decimal text. Of parallel links in one plane only
+        the first counts, since simulators use no other. Links of different planes add up, which
+        gives the rate that no algorithm over all planes exceeds; to pack trees, use
+        `Topology.on_plane`. Raises `InputError` if the bandwidths have no common unit in which all
+        are at most 2^40.
+        """
+        pair = topology.source * topology.num_nodes + topology.destination
+        row = _find_first_links(topology, pair)
+        capacity, unit = _to_integers(topology.bandwidth_bytes_per_s[row], topology.name)
+        # The remaining links between the same nodes are on different planes.
+        _, first, group = np.unique(pair[row], return_index=True, return_inverse=True)
+        total = np.zeros(len(first), np.int64)
+        np.add.at(total, group.ravel(), capacity)
+        row = row[first]
+        return cls(
+            num_nodes=topology.num_nodes,
+            num_compute=topology.num_npus,
+            source=topology.source[row],
+            destination=topology.destination[row],
+            capacity=total,
+            row=row,
+            unit=unit,
+        )
+
+    @property
+    def num_arcs(self) -> int:
+        """Number of arcs."""
+        return len(self.source)
+
+    @property
+    def has_switches(self) -> bool:
+        """Whether some nodes only forward."""
+        return self.num_nodes > self.num_compute
+
+
+def transposed(graph: CapacityGraph) -> CapacityGraph:
+    """Return the graph with all arcs reversed; arcs keep their numbers."""
+    return replace(graph, source=graph.destination, destination=graph.source)
+
+
+def induced(graph: CapacityGraph, nodes: Sequence[int]) -> CapacityGraph:
+    """Return the sub-graph of the given nodes, all computing, numbered in the given order."""
+    # Removed nodes have the number -1; arcs that touch one are removed.
+    number = positions_in(np.asarray(nodes, np.int64), graph.num_nodes)
+    is_inside = (number[graph.source] >= 0) & (number[graph.destination] >= 0)
+    arcs = np.flatnonzero(is_inside)
+    return CapacityGraph(
+        num_nodes=len(nodes),
+        num_compute=len(nodes),
+        source=number[graph.source[arcs]],
+        destination=number[graph.destination[arcs]],
+        capacity=graph.capacity[arcs],
+        row=graph.row[arcs],
+        unit=graph.unit,
+    )
+
+
+def _find_first_links(topology: Topology, pair: Int64Array) -> Int64Array:
+    """Find the first link of every plane between two nodes: rows, int64."""
+    key = topology.plane * topology.num_nodes**2 + pair
+    row: Int64Array = np.unique(key, return_index=True)[1]
+    return row
+
+
+def with_common_unit(topology: Topology) -> tuple[Topology, float]:
+    """Return the topology and 0.0 if its bandwidths have a common unit, else `round_bandwidths`."""
+    try:
+        _to_integers(topology.bandwidth_bytes_per_s, topology.name)
+    except InputError:
+        return round_bandwidths(topology)
+    return topology, 0.0
+
+
+def round_bandwidths(topology: Topology) -> tuple[Topology, float]:
+    """Round bandwidths to a common unit; return the topology and the tolerance of the rounding.
+
+    Bandwidths are rounded to 3, else to 2 or 1 significant decimal digits, such that all are at
+    most 1000 units (finer units give algorithms with too many units). If that is never reached,
+    1 digit is used. The tolerance is the largest relative excess of a bandwidth over its rounded
+    value. Raises `InputError` for bandwidths that differ by more than a factor of 2^40.
+    """
+    bandwidths = topology.bandwidth_bytes_per_s
+    rounded = bandwidths
+    for digits in (3, 2, 1):
+        texts = [f"{value:.{digits - 1}e}" for value in bandwidths.tolist()]
+        rounded = np.array([float(text) for text in texts])
+        if (
+            max(_to_smallest_integers([Fraction(text) for text in texts])[0])
+            <= _MAX_ROUNDED_CAPACITY
+        ):
+            break
+    _to_integers(rounded, topology.name)
+    # A tiny margin: despite the rounding of this division, bounds remain bounds.
+    tolerance = max(0.0, float(np.max(bandwidths / rounded)) - 1.0) + 1e-12
+    return replace(topology, bandwidth_bytes_per_s=rounded, dimensions=()), tolerance
+
+
+def _to_integers(bandwidth_bytes_per_s: Float64Array, name: str) -> tuple[Int64Array, Fraction]:
+    """Convert bandwidths to the smallest integers in their proportion.
+
+    Also return the unit in bytes/s. `InputError` if an integer would exceed 2^40; `name` is the
+    topology's.
+    """
+    if not len(bandwidth_bytes_per_s):
+        return np.zeros(0, np.int64), Fraction(1)
+    values, position = np.unique(bandwidth_bytes_per_s, return_inverse=True)
+    # The shortest text of a double is the number that its author wrote; the binary value differs.
+    exact = [Fraction(repr(float(value))) for value in values]
+    integers, unit = _to_smallest_integers(exact)
+    if max(integers) > _MAX_CAPACITY:
+        raise InputError(
+            f"topology {name}: its bandwidths have no common unit below 2^40",
+            cure="round them, for example to whole GB/s",
+            code="capacities",
+        )
+    return np.asarray(integers, np.int64)[position.ravel()], unit
+
+
+def _to_smallest_integers(values: list[Fraction]) -> tuple[list[int], Fraction]:
+    """Scale values to the smallest integers in their proportion; also return the value of 1."""
+    denominator = math.lcm(*(value.denominator for value in values))
+    integers = [int(value * denominator) for value in values]
+    divisor = math.gcd(*integers)
+    # The unit is the greatest common divisor of all values.
+    unit = Fraction(divisor, denominator)
+    return [value // divisor for value in integers], unit

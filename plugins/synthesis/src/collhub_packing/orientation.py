@@ -1,0 +1,272 @@
+"""Pack the trees of an all-reduce: orient the links so that out-trees of full strength fit.
+
+An all-reduce at rate t needs undirected trees of weight t, since reduce and broadcast on a tree
+load each of its links by its weight in both directions. The strength (Nash-Williams, Tutte 1961) is
+the maximum. To pack it, the capacity of every link is divided between its directions such that
+out-trees of that total weight fit (Frank 1980), which `pack_arborescences` then finds.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+import numpy as np
+from hub_core.columns import Int64Array
+
+from collhub_packing.duplex import DuplexLinks, LeastSets
+from collhub_packing.flows import FlowNetwork, scaled
+from collhub_packing.graph import CapacityGraph
+from collhub_packing.rates import Strength, strength
+from collhub_packing.splitting import DirectNetwork, SwitchSpread, direct, without_switches
+from collhub_packing.trees import SpanningTree, cost, pack_arborescences, sent_from
+from hub_core.model import InputError
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AllReducePacking:
+    """Trees of an all-reduce with total weight floor(`scale` times the strength).
+
+    The trees use arcs of `network`, whose graph's unit is that of the original graph over `scale`.
+    The arcs of both directions of a link run over the same physical links, so that reduce and
+    broadcast fit together.
+    """
+
+    strength: Strength
+    scale: int
+    network: DirectNetwork
+    trees: list[SpanningTree]
+
+    @property
+    def rate(self) -> Fraction:
+        """Total rate of the trees, in units of the original graph."""
+        return Fraction(sum(tree.weight for tree in self.trees), self.scale)
+
+
+def all_reduce_trees(
+    graph: CapacityGraph,
+    *,
+    seeds: int = 8,
+    first_seed: int = 0,
+) -> tuple[Strength, list[SpanningTree]]:
+    """Compute the strength a / q of a network without switches, and pack trees of total weight a.
+
+    Weights are in units of 1 / q of the graph's. Reduce towards the root and broadcast from it on
+    all trees at once load a link by at most its capacity in each direction. Each tree is rooted at
+    its centre. Of the packings of `seeds` random orientations and orders, the one with the fewest
+    trees is returned, then the smallest sum of weight times depth. Raises `InputError` as
+    `strength` does, and for switches; use `all_reduce_packing` there.
+    """
+    if graph.has_switches:
+        raise InputError(
+            "trees of links cannot pass switches",
+            cure="split the switches off",
+            code="switches",
+        )
+    packing = all_reduce_packing(graph, seeds=seeds, first_seed=first_seed)
+    return packing.strength, packing.trees
+
+
+def all_reduce_packing(
+    graph: CapacityGraph,
+    *,
+    spread: SwitchSpread = SwitchSpread.NOWHERE,
+    scale: int | None = None,
+    seeds: int = 8,
+    first_seed: int = 0,
+) -> AllReducePacking:
+    """Pack all-reduce trees, also with switches, which are split off after the links are oriented.
+
+    Half of a switch's capacity is directed into it, so that data that enters can leave; the
+    strength is reached with switches too. Weights are multiples of 1 / `scale`, or of 1 / (2
+    `scale`) if a switch has an odd capacity to halve. The default is the smallest scale at which
+    the rate equals the strength; a smaller one gives the best rate below it, with fewer trees.
+    Otherwise as `all_reduce_trees`.
+    """
+    network_strength = strength(graph)
+    min_scale = network_strength.value.denominator if scale is None else scale
+    orders = range(first_seed, first_seed + max(1, seeds))
+    packings = [_build_packing(graph, network_strength, min_scale, spread, seed) for seed in orders]
+    return min(packings, key=lambda packing: cost(packing.trees))
+
+
+def _build_packing(
+    graph: CapacityGraph,
+    network_strength: Strength,
+    min_scale: int,
+    spread: SwitchSpread,
+    seed: int,
+) -> AllReducePacking:
+    """Build the packing of one random orientation; the scale is `min_scale` or twice that."""
+    order = _shuffle(graph.num_compute, seed)
+    directed, scale = orient_links(graph, network_strength, order, min_scale)
+    total = math.floor(network_strength.value * scale)
+    one_way = directed
+    opposite = DuplexLinks.of(graph).opposite(graph.num_arcs)
+    if graph.has_switches:
+        sent = sent_from(directed, order[0], total)
+        split = without_switches(directed, sent, spread=spread)
+        one_way = split.graph
+        network, opposite = _add_opposite_arcs(split, opposite, graph)
+    else:
+        network = direct(replace(directed, capacity=scaled(graph.capacity, scale)))
+    trees = pack_arborescences(one_way, order[0], total, seeds=1, first_seed=seed)
+    return AllReducePacking(network_strength, scale, network, _reroot_at_centres(trees, opposite))
+
+
+def _shuffle(count: int, seed: int) -> list[int]:
+    """Return the numbers below `count` in a random order, the same for a seed on every machine."""
+    order: list[int] = np.random.default_rng(seed).permutation(count).tolist()
+    return order
+
+
+def _reroot_at_centres(trees: list[SpanningTree], opposite: Int64Array) -> list[SpanningTree]:
+    """Reroot trees at their centres, where they have minimum depth; sort wide ones first."""
+    centred = []
+    for tree in trees:
+        centre = tree.centre(opposite)
+        centred.append(tree.rerooted(centre, opposite))
+    return sorted(centred, key=_tree_key)
+
+
+def _tree_key(tree: SpanningTree) -> tuple[int, int, int, tuple[int, ...]]:
+    """Sort key: decreasing weight, depth, root, arcs."""
+    return -tree.weight, tree.depth, tree.root, tuple(tree.arc)
+
+
+def _add_opposite_arcs(
+    one_way: DirectNetwork,
+    opposite: Int64Array,
+    graph: CapacityGraph,
+) -> tuple[DirectNetwork, Int64Array]:
+    """Add the reverse of every arc, over the reverse links.
+
+    Also return the reverse arc of every arc. The reverse of arc a is arc a + number of arcs.
+    """
+    arcs = one_way.graph
+    back = tuple(tuple(int(opposite[arc]) for arc in reversed(route)) for route in one_way.routes)
+    # The row of an arc is that of the first link of its route.
+    first_links = [route[0] for route in back]
+    both = replace(
+        arcs,
+        source=np.concatenate([arcs.source, arcs.destination]),
+        destination=np.concatenate([arcs.destination, arcs.source]),
+        capacity=np.tile(arcs.capacity, 2),
+        row=np.concatenate([arcs.row, graph.row[first_links]]),
+    )
+    number = np.arange(arcs.num_arcs)
+    opposites = np.concatenate([number + len(number), number])
+    return DirectNetwork(both, one_way.routes + back), opposites
+
+
+def orient_links(
+    graph: CapacityGraph,
+    rate: Strength,
+    order: list[int],
+    min_scale: int | None = None,
+) -> tuple[CapacityGraph, int]:
+    """Divide the capacity of every link between its directions, so that out-trees of the rate fit.
+
+    Returns the directed network with capacities times the scale, and the scale: `min_scale`, or the
+    rate's denominator, or twice that if a switch has an odd capacity to halve. All nodes are
+    reached from `order[0]` at the rate. The capacity into every set of nodes depends only on the
+    capacity into single nodes, so it is lowered node by node, in reversed `order`, as far as every
+    set allows: one minimum cut each; the links follow by one flow (Frank 1980). Any order of the
+    compute nodes is valid; different orders may give different trees. `InputError` for an order
+    that does not name every compute node once.
+    """
+    if sorted(order) != list(range(graph.num_compute)):
+        raise InputError("the order must name every compute node once")
+    links = DuplexLinks.of(graph)
+    scale = _find_even_scale(links, graph.num_compute, rate.value, min_scale)
+    arriving = _compute_arriving(links, order, math.floor(rate.value * scale), scale)
+    capacity = scaled(links.capacity, scale)
+    up = _divide_links(links, capacity, arriving)
+    directed = np.zeros(graph.num_arcs, np.int64)
+    directed[links.up] = up
+    directed[links.down] = capacity - up
+    return replace(graph, capacity=directed, unit=graph.unit / scale), scale
+
+
+def _find_even_scale(
+    links: DuplexLinks,
+    num_compute: int,
+    rate: Fraction,
+    min_scale: int | None,
+) -> int:
+    """Find the scale (`min_scale`, or twice that) at which the capacity at every switch is even.
+
+    `min_scale` None: the rate's denominator. `InputError` if the scaled rate is below 1.
+    """
+    scale = rate.denominator if min_scale is None else min_scale
+    if scale < 1 or math.floor(rate * scale) < 1:
+        message = f"weights that are multiples of 1/{scale} are above the rate of {rate}"
+        raise InputError(message, code="scale")
+    at_switches = _compute_touching(links, scale)[num_compute:]
+    return 2 * scale if np.any(at_switches % 2) else scale
+
+
+def _compute_arriving(links: DuplexLinks, order: list[int], total: int, scale: int) -> Int64Array:
+    """Compute a sufficient capacity into every node: int64[nodes].
+
+    A set X that lacks the root needs the links inside X plus `total`. That function of sets is
+    supermodular, so lowering node by node leads to an integer solution (Frank 1980).
+    """
+    touching = _compute_touching(links, scale)
+    # Half of a switch's capacity is directed into it.
+    arriving = touching // 2
+    arriving[order] = touching[order]
+    sets = LeastSets(links, scale)
+    all_nodes = np.ones(links.num_nodes, np.bool_)
+    for node in reversed(order):
+        # Twice (arriving in X - links inside X - total unless X has the root),
+        # by 2 * inside = touching - leaving.
+        weights = 2 * arriving - touching
+        weights[order[0]] += 2 * total
+        value, _ = sets.least([node], weights, all_nodes)
+        arriving[node] -= value // 2 - total
+    return arriving
+
+
+def _compute_touching(links: DuplexLinks, scale: int) -> Int64Array:
+    """Compute the total capacity of the links at every node, times `scale`."""
+    capacity = scaled(links.capacity, scale)
+    total = np.zeros(links.num_nodes, np.int64)
+    # `np.add.at`, since a node occurs many times.
+    np.add.at(total, links.low, capacity)
+    np.add.at(total, links.high, capacity)
+    return total
+
+
+def _divide_links(links: DuplexLinks, capacity: Int64Array, arriving: Int64Array) -> Int64Array:
+    """Divide links such that the capacities into the nodes are `arriving`.
+
+    Returns the capacity from `low` to `high` of every link. One flow from nodes with too much
+    incoming capacity to nodes with too little: reversing capacity from u to v moves it from the
+    capacity into v to that into u.
+    """
+    up = capacity // 2
+    surplus = _compute_surplus(links, up, capacity - up, arriving)
+    excess, deficit = np.maximum(surplus, 0), np.maximum(-surplus, 0)
+    n = links.num_nodes
+    tails = np.concatenate([links.high, links.low])
+    heads = np.concatenate([links.low, links.high])
+    network = FlowNetwork.fed_and_drained(n, tails, heads)
+    amounts = np.concatenate([up, capacity - up, excess, deficit])
+    value, remaining = network.remainder(amounts, n, n + 1)
+    assert value == int(excess.sum())
+    return remaining[: len(up)]
+
+
+def _compute_surplus(
+    links: DuplexLinks,
+    up: Int64Array,
+    down: Int64Array,
+    arriving: Int64Array,
+) -> Int64Array:
+    """Compute the capacity into every node minus `arriving`."""
+    surplus = -arriving
+    np.add.at(surplus, links.high, up)
+    np.add.at(surplus, links.low, down)
+    return surplus

@@ -1,0 +1,316 @@
+"""Schedule collectives on weighted trees, chunk after chunk, without barriers.
+
+List scheduling (Graham 1966): an idle link takes, of the messages whose data is at its start, one
+of the earliest chunk, and of these the one followed by the longest sequence of messages. Of equal
+ones, every NPU begins with the tree of the next higher NPU number, and with its own last: so no two
+NPUs send to one NPU at once in networks that are equal from the view of all NPUs, and trees finish
+one after the other. The progress of trees is compared by the fraction of their data before a chunk,
+so that trees with unequal numbers of chunks finish together. Reduce and broadcast of different
+chunks overlap; a barrier between the phases would cost up to half of the rate.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import TYPE_CHECKING
+
+import numpy as np
+from hub_core.columns import (
+    Int64Array,
+    counted_positions,
+    csr,
+    group_of_entry,
+    row_pointer,
+    run_mask,
+)
+from hub_core.schedules import Chunks, Transfers
+
+from collhub_packing.pipelining.operations import Operations
+from collhub_packing.pipelining.streams import Stream, TreePaths, apply_tree_paths, generate_streams
+from collhub_packing.pipelining.windows import windows_of
+from collhub_packing.trees import SpanningTree
+from hub_core.model import Collective, InputError, message_bytes
+from hub_core.network import Occupancy, Routes, Topology, link_times_ps
+
+if TYPE_CHECKING:
+    from collhub_packing.pipelining.event_kernel import PipelinePlan
+
+
+# Events per call of the kernel, about a second at most; Ctrl-C takes effect between calls.
+_EVENTS_PER_CALL = 1 << 21
+# Units of a collective are 64-bit integers; sums of two fit too.
+_MAX_UNITS = 1 << 62
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pipeline:
+    """A schedule: `transfers` of `chunks` of `collective`, with times in picoseconds.
+
+    Input for `hub_core.schedules.algorithm_of`. The collective has the minimum number of units of
+    which all chunks are multiples. Chunks are numbered tree by tree, in a scatter or gather rank by
+    rank within a tree, and then in the order of the data.
+    """
+
+    collective: Collective
+    chunks: Chunks
+    transfers: Transfers
+    time_ps: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pipelining:
+    """A collective on trees, prepared for schedules with different numbers of chunks.
+
+    `reduces_first`: on every link reductions precede broadcasts, so that an all-reduce is a
+    reduce-scatter and then an all-gather if all links are busy with both.
+    """
+
+    topology: Topology
+    collective: Collective
+    collective_bytes: int
+    occupancy: Occupancy
+    streams: tuple[Stream, ...]
+    operations: Operations
+    routes: Routes
+    reduces_first: bool = False
+
+    @classmethod
+    def of(
+        cls,
+        topology: Topology,
+        trees: Sequence[SpanningTree],
+        collective: Collective,
+        collective_bytes: int,
+        occupancy: Occupancy,
+        members: Sequence[int] | Int64Array,
+        paths: TreePaths | None = None,
+    ) -> Pipelining:
+        """Prepare `collective`, whose rank r runs on NPU `members[r]`, on weighted out-trees.
+
+        Its units are chosen later. All-gather and reduce-scatter divide the share of a rank by the
+        weights of the trees that are rooted at its NPU; the remaining kinds divide every share by
+        the weights of all trees. Reductions run against the trees. `paths` gives routes through
+        switches, used in reverse on the way up; all other messages follow `Topology.routes`, as in
+        simulators. Other NPUs relay if a tree needs them. Raises `InputError` for an all-to-all,
+        for a tree that does not reach a member, for a tree with another root than the collective's,
+        and for a rank without a tree rooted at it.
+        """
+        streams = tuple(generate_streams(trees, collective, np.asarray(members, np.int64)))
+        prepared = cls.of_streams(topology, streams, collective, collective_bytes, occupancy)
+        if paths is None:
+            return prepared
+        routes = apply_tree_paths(paths, trees, streams, topology, prepared.routes)
+        return replace(prepared, routes=routes)
+
+    @classmethod
+    def of_streams(
+        cls,
+        topology: Topology,
+        streams: tuple[Stream, ...],
+        collective: Collective,
+        collective_bytes: int,
+        occupancy: Occupancy,
+    ) -> Pipelining:
+        """Prepare streams whose messages follow `Topology.routes`."""
+        operations = Operations.joined([stream.operations for stream in streams])
+        return cls(
+            topology=topology,
+            collective=collective,
+            collective_bytes=collective_bytes,
+            occupancy=occupancy,
+            streams=streams,
+            operations=operations,
+            routes=topology.routes(operations.source, operations.destination),
+        )
+
+    @property
+    def num_shares(self) -> int:
+        """Number of shares of the collective's data: one per rank, or a single one."""
+        return self.collective.kind.traits.parts(self.collective.num_ranks)
+
+    def schedule(self, chunk_counts: Sequence[int], slack_ps: int = 0) -> Pipeline:
+        """Schedule with `chunk_counts[t]` equal chunks on tree t.
+
+        In a scatter or gather this number for every rank. `slack_ps`: delay in picoseconds before
+        received data is sent on, so that late arrivals delay no further message. Cost: a few heap
+        operations per message and link. Raises `InputError` for chunks of less than one byte.
+        """
+        counts = [chunk_counts[stream.tree] for stream in self.streams]
+        collective, chunks, units = self._cut_chunks(counts)
+        # A unit of the collective need not be an integer number of bytes.
+        sizes = message_bytes(self.collective_bytes, collective.unit_count, units)
+        plan = self._build_plan(counts, sizes, slack_ps)
+        start, finish = _simulate_plan(plan)
+        transfers = self._build_transfers(plan, start, finish)
+        return Pipeline(collective, chunks, transfers, int(finish.max(initial=0)))
+
+    def _cut_chunks(self, counts: Sequence[int]) -> tuple[Collective, Chunks, Int64Array]:
+        """Divide the data into chunks.
+
+        Returns the collective with its units, the chunks, and the units of a chunk per stream.
+        Raises `InputError` if the fractions of trees with unlike weights need more than 2^62 units.
+        """
+        fractions = self._compute_chunk_fractions(counts)
+        share_units = math.lcm(*(part.denominator for part in fractions))
+        if self.num_shares * share_units > _MAX_UNITS:
+            raise InputError(
+                f"{sum(counts)} chunks on {len(counts)} trees of these weights need "
+                f"{self.num_shares * share_units:.3g} units of data; at most {_MAX_UNITS:.3g} fit",
+                cure="choose fewer chunks, or round the bandwidths of the topology",
+                code="too-many-units",
+            )
+        units = _to_units(fractions, share_units)
+        begin = _to_units([stream.begin for stream in self.streams], share_units)
+        collective = replace(self.collective, unit_count=self.num_shares * share_units)
+        shares = Chunks.cut(collective, [share_units])
+        stream = group_of_entry(row_pointer(counts))
+        offset = begin[stream] + counted_positions(counts) * units[stream]
+        share = np.asarray([stream.share for stream in self.streams], np.int64)[stream]
+        return collective, _shift_chunks(shares, share, offset, units[stream]), units
+
+    def _compute_chunk_fractions(self, counts: Sequence[int]) -> list[Fraction]:
+        """Compute the fraction of a share that a chunk of each stream is.
+
+        `InputError` if a chunk would have less than one byte.
+        """
+        pairs = zip(self.streams, counts, strict=True)
+        fractions = [stream.part / count for stream, count in pairs]
+        if any(part * self.collective_bytes < self.num_shares for part in fractions):
+            raise InputError(
+                f"{self.collective_bytes} bytes are too few for {sum(counts)} chunks",
+                cure="choose a larger size, or fewer chunks",
+                code="size-too-small",
+            )
+        return fractions
+
+    def _build_plan(self, counts: Sequence[int], sizes: Int64Array, slack_ps: int) -> PipelinePlan:
+        """Build the input of the kernel.
+
+        `counts`: chunks per stream; `sizes`: bytes of a chunk per stream.
+        """
+        # Importing numba takes a second.
+        from collhub_packing.pipelining.event_kernel import PipelinePlan
+
+        operations = self.operations
+        widths = [len(stream.operations) for stream in self.streams]
+        width = np.asarray(widths, np.int64)
+        repeats = np.asarray(counts, np.int64)
+        # The operations that wait for an operation, and the number of operations that each waits
+        # for.
+        next_indptr, followers = csr(operations.before, operations.after, len(operations))
+        need_count = np.bincount(operations.after, minlength=len(operations))
+        size_class, busy, arrival = self._compute_times(sizes)
+        urgency = self._compute_urgency()
+        round_number = _compute_rounds(repeats) * (int(urgency.max(initial=0)) + 1)
+        if self.reduces_first:
+            # Reductions precede all broadcasts: larger than all rounds and urgencies.
+            precedence = int(round_number.max(initial=0) + urgency.max(initial=0)) + 1
+            urgency += np.where(self.operations.reduces, precedence, 0)
+        return PipelinePlan(
+            stream_operation=row_pointer(width),
+            stream_message=row_pointer(width * repeats),
+            stream_chunk=row_pointer(repeats),
+            turn=round_number,
+            urgency=urgency,
+            needs=need_count.astype(np.int64),
+            next_indptr=next_indptr,
+            next_operation=followers,
+            route_indptr=self.routes.indptr,
+            route_link=self.routes.links,
+            size_class=size_class,
+            busy=busy,
+            arrival=arrival,
+            slack=np.asarray([slack_ps], np.int64),
+        )
+
+    def _compute_urgency(self) -> Int64Array:
+        """Compute the priority of every operation within its round, from 0 for the last on."""
+        operations, num_npus = self.operations, self.topology.num_npus
+        to_root = (operations.root - operations.source) % num_npus
+        to_destination = (operations.destination - operations.source) % num_npus
+        # For trees of one root, one chunk of each tree precedes the remaining messages of a node.
+        widths = [len(stream.operations) for stream in self.streams]
+        stream = np.repeat(np.arange(len(widths)), widths)
+        keys = (to_destination, stream, to_root, -operations.remaining)
+        order = np.lexsort(keys)
+        is_new = run_mask(*(key[order] for key in keys))
+        position = np.empty(len(operations), np.int64)
+        position[order] = np.cumsum(is_new)
+        urgency: Int64Array = position.max(initial=0) - position
+        return urgency
+
+    def _compute_times(self, sizes: Int64Array) -> tuple[Int64Array, Int64Array, Int64Array]:
+        """Compute the size class per stream.
+
+        Per class and link the busy and the arrival time in ps.
+        """
+        distinct, size_class = np.unique(sizes, return_inverse=True)
+        bandwidth, latency_s = self.topology.bandwidth_bytes_per_s, self.topology.latency_s
+        busy, arrival = link_times_ps(bandwidth, latency_s, distinct[:, None], self.occupancy)
+        return size_class.ravel().astype(np.int64), busy, arrival
+
+    def _build_transfers(
+        self, plan: PipelinePlan, start: Int64Array, finish: Int64Array
+    ) -> Transfers:
+        """Build all messages of a plan with their times."""
+        stream = group_of_entry(plan.stream_message)
+        message = counted_positions(np.diff(plan.stream_message))
+        width = np.diff(plan.stream_operation)
+        # In the order of messages of `PipelinePlan`.
+        chunk, position = np.divmod(message, width[stream])
+        operation = plan.stream_operation[stream] + position
+        # Windows apply to the first link, where messages wait for each other.
+        first_link = self.routes.links[self.routes.indptr[operation]]
+        is_ready = plan.needs[operation] == 0
+        return Transfers(
+            plan.stream_chunk[stream] + chunk,
+            self.operations.source[operation],
+            self.operations.destination[operation],
+            first_link,
+            start,
+            finish,
+            self.operations.reduces[operation],
+            windows_of(first_link, start, finish, is_ready),
+        )
+
+
+def _compute_rounds(repeats: Int64Array) -> Int64Array:
+    """Compute the round of every chunk: equal if equal fractions of the tree precede it."""
+    chunks = np.repeat(repeats, repeats)
+    fraction_before = counted_positions(repeats) / chunks
+    # Quotients of integers below 2^26 are equal as doubles only if they are equal.
+    _, round_number = np.unique(fraction_before, return_inverse=True)
+    return round_number.ravel().astype(np.int64)
+
+
+def _shift_chunks(
+    shares: Chunks, share: Int64Array, offset: Int64Array, count: Int64Array
+) -> Chunks:
+    """Build chunks of `count` units, from unit `offset` of the given shares on."""
+    return Chunks(
+        shares.origin[share],
+        shares.input_offset[share] + offset,
+        shares.output_offset[share] + offset,
+        count,
+        shares.target[share],
+    )
+
+
+def _to_units(fractions: Sequence[Fraction], units: int) -> Int64Array:
+    """Convert fractions of a share to units, of which they must be multiples."""
+    return np.asarray([int(part * units) for part in fractions], np.int64)
+
+
+def _simulate_plan(plan: PipelinePlan) -> tuple[Int64Array, Int64Array]:
+    """Run the event kernel; return start and finish of every message in picoseconds."""
+    # Importing numba takes a second.
+    from collhub_packing.pipelining.event_kernel import advance, build_state, start_messages
+
+    state = build_state(plan)
+    start_messages(plan, state)
+    while advance(_EVENTS_PER_CALL, plan, state):
+        pass
+    return state.start, state.finish

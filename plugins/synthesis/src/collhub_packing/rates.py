@@ -1,0 +1,282 @@
+"""Compute exact maximum rates of a network, each with the cut or partition that proves it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+from hub_core.columns import BoolArray, Int64Array
+
+from collhub_packing.duplex import DuplexLinks, LeastSets
+from collhub_packing.flows import UNLIMITED, FlowNetwork, scaled
+from collhub_packing.graph import CapacityGraph
+from hub_core.model import InputError
+
+_MAX_NAMES_IN_A_MESSAGE = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """A maximum rate in units of the graph, and the nodes on the source's side of the cut that
+    proves it.
+    """
+
+    value: Fraction
+    cut: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Strength:
+    """A maximum rate in units of the graph, and the partition of the compute nodes that proves it.
+
+    `sides[i]`: the compute nodes of `blocks[i]` with some switches. Half the capacity that leaves
+    all sides, over the number of blocks minus one, is the rate.
+    """
+
+    value: Fraction
+    blocks: tuple[tuple[int, ...], ...]
+    sides: tuple[tuple[int, ...], ...]
+
+
+def broadcast_rate(graph: CapacityGraph, root: int) -> Rate:
+    """Compute the maximum rate of out-trees from `root` to all compute nodes (Edmonds 1973).
+
+    It is the minimum cut between the root and any compute node: one flow per node. Raises
+    `InputError` if a node cannot be reached, or if the root is the only node.
+    """
+    _check_size(graph)
+    targets = [node for node in range(graph.num_compute) if node != root]
+    sinks = _sort_by_capacity_into(graph, np.asarray(targets, np.int64))
+    network = FlowNetwork.of(graph.num_nodes, graph.source, graph.destination)
+    cut = network.least_cut(graph.capacity, root, sinks)
+    assert cut is not None
+    if not cut.value:
+        raise _unreachable_error(cut.sink, cut.nodes, graph)
+    return Rate(Fraction(cut.value), cut.nodes)
+
+
+def all_gather_rate(graph: CapacityGraph, weights: Sequence[int] | None = None) -> Rate:
+    """Compute the maximum x such that every compute node v sends `weights[v]` * x to all others at
+    once.
+
+    Weights are 1 by default. x is the minimum of (capacity leaving S) / (weight in S) over node
+    sets S that lack a compute node, found by Newton's iteration on cuts (Dinkelbach 1967): a round
+    is one flow per node, and few rounds are needed, since the weight inside the violated cut
+    decreases from round to round. All-gather and reduce-scatter take 1 / x for a unit of data per
+    weight. Raises `InputError` if a node cannot be reached or the weights are invalid.
+    """
+    _check_size(graph)
+    share = to_weight_array(graph, weights)
+    _check_weights(graph, share)
+    rate, side = _find_weakest_node(graph, share)
+    network = SourcedNetwork(graph)
+    # Every violated cut gives a lower rate; a rate without violated cut is reached by flows.
+    while rate:
+        # Both scaled by the denominator, to compare integers.
+        capacity = scaled(graph.capacity, rate.denominator)
+        cut = network.shortage(capacity, scaled(share, rate.numerator))
+        if cut is None:
+            return Rate(rate, _list_nodes(side))
+        side = cut
+        weight = int(share[side[: graph.num_compute]].sum())
+        rate = Fraction(_compute_capacity_out_of(graph, side), weight)
+    unreached = int(np.argmin(side[: graph.num_compute]))
+    raise _unreachable_error(unreached, _list_nodes(side), graph)
+
+
+def _check_weights(graph: CapacityGraph, share: Int64Array) -> None:
+    """Raise `InputError` unless there is one weight per node, none negative, and not all 0."""
+    count = graph.num_compute
+    if len(share) != count or share.min() < 0 or not share.sum():
+        message = f"{len(share)} weights for {count} nodes: one each, not negative, not all 0"
+        raise InputError(message)
+
+
+def to_weight_array(graph: CapacityGraph, weights: Sequence[int] | None) -> Int64Array:
+    """Convert the relative weights of the compute nodes to int64; 1 each by default."""
+    if weights is None:
+        return np.ones(graph.num_compute, np.int64)
+    return np.asarray(weights, np.int64)
+
+
+class SourcedNetwork:
+    """A network with an additional source that feeds the compute nodes.
+
+    It tests whether given amounts of data can reach all compute nodes.
+    """
+
+    def __init__(self, graph: CapacityGraph) -> None:
+        # One additional node, the source of all flow.
+        nodes = np.arange(graph.num_compute)
+        ends = graph.source, graph.destination
+        self._num_nodes = graph.num_nodes
+        self._sinks = _sort_by_capacity_into(graph, nodes)
+        self._network = FlowNetwork.fed(graph.num_nodes, *ends, nodes)
+
+    def shortage(self, capacity: Int64Array, sent: Int64Array) -> BoolArray | None:
+        """Find the cut with the largest deficit if `sent[v]` from every v is to reach all compute
+        nodes.
+
+        Returns the source side, bool[nodes]; None if everything fits. `capacity`: int64 per arc,
+        `sent`: int64 per compute node.
+        """
+        # A cut of at least the total is no deficit.
+        limit = min(int(sent.sum()), UNLIMITED)
+        amounts = np.concatenate([capacity, sent])
+        cut = self._network.least_cut(amounts, self._num_nodes, self._sinks, limit)
+        return None if cut is None else cut.side[: self._num_nodes]
+
+
+def strength(graph: CapacityGraph) -> Strength:
+    """Compute the maximum rate of undirected spanning trees: min c(E(P)) / (|P| - 1) over
+    partitions P.
+
+    By Nash-Williams and Tutte (1961). No all-reduce without reduction in the network is faster: for
+    every element at least |P| - 1 messages are sent up and as many down between the |P| blocks.
+    With switches, P divides the compute nodes, and the sum of the minimum cuts around the blocks
+    replaces 2 c(E(P)). Newton's iteration; each round finds the worst partition by one minimum cut
+    per node (Dilworth truncation; Cunningham 1985). Raises `InputError` for links that differ by
+    direction and for disconnected networks.
+    """
+    _check_size(graph)
+    links = DuplexLinks.of(graph)
+    every_node = [[node] for node in range(graph.num_compute)]
+    rate = _compute_partition_rate(graph, links, every_node)
+    while rate.value:
+        worst, blocks = _find_worst_partition(links, graph.num_compute, rate.value)
+        # The value of the partition with a single block: no partition is below it if the rate fits.
+        if worst >= -2 * rate.value.numerator:
+            return rate
+        rate = _compute_partition_rate(graph, links, blocks)
+    reached_side, unreached_block = rate.sides[0], rate.blocks[1]
+    raise _unreachable_error(unreached_block[0], reached_side, graph)
+
+
+def _find_worst_partition(
+    links: DuplexLinks,
+    num_compute: int,
+    rate: Fraction,
+) -> tuple[int, list[list[int]]]:
+    """Find the partition P that minimizes c(E(P)) - rate * |P|, and that value.
+
+    The value is multiplied by twice the rate's denominator, to be an integer. Node by node: the
+    minimum set around the new node, minus the prices of the previous nodes, is its price, and all
+    blocks that the set meets are merged. The prices add up to the minimum.
+    """
+    sets = LeastSets(links, rate.denominator)
+    prices = np.zeros(links.num_nodes, np.int64)
+    # Switches have price 0 and may be in any set.
+    allowed = np.arange(links.num_nodes) >= num_compute
+    blocks: list[list[int]] = []
+    for node in range(num_compute):
+        allowed[node] = True
+        value, members = sets.least([node], -prices, allowed)
+        prices[node] = value - 2 * rate.numerator
+        blocks = _merge_blocks(blocks, node, members)
+    return int(prices.sum()), blocks
+
+
+def _merge_blocks(blocks: list[list[int]], node: int, members: BoolArray) -> list[list[int]]:
+    """Merge a new node with the blocks that meet a set; the merged block is last."""
+    merged, unchanged = [node], []
+    for block in blocks:
+        if members[block].any():
+            merged += block
+        else:
+            unchanged.append(block)
+    return [*unchanged, merged]
+
+
+def _compute_partition_rate(
+    graph: CapacityGraph, links: DuplexLinks, blocks: list[list[int]]
+) -> Strength:
+    """Compute the rate that a partition allows, with the best switches on every side."""
+    sides = ordered = sorted(sorted(block) for block in blocks)
+    if graph.has_switches:
+        sides = [_find_side(graph, links, block) for block in ordered]
+    leaving = sum(_sum_capacity_out_of(graph, side) for side in sides)
+    # Every link between two sides leaves both of them.
+    value = Fraction(leaving, 2 * (len(ordered) - 1))
+    return Strength(value, tuple(map(tuple, ordered)), tuple(map(tuple, sides)))
+
+
+def _sum_capacity_out_of(graph: CapacityGraph, nodes: list[int]) -> int:
+    """Sum the capacity of the arcs that leave the given nodes."""
+    inside = np.zeros(graph.num_nodes, np.bool_)
+    inside[nodes] = True
+    return _compute_capacity_out_of(graph, inside)
+
+
+def _find_side(graph: CapacityGraph, links: DuplexLinks, block: list[int]) -> list[int]:
+    """Add the switches to a block that minimize the capacity leaving it."""
+    allowed = np.arange(graph.num_nodes) >= graph.num_compute
+    allowed[block] = True
+    # All compute nodes are fixed inside or outside, so that only switches are chosen.
+    no_weights = np.zeros(graph.num_nodes, np.int64)
+    _, side = LeastSets(links, 1).least(block, no_weights, allowed)
+    return list(_list_nodes(side))
+
+
+def _find_weakest_node(graph: CapacityGraph, weights: Int64Array) -> tuple[Fraction, BoolArray]:
+    """Compute the rate that the capacity into single nodes allows, and the set of all nodes but
+    that one.
+    """
+    # A node's own data need not enter it.
+    required = (int(weights.sum()) - weights).tolist()
+    available = _compute_capacity_into(graph).tolist()
+    receivers = [node for node in range(graph.num_compute) if required[node]]
+    rate, weakest = min((Fraction(available[node], required[node]), node) for node in receivers)
+    return rate, np.arange(graph.num_nodes) != weakest
+
+
+def _sort_by_capacity_into(graph: CapacityGraph, nodes: Int64Array) -> Int64Array:
+    """Sort nodes by the capacity into them: a small cut found early shortens the later searches."""
+    arriving = _compute_capacity_into(graph)[nodes]
+    return nodes[np.argsort(arriving, kind="stable")]
+
+
+def _compute_capacity_into(graph: CapacityGraph) -> Int64Array:
+    """Compute the total capacity of the arcs into every node: int64[nodes]."""
+    total = np.zeros(graph.num_nodes, np.int64)
+    # Not `total[...] +=`, which would count only one arc per node.
+    np.add.at(total, graph.destination, graph.capacity)
+    return total
+
+
+def _compute_capacity_out_of(graph: CapacityGraph, side: BoolArray) -> int:
+    """Compute the total capacity of the arcs that leave a set of nodes."""
+    leaves = side[graph.source] & ~side[graph.destination]
+    return int(graph.capacity[leaves].sum())
+
+
+def _list_nodes(side: BoolArray) -> tuple[int, ...]:
+    """List the nodes of a set, ascending."""
+    return tuple(int(node) for node in np.flatnonzero(side))
+
+
+def _check_size(graph: CapacityGraph) -> None:
+    """Raise `InputError` for a network with fewer than two compute nodes."""
+    if graph.num_compute < 2:
+        raise InputError(
+            "a network of one node sends nothing",
+            cure="give at least two nodes",
+            code="one-node",
+        )
+
+
+def _unreachable_error(unreached: int, side: tuple[int, ...], graph: CapacityGraph) -> InputError:
+    """Build the error for a node that no link connects to the nodes of `side`."""
+    inside = _list_names([node for node in side if node < graph.num_compute])
+    return InputError(
+        f"node {unreached} cannot be reached: no link of any bandwidth leaves the nodes {inside}",
+        cure="add the missing links, or leave the node out",
+        code="unreachable",
+    )
+
+
+def _list_names(nodes: list[int]) -> str:
+    """List the first nodes for a message, at most 8."""
+    named = ", ".join(map(str, nodes[:_MAX_NAMES_IN_A_MESSAGE]))
+    return named + ", ..." if len(nodes) > _MAX_NAMES_IN_A_MESSAGE else named

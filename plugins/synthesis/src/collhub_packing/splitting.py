@@ -1,0 +1,427 @@
+"""Remove the switches of a network without loss: links through them become direct links.
+
+Edge splitting (Lovasz 1976; Mader 1978; Bang-Jensen, Frank and Jackson 1995), as in ForestColl
+(Zhao et al., arXiv 2402.06787): one link into a switch and one out of it become a link past it, as
+far as every minimum cut between compute nodes allows. If as much capacity enters a switch as leaves
+it, all of it can be replaced this way. The kernel `split_off` does the splitting; this module
+records the physical links of every direct link.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from hub_core.columns import Arcs, Int64Array
+
+from collhub_packing.flows import UNLIMITED, FlowNetwork
+from collhub_packing.graph import CapacityGraph
+from collhub_packing.trees import SpanningTree
+from hub_core.model import InputError
+
+if TYPE_CHECKING:
+    from collhub_packing.kernels import Junction
+
+
+# Marks a pair of equal neighbours for the kernel.
+_NO_WIRE = -1
+
+_Route = tuple[int, ...]
+_Pair = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DirectNetwork:
+    """A network of compute nodes whose arcs represent routes of a network with switches.
+
+    Arc a of `graph` runs over the arcs `routes[a]` of the network with switches; its `row` is that
+    of the first link. A pair of nodes has one arc per route. All routes together fit into the
+    network with switches.
+    """
+
+    graph: CapacityGraph
+    routes: tuple[tuple[int, ...], ...]
+
+    def paths(self, tree: SpanningTree, switched: CapacityGraph) -> dict[int, list[int]]:
+        """List, for every node of a tree except the root, the topology's links from its parent to
+        it.
+
+        Links are rows of the topology. `switched`: the network with switches.
+        """
+        paths = {}
+        for node in np.flatnonzero(tree.arc >= 0).tolist():
+            route = self.routes[tree.arc[node]]
+            paths[node] = [int(switched.row[arc]) for arc in route]
+        return paths
+
+
+def direct(graph: CapacityGraph) -> DirectNetwork:
+    """Represent a network without switches as a `DirectNetwork` whose routes are its arcs."""
+    return DirectNetwork(graph, tuple((arc,) for arc in range(graph.num_arcs)))
+
+
+class SwitchSpread(Enum):
+    """At which switches traffic is spread evenly over all pairs of neighbours.
+
+    Spread traffic needs more links and often more trees, but flatter ones. `WIDEST`: at switches
+    whose neighbours are all compute nodes with at least half of their capacity to that switch, such
+    as switches inside a host.
+    """
+
+    NOWHERE = "nowhere"
+    WIDEST = "widest"
+    EVERYWHERE = "everywhere"
+
+
+class _RoutedCapacity(NamedTuple):
+    """A part of the capacity between two nodes, with its route."""
+
+    amount: int
+    route: _Route
+
+
+_RoutedCapacities = dict[_Pair, list[_RoutedCapacity]]
+
+
+def without_switches(
+    graph: CapacityGraph,
+    sent: Sequence[int] | Int64Array,
+    *,
+    spread: SwitchSpread = SwitchSpread.NOWHERE,
+) -> DirectNetwork:
+    """Split off all switches such that `sent[v]` from all compute nodes v still reaches all others.
+
+    Exact: flows to all compute nodes are maintained and repaired. Without spreading, every pair of
+    neighbours takes as much as possible. Raises `InputError` if the demand does not fit, and for
+    some switches whose links differ by direction.
+    """
+    demand = np.asarray(sent, np.int64)
+    links = _collect_links(graph)
+    for switch in _sort_switches(graph):
+        is_spread = spread is SwitchSpread.EVERYWHERE
+        if spread is SwitchSpread.WIDEST:
+            is_spread = _connects_widest_links(switch, links, graph.num_compute)
+        _remove_switch(switch, links, graph, demand, is_spread)
+    return _build_direct_network(links, graph)
+
+
+def _collect_links(graph: CapacityGraph) -> _RoutedCapacities:
+    """Map (source, destination) to the capacity of every arc with capacity, routed over itself."""
+    links: _RoutedCapacities = {}
+    ends = zip(graph.source.tolist(), graph.destination.tolist(), strict=True)
+    for arc, pair in enumerate(ends):
+        if graph.capacity[arc]:
+            links[pair] = [_RoutedCapacity(int(graph.capacity[arc]), (arc,))]
+    return links
+
+
+def _build_direct_network(links: _RoutedCapacities, graph: CapacityGraph) -> DirectNetwork:
+    """Build a network from the links between compute nodes, one arc per route, sorted by ends and
+    route.
+    """
+    arcs = []
+    for (source, destination), routed in links.items():
+        for capacity in routed:
+            arcs.append((source, destination, capacity.route, capacity.amount))
+    arcs.sort()
+    routes = tuple(route for _, _, route, _ in arcs)
+    direct_graph = CapacityGraph(
+        num_nodes=graph.num_compute,
+        num_compute=graph.num_compute,
+        source=np.asarray([source for source, _, _, _ in arcs], np.int64),
+        destination=np.asarray([destination for _, destination, _, _ in arcs], np.int64),
+        capacity=np.asarray([amount for _, _, _, amount in arcs], np.int64),
+        row=graph.row[[route[0] for route in routes]],
+        unit=graph.unit,
+    )
+    return DirectNetwork(direct_graph, routes)
+
+
+def _sort_switches(graph: CapacityGraph) -> list[int]:
+    """Sort switches by their distance from compute nodes, nearest first."""
+    # The neighbours of the removed switch are then mostly compute nodes, whose direct links are
+    # final.
+    distance = _count_hops_from_compute(graph).tolist()
+    switches = range(graph.num_compute, graph.num_nodes)
+    return sorted(switches, key=lambda switch: (distance[switch], switch))
+
+
+def _count_hops_from_compute(graph: CapacityGraph) -> Int64Array:
+    """Count the fewest arcs from a compute node to every node; `num_nodes` without a path."""
+    is_compute = np.arange(graph.num_nodes) < graph.num_compute
+    arcs = Arcs(graph.num_nodes, graph.source, graph.destination)
+    hops = arcs.lengths_from(is_compute, np.ones(len(graph.source)))
+    return np.where(np.isfinite(hops), hops, graph.num_nodes).astype(np.int64)
+
+
+def _connects_widest_links(switch: int, links: _RoutedCapacities, num_compute: int) -> bool:
+    """Whether all senders to a switch are compute nodes with at least half of their capacity
+    to it.
+    """
+    sent: Counter[int] = Counter()
+    for (source, _), routed in links.items():
+        sent[source] += _total_flow(routed)
+    to_switch = {u: _total_flow(routed) for (u, t), routed in links.items() if t == switch}
+    has_majority = [2 * amount >= sent[node] for node, amount in to_switch.items()]
+    return all(has_majority) and all(node < num_compute for node in to_switch)
+
+
+def _total_flow(routed: Iterable[_RoutedCapacity]) -> int:
+    """Sum the capacity over all routes."""
+    return sum(capacity.amount for capacity in routed)
+
+
+def _remove_switch(
+    switch: int,
+    links: _RoutedCapacities,
+    graph: CapacityGraph,
+    demand: Int64Array,
+    is_spread: bool,
+) -> None:
+    """Replace the links of one switch by direct links, in place."""
+    sources = [source for source, end in sorted(links) if end == switch]
+    targets = [end for source, end in sorted(links) if source == switch]
+    # Without links in or out the switch is on no path.
+    if sources and targets:
+        amounts = _split_off(switch, sources, targets, links, graph, demand, is_spread)
+        for i, j in np.argwhere(amounts).tolist():
+            _move_past(switch, sources[i], targets[j], links, int(amounts[i, j]))
+    for u in sources:
+        del links[u, switch]
+    for t in targets:
+        del links[switch, t]
+
+
+def _move_past(switch: int, u: int, t: int, links: _RoutedCapacities, amount: int) -> None:
+    """Replace an amount of capacity from u to t through a switch by capacity past it, in place."""
+    routed = _join_routes(links[u, switch], links[switch, t], amount)
+    # Capacity from a node back to itself is dropped.
+    if u != t:
+        links[u, t] = _merge_equal_routes(links.get((u, t), []) + routed)
+
+
+def _join_routes(
+    incoming: list[_RoutedCapacity],
+    outgoing: list[_RoutedCapacity],
+    amount: int,
+) -> list[_RoutedCapacity]:
+    """Take `amount` off the fronts of both lists, in place, and return it with joined routes."""
+    routed = []
+    while amount:
+        first, second = incoming[0], outgoing[0]
+        portion = min(amount, first.amount, second.amount)
+        routed.append(_RoutedCapacity(portion, first.route + second.route))
+        amount -= portion
+        _reduce_front(incoming, portion)
+        _reduce_front(outgoing, portion)
+    return routed
+
+
+def _reduce_front(routed: list[_RoutedCapacity], amount: int) -> None:
+    """Reduce the first entry by `amount`, in place; remove it if it is used up."""
+    first = routed.pop(0)
+    if first.amount > amount:
+        # The remainder stays first, so that few routes are divided.
+        routed.insert(0, first._replace(amount=first.amount - amount))
+
+
+def _merge_equal_routes(routed: list[_RoutedCapacity]) -> list[_RoutedCapacity]:
+    """Merge capacities with equal routes."""
+    amounts: dict[_Route, int] = {}
+    for capacity in routed:
+        amounts[capacity.route] = amounts.get(capacity.route, 0) + capacity.amount
+    return [_RoutedCapacity(amount, route) for route, amount in amounts.items()]
+
+
+def _split_off(
+    switch: int,
+    senders: list[int],
+    receivers: list[int],
+    links: _RoutedCapacities,
+    graph: CapacityGraph,
+    demand: Int64Array,
+    is_spread: bool,
+) -> Int64Array:
+    """Compute how much of every pair of neighbours becomes a direct link: int64[senders,
+    receivers].
+
+    `InputError` if the demand does not fit, or if capacity remains on both sides of the switch.
+    """
+    # numba takes a second to import.
+    from collhub_packing import kernels
+
+    junction, capacity = _build_junction(switch, senders, receivers, links, graph, demand)
+    if not kernels.supply(junction, capacity):
+        raise InputError("the demand does not fit into the network", code="no-room")
+    amounts = np.zeros((len(senders), len(receivers)), np.int64)
+    shares = _compute_round_limits(
+        senders, receivers, junction.capacity_in, junction.capacity_out, is_spread
+    )
+    order = _order_neighbours(switch, senders, receivers, links)
+    kernels.split_off(junction, order, shares, amounts)
+    if junction.capacity_in.any() and junction.capacity_out.any():
+        raise _unbalanced_error(switch)
+    return amounts
+
+
+def _unbalanced_error(switch: int) -> InputError:
+    """Build the error for a switch whose in- and outgoing capacities differ."""
+    return InputError(
+        f"switch {switch}: its links differ by direction so that direct ones cannot replace them",
+        cure="give them one bandwidth both ways",
+        code="unbalanced-switch",
+    )
+
+
+def _build_junction(
+    switch: int,
+    senders: list[int],
+    receivers: list[int],
+    links: _RoutedCapacities,
+    graph: CapacityGraph,
+    demand: Int64Array,
+) -> tuple[Junction, Int64Array]:
+    """Build the kernel's view of a switch, without flows yet, and the capacities by wire."""
+    from collhub_packing import kernels
+
+    pairs = [(u, t) for u in senders for t in receivers if u != t]
+    # Links that splitting may create have wires from the beginning.
+    ends = sorted({*links, *pairs})
+    network, capacity = _build_sourced_network(ends, links, graph, demand)
+    wire_of = {pair: int(network.place[index]) for index, pair in enumerate(ends)}
+    inward = np.asarray([wire_of[u, switch] for u in senders], np.int64)
+    outward = np.asarray([wire_of[switch, t] for t in receivers], np.int64)
+    across = [[wire_of.get((u, t), _NO_WIRE) for t in receivers] for u in senders]
+    junction = kernels.Junction(
+        wires=network.wires,
+        source=graph.num_nodes,
+        sinks=np.arange(graph.num_compute),
+        demand=int(demand.sum()),
+        inward=inward,
+        outward=outward,
+        across=np.asarray(across, np.int64),
+        capacity_in=capacity[inward],
+        capacity_out=capacity[outward],
+        flows=np.empty((graph.num_compute, len(capacity)), np.int64),
+    )
+    return junction, capacity
+
+
+def _build_sourced_network(
+    ends: list[_Pair],
+    links: _RoutedCapacities,
+    graph: CapacityGraph,
+    demand: Int64Array,
+) -> tuple[FlowNetwork, Int64Array]:
+    """Build the flow network of pairs of nodes with a source of all demand, and capacities
+    by wire.
+    """
+    compute = np.arange(graph.num_compute)
+    source, destination = np.asarray(ends, np.int64).T
+    network = FlowNetwork.fed(graph.num_nodes, source, destination, compute)
+    amounts = [_total_flow(links.get(pair, ())) for pair in ends]
+    # Links that splitting may create have no capacity yet.
+    capacity = np.concatenate([amounts, demand]).astype(np.int64)
+    return network, network.residual(capacity)
+
+
+def _compute_round_limits(
+    senders: list[int],
+    receivers: list[int],
+    enters: Int64Array,
+    leaves: Int64Array,
+    is_spread: bool,
+) -> Int64Array:
+    """Compute the limits of the rounds of splitting: int64[rounds, senders, receivers].
+
+    Spread: an even share rounded down, then rounded up, then no limit. Traffic back to its sender
+    is only allowed in the last round.
+    """
+    # Traffic back to its sender is useless.
+    is_different = np.asarray(senders)[:, None] != np.asarray(receivers)
+    unlimited = np.full(is_different.shape, UNLIMITED, np.int64)
+    if not is_spread:
+        return np.stack([unlimited * is_different, unlimited])
+    down, up = _divide_evenly(enters, is_different * leaves)
+    return np.stack([down, up, unlimited * is_different, unlimited])
+
+
+def _divide_evenly(amount: Int64Array, weight: Int64Array) -> tuple[Int64Array, Int64Array]:
+    """Divide the amount of each row by the row's weights, rounded down and rounded up."""
+    total = np.maximum(weight.sum(axis=1, keepdims=True), 1)
+    # Python integers, since the product of two capacities overflows.
+    exact = amount[:, None].astype(object) * weight
+    down = (exact // total).astype(np.int64)
+    up = (-(-exact // total)).astype(np.int64)
+    return down, up
+
+
+def _order_neighbours(
+    switch: int,
+    senders: list[int],
+    receivers: list[int],
+    ends: Iterable[_Pair],
+) -> Int64Array:
+    """Order the receivers of a switch for each of its senders, as indices of `receivers`.
+
+    Neighbours in other components of the network without the switch come first, of these the one
+    with the same rank in its component, so that each has its own partners; the remaining ones
+    follow cyclically.
+    """
+    part = _find_components(switch, sorted({*senders, *receivers}), ends)
+    rank = _rank_in_components(part)
+    sizes = Counter(part.values())
+
+    def build_key(u: int, t: int) -> tuple[bool, int, int]:
+        """Sort key of receiver t for sender u: other components first, then the offset of the
+        ranks.
+        """
+        is_connected = part[u] == part[t]
+        offset = (rank[t] - rank[u]) % sizes[part[t]]
+        return is_connected, offset, (part[t] - part[u]) % len(sizes)
+
+    orders = []
+    for u in senders:
+        keys = [build_key(u, t) for t in receivers]
+        orders.append(sorted(range(len(receivers)), key=keys.__getitem__))
+    return np.asarray(orders, np.int64)
+
+
+def _find_components(switch: int, neighbours: list[int], ends: Iterable[_Pair]) -> dict[int, int]:
+    """Number the components of the network without the switch, from 0, for every neighbour."""
+    linked = _list_neighbours(switch, ends)
+    part: dict[int, int] = {}
+    for number, node in enumerate(neighbours):
+        waiting = [node]
+        while waiting:
+            reached = waiting.pop()
+            if reached not in part:
+                part[reached] = number
+                waiting += linked[reached]
+    # A component has the number of its first neighbour so far: close the gaps.
+    numbers = sorted({part[node] for node in neighbours})
+    return {node: numbers.index(part[node]) for node in neighbours}
+
+
+def _list_neighbours(switch: int, ends: Iterable[_Pair]) -> dict[int, list[int]]:
+    """List the neighbours of every node in either direction, without links of the switch."""
+    linked: dict[int, list[int]] = defaultdict(list)
+    for u, t in ends:
+        if switch not in (u, t):
+            linked[u].append(t)
+            linked[t].append(u)
+    return linked
+
+
+def _rank_in_components(part: Mapping[int, int]) -> dict[int, int]:
+    """Count, for every neighbour, the previous neighbours in its component."""
+    counts: Counter[int] = Counter()
+    rank = {}
+    for node, number in part.items():
+        rank[node] = counts[number]
+        counts[number] += 1
+    return rank

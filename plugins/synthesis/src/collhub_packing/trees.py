@@ -1,0 +1,205 @@
+"""Weighted spanning out-trees of a network, and packings of them, widest first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+from hub_core.columns import Int64Array, csr
+
+from collhub_packing.flows import FlowNetwork
+from collhub_packing.graph import CapacityGraph
+from collhub_packing.rates import SourcedNetwork
+from hub_core.model import InputError
+
+if TYPE_CHECKING:
+    from collhub_packing.kernels import GrowthField
+
+
+# Without slots, so that depths are computed once: every schedule reads them.
+@dataclass(frozen=True, eq=False)
+class SpanningTree:
+    """An out-tree that spans the compute nodes: `parent[v]` sends to node v over arc `arc[v]`.
+
+    `parent`, `arc`: int64[nodes], -1 at the root and at nodes outside. `weight`: capacity that it
+    uses on each of its arcs, in units of the graph.
+    """
+
+    root: int
+    weight: int
+    parent: Int64Array
+    arc: Int64Array
+
+    @cached_property
+    def depths(self) -> Int64Array:
+        """Number of arcs from the root to every node: int64[nodes], -1 outside the tree."""
+        depth = np.full(len(self.parent), -1, np.int64)
+        depth[self.root] = 0
+        waiting = np.flatnonzero(self.parent >= 0)
+        while len(waiting):
+            is_reached = depth[self.parent[waiting]] >= 0
+            reached = waiting[is_reached]
+            # The remaining nodes have no path from the root, as in a cycle.
+            if not len(reached):
+                break
+            # Level by level, since parents may have higher numbers than their children.
+            depth[reached] = depth[self.parent[reached]] + 1
+            waiting = waiting[~is_reached]
+        return depth
+
+    @property
+    def depth(self) -> int:
+        """Number of arcs from the root to the most distant node."""
+        return int(self.depths.max(initial=0))
+
+    def rerooted(self, root: int, opposite: Int64Array) -> SpanningTree:
+        """Return the same links as an out-tree from another node.
+
+        `opposite[a]`: the reverse arc of arc a.
+        """
+        parent, arc = self.parent.copy(), self.arc.copy()
+        node = root
+        # Only the links between the old and the new root change their direction.
+        while node != self.root:
+            above = int(self.parent[node])
+            parent[above] = node
+            arc[above] = opposite[self.arc[node]]
+            node = above
+        parent[root] = arc[root] = -1
+        return SpanningTree(root, self.weight, parent, arc)
+
+    def centre(self, opposite: Int64Array) -> int:
+        """Find the root at which the undirected tree has minimum depth: the middle of a longest
+        path.
+
+        The node with the greatest distance from any node is an end of a longest path (Jordan 1869),
+        whose other end has the greatest distance from it. `opposite[a]`: the reverse arc of arc a.
+        """
+        end = int(np.argmax(self.depths))
+        longest = self.rerooted(end, opposite)
+        depths = longest.depths
+        node = int(np.argmax(depths))
+        # Go back half of the longest path.
+        for _ in range(int(depths[node]) // 2):
+            node = int(longest.parent[node])
+        return node
+
+
+def cost(trees: Iterable[SpanningTree]) -> tuple[int, int]:
+    """Cost by which packings are compared: number of trees, then sum of weight times depth."""
+    packing = list(trees)
+    return len(packing), sum(tree.weight * tree.depth for tree in packing)
+
+
+def pack_arborescences(
+    graph: CapacityGraph,
+    root: int,
+    total: int,
+    *,
+    seeds: int = 8,
+    first_seed: int = 0,
+) -> list[SpanningTree]:
+    """Pack out-trees from one root with total weight `total`; see `pack_rooted_trees`.
+
+    The maximum is `broadcast_rate`.
+    """
+    sent = sent_from(graph, root, total)
+    return pack_rooted_trees(graph, sent, seeds=seeds, first_seed=first_seed)
+
+
+def sent_from(graph: CapacityGraph, root: int, total: int) -> Int64Array:
+    """Build the weights of a single sender: int64[compute nodes], `total` at `root`, else 0."""
+    sent = np.zeros(graph.num_compute, np.int64)
+    sent[root] = total
+    return sent
+
+
+def pack_rooted_trees(
+    graph: CapacityGraph,
+    sent: Sequence[int] | Int64Array,
+    *,
+    seeds: int = 8,
+    first_seed: int = 0,
+) -> list[SpanningTree]:
+    """Pack out-trees within the capacities; those rooted at node v have total weight `sent[v]`.
+
+    Weights are integers. Trees grow arc by arc, each arc as wide as leaves enough for the remaining
+    weight: one flow per trial, at most one trial per arc and width (Lovasz 1976; Berczi and Frank
+    2010). Of the packings of `seeds` random orders, the one with the fewest trees is returned, then
+    the smallest sum of weight times depth. Sorted by root, then decreasing weight. Raises
+    `InputError` if the weights do not fit, and for networks with switches.
+    """
+    weights = np.asarray(sent, np.int64)
+    _check_room(graph, weights)
+    orders = range(first_seed, first_seed + max(1, seeds))
+    best = min((_grow_trees(graph, weights, seed) for seed in orders), key=cost)
+    return sorted(best, key=_tree_key)
+
+
+def _check_room(graph: CapacityGraph, weights: Int64Array) -> None:
+    """Raise `InputError` for switches and for weights that do not fit."""
+    if graph.has_switches:
+        raise _switches_error()
+    if SourcedNetwork(graph).shortage(graph.capacity, weights) is not None:
+        total = int(weights.sum())
+        message = f"trees of weight {total} do not fit into the network"
+        raise InputError(message, code="no-room")
+
+
+def _switches_error() -> InputError:
+    """Build the error for a network with switches."""
+    return InputError(
+        "trees grow in networks without switches",
+        cure="remove the switches first",
+        code="switches",
+    )
+
+
+def _tree_key(tree: SpanningTree) -> tuple[int, int, int, tuple[int, ...]]:
+    """Sort key: root, decreasing weight, depth, arcs."""
+    return tree.root, -tree.weight, tree.depth, tuple(tree.arc)
+
+
+def _grow_trees(graph: CapacityGraph, sent: Int64Array, seed: int) -> list[SpanningTree]:
+    """Pack trees in one random order: repeatedly the widest tree of the root with most left to
+    send.
+    """
+    from collhub_packing import kernels
+
+    field = _build_field(graph, sent)
+    trees: list[SpanningTree] = []
+    while field.unsent.any():
+        # The root with most left to send is first: its tree may take the widest arcs.
+        root = int(np.argmax(field.unsent))
+        arc = np.empty(graph.num_nodes, np.int64)
+        # Every tree has its own random order.
+        salt = (seed << 32) + len(trees)
+        width = int(kernels.grow_tree(field, root, salt, arc))
+        assert width
+        parent = np.where(arc >= 0, graph.source[arc], -1)
+        trees.append(SpanningTree(root, width, parent, arc))
+    return trees
+
+
+def _build_field(graph: CapacityGraph, sent: Int64Array) -> GrowthField:
+    """Build the state before the first tree; the kernel changes the copied arrays."""
+    from collhub_packing.kernels import GrowthField
+
+    n = graph.num_nodes
+    network = FlowNetwork.fed(n, graph.source, graph.destination, np.arange(n))
+    first, out = csr(graph.source, np.arange(graph.num_arcs), n)
+    return GrowthField(
+        wires=network.wires,
+        place=network.place[: graph.num_arcs],
+        source=graph.source.copy(),
+        destination=graph.destination.copy(),
+        first=first,
+        out=out,
+        feed=network.place[graph.num_arcs :],
+        capacity=graph.capacity.copy(),
+        unsent=sent.copy(),
+        residual=network.residual(np.concatenate([graph.capacity, sent])),
+    )

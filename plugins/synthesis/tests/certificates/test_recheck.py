@@ -1,0 +1,266 @@
+"""Certificates are recomputed from the links alone; every claim that does not hold is named."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+from collhub_certificates import check_certificate
+from hub_core.schedules import Chunks, Transfers, algorithm_of, network_object
+
+from hub_core import parse_topology
+from hub_core.model import Algorithm, Collective, CollectiveKind
+from hub_core.network import Topology
+
+GB = 10**9
+LINE = parse_topology("line:3?bandwidth=10GB/s")
+STAR = parse_topology("switch:3?bandwidth=10GB/s")
+
+
+def certificate(
+    kind: str, topology: Topology, rate: str, bound: dict[str, Any], trees: list[dict[str, Any]]
+) -> dict[str, Any]:
+    root = {"root": 0} if kind in ("broadcast", "reduce", "gather", "scatter") else {}
+    return {
+        "schema": "collhub/certificate-1",
+        "collective": kind,
+        **root,
+        "ranks": list(range(topology.num_npus)),
+        "network": network_object(topology),
+        "rate": rate,
+        "bound": {"rate": rate, **bound},
+        "is_optimal": True,
+        "tree_count": {
+            "trees": len(trees),
+            "at_least": 1,
+            "status": "feasible",
+            "reason": "a packing has a tree",
+        },
+        "trees": trees,
+    }
+
+
+def tree(root: int, weight: int, parents: list[int], **more: Any) -> dict[str, Any]:
+    depth = max(hops_from_root(parents, node) for node in range(len(parents)))
+    return {"root": root, "weight": str(weight), "depth": depth, "parents": parents, **more}
+
+
+def hops_from_root(parents: list[int], node: int) -> int:
+    return 0 if parents[node] < 0 else 1 + hops_from_root(parents, parents[node])
+
+
+CHAIN = tree(0, 10 * GB, [-1, 0, 1])
+# One per kind: what is best on three NPUs in a line, or at a switch, by hand.
+CORRECT: dict[str, dict[str, Any]] = {
+    "broadcast": certificate(
+        "broadcast", LINE, str(10 * GB), {"kind": "cut", "nodes": [0]}, [CHAIN]
+    ),
+    "reduce": certificate("reduce", LINE, str(10 * GB), {"kind": "cut", "nodes": [0]}, [CHAIN]),
+    "all-reduce": certificate(
+        "all-reduce", LINE, str(10 * GB), {"kind": "partition", "blocks": [[0], [1, 2]]}, [CHAIN]
+    ),
+    "all-gather": certificate(
+        "all-gather",
+        LINE,
+        str(15 * GB),
+        {"kind": "ingress-cut", "nodes": [0, 1]},
+        [tree(0, 5 * GB, [-1, 0, 1]), tree(1, 5 * GB, [1, -1, 1]), tree(2, 5 * GB, [1, 2, -1])],
+    ),
+    "reduce-scatter": certificate(
+        "reduce-scatter",
+        LINE,
+        str(15 * GB),
+        {"kind": "ingress-cut", "nodes": [0, 1]},
+        [tree(0, 5 * GB, [-1, 0, 1]), tree(1, 5 * GB, [1, -1, 1]), tree(2, 5 * GB, [1, 2, -1])],
+    ),
+    "scatter": certificate(
+        "scatter",
+        LINE,
+        str(15 * GB),
+        {"kind": "cut", "nodes": [0]},
+        [tree(0, 5 * GB, [-1, 0, -1], target=1), tree(0, 5 * GB, [-1, 0, 1], target=2)],
+    ),
+    "gather": certificate(
+        "gather",
+        LINE,
+        str(15 * GB),
+        {"kind": "cut", "nodes": [0]},
+        [tree(0, 5 * GB, [-1, 0, -1], target=1), tree(0, 5 * GB, [-1, 0, 1], target=2)],
+    ),
+}
+AT_A_SWITCH = certificate(
+    "broadcast",
+    STAR,
+    str(10 * GB),
+    {"kind": "cut", "nodes": [0]},
+    [tree(0, 10 * GB, [-1, 0, 1], routes={"1": [3], "2": [3]})],
+)
+
+
+def chain_broadcast() -> Algorithm:
+    """Rank 0 to rank 1 to rank 2."""
+    collective = Collective(CollectiveKind.BROADCAST, 3, 1, root=0, in_place=True)
+    column = lambda *values: np.asarray(values, np.int64)  # noqa: E731
+    transfers = Transfers(
+        column(0, 0),
+        column(0, 1),
+        column(1, 2),
+        column(0, 1),
+        column(0, 1),
+        column(1, 2),
+        np.zeros(2, np.bool_),
+        column(1, 1),
+    )
+    return algorithm_of(collective, Chunks.cut(collective, [1]), transfers)
+
+
+def codes(
+    document: dict[str, Any], algorithm: Algorithm | None = None, topology: Topology | None = None
+) -> list[str]:
+    return [found.code for found in check_certificate(document, algorithm, topology).diagnostics]
+
+
+@pytest.mark.parametrize("kind", CORRECT)
+def test_a_correct_certificate_proves_the_optimum(kind: str) -> None:
+    report = check_certificate(CORRECT[kind])
+    assert report.diagnostics == ()
+    assert report.is_optimal
+    assert report.rate == report.bound == Fraction(CORRECT[kind]["rate"])
+
+
+def test_messages_through_a_switch_load_both_of_its_links() -> None:
+    assert check_certificate(AT_A_SWITCH).is_optimal
+    doubled = copy.deepcopy(AT_A_SWITCH)
+    doubled["trees"][0]["parents"] = [-1, 0, 0]
+    assert codes(doubled) == ["certificate-load"]
+
+
+def test_a_cut_bounds_an_all_reduce_too() -> None:
+    by_cut = copy.deepcopy(CORRECT["all-reduce"])
+    by_cut["bound"] = {"kind": "cut", "nodes": [0], "rate": str(10 * GB)}
+    assert check_certificate(by_cut).is_optimal
+
+
+def test_the_way_up_of_an_all_reduce_may_be_another_tree() -> None:
+    circle = Topology(
+        "circle", 3, 3, np.asarray([0, 1, 2]), np.asarray([1, 2, 0]), np.full(3, 1e10), np.zeros(3)
+    )
+    trees = [
+        tree(root, 5 * GB // 2, [-1 if node == root else (node + 2) % 3 for node in range(3)])
+        | {"up": {"parents": [-1 if node == root else (node + 1) % 3 for node in range(3)]}}
+        for root in range(3)
+    ]
+    document = certificate(
+        "all-reduce",
+        circle,
+        str(15 * GB // 2),
+        {"kind": "partition", "blocks": [[0], [1], [2]]},
+        trees,
+    )
+    assert check_certificate(document).is_optimal
+    del document["trees"][0]["up"]
+    assert codes(document) == ["certificate-load"]
+
+
+def test_the_algorithm_must_send_what_the_trees_send() -> None:
+    assert codes(CORRECT["broadcast"], chain_broadcast()) == []
+    other = copy.deepcopy(AT_A_SWITCH)
+    other["trees"][0]["parents"] = [-1, 2, 0]
+    assert codes(other, chain_broadcast()) == ["certificate-traffic"]
+
+
+def test_an_algorithm_for_another_collective_is_refused() -> None:
+    assert codes(CORRECT["all-reduce"], chain_broadcast()) == ["certificate-collective"]
+
+
+def test_a_stated_topology_must_be_that_of_the_certificate() -> None:
+    assert codes(CORRECT["broadcast"], None, parse_topology("line:3?bandwidth=10GB/s")) == []
+    assert codes(CORRECT["broadcast"], None, parse_topology("line:3?bandwidth=11GB/s")) == [
+        "certificate-topology"
+    ]
+
+
+def test_links_come_from_the_topology_where_the_certificate_has_only_their_hash() -> None:
+    short = copy.deepcopy(CORRECT["broadcast"])
+    del short["network"]["links"]
+    assert codes(short) == ["certificate-topology"]
+    assert check_certificate(short, None, LINE).is_optimal
+
+
+def test_without_trees_only_the_bound_is_checked() -> None:
+    short = copy.deepcopy(CORRECT["broadcast"])
+    del short["trees"]
+    report = check_certificate(short)
+    assert (report.ok, report.is_optimal, report.rate) == (True, False, None)
+    assert [found.code for found in report.diagnostics] == ["certificate-partial"]
+
+
+def test_a_rate_below_the_bound_is_no_error_unless_it_is_called_optimal() -> None:
+    half = copy.deepcopy(CORRECT["broadcast"])
+    half["rate"] = half["trees"][0]["weight"] = str(5 * GB)
+    assert codes(half) == ["certificate-optimal"]
+    half["is_optimal"] = False
+    report = check_certificate(half)
+    assert (report.ok, report.is_optimal) == (True, False)
+
+
+WRONG: dict[str, tuple[str, str, Callable[[dict[str, Any]], Any]]] = {
+    "a cycle": ("broadcast", "tree", lambda c: c["trees"][0].update(parents=[-1, 2, 1])),
+    "a rank left out": ("broadcast", "tree", lambda c: c["trees"][0].update(parents=[-1, 0, -1])),
+    "another root": (
+        "broadcast",
+        "tree",
+        lambda c: c["trees"][0].update(root=1, parents=[1, -1, 1]),
+    ),
+    "a root with a parent": (
+        "broadcast",
+        "tree",
+        lambda c: c["trees"][0].update(parents=[1, 0, 1]),
+    ),
+    "no such link": ("broadcast", "load", lambda c: c["trees"][0].update(parents=[-1, 0, 0])),
+    "too much weight": ("broadcast", "load", lambda c: c["trees"][0].update(weight=str(11 * GB))),
+    "both ways too much": (
+        "all-reduce",
+        "load",
+        lambda c: c["trees"].append(tree(2, 1, [1, 2, -1])),
+    ),
+    "another rate": ("broadcast", "rate", lambda c: c.update(rate=str(9 * GB))),
+    "another bound": ("broadcast", "bound", lambda c: c["bound"].update(rate=str(9 * GB))),
+    "a cut with all ranks": ("broadcast", "bound", lambda c: c["bound"].update(nodes=[0, 1, 2])),
+    "a cut without the root": ("broadcast", "bound", lambda c: c["bound"].update(nodes=[1])),
+    "a cut of no nodes": ("all-gather", "bound", lambda c: c["bound"].update(nodes=[])),
+    "a cut beyond the nodes": ("broadcast", "bound", lambda c: c["bound"].update(nodes=[0, 7])),
+    "a rank in two blocks": (
+        "all-reduce",
+        "bound",
+        lambda c: c["bound"].update(blocks=[[0, 1], [1, 2]]),
+    ),
+    "a rank in no block": ("all-reduce", "bound", lambda c: c["bound"].update(blocks=[[0], [1]])),
+    "one block": ("all-reduce", "bound", lambda c: c["bound"].update(blocks=[[0, 1, 2]])),
+    "unequal parts": ("all-gather", "parts", lambda c: c["trees"][1].update(weight=str(4 * GB))),
+    "a target unserved": ("scatter", "parts", lambda c: c["trees"][1].update(target=1)),
+    "another number of trees": ("broadcast", "trees", lambda c: c["tree_count"].update(trees=2)),
+    "a rank twice": ("broadcast", "ranks", lambda c: c.update(ranks=[0, 1, 1])),
+    "no such rank": ("broadcast", "ranks", lambda c: c.update(ranks=[0, 1, 5])),
+    "no root": ("broadcast", "ranks", lambda c: c.pop("root")),
+    "a weight that is no number": (
+        "broadcast",
+        "form",
+        lambda c: c["trees"][0].update(weight="ten"),
+    ),
+    "an unknown kind": ("broadcast", "form", lambda c: c.update(collective="all-to-all")),
+}
+
+
+@pytest.mark.parametrize("flaw", WRONG)
+def test_a_wrong_claim_is_named(flaw: str) -> None:
+    kind, code, change = WRONG[flaw]
+    document = copy.deepcopy(CORRECT[kind])
+    change(document)
+    report = check_certificate(document)
+    assert [found.code for found in report.diagnostics] == [f"certificate-{code}"]
+    assert not report.ok
