@@ -24,10 +24,12 @@ CORE = REPOSITORY / "hub_core"
 # A package may import, at run time, itself and packages of the lines above its own.
 FLOORS = """
 version installed schemas
+columns
+chakra
 model
 network
 verification plugin_api
-chakra documents
+trace_profile documents sandbox schedules selections
 registry
 pipeline
 testing
@@ -39,12 +41,12 @@ PUBLIC_PACKAGES = ("model", "network", "plugin_api", "testing", "verification")
 MOST_LINES = 400
 
 CORE_FILES = sorted(CORE.rglob("*.py"))
-LIBRARIES = sorted(path.parent for path in REPOSITORY.glob("libraries/*/pyproject.toml"))
 PLUGINS = sorted(path.parent for path in REPOSITORY.glob("plugins/*/pyproject.toml"))
 EXAMPLE = REPOSITORY / "examples" / "collhub-example"
-GUESTS = [*PLUGINS, EXAMPLE, *LIBRARIES]
-# What the core itself stands on; they know nothing of it.
-FOUNDATIONS = ("hub_core.chakra", "hub_core.columns")
+GUESTS = [*PLUGINS, EXAMPLE]
+# Packages of the core that the distributions of this repository share; other authors use the
+# public ones only.
+SHARED_PACKAGES = ("chakra", "columns", "sandbox", "schedules", "selections")
 
 
 def _for_checkers_alone(tree: ast.AST) -> set[int]:
@@ -88,10 +90,25 @@ def _project(folder: Path) -> dict[str, object]:
     return project
 
 
-def _package(folder: Path) -> str:
-    names = [path.name for path in (folder / "src").iterdir() if path.suffix == ""]
-    (package,) = (name for name in names if name.startswith("collhub_"))
-    return package
+def _packages(folder: Path) -> set[str]:
+    """Import packages of a distribution."""
+    names = {path.name for path in (folder / "src").iterdir() if path.suffix == ""}
+    return {name for name in names if name.startswith("collhub_")}
+
+
+def _requirements(folder: Path) -> set[str]:
+    """Names of the distributions that a distribution requires."""
+    lines = _project(folder)["dependencies"]
+    assert isinstance(lines, list)
+    return {re.split(r"[^\w.-]", line)[0] for line in lines}
+
+
+def _plugin_packages() -> set[str]:
+    """Import packages that an entry point names: plugins, not shared code."""
+    tables = [_project(folder)["entry-points"] for folder in PLUGINS]
+    assert all(isinstance(table, dict) for table in tables)
+    modules = [module for table in tables for module in table["collhub.plugins"].values()]  # type: ignore[index]
+    return {module.split(".")[0] for module in modules}
 
 
 def _facade_names(file: Path) -> Iterator[str]:
@@ -159,16 +176,24 @@ def test_files_of_the_core_are_short(file: Path) -> None:
 
 
 @pytest.mark.parametrize("folder", GUESTS, ids=lambda folder: folder.name)
-def test_guests_import_promised_names_and_no_plugin(folder: Path) -> None:
-    used = _names_used(folder)
-    of_the_core = {name for name in used if name.startswith("hub_core")}
-    assert sorted(of_the_core - PROMISED - {"hub_core"}) == []
-    allowed = {_package(folder), *(_package(library) for library in LIBRARIES)}
-    others = {name for name in used if name.startswith("collhub_")}
-    assert sorted(name for name in others if name.split(".")[0] not in allowed) == []
+def test_guests_import_public_names_of_the_core(folder: Path) -> None:
+    names = {name for name in _names_used(folder) if name.startswith("hub_core")}
+    shared = {
+        name for name in names if name.split(".")[1:2] and name.split(".")[1] in SHARED_PACKAGES
+    }
+    allowed = PROMISED | {"hub_core"} | (set() if folder == EXAMPLE else shared)
+    assert sorted(names - allowed) == []
 
 
-@pytest.mark.parametrize("folder", [*PLUGINS, *LIBRARIES], ids=lambda folder: folder.name)
+@pytest.mark.parametrize("folder", GUESTS, ids=lambda folder: folder.name)
+def test_no_plugin_imports_another_plugin(folder: Path) -> None:
+    for package in sorted(_packages(folder)):
+        files = sorted((folder / "src" / package).rglob("*.py"))
+        imported = {name.split(".")[0] for file in files for name in _imports(file)}
+        assert sorted((imported & _plugin_packages()) - {package}) == []
+
+
+@pytest.mark.parametrize("folder", PLUGINS, ids=lambda folder: folder.name)
 def test_guests_use_the_plugins_of_the_run(folder: Path) -> None:
     """`discover` would ignore disabled plugins, and import those that killed an earlier start."""
     found = [
@@ -183,32 +208,31 @@ def test_guests_use_the_plugins_of_the_run(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("folder", GUESTS, ids=lambda folder: folder.name)
-def test_guests_require_what_they_import_of_this_repository(folder: Path) -> None:
-    stated = _project(folder)["dependencies"]
-    assert isinstance(stated, list)
-    packages = {name.split(".")[0] for name in _names_used(folder)} - {_package(folder)}
-    used = {name.replace("_", "-") for name in packages if name.startswith("collhub_")}
-    if "hub_core" in packages:
-        used.add("collhub")
-    required = {re.split(r"[^\w.-]", line)[0] for line in stated}
-    assert sorted(used - required) == []
+def test_guests_require_the_distributions_whose_packages_they_import(folder: Path) -> None:
+    owners = {package: _project(owner)["name"] for owner in GUESTS for package in _packages(owner)}
+    imported = {name.split(".")[0] for name in _names_used(folder)} - _packages(folder)
+    needed = {owners[name] for name in imported if name in owners}
+    if "hub_core" in imported:
+        needed.add("collhub")
+    assert sorted(map(str, needed - _requirements(folder))) == []
 
 
-@pytest.mark.parametrize("package", FOUNDATIONS)
-def test_foundations_know_nothing_of_the_core(package: str) -> None:
-    (folder,) = (library for library in LIBRARIES if _package(library) == package)
-    assert [name for name in _names_used(folder) if name.startswith("hub_core")] == []
+def test_distributions_require_each_other_in_no_circle() -> None:
+    graph = {str(_project(folder)["name"]): _requirements(folder) for folder in PLUGINS}
+    assert list(graphlib.TopologicalSorter(graph).static_order())
 
 
-def test_the_core_requires_its_foundations_alone_of_this_repository() -> None:
-    stated = _project(REPOSITORY)["dependencies"]
-    assert isinstance(stated, list)
-    ours = [
-        name for line in stated if (name := re.split(r"[^\w.-]", line)[0]).startswith("collhub")
-    ]
-    assert sorted(ours) == sorted(name.replace("_", "-") for name in FOUNDATIONS)
+def test_the_core_requires_and_imports_no_distribution_of_this_repository() -> None:
+    assert [name for name in _requirements(REPOSITORY) if name.startswith("collhub")] == []
     imported = {name.split(".")[0] for file in CORE_FILES for name in _imports(file)}
-    assert {name for name in imported if name.startswith("collhub")} == set(FOUNDATIONS)
+    assert [name for name in imported if name.startswith("collhub")] == []
+
+
+def test_the_extra_for_everything_names_every_distribution() -> None:
+    extras = _project(REPOSITORY)["optional-dependencies"]
+    assert isinstance(extras, dict)
+    names = {re.split(r"[^\w.-]", line)[0] for line in extras["all"]}
+    assert names == {str(_project(folder)["name"]) for folder in PLUGINS}
 
 
 def test_every_public_name_says_what_it_is() -> None:

@@ -23,7 +23,7 @@ DOCUMENTS = [
     ROOT / "README.md",
     *sorted((ROOT / "docs").rglob("*.md")),
     *sorted(ROOT.glob("plugins/*/README.md")),
-    *sorted(ROOT.glob("libraries/*/README.md")),
+    *sorted(ROOT.glob("plugins/*/docs/*.md")),
 ]
 FENCE = re.compile(r"^```(console|python)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 IMPORT = re.compile(r"^(?:from|import) (hub_core[\w.]*)", re.MULTILINE)

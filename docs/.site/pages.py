@@ -18,27 +18,31 @@ ROOT = Path(__file__).resolve().parents[2]
 LINK = re.compile(r"\]\((?!https?:|#)([^)#\s]+)(#[^)]*)?\)")
 
 
-def _guests(kind: str) -> dict[str, Path]:
-    """The page of every distribution of a kind, by its address on the site."""
-    found = sorted((ROOT / kind).glob("*/README.md"))
-    return {f"{kind}/{path.parent.name}.md": path for path in found}
+def _plugin_pages() -> dict[str, Path]:
+    """The pages of all distributions and of their plugins, by their address on the site."""
+    pages: dict[str, Path] = {}
+    for readme in sorted((ROOT / "plugins").glob("*/README.md")):
+        name = readme.parent.name
+        pages[f"plugins/{name}.md"] = readme
+        for page in sorted((readme.parent / "docs").glob("*.md")):
+            pages[f"plugins/{name}/{page.name}"] = page
+    return pages
 
 
 def _pages() -> dict[str, Path]:
     """Every page that is not in this folder: address on the site to file of the repository."""
     schemas = {f"schemas/{path.name}": path for path in sorted((ROOT / "schemas").glob("*.json"))}
-    guests = _guests("plugins") | _guests("libraries")
     changelogs = {"changelog.md": ROOT / "CHANGELOG.md"}
-    return {"index.md": ROOT / "README.md", **guests, **schemas, **changelogs}
+    return {"index.md": ROOT / "README.md", **_plugin_pages(), **schemas, **changelogs}
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """List the pages of plugins and libraries in the navigation."""
+    """List the pages of plugins in the navigation."""
     nav: list[Any] = config.nav or []
     for entry in nav:
-        for title, place in entry.items():
-            if title in ("Plugins", "Libraries"):
-                entry[title] = list(_guests(place.rstrip("/")))
+        for title in entry:
+            if title == "Plugins":
+                entry[title] = list(_plugin_pages())
     return config
 
 
