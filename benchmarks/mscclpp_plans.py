@@ -3,8 +3,8 @@
 Every algorithm is written in several forms, and every plan is run in each mode that it claims:
 three launches in adversarial orders, with chunks of an odd number of units. The model
 (`plugins/msccl/tests/mscclpp/executor_model.py`) shares no code with the plugin's own check. The
-column `unlike the check` counts plans on which both disagree; `refused` counts plans that the writer
-refuses to write.
+column `unlike the check` counts plans on which both disagree; `refused` counts plans that the
+writer refuses to write.
 """
 
 from __future__ import annotations

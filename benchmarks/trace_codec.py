@@ -19,15 +19,15 @@ from typing import Any
 
 import google.protobuf
 import numpy as np
-from hub_core.chakra import record_bounds, varint
-from hub_core.chakra.messages import message_class
 
 from hub_core import Algorithm, __version__
+from hub_core.chakra import record_bounds, varint
+from hub_core.chakra.messages import message_class
+from hub_core.plugin_api import Source, SourcePart
+from hub_core.testing import ring_all_reduce
 from hub_core.trace_profile.algorithms.write import write
 from hub_core.trace_profile.formats import ChakraReadOptions, ChakraWriteOptions
 from hub_core.trace_profile.read import read
-from hub_core.plugin_api import Source, SourcePart
-from hub_core.testing import ring_all_reduce
 
 _LOOP_RANKS = 4
 

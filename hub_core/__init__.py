@@ -8,10 +8,6 @@ from hub_core.columns.public_names import names_from
 
 if TYPE_CHECKING:
     from hub_core.chakra import NodeTable, NodeType
-    from hub_core.columns.public_names import names_from
-
-    from hub_core.trace_profile.formats import ChakraReadOptions, TraceOptions
-    from hub_core.trace_profile.traces import chakra_algorithm, chakra_bytes, chakra_nodes, chakra_traces
     from hub_core.cli.arguments import (
         Assignments,
         OutputRequest,
@@ -46,6 +42,7 @@ if TYPE_CHECKING:
         complete_offers,
     )
     from hub_core.cli.report_objects import cut_fields, cut_objects, diagnostic_object, loss_object
+    from hub_core.columns.public_names import names_from
     from hub_core.documents.schema_check import SchemaViolation, schema_violations
     from hub_core.documents.strict_json import json_document, parse_json_object
     from hub_core.documents.topologies import topology_to_json
@@ -87,6 +84,13 @@ if TYPE_CHECKING:
     from hub_core.plugin_api.simulator import SimulationResult
     from hub_core.registry.discovery import discover, run_registry
     from hub_core.registry.plugins import Registry
+    from hub_core.trace_profile.formats import ChakraReadOptions, TraceOptions
+    from hub_core.trace_profile.traces import (
+        chakra_algorithm,
+        chakra_bytes,
+        chakra_nodes,
+        chakra_traces,
+    )
     from hub_core.verification import VerifyReport, verify
     from hub_core.version import __version__
 

@@ -25,10 +25,10 @@ from collhub_blink.allocations import AllocationClass, find_allocation_classes
 from collhub_blink.fewest.all_reduce import find_fewest_all_reduce_trees
 from collhub_blink.fewest.broadcast import find_fewest_broadcast_trees
 from collhub_blink.fewest.weight_search import Budget, TreeSearchResult
-from hub_core.columns import Float64Array
 from collhub_packing import CapacityGraph, broadcast_rate, strength
 
 import hub_core
+from hub_core.columns import Float64Array
 from hub_core.model import Collective, CollectiveKind
 from hub_core.network import Topology
 

@@ -16,8 +16,6 @@ import statistics
 from dataclasses import dataclass
 
 import numpy as np
-from hub_core.columns import Int64Array
-from hub_core.schedules import Chunks, Transfers, algorithm_of
 from collhub_tacos.bounds.lower_bounds import lower_bounds_ps
 from collhub_tacos.networks.link_network import LinkNetwork
 from collhub_tacos.routing.routes import route_all
@@ -27,7 +25,9 @@ from measuring import timed, versions
 
 import hub_core
 from hub_core import Collective, CollectiveKind, Topology, parse_topology
+from hub_core.columns import Int64Array
 from hub_core.network import Occupancy
+from hub_core.schedules import Chunks, Transfers, algorithm_of
 
 TORI = ("torus:8x8", "torus:4x4x4", "torus:8x8x8")
 CONSTANTS = "?bandwidth=50GiB/s&latency=500ns"

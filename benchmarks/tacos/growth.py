@@ -11,12 +11,12 @@ from __future__ import annotations
 import argparse
 
 import numpy as np
-from hub_core.columns import Float64Array
 from collhub_tacos.networks.link_network import LinkNetwork
 from collhub_tacos.spreading.homogeneous import all_gather, fewest_steps
 from measuring import median_timed, versions
 
 from hub_core import parse_topology
+from hub_core.columns import Float64Array
 
 STEP_PS = 1000
 # Measured with TACOS v1.3.0 on a shared 2-core machine: CPU seconds, one chunk a node.

@@ -14,7 +14,6 @@ import statistics
 from dataclasses import dataclass
 
 import numpy as np
-from hub_core.columns import Int64Array
 from collhub_tacos.bounds.lower_bounds import lower_bounds_ps
 from collhub_tacos.networks.link_network import LinkNetwork
 from collhub_tacos.schedules.replay import replay_log
@@ -23,6 +22,7 @@ from measuring import median_timed, timed, versions
 from release import all_gather as release_all_gather
 
 from hub_core import Collective, CollectiveKind, parse_topology
+from hub_core.columns import Int64Array
 from hub_core.network import Occupancy, Topology
 
 GIB, MIB = 1 << 30, 1 << 20

@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 
 import numpy as np
-from hub_core.schedules import Chunks, algorithm_of
 from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
 from collhub_tacos.schedules.link_schedule import LinkSchedule
 from collhub_tacos.spreading.heterogeneous import fewest_ps
@@ -24,6 +23,7 @@ import hub_core
 from hub_core import parse_topology
 from hub_core.model import Collective, CollectiveKind
 from hub_core.network import Occupancy
+from hub_core.schedules import Chunks, algorithm_of
 
 NETWORKS = ("mesh:8x8", "torus:8x8", "mesh:4x4x4", "torus:4x4x4", "hypercube:6", "ring:16")
 NODE_KIB = (1, 16, 256, 4096)

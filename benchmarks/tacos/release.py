@@ -17,10 +17,10 @@ import time
 from dataclasses import dataclass
 
 import numpy as np
-from hub_core.columns import BoolArray, Float64Array, Int64Array
 from collhub_packing.compiling import kernel, part
 
 from hub_core import parse_topology
+from hub_core.columns import BoolArray, Float64Array, Int64Array
 from hub_core.network import Topology
 
 

@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from hub_core.columns import Int64Array
 from collhub_tacos.bounds.lower_bounds import lower_bounds_ps
 from collhub_tacos.networks.link_network import LinkNetwork
 from collhub_tacos.routing.multicast import spread
@@ -22,6 +21,7 @@ from collhub_tacos.spreading.heterogeneous import find_all_gather
 from measuring import timed_warm, versions
 
 from hub_core import parse_topology
+from hub_core.columns import Int64Array
 from hub_core.model import Collective, CollectiveKind
 from hub_core.network import Occupancy
 

@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING
 from hub_core.columns.public_names import names_from
 
 if TYPE_CHECKING:
-    from hub_core.columns import UInt64Array
-
     from hub_core.chakra.attributes import INTEGER_KINDS, LARGEST, Kind
     from hub_core.chakra.encode import (
         Piece,
@@ -38,6 +36,7 @@ if TYPE_CHECKING:
         record_bounds,
         varint,
     )
+    from hub_core.columns import UInt64Array
 
 __all__ = [
     "INTEGER_KINDS", "LARGEST", "AttributeColumns", "AttributeValue", "Batch", "Column",

@@ -11,14 +11,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from hub_core.columns import (
-    BoolArray,
-    Int64Array,
-    UInt64Array,
-    expanded_ranges,
-    first_positions,
-    row_pointer,
-)
 
 from hub_core.chakra.attributes import Kind
 from hub_core.chakra.wire import (
@@ -28,6 +20,14 @@ from hub_core.chakra.wire import (
     varint,
     varint_byte,
     varint_widths,
+)
+from hub_core.columns import (
+    BoolArray,
+    Int64Array,
+    UInt64Array,
+    expanded_ranges,
+    first_positions,
+    row_pointer,
 )
 
 Ragged = tuple[Bytes, Int64Array]

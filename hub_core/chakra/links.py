@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from hub_core.columns import BoolArray, Int64Array, UInt64Array, distinct, group_of_entry, rows_of
 
 from hub_core.chakra.records import Batch, Dependencies, NodeColumns
+from hub_core.columns import BoolArray, Int64Array, UInt64Array, distinct, group_of_entry, rows_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+
+from hub_core.chakra.errors import TraceError
+from hub_core.chakra.shapes import AttributeColumns, ShapeBook
+from hub_core.chakra.wire import Bytes, WireError, decode_varints, varints_at
 from hub_core.columns import (
     Int64Array,
     UInt64Array,
@@ -19,10 +23,6 @@ from hub_core.columns import (
     group_pointer,
     row_pointer,
 )
-
-from hub_core.chakra.errors import TraceError
-from hub_core.chakra.shapes import AttributeColumns, ShapeBook
-from hub_core.chakra.wire import Bytes, WireError, decode_varints, varints_at
 
 # The shapes compare 8 bytes at a time, beyond the end of the last record too.
 _SPARE_BYTES = 16

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+
 from hub_core.columns import BoolArray, Int64Array, UInt64Array, first_positions
 
 Bytes = npt.NDArray[np.uint8]

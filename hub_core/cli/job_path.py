@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from hub_core.columns import Int64Array, counted_positions, labels, run_lengths, run_starts
 
+from hub_core.columns import Int64Array, counted_positions, labels, run_lengths, run_starts
 from hub_core.model import NodeColumns, NodeKind, Workload, connection_keys, pair_in_order
 
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from hub_core.trace_profile.algorithms.lowering import message_tags
 from hub_core.model import Algorithm, Findings, StepTable, match_messages, message_bytes
 from hub_core.model.kinds import StepKind
+from hub_core.trace_profile.algorithms.lowering import message_tags
 from hub_core.verification.fifo import fused_pairs
 
 Int64Array = npt.NDArray[np.int64]

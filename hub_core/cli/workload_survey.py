@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
+
 from hub_core.chakra import (
     AttributeValue,
     Batch,
@@ -21,10 +22,9 @@ from hub_core.chakra import (
     open_rank_file,
     type_name,
 )
-
+from hub_core.plugin_api import Source
 from hub_core.trace_profile.rank_files import rank_parts
 from hub_core.trace_profile.refusals import input_errors
-from hub_core.plugin_api import Source
 
 _LONGEST_TEXT = 80
 _MESSAGES = (type_name(NodeType.COMM_SEND), type_name(NodeType.COMM_RECV))

@@ -183,6 +183,7 @@ def _collectives(workload: Workload) -> list[_Collectives]:
     """Those that carry most first."""
     # Imported here, and below: the help of the commands needs no numpy.
     import numpy as np
+
     from hub_core.columns import distinct
 
     nodes = workload.nodes

@@ -12,8 +12,8 @@ from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
-from hub_core.columns import Int64Array
 
+from hub_core.columns import Int64Array
 from hub_core.documents.schema_check import TYPE_NAMES, schema_violations
 from hub_core.documents.strict_json import (
     MAX_DEPTH,

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-from hub_core.columns import Int64Array
 
+from hub_core.columns import Int64Array
 from hub_core.model.diagnostics import InputError
 from hub_core.model.kinds import READING, WRITING, Buffer
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+
 from hub_core.columns import (
     BoolArray,
     ColumnTable,
@@ -13,7 +14,6 @@ from hub_core.columns import (
     group_of_entry,
     row_pointer,
 )
-
 from hub_core.model.diagnostics import InputError
 from hub_core.model.kinds import Buffer, CollectiveKind, ReduceOp
 

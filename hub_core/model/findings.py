@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from hub_core.columns import Int64Array
-
 from hub_core.model.diagnostics import Diagnostic, Location, Severity
 from hub_core.model.steps import StepTable
 

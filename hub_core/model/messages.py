@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from hub_core.columns import BoolArray, Int64Array, IntArray, distinct, is_sorted, sorted_ordinals
 
+from hub_core.columns import BoolArray, Int64Array, IntArray, distinct, is_sorted, sorted_ordinals
 from hub_core.model.findings import CAP, Findings
 from hub_core.model.steps import StepTable
 from hub_core.model.wording import action, describe

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
-from hub_core.columns import Int64Array, distinct
 
+from hub_core.columns import Int64Array, distinct
 from hub_core.model.diagnostics import InputError, Location
 
 

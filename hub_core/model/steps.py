@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
 from hub_core.columns import (
     BoolArray,
     Int64Array,
@@ -23,7 +24,6 @@ from hub_core.columns import (
     inverse,
     is_sorted,
 )
-
 from hub_core.model.diagnostics import InputError, Location
 from hub_core.model.kinds import Buffer, StepKind
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from hub_core.columns import BoolArray, Int64Array, RankTable, csr, group_pointer, inverse
 
+from hub_core.columns import BoolArray, Int64Array, RankTable, csr, group_pointer, inverse
 from hub_core.model.algorithm import Algorithm, JsonValue, Provenance
 from hub_core.model.diagnostics import InputError, Location
 from hub_core.model.kinds import JobCollective, NodeKind

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from hub_core.columns import Int64Array, distinct
 
+from hub_core.columns import Int64Array, distinct
 from hub_core.model import UsageError
 from hub_core.network.links import Links
 from hub_core.network.topology import Topology

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-from hub_core.columns import BoolArray, Float64Array, Int64Array, distinct
 
+from hub_core.columns import BoolArray, Float64Array, Int64Array, distinct
 from hub_core.network.topology import DimensionKind, Topology
 
 NO_BLOCK = -1

@@ -8,8 +8,8 @@ import operator
 from collections.abc import Sequence
 
 import numpy as np
-from hub_core.columns import Int64Array
 
+from hub_core.columns import Int64Array
 from hub_core.model import UsageError
 from hub_core.network.links import Links
 from hub_core.network.topology import Dimension, DimensionKind, Topology

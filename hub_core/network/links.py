@@ -12,8 +12,8 @@ from typing import assert_never
 
 import numpy as np
 import numpy.typing as npt
-from hub_core.columns import Float64Array, Int64Array
 
+from hub_core.columns import Float64Array, Int64Array
 from hub_core.model.diagnostics import InputError
 from hub_core.network.topology import Dimension, Topology
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
+
 from hub_core.columns import (
     Int64Array,
     expanded_ranges,
@@ -16,7 +17,6 @@ from hub_core.columns import (
     rows_of,
     run_lengths,
 )
-
 from hub_core.model.diagnostics import InputError
 
 if TYPE_CHECKING:

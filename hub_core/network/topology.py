@@ -10,8 +10,8 @@ from enum import StrEnum
 from typing import Any
 
 import numpy as np
-from hub_core.columns import Arcs, Float64Array, Int64Array, distinct, positions_in
 
+from hub_core.columns import Arcs, Float64Array, Int64Array, distinct, positions_in
 from hub_core.model.diagnostics import InputError, UsageError
 from hub_core.model.rank_lists import format_ranks
 from hub_core.network.routes import Routes, joined_routes, shortest_routes

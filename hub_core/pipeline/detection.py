@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import PurePath
 from typing import Any, TypeVar
 
-from hub_core.trace_profile.formats import CHAKRA, CHAKRA_JSON
 from hub_core.model.diagnostics import HubError, InputError, Location, PluginError, UsageError
 from hub_core.pipeline.calls import blame
 from hub_core.pipeline.json_heads import JsonHead, scan_json_head
@@ -23,6 +22,7 @@ from hub_core.plugin_api import (
 from hub_core.plugin_api.offers import Offer, noun_of
 from hub_core.plugin_api.references import resolve
 from hub_core.registry.plugins import Provided, Registry
+from hub_core.trace_profile.formats import CHAKRA, CHAKRA_JSON
 
 CANONICAL_FORMAT = "chakra"
 _JSON = Format("json", "JSON of any kind", (".json",))

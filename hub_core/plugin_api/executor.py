@@ -13,8 +13,8 @@ from hub_core.plugin_api.references import Reference
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
-    from hub_core.columns import Int64Array
 
+    from hub_core.columns import Int64Array
     from hub_core.model.algorithm import Algorithm, JsonValue
     from hub_core.model.kinds import ReduceOp
 

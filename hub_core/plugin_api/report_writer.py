@@ -13,7 +13,6 @@ from hub_core.plugin_api.references import Reference
 
 if TYPE_CHECKING:
     from hub_core.columns import Int64Array
-
     from hub_core.model.algorithm import Algorithm
     from hub_core.model.workload import Workload
     from hub_core.network.topology import Topology

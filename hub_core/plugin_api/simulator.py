@@ -11,7 +11,6 @@ from hub_core.plugin_api.references import Reference
 
 if TYPE_CHECKING:
     from hub_core.columns import Int64Array
-
     from hub_core.model.algorithm import Algorithm
     from hub_core.network.topology import Topology
     from hub_core.registry.plugins import Registry

@@ -13,8 +13,6 @@ import sys
 import time
 from dataclasses import dataclass
 
-from hub_core.sandbox.running import Report
-from hub_core.sandbox.supervise import MAX_PROCESSES, EndReason
 from hub_core.model import (
     Diagnostic,
     HubError,
@@ -23,6 +21,8 @@ from hub_core.model import (
     Severity,
     UsageError,
 )
+from hub_core.sandbox.running import Report
+from hub_core.sandbox.supervise import MAX_PROCESSES, EndReason
 
 # What the child imports must be what this process has imported, wherever that came from.
 _START = (

@@ -20,8 +20,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, BinaryIO, Protocol, TextIO
 
-from hub_core.sandbox.landlock import restrict_this_process
 from hub_core.model import HubError
+from hub_core.sandbox.landlock import restrict_this_process
 
 _MOST_PRINTED = 8000
 Report = dict[str, Any]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from hub_core.sandbox.landlock import landlock_features, landlock_version
 from hub_core.plugin_api import CheckLine, CheckReport, CheckRequest, NoOptions
+from hub_core.sandbox.landlock import landlock_features, landlock_version
 
 
 def check_sandbox(request: CheckRequest, options: NoOptions) -> CheckReport:

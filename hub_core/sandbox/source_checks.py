@@ -5,9 +5,9 @@ from __future__ import annotations
 import ast
 import shlex
 
-from hub_core.sandbox.running import Report
 from hub_core.model import Diagnostic, InputError, Location, Severity, UsageError
 from hub_core.plugin_api import Source
+from hub_core.sandbox.running import Report
 
 _MOST_BYTES = 16 << 20
 

@@ -6,15 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
-from hub_core.columns import Int64Array
 
+from hub_core.columns import Int64Array
+from hub_core.model import Algorithm, Collective, CollectiveKind, JsonValue, Provenance
 from hub_core.schedules.chunks import Chunks
 from hub_core.schedules.lowering.holders import ChunkHolders
 from hub_core.schedules.lowering.message_ends import MessageEnds
 from hub_core.schedules.lowering.steps import steps_of
 from hub_core.schedules.membership import collective_among
 from hub_core.schedules.transfers import Transfers
-from hub_core.model import Algorithm, Collective, CollectiveKind, JsonValue, Provenance
 
 
 def algorithm_of(

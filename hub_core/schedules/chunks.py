@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from hub_core.columns import ColumnTable, Int64Array, first_positions
 
+from hub_core.columns import ColumnTable, Int64Array, first_positions
 from hub_core.model import ALL_RANKS, Collective, InputError
 
 NO_RANK = -1

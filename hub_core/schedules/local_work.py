@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from hub_core.columns import Int64Array
 
+from hub_core.columns import Int64Array
 from hub_core.model import StepKind, StepTable
 from hub_core.network import link_times_ns
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from hub_core.columns import BoolArray, Int64Array, distinct, run_lengths, run_starts
 
+from hub_core.columns import BoolArray, Int64Array, distinct, run_lengths, run_starts
 from hub_core.model import Algorithm, Buffer, Findings, StepKind, StepTable, match_messages
 from hub_core.network import Topology
 

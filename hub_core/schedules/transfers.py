@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
+
 from hub_core.columns import (
     BoolArray,
     ColumnTable,

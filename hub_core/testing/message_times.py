@@ -12,8 +12,8 @@ import math
 from dataclasses import dataclass, field
 
 import numpy as np
-from hub_core.columns import csr
 
+from hub_core.columns import csr
 from hub_core.model.algorithm import Algorithm, message_bytes
 from hub_core.model.findings import Findings
 from hub_core.model.messages import match_messages

@@ -5,8 +5,8 @@ from __future__ import annotations
 from itertools import permutations
 
 import numpy as np
-from hub_core.columns import BoolArray, Int64Array
 
+from hub_core.columns import BoolArray, Int64Array
 from hub_core.model.algorithm import Algorithm, Provenance
 from hub_core.model.collectives import Collective, Contributions
 from hub_core.model.kinds import Buffer, CollectiveKind, StepKind

@@ -10,8 +10,8 @@ from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
-from hub_core.columns import Int64Array, first_positions
 
+from hub_core.columns import Int64Array, first_positions
 from hub_core.model.algorithm import Algorithm
 from hub_core.model.collectives import Collective
 from hub_core.model.diagnostics import HubError

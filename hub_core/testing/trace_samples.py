@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hub_core.trace_profile.algorithms.write import write
-from hub_core.trace_profile.formats import ChakraWriteOptions
 from hub_core.plugin_api.sources import Source, SourcePart
 from hub_core.testing.samples import ring_all_reduce
+from hub_core.trace_profile.algorithms.write import write
+from hub_core.trace_profile.formats import ChakraWriteOptions
 
 
 def json_trace_samples() -> Sequence[Source]:
     """A ring all-reduce of three ranks, as chakra_jsonizer writes its traces."""
     # Imported here: listings of plugins need no protobuf.
-    from hub_core.chakra.trace_records import decoded_records
     from google.protobuf.json_format import MessageToJson
+
+    from hub_core.chakra.trace_records import decoded_records
 
     parts = []
     for rank, artifact in enumerate(write(ring_all_reduce(3), ChakraWriteOptions()).artifacts):

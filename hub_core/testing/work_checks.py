@@ -10,8 +10,8 @@ from functools import partial
 import click
 import numpy as np
 import numpy.typing as npt
-from hub_core.columns import Int64Array
 
+from hub_core.columns import Int64Array
 from hub_core.model.algorithm import Algorithm
 from hub_core.model.collectives import Contributions
 from hub_core.model.diagnostics import HubError

@@ -93,5 +93,7 @@ CHAKRA_JSON_READER = FormatReader(
     ChakraReadOptions,
     samples="hub_core.testing.trace_samples:json_trace_samples",
 )
-CHAKRA_WRITER = FormatWriter(CHAKRA, "hub_core.trace_profile.algorithms.write:write", ChakraWriteOptions)
+CHAKRA_WRITER = FormatWriter(
+    CHAKRA, "hub_core.trace_profile.algorithms.write:write", ChakraWriteOptions
+)
 """The writer of traces: its format and its record of options."""

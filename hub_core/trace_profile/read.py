@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import PurePath
 
 import numpy as np
+
 from hub_core.chakra import (
     Batch,
     Metadata,
@@ -20,7 +21,8 @@ from hub_core.chakra import (
     link,
     open_rank_file,
 )
-
+from hub_core.model import Algorithm, InputError, JsonValue, Location, Provenance
+from hub_core.plugin_api import Source
 from hub_core.trace_profile.algorithms.chunks import Chunk, Joined, join
 from hub_core.trace_profile.algorithms.numbering import EXTENSION
 from hub_core.trace_profile.algorithms.profile import METADATA_NAMES
@@ -31,12 +33,14 @@ from hub_core.trace_profile.algorithms.rank_profile import (
     profile_algorithm,
 )
 from hub_core.trace_profile.algorithms.read_profile import StatedSizes, profile_chunk
-from hub_core.trace_profile.foreign.read_foreign import foreign_chunk, foreign_sizes, refuse_workload
+from hub_core.trace_profile.foreign.read_foreign import (
+    foreign_chunk,
+    foreign_sizes,
+    refuse_workload,
+)
 from hub_core.trace_profile.formats import ChakraReadOptions
 from hub_core.trace_profile.rank_files import rank_parts
 from hub_core.trace_profile.refusals import input_errors
-from hub_core.model import Algorithm, InputError, JsonValue, Location, Provenance
-from hub_core.plugin_api import Source
 
 SOURCE_EXTENSION = "chakra-source"
 """Key of `Algorithm.extensions` for what the files say besides the algorithm."""

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from hub_core.chakra import TraceError
-
 from hub_core.model import InputError, Location
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from hub_core.model import Algorithm
+from hub_core.plugin_api import WriteResult
 from hub_core.trace_profile.algorithms.lowering import lower as chakra_nodes
 from hub_core.trace_profile.algorithms.profile import default_bytes as chakra_bytes
 from hub_core.trace_profile.algorithms.write import write
 from hub_core.trace_profile.formats import ChakraWriteOptions, TraceOptions
 from hub_core.trace_profile.read import read as chakra_algorithm
-from hub_core.model import Algorithm
-from hub_core.plugin_api import WriteResult
 
 __all__ = ["chakra_algorithm", "chakra_bytes", "chakra_nodes", "chakra_traces"]
 

@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 import numpy as np
-from hub_core.columns import BoolArray, Int64Array, distinct, expanded_ranges, run_mask, suffix_least
 
+from hub_core.columns import (
+    BoolArray,
+    Int64Array,
+    distinct,
+    expanded_ranges,
+    run_mask,
+    suffix_least,
+)
 from hub_core.model.diagnostics import InputError
 from hub_core.verification.regions import Regions
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from hub_core.columns import Float64Array, Int64Array, counted_positions
 
+from hub_core.columns import Float64Array, Int64Array, counted_positions
 from hub_core.model.algorithm import Algorithm
 from hub_core.model.collectives import Collective, Contributions, MemoryLayout
 from hub_core.model.diagnostics import InputError, Location

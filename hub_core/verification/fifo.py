@@ -8,6 +8,7 @@ other: with these additional edges, a deadlock is a cycle. Cost: linear in the n
 from __future__ import annotations
 
 import numpy as np
+
 from hub_core.columns import (
     Int64Array,
     expanded_ranges,
@@ -15,7 +16,6 @@ from hub_core.columns import (
     run_mask,
     topological_levels,
 )
-
 from hub_core.model.diagnostics import InputError, UsageError
 from hub_core.model.findings import Findings
 from hub_core.model.messages import Messages, connection_keys

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cached_property
 
 import numpy as np
+
 from hub_core.columns import (
     Int64Array,
     chain_cover,
@@ -13,7 +14,6 @@ from hub_core.columns import (
     csr_within,
     values_of_single_keys,
 )
-
 from hub_core.model import StepTable
 from hub_core.verification.step_order import HappensBefore
 

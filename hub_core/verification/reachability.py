@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from hub_core.columns import BoolArray, Int64Array, distinct, ordinals, rows_of
 
+from hub_core.columns import BoolArray, Int64Array, distinct, ordinals, rows_of
 from hub_core.verification.order_graph import OrderGraph
 
 _PROBED_PARENTS = 8

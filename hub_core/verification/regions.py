@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from hub_core.columns import BoolArray, Int64Array
 
+from hub_core.columns import BoolArray, Int64Array
 from hub_core.model.algorithm import Algorithm
 from hub_core.model.collectives import MemoryLayout
 from hub_core.model.findings import Findings

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
-from hub_core.columns import Int64Array, Order, csr, distinct, positions_in, topological_levels
 
+from hub_core.columns import Int64Array, Order, csr, distinct, positions_in, topological_levels
 from hub_core.model.findings import CAP, Findings
 from hub_core.model.messages import Messages
 from hub_core.model.steps import StepTable

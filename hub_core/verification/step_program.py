@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+
 from hub_core.columns import (
     BoolArray,
     Float64Array,
@@ -26,7 +27,6 @@ from hub_core.columns import (
     row_pointer,
     run_starts,
 )
-
 from hub_core.model import Messages, StepKind, StepTable
 from hub_core.verification.regions import Regions
 from hub_core.verification.values import Values

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from hub_core.columns import Int64Array, counted_positions, row_pointer
 
+from hub_core.columns import Int64Array, counted_positions, row_pointer
 from hub_core.model import Collective, Contributions
 
 _Array = npt.NDArray[Any]

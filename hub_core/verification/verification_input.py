@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import cached_property
 
 import numpy as np
-from hub_core.columns import BoolArray
 
+from hub_core.columns import BoolArray
 from hub_core.model import Algorithm, Findings, Messages, match_messages
 from hub_core.verification.order_graph import OrderGraph
 from hub_core.verification.regions import check_regions

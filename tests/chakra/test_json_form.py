@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 
 import pytest
+from google.protobuf.json_format import MessageToJson
+
 from hub_core.chakra import TraceError, open_rank_file, varint
 from hub_core.chakra.json_records import is_json_form
 from hub_core.chakra.trace_records import decoded_records, encoded_record
-from google.protobuf.json_format import MessageToJson
 
 SIZE = {"name": "comm_size", "int64_val": 1 << 40}
 KINDS = [

@@ -6,9 +6,10 @@ from importlib.resources import as_file, files
 from pathlib import Path
 
 import pytest
+from google.protobuf import descriptor_pb2, descriptor_pool
+
 from hub_core.chakra import Kind, NodeType
 from hub_core.chakra.messages import file_descriptor_set, message_class
-from google.protobuf import descriptor_pb2, descriptor_pool
 
 
 @pytest.mark.oracle

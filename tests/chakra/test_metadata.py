@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+
 from hub_core.chakra import Kind
 from hub_core.chakra.messages import message_class
 from hub_core.chakra.metadata import WireError, _decode_by_protobuf, _decode_usual

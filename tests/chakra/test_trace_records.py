@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+
 from hub_core.chakra import NodeType, TraceError
 from hub_core.chakra.trace_records import decoded_records, encoded_record
 

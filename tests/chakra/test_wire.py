@@ -6,6 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from hub_core.chakra import (
     Kind,
     MetadataEntry,
@@ -16,8 +19,6 @@ from hub_core.chakra import (
     record_bounds,
     varint,
 )
-from hypothesis import given
-from hypothesis import strategies as st
 
 
 def test_the_metadata_record() -> None:

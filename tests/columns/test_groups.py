@@ -6,6 +6,9 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from hub_core.columns import (
     counted_positions,
     csr,
@@ -30,8 +33,6 @@ from hub_core.columns import (
     sorted_ordinals,
     suffix_least,
 )
-from hypothesis import given
-from hypothesis import strategies as st
 
 COUNTS = st.lists(st.integers(0, 5), max_size=12)
 KEYS = st.lists(st.integers(0, 6), max_size=30)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from itertools import pairwise
 
 import numpy as np
-from hub_core.columns import chain_cover, connected_parts, values_of_single_keys
 from hypothesis import given
 from hypothesis import strategies as st
+
+from hub_core.columns import chain_cover, connected_parts, values_of_single_keys
 
 NODES = 12
 EDGES = st.lists(

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import deque
 
 import numpy as np
-from hub_core.columns import Arcs
 from hypothesis import given
 from hypothesis import strategies as st
+
+from hub_core.columns import Arcs
 
 NODES = 7
 ARCS = st.lists(st.tuples(st.integers(0, NODES - 1), st.integers(0, NODES - 1)), max_size=20)

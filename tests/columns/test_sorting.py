@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+
 from hub_core.columns import stable_order, stable_order_by
 
 

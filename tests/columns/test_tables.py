@@ -6,6 +6,7 @@ import pickle
 from dataclasses import dataclass
 
 import numpy as np
+
 from hub_core.columns import ColumnTable, Int64Array
 
 

@@ -8,6 +8,8 @@ import time
 from pathlib import Path
 
 import pytest
+
+from hub_core.model import ExitCode, InputError, Severity, UsageError
 from hub_core.sandbox import (
     ProcessLimits,
     ProgramAnswerError,
@@ -21,8 +23,6 @@ from hub_core.sandbox import (
     run_program,
     shell_words,
 )
-
-from hub_core.model import ExitCode, InputError, Severity, UsageError
 
 LIMITS = ProcessLimits(5, 1 << 30)
 CHILD = "collhub_source_programs_test_language:main"

@@ -9,7 +9,6 @@ from random import Random
 
 import numpy as np
 import pytest
-from hub_core.schedules import Chunks, Transfers, algorithm_of
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -22,6 +21,7 @@ from hub_core.model import (
     InputError,
     StepKind,
 )
+from hub_core.schedules import Chunks, Transfers, algorithm_of
 from hub_core.verification import verify
 
 SEEDS = st.integers(0, 2**32 - 1)

@@ -6,10 +6,10 @@ from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
-from hub_core.schedules import find_certificate, network_object, partition_rate, spreading_rate
 
 from hub_core import parse_topology
 from hub_core.model import Algorithm
+from hub_core.schedules import find_certificate, network_object, partition_rate, spreading_rate
 from hub_core.testing import binomial_broadcast
 
 LINE = parse_topology("line:3?bandwidth=10GB/s")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hub_core.schedules import Chunks
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hub_core.model import ROOTED, STANDARD_KINDS, Collective, CollectiveKind, InputError
+from hub_core.schedules import Chunks
 
 
 @given(

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from hub_core.selections import first_of_kinds, own_windows
-
 from hub_core.model import CollectiveKind
+from hub_core.selections import first_of_kinds, own_windows
 from hub_core.testing import sample_selection
 
 SELECTION = sample_selection()

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
+from hypothesis import given, settings
+
 from hub_core.chakra import (
     encode_metadata,
     record_bounds,
     varint,
 )
 from hub_core.chakra.messages import message_class
-from hypothesis import given, settings
-
-from hub_core.trace_profile.algorithms.write import write
-from hub_core.trace_profile.formats import ChakraReadOptions, ChakraWriteOptions
-from hub_core.trace_profile.read import read
 from hub_core.model.algorithm import Algorithm
 from hub_core.plugin_api import Source
 from hub_core.testing.strategies import algorithms
+from hub_core.trace_profile.algorithms.write import write
+from hub_core.trace_profile.formats import ChakraReadOptions, ChakraWriteOptions
+from hub_core.trace_profile.read import read
 
 # The byte-exact records of the format notes: SEND and RECV of 131072 bytes, a COMP of 7 us, and single attributes.
 SEND = bytes.fromhex(

@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hub_core.trace_profile.algorithms.lowering import message_tags
-from hub_core.trace_profile.formats import ChakraReadOptions
-from hub_core.trace_profile.read import read
 from hub_core.cli.workload_survey import survey
 from hub_core.model.algorithm import Algorithm
 from hub_core.model.diagnostics import InputError
 from hub_core.plugin_api import Source, SourcePart
+from hub_core.trace_profile.algorithms.lowering import message_tags
+from hub_core.trace_profile.formats import ChakraReadOptions
+from hub_core.trace_profile.read import read
 
 ALGORITHMS = {
     "astra-sim-custom-ring-8/custom_allreduce": "absolute",

@@ -6,19 +6,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from hub_core.chakra import INTEGER_KINDS, Kind, MetadataEntry, encode_metadata, varint
 from hub_core.chakra.messages import message_class
-
-from hub_core.trace_profile.algorithms.lowering import lower
-from hub_core.trace_profile.algorithms.write import write
-from hub_core.trace_profile.formats import ChakraReadOptions, ChakraWriteOptions
-from hub_core.trace_profile.read import read
 from hub_core.model import Buffer, CollectiveKind
 from hub_core.model.algorithm import Algorithm
 from hub_core.model.diagnostics import InputError, UsageError
 from hub_core.model.kinds import StepKind
 from hub_core.plugin_api import Source, SourcePart
 from hub_core.testing.samples import ring_all_reduce
+from hub_core.trace_profile.algorithms.lowering import lower
+from hub_core.trace_profile.algorithms.write import write
+from hub_core.trace_profile.formats import ChakraReadOptions, ChakraWriteOptions
+from hub_core.trace_profile.read import read
 
 
 def framed(body: bytes) -> bytes:

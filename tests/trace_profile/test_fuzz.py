@@ -6,17 +6,17 @@ import contextlib
 import tracemalloc
 
 import pytest
-from hub_core.chakra import encode_metadata, varint
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hub_core.trace_profile.algorithms.write import write
-from hub_core.trace_profile.formats import ChakraReadOptions, ChakraWriteOptions
-from hub_core.trace_profile.read import read
+from hub_core.chakra import encode_metadata, varint
 from hub_core.cli.workload_survey import survey
 from hub_core.model.diagnostics import HubError
 from hub_core.plugin_api import Source, SourcePart
 from hub_core.testing.samples import ring_all_reduce
+from hub_core.trace_profile.algorithms.write import write
+from hub_core.trace_profile.formats import ChakraReadOptions, ChakraWriteOptions
+from hub_core.trace_profile.read import read
 
 RING = [
     artifact.content() for artifact in write(ring_all_reduce(3), ChakraWriteOptions()).artifacts

@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from hub_core.chakra import NodeTable, NodeType
 from hub_core.chakra.trace_records import encoded_record
-
+from hub_core.plugin_api import Source, SourcePart
 from hub_core.trace_profile.algorithms.lowering import lower
 from hub_core.trace_profile.algorithms.write import write
 from hub_core.trace_profile.formats import ChakraReadOptions, ChakraWriteOptions
 from hub_core.trace_profile.read import read
-from hub_core.plugin_api import Source, SourcePart
 
 _TYPES = {"S": NodeType.COMM_SEND, "R": NodeType.COMM_RECV, "C": NodeType.COMP}
 

@@ -8,19 +8,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from hub_core.chakra import record_bounds
 from hub_core.chakra.messages import message_class
-
-from hub_core.trace_profile.algorithms.profile import METADATA_NAMES
-from hub_core.trace_profile.algorithms.write import write
-from hub_core.trace_profile.formats import ChakraReadOptions, ChakraWriteOptions
-from hub_core.trace_profile.read import read
 from hub_core.model.algorithm import Algorithm, Provenance
 from hub_core.model.collectives import Collective
 from hub_core.model.kinds import Buffer, CollectiveKind, StepKind
 from hub_core.model.steps import StepTableBuilder
 from hub_core.plugin_api import Source, SourcePart
 from hub_core.testing.samples import ring_all_reduce
+from hub_core.trace_profile.algorithms.profile import METADATA_NAMES
+from hub_core.trace_profile.algorithms.write import write
+from hub_core.trace_profile.formats import ChakraReadOptions, ChakraWriteOptions
+from hub_core.trace_profile.read import read
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "profile-v1.md"
 

@@ -7,15 +7,15 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+
 from hub_core.chakra import encode_metadata, record_bounds, varint
 from hub_core.chakra.messages import message_class
-
-from hub_core.trace_profile.algorithms.write import write
-from hub_core.trace_profile.formats import ChakraReadOptions, ChakraWriteOptions
-from hub_core.trace_profile.read import read
 from hub_core.model.diagnostics import InputError
 from hub_core.plugin_api import Source, SourcePart
 from hub_core.testing.samples import ring_all_reduce
+from hub_core.trace_profile.algorithms.write import write
+from hub_core.trace_profile.formats import ChakraReadOptions, ChakraWriteOptions
+from hub_core.trace_profile.read import read
 
 START = encode_metadata("0.0.4", ())
 RING = [

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from hub_core.trace_profile.algorithms.write import write
-from hub_core.trace_profile.formats import ChakraReadOptions, ChakraWriteOptions
-from hub_core.trace_profile.read import read
 from hub_core.model.algorithm import Algorithm
 from hub_core.model.diagnostics import UsageError
 from hub_core.plugin_api import Source, SourcePart
 from hub_core.testing.samples import ring_all_reduce
 from hub_core.testing.strategies import algorithms
+from hub_core.trace_profile.algorithms.write import write
+from hub_core.trace_profile.formats import ChakraReadOptions, ChakraWriteOptions
+from hub_core.trace_profile.read import read
 
 
 def trace(algorithm: Algorithm, options: ChakraWriteOptions | None = None) -> list[bytes]:

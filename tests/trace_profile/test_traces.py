@@ -6,11 +6,10 @@ import subprocess
 import sys
 from typing import Any
 
-from hub_core.chakra.trace_records import decoded_records
-
 import hub_core
-from hub_core.trace_profile.formats import ChakraWriteOptions
+from hub_core.chakra.trace_records import decoded_records
 from hub_core.testing.samples import ring_all_reduce
+from hub_core.trace_profile.formats import ChakraWriteOptions
 
 RING = ring_all_reduce(3)
 FILES = [

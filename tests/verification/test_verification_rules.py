@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hub_core.columns import topological_levels
 
+from hub_core.columns import topological_levels
 from hub_core.model.algorithm import Algorithm, Provenance
 from hub_core.model.collectives import Collective, Contributions, CustomContract
 from hub_core.model.diagnostics import Severity, UsageError

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
-from hub_core.columns import Int64Array
 
+from hub_core.columns import Int64Array
 from hub_core.model import COLUMN_DEFAULTS, StepKind
 
 StepColumns = dict[str, npt.NDArray[np.generic]]

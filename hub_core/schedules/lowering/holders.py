@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from hub_core.columns import BoolArray, Int64Array, positions_in
 
-from hub_core.schedules.chunks import NO_RANK, Chunks
+from hub_core.columns import BoolArray, Int64Array, positions_in
 from hub_core.model import ALL_RANKS
+from hub_core.schedules.chunks import NO_RANK, Chunks
 
 
 @dataclass(frozen=True, slots=True, eq=False)

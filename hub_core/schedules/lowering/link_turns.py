@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from hub_core.columns import BoolArray, Int64Array, run_lengths, run_starts, stable_order
 
+from hub_core.columns import BoolArray, Int64Array, run_lengths, run_starts, stable_order
 from hub_core.schedules.lowering.columns import RowPairs
 from hub_core.schedules.lowering.message_ends import MessageEnds
 from hub_core.schedules.transfers import Transfers

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+
 from hub_core.columns import (
     BoolArray,
     ColumnTable,
@@ -15,10 +16,9 @@ from hub_core.columns import (
     stable_order,
     stable_order_by,
 )
-
+from hub_core.model import InputError
 from hub_core.schedules.lowering.holders import ChunkHolders
 from hub_core.schedules.transfers import Transfers
-from hub_core.model import InputError
 
 
 @dataclass(frozen=True, slots=True, eq=False)

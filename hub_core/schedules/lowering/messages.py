@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
-from hub_core.columns import BoolArray, Int64Array
 
+from hub_core.columns import BoolArray, Int64Array
+from hub_core.model import Buffer, StepKind
 from hub_core.schedules.lowering.columns import StepColumns
 from hub_core.schedules.lowering.holders import ChunkHolders
 from hub_core.schedules.lowering.message_ends import MessageEnds
 from hub_core.schedules.transfers import Transfers
-from hub_core.model import Buffer, StepKind
 
 
 def message_steps(

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
-from hub_core.columns import BoolArray, Int64Array
 
+from hub_core.columns import BoolArray, Int64Array
+from hub_core.model import Buffer, StepKind
 from hub_core.schedules.chunks import Chunks
 from hub_core.schedules.lowering.columns import RowPairs, StepColumns, steps_of_kind
 from hub_core.schedules.lowering.holders import ChunkHolders
 from hub_core.schedules.lowering.message_ends import MessageEnds
-from hub_core.model import Buffer, StepKind
 
 
 def own_copies(ends: MessageEnds, holders: ChunkHolders) -> tuple[StepColumns, RowPairs]:

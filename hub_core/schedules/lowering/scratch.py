@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from hub_core.columns import BoolArray, Int64Array, first_positions
 
+from hub_core.columns import BoolArray, Int64Array, first_positions
 from hub_core.schedules.lowering.holders import ChunkHolders
 from hub_core.schedules.lowering.message_ends import MessageEnds
 

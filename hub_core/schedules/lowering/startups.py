@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-from hub_core.columns import Int64Array
 
+from hub_core.columns import Int64Array
+from hub_core.model import StepKind
 from hub_core.schedules.lowering.columns import RowPairs, StepColumns, steps_of_kind
 from hub_core.schedules.lowering.message_ends import MessageEnds
-from hub_core.model import StepKind
 
 
 def startup_steps(

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from hub_core.columns import Int64Array
 
+from hub_core.columns import Int64Array
+from hub_core.model import StepTable
 from hub_core.schedules.lowering.columns import RowPairs, concatenated
 from hub_core.schedules.lowering.holders import ChunkHolders
 from hub_core.schedules.lowering.link_turns import link_turns
@@ -14,7 +15,6 @@ from hub_core.schedules.lowering.own_copies import own_copies
 from hub_core.schedules.lowering.scratch import scratch_slots
 from hub_core.schedules.lowering.startups import startup_steps
 from hub_core.schedules.transfers import Transfers, link_channels
-from hub_core.model import StepTable
 
 
 def steps_of(

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
+
 from hub_core.chakra import (
     Kind,
     NodeTable,
@@ -23,9 +24,8 @@ from hub_core.chakra import (
     packed_field,
 )
 from hub_core.columns import Int64Array, csr, group_of_entry, row_pointer
-
-from hub_core.trace_profile.algorithms.profile import CompKind
 from hub_core.model import Algorithm, Buffer, StepKind, message_bytes
+from hub_core.trace_profile.algorithms.profile import CompKind
 
 # Beyond the kinds of steps: the second node of a receive-reduce, and the stand-in of an idle rank.
 _COMBINE = len(StepKind)

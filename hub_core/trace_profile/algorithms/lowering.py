@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
 from hub_core.chakra import NodeTable, NodeType
 from hub_core.columns import (
     Int64Array,
@@ -18,9 +19,8 @@ from hub_core.columns import (
     run_starts,
     stable_order_by,
 )
-
-from hub_core.trace_profile.algorithms.numbering import EXTENSION, restore
 from hub_core.model import Algorithm, StepKind, StepTable, message_bytes
+from hub_core.trace_profile.algorithms.numbering import EXTENSION, restore
 
 _TYPE_OF_KIND = np.full(len(StepKind), NodeType.COMP, np.uint8)
 _TYPE_OF_KIND[StepKind.SEND] = NodeType.COMM_SEND

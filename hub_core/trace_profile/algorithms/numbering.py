@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
 from hub_core.chakra import NodeTable, UInt64Array
 from hub_core.columns import Int64Array, distinct, gather, inverse, row_pointer
-
 from hub_core.model import InputError, JsonValue
 
 EXTENSION = "chakra"

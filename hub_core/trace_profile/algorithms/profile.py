@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from enum import IntEnum
 
 from hub_core.chakra import Kind, MetadataEntry
-
 from hub_core.model import Algorithm
 
 VERSION = "0.0.4"

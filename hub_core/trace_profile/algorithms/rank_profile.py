@@ -8,17 +8,9 @@ from enum import StrEnum
 from typing import TypeVar, cast
 
 import numpy as np
+
 from hub_core.chakra import INTEGER_KINDS, LARGEST, AttributeValue, Metadata
 from hub_core.columns import Int64Array
-
-from hub_core.trace_profile.algorithms.numbering import EXTENSION
-from hub_core.trace_profile.algorithms.profile import (
-    CONTRACT_COLUMNS,
-    KINDS,
-    ORIGIN_FIELDS,
-    PROFILE,
-    SHARED_NAMES,
-)
 from hub_core.model import (
     Algorithm,
     Collective,
@@ -31,6 +23,14 @@ from hub_core.model import (
     Provenance,
     ReduceOp,
     StepTable,
+)
+from hub_core.trace_profile.algorithms.numbering import EXTENSION
+from hub_core.trace_profile.algorithms.profile import (
+    CONTRACT_COLUMNS,
+    KINDS,
+    ORIGIN_FIELDS,
+    PROFILE,
+    SHARED_NAMES,
 )
 
 _Name = TypeVar("_Name", bound=StrEnum)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+
 from hub_core.chakra import LARGEST, Column, Edges, NodeFields, ResolvedLinks, Triple
 from hub_core.columns import BoolArray, Int64Array
-
+from hub_core.model import COLUMN_DTYPES, Buffer, StepKind, message_bytes
 from hub_core.trace_profile.algorithms.chunks import Chunk, irregular_ranks
 from hub_core.trace_profile.algorithms.profile import CompKind
-from hub_core.model import COLUMN_DTYPES, Buffer, StepKind, message_bytes
 
 _INT32 = (1 << 31) - 1
 _LEAST_INT32 = -_INT32 - 1

@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
+
 from hub_core.chakra import LARGEST, encode_metadata
 from hub_core.columns import BoolArray
-
+from hub_core.model import Algorithm, Buffer, Loss, StepKind, StepTable, UsageError, parse_ranks
+from hub_core.plugin_api import Artifact, WriteResult
 from hub_core.trace_profile.algorithms.encode_nodes import Plan, encode_nodes
 from hub_core.trace_profile.algorithms.lowering import lower
 from hub_core.trace_profile.algorithms.profile import VERSION, default_bytes, metadata_entries
 from hub_core.trace_profile.formats import ChakraWriteOptions
-from hub_core.model import Algorithm, Buffer, Loss, StepKind, StepTable, UsageError, parse_ranks
-from hub_core.plugin_api import Artifact, WriteResult
 
 _LARGEST_TRIPLE = (1 << 31) - 1
 # Ranks are encoded together until they have this many nodes: fewer would cost more calls than work.

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
+
 from hub_core.chakra import (
     Column,
     Metadata,
@@ -20,8 +21,6 @@ from hub_core.chakra import (
     type_name,
 )
 from hub_core.columns import Int64Array, distinct
-
-from hub_core.trace_profile.algorithms.chunks import Chunk, Joined, irregular_ranks
 from hub_core.model import (
     COLUMN_DEFAULTS,
     COLUMN_DTYPES,
@@ -33,6 +32,7 @@ from hub_core.model import (
     Location,
     StepKind,
 )
+from hub_core.trace_profile.algorithms.chunks import Chunk, Joined, irregular_ranks
 
 TAG_MODULUS = 500_000_000
 """ASTRA-sim takes tags modulo this number."""

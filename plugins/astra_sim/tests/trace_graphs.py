@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+
 from hub_core.chakra import NodeTable, NodeType
 from hub_core.chakra.trace_records import encoded_record
 

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from collhub_certificates import CertificateReport, check_certificate
-from hub_core.schedules import find_certificate
 
 import hub_core
 from hub_core import parse_topology
 from hub_core.model import Collective, CollectiveKind
 from hub_core.network import Occupancy, Topology
 from hub_core.plugin_api import SynthesisResult
+from hub_core.schedules import find_certificate
 
 KINDS = ("broadcast", "reduce", "all-reduce", "all-gather", "reduce-scatter", "scatter", "gather")
 MIB = 1 << 20

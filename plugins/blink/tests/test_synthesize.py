@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 from blink_requests import KINDS, MIB, build_certificate, checked, synthesized
 from collhub_certificates import check_certificate
-from hub_core.schedules import find_certificate
 from golden_classes import ROWS
 
 import hub_core
 from hub_core import parse_topology
 from hub_core.model import Collective, CollectiveKind, HubError, InputError, UsageError
 from hub_core.network import Links, Occupancy, Topology
+from hub_core.schedules import find_certificate
 
 GB = 10**9
 

@@ -15,7 +15,6 @@ from astra_calls import write_folder
 from collhub_astra_sim.plugin import ASTRA_SIM, FOLDER
 
 import hub_core
-from hub_core.trace_profile.formats import CHAKRA_WRITER
 from hub_core.model import (
     Algorithm,
     Buffer,
@@ -29,6 +28,7 @@ from hub_core.model import (
 )
 from hub_core.plugin_api import declared_options
 from hub_core.testing import custom_collective, ring_all_reduce
+from hub_core.trace_profile.formats import CHAKRA_WRITER
 
 MIB = 1 << 20
 RING = {"topology": "ring:4?bandwidth=50GiB/s&latency=500ns", "size": MIB}

@@ -12,13 +12,13 @@ import pytest
 from collhub_astra_sim.folders.job_cures import carried_host_times
 from collhub_astra_sim.options import JobOptions
 from collhub_astra_sim.workloads.simulator import simulate
-from hub_core.chakra.trace_records import decoded_records
 from golden_cases import golden
 from golden_folders import golden_folder, golden_options
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import hub_core
+from hub_core.chakra.trace_records import decoded_records
 from hub_core.model import (
     Algorithm,
     JobCollective,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hub_core.schedules.switch_groups import switch_groups
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,6 +17,7 @@ from hub_core.model import (
     StepTableBuilder,
 )
 from hub_core.network import Links, Topology
+from hub_core.schedules.switch_groups import switch_groups
 
 MULTICAST, REDUCE = "multicast=true", "reduce=true"
 # One byte per nanosecond and link, 10 ns a link.

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from itertools import combinations
 
 import numpy as np
-from hub_core.columns import Arcs, Float64Array
 
+from hub_core.columns import Arcs, Float64Array
 from hub_core.network import Topology
 
 _Npus = tuple[int, ...]

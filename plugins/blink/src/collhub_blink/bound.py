@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-from hub_core.columns import Int64Array
 from collhub_packing import CapacityGraph, all_gather_rate, broadcast_rate
 from collhub_packing.graph import transposed
 from collhub_packing.rates import strength
 
+from hub_core.columns import Int64Array
 from hub_core.model import CollectiveKind, InputError
 from hub_core.network import cut_bounds_ps
 from hub_core.plugin_api import BoundRequest, BoundResult, NoOptions

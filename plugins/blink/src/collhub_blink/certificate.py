@@ -6,13 +6,12 @@ from collections.abc import Sequence
 from fractions import Fraction
 from math import floor
 
-from hub_core.schedules import CERTIFICATE_SCHEMA, network_object
-
 from collhub_blink.packing.packings import PlacedPacking, RateBound
 from collhub_blink.packing.placing import PlacedTree
 from collhub_blink.packing.task import PackingTask
 from collhub_blink.scheduling.plane_shares import Share
 from hub_core.model import JsonValue
+from hub_core.schedules import CERTIFICATE_SCHEMA, network_object
 
 # Maximum numbers (parents, or values of links) in a certificate: every rank's file has a copy.
 _MAX_NUMBERS = 1 << 15

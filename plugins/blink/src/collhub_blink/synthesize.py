@@ -8,7 +8,6 @@ from math import floor
 
 from collhub_packing.graph import round_bandwidths, with_common_unit
 from collhub_packing.pipelining import Pipeline
-from hub_core.schedules import algorithm_of
 
 from collhub_blink.certificate import build_certificate, build_planes_certificate, lower_bound_ns
 from collhub_blink.options import BlinkOptions
@@ -28,6 +27,7 @@ from hub_core import installed_version
 from hub_core.model import Algorithm, CollectiveKind, InputError, JsonValue, Provenance, UsageError
 from hub_core.network import lower_bound_ns as links_bound_ns
 from hub_core.plugin_api import SynthesisRequest, SynthesisResult
+from hub_core.schedules import algorithm_of
 
 _NAME = "collhub-blink"
 # Schedules with more messages are judged by their planned time: simulation would take long.

@@ -14,12 +14,12 @@ from collhub_coconet.execution.order import random_order, waiting_edges
 from collhub_coconet.execution.running import execute, execute_and_compare
 from collhub_coconet.lowering.algorithms import Choice
 from collhub_coconet.lowering.parts import FlatProgram
-from hub_core.columns import topological_levels
 from flat_programs import flat_of, pair_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_programs import random_moves, random_program
 
+from hub_core.columns import topological_levels
 from hub_core.model import InputError, NodeColumns
 
 LABELS = ["adam", "lamb", "attention", "mlp", "boundary"]

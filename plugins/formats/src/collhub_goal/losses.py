@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import numpy as np
-from hub_core.columns import BoolArray
 
 from collhub_goal.options import GoalWriteOptions
 from collhub_goal.read import build_algorithm
 from collhub_goal.resources import MAX_RESOURCES, number_cpus, number_nics
 from collhub_goal.schedule import GoalSchedule
 from collhub_goal.tags import assign_tags
+from hub_core.columns import BoolArray
 from hub_core.model import Algorithm, Loss, StepKind, StepTable
 
 # Feature, consequence, and the fields of an algorithm of which at least one changes.

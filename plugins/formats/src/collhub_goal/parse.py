@@ -11,7 +11,6 @@ from itertools import compress
 from typing import NoReturn
 
 import numpy as np
-from hub_core.columns import BoolArray, Int64Array
 
 from collhub_goal.grammar import (
     BLANK,
@@ -26,6 +25,7 @@ from collhub_goal.grammar import (
     STATEMENT,
 )
 from collhub_goal.schedule import GoalOperation, GoalSchedule
+from hub_core.columns import BoolArray, Int64Array
 from hub_core.model import InputError, Location
 
 Texts = Sequence[bytes]

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from hub_core.columns import Int64Array, csr, expanded_ranges
 
 from collhub_goal.parse import parse_goal
 from collhub_goal.schedule import GoalOperation, GoalSchedule
+from hub_core.columns import Int64Array, csr, expanded_ranges
 from hub_core.model import (
     MAX_UNITS,
     Algorithm,

@@ -8,10 +8,10 @@ of cpus would be 0.
 from __future__ import annotations
 
 import numpy as np
-from hub_core.columns import Int64Array, ordinals
 
 from collhub_goal.options import GoalWriteOptions
 from collhub_goal.tags import Int32Array
+from hub_core.columns import Int64Array, ordinals
 from hub_core.model import StepTable
 
 MAX_RESOURCES = 255

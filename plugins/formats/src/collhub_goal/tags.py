@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from hub_core.columns import BoolArray, Int64Array, run_mask
 
+from hub_core.columns import BoolArray, Int64Array, run_mask
 from hub_core.model import InputError, StepTable
 
 Int32Array = npt.NDArray[np.int32]

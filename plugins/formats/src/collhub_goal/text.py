@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 import numpy as np
-from hub_core.columns import Int64Array, group_pointer
 
 from collhub_goal.schedule import GoalOperation, GoalSchedule
+from hub_core.columns import Int64Array, group_pointer
 
 
 def format_goal(schedule: GoalSchedule) -> bytes:

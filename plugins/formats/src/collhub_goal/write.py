@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
-from hub_core.columns import BoolArray, Int64Array, first_positions
-from hub_core.schedules import work_times_ns
 
 from collhub_goal.losses import find_losses
 from collhub_goal.options import GoalWriteOptions
@@ -15,8 +13,10 @@ from collhub_goal.resources import number_cpus, number_nics
 from collhub_goal.schedule import GoalOperation, GoalSchedule
 from collhub_goal.tags import assign_tags
 from collhub_goal.text import format_goal
+from hub_core.columns import BoolArray, Int64Array, first_positions
 from hub_core.model import Algorithm, Loss, StepKind, StepTable, UsageError, message_bytes
 from hub_core.plugin_api import Artifact, WriteResult
+from hub_core.schedules import work_times_ns
 
 DEFAULT_BYTES = 1 << 20
 # 18 digits: the maximum that the grammar of `collhub_goal.grammar` reads.

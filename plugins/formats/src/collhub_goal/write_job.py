@@ -5,10 +5,10 @@ from __future__ import annotations
 from functools import partial
 
 import numpy as np
-from hub_core.columns import labels
 
 from collhub_goal.schedule import GoalOperation, GoalSchedule
 from collhub_goal.text import format_goal
+from hub_core.columns import labels
 from hub_core.model import Loss, NodeColumns, NodeKind, UsageError, Workload
 from hub_core.plugin_api import Artifact, NoOptions, WriteResult
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from hub_core.columns import BoolArray, Float64Array, Int64Array
 
 from collhub_sccl.collectives import ScclChunk
+from hub_core.columns import BoolArray, Float64Array, Int64Array
 from hub_core.model import InputError, Location
 
 TAGS = ("msccl_type", "sccl_type")

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-from hub_core.columns import BoolArray, Int64Array
-from hub_core.schedules import Chunks, Transfers, algorithm_of
 
 from collhub_sccl.collectives import count_addresses, find_share, iterate_chunks
 from collhub_sccl.document import Sends, StepDocument, parse
+from hub_core.columns import BoolArray, Int64Array
 from hub_core.model import (
     Algorithm,
     Collective,
@@ -18,6 +17,7 @@ from hub_core.model import (
     Provenance,
 )
 from hub_core.plugin_api import NoOptions, Source
+from hub_core.schedules import Chunks, Transfers, algorithm_of
 
 EXTENSION = "sccl"
 """Key of `Algorithm.extensions` for name, dialect, rounds and divisions."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from hub_core.columns import Int64Array, topological_levels
 
 from collhub_sccl.collectives import find_share
+from hub_core.columns import Int64Array, topological_levels
 from hub_core.model import (
     Algorithm,
     Buffer,

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from hub_core.columns import Float64Array, Int64Array
 
+from hub_core.columns import Float64Array, Int64Array
 from hub_core.model import InputError, JsonValue, Location
 
 _CLAIMS = {

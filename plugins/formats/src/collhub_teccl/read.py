@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
-from hub_core.columns import BoolArray, Int64Array, distinct, group_pointer, ordinals
-from hub_core.schedules import Chunks, Transfers, algorithm_of
 
 from collhub_teccl.document import TOLERANCE, Paths, ScheduleDocument
+from hub_core.columns import BoolArray, Int64Array, distinct, group_pointer, ordinals
 from hub_core.model import (
     Algorithm,
     Collective,
@@ -25,6 +24,7 @@ from hub_core.model import (
     Severity,
 )
 from hub_core.plugin_api import NoOptions, Source
+from hub_core.schedules import Chunks, Transfers, algorithm_of
 
 EXTENSION = "teccl"
 """Key of `Algorithm.extensions` for the claims of the solver."""

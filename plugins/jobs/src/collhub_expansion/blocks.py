@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from hub_core.columns import Int64Array, counted_positions, expanded_ranges, row_pointer
 from collhub_templates import Edges, Lists, Template
+
+from hub_core.columns import Int64Array, counted_positions, expanded_ranges, row_pointer
 
 
 @dataclass(frozen=True, slots=True, eq=False)

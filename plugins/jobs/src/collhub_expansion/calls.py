@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from hub_core.columns import Int64Array, ordinals
 
 from hub_core import InputError
+from hub_core.columns import Int64Array, ordinals
 from hub_core.model import CollectiveKind, JobCollective, Workload
 
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
-from hub_core.columns import Int64Array, positions_in
 
 from hub_core import Algorithm
+from hub_core.columns import Int64Array, positions_in
 from hub_core.model import (
     COLUMN_DEFAULTS,
     COLUMN_DTYPES,

@@ -9,7 +9,6 @@ from itertools import pairwise
 from typing import NamedTuple, NoReturn
 
 import numpy as np
-from hub_core.columns import Int64Array
 from collhub_job_traces import EXTENSION, collectives_in_order, says_more
 
 from collhub_expansion.calls import Calls, calls_of, kind_of
@@ -29,6 +28,7 @@ from hub_core import (
     choose_rule,
     installed_version,
 )
+from hub_core.columns import Int64Array
 from hub_core.model import JobCollective, Loss, NodeColumns, NodeKind, Workload
 from hub_core.plugin_api import WorkloadTimes
 

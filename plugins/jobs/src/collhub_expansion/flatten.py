@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from hub_core.columns import Int64Array, row_pointer
 from collhub_templates import Edges, Template, marker
 
 from collhub_expansion.blocks import Blocks, catalogue, joined
 from collhub_expansion.calls import Calls
 from collhub_expansion.plan import Pieces, Plan, plan_of
 from hub_core import InputError
+from hub_core.columns import Int64Array, row_pointer
 from hub_core.model import NODE_DEFAULTS, NODE_DTYPES, NodeColumns, NodeKind, Workload
 
 _TAGS = 500_000_000

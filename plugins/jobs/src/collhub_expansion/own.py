@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
-from hub_core.columns import Int64Array
 
 from collhub_expansion.calls import Calls
 from collhub_expansion.native import EXTENSION
 from hub_core import InputError, Workload
+from hub_core.columns import Int64Array
 from hub_core.model import JsonValue
 
 

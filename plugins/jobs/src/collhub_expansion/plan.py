@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from hub_core.columns import BoolArray, Int64Array, csr, expanded_ranges, inverse, row_pointer
 from collhub_templates import Edges, Lists
 
 from collhub_expansion.blocks import Catalogue
 from collhub_expansion.calls import Calls
+from hub_core.columns import BoolArray, Int64Array, csr, expanded_ranges, inverse, row_pointer
 from hub_core.model import NodeColumns
 
 # Where more nodes than this would wait for as many others, a MARKER stands between them.

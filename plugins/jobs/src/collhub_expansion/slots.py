@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-from hub_core.columns import Int64Array
 from collhub_templates import Edges
 
 from hub_core import InputError
+from hub_core.columns import Int64Array
 from hub_core.model import NodeColumns, NodeKind
 from hub_core.plugin_api import WorkloadTimes
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from hub_core.columns import inverse
 from collhub_templates import Template, built
 
 from collhub_expansion.blocks import Blocks, catalogue
+from hub_core.columns import inverse
 
 
 def spread(template: Template, members: Sequence[int], stride: int) -> Template:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from hub_core.chakra import Batch, NodeType, ShapeBook, TraceError, decode_nodes, open_rank_file
 
 from hub_core import HubError
+from hub_core.chakra import Batch, NodeType, ShapeBook, TraceError, decode_nodes, open_rank_file
 from hub_core.plugin_api import Source, SourcePart
 
 _OF_WORKLOADS = (NodeType.METADATA, NodeType.MEM_LOAD, NodeType.MEM_STORE, NodeType.COMM_COLL)

@@ -11,9 +11,8 @@ import binascii
 import re
 from collections.abc import Sequence
 
-from hub_core.chakra import Kind, Metadata, MetadataEntry
-
 from hub_core import InputError, Location
+from hub_core.chakra import Kind, Metadata, MetadataEntry
 from hub_core.model import Algorithm
 from hub_core.plugin_api import Artifact, Source, SourcePart
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 
-from hub_core.columns import distinct
-
 from collhub_job_traces.stated_groups import stated_groups, with_stated
 from hub_core import Diagnostic, InputError, Location, Severity
+from hub_core.columns import distinct
 from hub_core.model import NodeColumns, ProcessGroup
 from hub_core.plugin_api import Source
 

@@ -6,8 +6,8 @@ import heapq
 from itertools import pairwise
 
 import numpy as np
-from hub_core.columns import Int64Array, row_pointer, stable_order
 
+from hub_core.columns import Int64Array, row_pointer, stable_order
 from hub_core.model import NodeColumns, NodeKind
 
 

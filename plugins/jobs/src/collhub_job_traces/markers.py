@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from hub_core.columns import BoolArray, Int64Array, csr, distinct, expanded_ranges, positions_in
 
 from collhub_job_traces.rebuilding import Edges, columns_of, rebuilt
+from hub_core.columns import BoolArray, Int64Array, csr, distinct, expanded_ranges, positions_in
 from hub_core.model import NodeKind, Workload
 
 

@@ -8,9 +8,9 @@ from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
-from hub_core.columns import distinct
 
 from hub_core import Diagnostic, InputError, Location, Severity
+from hub_core.columns import distinct
 from hub_core.model import ProcessGroup, format_ranks
 from hub_core.plugin_api import Source
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from hub_core.chakra import Kind, NodeType, RankFile, TraceError, type_name
-
 from collhub_job_traces.records import (
     ATTRIBUTE,
     BYTES,
@@ -28,6 +26,7 @@ from collhub_job_traces.records import (
     node_field,
     varints,
 )
+from hub_core.chakra import Kind, NodeType, RankFile, TraceError, type_name
 from hub_core.model import JobCollective, NodeKind
 
 _KINDS = {

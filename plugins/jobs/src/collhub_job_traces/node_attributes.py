@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from hub_core.chakra import Kind
-
 from collhub_job_traces.records import ATTRIBUTE, attribute, attribute_field, fields
+from hub_core.chakra import Kind
 
 MORE = "+"
 """First token of an extra that adds to a record of the writer's own making."""

@@ -11,8 +11,6 @@ from itertools import pairwise
 from typing import cast
 
 import numpy as np
-from hub_core.chakra import Metadata, RankFile, TraceError, open_rank_file, varint
-from hub_core.columns import Int64Array
 
 from collhub_job_traces.embedded import algorithms_of
 from collhub_job_traces.groups import ATTRIBUTE, job_groups, parsed_groups
@@ -21,6 +19,8 @@ from collhub_job_traces.node import DecodedNode, DecodedParts, NodeDecoder
 from collhub_job_traces.options import JobReadOptions
 from collhub_job_traces.record_table import RecordTable
 from hub_core import InputError, Location, Provenance
+from hub_core.chakra import Metadata, RankFile, TraceError, open_rank_file, varint
+from hub_core.columns import Int64Array
 from hub_core.model import JsonValue, NodeColumns, ProcessGroup, Workload
 from hub_core.plugin_api import Source
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
-from hub_core.columns import BoolArray, Int64Array
 
+from hub_core.columns import BoolArray, Int64Array
 from hub_core.model import NODE_DTYPES, NodeColumns, Workload
 
 Edges = tuple[Int64Array, Int64Array]

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
-from hub_core.columns import Int64Array, expanded_ranges, row_pointer
 
 from collhub_job_traces.node import DecodedNode
+from hub_core.columns import Int64Array, expanded_ranges, row_pointer
 
 _NUMBERS = (
     *("kind", "duration_ns", "operations", "bytes", "collective", "root", "peer"),

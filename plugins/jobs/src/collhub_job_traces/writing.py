@@ -9,8 +9,6 @@ import json
 from collections.abc import Iterator
 from functools import partial
 
-from hub_core.chakra import Kind, MetadataEntry, encode_metadata, varint
-
 from collhub_job_traces.embedded import ALGORITHM, Traces, embedded_traces
 from collhub_job_traces.embedded import entries as embedded_entries
 from collhub_job_traces.groups import ATTRIBUTE, inferred_groups
@@ -20,6 +18,7 @@ from collhub_job_traces.reading import EXTENSION
 from collhub_job_traces.records import GROUP, are_tokens, encoded
 from collhub_job_traces.stated_groups import WHOLE, stated_groups, with_stated
 from hub_core import Loss
+from hub_core.chakra import Kind, MetadataEntry, encode_metadata, varint
 from hub_core.model import NodeKind, ProcessGroup, Workload
 from hub_core.plugin_api import Artifact, NoOptions, WriteResult
 

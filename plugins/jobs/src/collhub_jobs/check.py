@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+from collhub_job_traces import EXTENSION, collectives_in_order
+
+from hub_core import Diagnostic, Location, UsageError
 from hub_core.columns import (
     BoolArray,
     Int64Array,
@@ -13,9 +16,6 @@ from hub_core.columns import (
     ordinals,
     topological_levels,
 )
-from collhub_job_traces import EXTENSION, collectives_in_order
-
-from hub_core import Diagnostic, Location, UsageError
 from hub_core.model import JobCollective, NodeKind, Workload
 from hub_core.plugin_api import CheckReport, CheckRequest, NoOptions
 

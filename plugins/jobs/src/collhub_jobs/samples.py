@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from hub_core.chakra.trace_records import encoded_record
-
 from hub_core import Provenance
+from hub_core.chakra.trace_records import encoded_record
 from hub_core.plugin_api import Source
 
 

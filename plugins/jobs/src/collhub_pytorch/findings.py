@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from hub_core.columns import Int64Array
 
 from collhub_pytorch.analysis import (
     Meetings,
@@ -21,6 +20,7 @@ from collhub_pytorch.analysis import (
 )
 from collhub_pytorch.job import fact_list
 from collhub_pytorch.replay import CollectiveTime, Replay, measured, replayed
+from hub_core.columns import Int64Array
 from hub_core.model import JobCollective, NodeKind, Workload
 
 

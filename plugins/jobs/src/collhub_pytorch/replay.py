@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from hub_core.columns import Int64Array
 
 from collhub_pytorch.analysis import (
     Meetings,
@@ -21,6 +20,7 @@ from collhub_pytorch.analysis import (
 )
 from collhub_pytorch.analysis.timeline import timeline
 from collhub_pytorch.job import has_device
+from hub_core.columns import Int64Array
 from hub_core.model import JobCollective, NodeKind, Workload
 
 # The time in ns of a collective of so many bytes among these ranks; None keeps what was measured.

@@ -7,8 +7,8 @@ import re
 from dataclasses import dataclass
 
 import numpy as np
-from hub_core.columns import Int64Array
 
+from hub_core.columns import Int64Array
 from hub_core.model import InputError, format_ranks, parse_ranks
 
 _MESH = re.compile(r"mesh\(\s*(?P<shape>[^()]*?)\s*\)\s*(?:@\s*(?P<devices>[\d,\-]+))?\Z")

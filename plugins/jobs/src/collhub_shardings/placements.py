@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from hub_core.columns import Int64Array
 
 from collhub_shardings.meshes import Mesh
+from hub_core.columns import Int64Array
 from hub_core.model import InputError
 
 _DTENSOR = re.compile(r"\b(_StridedShard|Shard|Replicate|Partial)\(\s*([^()]*?)\s*\)")

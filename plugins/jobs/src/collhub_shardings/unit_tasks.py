@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+
+from collhub_shardings.moves import Move, Side
 from hub_core.columns import (
     BoolArray,
     Int64Array,
@@ -15,8 +17,6 @@ from hub_core.columns import (
     group_of_entry,
     row_pointer,
 )
-
-from collhub_shardings.moves import Move, Side
 from hub_core.model import InputError
 
 _MOST_TASKS = 1 << 22

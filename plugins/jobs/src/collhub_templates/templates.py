@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+
+from hub_core import InputError
 from hub_core.columns import (
     BoolArray,
     ColumnTable,
@@ -20,8 +22,6 @@ from hub_core.columns import (
     row_pointer,
     sorted_ordinals,
 )
-
-from hub_core import InputError
 from hub_core.model import Algorithm, NodeKind, StepKind, StepTable, connection_keys, message_bytes
 
 Edges = tuple[Int64Array, Int64Array]

@@ -5,11 +5,11 @@ from __future__ import annotations
 import random
 
 import pytest
-from hub_core.chakra import RankFile
-from hub_core.chakra.messages import message_class
 from collhub_job_traces.node import DecodedNode, DecodedParts, NodeDecoder, _Composition
 from collhub_job_traces.records import ATTRIBUTE, attribute, fields, varint
 
+from hub_core.chakra import RankFile
+from hub_core.chakra.messages import message_class
 from hub_core.model import NodeKind
 
 _ATTRIBUTES = (

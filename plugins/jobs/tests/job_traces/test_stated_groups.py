@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 
 import pytest
-from hub_core.chakra import Kind, varint
 from collhub_job_traces.options import JobReadOptions
 from collhub_job_traces.reading import read
 from collhub_job_traces.records import attribute_field
 from collhub_job_traces.writing import write
 
 from hub_core import Diagnostic, Workload
+from hub_core.chakra import Kind, varint
 from hub_core.plugin_api import NoOptions, Source, SourcePart
 
 STATED = [

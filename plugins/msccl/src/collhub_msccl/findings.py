@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from hub_core.columns import BoolArray, Int64Array
 
+from hub_core.columns import BoolArray, Int64Array
 from hub_core.model import Diagnostic, InputError, Location, Severity
 
 # A faulty generator repeats its defect in every thread block: a screen full of copies would hide

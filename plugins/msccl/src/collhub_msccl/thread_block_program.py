@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 
 import numpy as np
+
 from hub_core.columns import BoolArray, Int64Array
 
 

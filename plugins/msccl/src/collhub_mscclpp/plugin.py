@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from hub_core.sandbox import SourceProgramOptions
-
 from collhub_mscclpp.options import PlanSelectionOptions, PlanWriteOptions
 from hub_core.plugin_api import (
     Check,
@@ -20,6 +18,7 @@ from hub_core.plugin_api import (
     WarmOptions,
     hookimpl,
 )
+from hub_core.sandbox import SourceProgramOptions
 
 COLLHUB_PLUGIN_API = (1, 0)
 

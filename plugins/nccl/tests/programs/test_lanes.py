@@ -6,10 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from hub_core.columns import Int64Array
 from collhub_execution import RecordKind
 from emitted import link, run, tables
 
+from hub_core.columns import Int64Array
 from hub_core.model import Algorithm, Buffer, StepKind
 from hub_core.testing import samples
 

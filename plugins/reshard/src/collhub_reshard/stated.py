@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 
-from hub_core.columns import Int64Array
 from collhub_shardings import Move, parse_side, parse_tensor
 
+from hub_core.columns import Int64Array
 from hub_core.model import Diagnostic, JsonValue
 from hub_core.plugin_api import CheckReport
 

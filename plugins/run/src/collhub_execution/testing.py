@@ -15,7 +15,6 @@ from unittest import SkipTest
 
 import numpy as np
 import numpy.typing as npt
-from hub_core.columns import BoolArray, group_pointer
 
 from collhub_execution.data.element_types import element_type
 from collhub_execution.data.inputs import exact_inputs
@@ -24,6 +23,7 @@ from collhub_execution.levelling.blocks import block_counts
 from collhub_execution.levelling.levelled_program import levelled_program
 from collhub_execution.levelling.program import LevelledProgram, RecordKind
 from collhub_execution.request_levelling import LevelledRequest, levelled_request
+from hub_core.columns import BoolArray, group_pointer
 from hub_core.model import Algorithm, InputError, ReduceOp
 from hub_core.plugin_api import ExecutionRequest, ExecutionResult
 from hub_core.testing import ring_all_reduce

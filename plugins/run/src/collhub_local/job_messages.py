@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
-from hub_core.columns import Int64Array, counted_positions, labels
 
 from hub_core import (
     Algorithm,
@@ -16,6 +15,7 @@ from hub_core import (
     UsageError,
     Workload,
 )
+from hub_core.columns import Int64Array, counted_positions, labels
 from hub_core.model import (
     Contributions,
     CustomContract,

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from hub_core.columns import Int64Array, expanded_ranges, row_pointer
 from collhub_execution import (
     REDUCTIONS,
     LevelledRequest,
@@ -27,6 +26,7 @@ from collhub_execution import (
     used_elements,
 )
 
+from hub_core.columns import Int64Array, expanded_ranges, row_pointer
 from hub_core.model import InputError
 from hub_core.plugin_api import ExecutionRequest, ExecutionResult, NoOptions
 

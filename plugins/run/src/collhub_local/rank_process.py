@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from hub_core.columns import Float64Array, Int64Array
 from collhub_execution import (
     FAILED,
     LevelledRequest,
@@ -29,6 +28,8 @@ from collhub_execution import (
     rank_task,
     run_task,
 )
+
+from hub_core.columns import Float64Array, Int64Array
 
 Array = npt.NDArray[Any]
 

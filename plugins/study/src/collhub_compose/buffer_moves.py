@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
 from hub_core.columns import (
     BoolArray,
     Int64Array,
@@ -18,7 +19,6 @@ from hub_core.columns import (
     group_of_entry,
     row_pointer,
 )
-
 from hub_core.model import (
     COLUMN_DTYPES,
     READING,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from hub_core.columns import Int64Array
 
 from collhub_compose.buffer_moves import SIDES
+from hub_core.columns import Int64Array
 from hub_core.model import Algorithm, Buffer, Collective, CustomContract, InputError, StepTable
 
 # A table of contents takes some hundred bytes per unit: gigabytes beyond this limit.

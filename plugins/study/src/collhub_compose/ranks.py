@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-from hub_core.columns import Int64Array, group_of_entry
 
 from collhub_compose.buffer_moves import BlockMoves, divide_torn_steps
 from collhub_compose.buffer_usage import BufferUsage, build_contract, measure_usage
@@ -14,6 +13,7 @@ from collhub_compose.naming import build_provenance
 from collhub_compose.seams.contracts import expand_all_ranks, find_collective
 from collhub_compose.seams.placement import PlacedPart, is_usable, make_out_of_place
 from collhub_compose.soundness import check_composable
+from hub_core.columns import Int64Array, group_of_entry
 from hub_core.model import (
     COLUMN_DTYPES,
     MAX_RANKS,

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-from hub_core.columns import Int64Array
 
 from collhub_compose.buffer_moves import (
     MAX_BLOCKS,
@@ -19,6 +18,7 @@ from collhub_compose.buffer_usage import MAX_UNITS_IN_TABLE
 from collhub_compose.naming import build_provenance
 from collhub_compose.seams.joining import concatenate_independent
 from collhub_compose.soundness import check_composable
+from hub_core.columns import Int64Array
 from hub_core.model import (
     MAX_UNITS,
     Algorithm,

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-from hub_core.columns import Int64Array
 
 from collhub_compose.buffer_moves import Relocation
 from collhub_compose.buffer_usage import BufferUsage, build_contract
@@ -24,6 +23,7 @@ from collhub_compose.seams.fitting import (
 from collhub_compose.seams.joining import join_in_sequence
 from collhub_compose.seams.placement import PlacedPart, Seam, make_out_of_place, place_seam
 from collhub_compose.soundness import check_composable
+from hub_core.columns import Int64Array
 from hub_core.model import Algorithm, Buffer, CustomContract, ReduceOp, StepTable, UsageError
 
 

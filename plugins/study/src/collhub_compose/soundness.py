@@ -5,8 +5,8 @@ with unmatched messages.
 from __future__ import annotations
 
 import numpy as np
-from hub_core.columns import BoolArray
 
+from hub_core.columns import BoolArray
 from hub_core.model import (
     Algorithm,
     Collective,

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from hub_core.columns import Float64Array
 
+from hub_core.columns import Float64Array
 from hub_core.model import UsageError, format_bandwidth, format_time, parse_bandwidth, parse_time
 from hub_core.network import Dimension, Topology
 

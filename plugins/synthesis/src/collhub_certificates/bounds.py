@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from fractions import Fraction
 
-from hub_core.schedules import CertifiedBound, LinkCapacities, partition_rate, spreading_rate
-
 from collhub_certificates.capacities import united
 from collhub_certificates.claim import Claim
 from collhub_certificates.flaws import FlawError, gb_text
 from hub_core.model import ROOTED, CollectiveKind
+from hub_core.schedules import CertifiedBound, LinkCapacities, partition_rate, spreading_rate
 
 
 def allowed_rate(claim: Claim) -> Fraction:

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import cast
 
+from collhub_certificates.flaws import FlawError
+from hub_core.network import Topology
 from hub_core.schedules import (
     Certificate,
     CertifiedNetwork,
@@ -13,9 +15,6 @@ from hub_core.schedules import (
     network_digest,
     network_object,
 )
-
-from collhub_certificates.flaws import FlawError
-from hub_core.network import Topology
 
 
 def capacities_of(

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from hub_core.schedules import find_certificate
-
 from collhub_certificates.flaws import gb_text
 from collhub_certificates.recheck import check_certificate
 from collhub_certificates.report import CertificateReport
 from hub_core.plugin_api import CheckReport, CheckRequest, NoOptions
+from hub_core.schedules import find_certificate
 
 
 def check_packing(request: CheckRequest, options: NoOptions) -> CheckReport:

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from hub_core.schedules import Certificate, CertifiedPlane, LinkCapacities
-
 from collhub_certificates.flaws import FlawError
 from hub_core.model import ROOTED, Algorithm, CollectiveKind
+from hub_core.schedules import Certificate, CertifiedPlane, LinkCapacities
 
 
 @dataclass(frozen=True, slots=True)

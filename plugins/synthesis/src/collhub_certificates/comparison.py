@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from fractions import Fraction
 
-from hub_core.schedules import Certificate
-
 from collhub_certificates.flaws import FlawError, gb_text
 from hub_core.model import Algorithm
+from hub_core.schedules import Certificate
 
 
 def compare(

@@ -8,8 +8,6 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any, cast
 
-from hub_core.schedules import Certificate, LinkCapacities
-
 from collhub_certificates.capacities import capacities_of
 from collhub_certificates.extensions import (
     check_same_collective,
@@ -21,6 +19,7 @@ from collhub_certificates.flaws import FlawError
 from hub_core.model import Algorithm, CollectiveKind
 from hub_core.network import Topology
 from hub_core.plugin_api import CheckReport, CheckRequest, NoOptions
+from hub_core.schedules import Certificate, LinkCapacities
 
 _KEY = "flow_certificate"
 Prices = Mapping[tuple[int, int], int]

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 
-from hub_core.schedules import CertifiedPlane, CertifiedTree, LinkCapacities
-
 from collhub_certificates.claim import Claim
 from collhub_certificates.flaws import FlawError, gb_text
 from collhub_certificates.traffic import check_traffic
 from collhub_certificates.tree_ways import NodePair, TreeWay, ways_of
 from hub_core.model import Algorithm
+from hub_core.schedules import CertifiedPlane, CertifiedTree, LinkCapacities
 
 
 def carried_rate(claim: Claim, algorithm: Algorithm | None) -> Fraction:

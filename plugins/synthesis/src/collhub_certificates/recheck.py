@@ -6,8 +6,6 @@ from collections.abc import Callable, Mapping
 from fractions import Fraction
 from typing import cast
 
-from hub_core.schedules import Certificate
-
 from collhub_certificates.bounds import allowed_rate
 from collhub_certificates.capacities import capacities_of
 from collhub_certificates.claim import Claim
@@ -18,6 +16,7 @@ from collhub_certificates.report import CertificateReport
 from hub_core import schema_violations
 from hub_core.model import Algorithm, Diagnostic, Location, Severity
 from hub_core.network import Topology
+from hub_core.schedules import Certificate
 
 _SCHEMA_FILE = "certificate-1.json"
 

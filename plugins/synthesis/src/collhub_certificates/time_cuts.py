@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, cast
 
-from hub_core.schedules import Certificate, LinkCapacities
-
 from collhub_certificates.capacities import capacities_of
 from collhub_certificates.extensions import (
     check_same_collective,
@@ -21,6 +19,7 @@ from collhub_certificates.flaws import FlawError
 from hub_core.model import ROOTED, Algorithm, CollectiveKind
 from hub_core.network import Occupancy, Topology
 from hub_core.plugin_api import CheckReport, CheckRequest, NoOptions
+from hub_core.schedules import Certificate, LinkCapacities
 
 _KEY = "bound_certificate"
 _PICOSECONDS = 10**12

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from fractions import Fraction
 
 import numpy as np
-from hub_core.columns import Int64Array
 
 from collhub_certificates.flaws import FlawError
 from collhub_certificates.tree_ways import NodePair, TreeWay
+from hub_core.columns import Int64Array
 from hub_core.model import Algorithm, StepKind
 
 

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
 
-from hub_core.schedules import CertifiedTree, CertifiedWay
-
 from collhub_certificates.claim import Claim
 from collhub_certificates.flaws import FlawError
 from hub_core.model import ROOTED, CollectiveKind
+from hub_core.schedules import CertifiedTree, CertifiedWay
 
 # Of nodes by number: the network of a certificate has no other names.
 NodePair = tuple[int, int]

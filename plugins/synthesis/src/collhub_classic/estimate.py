@@ -11,10 +11,10 @@ from itertools import pairwise
 from math import ceil
 
 import numpy as np
-from hub_core.columns import Int64Array
 
 from collhub_classic.message_plan import MessagePlan
 from collhub_classic.task import ClassicTask
+from hub_core.columns import Int64Array
 from hub_core.model import CollectiveKind
 from hub_core.network import Topology
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
+
 from hub_core.columns import BoolArray, ColumnTable, Int64Array, expanded_ranges, row_pointer
 
 

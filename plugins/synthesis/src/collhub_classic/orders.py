@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
 import numpy as np
-from hub_core.columns import Float64Array, Int64Array
 
+from hub_core.columns import Float64Array, Int64Array
 from hub_core.network import Topology
 
 # Steps of the search for one ring after which it is given up, and number of random starts.

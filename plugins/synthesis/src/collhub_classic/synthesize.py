@@ -9,8 +9,6 @@ from math import floor
 from operator import itemgetter
 
 import numpy as np
-from hub_core.columns import Int64Array
-from hub_core.schedules import collective_among
 
 from collhub_classic.catalogue import ALGORITHMS
 from collhub_classic.estimate import MAX_ESTIMATE_MESSAGES, compute_mean_link, estimate_ns
@@ -21,6 +19,7 @@ from collhub_classic.options import ClassicOptions
 from collhub_classic.orders import find_group_orders, find_ring_order
 from collhub_classic.task import ClassicAlgorithm, ClassicTask, PlannedAlgorithm, RankOrder
 from hub_core import installed_version
+from hub_core.columns import Int64Array
 from hub_core.model import (
     Algorithm,
     Collective,
@@ -34,6 +33,7 @@ from hub_core.model import (
 )
 from hub_core.network import Topology, lower_bound_ns
 from hub_core.plugin_api import SynthesisRequest, SynthesisResult
+from hub_core.schedules import collective_among
 
 _NAME = "collhub-classic"
 _MAX_STEPS = 20_000_000

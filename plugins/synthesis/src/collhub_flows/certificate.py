@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from hub_core.columns import csr
-from hub_core.schedules import network_object
 
 from collhub_flows.demand import FlowDemand
 from collhub_flows.linear_program import Flow
 from collhub_flows.network import FlowNetwork
+from hub_core.columns import csr
 from hub_core.model import JsonValue
 from hub_core.plugin_api import SynthesisRequest
+from hub_core.schedules import network_object
 
 # Links that a certificate states; every rank's file holds a copy.
 _MOST_LINKS = 1 << 13

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from hub_core.columns import BoolArray, Float64Array, Int64Array
 
+from hub_core.columns import BoolArray, Float64Array, Int64Array
 from hub_core.model import Collective, CollectiveKind, InputError
 
 KINDS = (CollectiveKind.ALL_TO_ALL, CollectiveKind.SCATTER, CollectiveKind.GATHER)

@@ -6,6 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
+
+from collhub_flows.network import FlowNetwork
+from collhub_flows.paths import FlowPaths
 from hub_core.columns import (
     BoolArray,
     Int64Array,
@@ -15,9 +18,6 @@ from hub_core.columns import (
     row_pointer,
     stable_order,
 )
-
-from collhub_flows.network import FlowNetwork
-from collhub_flows.paths import FlowPaths
 from hub_core.network import Occupancy, link_times_ps
 
 # Passes forward and backward; later ones gain next to nothing.

@@ -8,8 +8,9 @@ from __future__ import annotations
 import heapq
 
 import numpy as np
-from hub_core.columns import BoolArray, Float64Array, Int64Array
 from collhub_packing.compiling import kernel, part
+
+from hub_core.columns import BoolArray, Float64Array, Int64Array
 
 
 @part

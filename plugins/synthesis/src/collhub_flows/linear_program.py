@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-from hub_core.columns import Float64Array
 
 from collhub_flows.demand import FlowDemand
 from collhub_flows.network import FlowNetwork
+from hub_core.columns import Float64Array
 from hub_core.model import InputError
 
 if TYPE_CHECKING:

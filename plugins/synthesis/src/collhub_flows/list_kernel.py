@@ -12,8 +12,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from hub_core.columns import BoolArray, Int64Array, first_positions
 from collhub_packing.compiling import lean_kernel, lean_part
+
+from hub_core.columns import BoolArray, Int64Array, first_positions
 
 
 class _Heaps(NamedTuple):

@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from hub_core.columns import Int64Array, expanded_ranges, first_positions, row_pointer, run_mask
 from collhub_packing.pipelining import windows_of
-from hub_core.schedules import Chunks, Transfers
 
 from collhub_flows.demand import FlowDemand
 from collhub_flows.jobs import FlowJobs
 from collhub_flows.network import FlowNetwork
 from collhub_flows.paths import FlowPaths
+from hub_core.columns import Int64Array, expanded_ranges, first_positions, row_pointer, run_mask
 from hub_core.model import Collective
+from hub_core.schedules import Chunks, Transfers
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from hub_core.columns import Int64Array, expanded_ranges, group_of_entry, row_pointer
 
+from hub_core.columns import Int64Array, expanded_ranges, group_of_entry, row_pointer
 from hub_core.network import Routes, Topology
 
 

@@ -6,11 +6,11 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from hub_core.columns import Float64Array, Int64Array, csr, expanded_ranges, row_pointer
 
 from collhub_flows.demand import FlowDemand
 from collhub_flows.linear_program import Flow
 from collhub_flows.network import FlowNetwork
+from hub_core.columns import Float64Array, Int64Array, csr, expanded_ranges, row_pointer
 
 # Part of a share below which a path costs more messages than it spares load.
 _LEAST_PART = 0.02

@@ -7,8 +7,6 @@ from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 
 import numpy as np
-from hub_core.columns import Float64Array, Int64Array
-from hub_core.schedules import algorithm_of, fastest_of
 
 from collhub_flows.certificate import flow_certificate
 from collhub_flows.demand import FlowDemand
@@ -20,6 +18,7 @@ from collhub_flows.options import FlowOptions
 from collhub_flows.paths import FlowPaths
 from collhub_flows.weights import approximate_flow
 from hub_core import installed_version
+from hub_core.columns import Float64Array, Int64Array
 from hub_core.model import (
     Algorithm,
     Collective,
@@ -31,6 +30,7 @@ from hub_core.model import (
 )
 from hub_core.network import Occupancy, Topology
 from hub_core.plugin_api import SynthesisRequest, SynthesisResult
+from hub_core.schedules import algorithm_of, fastest_of
 
 _NAME = "collhub-flows"
 _LADDER = (1, 2, 4, 8)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-from hub_core.columns import Float64Array, csr
 
 from collhub_flows.demand import FlowDemand
 from collhub_flows.linear_program import Flow, unreachable
 from collhub_flows.network import FlowNetwork
+from hub_core.columns import Float64Array, csr
 
 # Larger ones fail: whole trees swing from link to link.
 _STEEPNESS = 0.1

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from hub_core.columns import BoolArray, Int64Array
 
 from collhub_packing.flows import FlowNetwork, scaled
 from collhub_packing.graph import CapacityGraph
+from hub_core.columns import BoolArray, Int64Array
 from hub_core.model import InputError
 
 

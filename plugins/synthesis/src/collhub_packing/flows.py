@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-from hub_core.columns import BoolArray, Int64Array, group_pointer, inverse
 
+from hub_core.columns import BoolArray, Int64Array, group_pointer, inverse
 from hub_core.model import InputError
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 
 import numpy as np
-from hub_core.columns import Float64Array, Int64Array, positions_in
 
+from hub_core.columns import Float64Array, Int64Array, positions_in
 from hub_core.model import InputError
 from hub_core.network import Topology
 

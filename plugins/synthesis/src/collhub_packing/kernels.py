@@ -16,9 +16,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from hub_core.columns import BoolArray, Int64Array
 
 from collhub_packing.compiling import kernel, part
+from hub_core.columns import BoolArray, Int64Array
 
 
 class WirePairs(NamedTuple):

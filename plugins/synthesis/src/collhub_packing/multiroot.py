@@ -11,13 +11,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from hub_core.columns import Int64Array
-
 from collhub_packing.flows import scaled
 from collhub_packing.graph import CapacityGraph
 from collhub_packing.rates import Rate, SourcedNetwork, all_gather_rate, to_weight_array
 from collhub_packing.splitting import DirectNetwork, SwitchSpread, direct, without_switches
 from collhub_packing.trees import SpanningTree, pack_rooted_trees
+from hub_core.columns import Int64Array
 
 
 @dataclass(frozen=True, slots=True, eq=False)

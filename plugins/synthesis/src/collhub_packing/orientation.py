@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 
 import numpy as np
-from hub_core.columns import Int64Array
 
 from collhub_packing.duplex import DuplexLinks, LeastSets
 from collhub_packing.flows import FlowNetwork, scaled
@@ -21,6 +20,7 @@ from collhub_packing.graph import CapacityGraph
 from collhub_packing.rates import Strength, strength
 from collhub_packing.splitting import DirectNetwork, SwitchSpread, direct, without_switches
 from collhub_packing.trees import SpanningTree, cost, pack_arborescences, sent_from
+from hub_core.columns import Int64Array
 from hub_core.model import InputError
 
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
-from hub_core.columns import BoolArray, Int64Array
 
 from collhub_packing.duplex import DuplexLinks, LeastSets
 from collhub_packing.flows import UNLIMITED, FlowNetwork, scaled
 from collhub_packing.graph import CapacityGraph
+from hub_core.columns import BoolArray, Int64Array
 from hub_core.model import InputError
 
 _MAX_NAMES_IN_A_MESSAGE = 8

@@ -16,11 +16,11 @@ from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from hub_core.columns import Arcs, Int64Array
 
 from collhub_packing.flows import UNLIMITED, FlowNetwork
 from collhub_packing.graph import CapacityGraph
 from collhub_packing.trees import SpanningTree
+from hub_core.columns import Arcs, Int64Array
 from hub_core.model import InputError
 
 if TYPE_CHECKING:

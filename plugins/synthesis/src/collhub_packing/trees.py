@@ -8,11 +8,11 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
-from hub_core.columns import Int64Array, csr
 
 from collhub_packing.flows import FlowNetwork
 from collhub_packing.graph import CapacityGraph
 from collhub_packing.rates import SourcedNetwork
+from hub_core.columns import Int64Array, csr
 from hub_core.model import InputError
 
 if TYPE_CHECKING:

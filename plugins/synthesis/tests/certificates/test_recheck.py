@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 from collhub_certificates import check_certificate
-from hub_core.schedules import Chunks, Transfers, algorithm_of, network_object
 
 from hub_core import parse_topology
 from hub_core.model import Algorithm, Collective, CollectiveKind
 from hub_core.network import Topology
+from hub_core.schedules import Chunks, Transfers, algorithm_of, network_object
 
 GB = 10**9
 LINE = parse_topology("line:3?bandwidth=10GB/s")

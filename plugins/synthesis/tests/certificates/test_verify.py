@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hub_core.schedules import Chunks, Transfers, algorithm_of, network_object
 
 from hub_core import parse_topology
 from hub_core.model import Collective, CollectiveKind
+from hub_core.schedules import Chunks, Transfers, algorithm_of, network_object
 from hub_core.testing import ring_all_reduce
 
 

@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-from hub_core.columns import Int64Array, IntArray, expanded_ranges, run_starts
-from hub_core.schedules import Transfers, algorithm_of
 
 from collhub_tacos.networks.path_network import PathNetwork
 from collhub_tacos.phases.candidate import SynthesisCandidate
 from collhub_tacos.setting import Setting
+from hub_core.columns import Int64Array, IntArray, expanded_ranges, run_starts
 from hub_core.model import Algorithm, StepKind, message_bytes
 from hub_core.network import Occupancy
 from hub_core.plugin_api import SynthesisRequest
+from hub_core.schedules import Transfers, algorithm_of
 
 MOST_JUDGED = 1_000_000
 """Transfers up to which the whole is put in time even where the steps of some ranks are wanted

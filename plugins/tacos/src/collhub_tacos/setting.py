@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from hub_core.columns import Int64Array
-from hub_core.schedules import Chunks
 
 from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
 from collhub_tacos.networks.path_network import contracted
@@ -16,9 +14,11 @@ from collhub_tacos.networks.unwinding import unwound
 from collhub_tacos.networks.window_rules import SLOW_START, UNCAPPED
 from collhub_tacos.options import TacosOptions
 from collhub_tacos.progress import Progress
+from hub_core.columns import Int64Array
 from hub_core.model import Collective, UsageError, message_bytes
 from hub_core.network import Occupancy, Topology
 from hub_core.plugin_api import SearchBudget, SynthesisRequest
+from hub_core.schedules import Chunks
 
 _MOST_CHUNKS = 1 << 20
 _RESOLUTION_S = 1e-9

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 
-from hub_core.schedules import Transfers
-
 from collhub_tacos.bounds.proved import proved_bounds
 from collhub_tacos.judging import (
     MOST_JUDGED,
@@ -23,6 +21,7 @@ from collhub_tacos.setting import Setting
 from hub_core import installed_version
 from hub_core.model import Algorithm, CollectiveKind, InputError, JsonValue, Provenance, UsageError
 from hub_core.plugin_api import ONE_SIZE, SynthesisRequest, SynthesisResult
+from hub_core.schedules import Transfers
 from hub_core.verification import verify
 
 _NAME = "collhub-tacos"

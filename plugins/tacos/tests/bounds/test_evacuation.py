@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hub_core.schedules import Chunks
 from collhub_tacos.bounds.evacuation import evacuation_bound, evacuation_of
 from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
 
 from hub_core import Collective, CollectiveKind, parse_topology
 from hub_core.network import Links
+from hub_core.schedules import Chunks
 
 STEP_PS = 1000
 

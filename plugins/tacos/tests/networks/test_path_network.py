@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hub_core.schedules import Chunks, algorithm_of
 from collhub_tacos.networks.link_network import LinkNetwork
 from collhub_tacos.networks.path_network import PathNetwork, contracted
 from collhub_tacos.routing.multicast import spread
@@ -24,6 +23,7 @@ from hub_core import (
 )
 from hub_core.model import InputError
 from hub_core.network import Occupancy
+from hub_core.schedules import Chunks, algorithm_of
 
 KIB = 1 << 10
 SWITCHED = ["switch:8", "fat-tree:4", "rail:2x4", "ring:2*fc:4*switch:4", "dragonfly:2,1,1"]

@@ -7,7 +7,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from collhub_packing.pipelining import Pipelining
-from hub_core.schedules import algorithm_of
 from collhub_tacos.networks.link_network import LinkNetwork
 from collhub_tacos.options import TacosOptions
 from collhub_tacos.phases.candidate import SynthesisCandidate
@@ -19,6 +18,7 @@ import hub_core
 from hub_core import Collective, CollectiveKind, InputError, parse_topology, verify
 from hub_core.network import Occupancy
 from hub_core.plugin_api import SynthesisRequest
+from hub_core.schedules import algorithm_of
 
 CONSTANTS = "?bandwidth=50GB/s&latency=200ns"
 

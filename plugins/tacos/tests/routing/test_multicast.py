@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hub_core.schedules import Chunks, algorithm_of
 from collhub_tacos.networks.link_network import LinkNetwork
 from collhub_tacos.routing.multicast import spread
 from collhub_tacos.schedules.link_schedule import LinkSchedule
@@ -14,6 +13,7 @@ from hypothesis import strategies as st
 
 from hub_core import Collective, CollectiveKind, InputError, Topology, parse_topology, verify
 from hub_core.network import Links, Occupancy
+from hub_core.schedules import Chunks, algorithm_of
 
 MIB = 1 << 20
 CONSTANTS = "?bandwidth=50GiB/s&latency=500ns"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hub_core.schedules import Chunks, algorithm_of
 from collhub_tacos.bounds.lower_bounds import lower_bounds_ps
 from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
 from collhub_tacos.routing.routes import route_all
@@ -23,6 +22,7 @@ from hub_core import (
     verify,
 )
 from hub_core.network import Links, Occupancy
+from hub_core.schedules import Chunks, algorithm_of
 
 MIB = 1 << 20
 CONSTANTS = "?bandwidth=50GiB/s&latency=500ns"

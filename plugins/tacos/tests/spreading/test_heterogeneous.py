@@ -4,7 +4,6 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import tacos_networks
-from hub_core.schedules import Chunks, algorithm_of
 from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
 from collhub_tacos.networks.transposition import transposed
 from collhub_tacos.phases.reversal import reversed_schedule
@@ -18,6 +17,7 @@ import hub_core
 from hub_core import parse_topology
 from hub_core.model import Collective, CollectiveKind, InputError
 from hub_core.network import Links, Occupancy, Topology
+from hub_core.schedules import Chunks, algorithm_of
 
 Int64Array = npt.NDArray[np.int64]
 

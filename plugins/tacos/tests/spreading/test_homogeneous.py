@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hub_core.schedules import Chunks, algorithm_of
 from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
 from collhub_tacos.schedules.replay import replay, replay_log
 from collhub_tacos.spreading.homogeneous import (
@@ -22,6 +21,7 @@ from tacos_networks import TESTS_OF_THE_RELEASE
 import hub_core
 from hub_core import Collective, CollectiveKind, InputError, Topology, parse_topology
 from hub_core.network import Links, Occupancy
+from hub_core.schedules import Chunks, algorithm_of
 
 STEP_PS = 1000
 EXPECTED = [case for case in TESTS_OF_THE_RELEASE if "GiB/s," not in case[0]]

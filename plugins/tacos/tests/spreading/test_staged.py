@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hub_core.schedules import Chunks, algorithm_of
 from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
 from collhub_tacos.networks.path_network import contracted
 from collhub_tacos.networks.window_rules import FREE
@@ -21,6 +20,7 @@ from collhub_tacos.spreading.staged import (
 
 from hub_core import Collective, CollectiveKind, parse_topology, verify
 from hub_core.network import Occupancy
+from hub_core.schedules import Chunks, algorithm_of
 
 KIB = 1 << 10
 SWITCHED = ["switch:2", "switch:5", "switch:8", "fat-tree:4", "dgx-h100:2", "dragonfly:2,1,1"]

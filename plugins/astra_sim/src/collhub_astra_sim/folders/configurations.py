@@ -6,8 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, cast
 
-from hub_core.chakra import NodeType, TraceError
-
 from collhub_astra_sim.folders.found_files import LONGEST_TEXT, FolderFiles
 from collhub_astra_sim.folders.run_script import GROUPS, SYSTEM, WORKLOAD
 from collhub_astra_sim.folders.workload_traces import (
@@ -16,6 +14,7 @@ from collhub_astra_sim.folders.workload_traces import (
     COMM_TYPES,
     PER_NODE_KEY,
 )
+from hub_core.chakra import NodeType, TraceError
 from hub_core.model import CollectiveKind, InputError, Location
 from hub_core.plugin_api import SourcePart
 

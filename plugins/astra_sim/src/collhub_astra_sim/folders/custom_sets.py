@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-from hub_core.columns import BoolArray, Int64Array
 
 from collhub_astra_sim.folders.configurations import NODE_LIMIT
 from collhub_astra_sim.folders.workload_traces import COMM_TYPES
+from hub_core.columns import BoolArray, Int64Array
 from hub_core.model import Algorithm, InputError, JobCollective, NodeKind, Workload
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from hub_core.chakra import Batch, NodeType, ShapeBook, TraceError, decode_nodes, open_rank_file
 from collhub_job_traces import JobReadOptions
 from collhub_job_traces import read as read_traces
 
@@ -25,6 +24,7 @@ from collhub_astra_sim.folders.run_script import (
 from collhub_astra_sim.options import CONGESTION_AWARE, CONGESTION_UNAWARE, JobFolderOptions
 from collhub_astra_sim.workloads.hazards import EXTENSION
 from hub_core import HubError
+from hub_core.chakra import Batch, NodeType, ShapeBook, TraceError, decode_nodes, open_rank_file
 from hub_core.model import Algorithm, JsonValue, ProcessGroup, Workload
 from hub_core.plugin_api import Source, SourcePart
 

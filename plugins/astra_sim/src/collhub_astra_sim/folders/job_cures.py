@@ -10,8 +10,8 @@ from dataclasses import replace
 from itertools import count
 
 import numpy as np
-from hub_core.columns import BoolArray, Int64Array, distinct
 
+from hub_core.columns import BoolArray, Int64Array, distinct
 from hub_core.model import NODE_DEFAULTS, NODE_DTYPES, NodeColumns, NodeKind, ProcessGroup, Workload
 
 EXACT_SYSTEM = {"peak-perf": 0.002, "local-mem-bw": 1000000000, "roofline-enabled": 1}

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
-from hub_core.columns import Int64Array
 from collhub_job_traces import bridge_markers, trace_files
 
 from collhub_astra_sim.folders.custom_sets import CustomSets, custom_sets
@@ -45,6 +44,7 @@ from collhub_astra_sim.options import CONGESTION_AWARE, JobWriteOptions
 from collhub_astra_sim.workloads.hazards import EXTENSION
 from collhub_astra_sim.workloads.stated_system import refuse_given, stated_system
 from hub_core import TraceOptions, UsageError, chakra_traces, parse_topology
+from hub_core.columns import Int64Array
 from hub_core.model import Algorithm, CollectiveKind, JsonValue, NodeKind, Workload
 from hub_core.plugin_api import Artifact, WriteResult
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-from hub_core.columns import Int64Array
 
 from collhub_astra_sim.folders.workload_traces import COLLECTIVE_KEYS
 from collhub_astra_sim.networks.expressible import AstraNetwork
@@ -14,6 +13,7 @@ from collhub_astra_sim.options import (
     AstraFolderOptions,
 )
 from hub_core import NodeTable, NodeType
+from hub_core.columns import Int64Array
 from hub_core.model import Algorithm, Location, Loss
 from hub_core.network import link_times_ns
 

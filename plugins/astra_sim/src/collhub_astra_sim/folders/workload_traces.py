@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from hub_core.chakra import NodeType
-
 from hub_core.model import CollectiveKind
 
 GROUP = "1"

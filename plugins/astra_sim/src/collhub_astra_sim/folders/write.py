@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from hub_core.columns import BoolArray, Int64Array, group_of_entry
 
 from collhub_astra_sim.fixed_size import check_size
 from collhub_astra_sim.folders.folder import AstraFolder, FolderProgram
@@ -24,6 +23,7 @@ from hub_core import (
     chakra_traces,
     parse_topology,
 )
+from hub_core.columns import BoolArray, Int64Array, group_of_entry
 from hub_core.model import (
     Algorithm,
     CollectiveKind,

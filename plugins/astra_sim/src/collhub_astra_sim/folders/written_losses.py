@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import numpy as np
-from hub_core.columns import Int64Array
 
 from collhub_astra_sim.folders.job import read
 from collhub_astra_sim.options import JobFolderOptions, JobOptions
@@ -17,6 +16,7 @@ from collhub_astra_sim.workloads.node_work import is_timed_by_duration
 from collhub_astra_sim.workloads.simulator import simulate
 from collhub_astra_sim.workloads.system import System
 from hub_core import HubError, Loss
+from hub_core.columns import Int64Array
 from hub_core.model import Severity, Workload, format_ranks
 from hub_core.plugin_api import Artifact, Source, SourcePart, WorkloadRequest
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from hub_core.columns import Int64Array
 
 from collhub_astra_sim.native_algorithms.rank_steps import RankSteps, Region
+from hub_core.columns import Int64Array
 from hub_core.model import Buffer, CollectiveKind, InputError
 
 INPUT, OUTPUT, SCRATCH = Buffer.INPUT, Buffer.OUTPUT, Buffer.SCRATCH

@@ -8,7 +8,6 @@ from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
-from hub_core.schedules import collective_among
 
 from collhub_astra_sim.native_algorithms.messages import (
     NativePlan,
@@ -30,6 +29,7 @@ from hub_core.model import (
     UsageError,
 )
 from hub_core.plugin_api import SimulationRequest, SynthesisRequest, SynthesisResult
+from hub_core.schedules import collective_among
 
 _NAME = "collhub-astra-sim"
 _KINDS = (

@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from hub_core.columns import BoolArray, Int64Array
 
 from collhub_astra_sim.native_algorithms.messages import (
     INPUT,
@@ -20,6 +19,7 @@ from collhub_astra_sim.native_algorithms.messages import (
     NativeTask,
 )
 from collhub_astra_sim.native_algorithms.rank_steps import RankSteps, Region
+from hub_core.columns import BoolArray, Int64Array
 from hub_core.model import InputError
 
 

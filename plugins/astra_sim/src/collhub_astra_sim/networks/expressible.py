@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-from hub_core.columns import Int64Array
 
 from collhub_astra_sim.networks.network_yaml import KIND_NAMES
+from hub_core.columns import Int64Array
 from hub_core.model import Loss, UsageError
 from hub_core.network import Dimension, DimensionKind, Topology
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-from hub_core.columns import BoolArray
 from collhub_networks import Cable, cables_of
 
 from collhub_astra_sim.networks.servers import servers_of
 from collhub_astra_sim.options import SIMAI, Ns3WriteOptions
+from hub_core.columns import BoolArray
 from hub_core.model import Loss, format_ranks
 from hub_core.network import Topology
 from hub_core.plugin_api import Artifact, WriteResult

@@ -8,17 +8,17 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
-from hub_core.columns import Int64Array
-from hub_core.schedules.switch_groups import SwitchGroups, switch_groups
 
 from collhub_astra_sim.fixed_size import check_size
 from collhub_astra_sim.options import AnalyticalOptions
 from collhub_astra_sim.simulating.local_costs import local_durations_ns, stated_durations_ns
 from collhub_astra_sim.simulating.timing_model import TimingModel
 from hub_core import NodeTable, chakra_nodes
+from hub_core.columns import Int64Array
 from hub_core.model import Algorithm, Buffer, Diagnostic, Location, Severity, UsageError
 from hub_core.network import Topology
 from hub_core.plugin_api import LinkLoad, SimulationRequest, SimulationResult
+from hub_core.schedules.switch_groups import SwitchGroups, switch_groups
 
 if TYPE_CHECKING:
     from collhub_astra_sim.simulating.kernel import SimulatedWorld

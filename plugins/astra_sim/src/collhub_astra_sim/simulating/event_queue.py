@@ -11,9 +11,9 @@ from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
-from hub_core.columns import Int64Array
 
 from collhub_astra_sim.compiling import compiled
+from hub_core.columns import Int64Array
 
 Records = npt.NDArray[np.void]
 Integer = int | np.int64

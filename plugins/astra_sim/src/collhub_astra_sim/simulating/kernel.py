@@ -24,7 +24,6 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from hub_core.columns import BoolArray, Int32Array, Int64Array, UInt64Array
 
 from collhub_astra_sim.compiling import Kernel, compiled, outlined
 from collhub_astra_sim.simulating.event_queue import (
@@ -39,6 +38,7 @@ from collhub_astra_sim.simulating.event_queue import (
 )
 from collhub_astra_sim.simulating.set_order import EMPTY_SET, set_order
 from hub_core import NodeTable, NodeType
+from hub_core.columns import BoolArray, Int32Array, Int64Array, UInt64Array
 
 # Records keep together what one event touches, and are small, because memory sets the pace: the
 # nodes of a large simulation exceed every cache. Times in ns, -1: never.

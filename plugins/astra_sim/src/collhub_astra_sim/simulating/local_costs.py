@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-from hub_core.columns import Int64Array
-from hub_core.schedules import work_times_ns
 
 from collhub_astra_sim.simulating.timing_model import TimingModel
 from hub_core import NodeTable, NodeType
+from hub_core.columns import Int64Array
 from hub_core.model import Algorithm, message_bytes
+from hub_core.schedules import work_times_ns
 
 # ASTRA-sim turns a duration of 0 into a cycle.
 SHORTEST_NS = 1

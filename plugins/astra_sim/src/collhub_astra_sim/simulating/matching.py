@@ -10,9 +10,9 @@ from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
-from hub_core.columns import BoolArray, Int64Array, IntArray, row_pointer
 
 from hub_core import NodeTable, NodeType
+from hub_core.columns import BoolArray, Int64Array, IntArray, row_pointer
 
 # ASTRA-sim keeps the upper part of its tag space for itself.
 TAG_MODULUS = 500_000_000

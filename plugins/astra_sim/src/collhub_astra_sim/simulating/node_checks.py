@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from hub_core.columns import BoolArray, Int64Array
 
 from collhub_astra_sim.simulating.set_order import BUCKET_COUNTS
 from collhub_astra_sim.simulating.simulated_network import LONGEST_NS
 from hub_core import NodeTable, NodeType
+from hub_core.columns import BoolArray, Int64Array
 from hub_core.model import InputError, Location
 from hub_core.network import Topology
 

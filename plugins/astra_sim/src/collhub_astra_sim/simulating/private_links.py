@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from hub_core.columns import Float64Array, Int64Array
 
+from hub_core.columns import Float64Array, Int64Array
 from hub_core.network import Dimension, DimensionKind, Topology
 
 _HOPS_THROUGH_SWITCH = 2

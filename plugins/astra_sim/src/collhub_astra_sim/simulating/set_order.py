@@ -8,10 +8,10 @@ from __future__ import annotations
 from typing import Protocol
 
 import numpy as np
-from hub_core.columns import Int64Array, IntArray, UInt64Array
 
 from collhub_astra_sim.compiling import compiled
 from collhub_astra_sim.simulating.event_queue import Integer, Records
+from hub_core.columns import Int64Array, IntArray, UInt64Array
 
 # One element of the hash set in work.
 ELEMENT = np.dtype(

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
-from hub_core.columns import Float64Array, Int64Array, distinct
 
 from collhub_astra_sim.simulating.private_links import private_links
 from collhub_astra_sim.simulating.timing_model import TimingModel
+from hub_core.columns import Float64Array, Int64Array, distinct
 from hub_core.model import InputError
 from hub_core.network import Occupancy, Routes, Topology, link_times_ns
 from hub_core.plugin_api import LinkLoad

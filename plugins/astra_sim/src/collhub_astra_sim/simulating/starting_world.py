@@ -6,8 +6,6 @@ from collections.abc import Mapping
 
 import numpy as np
 import numpy.typing as npt
-from hub_core.columns import Int64Array, IntArray, distinct, group_of_entry
-from hub_core.schedules.switch_groups import SwitchGroups
 
 from collhub_astra_sim.simulating.event_queue import (
     BUCKET,
@@ -26,8 +24,10 @@ from collhub_astra_sim.simulating.simulated_network import SimulatedNetwork, net
 from collhub_astra_sim.simulating.switch_ways import no_switched_records, switched_records
 from collhub_astra_sim.simulating.timing_model import TimingModel
 from hub_core import NodeTable, NodeType
+from hub_core.columns import Int64Array, IntArray, distinct, group_of_entry
 from hub_core.model import InputError
 from hub_core.network import Topology
+from hub_core.schedules.switch_groups import SwitchGroups
 
 # The kernel counts nodes and hops in 32 bits.
 _MOST_ROWS = 1 << 31

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-from hub_core.columns import Int64Array, group_of_entry
 
 from collhub_astra_sim.simulating.kernel import SimulatedWorld
 from collhub_astra_sim.simulating.node_checks import Locate
 from hub_core import NodeTable, NodeType
+from hub_core.columns import Int64Array, group_of_entry
 from hub_core.model import Diagnostic, Location, Severity
 
 _DISAGREEMENT_CURE = "let both sides agree on size, tag and number of messages"

@@ -13,12 +13,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from hub_core.columns import Int64Array, run_starts
-from hub_core.schedules.switch_groups import SwitchGroups
 
 from collhub_astra_sim.simulating.event_queue import Records
 from collhub_astra_sim.simulating.kernel import SUM, SWITCHED
+from hub_core.columns import Int64Array, run_starts
 from hub_core.network import Routes, Topology
+from hub_core.schedules.switch_groups import SwitchGroups
 
 # Links, in order.
 _Way = tuple[int, ...]

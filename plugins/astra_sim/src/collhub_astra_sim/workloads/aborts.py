@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-from hub_core.columns import distinct
 
 from collhub_astra_sim.options import CONGESTION_AWARE
 from collhub_astra_sim.workloads.machine_state import (
@@ -23,6 +22,7 @@ from collhub_astra_sim.workloads.machine_state import (
 )
 from collhub_astra_sim.workloads.pools import BATCH_ENDS, DELIVERY, LINK_FREE
 from hub_core import NodeType
+from hub_core.columns import distinct
 from hub_core.model import Diagnostic, NodeKind, Workload
 from hub_core.network import DimensionKind, Topology
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from hub_core.columns import Int64Array, distinct
 
 from collhub_astra_sim.simulating.event_queue import Records
 from collhub_astra_sim.simulating.matching import dense_codes
@@ -26,6 +25,7 @@ from collhub_astra_sim.workloads.machine_state import (
 from collhub_astra_sim.workloads.phases import Phase, group_phases, system_phases
 from collhub_astra_sim.workloads.system import NATIVE_TYPES, System
 from hub_core import NodeTable, NodeType
+from hub_core.columns import Int64Array, distinct
 from hub_core.model import InputError, ProcessGroup, Workload
 
 # Streams of one group are numbered from a multiple of this.

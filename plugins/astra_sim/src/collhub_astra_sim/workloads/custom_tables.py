@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from hub_core.columns import Int32Array, Int64Array, UInt64Array
 
 from collhub_astra_sim.simulating.event_queue import Records
 from collhub_astra_sim.simulating.set_order import ELEMENT
 from collhub_astra_sim.workloads.machine_state import CUSTOM, CUSTOM_RANK
 from hub_core import NodeTable, NodeType
+from hub_core.columns import Int32Array, Int64Array, UInt64Array
 from hub_core.model import Location
 
 

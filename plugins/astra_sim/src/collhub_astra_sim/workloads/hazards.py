@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import numpy as np
-from hub_core.columns import BoolArray, distinct
 from collhub_job_traces import StatedFields, stated_fields
 
 from collhub_astra_sim.workloads.system import NATIVE_TYPES, System
 from hub_core import NodeType
+from hub_core.columns import BoolArray, distinct
 from hub_core.model import Diagnostic, JobCollective, NodeKind, Severity, Workload
 
 EXTENSION = "astra-sim"

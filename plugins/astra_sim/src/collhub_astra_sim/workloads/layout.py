@@ -6,7 +6,6 @@ from collections.abc import Mapping
 
 import numpy as np
 import numpy.typing as npt
-from hub_core.columns import Int64Array, csr, distinct
 
 from collhub_astra_sim.simulating.event_queue import (
     BUCKET,
@@ -49,6 +48,7 @@ from collhub_astra_sim.workloads.node_work import NodeWork, node_work
 from collhub_astra_sim.workloads.streams import TURNS
 from collhub_astra_sim.workloads.system import MemoryKind, RemoteMemory, System
 from hub_core import NodeTable
+from hub_core.columns import Int64Array, csr, distinct
 from hub_core.model import NodeColumns, NodeKind, UsageError, Workload
 from hub_core.network import Topology
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from hub_core.columns import Int32Array, Int64Array, UInt64Array
 
 from collhub_astra_sim.simulating.event_queue import Records
+from hub_core.columns import Int32Array, Int64Array, UInt64Array
 
 # What a node of the workload does when it is issued.
 TIMER, SEND_NODE, RECV_NODE, MEMORY_NODE, COLLECTIVE_NODE, SKIPPED, NEVER_ENDS = range(7)

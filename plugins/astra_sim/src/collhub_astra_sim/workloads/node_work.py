@@ -6,7 +6,6 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from hub_core.columns import BoolArray, Int64Array
 
 from collhub_astra_sim.workloads.machine_state import (
     COLLECTIVE_NODE,
@@ -22,6 +21,7 @@ from collhub_astra_sim.workloads.machine_state import (
     TIMER,
 )
 from collhub_astra_sim.workloads.system import NATIVE_TYPES, MemoryKind, RemoteMemory, System
+from hub_core.columns import BoolArray, Int64Array
 from hub_core.model import InputError, JobCollective, NodeColumns, NodeKind, Workload
 
 SHORTEST_NS = 1

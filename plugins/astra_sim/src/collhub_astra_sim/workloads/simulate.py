@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
-from hub_core.columns import Int64Array
 
 from collhub_astra_sim.options import CONGESTION_AWARE
 from collhub_astra_sim.simulating.simulated_network import link_loads
 from collhub_astra_sim.workloads.system import MemoryKind, RemoteMemory, System
 from hub_core import NodeTable
+from hub_core.columns import Int64Array
 from hub_core.model import Diagnostic, Severity, UsageError, Workload
 from hub_core.network import Topology
 from hub_core.plugin_api import LinkLoad

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from hub_core.columns import Int64Array, distinct
 
 from collhub_astra_sim.workloads.machine_state import NEVER_ENDS, NO_CHOICE
+from hub_core.columns import Int64Array, distinct
 from hub_core.model import Diagnostic, JobCollective, NodeKind, Workload, format_ranks
 
 if TYPE_CHECKING:

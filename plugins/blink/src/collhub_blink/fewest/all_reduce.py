@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from hub_core.columns import Int64Array, row_pointer
 from collhub_packing import CapacityGraph, DuplexLinks, SpanningTree, induced, strength
 
 from collhub_blink.fewest.directed_search import EXHAUSTED, FOUND
@@ -25,6 +24,7 @@ from collhub_blink.fewest.weight_search import (
     run_searches,
     search_counts,
 )
+from hub_core.columns import Int64Array, row_pointer
 
 # Every link tries up to 2^trees sets of trees.
 _MAX_TREES = 12

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from hub_core.columns import Arcs, BoolArray, Int64Array, csr, row_pointer
 from collhub_packing import CapacityGraph, SpanningTree
 
 from collhub_blink.fewest.directed_search import search_directed
@@ -22,6 +21,7 @@ from collhub_blink.fewest.weight_search import (
     run_searches,
     search_counts,
 )
+from hub_core.columns import Arcs, BoolArray, Int64Array, csr, row_pointer
 
 _MAX_PATTERNS = 1 << 16
 _UNREACHED = 1 << 30

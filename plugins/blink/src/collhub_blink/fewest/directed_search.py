@@ -19,8 +19,9 @@ resume.
 from __future__ import annotations
 
 import numpy as np
-from hub_core.columns import Int64Array
 from collhub_packing.compiling import kernel, part
+
+from hub_core.columns import Int64Array
 
 STOPPED, FOUND, EXHAUSTED = 0, 1, 2
 

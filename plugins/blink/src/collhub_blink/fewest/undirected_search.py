@@ -20,10 +20,10 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
-from hub_core.columns import Int64Array
 from collhub_packing.compiling import kernel, part
 
 from collhub_blink.fewest.directed_search import EXHAUSTED, FOUND, STOPPED
+from hub_core.columns import Int64Array
 
 Int8Array = npt.NDArray[np.int8]
 

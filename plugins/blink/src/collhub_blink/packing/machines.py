@@ -7,7 +7,6 @@ from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
-from hub_core.columns import BoolArray, Int64Array
 from collhub_packing import CapacityGraph, SpanningTree
 
 from collhub_blink.packing.packings import PlacedPacking, RateBound
@@ -18,6 +17,7 @@ from collhub_blink.packing.placing import (
 )
 from collhub_blink.packing.routed_packings import build_packing_along_routes
 from collhub_blink.packing.task import PackingTask
+from hub_core.columns import BoolArray, Int64Array
 from hub_core.model import CollectiveKind
 
 Blocks = list[tuple[int, ...]]

@@ -12,7 +12,6 @@ from dataclasses import replace
 from fractions import Fraction
 
 from collhub_packing import SwitchSpread, all_gather_trees, all_reduce_packing, direct
-from hub_core.schedules import partition_rate
 
 from collhub_blink.fewest.all_reduce import find_fewest_all_reduce_trees
 from collhub_blink.packing.machines import build_machine_packings, find_islands
@@ -27,6 +26,7 @@ from collhub_blink.packing.placing import PlacedTree, compute_unit, place_trees
 from collhub_blink.packing.rank_network import RankNetwork
 from collhub_blink.packing.routed_packings import build_shallow_packing
 from collhub_blink.packing.task import PackingTask
+from hub_core.schedules import partition_rate
 
 
 def build_all_gather_packings(task: PackingTask) -> list[PlacedPacking]:

@@ -12,13 +12,13 @@ from fractions import Fraction
 from itertools import pairwise
 
 import numpy as np
-from hub_core.columns import BoolArray, Int64Array
 from collhub_packing import CapacityGraph, FlowNetwork
 
 from collhub_blink.packing.packings import PlacedPacking, RateBound
 from collhub_blink.packing.placing import PlacedTree, build_placed_tree
 from collhub_blink.packing.rank_network import RankNetwork
 from collhub_blink.packing.task import PackingTask
+from hub_core.columns import BoolArray, Int64Array
 
 _Path = tuple[int, ...]
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from hub_core.columns import Arcs, Int64Array, inverse
 from collhub_packing import CapacityGraph, are_duplex, transposed
 
+from hub_core.columns import Arcs, Int64Array, inverse
 from hub_core.model import InputError
 from hub_core.network import Topology
 

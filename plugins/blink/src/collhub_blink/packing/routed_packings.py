@@ -12,13 +12,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import numpy as np
-from hub_core.columns import Int64Array
 from collhub_packing import SpanningTree
 
 from collhub_blink.packing.packings import PlacedPacking, RateBound
 from collhub_blink.packing.placing import build_shallow_tree, compute_unit, place_along_routes
 from collhub_blink.packing.rank_network import RankNetwork
 from collhub_blink.packing.task import PackingTask
+from hub_core.columns import Int64Array
 from hub_core.model import CollectiveKind
 
 _KINDS_WITH_A_TREE_PER_RANK = (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER)

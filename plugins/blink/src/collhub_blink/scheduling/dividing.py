@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from collhub_packing.pipelining import Pipeline
-from hub_core.schedules import fastest_of
 
 from collhub_blink.packing.packings import PlacedPacking
 from collhub_blink.packing.task import PackingTask
@@ -26,6 +25,7 @@ from collhub_blink.scheduling.schedules import (
     remove_link_order,
 )
 from hub_core.model import InputError
+from hub_core.schedules import fastest_of
 
 # Initial shares are fractions with denominators up to this.
 _MAX_DENOMINATOR = 1 << 12

@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from hub_core.schedules import fastest_of
-
 from collhub_blink.packing.packings import PlacedPacking
 from collhub_blink.packing.task import PackingTask
 from collhub_blink.scheduling.schedules import (
@@ -21,6 +19,7 @@ from collhub_blink.scheduling.schedules import (
 )
 from collhub_blink.scheduling.switched_networks import generate_candidates
 from hub_core.model import CollectiveKind
+from hub_core.schedules import fastest_of
 
 # A schedule whose planned time exceeds the best simulated time by this factor is not simulated:
 # planned and simulated times do not differ that much.

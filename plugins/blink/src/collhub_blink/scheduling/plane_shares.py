@@ -10,7 +10,6 @@ from typing import TypeVar
 
 import numpy as np
 from collhub_packing.pipelining import Pipeline
-from hub_core.schedules import Chunks, Transfers, link_channels
 
 from collhub_blink.options import BlinkOptions
 from collhub_blink.packing.packings import PlacedPacking
@@ -18,6 +17,7 @@ from collhub_blink.packing.task import PackingTask
 from collhub_blink.scheduling.schedules import TimedSchedule
 from hub_core.model import Collective, InputError, UsageError, parse_time
 from hub_core.plugin_api import SynthesisRequest
+from hub_core.schedules import Chunks, Transfers, link_channels
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from math import prod
 
 import numpy as np
-from hub_core.columns import Int64Array
 
 from collhub_coconet.equivalence.blocks import Array
 from collhub_coconet.equivalence.pointwise import convolution, matrix_product, pointwise
@@ -19,6 +18,7 @@ from collhub_coconet.program.operations import (
     Operation,
 )
 from collhub_coconet.program.tensors import block_bounds
+from hub_core.columns import Int64Array
 
 
 def computed(values: Values, operation: Operation, rank: int, chosen: Int64Array) -> Array:

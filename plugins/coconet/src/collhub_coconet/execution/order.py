@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-from hub_core.columns import Int64Array, csr
 
+from hub_core.columns import Int64Array, csr
 from hub_core.model import InputError, NodeKind, Workload, connection_keys, pair_in_order
 
 

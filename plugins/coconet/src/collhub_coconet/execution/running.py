@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
-from hub_core.columns import Int64Array
 
 from collhub_coconet.equivalence.blocks import Array, OnRanks, is_same, spread
 from collhub_coconet.equivalence.comparison import compare, random_arguments
@@ -22,6 +21,7 @@ from collhub_coconet.lowering.parts import Collected, FlatProgram, Message, Segm
 from collhub_coconet.lowering.views import viewed
 from collhub_coconet.program.operations import Kind, Reduction
 from collhub_coconet.program.program import Program
+from hub_core.columns import Int64Array
 from hub_core.model import NodeKind
 
 _ROUNDED = (Reduction.SUM, Reduction.PROD, None)

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
-from hub_core.columns import BoolArray, Int64Array
 
 from collhub_coconet.equivalence.blocks import Array, OnRanks
 from collhub_coconet.lowering.grids import Grid
 from collhub_coconet.lowering.views import viewed
 from collhub_coconet.program.program import Program
 from collhub_coconet.program.tensors import Binding, TensorType
+from hub_core.columns import BoolArray, Int64Array
 from hub_core.model import InputError
 
 

@@ -7,10 +7,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import cast
 
-from hub_core.sandbox import Report, chosen_places, error_report, run_job
-
 from collhub_coconet.documents.json_document import program_to_json
 from collhub_coconet.program.program import Program
+from hub_core.sandbox import Report, chosen_places, error_report, run_job
 
 _MOST_LISTED = 40
 Maker = Callable[[], Program]

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hub_core.sandbox import SourceProgramOptions
-
 from hub_core.plugin_api import OptionType, option, optional
+from hub_core.sandbox import SourceProgramOptions
 
 
 @dataclass(frozen=True, slots=True)

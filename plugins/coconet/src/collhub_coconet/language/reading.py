@@ -5,6 +5,12 @@ from __future__ import annotations
 import ast
 from collections.abc import Sequence
 
+from collhub_coconet.documents.bound_document import bound_from_json
+from collhub_coconet.language.options import PythonOptions
+from collhub_coconet.lowering.reading import lowered
+from collhub_coconet.program.size_ranges import parsed_ranges, smallest
+from hub_core.model import InputError, Location, Workload
+from hub_core.plugin_api import Source
 from hub_core.sandbox import (
     ProcessLimits,
     imports_any,
@@ -13,13 +19,6 @@ from hub_core.sandbox import (
     shell_words,
     warn_of_output,
 )
-
-from collhub_coconet.documents.bound_document import bound_from_json
-from collhub_coconet.language.options import PythonOptions
-from collhub_coconet.lowering.reading import lowered
-from collhub_coconet.program.size_ranges import parsed_ranges, smallest
-from hub_core.model import InputError, Location, Workload
-from hub_core.plugin_api import Source
 
 _CHILD = "collhub_coconet.language.child:main"
 _PACKAGE = "collhub_coconet"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from hub_core.columns import Int64Array, expanded_ranges, positions_in, topological_levels
 from collhub_templates import Template, template_of
 
+from hub_core.columns import Int64Array, expanded_ranges, positions_in, topological_levels
 from hub_core.model import READING, WRITING, Algorithm, Buffer, InputError, NodeKind, StepKind
 
 INITIAL = -1

@@ -10,13 +10,13 @@ from __future__ import annotations
 from math import prod
 
 import numpy as np
-from hub_core.columns import Int64Array, counted_positions
 
 from collhub_coconet.lowering.grids import Grid
 from collhub_coconet.program.operations import Kind, Operation
 from collhub_coconet.program.program import Program
 from collhub_coconet.program.tensors import Binding
 from collhub_coconet.typing.contraction import axes_of
+from hub_core.columns import Int64Array, counted_positions
 
 
 def product_grid(

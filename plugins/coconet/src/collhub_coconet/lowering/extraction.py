@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from hub_core.columns import Int64Array, positions_in
 
 from collhub_coconet.lowering.parts import Collected, FlatProgram
+from hub_core.columns import Int64Array, positions_in
 from hub_core.model import Algorithm, InputError, StepTable
 
 

@@ -12,7 +12,6 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from hub_core.columns import Int64Array
 
 from collhub_coconet.documents.text import reduces_scalar
 from collhub_coconet.lowering.algorithms import Algorithms, Call, Choices, choice_of, fallbacks
@@ -39,6 +38,7 @@ from collhub_coconet.program.operations import CONTRACTIONS, Kind, Operation
 from collhub_coconet.program.program import Program, Stage
 from collhub_coconet.program.tensors import Binding
 from hub_core import Registry, Topology, installed_version, run_registry
+from hub_core.columns import Int64Array
 from hub_core.model import NodeColumns, NodeKind, ProcessGroup, Provenance, Workload
 
 

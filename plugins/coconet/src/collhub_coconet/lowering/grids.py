@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from hub_core.columns import Int64Array, counted_positions
 
 from collhub_coconet.program.tensors import block_bounds
+from hub_core.columns import Int64Array, counted_positions
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
-from hub_core.columns import Int64Array, distinct
 
+from hub_core.columns import Int64Array, distinct
 from hub_core.model import NODE_DEFAULTS
 
 _STATED = ("rank", "kind", "name", "operations", "bytes", "peer", "tag", "duration_ns", "group")

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-from hub_core.columns import Int64Array
 
 from collhub_coconet.lowering.contents import Contents
 from collhub_coconet.lowering.grids import Grid
+from hub_core.columns import Int64Array
 from hub_core.model import NodeKind
 
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from hub_core.columns import Int64Array
-
 from collhub_coconet.lowering.contents import Contents
 from collhub_coconet.lowering.grids import Grid
 from collhub_coconet.program.operations import Operation
 from collhub_coconet.program.program import Program
 from collhub_coconet.program.tensors import Binding
+from hub_core.columns import Int64Array
 from hub_core.model import Workload
 
 

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
-from hub_core.columns import Int64Array, expanded_ranges
 
 from collhub_coconet.lowering.grids import Grid
 from collhub_coconet.lowering.nodes import NodeList
+from hub_core.columns import Int64Array, expanded_ranges
 
 # Up to so many nodes, whoever needs all of a value waits for them without a MARKER.
 _MOST_ENDS = 4

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
-from hub_core.columns import Int64Array
 
 from collhub_coconet.program.operations import Operation
 from collhub_coconet.program.program import Program, Stage
 from collhub_coconet.program.tensors import Binding
 from collhub_coconet.transformations.costs import memory_bytes, operations_of
+from hub_core.columns import Int64Array
 
 
 @dataclass(frozen=True, slots=True, eq=False)

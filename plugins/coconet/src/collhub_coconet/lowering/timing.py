@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-from hub_core.columns import Int64Array
 
 from collhub_coconet.lowering.algorithms import Choice, Choices
 from collhub_coconet.lowering.flat import flatten
@@ -15,6 +14,7 @@ from collhub_coconet.program.operations import Kind
 from collhub_coconet.program.program import Program
 from collhub_coconet.program.tensors import Binding
 from hub_core import InputError, Registry, Topology, parse_topology, run_registry
+from hub_core.columns import Int64Array
 from hub_core.model import Workload
 from hub_core.plugin_api import WorkloadRequest, WorkloadSimulator, WorkloadTimes, resolve
 

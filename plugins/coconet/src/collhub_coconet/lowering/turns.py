@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-from hub_core.columns import Int64Array
 from collhub_templates import Lists, Template
 
 from collhub_coconet.lowering.nodes import NodeList
 from collhub_coconet.program.program import Stage
+from hub_core.columns import Int64Array
 from hub_core.model import NodeKind
 
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from hub_core.columns import BoolArray, Float64Array, Int64Array
 
+from hub_core.columns import BoolArray, Float64Array, Int64Array
 from hub_core.model import UsageError
 from hub_core.network import Topology
 

@@ -13,7 +13,6 @@ import json
 from collections.abc import Iterator
 
 import numpy as np
-from hub_core.columns import Float64Array
 
 from collhub_sccl.solver_inputs.machine import TacclMachine, build_machine
 from collhub_sccl.solver_inputs.options import (
@@ -22,6 +21,7 @@ from collhub_sccl.solver_inputs.options import (
     TacclTopologyOptions,
 )
 from collhub_sccl.solver_inputs.read import read
+from hub_core.columns import Float64Array
 from hub_core.model import JsonValue, Loss, UsageError
 from hub_core.network import Topology
 from hub_core.plugin_api import Artifact, Source, WriteResult

@@ -9,7 +9,6 @@ import itertools
 from typing import Any, NoReturn
 
 import numpy as np
-from hub_core.columns import Int64Array
 from collhub_job_traces import algorithm_of_texts
 
 from collhub_jobs.documents.write import NAMED_COLUMNS, SCHEMA, name_of
@@ -22,6 +21,7 @@ from hub_core import (
     parse_json_object,
     schema_violations,
 )
+from hub_core.columns import Int64Array
 from hub_core.model import NODE_DTYPES, NodeColumns, ProcessGroup
 from hub_core.plugin_api import NoOptions, Source
 

@@ -7,10 +7,10 @@ Source: Li et al., "PyTorch Distributed: Experiences on Accelerating Data Parall
 from __future__ import annotations
 
 import numpy as np
-from hub_core.columns import BoolArray, Int64Array, distinct, positions_in, topological_levels
 from collhub_job_traces.rebuilding import columns_of, rebuilt
 
 from collhub_jobs.passes.options import FuseOptions
+from hub_core.columns import BoolArray, Int64Array, distinct, positions_in, topological_levels
 from hub_core.model import JobCollective, NodeColumns, NodeKind, Workload
 from hub_core.plugin_api import PassReport
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
-from hub_core.columns import Int64Array, counted_positions, expanded_ranges, first_positions
 from collhub_job_traces.rebuilding import Edges, columns_of, rebuilt
 
 from collhub_jobs.passes.options import SplitOptions
+from hub_core.columns import Int64Array, counted_positions, expanded_ranges, first_positions
 from hub_core.model import NodeColumns, NodeKind, Workload
 from hub_core.plugin_api import PassReport
 

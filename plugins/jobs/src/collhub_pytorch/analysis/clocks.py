@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from hub_core.columns import Int64Array, group_of_entry
 
 from collhub_pytorch.analysis.matching import Meetings
 from collhub_pytorch.analysis.timeline import Timeline
 from collhub_pytorch.job import file_of, is_host_group
+from hub_core.columns import Int64Array, group_of_entry
 from hub_core.model import (
     InputError,
     JobCollective,

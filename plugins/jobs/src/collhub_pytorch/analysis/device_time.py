@@ -11,12 +11,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from hub_core.columns import BoolArray, Int64Array
 
 from collhub_pytorch.analysis.timeline import Timeline
 from collhub_pytorch.calls import ISSUER_NAMESPACES
 from collhub_pytorch.job import fact_list, has_device
 from collhub_pytorch.passing_time import PASSING_TIME
+from hub_core.columns import BoolArray, Int64Array
 from hub_core.model import NodeKind, Workload
 
 Intervals = tuple[Int64Array, Int64Array]

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from hub_core.columns import Int64Array, csr
 
 from collhub_pytorch.job import file_of, has_device
 from collhub_pytorch.options import KINETO
+from hub_core.columns import Int64Array, csr
 from hub_core.model import (
     InputError,
     JobCollective,

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from hub_core.columns import BoolArray, Int64Array
 
 from collhub_pytorch.analysis.matching import Meetings
 from collhub_pytorch.analysis.timeline import Timeline
 from collhub_pytorch.analysis.waiting import MeetingTimes
 from collhub_pytorch.job import fact_list
+from hub_core.columns import BoolArray, Int64Array
 from hub_core.model import Workload
 
 

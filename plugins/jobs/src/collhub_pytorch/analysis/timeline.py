@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from hub_core.columns import Int64Array, csr, group_of_entry
 
 from collhub_pytorch.job import file_of
+from hub_core.columns import Int64Array, csr, group_of_entry
 from hub_core.model import InputError, NodeKind, Workload
 
 # Ends of the members of a communication, by the times at which they reach it.

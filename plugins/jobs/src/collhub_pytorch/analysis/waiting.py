@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from hub_core.columns import Int64Array
 
 from collhub_pytorch.analysis.matching import Meetings
 from collhub_pytorch.analysis.timeline import Timeline
+from hub_core.columns import Int64Array
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from hub_core.columns import BoolArray, Int64Array
 
 from collhub_pytorch.calls import Call
 from collhub_pytorch.kineto.idle import StreamIdle
+from hub_core.columns import BoolArray, Int64Array
 
 Pairs = tuple[Int64Array, Int64Array]
 NO_PAIRS: Pairs = (np.empty(0, np.int64), np.empty(0, np.int64))

@@ -17,10 +17,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
-from hub_core.columns import BoolArray, Int64Array
 
 from collhub_pytorch.kineto.activities import Pairs
 from collhub_pytorch.kineto.events import STREAM_WAIT, StreamWait
+from hub_core.columns import BoolArray, Int64Array
 
 if TYPE_CHECKING:
     from collhub_pytorch.kineto.device import Launches

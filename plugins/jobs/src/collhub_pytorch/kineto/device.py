@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from hub_core.columns import BoolArray, Int64Array, positions_in
 
 from collhub_pytorch.calls import Call, call_of_kernel
 from collhub_pytorch.kineto.activities import NO_PAIRS, RankProfile
 from collhub_pytorch.kineto.dependencies import assumed_dependencies, stated_dependencies
 from collhub_pytorch.kineto.events import BLOCK, LAUNCH, RankEvents, Span, resolved_group
 from collhub_pytorch.kineto.idle import KERNEL_DELAY_NS, idle_by_stream
+from hub_core.columns import BoolArray, Int64Array, positions_in
 from hub_core.model import InputError, Location
 
 # Annotations lie within one another; more than this is no nesting that torch makes.

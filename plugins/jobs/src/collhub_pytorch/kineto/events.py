@@ -11,7 +11,6 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from hub_core.columns import Int64Array
 
 from collhub_pytorch.calls import (
     HOST_LIBRARIES,
@@ -27,6 +26,7 @@ from collhub_pytorch.calls import (
 )
 from collhub_pytorch.json_stream import JsonStream, Record
 from collhub_pytorch.trace_files import TraceFile, opened
+from hub_core.columns import Int64Array
 from hub_core.model import InputError, Location
 
 # Categories in lower case; files of 2021 capitalise them and call copies `Memcpy`.

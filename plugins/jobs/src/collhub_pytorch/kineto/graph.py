@@ -13,12 +13,12 @@ Durations and dependencies alone give every start and end of the profile back:
 from __future__ import annotations
 
 import numpy as np
-from hub_core.columns import Int64Array
 
 from collhub_pytorch.kineto.activities import RankProfile
 from collhub_pytorch.kineto.dependencies import previous_on_stream
 from collhub_pytorch.passing_time import GAP, HOST, LAUNCH, PASSING_TIME, START
 from collhub_pytorch.rank_nodes import NONE, RankNodes
+from hub_core.columns import Int64Array
 
 
 def nodes_of(profile: RankProfile) -> RankNodes:

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from hub_core.columns import BoolArray, Int64Array, positions_in
 
 from collhub_pytorch.calls import ISSUER_NAMESPACES, Call, GroupSaid, aimed, kind_of
 from collhub_pytorch.kineto.activities import RankProfile
 from collhub_pytorch.kineto.events import IssuerArgs, RankEvents, Span, resolved_group
 from collhub_pytorch.kineto.issuers import Issuer, assign_spans
+from hub_core.columns import BoolArray, Int64Array, positions_in
 from hub_core.model import InputError, Location
 
 _NO_ARGS = IssuerArgs(frozenset(), -1)

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+
 from hub_core.columns import Int64Array
 
 # HolisticTraceAnalysis' delay between consecutive kernels; an option multiplies it.

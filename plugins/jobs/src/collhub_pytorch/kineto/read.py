@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
-from hub_core.columns import Int64Array
 
 from collhub_pytorch.analysis import fitted_clocks, has_times, matched, measured_timeline
 from collhub_pytorch.job import fact_list, has_device, is_host_group, joined
@@ -18,6 +17,7 @@ from collhub_pytorch.kineto.idle import KERNEL_DELAY_NS
 from collhub_pytorch.options import KINETO, ProfileOptions
 from collhub_pytorch.rank_nodes import RankFacts, RankNodes
 from collhub_pytorch.trace_files import TraceFile, files_of
+from hub_core.columns import Int64Array
 from hub_core.model import (
     Diagnostic,
     InputError,

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hub_core.columns import topological_levels
 from collhub_jobs.check import run as check
 from collhub_jobs.passes import drop_markers, fuse_collectives, scale_compute, split_collectives
 from collhub_jobs.passes.options import FuseOptions, ScaleOptions, SplitOptions
@@ -14,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hub_core import UsageError
+from hub_core.columns import topological_levels
 from hub_core.model import JobCollective, NodeColumns, NodeKind, Workload
 from hub_core.plugin_api import CheckRequest, NoOptions
 from hub_core.testing import training_step

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from hub_core.columns import BoolArray, ColumnTable, Int64Array, expanded_ranges, run_mask
 
+from hub_core.columns import BoolArray, ColumnTable, Int64Array, expanded_ranges, run_mask
 from hub_core.model import Buffer, StepKind
 
 Columns = Mapping[str, npt.NDArray[Any]]

@@ -12,6 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+
+from collhub_msccl.conflicts.accesses import Edges, UnitAccesses
+from collhub_msccl.conflicts.clocks import Clocks
 from hub_core.columns import (
     BoolArray,
     Int64Array,
@@ -22,9 +25,6 @@ from hub_core.columns import (
     run_lengths,
     run_starts,
 )
-
-from collhub_msccl.conflicts.accesses import Edges, UnitAccesses
-from collhub_msccl.conflicts.clocks import Clocks
 from hub_core.model import StepTable
 
 # A unit that all thread blocks access causes as many queries as the square of its accesses.

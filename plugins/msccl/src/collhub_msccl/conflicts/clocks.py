@@ -15,9 +15,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from hub_core.columns import Int64Array, group_of_entry, run_mask, run_starts
 
 from collhub_msccl.conflicts.accesses import Edges
+from hub_core.columns import Int64Array, group_of_entry, run_mask, run_starts
 from hub_core.model import StepTable
 
 # Entries of all vectors: 128 MiB.

@@ -7,11 +7,11 @@ dependencies are those that every execution must respect: RAW, WAR and WAW on th
 from __future__ import annotations
 
 import numpy as np
-from hub_core.columns import Int64Array, group_of_entry
 
 from collhub_msccl.conflicts.accesses import Edges, find_accesses, find_conflicts_within_blocks
 from collhub_msccl.conflicts.between_blocks import find_conflicts_between_blocks
 from collhub_msccl.conflicts.clocks import Clocks, build_clocks
+from hub_core.columns import Int64Array, group_of_entry
 from hub_core.model import COLUMN_DTYPES, Collective, StepTable
 
 

@@ -7,12 +7,11 @@ import io
 from collections.abc import Mapping
 from pathlib import Path
 
-from hub_core.sandbox import Report, calling_line, chosen_places, error_report, run_job
-
 from collhub_msccl.language.contracts import find_kind
 from collhub_msccl.language.host import CURRENT_HOST, Host
 from collhub_msccl.language.program import MSCCLProgram
 from collhub_msccl.language.shim import install_modules
+from hub_core.sandbox import Report, calling_line, chosen_places, error_report, run_job
 
 _PACKAGE_FOLDER = str(Path(__file__).parent)
 # Reported lines of a failed Check(); the remaining lines are only counted.

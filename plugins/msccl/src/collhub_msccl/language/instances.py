@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from hub_core.columns import Int64Array, counted_positions
 
 from collhub_msccl.language.trace import FIRST_SCRATCH, Trace
+from hub_core.columns import Int64Array, counted_positions
 
 Columns = dict[str, Int64Array]
 """Columns of operations, by the names in `OPERATION_FIELDS`."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from hub_core.columns import Int64Array
 
 from collhub_msccl.language.instances import Instances
 from collhub_msccl.language.trace import INPUT, OUTPUT, Trace
+from hub_core.columns import Int64Array
 from hub_core.model import Collective, CollectiveKind, Contributions, CustomContract
 
 

@@ -8,7 +8,6 @@ lowering); fusion and thread blocks are left to the writer of the runtime's file
 from __future__ import annotations
 
 import numpy as np
-from hub_core.columns import BoolArray, Int64Array, group_of_entry, row_pointer, run_mask
 
 from collhub_msccl.conflicts.accesses import Edges, find_accesses, find_conflicts_within_blocks
 from collhub_msccl.language.instances import Instances
@@ -17,6 +16,7 @@ from collhub_msccl.language.priorities import compute_execution_order
 from collhub_msccl.language.stated_blocks import assign_blocks
 from collhub_msccl.language.trace import COPY, OPERATION_FIELDS, Trace
 from collhub_msccl.provenance import build_provenance
+from hub_core.columns import BoolArray, Int64Array, group_of_entry, row_pointer, run_mask
 from hub_core.model import (
     Algorithm,
     Buffer,

@@ -11,8 +11,6 @@ from contextvars import ContextVar
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from hub_core.sandbox import calling_line
-
 from collhub_msccl.language.calling_file import find_calling_file
 from collhub_msccl.language.chunks import Buffer, ReduceChunk, Value
 from collhub_msccl.language.collectives import Collective, Place, RankBuffers, Slots
@@ -23,6 +21,7 @@ from collhub_msccl.language.operations import list_instructions
 from collhub_msccl.language.references import Ref
 from collhub_msccl.language.topologies.generic import Topology
 from collhub_msccl.language.trace import COPY, FIRST_SCRATCH, INPUT, OUTPUT, REDUCE, Trace
+from hub_core.sandbox import calling_line
 
 if TYPE_CHECKING:
     from hub_core.model import Algorithm

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from typing import NoReturn
 
 import numpy as np
-from hub_core.columns import Int64Array
 
 from collhub_msccl.language.trace import OPERATION_FIELDS
+from hub_core.columns import Int64Array
 from hub_core.model import InputError, Location
 
 Columns = dict[str, Int64Array]

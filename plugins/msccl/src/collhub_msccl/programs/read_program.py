@@ -6,17 +6,6 @@ from __future__ import annotations
 import ast
 from dataclasses import replace
 
-from hub_core.sandbox import (
-    ProcessLimits,
-    Report,
-    imports_any,
-    parsed_source,
-    run_program,
-    shell_words,
-    warn_at,
-    warn_of_output,
-)
-
 from collhub_msccl.language.lowering import lower
 from collhub_msccl.language.trace import Trace
 from collhub_msccl.options import ProgramOptions
@@ -31,6 +20,16 @@ from hub_core.model import (
     UsageError,
 )
 from hub_core.plugin_api import Source
+from hub_core.sandbox import (
+    ProcessLimits,
+    Report,
+    imports_any,
+    parsed_source,
+    run_program,
+    shell_words,
+    warn_at,
+    warn_of_output,
+)
 
 _PACKAGES = ("msccl", "collhub_msccl")
 _CHILD = "collhub_msccl.language.child:main"

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+
 from hub_core.columns import Int64Array
 
 Words = npt.NDArray[np.uint64]

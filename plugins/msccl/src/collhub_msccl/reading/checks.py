@@ -10,7 +10,6 @@ from functools import partial
 from typing import NamedTuple
 
 import numpy as np
-from hub_core.columns import BoolArray, Int64Array, run_mask, run_starts
 
 from collhub_msccl.findings import FileFindings
 from collhub_msccl.reading.header import AlgoHeader
@@ -20,6 +19,7 @@ from collhub_msccl.thread_block_program import (
     StepType,
     ThreadBlockProgram,
 )
+from hub_core.columns import BoolArray, Int64Array, run_mask, run_starts
 
 # MSCCL_MAX_COUNT is 72 in all three runtimes, and a count must be less.
 _MAX_COUNT = 71

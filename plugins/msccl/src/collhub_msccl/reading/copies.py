@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from hub_core.columns import Int64Array
 
 from collhub_msccl.findings import FileFindings
 from collhub_msccl.reading.element_tables import ScannedXml
 from collhub_msccl.thread_block_program import ThreadBlockProgram
+from hub_core.columns import Int64Array
 from hub_core.model import COLUMN_DEFAULTS, COLUMN_DTYPES, Buffer, Collective, StepKind, StepTable
 
 

@@ -11,12 +11,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from hub_core.columns import BoolArray, Int64Array
 
 from collhub_msccl.conflicts.accesses import Edges
 from collhub_msccl.findings import FileFindings
 from collhub_msccl.reading.fusion import Fusion
 from collhub_msccl.thread_block_program import StepType, ThreadBlockProgram
+from hub_core.columns import BoolArray, Int64Array
 
 # Forwarded dependencies; chains of nops can forward lists that grow quadratically in a hostile
 # file.

@@ -8,9 +8,9 @@ from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
-from hub_core.columns import Int64Array
 
 from collhub_msccl.numbers import NumberState, parse_number
+from hub_core.columns import Int64Array
 
 
 class Texts:

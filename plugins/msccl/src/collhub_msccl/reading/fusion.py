@@ -9,11 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from hub_core.columns import BoolArray, Int64Array, counted_positions, run_lengths, sorted_ordinals
 
 from collhub_msccl.findings import FileFindings
 from collhub_msccl.runtimes.known_runtimes import MAX_OPERANDS
 from collhub_msccl.thread_block_program import StepType, ThreadBlockProgram
+from hub_core.columns import BoolArray, Int64Array, counted_positions, run_lengths, sorted_ordinals
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -11,7 +11,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from hub_core.columns import BoolArray, Int64Array, first_positions
 
 from collhub_msccl.conflicts.accesses import Edges
 from collhub_msccl.conflicts.true_dependencies import insert_true_dependencies
@@ -19,6 +18,7 @@ from collhub_msccl.findings import FileFindings
 from collhub_msccl.reading.dependencies import resolve_dependencies
 from collhub_msccl.reading.fusion import fuse_reductions
 from collhub_msccl.thread_block_program import StepType, ThreadBlockProgram
+from hub_core.columns import BoolArray, Int64Array, first_positions
 from hub_core.model import Buffer, Collective, StepKind, StepTable
 
 

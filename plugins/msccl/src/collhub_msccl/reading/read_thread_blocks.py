@@ -6,14 +6,6 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 import numpy as np
-from hub_core.columns import (
-    Int64Array,
-    counted_positions,
-    expanded_ranges,
-    group_of_entry,
-    ordinals,
-    row_pointer,
-)
 
 from collhub_msccl.findings import FileFindings
 from collhub_msccl.numbers import NumberState
@@ -23,6 +15,14 @@ from collhub_msccl.thread_block_program import (
     BUFFER_NAMES,
     STEP_TYPE_NAMES,
     ThreadBlockProgram,
+)
+from hub_core.columns import (
+    Int64Array,
+    counted_positions,
+    expanded_ranges,
+    group_of_entry,
+    ordinals,
+    row_pointer,
 )
 
 _NUMBER_COLUMNS: Mapping[str, tuple[str, ...]] = {

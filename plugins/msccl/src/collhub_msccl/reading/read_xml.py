@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import PurePath
 
 import numpy as np
-from hub_core.columns import Int64Array
 
 from collhub_msccl.findings import FileFindings
 from collhub_msccl.options import ReadOptions
@@ -20,6 +19,7 @@ from collhub_msccl.reading.roots import find_possible_roots
 from collhub_msccl.reading.scan import MAX_BYTES, scan_xml
 from collhub_msccl.reading.short_form import complete_header
 from collhub_msccl.thread_block_program import ThreadBlockProgram
+from hub_core.columns import Int64Array
 from hub_core.model import (
     ROOTED,
     Algorithm,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
-from hub_core.columns import Int64Array
 
+from hub_core.columns import Int64Array
 from hub_core.model import Buffer, CollectiveKind, StepKind
 
 Columns = Mapping[str, Int64Array]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-from hub_core.columns import Int64Array
 
 from collhub_msccl.conflicts.accesses import Edges
 from collhub_msccl.runtimes.known_runtimes import (
@@ -22,6 +21,7 @@ from collhub_msccl.writing.draft import StepDraft
 from collhub_msccl.writing.emission import Memory, emit
 from collhub_msccl.writing.emission_order import arrange, find_neighbours
 from collhub_msccl.writing.thread_blocks import Lanes
+from hub_core.columns import Int64Array
 
 # Rounds of separating and cutting lanes; cuts grow by a quarter per round, so the limit is rarely
 # reached.

@@ -11,13 +11,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from hub_core.columns import BoolArray, Int64Array, topological_levels
 
 from collhub_msccl.conflicts.accesses import Edges
 from collhub_msccl.findings import FileFindings
 from collhub_msccl.reading.dependencies import find_first_flagged
 from collhub_msccl.reading.fusion import fuse_reductions
 from collhub_msccl.thread_block_program import RECEIVING, SENDING, StepType, ThreadBlockProgram
+from hub_core.columns import BoolArray, Int64Array, topological_levels
 from hub_core.model import Diagnostic, connection_keys, pair_in_order
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from hub_core.columns import BoolArray, Int64Array, sorted_ordinals
 
 from collhub_msccl.writing.draft import StepDraft
 from collhub_msccl.writing.thread_blocks import Lanes
+from hub_core.columns import BoolArray, Int64Array, sorted_ordinals
 
 
 @dataclass(frozen=True, slots=True, eq=False)

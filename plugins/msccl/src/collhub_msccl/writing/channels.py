@@ -12,10 +12,10 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
 import numpy as np
-from hub_core.columns import Int64Array
 
 from collhub_msccl.runtimes.known_runtimes import MAX_BLOCKS_PER_CHANNEL
 from collhub_msccl.writing.blocks import Blocks
+from hub_core.columns import Int64Array
 
 Pair = tuple[int, int]  # (source, destination)
 Side = tuple[int, str]  # (rank, "send" or "recv")

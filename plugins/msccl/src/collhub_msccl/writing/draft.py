@@ -6,6 +6,8 @@ from dataclasses import dataclass, fields
 from functools import cached_property
 
 import numpy as np
+
+from collhub_msccl.conflicts.accesses import Edges
 from hub_core.columns import (
     BoolArray,
     Int64Array,
@@ -14,8 +16,6 @@ from hub_core.columns import (
     group_of_entry,
     row_pointer,
 )
-
-from collhub_msccl.conflicts.accesses import Edges
 from hub_core.model import (
     Algorithm,
     Buffer,

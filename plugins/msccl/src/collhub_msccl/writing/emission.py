@@ -11,7 +11,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from hub_core.columns import BoolArray, Int64Array, run_mask, sorted_ordinals
 
 from collhub_msccl.thread_block_program import StepType, ThreadBlockProgram
 from collhub_msccl.writing.blocks import Blocks
@@ -22,6 +21,7 @@ from collhub_msccl.writing.emission_waits import Knowledge, find_waits
 from collhub_msccl.writing.forwarded import find_forwarded_sums
 from collhub_msccl.writing.scratch import allocate_scratch, count_scratch_units
 from collhub_msccl.writing.unfuse import REGION, Steps, unfuse_reducing_receives
+from hub_core.columns import BoolArray, Int64Array, run_mask, sorted_ordinals
 from hub_core.model import StepKind
 
 # Step type of a plain step, in the order of `StepKind`.

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from pathlib import PurePath
 
 import numpy as np
-from hub_core.columns import Int64Array
 
 from collhub_msccl.numbers import NumberState, parse_number
 from collhub_msccl.options import WriteOptions
@@ -20,6 +19,7 @@ from collhub_msccl.runtimes.known_runtimes import (
     Runtime,
 )
 from collhub_msccl.thread_block_program import ThreadBlockProgram
+from hub_core.columns import Int64Array
 from hub_core.model import Algorithm, Collective, CollectiveKind, InputError, Location, UsageError
 
 # microsoft/msccl keeps at most 63 characters.

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from hub_core.columns import BoolArray, Int64Array, topological_levels
 
 from collhub_msccl.conflicts.accesses import Edges
 from collhub_msccl.writing.draft import StepDraft
+from hub_core.columns import BoolArray, Int64Array, topological_levels
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-from hub_core.columns import BoolArray, Int64Array
 
 from collhub_msccl.runtimes.known_runtimes import MAX_OPERANDS
 from collhub_msccl.thread_block_program import StepType, ThreadBlockProgram
@@ -11,6 +10,7 @@ from collhub_msccl.writing.blocks import Blocks
 from collhub_msccl.writing.emission_waits import Knowledge
 from collhub_msccl.writing.reduction_runs import is_fusable_pair
 from collhub_msccl.writing.unfuse import REGION, Steps
+from hub_core.columns import BoolArray, Int64Array
 
 
 def build_program(

@@ -13,9 +13,9 @@ from bisect import bisect_right
 from dataclasses import dataclass, field
 
 import numpy as np
-from hub_core.columns import Int64Array, run_mask
 
 from collhub_msccl.conflicts.accesses import Edges
+from hub_core.columns import Int64Array, run_mask
 
 Clock = dict[int, int]
 

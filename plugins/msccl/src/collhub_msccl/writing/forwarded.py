@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-from hub_core.columns import BoolArray, Int64Array, expanded_ranges, group_of_entry, row_pointer
 
 from collhub_msccl.writing.draft import READS_SRC, WRITES_DST, StepDraft
 from collhub_msccl.writing.emission_order import Arrangement
+from hub_core.columns import BoolArray, Int64Array, expanded_ranges, group_of_entry, row_pointer
 from hub_core.model import Buffer, StepKind
 
 

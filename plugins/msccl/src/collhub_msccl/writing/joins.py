@@ -5,7 +5,6 @@ from __future__ import annotations
 from enum import Enum
 
 import numpy as np
-from hub_core.columns import BoolArray
 
 from collhub_msccl.conflicts.accesses import Edges
 from collhub_msccl.writing.draft import StepDraft
@@ -13,6 +12,7 @@ from collhub_msccl.writing.ideal_times import arrange_freely, compute_ideal_begi
 from collhub_msccl.writing.reduction_runs import NEVER, RunTimes, find_reduction_chains
 from collhub_msccl.writing.thread_blocks import match_one_to_one
 from collhub_msccl.writing.work_graph import WorkGraph, build_work_graph
+from hub_core.columns import BoolArray
 from hub_core.model import StepKind
 
 _NO_ROWS = np.zeros(0, np.int64)

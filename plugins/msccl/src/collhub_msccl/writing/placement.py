@@ -15,11 +15,11 @@ from dataclasses import dataclass, field
 from operator import add
 
 import numpy as np
-from hub_core.columns import Int64Array
 
 from collhub_msccl.runtimes.known_runtimes import MAX_BLOCKS_PER_CHANNEL
 from collhub_msccl.writing.draft import StepDraft
 from collhub_msccl.writing.work_graph import NONE, WorkGraph
+from hub_core.columns import Int64Array
 
 _RECV, _SEND = 0, 1
 # Maximum number of steps tried in total: about a second.

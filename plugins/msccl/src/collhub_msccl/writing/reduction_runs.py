@@ -12,11 +12,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from hub_core.columns import BoolArray, Int64Array
 
 from collhub_msccl.conflicts.accesses import Columns, Edges
 from collhub_msccl.runtimes.known_runtimes import MAX_OPERANDS
 from collhub_msccl.writing.draft import StepDraft
+from hub_core.columns import BoolArray, Int64Array
 from hub_core.model import Buffer, StepKind
 
 NEVER = np.iinfo(np.int64).max

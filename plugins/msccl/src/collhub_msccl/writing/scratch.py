@@ -11,10 +11,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-from hub_core.columns import BoolArray, Int64Array, run_lengths
 
 from collhub_msccl.writing.draft import READS_SRC, WRITES_DST, StepDraft
 from collhub_msccl.writing.emission_waits import Knowledge
+from hub_core.columns import BoolArray, Int64Array, run_lengths
 from hub_core.model import Buffer
 
 # Ranges tried per segment: more would save little scratch and cost quadratic time.

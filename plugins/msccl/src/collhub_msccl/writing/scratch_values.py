@@ -11,6 +11,10 @@ from dataclasses import dataclass, replace
 from itertools import product
 
 import numpy as np
+
+from collhub_msccl.conflicts.accesses import Columns, find_accesses, find_conflicts_within_blocks
+from collhub_msccl.conflicts.true_dependencies import list_claimed_modes
+from collhub_msccl.writing.draft import READS_SRC, WRITES_DST
 from hub_core.columns import (
     BoolArray,
     Int64Array,
@@ -19,10 +23,6 @@ from hub_core.columns import (
     row_pointer,
     run_mask,
 )
-
-from collhub_msccl.conflicts.accesses import Columns, find_accesses, find_conflicts_within_blocks
-from collhub_msccl.conflicts.true_dependencies import list_claimed_modes
-from collhub_msccl.writing.draft import READS_SRC, WRITES_DST
 from hub_core.model import COLUMN_DTYPES, Algorithm, Buffer, StepKind, StepTable
 
 

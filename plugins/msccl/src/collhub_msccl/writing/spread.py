@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-from hub_core.columns import Int64Array
 
 from collhub_msccl.conflicts.accesses import Edges
 from collhub_msccl.writing.draft import STEP_COLUMNS, StepDraft
@@ -15,6 +14,7 @@ from collhub_msccl.writing.list_order import ListScheduler
 from collhub_msccl.writing.placement import Placement, PlacementLimits, place_chains
 from collhub_msccl.writing.thread_blocks import Lanes, number_lanes
 from collhub_msccl.writing.work_graph import build_work_graph
+from hub_core.columns import Int64Array
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from hub_core.columns import BoolArray, Int64Array, first_positions
 
 from collhub_msccl.thread_block_program import StepType
+from hub_core.columns import BoolArray, Int64Array, first_positions
 from hub_core.model import Buffer
 
 REGION = ("src_buffer", "src_offset", "dst_buffer", "dst_offset")

@@ -11,11 +11,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from hub_core.columns import BoolArray, Int64Array
 
 from collhub_msccl.conflicts.accesses import Edges
 from collhub_msccl.writing.draft import StepDraft
 from collhub_msccl.writing.emission_order import Arrangement
+from hub_core.columns import BoolArray, Int64Array
 from hub_core.model import StepKind
 
 NONE = -1

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-from hub_core.columns import Int64Array
 
 from collhub_msccl.options import WriteOptions
 from collhub_msccl.runtimes.known_runtimes import (
@@ -20,6 +19,7 @@ from collhub_msccl.writing.emission import Memory
 from collhub_msccl.writing.emission_header import Target, choose_target, compute_largest_size
 from collhub_msccl.writing.emission_text import format_xml
 from collhub_msccl.writing.xml_losses import describe_figures, find_losses
+from hub_core.columns import Int64Array
 from hub_core.model import Algorithm, Collective, InputError, JsonValue, Location, StepTable
 from hub_core.plugin_api import Artifact, WriteResult
 from hub_core.verification import common_unit

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from hub_core.columns import Int64Array
 
 from collhub_mscclpp.checking.block_barriers import check_block_barriers
 from collhub_mscclpp.checking.contents import Contents, contents_of
@@ -47,6 +46,7 @@ from collhub_mscclpp.checking.rules import (
 )
 from collhub_mscclpp.checking.story import Story
 from collhub_mscclpp.plans.records import Plan
+from hub_core.columns import Int64Array
 from hub_core.model import InputError
 
 # Halves of the scratch come back in every second launch: the third meets the first.

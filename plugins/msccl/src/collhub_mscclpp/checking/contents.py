@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from hub_core.columns import BoolArray, Int64Array, UInt8Array, UInt64Array
 
 from collhub_mscclpp.checking.memory import PlanMemory, buffer_cells
+from hub_core.columns import BoolArray, Int64Array, UInt8Array, UInt64Array
 from hub_core.model import ALL_RANKS, Buffer
 
 _SEED = 0x6D736363

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from hub_core.columns import BoolArray, Int64Array, UInt8Array, UInt64Array
 
 from collhub_mscclpp.checking.contents import Contents
 from collhub_mscclpp.checking.lowering import Counters, block_ranks
@@ -21,6 +20,7 @@ from collhub_mscclpp.checking.program import (
 )
 from collhub_mscclpp.plans.operations import Role
 from collhub_mscclpp.plans.records import Plan
+from hub_core.columns import BoolArray, Int64Array, UInt8Array, UInt64Array
 from hub_core.model import Buffer
 
 _FIRST_POOL = 64

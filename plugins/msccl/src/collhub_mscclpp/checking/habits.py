@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-from hub_core.columns import BoolArray, expanded_ranges
 
 from collhub_mscclpp.checking.lowering import Ranges
 from collhub_mscclpp.checking.memory import PlanMemory
@@ -13,6 +12,7 @@ from collhub_mscclpp.checking.report import PlanFindings
 from collhub_mscclpp.options import ALIGNMENT
 from collhub_mscclpp.plans.operations import CHANNEL_TYPES, KNOWN, Role, Scope
 from collhub_mscclpp.plans.records import Plan
+from hub_core.columns import BoolArray, expanded_ranges
 from hub_core.model import Buffer
 
 _MEMORY = CHANNEL_TYPES.index("memory")

@@ -24,7 +24,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from hub_core.columns import Int64Array
 from collhub_packing.compiling import kernel, part
 
 from collhub_mscclpp.checking.program import (
@@ -35,6 +34,7 @@ from collhub_mscclpp.checking.program import (
     RACES,
     Clocks,
 )
+from hub_core.columns import Int64Array
 
 # Codes of `Role` in `plans.operations`, as numbers that machine code compares.
 SIGNAL, WAIT, ACQUIRE, RELEASE, BARRIER, DATA = 1, 2, 3, 4, 5, 7

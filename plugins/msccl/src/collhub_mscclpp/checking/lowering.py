@@ -6,12 +6,12 @@ from collections import defaultdict
 from dataclasses import dataclass
 
 import numpy as np
-from hub_core.columns import Int64Array, UInt8Array, group_pointer, row_pointer
 
 from collhub_mscclpp.checking.memory import PlanMemory
 from collhub_mscclpp.checking.program import Program
 from collhub_mscclpp.plans.operations import CHANNEL_TYPES, KNOWN, Role, Scope
 from collhub_mscclpp.plans.records import Plan
+from hub_core.columns import Int64Array, UInt8Array, group_pointer, row_pointer
 from hub_core.model import Buffer
 
 _ROLES = np.asarray([operation.role for operation in KNOWN] + [Role.UNKNOWN], np.int64)

@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from hub_core.columns import Int64Array, counted_positions, group_of_entry
 
 from collhub_mscclpp.plans.records import Plan
+from hub_core.columns import Int64Array, counted_positions, group_of_entry
 from hub_core.model import (
     Buffer,
     Collective,

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+
 from hub_core.columns import Int32Array, Int64Array, UInt8Array, UInt64Array
 
 Clocks = npt.NDArray[np.int32]

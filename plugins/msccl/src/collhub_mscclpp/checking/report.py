@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from hub_core.columns import Int64Array
-
 from collhub_mscclpp.plans.records import Plan
+from hub_core.columns import Int64Array
 from hub_core.model import Diagnostic, Findings, Location, Severity
 
 OK = "ok"

@@ -7,11 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from hub_core.sandbox import Report, calling_line, chosen_places, error_report, run_job
-
 from collhub_mscclpp.language.defects import find_defects
 from collhub_mscclpp.language.program import CollectiveProgram
 from collhub_mscclpp.language.shim import has_package, install
+from hub_core.sandbox import Report, calling_line, chosen_places, error_report, run_job
 
 
 class _PlanLanguage:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import ast
 from dataclasses import replace
 
+from collhub_mscclpp.reading.read import read as read_plan
+from hub_core.model import Algorithm, InputError, Location
+from hub_core.plugin_api import NoOptions, Source, SourcePart
 from hub_core.sandbox import (
     ProcessLimits,
     SourceProgramOptions,
@@ -14,10 +17,6 @@ from hub_core.sandbox import (
     shell_words,
     warn_at,
 )
-
-from collhub_mscclpp.reading.read import read as read_plan
-from hub_core.model import Algorithm, InputError, Location
-from hub_core.plugin_api import NoOptions, Source, SourcePart
 
 _CHILD = "collhub_mscclpp.language.child:main"
 _PACKAGES = ("mscclpp", "collhub_mscclpp")

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from hub_core.columns import ColumnTable, Int64Array
-
 from collhub_mscclpp.plans.operations import KNOWN, UNKNOWN_CODE, Operation
+from hub_core.columns import ColumnTable, Int64Array
 
 
 @dataclass(frozen=True, slots=True)

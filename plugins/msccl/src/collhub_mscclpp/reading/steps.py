@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from hub_core.columns import Int64Array
 
 from collhub_mscclpp.reading.places import Place
+from hub_core.columns import Int64Array
 from hub_core.model import COLUMN_DEFAULTS, Buffer, StepKind, StepTable
 
 _COLUMNS = (

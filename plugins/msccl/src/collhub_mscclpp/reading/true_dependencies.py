@@ -8,8 +8,9 @@ O(cells touched * readers of a cell).
 from __future__ import annotations
 
 import numpy as np
-from hub_core.columns import Int64Array, UInt8Array
 from collhub_packing.compiling import kernel
+
+from hub_core.columns import Int64Array, UInt8Array
 
 
 @kernel

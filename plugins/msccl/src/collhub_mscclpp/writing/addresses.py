@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-from hub_core.columns import BoolArray, Int64Array
 
 from collhub_mscclpp.writing.work import PlanWork
+from hub_core.columns import BoolArray, Int64Array
 from hub_core.model import Buffer, MemoryLayout
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from hub_core.columns import BoolArray, Int64Array, labels, ordinals
 
 from collhub_mscclpp.writing.work import PlanWork
+from hub_core.columns import BoolArray, Int64Array, labels, ordinals
 from hub_core.model import StepKind, StepTable
 
 MOST_BLOCKS = 64

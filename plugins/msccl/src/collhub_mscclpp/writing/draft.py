@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from hub_core.columns import Int64Array
 
 from collhub_mscclpp.options import PACKETS, PlanWriteOptions
 from collhub_mscclpp.writing.addresses import (
@@ -29,6 +28,7 @@ from collhub_mscclpp.writing.rank_tables import PORT, RankTables, channel_types,
 from collhub_mscclpp.writing.semaphores import Semaphores, semaphores_of
 from collhub_mscclpp.writing.switch_stores import SwitchStores, place_switch_stores
 from collhub_mscclpp.writing.work import PlanWork
+from hub_core.columns import Int64Array
 from hub_core.model import StepKind, UsageError
 
 _SEND = int(StepKind.SEND)

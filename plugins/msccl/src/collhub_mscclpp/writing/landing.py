@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
-from hub_core.columns import BoolArray, Int64Array, expanded_ranges, row_pointer
 
 from collhub_mscclpp.writing.addresses import have_equal_offsets, memory_layouts
 from collhub_mscclpp.writing.work import PlanWork
+from hub_core.columns import BoolArray, Int64Array, expanded_ranges, row_pointer
 from hub_core.model import Buffer, MemoryLayout, StepKind
 from hub_core.verification import Regions, find_regions
 

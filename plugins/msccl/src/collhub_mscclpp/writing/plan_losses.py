@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-from hub_core.columns import Int64Array
 
 from collhub_mscclpp.writing.draft import Draft
 from collhub_mscclpp.writing.plan_text import UNSTATED_IN_PLACE, chunk_counts
 from collhub_mscclpp.writing.work import NAMES
+from hub_core.columns import Int64Array
 from hub_core.model import CollectiveKind, CustomContract, Loss
 
 

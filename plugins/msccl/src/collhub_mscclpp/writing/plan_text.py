@@ -7,7 +7,6 @@ import json
 from collections.abc import Sequence
 
 import numpy as np
-from hub_core.columns import Int64Array
 
 from collhub_mscclpp.checking.limits import MOST_SLICES
 from collhub_mscclpp.options import ALIGNMENT, PACKETS
@@ -17,6 +16,7 @@ from collhub_mscclpp.writing.rank_tables import SWITCH, RankTables
 from collhub_mscclpp.writing.segments import Segment
 from collhub_mscclpp.writing.switch_stores import SwitchStores
 from collhub_mscclpp.writing.work import NAMES
+from hub_core.columns import Int64Array
 from hub_core.model import CollectiveKind, UsageError
 
 UNSTATED_IN_PLACE = (CollectiveKind.GATHER, CollectiveKind.SCATTER)

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from hub_core.columns import BoolArray, Int64Array, expanded_ranges
 
 from collhub_mscclpp.writing.addresses import have_equal_offsets
 from collhub_mscclpp.writing.landing import coarse_regions
 from collhub_mscclpp.writing.rank_tables import MEMORY
 from collhub_mscclpp.writing.work import PlanWork
+from hub_core.columns import BoolArray, Int64Array, expanded_ranges
 from hub_core.model import StepKind
 from hub_core.verification import Regions
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import numpy as np
-from hub_core.columns import Int64Array
 
 from collhub_mscclpp.writing.work import PlanWork
+from hub_core.columns import Int64Array
 
 MEMORY = "memory"
 PORT = "port"

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from hub_core.columns import Int64Array
-
 from collhub_mscclpp.writing.work import PlanWork
+from hub_core.columns import Int64Array
 
 
 @dataclass(slots=True)

@@ -12,9 +12,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from hub_core.columns import Int64Array
 
 from collhub_mscclpp.writing.networks import PlanNetwork
+from hub_core.columns import Int64Array
 from hub_core.model import Algorithm, Messages, StepKind, StepTable
 
 # A pipeline is in one thread block, which has 16 channels: for the sum, and for its multicast.

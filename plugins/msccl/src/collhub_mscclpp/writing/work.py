@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from hub_core.columns import Int64Array, labels, topological_levels
 
 from collhub_mscclpp.writing.networks import PlanNetwork
 from collhub_mscclpp.writing.switches import SwitchSteps, switch_steps
+from hub_core.columns import Int64Array, labels, topological_levels
 from hub_core.model import (
     Algorithm,
     CollectiveKind,

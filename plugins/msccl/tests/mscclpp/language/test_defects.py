@@ -18,10 +18,10 @@ from collhub_mscclpp.language import (
 )
 from collhub_mscclpp.language.defects import find_defects
 from collhub_mscclpp.language.read_program import read
-from hub_core.sandbox import SourceProgramOptions
 
 from hub_core.model import Diagnostic
 from hub_core.plugin_api import Source, SourcePart
+from hub_core.sandbox import SourceProgramOptions
 
 
 def puts(program: CollectiveProgram) -> None:

@@ -33,10 +33,10 @@ from collhub_mscclpp.language import (
 from collhub_mscclpp.language.read_program import read
 from collhub_mscclpp.language.samples import samples
 from collhub_mscclpp.plans.read_plan import parse_plan
-from hub_core.sandbox import SourceProgramOptions
 
 from hub_core.model import Algorithm, CollectiveKind, Diagnostic, InputError, UsageError
 from hub_core.plugin_api import Source, SourcePart
+from hub_core.sandbox import SourceProgramOptions
 from hub_core.verification import verify
 
 START = "from mscclpp.language.program import *\nfrom mscclpp.language.channel import *\n"

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from hub_core.columns import BoolArray, Int64Array
-from hub_core.schedules import Chunks, Transfers, algorithm_of
 
 from collhub_nccl.graphs.ring_graph import Ring
+from hub_core.columns import BoolArray, Int64Array
 from hub_core.model import Algorithm, Collective, CollectiveKind, JsonValue, Provenance
+from hub_core.schedules import Chunks, Transfers, algorithm_of
 
 
 def ring_algorithm(

@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
-from hub_core.columns import Int64Array, csr
 from collhub_execution import LevelledProgram, RecordKind, levelled_program
 
 from collhub_nccl.graphs.ring_graph import Ring
+from hub_core.columns import Int64Array, csr
 from hub_core.model import Algorithm, Buffer, Collective, CollectiveKind, InputError
 
 RankPair = tuple[int, int]

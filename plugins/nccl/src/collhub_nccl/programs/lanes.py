@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from hub_core.columns import BoolArray, Int64Array, expanded_ranges
 from collhub_execution import LevelledProgram
 
+from hub_core.columns import BoolArray, Int64Array, expanded_ranges
 from hub_core.model import Algorithm, Buffer
 
 # Addresses that are looked at; beyond, the program gets one lane rather than gigabytes of columns.

@@ -10,10 +10,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 
 import numpy as np
-from hub_core.columns import Int64Array, group_pointer, run_lengths, run_starts
 from collhub_execution import LevelledProgram, bus_bandwidth
 
 from collhub_nccl.programs.lanes import Lanes, lanes_of
+from hub_core.columns import Int64Array, group_pointer, run_lengths, run_starts
 from hub_core.model import (
     REDUCING,
     Algorithm,

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from hub_core.columns import Int64Array
 
 from collhub_nccl.options import NcclMachineOptions
 from collhub_nccl.topologies.machine import Machine, NodeKind
+from hub_core.columns import Int64Array
 from hub_core.model import InputError, Location, UsageError
 from hub_core.network import Links, Topology
 

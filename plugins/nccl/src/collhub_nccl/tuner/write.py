@@ -13,8 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from hub_core.selections import first_of_kinds, own_windows
-
 from collhub_nccl.options import TunerOptions
 from collhub_nccl.tuner.tuner_names import (
     ANY,
@@ -31,6 +29,7 @@ from hub_core.plugin_api import (
     Selection,
     WriteResult,
 )
+from hub_core.selections import first_of_kinds, own_windows
 
 _NAME_OF = {kind: name for name, kind in COLLECTIVES.items()}
 # Sizes in bytes from which NVLS is faster than rings within a node (H100, NCCL 2.19 on), and rings

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from hub_core.columns import Int64Array
 from collhub_networks import Value
 
+from hub_core.columns import Int64Array
 from hub_core.network import MAX_LINKS, MAX_NODES
 
 _STEP = re.compile(r"([^.\[\]]+)(?:\[([^\[\]]*)\])?")

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-from hub_core.columns import Int64Array
 from collhub_networks import NetworkFindings, Value
 
 from collhub_infragraph.graph import Annotations, LinkKind, VertexGraph
@@ -20,6 +19,7 @@ from collhub_infragraph.reading.devices import (
     parse_endpoint,
 )
 from collhub_infragraph.reading.links import parse_link
+from hub_core.columns import Int64Array
 from hub_core.model import Location
 from hub_core.network import MAX_LINKS, MAX_NODES
 

@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import NoReturn
 
 import numpy as np
-from hub_core.columns import connected_parts
 from collhub_networks import NetworkFindings
 
 from collhub_infragraph.graph import (
@@ -29,6 +28,7 @@ from collhub_infragraph.reading.bandwidths import (
     supply_missing_values,
 )
 from collhub_infragraph.reading.hops import Contraction, Hop
+from hub_core.columns import connected_parts
 from hub_core.model import HubError, InputError, Location, UsageError, parse_ranks
 from hub_core.network import Dimension, DimensionKind, Links, Topology, grid
 

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from itertools import combinations
 
 import numpy as np
-from hub_core.columns import Int64Array
 
 from collhub_topologies.builders.networks import (
     build_duplex_links,
@@ -14,6 +13,7 @@ from collhub_topologies.builders.networks import (
     check_npus,
     list_group_npus,
 )
+from hub_core.columns import Int64Array
 from hub_core.network import Dimension, DimensionKind, Links, Topology, TopologyText, grid
 
 Lanes = Mapping[tuple[int, int], int]

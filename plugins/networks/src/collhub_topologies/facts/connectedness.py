@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import numpy as np
-from hub_core.columns import BoolArray, Int64Array, NodePairs
 
+from hub_core.columns import BoolArray, Int64Array, NodePairs
 from hub_core.model import Diagnostic, Severity, format_ranks
 from hub_core.network import Topology
 from hub_core.plugin_api import CheckReport, CheckRequest, NoOptions

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from hub_core.columns import Arcs, Int64Array, csr, ordinals, run_mask
 
+from hub_core.columns import Arcs, Int64Array, csr, ordinals, run_mask
 from hub_core.network import DimensionKind, Topology
 
 # Bytes of reach tables that the search processes before it gives up: a few seconds.

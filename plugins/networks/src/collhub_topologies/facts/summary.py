@@ -8,9 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from hub_core.columns import BoolArray, Float64Array, Int64Array
 
 from collhub_topologies.facts.diameter import compute_diameter
+from hub_core.columns import BoolArray, Float64Array, Int64Array
 from hub_core.network import Topology
 
 # Kinds of nodes, indexed by whether the node is a switch.

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-from hub_core.columns import Arcs
 from collhub_topologies.facts.diameter import compute_longest_distance
 from hypothesis import given
 from hypothesis import strategies as st
+
+from hub_core.columns import Arcs
 
 NODES = 7
 ARCS = st.lists(st.tuples(st.integers(0, NODES - 1), st.integers(0, NODES - 1)), max_size=20)

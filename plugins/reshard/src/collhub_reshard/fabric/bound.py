@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
-from hub_core.columns import Float64Array, Int64Array
 
 from collhub_reshard.fabric.deliveries import Delivery
 from collhub_reshard.fabric.links import FabricLinks
 from collhub_reshard.fabric.paths import closure
 from collhub_reshard.scheduling.host_network import owners
+from hub_core.columns import Float64Array, Int64Array
 
 # Fine enough for weights that are no simple ratios; sums stay exact in float64.
 _SCALES = (1, 12, 720, 1_000_000)

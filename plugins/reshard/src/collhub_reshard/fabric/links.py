@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
-from hub_core.columns import Float64Array, Int64Array, group_of_entry
 
 from collhub_reshard.scheduling.host_network import exact_rate
+from hub_core.columns import Float64Array, Int64Array, group_of_entry
 from hub_core.network import Topology
 
 Edge = tuple[int, int]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from hub_core.columns import Float64Array, Int64Array
 
 from collhub_reshard.fabric.links import Edge
+from hub_core.columns import Float64Array, Int64Array
 
 
 def closure(costs: Float64Array) -> tuple[Float64Array, Int64Array]:

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
-from hub_core.columns import Float64Array
 from collhub_shardings import UnitTasks
 
 from collhub_reshard.fabric.bound import LinkBound, best_bound, cuts
 from collhub_reshard.fabric.deliveries import Delivery, Part, deliveries_of
 from collhub_reshard.fabric.links import Edge, FabricLinks
 from collhub_reshard.fabric.paths import cheap_tree, closure
+from hub_core.columns import Float64Array
 from hub_core.network import Topology
 
 # Trees to begin with: few a delivery where deliveries are many.

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from hub_core.columns import Int64Array
 
 from collhub_reshard.lowering.layout import BoxLayout, Region
 from collhub_reshard.lowering.step_writer import Origin
+from hub_core.columns import Int64Array
 from hub_core.model import Collective, CollectiveKind, Contributions, CustomContract
 
 

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from hub_core.columns import Int64Array
 from collhub_shardings import Move, Side, UnitTasks
 
+from hub_core.columns import Int64Array
 from hub_core.model import InputError
 
 _MOST_UNITS = 1 << 20

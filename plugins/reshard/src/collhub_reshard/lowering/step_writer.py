@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 
 import numpy as np
-from hub_core.columns import Int64Array
 from collhub_shardings import UnitTasks
 
 from collhub_reshard.lowering.audiences import nearby
 from collhub_reshard.lowering.layout import BoxLayout, Region
 from collhub_reshard.lowering.transfers import Transfer
+from hub_core.columns import Int64Array
 from hub_core.model import Buffer, StepKind, StepTable, StepTableBuilder
 
 # Messages of a card that are on their way at once: one on either link, one that waits, one spare.

@@ -11,10 +11,10 @@ from collections.abc import Iterable, Sequence
 from operator import itemgetter
 
 import numpy as np
-from hub_core.columns import Int64Array, row_pointer
 
 from collhub_reshard.scheduling.host_tasks import HostTasks
 from collhub_reshard.scheduling.schedule import Order, Piece
+from hub_core.columns import Int64Array, row_pointer
 from hub_core.plugin_api import SearchBudget
 
 # Temperatures of the rounds, relative to the mean duration of a task.

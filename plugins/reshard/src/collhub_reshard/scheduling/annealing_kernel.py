@@ -14,8 +14,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from hub_core.columns import Int64Array
 from collhub_packing.compiling import lean_kernel, lean_part
+
+from hub_core.columns import Int64Array
 
 
 class Tasks(NamedTuple):

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from hub_core.columns import Int64Array
 
 from collhub_execution.data.checked_inputs import AnyArray
 from collhub_execution.data.element_types import Array, is_floating
+from hub_core.columns import Int64Array
 from hub_core.model import REDUCING, Collective, Contributions
 
 

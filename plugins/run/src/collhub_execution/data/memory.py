@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from hub_core.columns import BoolArray, Int64Array
 
 from collhub_execution.data.checked_inputs import AnyArray
 from collhub_execution.data.element_types import Array
 from collhub_execution.levelling.program import LevelledProgram, RecordKind
 from collhub_execution.request_levelling import LevelledRequest
+from hub_core.columns import BoolArray, Int64Array
 from hub_core.model import Buffer
 
 

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from functools import reduce
 
 import numpy as np
-from hub_core.columns import BoolArray
 
 from collhub_execution.data.averages import divided
 from collhub_execution.data.element_types import Array, is_floating, rounding_unit
 from collhub_execution.data.reductions import REDUCTIONS
+from hub_core.columns import BoolArray
 from hub_core.model import REDUCING, Collective, CollectiveKind, Contributions, ReduceOp
 
 # Elements that are reduced at once: what they take is small beside the data of a run.

@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-from hub_core.columns import Float64Array, Int64Array
 
 from collhub_execution.data.element_types import Array
 from collhub_execution.data.memory import all_outputs
@@ -22,6 +21,7 @@ from collhub_execution.launching.job_memory import JobMemory, Shapes
 from collhub_execution.ranks.engine import NOT_STARTED, RankLog
 from collhub_execution.ranks.plans import RankTask, rank_tasks
 from collhub_execution.request_levelling import LevelledRequest
+from hub_core.columns import Float64Array, Int64Array
 from hub_core.model import HubError, InputError, PluginError
 
 # EX_SOFTWARE of sysexits.h.

@@ -11,14 +11,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from hub_core.columns import Float64Array
-
 from collhub_execution.data.memory import step_times
 from collhub_execution.launching.job_folder import JobFolder
 from collhub_execution.launching.room import crowded_places, no_room
 from collhub_execution.ranks.engine import NOT_STARTED
 from collhub_execution.rendezvous.positions import positions
 from collhub_execution.request_levelling import LevelledRequest
+from hub_core.columns import Float64Array
 from hub_core.model import Diagnostic, InputError, PluginError
 from hub_core.plugin_api import ExecutionResult
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from hub_core.columns import Int64Array
-
 from hub_core.model import Algorithm, Collective, CollectiveKind
 from hub_core.verification import common_unit
 

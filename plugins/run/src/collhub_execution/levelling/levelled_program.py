@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-from hub_core.columns import Int64Array, group_pointer
 
 from collhub_execution.levelling.blocks import in_blocks, units_of_block
 from collhub_execution.levelling.ordering import Edges, assign_levels
 from collhub_execution.levelling.program import LevelledProgram
 from collhub_execution.levelling.records import SortedRecords, expand_steps
+from hub_core.columns import Int64Array, group_pointer
 from hub_core.model import (
     CAP,
     Algorithm,

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
-from hub_core.columns import BoolArray, Int64Array, Order, csr, topological_levels
 
+from hub_core.columns import BoolArray, Int64Array, Order, csr, topological_levels
 from hub_core.model import Messages, StepTable
 from hub_core.verification import HappensBefore
 

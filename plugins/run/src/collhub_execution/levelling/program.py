@@ -6,6 +6,8 @@ from dataclasses import dataclass, fields
 from enum import IntEnum
 
 import numpy as np
+
+from collhub_execution.levelling.blocks import BlockCounts
 from hub_core.columns import (
     BoolArray,
     ColumnTable,
@@ -14,8 +16,6 @@ from hub_core.columns import (
     UInt8Array,
     group_of_entry,
 )
-
-from collhub_execution.levelling.blocks import BlockCounts
 from hub_core.model import Buffer, MemoryLayout
 
 

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 import numpy as np
-from hub_core.columns import BoolArray, Int64Array
 
 from collhub_execution.levelling.ordering import StepLevels
 from collhub_execution.levelling.program import RecordKind
 from collhub_execution.levelling.slots import place_slots
+from hub_core.columns import BoolArray, Int64Array
 from hub_core.model import Buffer, Messages, StepKind, StepTable
 from hub_core.verification import Regions
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+
 from hub_core.columns import Int64Array, IntArray, run_mask
 
 # (offset, end, last level) of a slot that is in use.

@@ -13,10 +13,10 @@ from functools import partial
 from typing import Generic, Protocol, TypeVar
 
 import numpy as np
-from hub_core.columns import Float64Array, Int64Array
 
 from collhub_execution.data.element_types import Array
 from collhub_execution.ranks.plans import LocalMove, MessageEnd, RankLevel, RankTask
+from hub_core.columns import Float64Array, Int64Array
 
 V = TypeVar("V")
 

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from hub_core.columns import Int64Array, ordinals, run_starts
 
 from collhub_execution.levelling.program import LevelledProgram, RecordKind
 from collhub_execution.rendezvous.simulation import simulate_rendezvous
+from hub_core.columns import Int64Array, ordinals, run_starts
 from hub_core.model import Algorithm
 
 _SignedArray = npt.NDArray[np.signedinteger]

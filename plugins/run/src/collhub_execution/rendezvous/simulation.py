@@ -6,10 +6,10 @@ from collections import defaultdict, deque
 from collections.abc import Iterator
 
 import numpy as np
-from hub_core.columns import Int64Array
 
 from collhub_execution.levelling.program import LevelledProgram, RecordKind
 from collhub_execution.rendezvous.positions import deadlock
+from hub_core.columns import Int64Array
 from hub_core.model import Algorithm, InputError
 
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
-from hub_core.columns import Float64Array
 
 import hub_core
 from collhub_execution.data.averages import averaged
@@ -25,6 +24,7 @@ from collhub_execution.rendezvous.positions import positions
 from collhub_execution.running.options import RunOptions, run_options_of
 from collhub_execution.running.outcome import RunOutcome
 from collhub_execution.running.setup import RunSetup
+from hub_core.columns import Float64Array
 from hub_core.model import Algorithm, Buffer, Diagnostic, JsonValue, ReduceOp, UsageError
 
 V = TypeVar("V")

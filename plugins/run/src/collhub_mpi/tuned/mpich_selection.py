@@ -13,8 +13,6 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from hub_core.selections import first_of_kinds, own_windows
-
 from collhub_mpi.options import MpichOptions
 from collhub_mpi.tuned.mpich_names import (
     ALGORITHMS,
@@ -35,6 +33,7 @@ from hub_core.plugin_api import (
     Selection,
     WriteResult,
 )
+from hub_core.selections import first_of_kinds, own_windows
 
 _CURE = "name maint/tuning/coll/mpir/generic.json of the sources of your release of MPICH"
 _INTRA = "comm_type=intra"

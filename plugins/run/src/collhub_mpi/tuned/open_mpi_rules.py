@@ -11,8 +11,6 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hub_core.selections import first_of_kinds, own_windows
-
 from collhub_mpi.options import RulesOptions
 from collhub_mpi.tuned.open_mpi_names import (
     ALGORITHMS,
@@ -29,6 +27,7 @@ from hub_core.plugin_api import (
     Selection,
     WriteResult,
 )
+from hub_core.selections import first_of_kinds, own_windows
 
 _USE = (
     "set OMPI_MCA_coll_tuned_use_dynamic_rules=1 and OMPI_MCA_coll_tuned_dynamic_rules_filename"

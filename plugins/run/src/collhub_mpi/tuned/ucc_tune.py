@@ -11,8 +11,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from hub_core.selections import first_of_kinds, own_windows
-
 from collhub_mpi.tuned.served_files import read_files
 from hub_core.model import CollectiveKind, InputError
 from hub_core.plugin_api import (
@@ -25,6 +23,7 @@ from hub_core.plugin_api import (
     SourcePart,
     WriteResult,
 )
+from hub_core.selections import first_of_kinds, own_windows
 
 FILE = "ucc.conf"
 _VARIABLE = "UCC_TL_UCP_TUNE"

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from hub_core.columns import Int64Array, first_positions
 
 from collhub_compose.buffer_usage import build_contract
 from collhub_compose.naming import get_display_name
+from hub_core.columns import Int64Array, first_positions
 from hub_core.model import (
     Algorithm,
     Contributions,

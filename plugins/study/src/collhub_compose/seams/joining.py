@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
-from hub_core.columns import BoolArray, Int64Array, first_positions, group_of_entry
 
+from hub_core.columns import BoolArray, Int64Array, first_positions, group_of_entry
 from hub_core.model import (
     COLUMN_DTYPES,
     Algorithm,

@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-from hub_core.columns import BoolArray, Int64Array, counted_positions
 
 from collhub_compose.buffer_moves import Relocation
 from collhub_compose.buffer_usage import (
@@ -20,6 +19,7 @@ from collhub_compose.buffer_usage import (
 )
 from collhub_compose.naming import get_display_name
 from collhub_compose.seams.joining import join_in_sequence
+from hub_core.columns import BoolArray, Int64Array, counted_positions
 from hub_core.model import (
     Algorithm,
     Buffer,

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 import numpy as np
-from hub_core.columns import Int64Array
 
+from hub_core.columns import Int64Array
 from hub_core.model import UsageError, format_ranks
 from hub_core.network import Links, Topology, group_of_nodes
 from hub_core.plugin_api import LinkLoad

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from hub_core.columns import BoolArray, ColumnTable, Float64Array, Int64Array, NodePairs
 
 from collhub_pictures.networks.places import Points
+from hub_core.columns import BoolArray, ColumnTable, Float64Array, Int64Array, NodePairs
 from hub_core.network import Topology
 
 _CLEARANCE = 17.0

@@ -6,10 +6,10 @@ import math
 from collections.abc import Collection
 
 import numpy as np
-from hub_core.columns import Float64Array, Int64Array
 
 from collhub_pictures.networks.node_boxes import widest
 from collhub_pictures.networks.places import PAGE_WIDTH, Points, circle, on_unit_circle
+from hub_core.columns import Float64Array, Int64Array
 from hub_core.network import Topology
 
 _NARROWEST = 48.0

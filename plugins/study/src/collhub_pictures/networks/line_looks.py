@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from hub_core.columns import Float64Array
 
 from collhub_pictures.networks.drawn_lines import DrawnLines
 from collhub_pictures.networks.line_loads import LineLoad
+from hub_core.columns import Float64Array
 from hub_core.model import format_bandwidth, format_time
 
 # Okabe and Ito's colours, which people with any colour vision can tell apart; grey for the classes

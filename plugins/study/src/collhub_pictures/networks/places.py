@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from hub_core.columns import Float64Array
 
+from hub_core.columns import Float64Array
 from hub_core.network import Topology
 
 Points = Float64Array

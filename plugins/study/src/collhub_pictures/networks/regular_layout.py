@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-from hub_core.columns import Float64Array
 
 from collhub_pictures.networks.node_boxes import sizes_of, widest
 from collhub_pictures.networks.places import (
@@ -13,6 +12,7 @@ from collhub_pictures.networks.places import (
     free_places,
     neighbour_centres,
 )
+from hub_core.columns import Float64Array
 from hub_core.network import DimensionKind, Topology
 
 _SPACING = 70.0

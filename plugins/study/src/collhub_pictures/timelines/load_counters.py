@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-from hub_core.columns import Float64Array, Int64Array
 
 from collhub_pictures.timelines.run_times import RunTimes
 from collhub_pictures.timelines.subjects import Subject
 from collhub_pictures.timelines.trace_events import TraceEvent, microseconds, named_process
+from hub_core.columns import Float64Array, Int64Array
 from hub_core.model import format_ranks
 
 _GROUPS = 100

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-from hub_core.columns import Int64Array
 
 from collhub_pictures.timelines.run_times import RunTimes, ShownTimes
 from collhub_pictures.timelines.trace_events import TraceEvent, microseconds
+from hub_core.columns import Int64Array
 
 # Where arrows begin, and where they end: `bp` binds the end to the slice around it, not the next.
 _START = {"ph": "s"}

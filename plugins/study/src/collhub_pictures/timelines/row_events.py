@@ -6,7 +6,6 @@ import heapq
 from collections.abc import Iterator
 
 import numpy as np
-from hub_core.columns import Int64Array
 
 from collhub_pictures.timelines.message_arrows import arrows_of
 from collhub_pictures.timelines.run_times import RunTimes, ShownTimes
@@ -18,6 +17,7 @@ from collhub_pictures.timelines.trace_events import (
     time_of,
 )
 from collhub_pictures.timelines.tracks import tracks_of
+from hub_core.columns import Int64Array
 
 
 def row_events(run: RunTimes) -> Iterator[TraceEvent]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from hub_core.columns import BoolArray, Int64Array
 
 from collhub_pictures.timelines.subjects import Subject
+from hub_core.columns import BoolArray, Int64Array
 from hub_core.model import InputError
 
 

@@ -7,9 +7,9 @@ from enum import IntEnum
 from typing import Protocol, TypeVar
 
 import numpy as np
-from hub_core.columns import BoolArray, Int64Array, RankTable
 
 from hub_core import job_partners
+from hub_core.columns import BoolArray, Int64Array, RankTable
 from hub_core.model import (
     Algorithm,
     Findings,

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from hub_core.columns import Int64Array
-
 from collhub_pictures.timelines.load_counters import load_events
 from collhub_pictures.timelines.row_events import row_events
 from collhub_pictures.timelines.run_times import RunTimes
 from collhub_pictures.timelines.subjects import Subject
 from collhub_pictures.timelines.trace_events import document_of
+from hub_core.columns import Int64Array
 
 # More than that the programs that show traces do not take in a reasonable time.
 MAX_RANKS = 1000

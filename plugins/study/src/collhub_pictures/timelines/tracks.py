@@ -6,9 +6,9 @@ import heapq
 from collections.abc import Iterator
 
 import numpy as np
-from hub_core.columns import Int64Array
 
 from collhub_pictures.timelines.run_times import RunTimes, ShownTimes
+from hub_core.columns import Int64Array
 
 
 def tracks_of(run: RunTimes, shown: ShownTimes) -> Int64Array:

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
-from hub_core.columns import Int64Array
 
 from collhub_classic.costs import AlphaBetaCost, sum_rounds
 from collhub_classic.message_plan import MessagePlan, PlanBuilder
+from hub_core.columns import Int64Array
 
 
 @dataclass(frozen=True, slots=True)

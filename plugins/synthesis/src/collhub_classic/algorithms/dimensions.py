@@ -10,10 +10,10 @@ from collections.abc import Callable, Sequence
 from fractions import Fraction
 
 import numpy as np
-from hub_core.columns import Int64Array
 
 from collhub_classic.costs import AlphaBetaCost
 from collhub_classic.message_plan import MessagePlan, PlanBuilder
+from hub_core.columns import Int64Array
 
 AxisPlan = Callable[[int], MessagePlan]
 AxisCost = Callable[[int], AlphaBetaCost]

@@ -7,10 +7,10 @@ from __future__ import annotations
 from fractions import Fraction
 
 import numpy as np
-from hub_core.columns import Int64Array
 
 from collhub_classic.costs import AlphaBetaCost
 from collhub_classic.message_plan import MessagePlan, PlanBuilder
+from hub_core.columns import Int64Array
 
 
 def plan_direct_all_gather(num_ranks: int) -> MessagePlan:

@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from fractions import Fraction
 
 import numpy as np
-from hub_core.columns import Int64Array
 
 from collhub_classic.costs import AlphaBetaCost, sum_rounds
 from collhub_classic.message_plan import MessagePlan, PlanBuilder
+from hub_core.columns import Int64Array
 
 
 def plan_bruck_all_gather(num_ranks: int) -> MessagePlan:

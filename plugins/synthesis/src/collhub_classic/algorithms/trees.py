@@ -9,10 +9,10 @@ from __future__ import annotations
 from fractions import Fraction
 
 import numpy as np
-from hub_core.columns import Int64Array
 
 from collhub_classic.costs import AlphaBetaCost, sum_rounds
 from collhub_classic.message_plan import MessagePlan, PlanBuilder, combine_in_parallel
+from hub_core.columns import Int64Array
 
 
 def plan_knomial_broadcast(num_ranks: int, radix: int) -> MessagePlan:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from hub_core.columns import BoolArray, Int64Array, group_of_entry, run_mask
 
 from collhub_classic.message_plan import MessagePlan
+from hub_core.columns import BoolArray, Int64Array, group_of_entry, run_mask
 
 NONE = -1
 

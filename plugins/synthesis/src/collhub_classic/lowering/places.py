@@ -8,10 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-from hub_core.columns import BoolArray, Int64Array, ordinals, row_pointer, run_mask
 
 from collhub_classic.lowering.accesses import BlockAccesses
 from collhub_classic.message_plan import MessagePlan
+from hub_core.columns import BoolArray, Int64Array, ordinals, row_pointer, run_mask
 from hub_core.model import Buffer, Collective, CollectiveKind
 
 

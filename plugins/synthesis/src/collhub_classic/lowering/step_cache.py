@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from hub_core.columns import Int64Array
-
 from collhub_classic.lowering.places import BlockPlaces
 from collhub_classic.lowering.steps import build_steps
 from collhub_classic.message_plan import MessagePlan
+from hub_core.columns import Int64Array
 from hub_core.model import StepTable
 
 # Larger plans are not cached, to save memory.

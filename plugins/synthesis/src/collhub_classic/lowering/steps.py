@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from hub_core.columns import BoolArray, Int64Array, expanded_ranges, run_mask, run_starts
 
 from collhub_classic.lowering.accesses import BlockAccesses
 from collhub_classic.lowering.places import BlockPlaces, EntryPlaces, MessagePieces, sort_blocks
 from collhub_classic.message_plan import MessagePlan
+from hub_core.columns import BoolArray, Int64Array, expanded_ranges, run_mask, run_starts
 from hub_core.model import Buffer, StepKind, StepTable
 
 _Edges = tuple[Int64Array, Int64Array]

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from hub_core.columns import Float64Array, Int64Array, row_pointer
 
 from collhub_flows.groups.shares import Shares
 from collhub_flows.groups.wishes import GroupWish
 from collhub_flows.linear_program import exact_flow
 from collhub_flows.network import FlowNetwork
 from collhub_flows.weights import approximate_flow, proven_time
+from hub_core.columns import Float64Array, Int64Array, row_pointer
 from hub_core.network import Topology
 
 _PS = 1e12

@@ -6,6 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
+
+from collhub_flows.groups.trees import Trees
+from collhub_flows.network import FlowNetwork
 from hub_core.columns import (
     BoolArray,
     Float64Array,
@@ -15,9 +18,6 @@ from hub_core.columns import (
     inverse,
     row_pointer,
 )
-
-from collhub_flows.groups.trees import Trees
-from collhub_flows.network import FlowNetwork
 from hub_core.network import Occupancy, link_times_ps
 
 # Of more jobs, passes forward and backward gain less than they take.

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
-from hub_core.columns import Int64Array, counted_positions, inverse
 
+from hub_core.columns import Int64Array, counted_positions, inverse
 from hub_core.model import (
     ALL_RANKS,
     Algorithm,

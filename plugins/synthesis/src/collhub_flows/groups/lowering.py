@@ -6,11 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from hub_core.columns import Int64Array, positions_in
 from collhub_packing.pipelining import windows_of
-from hub_core.schedules import Chunks, Transfers, algorithm_of
-from hub_core.schedules.lowering.link_turns import link_turns
-from hub_core.schedules.lowering.message_ends import MessageEnds
 
 from collhub_flows.groups.jobs import TreeJobs
 from collhub_flows.groups.joining import Turns
@@ -19,7 +15,11 @@ from collhub_flows.groups.trees import Pieces, Trees
 from collhub_flows.groups.wishes import GroupWish
 from collhub_flows.network import FlowNetwork
 from hub_core import installed_version
+from hub_core.columns import Int64Array, positions_in
 from hub_core.model import Algorithm, Provenance, StepKind
+from hub_core.schedules import Chunks, Transfers, algorithm_of
+from hub_core.schedules.lowering.link_turns import link_turns
+from hub_core.schedules.lowering.message_ends import MessageEnds
 
 NAME = "collhub-flows"
 

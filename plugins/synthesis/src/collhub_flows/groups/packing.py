@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from hub_core.columns import BoolArray, Int64Array, csr, expanded_ranges, row_pointer
 
 from collhub_flows.groups.shares import Shares
 from collhub_flows.groups.trees import Pieces, Trees
 from collhub_flows.groups.wishes import GroupWish
 from collhub_flows.linear_program import unreachable
 from collhub_flows.network import FlowNetwork
+from hub_core.columns import BoolArray, Int64Array, csr, expanded_ranges, row_pointer
 
 _ROUNDS = 6
 _STEEPNESS = 10.0

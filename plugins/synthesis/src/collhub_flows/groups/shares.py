@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from hub_core.columns import BoolArray, ColumnTable, Float64Array, Int64Array
-from hub_core.schedules import Chunks
 
 from collhub_flows.demand import FlowDemand
 from collhub_flows.groups.wishes import GroupWish
+from hub_core.columns import BoolArray, ColumnTable, Float64Array, Int64Array
 from hub_core.model import ALL_RANKS
+from hub_core.schedules import Chunks
 
 
 @dataclass(frozen=True, slots=True, eq=False)

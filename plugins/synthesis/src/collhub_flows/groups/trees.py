@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+
 from hub_core.columns import (
     BoolArray,
     Int64Array,

@@ -22,9 +22,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from hub_core.columns import BoolArray, Int64Array, first_positions, group_of_entry
 
 from collhub_packing.compiling import lean_kernel, lean_part
+from hub_core.columns import BoolArray, Int64Array, first_positions, group_of_entry
 
 # Indices of `PipelineState.counter`.
 _EVENTS, _SEQUENCE = 0, 1

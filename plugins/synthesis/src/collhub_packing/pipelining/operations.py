@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from hub_core.columns import BoolArray, ColumnTable, Int64Array, first_positions, positions_in
 
 from collhub_packing.trees import SpanningTree
+from hub_core.columns import BoolArray, ColumnTable, Int64Array, first_positions, positions_in
 from hub_core.model import InputError
 
 

@@ -18,6 +18,11 @@ from fractions import Fraction
 from typing import TYPE_CHECKING
 
 import numpy as np
+
+from collhub_packing.pipelining.operations import Operations
+from collhub_packing.pipelining.streams import Stream, TreePaths, apply_tree_paths, generate_streams
+from collhub_packing.pipelining.windows import windows_of
+from collhub_packing.trees import SpanningTree
 from hub_core.columns import (
     Int64Array,
     counted_positions,
@@ -26,14 +31,9 @@ from hub_core.columns import (
     row_pointer,
     run_mask,
 )
-from hub_core.schedules import Chunks, Transfers
-
-from collhub_packing.pipelining.operations import Operations
-from collhub_packing.pipelining.streams import Stream, TreePaths, apply_tree_paths, generate_streams
-from collhub_packing.pipelining.windows import windows_of
-from collhub_packing.trees import SpanningTree
 from hub_core.model import Collective, InputError, message_bytes
 from hub_core.network import Occupancy, Routes, Topology, link_times_ps
+from hub_core.schedules import Chunks, Transfers
 
 if TYPE_CHECKING:
     from collhub_packing.pipelining.event_kernel import PipelinePlan

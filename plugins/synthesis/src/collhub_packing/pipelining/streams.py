@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
-from hub_core.columns import Int64Array, row_pointer
 
 from collhub_packing.pipelining.operations import (
     Operations,
@@ -20,6 +19,7 @@ from collhub_packing.pipelining.operations import (
     turned_round,
 )
 from collhub_packing.trees import SpanningTree
+from hub_core.columns import Int64Array, row_pointer
 from hub_core.model import Collective, CollectiveKind, InputError
 from hub_core.network import Routes, Topology
 

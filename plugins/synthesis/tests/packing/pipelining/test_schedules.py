@@ -15,7 +15,6 @@ from collhub_packing.pipelining import (
     by_multiplicative_increase,
     fitted_chunks,
 )
-from hub_core.schedules import Chunks, Transfers, algorithm_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pipelining_reference import plain_schedule
@@ -24,6 +23,7 @@ import hub_core
 from hub_core import Collective, CollectiveKind, InputError, Topology, parse_topology, verify
 from hub_core.model import ROOTED, STANDARD_KINDS
 from hub_core.network import Occupancy
+from hub_core.schedules import Chunks, Transfers, algorithm_of
 
 # Trees carry all but what every rank sends to every other.
 AT_RANKS = (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER)

@@ -6,13 +6,13 @@ import math
 from fractions import Fraction
 
 import numpy as np
-from hub_core.columns import Int64Array
-from hub_core.schedules import network_object
 
 from collhub_tacos.bounds.time_cuts import TimeCut
 from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
+from hub_core.columns import Int64Array
 from hub_core.model import Collective, JsonValue
 from hub_core.network import Occupancy, Topology
+from hub_core.schedules import network_object
 
 # Links that a certificate states; every rank's file holds a copy.
 _MOST_LINKS = 1 << 13

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-from hub_core.columns import BoolArray, Int64Array, inverse
 from collhub_packing import CapacityGraph
 
 from collhub_tacos.networks.link_network import LinkNetwork
+from hub_core.columns import BoolArray, Int64Array, inverse
 from hub_core.model import InputError
 
 

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from hub_core.columns import BoolArray, Int64Array
 
 from collhub_tacos.networks.link_network import LinkNetwork
+from hub_core.columns import BoolArray, Int64Array
 from hub_core.model import Collective, CollectiveKind
 
 _LeavingChunks = Callable[[Int64Array, Int64Array, BoolArray], Int64Array]

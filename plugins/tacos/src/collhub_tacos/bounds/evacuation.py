@@ -11,14 +11,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from hub_core.columns import Int64Array
 from collhub_packing.flows import FlowNetwork
-from hub_core.schedules import Chunks
 
 from collhub_tacos.bounds.time_cuts import TimeCut
 from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
 from collhub_tacos.networks.transposition import transposed
+from hub_core.columns import Int64Array
 from hub_core.model import Collective, CollectiveKind
+from hub_core.schedules import Chunks
 
 MOST_CELLS = 1 << 19
 """Nodes of the expanded network times destinations up to which that takes about a second."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-from hub_core.columns import BoolArray, Int64Array
 from collhub_packing.flows import Cut, FlowNetwork
 
 from collhub_tacos.bounds.link_groups import LinkGroups
 from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
+from hub_core.columns import BoolArray, Int64Array
 
 
 def slowest_sets(

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from hub_core.columns import BoolArray, Float64Array, Int64Array, row_pointer
 
 from collhub_tacos.networks.link_network import LinkTimes
+from hub_core.columns import BoolArray, Float64Array, Int64Array, row_pointer
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
-from hub_core.columns import BoolArray, Int64Array
 
 from collhub_tacos.bounds.demand import CollectiveDemand
 from collhub_tacos.bounds.link_groups import LinkGroups
 from collhub_tacos.networks.distances import diameter_ps, total_hops
 from collhub_tacos.networks.link_network import LinkNetwork
+from hub_core.columns import BoolArray, Int64Array
 from hub_core.model import Collective, CollectiveKind
 from hub_core.network import Occupancy
 

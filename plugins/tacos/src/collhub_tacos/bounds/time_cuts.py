@@ -15,7 +15,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
-from hub_core.columns import BoolArray, Int64Array
 
 from collhub_tacos.bounds.demand import CollectiveDemand
 from collhub_tacos.bounds.exact_cuts import slowest_sets
@@ -24,6 +23,7 @@ from collhub_tacos.bounds.lower_bounds import known_sets
 from collhub_tacos.networks.distances import ShortestPaths
 from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
 from collhub_tacos.networks.transposition import transposed
+from hub_core.columns import BoolArray, Int64Array
 from hub_core.model import Collective, CollectiveKind
 
 # Kinds of which all that leaves a set must get to each member outside it.

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-from hub_core.columns import Int64Array
 
 from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
 from collhub_tacos.networks.translation import Translations
+from hub_core.columns import Int64Array
 from hub_core.model import Collective, CollectiveKind
 
 # Twice this is still an int64, so that a link may be added to what is out of reach.

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import numpy as np
-from hub_core.columns import Int64Array, csr, group_of_entry, group_pointer
 
 from collhub_tacos.networks.window_rules import SLOW_START, WindowRule
+from hub_core.columns import Int64Array, csr, group_of_entry, group_pointer
 from hub_core.network import Occupancy, Topology, link_times_ps
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from hub_core.columns import BoolArray, Int64Array, group_of_entry, group_pointer, row_pointer
 
 from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
+from hub_core.columns import BoolArray, Int64Array, group_of_entry, group_pointer, row_pointer
 from hub_core.network import Occupancy, Routes, Topology, link_times_ns
 
 # Simulators count nanoseconds, everything here picoseconds.

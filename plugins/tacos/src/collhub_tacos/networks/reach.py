@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
-from hub_core.columns import Arcs
 
 from collhub_tacos.networks.link_network import LinkNetwork
+from hub_core.columns import Arcs
 from hub_core.model import InputError, format_ranks
 
 Int32Array = npt.NDArray[np.int32]

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from itertools import islice
 
 import numpy as np
-from hub_core.columns import Int64Array
 
 from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
+from hub_core.columns import Int64Array
 
 # Numbers with many divisors have thousands of shapes; regular networks fit an early one.
 _MOST_SHAPES = 1000

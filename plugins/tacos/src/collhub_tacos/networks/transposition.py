@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-from hub_core.columns import Int64Array, counted_positions, group_pointer, row_pointer
 
 from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
 from collhub_tacos.networks.path_network import PathNetwork
+from hub_core.columns import Int64Array, counted_positions, group_pointer, row_pointer
 from hub_core.network import Routes, Topology
 
 

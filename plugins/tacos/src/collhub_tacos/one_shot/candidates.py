@@ -6,8 +6,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import numpy as np
-from hub_core.columns import expanded_ranges
-from hub_core.schedules import Chunks, Transfers
 
 from collhub_tacos.bounds.form_bounds import whole_vector_ps
 from collhub_tacos.networks.path_network import links_of_arcs
@@ -17,7 +15,9 @@ from collhub_tacos.one_shot.steps import steps_of_sums
 from collhub_tacos.phases.candidate import Nodes, SynthesisCandidate
 from collhub_tacos.progress import Progress
 from collhub_tacos.setting import Setting
+from hub_core.columns import expanded_ranges
 from hub_core.model import Algorithm
+from hub_core.schedules import Chunks, Transfers
 
 # Messages on the way fill the links: latencies are then no longer what counts.
 _LADDER = (1, 2, 4, 8)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from hub_core.columns import Int64Array
 
 from collhub_tacos.networks.distances import ShortestPaths
 from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
+from hub_core.columns import Int64Array
 
 # Times below are far less, and an int64 holds the sum of two.
 _UNREACHABLE = 1 << 61

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from hub_core.columns import BoolArray, ColumnTable, Int64Array, csr
 
 from collhub_tacos.one_shot.in_trees import InTrees
+from hub_core.columns import BoolArray, ColumnTable, Int64Array, csr
 
 Bits = npt.NDArray[np.uint64]
 

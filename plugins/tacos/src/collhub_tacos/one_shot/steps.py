@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from hub_core.columns import Int64Array
 
 from collhub_tacos.networks.link_network import LinkTimes
 from collhub_tacos.one_shot.in_trees import InTrees
 from collhub_tacos.one_shot.partial_sums import PartialSums
 from collhub_tacos.one_shot.sums import OWN, Vectors
+from hub_core.columns import Int64Array
 from hub_core.model import Buffer, StepKind, StepTable, StepTableBuilder
 
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from hub_core.schedules import Chunks, Transfers
-
 from collhub_tacos.progress import Progress
 from collhub_tacos.prospects import Way
 from hub_core.model import Algorithm, Collective, JsonValue
+from hub_core.schedules import Chunks, Transfers
 
 Nodes = Sequence[int] | None
 """NPUs whose transfers are wanted, None for all."""

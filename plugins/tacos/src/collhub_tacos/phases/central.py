@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-from hub_core.columns import Int64Array
 from collhub_packing import SpanningTree
 
 from collhub_tacos.networks.distances import ShortestPaths
 from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
+from hub_core.columns import Int64Array
 
 _LANDMARKS = 16
 

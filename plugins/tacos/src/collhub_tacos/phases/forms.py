@@ -8,8 +8,6 @@ from itertools import chain
 from typing import TypeVar
 
 import numpy as np
-from hub_core.columns import Int64Array
-from hub_core.schedules import Chunks, Transfers
 
 from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
 from collhub_tacos.networks.path_network import PathNetwork
@@ -31,7 +29,9 @@ from collhub_tacos.schedules.link_schedule import LinkSchedule
 from collhub_tacos.schedules.windows import windows_of_links
 from collhub_tacos.setting import Setting
 from collhub_tacos.spreading.spread_out import SpreadResult, SpreadTask, spread_freely, spread_out
+from hub_core.columns import Int64Array
 from hub_core.model import Collective, CollectiveKind, JsonValue
+from hub_core.schedules import Chunks, Transfers
 
 _SPREAD_LADDER = (1, 2, 3, 4, 6, 8)
 # Behind switches a chunk is stored on its way: finer ones fill the links sooner.

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 import numpy as np
 from collhub_packing import CapacityGraph, SpanningTree, Strength, all_reduce_trees, strength
 from collhub_packing.pipelining import Pipeline, Pipelining, best_chunks
-from hub_core.schedules import Transfers, algorithm_of
 
 from collhub_tacos.networks.link_network import LinkNetwork
 from collhub_tacos.networks.transposition import is_duplex
@@ -23,6 +22,7 @@ from collhub_tacos.progress import Progress
 from collhub_tacos.setting import Setting
 from hub_core.model import InputError, JsonValue
 from hub_core.network import Occupancy, Topology
+from hub_core.schedules import Transfers, algorithm_of
 from hub_core.verification import verify
 
 # Messages of the largest schedule that is tried, and of one that compares packings.

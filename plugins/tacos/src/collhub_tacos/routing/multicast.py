@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-from hub_core.columns import BoolArray, Int64Array
 
 from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
 from collhub_tacos.progress import Progress, silent
 from collhub_tacos.routing.rules import EVERYONE, RouteRules
 from collhub_tacos.schedules.link_schedule import LinkSchedule
+from hub_core.columns import BoolArray, Int64Array
 
 # Shallow trees first, which are fast for few chunks; then trees that fill links evenly, which are
 # fast for many.

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from hub_core.columns import ColumnTable, Int64Array, expanded_ranges, inverse
 
 from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
 from collhub_tacos.networks.path_network import PathNetwork, links_of_arcs
 from collhub_tacos.schedules.link_schedule import LinkSchedule
 from collhub_tacos.schedules.timing import in_time, settled
+from hub_core.columns import ColumnTable, Int64Array, expanded_ranges, inverse
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -6,8 +6,9 @@ that what is behind it is known when it is reached. Import it late: numba takes 
 
 from __future__ import annotations
 
-from hub_core.columns import Int64Array
 from collhub_packing.compiling import kernel
+
+from hub_core.columns import Int64Array
 
 
 @kernel

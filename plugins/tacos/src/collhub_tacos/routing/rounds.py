@@ -6,7 +6,6 @@ So the fullest link gets emptier. Import it late: numba takes a second.
 from __future__ import annotations
 
 import numpy as np
-from hub_core.columns import BoolArray, Float64Array, Int64Array
 
 from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
 from collhub_tacos.networks.path_network import links_of_arcs
@@ -21,6 +20,7 @@ from collhub_tacos.routing.trees_kernel import (
     distances,
     reroute,
 )
+from hub_core.columns import BoolArray, Float64Array, Int64Array
 
 # Transfers between two looks at Ctrl-C: at most a second.
 _SLICE = 100_000

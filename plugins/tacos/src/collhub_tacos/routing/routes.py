@@ -6,12 +6,12 @@ On links that share the load.
 from __future__ import annotations
 
 import numpy as np
-from hub_core.columns import Int64Array
 
 from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
 from collhub_tacos.progress import Progress, named, part_of, silent
 from collhub_tacos.routing.rules import RouteRules
 from collhub_tacos.schedules.link_schedule import LinkSchedule
+from hub_core.columns import Int64Array
 
 _MOST_ROUNDS = 8
 

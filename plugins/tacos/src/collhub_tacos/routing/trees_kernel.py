@@ -17,8 +17,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from hub_core.columns import BoolArray, Float64Array, Int64Array
 from collhub_packing.compiling import inlined, kernel, part
+
+from hub_core.columns import BoolArray, Float64Array, Int64Array
 
 Integer = int | np.int64
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from hub_core.columns import Int64Array
 
 from collhub_tacos.networks.link_network import LinkNetwork
 from collhub_tacos.schedules.link_schedule import LinkSchedule
+from hub_core.columns import Int64Array
 
 Identifiers = npt.NDArray[np.uint16 | np.uint32]
 ChunkBits = npt.NDArray[np.uint64]

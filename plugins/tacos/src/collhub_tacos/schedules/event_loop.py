@@ -19,10 +19,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from hub_core.columns import Int64Array
 from collhub_packing.compiling import inlined, lean_kernel, lean_part
 
 from collhub_tacos.schedules.event_records import Jobs, SenderQueues
+from hub_core.columns import Int64Array
 
 Integer = int | np.int64
 

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from hub_core.columns import BoolArray, ColumnTable, Int64Array
-from hub_core.schedules import Transfers
 
 from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
 from collhub_tacos.schedules.windows import released_at_once, windows, windows_of_links
+from hub_core.columns import BoolArray, ColumnTable, Int64Array
+from hub_core.schedules import Transfers
 
 
 @dataclass(frozen=True, slots=True, eq=False)

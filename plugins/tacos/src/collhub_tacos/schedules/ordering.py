@@ -6,8 +6,9 @@ Import it late: numba takes a second.
 from __future__ import annotations
 
 import numpy as np
-from hub_core.columns import Int64Array
 from collhub_packing.compiling import kernel
+
+from hub_core.columns import Int64Array
 
 
 @kernel

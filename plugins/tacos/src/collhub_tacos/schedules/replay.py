@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
-from hub_core.columns import BoolArray, Int64Array, counted_positions
 
 from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
 from collhub_tacos.progress import FractionReport, unreported
 from collhub_tacos.schedules.arrival_log import ArrivalLog, ChunkBits, chunk_bits
 from collhub_tacos.schedules.link_schedule import LinkSchedule
+from hub_core.columns import BoolArray, Int64Array, counted_positions
 from hub_core.model import InputError
 
 if TYPE_CHECKING:

@@ -16,8 +16,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from hub_core.columns import Int64Array
 from collhub_packing.compiling import kernel, part
+
+from hub_core.columns import Int64Array
 
 
 class Offence(IntEnum):

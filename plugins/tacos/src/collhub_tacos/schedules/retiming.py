@@ -8,7 +8,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-from hub_core.columns import Int64Array, row_pointer, stable_order_by
 from collhub_packing.compiling import kernel
 
 from collhub_tacos.networks.link_network import LinkTimes
@@ -16,6 +15,7 @@ from collhub_tacos.networks.path_network import PathNetwork
 from collhub_tacos.schedules.link_schedule import LinkSchedule
 from collhub_tacos.schedules.timing import settled
 from collhub_tacos.schedules.windows import released_at_once, windows_of_links
+from hub_core.columns import Int64Array, row_pointer, stable_order_by
 
 
 def retimed(schedule: LinkSchedule, times: LinkTimes) -> LinkSchedule:

@@ -6,6 +6,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
+
+from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
+from collhub_tacos.networks.path_network import links_of_arcs
+from collhub_tacos.schedules.link_schedule import LinkSchedule
+from collhub_tacos.schedules.windows import released_at_once, windows_of_links
 from hub_core.columns import (
     Int64Array,
     csr,
@@ -13,11 +18,6 @@ from hub_core.columns import (
     inverse,
     stable_order,
 )
-
-from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
-from collhub_tacos.networks.path_network import links_of_arcs
-from collhub_tacos.schedules.link_schedule import LinkSchedule
-from collhub_tacos.schedules.windows import released_at_once, windows_of_links
 from hub_core.model import InputError
 
 if TYPE_CHECKING:

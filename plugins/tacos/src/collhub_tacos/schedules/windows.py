@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-from hub_core.columns import Int64Array, sorted_ordinals, stable_order_by
 
 from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
 from collhub_tacos.networks.path_network import PathNetwork
 from collhub_tacos.networks.window_rules import WindowRule
+from hub_core.columns import Int64Array, sorted_ordinals, stable_order_by
 
 
 def windows_of_links(network: LinkNetwork, times: LinkTimes) -> Int64Array:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-from hub_core.columns import Int64Array
 
 from collhub_tacos.networks.distances import ShortestPaths
 from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
@@ -17,6 +16,7 @@ from collhub_tacos.progress import AfterTrial, FractionReport, uncounted
 from collhub_tacos.schedules.link_schedule import LinkSchedule
 from collhub_tacos.spreading.matching_state import new_state
 from collhub_tacos.spreading.seed_search import Best
+from hub_core.columns import Int64Array
 
 MOST_LOOKS = 1 << 25
 """Nodes times pairs of a node and a chunk times chunks, up to which a schedule takes some 20 ms."""

@@ -10,11 +10,11 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from hub_core.columns import Int64Array, distinct
 
 from collhub_tacos.networks.distances import ShortestPaths
 from collhub_tacos.networks.link_network import LinkNetwork
 from collhub_tacos.schedules.link_schedule import LinkSchedule
+from hub_core.columns import Int64Array, distinct
 
 MAX_COLUMNS = 10_000
 _MOST_NODES = 20

@@ -22,8 +22,9 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from hub_core.columns import BoolArray, Int64Array
 from collhub_packing.compiling import inlined, lean_kernel, lean_part
+
+from hub_core.columns import BoolArray, Int64Array
 
 Int32Array = npt.NDArray[np.int32]
 Float32Array = npt.NDArray[np.float32]

@@ -11,8 +11,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from hub_core.columns import Int64Array, sorted_ordinals
-from hub_core.schedules import fastest_of
 
 from collhub_tacos.networks.link_network import LinkNetwork
 from collhub_tacos.networks.reach import hops_from, unreachable
@@ -30,7 +28,9 @@ from collhub_tacos.schedules.arrival_log import ArrivalLog, ChunkBits, chunk_bit
 from collhub_tacos.spreading.seed_search import best_of_seeds
 from collhub_tacos.spreading.step_lengths import step_lengths
 from collhub_tacos.spreading.translated import symmetric_all_gather
+from hub_core.columns import Int64Array, sorted_ordinals
 from hub_core.model import InputError
+from hub_core.schedules import fastest_of
 
 _MOST_SEEDS = 20
 _PAIRS_FOR_SEEDS = 5_000_000

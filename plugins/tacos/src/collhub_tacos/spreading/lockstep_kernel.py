@@ -22,8 +22,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from hub_core.columns import Int64Array
 from collhub_packing.compiling import inlined, kernel, part
+
+from hub_core.columns import Int64Array
 
 
 class LockstepState(NamedTuple):

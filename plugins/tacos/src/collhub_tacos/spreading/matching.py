@@ -6,7 +6,6 @@ import os
 
 import numpy as np
 import numpy.typing as npt
-from hub_core.columns import BoolArray, Int64Array
 
 from collhub_tacos.networks.distances import ShortestPaths
 from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
@@ -24,6 +23,7 @@ from collhub_tacos.schedules.link_schedule import LinkSchedule
 from collhub_tacos.spreading.matching_state import new_state
 from collhub_tacos.spreading.seed_search import Best, best_of_seeds
 from collhub_tacos.spreading.step_lengths import step_lengths
+from hub_core.columns import BoolArray, Int64Array
 
 Int16Array = npt.NDArray[np.int16]
 

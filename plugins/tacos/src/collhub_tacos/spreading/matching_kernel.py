@@ -17,8 +17,9 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from hub_core.columns import BoolArray, Int64Array
 from collhub_packing.compiling import kernel, part
+
+from hub_core.columns import BoolArray, Int64Array
 
 Int16Array = npt.NDArray[np.int16]
 Integer = int | np.int64

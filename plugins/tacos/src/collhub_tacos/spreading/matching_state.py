@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
-from hub_core.columns import BoolArray, Int64Array
 
 from collhub_tacos.networks.link_network import LinkNetwork
+from hub_core.columns import BoolArray, Int64Array
 
 if TYPE_CHECKING:
     # Importing it takes a second: numba.

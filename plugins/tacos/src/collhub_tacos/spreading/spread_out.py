@@ -7,8 +7,6 @@ from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 
 import numpy as np
-from hub_core.columns import BoolArray, Int64Array
-from hub_core.schedules import fastest_of
 
 from collhub_tacos.bounds.time_cuts import are_cuts_counted, tightest_cut
 from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
@@ -27,7 +25,9 @@ from collhub_tacos.spreading.staged import (
     staged_all_gathers,
     staged_broadcasts,
 )
+from hub_core.columns import BoolArray, Int64Array
 from hub_core.model import CollectiveKind, InputError
+from hub_core.schedules import fastest_of
 
 _MOST_SEEDS = 20
 # Numbers of (link, chunk) pairs, by which the cost of a kernel goes, and of transfers.

@@ -14,12 +14,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
-from hub_core.columns import Int64Array, inverse, ordinals
 
 from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
 from collhub_tacos.prospects import Trials
 from collhub_tacos.routing.plan import RoutePlan
 from collhub_tacos.schedules.link_schedule import LinkSchedule
+from hub_core.columns import Int64Array, inverse, ordinals
 
 # Levels of groups that are tried.
 _MOST_LEVELS = 2

@@ -6,7 +6,6 @@ One node's part is made, and moved to all the others.
 from __future__ import annotations
 
 import numpy as np
-from hub_core.columns import Float64Array, Int64Array
 
 from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
 from collhub_tacos.networks.reach import unreachable
@@ -14,6 +13,7 @@ from collhub_tacos.networks.translation import Translations
 from collhub_tacos.progress import AfterTrial, Progress, named, silent, uncounted
 from collhub_tacos.schedules.link_schedule import LinkSchedule
 from collhub_tacos.spreading.seed_search import Best, best_of_seeds
+from hub_core.columns import Float64Array, Int64Array
 from hub_core.model import InputError
 
 Part = tuple[Int64Array, Int64Array]

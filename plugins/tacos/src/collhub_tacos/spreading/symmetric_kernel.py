@@ -15,8 +15,9 @@ Import it late: numba takes a second.
 from __future__ import annotations
 
 import numpy as np
-from hub_core.columns import Float64Array, Int64Array
 from collhub_packing.compiling import kernel, part
+
+from hub_core.columns import Float64Array, Int64Array
 
 NEVER = 1 << 60
 # A chunk that a faster in-link could bring as well is left to it; of others, the more neighbours

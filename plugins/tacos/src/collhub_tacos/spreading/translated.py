@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
-from hub_core.columns import Int64Array
 
 from collhub_tacos.networks.link_network import LinkNetwork
 from collhub_tacos.networks.reach import unreachable
 from collhub_tacos.networks.translation import Translations
 from collhub_tacos.schedules.arrival_log import ArrivalLog, Identifiers, identifier_type
+from hub_core.columns import Int64Array
 
 _CELLS_AT_ONCE = 1 << 22
 
