@@ -85,8 +85,8 @@ REFUSALS = {
         "prog.py:3: a reference of 3 chunks cannot be split in 2 equal parts"
     ),
     "chunk(0, Buffer.input, 0).copy(1, ch=-2)": (
-        "prog.py:3: sendtb, recvtb and ch are (-1, -1, -2): expected numbers from 0, or -1 where "
-        "not stated"
+        "prog.py:3: sendtb, recvtb and ch are (-1, -1, -2): expected numbers from 0, or -1 if "
+        "not given"
     ),
     "chunk(0, Buffer.input, 0).copy(1, 'x', 2); chunk(1, 'x', 1).copy(0)": (
         "prog.py:3: uses a chunk that was never written: rank 1: x[1] is empty"
