@@ -1,1 +1,1 @@
-"""NCCL and RCCL for Collective Hub; see `plugin` for what it offers."""
+"""NCCL and RCCL for Collective Hub; `plugin` lists the readers, writers and checks."""

@@ -1,4 +1,4 @@
-"""Options of the readers and writers; nothing here needs a reader or a writer."""
+"""Options of the readers and writers; imports no reader or writer."""
 
 from __future__ import annotations
 
@@ -6,32 +6,32 @@ from dataclasses import dataclass
 
 from hub_core.plugin_api import OptionType, choice, option, optional
 
-# The keys of `profiles.PROFILES`, which is imported only by the readers.
+# The keys of `profiles.PROFILES`, which only the readers import.
 _GPUS = ("v100", "t4", "a100", "a10", "l40", "h100", "h200", "b200", "b300", "mi250x", "mi300x")
 
 
 @dataclass(frozen=True, slots=True)
 class NcclMachineOptions:
-    """What a description of a machine leaves open, and how many such machines there are.
+    """Facts that a description of a machine omits, and the number of equal machines.
 
     `latency` in seconds, bandwidths in bytes per second.
     """
 
     profile: str | None = choice(
-        (None, *_GPUS), "the GPU, which supplies what the file does not say of NVLink or xGMI"
+        (None, *_GPUS), "the GPU model, which supplies missing facts about NVLink or xGMI"
     )
     latency: float = option(
-        OptionType.TIME, 500e-9, "latency of every link for which the file states none", minimum=0
+        OptionType.TIME, 500e-9, "latency of every link without one in the file", minimum=0
     )
     cpu_bandwidth: float | None = optional(
         "bandwidth between two CPUs, as 22GB/s, instead of the derived one", OptionType.BANDWIDTH
     )
     net_bandwidth: float | None = optional(
-        "bandwidth of every network card, as 400Gbit/s, instead of the stated one",
+        "bandwidth of every network card, as 400Gbit/s, instead of the one in the file",
         OptionType.BANDWIDTH,
     )
     nodes: int = option(
-        OptionType.INT, 1, "number of such machines, joined by a network", minimum=1
+        OptionType.INT, 1, "number of equal machines, joined by a network", minimum=1
     )
     fabric: str = choice(
         ("nonblocking", "rail"),
@@ -43,12 +43,14 @@ class NcclMachineOptions:
 class MachineXmlOptions(NcclMachineOptions):
     """Options of the reader `nccl-topology`."""
 
-    gpus: str | None = optional("bus ids of GPUs, as 00:16.0,00:17.0, where no class tells them")
+    gpus: str | None = optional(
+        "bus ids of GPUs, as 00:16.0,00:17.0, if the file does not mark them"
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class SmiMatrixOptions(NcclMachineOptions):
-    """Options of the reader `nvidia-smi`; the XML states the rate of every PCI link."""
+    """Options of the reader `nvidia-smi`, whose text contains no rates of PCI links."""
 
     pci_bandwidth: float | None = optional(
         "bandwidth of PCI links, as 24GB/s (default: the profile's)", OptionType.BANDWIDTH
@@ -57,7 +59,7 @@ class SmiMatrixOptions(NcclMachineOptions):
         OptionType.TEXT,
         "auto",
         "NICs of the network between machines: names or numbers, as NIC0,mlx5_1 or 0-3,6-9; all; "
-        "auto: if some share a PCI switch with a GPU, only those, the others being for storage",
+        "auto: if some share a PCI switch with a GPU, only those; the rest is for storage",
     )
 
 
@@ -67,15 +69,15 @@ class NcclProgramOptions:
 
     mode: str | None = choice(
         (None, "in-place", "out-of-place"),
-        "calls that need no copy; out of place where the algorithm is right for both",
+        "calls that need no copy; default: out of place if the algorithm is correct for both",
     )
     name: str | None = optional(
-        "end of the names of the library's functions (default: from the source of the algorithm)"
+        "suffix of the names of the library's functions (default: from the algorithm's source)"
     )
     lanes: int = option(
         OptionType.INT,
         4,
-        "most channels that run at the same time, each on a communicator and stream of its own",
+        "maximum number of concurrent channels, each on a separate communicator and stream",
         minimum=1,
         maximum=16,
     )
@@ -98,14 +100,14 @@ class NcclRingOptions:
     )
     type: str | None = choice(
         (None, "NVL", "NVB", "PIX", "PXB", "PHB", "SYS"),
-        "the farthest kind of path between neighbours, by which NCCL chooses its protocol "
+        "the longest kind of path between neighbours, by which NCCL chooses its protocol "
         "(default: NVL)",
     )
 
 
 @dataclass(frozen=True, slots=True)
 class RingReadOptions:
-    """Options of the reader `nccl-graph`: the file holds for all collectives that use rings."""
+    """Options of the reader `nccl-graph`: a file applies to all collectives that use rings."""
 
     collective: str = choice(
         ("all-reduce", "all-gather", "reduce-scatter", "broadcast", "reduce"),
@@ -130,5 +132,5 @@ class TunerOptions:
     ll_below: int = option(
         OptionType.SIZE,
         64 << 10,
-        "size below which the protocol is ll, from which it is simple; simulations tell neither",
+        "size below which the protocol is ll, above it simple; simulations do not compare them",
     )

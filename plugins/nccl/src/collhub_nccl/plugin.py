@@ -1,6 +1,6 @@
-"""Offers of this distribution to the hub.
+"""Readers, writers and checks of this distribution.
 
-Libraries and rings for NCCL are written, machines as NCCL and nvidia-smi see them are read.
+Writes libraries and rings for NCCL; reads machines in the formats of NCCL and nvidia-smi.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ COLLHUB_PLUGIN_API = (1, 0)
 
 
 def _root_signature(root: bytes) -> bytes:
-    """Build the signature of XML by its root element, before which comments may come."""
+    """Pattern for XML with this root element, possibly after comments."""
     declaration = rb"\A(?:\xef\xbb\xbf)?\s*(?:<\?xml[^>]*\?>\s*)?"
-    # Possessive groups keep the match linear in hostile files that are one long comment.
+    # Possessive groups keep the match linear for hostile files that consist of one long comment.
     return declaration + rb"(?><!--(?s:.*?)-->\s*)*+<" + root + rb"[\s/>]"
 
 
@@ -48,7 +48,7 @@ PROGRAM = FormatWriter(
     NcclProgramOptions,
 )
 
-# No suffix: several formats are XML, and NCCL's dumps have any name.
+# No suffix: several formats are XML, and NCCL's dumps have arbitrary names.
 _GRAPH = Format(
     "nccl-graph", "rings within a node as XML, of NCCL_GRAPH_FILE", (), _root_signature(b"graphs")
 )
@@ -63,7 +63,7 @@ RING_READER = FormatReader(
 TUNER = SelectionWriter(
     Format(
         "nccl-tuner",
-        "configuration of NCCL's tuner: which of NCCL's own algorithms, by size",
+        "configuration of NCCL's tuner: which of NCCL's built-in algorithms, by size",
         (),
         layout=Layout.FOLDER,
     ),
@@ -75,13 +75,13 @@ TUNER = SelectionWriter(
 
 @hookimpl
 def collhub_producers() -> Sequence[FormatReader]:
-    """Describe the reader of ring graphs."""
+    """Reader of ring graphs."""
     return [RING_READER]
 
 
 @hookimpl
 def collhub_consumers() -> Sequence[FormatWriter | SelectionWriter]:
-    """Describe the writers."""
+    """Writers of libraries, ring graphs and tuner configurations."""
     return [PROGRAM, RINGS, TUNER]
 
 
@@ -102,7 +102,7 @@ NVIDIA_SMI = TopologyReader(
         "nvidia-smi",
         "text of nvidia-smi topo -m",
         (".txt",),
-        # The line that names the devices, which is underlined where it went to a terminal.
+        # The line with the device names, which is underlined in terminal output.
         rb"(?m)^[^\S\n]*(?:\x1b\[[0-9;]*m)*\s*GPU0[^\S\n]",
     ),
     "collhub_nccl.topologies.nvidia_smi:read",
@@ -113,19 +113,19 @@ NVIDIA_SMI = TopologyReader(
 
 @hookimpl
 def collhub_topologies() -> Sequence[TopologyReader]:
-    """Describe the readers."""
+    """Readers of machines."""
     return [TOPOLOGY_XML, NVIDIA_SMI]
 
 
 COMPILERS = Check(
     "nccl",
     Subject.INSTALLATION,
-    "whether compilers for emitted libraries are there",
+    "whether compilers for emitted libraries are installed",
     "collhub_nccl.programs.health:check",
 )
 
 
 @hookimpl
 def collhub_checks() -> Sequence[Check]:
-    """Describe the check of the compilers."""
+    """Check of the compilers."""
     return [COMPILERS]

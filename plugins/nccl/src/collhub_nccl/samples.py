@@ -1,6 +1,6 @@
-"""Small machines and a ring graph, invented for the conformance kit and the tests.
+"""Small fictitious machines and a ring graph for the conformance kit and the tests.
 
-One machine of NVIDIA and one of AMD as topology XML, and a matrix of nvidia-smi.
+One NVIDIA machine and one AMD machine as topology XML, and a matrix of nvidia-smi.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ _SWITCH, _GPU, _CARD, _AMD_GPU = "0x060400", "0x030200", "0x020000", "0x120000"
 
 
 def _pci(bus: int, pci_class: str, speed: str = "32.0") -> str:
-    """The opening tag of a PCI device."""
+    """Opening tag of a PCI device."""
     return _PCI.format(bus=bus, pci_class=pci_class, speed=speed)
 
 
 def _nvidia_gpu(cpu: int, position: int) -> str:
-    """A GPU on NVSwitch; two of them are below the PCI switch of a CPU."""
+    """A GPU on NVSwitch, the `position`-th of two below the PCI switch of a CPU."""
     pci = _pci(16 * cpu + position + 1, _GPU)
     return _NVIDIA_GPU.format(pci=pci, dev=2 * cpu + position)
 
@@ -72,21 +72,21 @@ def _nvidia_cpu(cpu: int) -> str:
 
 
 def _nvidia_machine() -> str:
-    """Four GPUs on NVSwitch, two a CPU, each CPU with a PCI switch and a network card."""
+    """Four GPUs on NVSwitch, two per CPU; each CPU has a PCI switch and a network card."""
     cpus = _nvidia_cpu(0) + _nvidia_cpu(1)
     return f'<system version="1">\n{cpus}</system>\n'
 
 
 def _amd_cpu(cpu: int) -> str:
-    """A CPU with a GPU."""
+    """A CPU with one GPU."""
     pci = _pci(cpu + 1, _AMD_GPU, speed="16.0")
-    # Bus ids of the two GPUs are 1 and 2.
+    # The bus ids of the two GPUs are 1 and 2.
     devices = _AMD_CPU.format(pci=pci, dev=cpu, peer=2 - cpu)
     return _CPU.format(cpu=cpu, vendor="AuthenticAMD", family=175, model=1) + devices
 
 
 def _amd_machine() -> str:
-    """Two GPUs joined by two xGMI links, a CPU each."""
+    """Two GPUs joined by two xGMI links, one per CPU."""
     cpus = _amd_cpu(0) + _amd_cpu(1)
     return f'<system version="2">\n{cpus}</system>\n'
 
@@ -126,12 +126,12 @@ def xml_samples() -> Sequence[Source]:
 def text_samples() -> Sequence[Source]:
     """Output of `nvidia-smi topo -m`."""
     source = Source.of_bytes("matrix.txt", MATRIX.encode("ascii"))
-    # Read without a profile, it gives a warning, which a check of the plugin need not show.
-    return [replace(source, report=lambda found: None)]
+    # Suppress the warning about the missing profile: the checks do not need it.
+    return [replace(source, report=lambda diagnostic: None)]
 
 
 def graph_samples() -> Sequence[Source]:
-    """A ring graph as NCCL dumps it on one of several nodes: three channels, two rings."""
+    """A ring graph as dumped by NCCL on one of several nodes: three channels, two rings."""
     orders = ((0, 1, 3, 2), (0, 2, 3, 1), (0, 1, 3, 2))
     lines = ['<graphs version="1">', _GRAPH.format(channels=len(orders))]
     for net, order in enumerate(orders):
@@ -139,5 +139,5 @@ def graph_samples() -> Sequence[Source]:
         lines += ["<channel>", f'<net dev="{net}"/>', *gpus, f'<net dev="{net}"/>', "</channel>"]
     text = "\n".join([*lines, "</graph>", "</graphs>", ""])
     source = Source.of_bytes("graphs.dump", text.encode("ascii"))
-    # It notes that the rings go on in other nodes, which a check of the plugin need not show.
-    return [replace(source, report=lambda found: None)]
+    # Suppress the note that the rings continue in other nodes: the checks do not need it.
+    return [replace(source, report=lambda diagnostic: None)]

@@ -1,1 +1,1 @@
-"""Machines as NCCL, RCCL and nvidia-smi describe them, read as topologies of the hub."""
+"""Read machines described by NCCL, RCCL and nvidia-smi as topologies of the hub."""

@@ -1,21 +1,21 @@
-"""NCCL's and RCCL's own bandwidths of links, in GB/s one way, by what topology files say.
+"""Bandwidths that NCCL and RCCL assign to links, in GB/s per direction.
 
 Source: the constants and tables of `src/graph/topo.h` and `src/graph/topo.cc` of NCCL 2.30, and of
-the same files of RCCL where AMD's machines differ. They are what NCCL computes with, not what the
-hardware reaches, so that a topology of the hub ranks links as NCCL does.
+the same files of RCCL for AMD's machines. NCCL computes with these values, which are not the
+hardware's, so a topology of the hub ranks links like NCCL.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-# NCCL's LOC_BW: links inside a device, which limit nothing.
+# NCCL's LOC_BW: links inside a device, which are never a bottleneck.
 UNLIMITED = 5000.0
 DEFAULT_PCI = 12.0
 DEFAULT_NET_MBIT = 10_000
 
-# Prefixes in the order in which NCCL compares them; 100 Mb/s per lane. The first five are the texts
-# of new kernels, the others those of old ones: "5.0 GT/s" without "PCIe" matches neither.
+# Prefixes in the order in which NCCL compares them; 100 Mb/s per lane. The first five are texts of
+# new kernels, the rest of old ones: "5.0 GT/s" without "PCIe" matches neither.
 _LINK_SPEEDS = (
     ("2.5 GT/s", 15),
     ("5 GT/s", 30),
@@ -31,13 +31,13 @@ _LINK_SPEEDS = (
 _OTHER_SPEED = 60
 _DEFAULT_WIDTH = 16
 
-# Lowest compute capability and GB/s of one NVLink, highest first. 86 is slower than 80: these GPUs
+# Minimum compute capability and GB/s of one NVLink, highest first. 86 is slower than 80: these GPUs
 # (A40, RTX A6000) are cards that a bridge joins in pairs.
 _NVLINKS = ((100, 40.1), (90, 20.6), (87, 20.0), (86, 12.0), (70, 20.0), (60, 18.0))
 _OTHER_NVLINK = 20.0
 _XGMI = {"gfx90a": 36.0, "gfx94": 48.0}
 _OTHER_XGMI = 24.0
-# RCCL's numbers for architectures, before it wrote their names.
+# RCCL's numbers for architectures, which it used before their names.
 _GCN_NAMES = {
     "906": "gfx906",
     "908": "gfx908",
@@ -47,23 +47,20 @@ _GCN_NAMES = {
     "942": "gfx942",
 }
 
-# Lowest model number of family 6 and GB/s: Emerald Rapids, Sapphire Rapids, Skylake.
+# Minimum model number of family 6 and GB/s: Emerald Rapids, Sapphire Rapids, Skylake.
 _INTEL_MODELS = ((0xCF, 40.0), (0x8F, 22.0), (0x55, 10.0))
 _OTHER_INTEL = 6.0
 # RCCL knows no Intel generation after Skylake.
 _MOST_OF_RCCL = 10.0
 _BY_ARCHITECTURE = {"arm64": 6.0, "ppc64": 32.0}
 _AMD = 16.0
-# The blanks are part of what the processor answers to CPUID.
+# The blanks are part of the processor's CPUID text.
 _ZHAOXIN = ("CentaurHauls", "  Shanghai  ")
 _YONGFENG = (7, 0x5B)
 
 
 def lane_rate(link_speed: str) -> int:
-    """Rate of one PCI lane in 100 Mb/s by the text of its link speed.
-
-    What NCCL does not know counts as 8 GT/s.
-    """
+    """Rate of one PCI lane in 100 Mb/s from its link speed text; unknown texts count as 8 GT/s."""
     for prefix, rate in _LINK_SPEEDS:
         if link_speed.startswith(prefix):
             return rate
@@ -78,7 +75,8 @@ def pci(link_speed: str, link_width: int) -> float:
 
 
 def net(speed_mbit: int | None) -> float:
-    """Bandwidth of a network port in GB/s by its speed in Mb/s; 10 Gb/s where it is missing."""
+    """Bandwidth of a network port in GB/s from its speed in Mb/s; 10 Gb/s if missing or not
+    positive."""
     if speed_mbit is None or speed_mbit <= 0:
         speed_mbit = DEFAULT_NET_MBIT
     return speed_mbit / 8000
@@ -92,9 +90,9 @@ def nvlink(compute_capability: int) -> float:
 def xgmi(gcn: str) -> float:
     """Bandwidth of one xGMI link of an AMD GPU in GB/s.
 
-    `gcn`: architecture, as `gfx90a`, or RCCL's older number for it, as `910`.
+    `gcn`: architecture, such as `gfx90a`, or RCCL's older number for it, such as `910`.
     """
-    # Prefixes, as the members of a family differ in their last digit.
+    # Prefixes, because the members of a family differ in the last digit.
     name = _GCN_NAMES.get(gcn, gcn)
     for prefix, rate in _XGMI.items():
         if name.startswith(prefix):
@@ -110,7 +108,10 @@ def is_known_gcn(gcn: str) -> bool:
 def socket_to_socket(
     architecture: str, vendor: str, family: int, model: int, is_rccl: bool
 ) -> float:
-    """Bandwidth between two CPUs of one machine in GB/s, by what the file says of the first one."""
+    """Bandwidth between two CPUs of one machine in GB/s, from the facts about the sending CPU.
+
+    Unlimited for an unknown vendor.
+    """
     if architecture in _BY_ARCHITECTURE:
         return _BY_ARCHITECTURE[architecture]
     if vendor == "GenuineIntel":
@@ -131,7 +132,8 @@ def _intel(family: int, model: int, is_rccl: bool) -> float:
 
 
 def _of_generation(rates: Iterable[tuple[int, float]], generation: int, older_rate: float) -> float:
-    """Rate of the first entry (lowest generation, rate) that a generation reaches."""
+    """Rate of the first entry (minimum generation, rate) whose minimum is reached, else
+    `older_rate`."""
     for lowest, rate in rates:
         if generation >= lowest:
             return rate

@@ -1,6 +1,6 @@
 """Parse small XML files into elements that know their lines.
 
-DOCTYPE, entities, and what is too large are refused.
+DOCTYPE, entities, and files above the limits are refused.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from xml.parsers import expat
 
 from hub_core.model import InputError, Location
 
-# The largest files that are known have some hundred elements, ten deep; these bounds only keep a
-# hostile file from taking the memory.
+# The largest known files have a few hundred elements at depth ten; these limits protect the memory
+# from hostile files.
 MAX_BYTES = 16 << 20
 MAX_ELEMENTS = 100_000
 MAX_DEPTH = 64
@@ -24,7 +24,7 @@ _REAL = re.compile(r"\s*-?[0-9]{1,30}(\.[0-9]{0,30})?([eE][+-]?[0-9]{1,2})?\s*\Z
 
 @dataclass(slots=True)
 class Element:
-    """One element: its attributes as written, its line from 1, its children in order."""
+    """An element: attributes as written, line from 1, children in order."""
 
     name: str
     attributes: dict[str, str]
@@ -33,21 +33,24 @@ class Element:
     children: list[Element] = field(default_factory=list)
 
     def named(self, *names: str) -> Iterator[Element]:
-        """The children of these names."""
+        """Iterate the children with these names."""
         return (child for child in self.children if child.name in names)
 
     def walk(self) -> Iterator[Element]:
-        """This element and all below it, in the order of the file."""
+        """Yield this element and all descendants in the order of the file."""
         yield self
         for child in self.children:
             yield from child.walk()
 
     def text(self, name: str, default: str = "") -> str:
-        """An attribute as written."""
+        """An attribute as written, or the default."""
         return self.attributes.get(name, default)
 
     def whole(self, name: str) -> int | None:
-        """An attribute in C notation (`17`, `0x11`), None where it is missing or empty."""
+        """Integer attribute in C notation (`17`, `0x11`); None if it is missing or empty.
+
+        Raises `InputError` for other texts.
+        """
         text = self.text(name)
         if not text:
             return None
@@ -55,12 +58,15 @@ class Element:
         if match is None:
             self.fail_value(name, "a whole number")
         digits = match[1]
-        # Python's base 0, which tells the two apart as C does, refuses leading zeros.
+        # Python's base 0, which distinguishes the two like C, refuses leading zeros.
         base = 16 if "x" in digits.lower() else 10
         return int(digits, base)
 
     def real(self, name: str) -> float | None:
-        """An attribute as a number, None where it is missing or empty."""
+        """Attribute as a float; None if it is missing or empty.
+
+        Raises `InputError` for other texts.
+        """
         text = self.text(name)
         if not text:
             return None
@@ -69,23 +75,23 @@ class Element:
         return float(text)
 
     def fail_value(self, name: str, expected: str) -> NoReturn:
-        """Refuse the value of an attribute."""
+        """Raise `InputError` for the value of an attribute."""
         self.fail(f"<{self.name}>: {name}={self.text(name)!r:.80} is not {expected}")
 
     def fail(self, message: str, cure: str = "") -> NoReturn:
-        """Refuse the file because of this element."""
+        """Raise `InputError` at the line of this element."""
         raise InputError(message, location=self.place, cure=cure, code="invalid-nccl-topology")
 
     @property
     def place(self) -> Location:
-        """File and line."""
+        """File and line of the element."""
         return Location(self.file, self.line)
 
 
 def parse(content: bytes, file: str) -> Element:
-    """The root element.
+    """Root element of a file.
 
-    Raises `InputError` with the line of what is not well-formed XML, or too large.
+    Raises `InputError` with the line for malformed XML or above a limit.
     """
     if len(content) > MAX_BYTES:
         raise InputError(
@@ -98,7 +104,7 @@ def parse(content: bytes, file: str) -> Element:
         builder.parser.Parse(content, True)
     except expat.ExpatError as error:
         raise _not_well_formed(error, file) from None
-    # Expat asks Python's codecs for encodings that it does not know itself.
+    # Expat uses Python's codecs for encodings that it does not support.
     except (LookupError, ValueError):
         raise _unknown_encoding(file) from None
     return builder.root.children[0]
@@ -125,13 +131,13 @@ def _unknown_encoding(file: str) -> InputError:
 class _ElementBuilder:
     """Expat handlers that build the elements.
 
-    Without a DOCTYPE, which is refused, XML knows no entities but five characters, so that no file
-    grows when it is read.
+    Without a DOCTYPE, which is refused, XML has only five predefined entities, so no file grows
+    when it is read.
     """
 
     def __init__(self, file: str) -> None:
         self.root = Element("", {}, file, 0)
-        # The elements around the place that is being read, outermost first.
+        # The open elements, outermost first.
         self._open = [self.root]
         self._count = 0
         self.parser = expat.ParserCreate()
@@ -140,7 +146,7 @@ class _ElementBuilder:
         self.parser.StartDoctypeDeclHandler = self._refuse_doctype
 
     def _start(self, name: str, attributes: dict[str, str]) -> None:
-        """Add an element to the one that is open."""
+        """Add an element to the innermost open one."""
         element = Element(name, attributes, self.root.file, self.parser.CurrentLineNumber)
         self._count += 1
         if self._count > MAX_ELEMENTS or len(self._open) > MAX_DEPTH:

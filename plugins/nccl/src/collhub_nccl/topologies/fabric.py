@@ -1,4 +1,4 @@
-"""The topology of one machine, or of several equal ones behind a network."""
+"""Build the topology of one machine, or of several equal ones joined by a network."""
 
 from __future__ import annotations
 
@@ -13,18 +13,17 @@ from hub_core.columns import Int64Array
 from hub_core.model import InputError, Location, UsageError
 from hub_core.network import Links, Topology
 
-# More than any cluster has: a mistyped number of machines must not take all memory.
+# Larger than any cluster: a mistyped number of machines must not exhaust the memory.
 MAX_NODES = 1 << 20
 MAX_LINKS = 1 << 22
 
 
 @dataclass(frozen=True, slots=True)
 class Fabric:
-    """How many machines there are, and how their network ports are joined.
+    """Number of machines, and how their network ports are joined.
 
-    `is_rail`: one switch for the k-th ports of all machines, else one for all ports. `latency_s`:
-    of a link that states none. `net_bandwidth`: of every network port in GB/s, instead of the
-    stated one.
+    `is_rail`: one switch for the k-th ports of all machines, else one for all ports; `latency_s`:
+    of links without one; `net_bandwidth`: of every network port in GB/s, instead of the file's.
     """
 
     machines: int
@@ -34,7 +33,7 @@ class Fabric:
 
     @classmethod
     def of(cls, options: NcclMachineOptions) -> Fabric:
-        """From the options `nodes`, `fabric`, `latency` and `net_bandwidth`."""
+        """Fabric from the options `nodes`, `fabric`, `latency` and `net_bandwidth`."""
         return cls(
             options.nodes,
             is_rail=options.fabric == "rail",
@@ -44,17 +43,17 @@ class Fabric:
 
 
 def gigabytes_per_s(bytes_per_s: float | None) -> float | None:
-    """An option that is a bandwidth in the unit of NCCL's tables, None where it is not given."""
+    """Convert an option from bytes/s to GB/s, the unit of NCCL's tables; None stays None."""
     if bytes_per_s is None:
         return None
     return bytes_per_s / 1e9
 
 
 def topology_of(machine: Machine, gpus: Sequence[int], source: str, fabric: Fabric) -> Topology:
-    """The topology with `gpus` as NPUs in this order: NPU k of machine m is m * len(gpus) + k.
+    """Topology with `gpus` as NPUs in this order: NPU k of machine m is m * len(gpus) + k.
 
-    Raises `InputError` where there is no GPU, or no network port to join machines by, and
-    `UsageError` for more nodes or links than a topology may have.
+    Raises `InputError` without GPUs, or without network ports for several machines, and
+    `UsageError` above the limits for nodes and links.
     """
     copies = _Copies(machine, gpus, fabric)
     copies.check(source)
@@ -74,8 +73,8 @@ def topology_of(machine: Machine, gpus: Sequence[int], source: str, fabric: Fabr
 class _Copies:
     """Equal machines and the switches between them, as nodes of one topology.
 
-    NPUs come first, machine by machine, then the other nodes of all machines, then the switches of
-    the network.
+    NPUs come first, machine by machine, then the remaining nodes of all machines, then the switches
+    of the network.
     """
 
     def __init__(self, machine: Machine, gpus: Sequence[int], fabric: Fabric) -> None:
@@ -90,13 +89,13 @@ class _Copies:
         self.num_switches = self._count_switches()
 
     def _count_switches(self) -> int:
-        """Switches of the network: none for one machine."""
+        """Number of switches of the network; 0 for one machine."""
         if self._fabric.machines == 1:
             return 0
         return len(self._nets) if self._fabric.is_rail else 1
 
     def check(self, source: str) -> None:
-        """Refuse what makes no topology."""
+        """Raise `InputError` or `UsageError` if no topology can be built."""
         if not self._gpus:
             raise InputError(
                 "no GPU is known",
@@ -126,7 +125,7 @@ class _Copies:
 
     def numbers(self) -> Int64Array:
         """Number in the topology of every node of every machine: int64[machines, nodes]."""
-        # A topology numbers its NPUs first, so the GPUs of all machines stand before the rest.
+        # A topology numbers its NPUs first, so the GPUs of all machines precede all other nodes.
         machines = self._fabric.machines
         number = np.empty((machines, len(self._machine.kinds)), np.int64)
         first = 0
@@ -137,9 +136,9 @@ class _Copies:
         return number
 
     def inner_links(self, number: Int64Array) -> Links:
-        """The links within one machine, whose nodes have these numbers."""
+        """Links within one machine, whose nodes have these numbers."""
         machine = self._machine
-        # By type first: routes prefer the earlier of two links where the hops are equal.
+        # By type first: routes prefer the earlier of two links if the hops are equal.
         links = machine.links
         keys = sorted(links)
         ends = np.asarray([key[1:] for key in keys], np.int64).reshape(-1, 2)
@@ -171,7 +170,7 @@ class _Copies:
         """Names of all nodes, in the order of their numbers."""
         own = self._machine.names
         machines = self._fabric.machines
-        # The names of a single machine stay as the file has them.
+        # The names of a single machine are those of the file.
         if machines == 1:
             return [own[node] for node in (*self._gpus, *self._others)]
         names = []
@@ -181,13 +180,13 @@ class _Copies:
         return names + self._switch_names()
 
     def _switch_names(self) -> list[str]:
-        """Names of the switches of the network, which stand last."""
+        """Names of the switches of the network, which come last."""
         if self._fabric.is_rail:
             return [f"rail {k}" for k in range(self.num_switches)]
         return ["network"]
 
     def groups(self) -> dict[str, tuple[int, ...]]:
-        """The NPUs of every machine, where there are several."""
+        """NPUs of every machine by its name; empty for a single machine."""
         size = len(self._gpus)
         if not self.num_switches:
             return {}

@@ -1,4 +1,4 @@
-"""Make one PCI switch of Broadcom's two-level switches, as NCCL does: the two levels are one chip.
+"""Merge Broadcom's two-level PCI switches into one switch, like NCCL: both levels are one chip.
 
 Source: `ncclTopoFlattenBcmSwitches` in `src/graph/topo.cc` of NCCL.
 """
@@ -15,7 +15,8 @@ _UPPER, _LOWER = 0, 1
 
 
 def flatten_switches(element: Element) -> None:
-    """Give the children of every lower switch to the upper switch above it, in the whole tree."""
+    """Move the children of every lower switch to the upper switch above it, in place,
+    recursively."""
     generation = _generation(element, _UPPER)
     if generation:
         element.children = _without_lower_switches(element.children, generation)
@@ -24,7 +25,7 @@ def flatten_switches(element: Element) -> None:
 
 
 def _without_lower_switches(children: list[Element], generation: int) -> list[Element]:
-    """The children, with those of a lower switch of this generation in its place."""
+    """The children, with each lower switch of this generation replaced by its children."""
     kept: list[Element] = []
     for child in children:
         if _generation(child, _LOWER) == generation:
@@ -35,14 +36,14 @@ def _without_lower_switches(children: list[Element], generation: int) -> list[El
 
 
 def _generation(element: Element, level: int) -> int:
-    """4 or 5 for a Broadcom switch chip of that PCI generation at this level, else 0."""
+    """PCI generation (4 or 5) of a Broadcom switch chip at this level, else 0."""
     if element.name != "pci":
         return 0
     vendor, device, subsystem_vendor, subsystem = (element.whole(name) or 0 for name in _IDS)
     if (vendor, subsystem_vendor) != (_BROADCOM, _BROADCOM):
         return 0
     family = subsystem & 0xF000
-    # Generation 4 states the same family at both levels, generation 5 the level itself.
+    # Generation 4 has the same family at both levels, generation 5 the level itself.
     if device == _GENERATION_4 and family == 0xA000:
         return 4
     if device == _GENERATION_5 and family == level << 12:

@@ -1,4 +1,4 @@
-"""Join GPUs by what a topology file says of NVLink, xGMI and C2C, or by the profile of a GPU."""
+"""Join GPUs by NVLink, xGMI and C2C, from a topology file or from a GPU profile."""
 
 from __future__ import annotations
 
@@ -15,14 +15,16 @@ from hub_core.model import Location, UsageError
 
 _LINKS = ("nvlink", "xgmi", "c2c")
 _CURE = f"name the GPU with FILE?profile= ({', '.join(PROFILES)})"
-# Far above what any GPU has; it only tells damaged files.
+# Sanity limit: no GPU has that many links, so the file is damaged.
 MAX_COUNT = 1 << 16
 
 
 def join_gpus(draft: XmlMachine, gpus: Sequence[Gpu], source: str) -> None:
-    """Add the links that the file states; where it states none, those of the profile, if any.
+    """Add the links of the file to the machine of `draft`.
 
-    Raises `InputError` with the line of a link that is not right.
+    Without any, those of the profile, if given.
+
+    Raises `InputError` with the line of an invalid link.
     """
     _warn_of_unknown_links(draft, gpus)
     links = _StatedLinks(draft, gpus)
@@ -47,7 +49,7 @@ def join_gpus(draft: XmlMachine, gpus: Sequence[Gpu], source: str) -> None:
 def join_by_profile(machine: Machine, gpus: Sequence[int], profile: GpuProfile) -> None:
     """Add the usual NVLink or xGMI wiring of the nodes `gpus`, in this order.
 
-    Raises `UsageError` where the wiring is for another number of GPUs.
+    Raises `UsageError` if the wiring is for a different number of GPUs.
     """
     wiring = profile.wiring
     if wiring.gpus not in (None, len(gpus)):
@@ -65,12 +67,12 @@ def join_by_profile(machine: Machine, gpus: Sequence[int], profile: GpuProfile) 
 
 
 def _children(gpu: Gpu) -> Sequence[Element]:
-    """What stands in the `<gpu>`, nothing where the file has none."""
+    """Children of the `<gpu>` element; empty if the file has none."""
     return () if gpu.element is None else gpu.element.children
 
 
 def _link_elements(gpu: Gpu) -> list[Element]:
-    """Elements for the links of a GPU."""
+    """Elements of the links of a GPU."""
     return [child for child in _children(gpu) if child.name in _LINKS]
 
 
@@ -93,25 +95,25 @@ class _StatedLinks:
         self._draft = draft
         self._machine = draft.machine
         self._switch: int | None = None
-        # Several, where one device has partitions.
+        # Several if one device has partitions.
         self._gpus_by_bus: dict[tuple[str, int], list[Gpu]] = {}
         for gpu in gpus:
             self._gpus_by_bus.setdefault((gpu.host, gpu.bus), []).append(gpu)
 
     def add(self, gpu: Gpu, link: Element) -> None:
-        """Add the link or links of one element."""
+        """Add the link or links of one element. Raises `InputError`."""
         count = link.whole("count")
         if count is None or not 0 < count <= MAX_COUNT:
             link.fail_value("count", f"a number of links in 1..{MAX_COUNT}")
         if link.name == "c2c":
             self._add_c2c(gpu, link, count)
         else:
-            # NCCL shares the links of a device among its partitions.
+            # NCCL divides the bandwidth of a device's links among its partitions.
             rate = self._rate_of_one(gpu, link) / gpu.partitions
             self._add_nvlinks(gpu, link, rate, count)
 
     def _add_c2c(self, gpu: Gpu, link: Element, count: int) -> None:
-        """NVLink-C2C joins the GPU of a superchip with its CPU."""
+        """Add NVLink-C2C, which joins the GPU of a superchip with its CPU."""
         rate_mbyte = link.real("bw")
         if rate_mbyte is None or not 0 < rate_mbyte < 1e9:
             link.fail_value("bw", "a bandwidth in MB/s")
@@ -119,7 +121,7 @@ class _StatedLinks:
         self._machine.join(LinkType.C2C, gpu.node, gpu.cpu, rate, count=count)
 
     def _add_nvlinks(self, gpu: Gpu, link: Element, rate: float, count: int) -> None:
-        """Add NVLinks or xGMI links of `rate` GB/s each, to what its class of target says."""
+        """Add NVLinks or xGMI links of `rate` GB/s each; the target class decides the other end."""
         if not link.text("tclass"):
             _refuse_without_class(link)
         kind = target_kind(link.text("tclass"))
@@ -132,13 +134,13 @@ class _StatedLinks:
             self._add_to_gpu(gpu, link, rate, count)
 
     def _nvswitch(self) -> int:
-        """All NVSwitch chips, of all machines of an NVLink domain, act as one."""
+        """Node of the NVSwitch, created on first use: all chips of an NVLink domain act as one."""
         if self._switch is None:
             self._switch = self._machine.add(NodeKind.NVSWITCH, "nvswitch")
         return self._switch
 
     def _add_to_gpu(self, gpu: Gpu, link: Element, rate: float, count: int) -> None:
-        """Add directed links; the way back is an element of the other GPU."""
+        """Add directed links; the reverse direction is an element of the other GPU."""
         bus = bus_of(link, "target")
         targets = self._gpus_by_bus.get((gpu.host, bus), [])
         if not targets:
@@ -152,9 +154,9 @@ class _StatedLinks:
             self._machine.connect(LinkType.NVLINK, gpu.node, target.node, share, count)
 
     def _rate_of_one(self, gpu: Gpu, link: Element) -> float:
-        """GB/s of one link, by the GPU's generation.
+        """GB/s of one link, from the GPU's generation.
 
-        Raises `InputError` where neither file nor profile tells it.
+        Raises `InputError` if neither the file nor the profile determines it.
         """
         assert gpu.element is not None
         if link.name == "nvlink":
@@ -162,7 +164,7 @@ class _StatedLinks:
         return self._xgmi_rate(gpu.element)
 
     def _nvlink_rate(self, element: Element) -> float:
-        """GB/s of one NVLink, by the compute capability that the element states."""
+        """GB/s of one NVLink, from the compute capability in the element, else from the profile."""
         capability = element.whole("sm")
         profile = self._draft.rates.profile
         if capability is not None:
@@ -172,7 +174,10 @@ class _StatedLinks:
         return profile.link
 
     def _xgmi_rate(self, element: Element) -> float:
-        """GB/s of one xGMI link, by the architecture that the element states."""
+        """GB/s of one xGMI link, from the architecture in the element, else from the profile.
+
+        Warns of an unknown architecture.
+        """
         name = element.text("gcn")
         profile = self._draft.rates.profile
         if name and bandwidths.is_known_gcn(name):

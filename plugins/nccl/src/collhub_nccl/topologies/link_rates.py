@@ -1,4 +1,4 @@
-"""Rates of the links in a topology file; what is assumed where the file is silent is said aloud."""
+"""Rates of the links in a topology file; every assumption about missing facts is reported."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from collhub_nccl.topologies import bandwidths
 from collhub_nccl.topologies.elements import Element
 from collhub_nccl.topologies.profiles import GpuProfile
 
-# PCI Express defines links of up to 32 lanes; a wider text is a mistake of its writer.
+# PCI Express defines links of up to 32 lanes; a larger width is an error in the file.
 _MOST_LANES = 64
 
 
 @dataclass(frozen=True, slots=True)
 class LinkRates:
-    """Rates in GB/s one way, by the elements of a file.
+    """Rates in GB/s per direction, from the elements of a file.
 
-    `profile`: the GPU, where the option names it. `cpu_bandwidth`: between two CPUs, instead of the
-    derived one.
+    `profile`: the GPU model, if the option gives one; `cpu_bandwidth`: between two CPUs, instead of
+    the derived one.
     """
 
     is_rccl: bool
@@ -28,7 +28,10 @@ class LinkRates:
     findings: NetworkFindings
 
     def of_pci(self, element: Element) -> float:
-        """The link of a PCI device to what is above it. Raises `InputError`."""
+        """Rate of the link from a PCI device to its parent.
+
+        Raises `InputError` for an invalid width.
+        """
         speed, width = element.text("link_speed"), element.whole("link_width")
         if not speed:
             return self._assumed_pci(element)
@@ -47,11 +50,12 @@ class LinkRates:
         return rate
 
     def of_port(self, port: Element, net_bandwidth: float | None) -> float:
-        """The link of a network port, by the option `net_bandwidth` or by its speed."""
+        """Rate of the link of a network port, from the option `net_bandwidth`, else from its
+        speed."""
         rate = net_bandwidth
         if rate is None:
             rate = bandwidths.net(port.whole("speed"))
-        # Seen in RCCL's own models of machines, which state some ports in kb/s.
+        # Occurs in RCCL's models of machines, which give some port speeds in kb/s.
         if rate > bandwidths.UNLIMITED:
             self.findings.warn(
                 "port-speed",
@@ -63,11 +67,11 @@ class LinkRates:
         return rate
 
     def between_sockets(self, cpu: Element) -> float:
-        """The link from a CPU to another one of its machine."""
+        """Rate of the link from a CPU to another CPU of its machine."""
         if self.cpu_bandwidth is not None:
             return self.cpu_bandwidth
         architecture, vendor = cpu.text("arch"), cpu.text("vendor")
-        # Of the architectures, only x86_64 has several vendors with rates of their own.
+        # Only x86_64 has several vendors with different rates.
         if not architecture or (architecture == "x86_64" and not vendor):
             self._warn_of_unknown_cpu(cpu)
         family = cpu.whole("familyid") or 0

@@ -7,7 +7,7 @@ from enum import IntEnum, StrEnum
 
 
 class NodeKind(StrEnum):
-    """What a node of a machine is; GPU become NPUs, the others switches."""
+    """Kind of a node of a machine; GPUs become NPUs, all other nodes switches."""
 
     GPU = "gpu"
     NVSWITCH = "nvswitch"
@@ -18,10 +18,10 @@ class NodeKind(StrEnum):
 
 
 class LinkType(IntEnum):
-    """Types of links, as NCCL names them.
+    """Types of links, with NCCL's names.
 
-    Their order is that of the links in a topology, so that routes prefer NVLink where the number
-    of hops is equal.
+    Their order is that of the links in a topology, so that routes prefer NVLink if the number of
+    hops is equal.
     """
 
     NVLINK = 0
@@ -39,20 +39,20 @@ LinkKey = tuple[LinkType, int, int]
 class Machine:
     """Nodes by kind and name, and directed links between them.
 
-    Repeated links of one type add up, as in NCCL. `latencies`: of the links that state one, in
-    seconds.
+    Repeated links of one type add up, as in NCCL. `latencies`: in seconds, of the links that have
+    one in the file.
     """
 
     def __init__(self) -> None:
         self.kinds: list[NodeKind] = []
         self.names: list[str] = []
-        # How many links of each bandwidth: sums of whole numbers do not depend on their order.
+        # Number of links per bandwidth: sums of integers do not depend on their order.
         self._counts: dict[LinkKey, dict[float, int]] = {}
         self.latencies: dict[LinkKey, float] = {}
         self._taken: dict[str, int] = {}
 
     def add(self, kind: NodeKind, name: str) -> int:
-        """Add a node and return its number; its name gets a number where another has it."""
+        """Add a node and return its number; a repeated name gets the suffix ` #N`."""
         times = self._taken.get(name, 0) + 1
         self._taken[name] = times
         self.kinds.append(kind)
@@ -61,7 +61,7 @@ class Machine:
 
     @property
     def links(self) -> dict[LinkKey, float]:
-        """Bandwidths in GB/s, the same in whatever order the links were added."""
+        """Bandwidths in GB/s; independent of the order in which links were added."""
         found = {}
         for key, counts in self._counts.items():
             found[key] = math.fsum(count * bandwidth for bandwidth, count in counts.items())
@@ -70,8 +70,11 @@ class Machine:
     def connect(
         self, type: LinkType, source: int, destination: int, bandwidth: float, count: int = 1
     ) -> None:
-        """Add directed links of `bandwidth` GB/s each."""
-        # A link of a device to itself, or of no bandwidth, can carry nothing: files have such.
+        """Add directed links of `bandwidth` GB/s each.
+
+        Ignores loops and links without bandwidth.
+        """
+        # Some files contain links of a device to itself, or without bandwidth.
         if source == destination or bandwidth <= 0:
             return
         counts = self._counts.setdefault((type, source, destination), {})
@@ -97,7 +100,7 @@ class Machine:
         return [node for node, own in enumerate(self.kinds) if own is kind]
 
     def net_bandwidth(self, net: int) -> float:
-        """What a network port can send to its machine, in GB/s."""
+        """Total bandwidth from a network port to its machine, in GB/s."""
         rates = []
         for (type, source, _), rate in self.links.items():
             if type is LinkType.NET and source == net:

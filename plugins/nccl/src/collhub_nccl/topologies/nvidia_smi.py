@@ -1,6 +1,6 @@
 """Read the text of `nvidia-smi topo -m` as a topology.
 
-The matrix says which GPUs NVLink joins, and which devices share PCI switches and CPUs.
+The matrix contains the NVLinks between GPUs, and the PCI switches and CPUs that devices share.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from hub_core.network import Topology
 from hub_core.plugin_api import Source
 
 _AUTO, _ALL = "auto", "all"
-# Relations of a card that shares PCI switches with a GPU, as those for GPUDirect RDMA do.
+# Relations of a card that shares PCI switches with a GPU, as cards for GPUDirect RDMA do.
 _NEAR = ("PIX", "PXB")
-# Most links that a GPU of any generation has; NCCL's rates of Ampere and between two Skylakes.
+# Maximum links of a GPU of any generation; NCCL's rates of Ampere and between two Skylakes.
 _MOST_NVLINKS = 18
 _DEFAULT_NVLINK = 20.0
 _DEFAULT_SYS = 10.0
@@ -42,8 +42,8 @@ Pairs = dict[tuple[int, int], int]
 def read(source: Source, options: SmiMatrixOptions) -> Topology:
     """Read a machine; GPUs become NPUs by their number.
 
-    PCI switches, CPUs, NVSwitch and network cards become switches. What is assumed goes to
-    `source.report`. Raises `InputError` naming file and line.
+    PCI switches, CPUs, NVSwitch and network cards become switches. Assumptions are reported to
+    `source.report`. Raises `InputError` with file and line.
     """
     fabric = Fabric.of(options)
     findings = NetworkFindings()
@@ -68,7 +68,7 @@ def read(source: Source, options: SmiMatrixOptions) -> Topology:
 def _network_devices(
     devices: Sequence[SmiDevice], nics: str, file: str, findings: NetworkFindings
 ) -> list[SmiDevice]:
-    """All GPUs, and the network cards that `nics` chooses, with the relations among these."""
+    """All GPUs, and the network cards selected by `nics`, with their mutual relations."""
     cards = [row for row, device in enumerate(devices) if not device.is_gpu]
     gpus = [row for row, device in enumerate(devices) if device.is_gpu]
     chosen = set(cards) if nics == _ALL else set()
@@ -95,7 +95,10 @@ def _network_devices(
 def _named_cards(
     devices: Sequence[SmiDevice], cards: Sequence[int], nics: str, file: str
 ) -> list[int]:
-    """Rows of the cards in a list of names, names of the driver, and numbers or ranges."""
+    """Rows of the cards in a list of names, driver names, and numbers or ranges.
+
+    Raises `InputError` for an unknown card.
+    """
     row_of = {name: row for row in cards for name in (devices[row].name, devices[row].alias)}
     found = []
     for part in nics.split(","):
@@ -103,7 +106,7 @@ def _named_cards(
         if part[:1].isdecimal():
             names = [f"NIC{number}" for number in parse_ranks(part, "NIC")]
         for name in names:
-            # Matrices of older versions have the driver's names, whose numbers are in order.
+            # Matrices of older versions have the driver's names, which are numbered in order.
             place = name.removeprefix("NIC")
             is_place = place.isdecimal() and int(place) < len(cards)
             row = row_of.get(name, cards[int(place)] if is_place else None)
@@ -117,7 +120,7 @@ def _named_cards(
 
 
 def _machine_of(devices: Sequence[SmiDevice]) -> Machine:
-    """The devices without links; the node of a device is its row."""
+    """Machine with the devices and no links; the node of a device is its row."""
     machine = Machine()
     for device in devices:
         if device.is_gpu:
@@ -129,7 +132,7 @@ def _machine_of(devices: Sequence[SmiDevice]) -> Machine:
 
 
 def _add_ports(machine: Machine, net_bandwidth: float) -> None:
-    """Give every network card a port, as the matrix names none."""
+    """Give every network card a port, because the matrix contains none."""
     for nic in machine.of_kind(NodeKind.NIC):
         net = machine.add(NodeKind.NET, f"net {machine.names[nic]}")
         machine.join(LinkType.NET, net, nic, net_bandwidth)
@@ -146,7 +149,7 @@ def _warn_of_unknown_gpu(findings: NetworkFindings, name: str) -> None:
 
 
 def _nvlink_counts(devices: Sequence[SmiDevice]) -> Pairs:
-    """NVLinks of all pairs that have any."""
+    """Number of NVLinks of every pair that has any."""
     counts = {}
     for one, other in pairs_of(devices):
         count = devices[one].nvlinks_to(other)
@@ -158,8 +161,8 @@ def _nvlink_counts(devices: Sequence[SmiDevice]) -> Pairs:
 def _add_nvlinks(machine: Machine, counts: Pairs, profile: GpuProfile | None) -> None:
     """Join pairs directly, or every GPU with NVSwitch.
 
-    The matrix does not name NVSwitch. It is there where one GPU cannot have as many links as its
-    row says: behind a switch, a GPU's links count again for every other GPU.
+    The matrix does not contain NVSwitch. It exists if a GPU cannot have as many links as its row:
+    with a switch, the links of a GPU are counted for every other GPU.
     """
     rate, most = _DEFAULT_NVLINK, _MOST_NVLINKS
     if profile is not None:
@@ -169,7 +172,7 @@ def _add_nvlinks(machine: Machine, counts: Pairs, profile: GpuProfile | None) ->
         gpu: [count for pair, count in counts.items() if gpu in pair]
         for gpu in machine.of_kind(NodeKind.GPU)
     }
-    # Without a profile, few links behind a switch are taken for direct ones.
+    # Without a profile, few links to a switch are taken for direct links.
     if max(map(sum, counts_of_gpu.values())) <= most:
         for (one, other), count in counts.items():
             machine.join(LinkType.NVLINK, one, other, count * rate)
@@ -187,7 +190,7 @@ def _add_tree(
 ) -> None:
     """Add the PCI switches and CPUs above the devices, and join the CPUs."""
     rate = gigabytes_per_s(options.pci_bandwidth)
-    # The matrix says nothing of PCI generations: switches and cards are taken to have the GPU's.
+    # The matrix contains no PCI generations: switches and cards are assumed to have the GPU's.
     if rate is None:
         rate = profile.pci if profile else bandwidths.DEFAULT_PCI
     between_cpus = gigabytes_per_s(options.cpu_bandwidth)
@@ -201,10 +204,10 @@ def _add_tree(
 def _add_levels(machine: Machine, devices: Sequence[SmiDevice], rate: float) -> None:
     """Add one node for all devices that share it, from the nearest relation to the farthest.
 
-    Between GPUs that NVLink joins the matrix hides what they share; what both share with others,
-    and their NUMA nodes, tells it where anything does.
+    Between GPUs joined by NVLink the matrix hides what they share; the relations of both to other
+    devices, and their NUMA nodes, reveal it if anything does.
     """
-    # The highest node above every device so far, and the lowest device that shares it.
+    # Topmost node above every device so far, and the lowest device in its group.
     top = list(range(len(devices)))
     group = list(range(len(devices)))
     for relation in SHARED:
@@ -213,7 +216,7 @@ def _add_levels(machine: Machine, devices: Sequence[SmiDevice], rate: float) -> 
         for first in sorted(set(group)):
             members = [device for device, own in enumerate(group) if own == first]
             below = sorted({top[device] for device in members})
-            # Every device has a CPU above it, but not every one a switch of its own.
+            # Every device gets a CPU above it, but only shared switches become nodes.
             if len(below) == 1 and not is_last:
                 continue
             node = _add_above(machine, NodeKind.CPU if is_last else NodeKind.PCI, below, rate)
@@ -222,7 +225,7 @@ def _add_levels(machine: Machine, devices: Sequence[SmiDevice], rate: float) -> 
 
 
 def _add_above(machine: Machine, kind: NodeKind, below: Sequence[int], rate: float) -> int:
-    """Add a node and join it with those below it."""
+    """Add a node and join it with the nodes below it."""
     number = len(machine.of_kind(kind))
     node = machine.add(kind, f"{kind} {number}")
     for child in below:
@@ -231,18 +234,19 @@ def _add_above(machine: Machine, kind: NodeKind, below: Sequence[int], rate: flo
 
 
 def _merge_groups(group: list[int], devices: Sequence[SmiDevice], relation: str) -> None:
-    """Merge the groups of devices that have this relation, or, at the last one, a NUMA node."""
+    """Merge, in place, the groups of devices with this relation or, for the last one, a common
+    NUMA node."""
     is_last = relation == SHARED[-1]
     for one, other in pairs_of(devices):
         numa = devices[one].numa
-        # An empty text is no node: older versions print none.
+        # An empty text is not a node: older versions print none.
         has_common_numa = is_last and numa != "" and numa == devices[other].numa
         if has_common_numa or devices[one].cells[other] == relation:
             _merge(group, group[one], group[other])
 
 
 def _merge(group: list[int], one: int, other: int) -> None:
-    """Give the devices of two groups the lower one's number."""
+    """Give the devices of two groups the lower group number, in place."""
     low, high = sorted((one, other))
     if low == high:
         return

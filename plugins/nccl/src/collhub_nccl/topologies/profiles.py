@@ -1,4 +1,5 @@
-"""GPUs by name, for files that do not say what their GPUs are and how NVLink or xGMI joins them."""
+"""GPU models by name, for files that contain neither the GPU model nor the NVLink or xGMI
+wiring."""
 
 from __future__ import annotations
 
@@ -12,9 +13,9 @@ Pairs = Mapping[tuple[int, int], int]
 
 @dataclass(frozen=True, slots=True)
 class Wiring:
-    """How the GPUs of a machine are joined, in one of three ways.
+    """How the GPUs of a machine are joined, in one of three forms.
 
-    `links`: links of every GPU to one switch. `pairs`: links between two GPUs, by (GPU, GPU).
+    `links`: links of every GPU to one switch; `pairs`: links between two GPUs, by (GPU, GPU);
     `is_full_mesh`: one link between any two GPUs.
     """
 
@@ -23,7 +24,7 @@ class Wiring:
     is_full_mesh: bool = False
 
     def lanes(self, gpus: int) -> Iterator[tuple[int, int, int]]:
-        """(GPU, GPU, links) of every pair that is joined directly."""
+        """Yield (GPU, GPU, links) for every pair that is joined directly."""
         if self.is_full_mesh:
             for one in range(gpus):
                 for other in range(one):
@@ -33,7 +34,7 @@ class Wiring:
 
     @property
     def gpus(self) -> int | None:
-        """The number of GPUs that the pairs are for, None for any."""
+        """Number of GPUs for which the pairs are defined; None for any number."""
         if not self.pairs:
             return None
         last = max(max(pair) for pair in self.pairs)
@@ -52,12 +53,12 @@ class GpuProfile:
     wiring: Wiring = Wiring()
 
 
-# The hybrid cube mesh of a DGX-1 with V100, numbered as nvidia-smi does it there: six links a GPU.
+# The hybrid cube mesh of a DGX-1 with V100, in nvidia-smi's numbering: six links per GPU.
 _DGX1V = {
     (0, 1): 1, (0, 2): 1, (0, 3): 2, (0, 4): 2, (1, 2): 2, (1, 3): 1, (1, 5): 2, (2, 3): 2,
     (2, 6): 1, (3, 7): 1, (4, 5): 1, (4, 6): 1, (4, 7): 2, (5, 6): 2, (5, 7): 1, (6, 7): 2,
 }  # fmt: skip
-# Eight dies on four packages, as in a Frontier node: four lanes within a package, seven a die.
+# Eight dies on four packages, as in a Frontier node: four links within a package, seven per die.
 _MI250X = {
     (0, 1): 4, (2, 3): 4, (4, 5): 4, (6, 7): 4, (0, 2): 1, (4, 6): 1, (1, 5): 1, (3, 7): 1,
     (0, 6): 2, (2, 4): 2, (1, 3): 2, (5, 7): 2,
@@ -65,18 +66,18 @@ _MI250X = {
 
 
 def _nvidia(compute_capability: int, speed: str, wiring: Wiring = Wiring()) -> GpuProfile:
-    """A GPU of NVIDIA with 16 PCI lanes of this speed."""
+    """Profile of an NVIDIA GPU with 16 PCI lanes of this speed."""
     link = bandwidths.nvlink(compute_capability)
     return GpuProfile(link, bandwidths.pci(speed, 16), wiring)
 
 
 def _amd(gcn: str, speed: str, wiring: Wiring) -> GpuProfile:
-    """A GPU of AMD with 16 PCI lanes of this speed."""
+    """Profile of an AMD GPU with 16 PCI lanes of this speed."""
     link = bandwidths.xgmi(gcn)
     return GpuProfile(link, bandwidths.pci(speed, 16), wiring)
 
 
-# NVLinks of A100 and later lead to NVSwitch, as on HGX boards. T4, A10 and L40 have none.
+# NVLinks of A100 and later are connected to NVSwitch, as on HGX boards. T4, A10 and L40 have none.
 PROFILES: Mapping[str, GpuProfile] = {
     "v100": _nvidia(70, "8.0 GT/s PCIe", Wiring(pairs=_DGX1V)),
     "t4": _nvidia(75, "8.0 GT/s PCIe"),

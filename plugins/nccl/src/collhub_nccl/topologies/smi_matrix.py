@@ -1,6 +1,6 @@
-"""Parse the matrix that `nvidia-smi topo -m` prints: what every two devices share.
+"""Parse the matrix of `nvidia-smi topo -m`: the relation of every two devices.
 
-Source: the manual page of nvidia-smi, "topo", and the legend below the matrix itself.
+Source: the manual page of nvidia-smi, "topo", and the legend below the matrix.
 """
 
 from __future__ import annotations
@@ -14,28 +14,29 @@ from typing import NoReturn
 from collhub_nccl.topologies.profiles import PROFILES
 from hub_core.model import InputError, Location
 
-# Far above any machine; the text grows with the square of its devices.
+# Far above any machine; the text grows with the square of the number of devices.
 MAX_BYTES = 4 << 20
 MAX_DEVICES = 1024
-# What two devices share, nearest first: a PCI switch, several of them, a host bridge, a NUMA node.
+# Shared part of two devices, nearest first: a PCI switch, several of them, a host bridge, a NUMA
+# node.
 SHARED = ("PIX", "PXB", "PHB", "NODE")
 # SOC is the old name of SYS.
 _APART = ("SYS", "SOC")
 _NVLINKS = re.compile(r"NV([0-9]{1,3})\Z")
-# The first line is underlined where the output went to a terminal.
+# The first line is underlined in terminal output.
 _ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
 # A line of "NIC Legend:", such as "  NIC0: mlx5_0".
 _LEGEND = re.compile(r"^\s*(NIC[0-9]+):\s*(\S+)\s*$", re.MULTILINE)
-# First words of the columns behind the matrix: "CPU Affinity", "NUMA Affinity", "GPU NUMA ID".
+# First words of the columns after the matrix: "CPU Affinity", "NUMA Affinity", "GPU NUMA ID".
 _AFFINITIES = ("CPU", "NUMA", "GPU")
 PROFILE_CURE = f"name the GPU with FILE?profile= ({', '.join(PROFILES)})"
 
 
 @dataclass(frozen=True, slots=True)
 class SmiDevice:
-    """A row of the matrix: name, line, relation to every device, NUMA node where stated.
+    """A row of the matrix: name, line, relation to every device, NUMA node (empty if unknown).
 
-    `alias`: the name of the system's driver, such as mlx5_0, by the legend behind the matrix.
+    `alias`: driver name such as mlx5_0, from the legend after the matrix.
     """
 
     name: str
@@ -46,24 +47,24 @@ class SmiDevice:
 
     @property
     def is_gpu(self) -> bool:
-        """Whether the row is that of a GPU; the others are network cards."""
+        """Whether the row belongs to a GPU, else to a network card."""
         return self.name.startswith("GPU")
 
     def nvlinks_to(self, other: int) -> int | None:
-        """Number of NVLinks to the device in column `other`, None for another relation."""
+        """Number of NVLinks to the device in column `other`; None for any other relation."""
         match = _NVLINKS.match(self.cells[other])
         return int(match[1]) if match else None
 
 
 def pairs_of(devices: Sequence[SmiDevice]) -> Iterator[tuple[int, int]]:
-    """Every two devices, the one with the lower number first."""
+    """Every two rows, the lower number first."""
     return itertools.combinations(range(len(devices)), 2)
 
 
 def read_matrix(name: str, content: bytes) -> list[SmiDevice]:
-    """The rows of the matrix in a file; what follows it, the legend, is not read.
+    """Rows of the matrix in a file, with the aliases of its legend.
 
-    Raises `InputError` with the line of what is wrong.
+    Raises `InputError` with the line of the first defect.
     """
     if len(content) > MAX_BYTES:
         _fail(name, None, f"the file is larger than {MAX_BYTES >> 20} MiB")
@@ -97,7 +98,7 @@ def _first_line(name: str, lines: Sequence[str]) -> int:
 
 
 def _device_names(name: str, lines: Sequence[str], start: int) -> list[str]:
-    """Names of all devices, which head the columns and, in the same order, the rows."""
+    """Names of all devices, which are the column headings and, in the same order, the rows."""
     words = lines[start].split()
     heads = list(itertools.takewhile(lambda word: word not in _AFFINITIES, words))
     if len(heads) > MAX_DEVICES or len(set(heads)) < len(heads):
@@ -106,7 +107,7 @@ def _device_names(name: str, lines: Sequence[str], start: int) -> list[str]:
 
 
 def _check_symmetry(name: str, devices: Sequence[SmiDevice]) -> None:
-    """Refuse a matrix that was edited on one side of its diagonal only."""
+    """Raise `InputError` if the matrix is not symmetric."""
     for one, other in pairs_of(devices):
         there = devices[one].cells[other]
         back = devices[other].cells[one]
@@ -121,7 +122,7 @@ def _check_symmetry(name: str, devices: Sequence[SmiDevice]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """A line of the matrix: its words, the names of all devices, and which of them it is for."""
+    """A line of the matrix: its words, the names of all devices, and its position among them."""
 
     file: str
     line: int
@@ -130,7 +131,10 @@ class _Row:
     position: int
 
     def device(self) -> SmiDevice:
-        """The device of the row. Raises `InputError`."""
+        """Device of the row.
+
+        Raises `InputError` for a wrong name, missing columns or unknown relations.
+        """
         size, words = len(self.heads), self.words
         own = self.heads[self.position]
         if len(words) < size + 1 or words[0] != own:
@@ -147,13 +151,13 @@ class _Row:
         return SmiDevice(words[0], self.line, cells, _numa_node(words[size + 1 :]))
 
     def _fits(self, column: int, cell: str) -> bool:
-        """Whether the text of a cell is a relation, and the device itself on the diagonal."""
+        """Whether a cell is a known relation, and X on the diagonal."""
         if column == self.position:
             return cell == "X"
         return cell in SHARED or cell in _APART or _NVLINKS.match(cell) is not None
 
     def _refuse_cell(self, column: int, cell: str) -> NoReturn:
-        """Name the two devices, what stands there, and what might."""
+        """Raise `InputError` with the two devices, the text, and the known relations."""
         known = ", ".join((*SHARED, *_APART))
         _fail(
             self.file,
@@ -165,8 +169,8 @@ class _Row:
 
 
 def _numa_node(affinities: Sequence[str]) -> str:
-    """The NUMA node by the words behind the matrix, where they state a single one."""
-    # First the CPUs, then their NUMA nodes, which may be a range or "N/A".
+    """NUMA node from the words after the matrix; empty unless there is exactly one."""
+    # First the CPUs, then their NUMA nodes, possibly a range or "N/A".
     if len(affinities) > 1 and affinities[1].isdecimal():
         return affinities[1]
     return ""

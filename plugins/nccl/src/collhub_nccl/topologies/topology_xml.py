@@ -24,14 +24,15 @@ from hub_core.plugin_api import Source
 
 
 def read(source: Source, options: MachineXmlOptions) -> Topology:
-    """Read a machine; GPUs become NPUs in the order of their `dev`, all else becomes switches.
+    """Read a machine; GPUs become NPUs in the order of their `dev`, all other devices switches.
 
-    Bandwidths are NCCL's, one way; every link has the latency of the option but ports that state
-    one. What is assumed goes to `source.report`. Raises `InputError` naming file and line.
+    Bandwidths are NCCL's, per direction; every link has the latency of the option, except ports
+    with a latency in the file. Assumptions are reported to `source.report`. Raises `InputError`
+    with file and line.
     """
     fabric = Fabric.of(options)
     root = parse(source.content(), source.name)
-    # Before devices get nodes: the upper switch takes over what is below the lower one.
+    # Before devices get nodes: the upper switch takes over the devices below the lower one.
     flatten_switches(root)
     draft = _draft(root, options, fabric)
     build(root, draft)
@@ -46,7 +47,7 @@ def read(source: Source, options: MachineXmlOptions) -> Topology:
 
 
 def _draft(root: Element, options: MachineXmlOptions, fabric: Fabric) -> XmlMachine:
-    """An empty machine for the elements of a file, with what holds for all of them."""
+    """Empty machine for the elements of a file, with the facts that apply to all of them."""
     facts = _facts(root, options, fabric)
     findings = NetworkFindings()
     rates = LinkRates(
@@ -59,7 +60,7 @@ def _draft(root: Element, options: MachineXmlOptions, fabric: Fabric) -> XmlMach
 
 
 def _facts(root: Element, options: MachineXmlOptions, fabric: Fabric) -> FileFacts:
-    """What holds for the whole file."""
+    """Facts that apply to the complete file."""
     gpus = [element for element in root.walk() if element.name == "gpu"]
     named = options.gpus or ""
     return FileFacts(
@@ -73,7 +74,7 @@ def _facts(root: Element, options: MachineXmlOptions, fabric: Fabric) -> FileFac
 
 
 def _named_gpus(text: str) -> Iterator[int]:
-    """Bus ids of the option `gpus`."""
+    """Yield the bus ids of the option `gpus`. Raises `UsageError` for an invalid one."""
     for part in filter(None, text.split(",")):
         number = bus_number(part)
         if number is None:
@@ -92,7 +93,7 @@ def _in_order(draft: XmlMachine) -> list[Gpu]:
 
 
 def _refuse_empty(root: Element) -> None:
-    # Two devices that might be GPUs make an example that the user can change.
+    # Two devices that might be GPUs give an example that the user can adapt.
     examples = [
         element.text("busid")
         for element in root.walk()

@@ -1,7 +1,7 @@
 """Build the machine that a topology file describes: CPUs, PCI devices and network ports.
 
-The links of GPUs come last, from `gpu_links`. Source of what an element stands for:
-`src/graph/topo.cc` and `src/graph/xml.cc` of NCCL 2.30; RCCL's where the file says version 2.
+The links of GPUs are added later by `gpu_links`. Source of the meaning of elements:
+`src/graph/topo.cc` and `src/graph/xml.cc` of NCCL 2.30, and RCCL's for files of version 2.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ _PARTITION_LINK = 2618.0
 class Gpu:
     """A GPU of the file.
 
-    `node`: in the machine. `host`: hash of the host, for files of several. `bus`: PCI bus id.
-    `cpu`: node of the CPU above it. `partitions`: GPUs that share its PCI device. `element`: its
-    `<gpu>`, where the file has one.
+    `node`: in the machine; `host`: hash of the host, for files with several; `bus`: PCI bus id;
+    `cpu`: node of the CPU above it; `partitions`: number of GPUs that share its PCI device;
+    `element`: its `<gpu>`, None if the file has none.
     """
 
     node: int
@@ -48,9 +48,9 @@ class Gpu:
 
     @property
     def order(self) -> tuple[bool, int]:
-        """By device number; where the file states none, by bus id.
+        """Sort key: device number or, if the file has none, bus id.
 
-        This is how CUDA numbers devices where `CUDA_DEVICE_ORDER` is `PCI_BUS_ID`.
+        CUDA numbers devices this way if `CUDA_DEVICE_ORDER` is `PCI_BUS_ID`.
         """
         dev = None if self.element is None else self.element.whole("dev")
         if dev is None:
@@ -60,11 +60,11 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class FileFacts:
-    """What holds for a whole topology file, by its elements and the options of the reader.
+    """Facts that apply to a complete topology file, from its elements and the reader's options.
 
-    `named_gpus`: bus ids of the option `gpus`. `has_gpus`: whether GPUs are named, by that option
-    or by the file. `has_ranks`: whether a GPU of the file has a rank. `net_bandwidth`: of every
-    network port in GB/s, instead of the stated one.
+    `named_gpus`: bus ids of the option `gpus`; `has_gpus`: whether that option or the file names
+    GPUs; `has_ranks`: whether a GPU of the file has a rank; `net_bandwidth`: of every network port
+    in GB/s, instead of the file's.
     """
 
     is_rccl: bool
@@ -76,10 +76,10 @@ class FileFacts:
 
 @dataclass(slots=True)
 class XmlMachine:
-    """The machine of a topology file while its elements are walked, and what was met on the way.
+    """Machine of a topology file while its elements are visited, and the collected devices.
 
-    `cpus`: nodes and elements of the CPUs of every host. `nics`, `switches`: nodes by (host, bus
-    id). `cross_links`: `<pcilink>` elements with their host and the switch that they leave.
+    `cpus`: nodes and elements of the CPUs of every host; `nics`, `switches`: nodes by (host, bus
+    id); `cross_links`: `<pcilink>` elements with their host and source switch.
     """
 
     facts: FileFacts
@@ -95,9 +95,9 @@ class XmlMachine:
 
 @dataclass(frozen=True, slots=True)
 class _Above:
-    """What is above an element of the XML.
+    """Ancestors of an element of the XML.
 
-    `host`: as the file names it; `cpu`: the node of its CPU; `node`: the nearest node of any kind.
+    `host`: hash in the file; `cpu`: node of its CPU; `node`: nearest node of any kind.
     """
 
     host: str
@@ -106,9 +106,9 @@ class _Above:
 
 
 def build(root: Element, draft: XmlMachine) -> None:
-    """Fill the machine with everything but the links of GPUs.
+    """Add everything except the links of GPUs to the machine of `draft`.
 
-    Raises `InputError` with the line of what is wrong.
+    Raises `InputError` with the line of a defect.
     """
     _check_root(root, draft)
     for element in root.named("cpu"):
@@ -123,14 +123,15 @@ def _check_root(root: Element, draft: XmlMachine) -> None:
             f"this is not an NCCL topology: <system> was expected, <{root.name}> stands there"
         )
     _check_children(root, draft)
-    # Seen in invented samples on the web: NCCL writes no such file.
+    # Occurs in fictitious samples on the web: NCCL writes no such file.
     for element in root.named("gpu", "pci", "nic"):
         element.fail(f"<{element.name}> stands in <system>: a machine has <cpu>, and devices in it")
 
 
 def _cpu(element: Element, draft: XmlMachine) -> None:
-    """Add a CPU and what is below it."""
-    # A file for one NVLink domain holds the CPUs of several hosts, which tell apart what they name.
+    """Add a CPU and the devices below it."""
+    # A file for one NVLink domain contains the CPUs of several hosts; the host hash distinguishes
+    # them.
     host = element.text("host_hash")
     cpus_of_host = draft.cpus.setdefault(host, [])
     number = element.text("numaid", str(len(cpus_of_host)))
@@ -140,7 +141,7 @@ def _cpu(element: Element, draft: XmlMachine) -> None:
 
 
 def _socket_links(draft: XmlMachine) -> None:
-    """Join every CPU with every other one of its host, at the rate of the one that sends."""
+    """Join every CPU with every other CPU of its host, at the rate of the sending CPU."""
     for members in draft.cpus.values():
         for (one, element), (other, _) in itertools.permutations(members, 2):
             rate = draft.rates.between_sockets(element)
@@ -148,7 +149,7 @@ def _socket_links(draft: XmlMachine) -> None:
 
 
 def _below(element: Element, above: _Above, draft: XmlMachine) -> None:
-    """Walk the devices in a CPU or a PCI switch."""
+    """Visit the devices in a CPU or a PCI switch."""
     _check_children(element, draft)
     for child in element.children:
         if child.name == "pci":
@@ -156,15 +157,15 @@ def _below(element: Element, above: _Above, draft: XmlMachine) -> None:
         elif child.name == "nic" and element.name == "cpu":
             _nic_without_pci(child, above, draft)
         elif child.name == "pcilink":
-            # The far end may stand further down in the file.
+            # The target may come later in the file.
             draft.cross_links.append((above.host, above.node, child))
 
 
 def _pci(element: Element, above: _Above, draft: XmlMachine) -> None:
-    """Add a PCI device by what it is, and what is below it."""
+    """Add a PCI device according to its kind, and the devices below it."""
     bus = bus_of(element)
     kind = device_kind(element.text("class"))
-    # Cloud files name bridges only (AWS g5, p5): the option says which of them are GPUs.
+    # Cloud files contain only bridges (AWS g5, p5): the option identifies the GPUs.
     if bus in draft.facts.named_gpus or any(element.named("gpu")):
         kind = TargetKind.GPU
     if kind is TargetKind.GPU:
@@ -176,7 +177,7 @@ def _pci(element: Element, above: _Above, draft: XmlMachine) -> None:
 
 
 def _switch(element: Element, bus: int, above: _Above, draft: XmlMachine) -> None:
-    """Add a PCI switch, or a device of another kind, which NCCL takes for one."""
+    """Add a PCI switch, or a device of another kind, which NCCL treats as one."""
     node = _pci_node(element, draft)
     draft.switches[above.host, bus] = node
     rate = draft.rates.of_pci(element)
@@ -194,7 +195,7 @@ def _bus_text(element: Element) -> str:
 
 
 def _gpus(element: Element, bus: int, above: _Above, draft: XmlMachine) -> None:
-    """Add the GPU of a PCI device, or its partitions, which then hang on a node of their own."""
+    """Add the GPU of a PCI device, or its partitions below a separate node."""
     _check_children(element, draft)
     every = list(element.named("gpu"))
     taking_part = [gpu for gpu in every if _takes_part(gpu, draft)]
@@ -210,7 +211,7 @@ def _gpus(element: Element, bus: int, above: _Above, draft: XmlMachine) -> None:
     if len(taking_part) > 1:
         _partitions(element, rate, above, taking_part, draft)
     else:
-        # A partial file names the device by its class alone.
+        # A partial file identifies the device only by its class.
         gpu = taking_part[0] if taking_part else None
         node = _gpu_node(element, gpu, draft)
         draft.gpus.append(Gpu(node, above.host, bus, above.cpu, 1, gpu))
@@ -218,7 +219,7 @@ def _gpus(element: Element, bus: int, above: _Above, draft: XmlMachine) -> None:
 
 
 def _takes_part(gpu: Element, draft: XmlMachine) -> bool:
-    """Whether NCCL would use a GPU: it skips those without a rank, which cloud files leave out."""
+    """Whether NCCL would use a GPU: it skips GPUs without a rank, unless no GPU has one."""
     return not draft.facts.has_ranks or bool(gpu.text("rank"))
 
 
@@ -248,7 +249,7 @@ def _gpu_node(element: Element, gpu: Element | None, draft: XmlMachine) -> int:
 def _nic(element: Element, bus: int, above: _Above, draft: XmlMachine) -> None:
     """Add a network card and its ports."""
     _check_children(element, draft)
-    # RCCL takes the ports of one card as one device.
+    # RCCL treats the ports of one card as one device.
     key = (above.host, bus & ~0xF if draft.facts.is_rccl else bus)
     if key not in draft.nics:
         draft.nics[key] = draft.machine.add(NodeKind.NIC, f"nic {_bus_text(element)}")
@@ -258,7 +259,7 @@ def _nic(element: Element, bus: int, above: _Above, draft: XmlMachine) -> None:
     cards = list(element.named("nic"))
     for card in cards:
         _ports(card, node, draft)
-    # A partial file names no ports; the option then gives every card one.
+    # A partial file contains no ports; with the option every card gets one.
     net_bandwidth = draft.facts.net_bandwidth
     if not cards and net_bandwidth is not None:
         net = draft.machine.add(NodeKind.NET, f"net {_bus_text(element)}")
@@ -266,7 +267,7 @@ def _nic(element: Element, bus: int, above: _Above, draft: XmlMachine) -> None:
 
 
 def _nic_without_pci(card: Element, above: _Above, draft: XmlMachine) -> None:
-    """Add a network that is no PCI device, as that of sockets."""
+    """Add a network that is not a PCI device, such as sockets."""
     node = draft.machine.add(NodeKind.NIC, "nic")
     draft.machine.join(LinkType.PCI, node, above.cpu, bandwidths.UNLIMITED)
     _ports(card, node, draft)
@@ -275,7 +276,7 @@ def _nic_without_pci(card: Element, above: _Above, draft: XmlMachine) -> None:
 def _ports(card: Element, nic: int, draft: XmlMachine) -> None:
     _check_children(card, draft)
     for port in card.named("net"):
-        # NCCL passes over ports without a device number.
+        # NCCL ignores ports without a device number.
         if port.whole("dev") is not None:
             _port(port, nic, draft)
 
@@ -285,13 +286,13 @@ def _port(port: Element, nic: int, draft: XmlMachine) -> None:
     net = draft.machine.add(NodeKind.NET, f"net {port.text('name') or port.text('dev')}")
     rate = draft.rates.of_port(port, draft.facts.net_bandwidth)
     delay_us = port.real("latency")
-    # NCCL writes 0 where it knows none.
+    # NCCL writes 0 for an unknown latency.
     latency_s = delay_us * 1e-6 if delay_us and delay_us > 0 else None
     draft.machine.join(LinkType.NET, net, nic, rate, latency_s)
 
 
 def _cross_links(draft: XmlMachine) -> None:
-    """Links from one PCI switch to another; the way back is an element of the other switch."""
+    """Add links from one PCI switch to another; the reverse direction is a separate element."""
     for host, node, element in draft.cross_links:
         target = draft.switches.get((host, bus_of(element, "target")))
         if target is None:
@@ -306,11 +307,11 @@ def _cross_links(draft: XmlMachine) -> None:
 
 
 def _check_children(element: Element, draft: XmlMachine) -> None:
-    """Warn of elements that are not read."""
+    """Warn of elements that are ignored."""
     for child in element.children:
         if child.name in _KNOWN.get(element.name, ()):
             continue
-        # What is known but stands in the root is refused there, with a better reason.
+        # Known elements in the root are refused elsewhere, with a better reason.
         if element.name == "system" and child.name in _KNOWN:
             continue
         name = child.name[:40]
