@@ -1,1 +1,1 @@
-"""Rings within a node, recognised in algorithms and written as XML for `NCCL_GRAPH_FILE`."""
+"""Recognise rings within a node in algorithms, and write them as XML for `NCCL_GRAPH_FILE`."""

@@ -1,6 +1,6 @@
 """Write rings within a node as a file for `NCCL_GRAPH_FILE`.
 
-Stock NCCL then runs its collectives over them; `ring_graph` gives the source of the format.
+Unmodified NCCL then runs its collectives over them; `ring_graph` gives the source of the format.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from hub_core.model import (
 from hub_core.plugin_api import Artifact, WriteResult
 from hub_core.verification import verify
 
-# Parts of an algorithm that the file does not express, and what follows from that.
+# Fields of an algorithm that the file does not express, and the consequences.
 _CONSEQUENCES: Mapping[str, str] = MappingProxyType(
     {
         "kind": "NCCL runs every collective over these rings where it chooses rings; "
@@ -52,8 +52,8 @@ _CONSEQUENCES: Mapping[str, str] = MappingProxyType(
 def write(algorithm: Algorithm, options: NcclRingOptions) -> WriteResult:
     """Writer of the format `nccl-graph`.
 
-    Raises `InputError` with the reason unless the algorithm consists of rings over all ranks, each
-    with a share of the data that a whole number of equal channels carries.
+    Raises `InputError` with the reason unless the algorithm is correct and consists of rings over
+    all ranks, each with a share of the data that an integer number of equal channels carries.
     """
     if algorithm.num_ranks > MAX_GPUS:
         raise InputError(
@@ -61,7 +61,7 @@ def write(algorithm: Algorithm, options: NcclRingOptions) -> WriteResult:
             cure=f"use at most {MAX_GPUS}",
             code="too-many-ranks",
         )
-    # A wrong algorithm must not become right because NCCL runs its rings correctly.
+    # An incorrect algorithm must not become correct because NCCL executes its rings correctly.
     report = verify(algorithm)
     if not report.ok:
         raise InputError(report.diagnostics)
@@ -76,13 +76,13 @@ def write(algorithm: Algorithm, options: NcclRingOptions) -> WriteResult:
             cure="write it as a program: --to nccl",
             code="too-many-channels",
         )
-    graph = _with_options(restored_graph(rings, algorithm.extensions.get(EXTENSION)), options)
+    graph = _apply_options(restored_graph(rings, algorithm.extensions.get(EXTENSION)), options)
     content = graph.as_xml().encode("ascii")
-    return WriteResult([Artifact("", lambda: content)], tuple(_losses(algorithm, graph)))
+    return WriteResult([Artifact("", lambda: content)], tuple(_find_losses(algorithm, graph)))
 
 
-def _with_options(graph: RingGraph, options: NcclRingOptions) -> RingGraph:
-    """Replace the parts that options state. Raises `UsageError`."""
+def _apply_options(graph: RingGraph, options: NcclRingOptions) -> RingGraph:
+    """The graph with the values of the given options. Raises `UsageError` for invalid ones."""
     copies = options.copies
     if copies > 1 and copies * len(graph.channels) > MAX_CHANNELS:
         raise UsageError(
@@ -111,8 +111,8 @@ def _with_options(graph: RingGraph, options: NcclRingOptions) -> RingGraph:
     return replace(graph, attributes=attributes)
 
 
-def _losses(algorithm: Algorithm, graph: RingGraph) -> Iterator[Loss]:
-    """Compare the algorithm with the one that reading the file gives."""
+def _find_losses(algorithm: Algorithm, graph: RingGraph) -> Iterator[Loss]:
+    """Yield the differences to the algorithm that would be read back."""
     stated = graph.as_json()
     back = ring_algorithm(
         CollectiveKind.ALL_REDUCE, graph.channels, extensions={EXTENSION: stated} if stated else {}
@@ -120,15 +120,15 @@ def _losses(algorithm: Algorithm, graph: RingGraph) -> Iterator[Loss]:
     differences = set(algorithm.differences(replace(back, provenance=algorithm.provenance)))
     for feature, consequence in _CONSEQUENCES.items():
         if feature in differences:
-            yield Loss(feature, _place(algorithm, feature), consequence)
+            yield Loss(feature, _describe_value(algorithm, feature), consequence)
             differences.remove(feature)
     # The remaining names are columns and dependencies of the step table.
     if differences:
         yield Loss("steps", "all", _CONSEQUENCES["steps"])
 
 
-def _place(algorithm: Algorithm, feature: str) -> str:
-    """The value that is lost, where it is short."""
+def _describe_value(algorithm: Algorithm, feature: str) -> str:
+    """The lost value if it is short, else its extent."""
     if feature == "root":
         return f"rank {algorithm.collective.root}"
     if feature == "extensions":

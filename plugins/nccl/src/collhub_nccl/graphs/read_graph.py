@@ -1,7 +1,7 @@
 """Read the rings of a node from NCCL's graph XML: `NCCL_GRAPH_FILE`, `NCCL_GRAPH_DUMP_FILE`.
 
-The files state the order of GPUs in every channel. They hold for all collectives, so the user names
-the one that the algorithm performs.
+The files contain the order of GPUs in every channel. They apply to all collectives, so the user
+chooses the collective of the algorithm.
 """
 
 from __future__ import annotations
@@ -34,10 +34,11 @@ from hub_core.plugin_api import Source
 
 _DISTRIBUTION = "collhub-nccl"
 _GRAPHS = {"1": "tree", "2": "collnet chain", "3": "NVLS", "4": "collnet direct"}
-# NCCL reads device numbers with base 16, with or without 0x; the top byte is the system's number.
+# NCCL reads device numbers with base 16, with or without 0x; the top byte is the number of the
+# system.
 _DEVICE = re.compile(r"(0[xX])?0{0,16}[0-7]?[0-9a-fA-F]{1,15}")
 _RANK = re.compile(r"[0-9]{1,9}")
-# Rows of the step table: four for every message of an all-reduce and its two halves.
+# Rows of the step table: four for every message of an all-reduce with its two halves.
 _MAX_STEPS = 1 << 22
 
 
@@ -54,7 +55,7 @@ def read(source: Source, options: RingReadOptions) -> Algorithm:
         _refuse(
             root, f"version {root.text('version')!r:.40} is not 1, the only one that NCCL reads"
         )
-    graph = _ring_graph(root, source)
+    graph = _read_ring_graph(root, source)
     kind = CollectiveKind(options.collective)
     provenance = Provenance(
         _DISTRIBUTION,
@@ -67,7 +68,7 @@ def read(source: Source, options: RingReadOptions) -> Algorithm:
     return ring_algorithm(
         kind,
         graph.channels,
-        _root(kind, options.root, len(graph.devices)),
+        _choose_root(kind, options.root, len(graph.devices)),
         provenance,
         {EXTENSION: stated} if stated else {},
     )
@@ -77,8 +78,8 @@ def _refuse(element: Element, message: str, cure: str = "") -> NoReturn:
     raise InputError(message, location=element.place, cure=cure, code="invalid-nccl-graph")
 
 
-def _root(kind: CollectiveKind, stated: int | None, gpus: int) -> int | None:
-    """Root of a broadcast or reduce, by default 0. Raises `UsageError`."""
+def _choose_root(kind: CollectiveKind, stated: int | None, gpus: int) -> int | None:
+    """Root of a broadcast or reduce, by default 0; None for other kinds. Raises `UsageError`."""
     if not kind.traits.is_rooted:
         if stated is not None:
             raise UsageError(f"option root: {kind} has no root", cure="leave it out")
@@ -90,8 +91,8 @@ def _root(kind: CollectiveKind, stated: int | None, gpus: int) -> int | None:
     return stated or 0
 
 
-def _ring_graph(root: Element, source: Source) -> RingGraph:
-    """The graph with id 0, whose channels are rings over the same GPUs."""
+def _read_ring_graph(root: Element, source: Source) -> RingGraph:
+    """The graph with id 0. Raises `InputError` unless its channels are rings over the same GPUs."""
     graphs = [graph for graph in root.named("graph") if graph.text("id") == "0"]
     if len(graphs) != 1:
         _refuse(
@@ -103,7 +104,7 @@ def _ring_graph(root: Element, source: Source) -> RingGraph:
         if other is not graphs[0]:
             name = _GRAPHS.get(other.text("id"), "unknown")
             message = f"graph {other.text('id')!r:.20} ({name}) is not read; NCCL finds its own"
-            _tell(source, other, "graph-not-read", message)
+            _report_note(source, other, "graph-not-read", message)
     (graph,) = graphs
     if graph.text("pattern") != str(RING_PATTERN):
         _refuse(graph, f"pattern {graph.text('pattern')!r:.20} is not {RING_PATTERN}, a ring")
@@ -115,11 +116,11 @@ def _ring_graph(root: Element, source: Source) -> RingGraph:
         )
     if len(channels) > MAX_CHANNELS:
         _refuse(graph, f"{len(channels)} channels are more than the {MAX_CHANNELS} of NCCL")
-    return _checked_channels(graph, channels, source)
+    return _check_channels(graph, channels, source)
 
 
-def _checked_channels(graph: Element, channels: list[Element], source: Source) -> RingGraph:
-    keys = [[_key(gpu) for gpu in channel.named("gpu")] for channel in channels]
+def _check_channels(graph: Element, channels: list[Element], source: Source) -> RingGraph:
+    keys = [[_read_key(gpu) for gpu in channel.named("gpu")] for channel in channels]
     devices = dict(keys[0])
     gpus = len(devices)
     if not 2 <= gpus <= MAX_GPUS:
@@ -138,16 +139,16 @@ def _checked_channels(graph: Element, channels: list[Element], source: Source) -
         tuple(tuple(position[key] for key, _ in row) for row in keys),
         tuple(devices[key] for key in position),
         tuple(ranks) if has_ranks else (),
-        _nets(channels, source),
-        _attributes(graph),
+        _read_nets(channels, source),
+        _read_attributes(graph),
     )
 
 
 _Key = tuple[int, int]
 
 
-def _key(gpu: Element) -> tuple[_Key, int]:
-    """((rank or -1, device), device) of a GPU, by which GPUs are sorted and compared."""
+def _read_key(gpu: Element) -> tuple[_Key, int]:
+    """((rank or -1, device), device) of a GPU; GPUs are sorted and compared by the first part."""
     device, rank = gpu.text("dev"), gpu.text("rank")
     if not _DEVICE.fullmatch(device):
         _refuse(gpu, f"dev={device!r:.40} is not a hexadecimal device number")
@@ -157,8 +158,11 @@ def _key(gpu: Element) -> tuple[_Key, int]:
     return (int(rank) if rank else -1, number), number
 
 
-def _nets(channels: list[Element], source: Source) -> tuple[tuple[int, int], ...]:
-    """Network devices at both ends of every channel; empty unless all channels have two."""
+def _read_nets(channels: list[Element], source: Source) -> tuple[tuple[int, int], ...]:
+    """Network devices at both ends of every channel; empty if the file has none.
+
+    Raises `InputError` if only some channels have them.
+    """
     pairs = []
     for channel in channels:
         nets = list(channel.named("net"))
@@ -175,13 +179,13 @@ def _nets(channels: list[Element], source: Source) -> tuple[tuple[int, int], ...
         return ()
     if len(pairs) != len(channels):
         _refuse(channels[0], "only some channels begin and end at network devices")
-    message = "the rings go on in other nodes; they are read as rings of this node's ranks"
-    _tell(source, channels[0], "one-node", message)
+    message = "the rings continue in other nodes; they are read as rings of this node's ranks"
+    _report_note(source, channels[0], "one-node", message)
     return tuple(pairs)
 
 
-def _attributes(graph: Element) -> dict[str, str]:
-    """Attributes that decide which algorithm NCCL chooses, as written."""
+def _read_attributes(graph: Element) -> dict[str, str]:
+    """Attributes that decide which algorithm NCCL chooses, as written. Raises `InputError`."""
     texts = {}
     for name, default in DEFAULT_ATTRIBUTES.items():
         text = graph.text(name, default if name == "latencyinter" else "")
@@ -192,5 +196,5 @@ def _attributes(graph: Element) -> dict[str, str]:
     return texts
 
 
-def _tell(source: Source, element: Element, code: str, message: str) -> None:
+def _report_note(source: Source, element: Element, code: str, message: str) -> None:
     source.report(Diagnostic(code, message, Severity.NOTE, element.place))

@@ -1,4 +1,4 @@
-"""Build the algorithm that passes the data of a collective round given rings, one a channel."""
+"""Build the algorithm of a collective over given rings, one per channel."""
 
 from __future__ import annotations
 
@@ -19,19 +19,20 @@ def ring_algorithm(
     provenance: Provenance | None = None,
     extensions: Mapping[str, JsonValue] | None = None,
 ) -> Algorithm:
-    """Run a collective over `rings`, each of which carries an equal share on its own channel.
+    """Build the algorithm of a collective over `rings`; each carries an equal share on one channel.
 
-    Every ring holds each rank once. All-reduce: every rank's block is reduced along the ring up to
-    that rank, then passed on along the same ring (Patarasuk and Yuan, JPDC 2009). A broadcast is a
-    chain from the root on, a reduction the chain that ends at the root. `root`: for these two.
+    Every ring contains each rank once. All-reduce: every rank's block is reduced along the ring up
+    to that rank, then forwarded along the same ring (Patarasuk and Yuan, JPDC 2009). A broadcast is
+    a chain from the root, a reduction a chain that ends at the root. `root`: for these two.
     """
     ranks, count = len(rings[0]), len(rings)
     blocks = 1 if kind in (CollectiveKind.BROADCAST, CollectiveKind.REDUCE) else ranks
     collective = Collective(kind, ranks, blocks * count, root, in_place=True, out_of_place=True)
-    # Shares of an all-reduce are not those of ranks: the vector is cut in all of its chunks.
+    # The shares of an all-reduce do not belong to ranks: the vector is divided into all of its
+    # chunks.
     pieces = collective.units_per_rank
     chunks = Chunks.cut(collective, np.ones(pieces, np.int64))
-    hops = [_hops(kind, ring, number, count, root) for number, ring in enumerate(rings)]
+    hops = [_build_hops(kind, ring, number, count, root) for number, ring in enumerate(rings)]
     block, source, target, start, reduces, channel = map(np.concatenate, zip(*hops, strict=True))
     transfers = Transfers(
         block * count + channel,
@@ -50,7 +51,9 @@ def ring_algorithm(
 _Hops = tuple[Int64Array, Int64Array, Int64Array, Int64Array, BoolArray, Int64Array]
 
 
-def _hops(kind: CollectiveKind, ring: Ring, channel: int, count: int, root: int | None) -> _Hops:
+def _build_hops(
+    kind: CollectiveKind, ring: Ring, channel: int, count: int, root: int | None
+) -> _Hops:
     """(block, source, target, round, whether it reduces, channel) of the messages on one ring."""
     order, ranks = np.asarray(ring, np.int64), len(ring)
     if root is None:
@@ -68,7 +71,8 @@ def _hops(kind: CollectiveKind, ring: Ring, channel: int, count: int, root: int 
         }[kind]
     else:
         place = ring.index(root)
-        # The chain starts at the root, or behind it, and leaves out the link that closes the ring.
+        # The chain starts at the root (broadcast) or after it, and omits the link that closes the
+        # ring.
         first = place if kind is CollectiveKind.BROADCAST else place + 1
         round_ = np.arange(ranks - 1)
         position = (first + round_) % ranks

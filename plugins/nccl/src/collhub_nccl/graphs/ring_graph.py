@@ -44,9 +44,9 @@ Ring = tuple[int, ...]
 class RingGraph:
     """The rings of one node.
 
-    `channels`: the ring of every channel, GPUs as positions 0..n-1. `devices[i]`: device number of
-    GPU i. `ranks[i]`: its rank in the communicator, empty if the file has none. `nets`: per channel
-    the devices through which data enters and leaves the node, empty for a single node.
+    `channels`: the ring of every channel, GPUs as positions 0..n-1; `devices[i]`: device number of
+    GPU i; `ranks[i]`: its rank in the communicator, empty if the file has none; `nets`: per channel
+    the devices through which data enters and leaves the node, empty for a single node;
     `attributes`: those of DEFAULT_ATTRIBUTES, as written.
     """
 
@@ -57,10 +57,8 @@ class RingGraph:
     attributes: Mapping[str, str] = field(default_factory=lambda: DEFAULT_ATTRIBUTES)
 
     def as_xml(self) -> str:
-        """Write the file in NCCL's dialect.
-
-        No declaration, each tag on one line, device numbers in hexadecimal.
-        """
+        """The file in NCCL's dialect: no declaration, each tag on one line, hexadecimal device
+        numbers."""
         # The order of NCCL's own dumps.
         attributes = {
             "id": "0",
@@ -72,11 +70,11 @@ class RingGraph:
         graph = " ".join(f"{name}={quoteattr(value)}" for name, value in attributes.items())
         lines = ['<graphs version="1">', f"  <graph {graph}>"]
         for number in range(len(self.channels)):
-            lines += ["    <channel>", *self._elements(number), "    </channel>"]
+            lines += ["    <channel>", *self._format_elements(number), "    </channel>"]
         return "\n".join([*lines, "  </graph>", "</graphs>", ""])
 
-    def _elements(self, number: int) -> Iterator[str]:
-        """Lines within one <channel>."""
+    def _format_elements(self, number: int) -> Iterator[str]:
+        """Yield the lines within one <channel>."""
         nets = self.nets[number] if self.nets else ()
         yield from (f'      <net dev="{net:x}"/>' for net in nets[:1])
         for gpu in self.channels[number]:
@@ -85,7 +83,7 @@ class RingGraph:
         yield from (f'      <net dev="{net:x}"/>' for net in nets[1:])
 
     def as_json(self) -> dict[str, JsonValue]:
-        """State the parts that the writer would not restore from the rings; empty if none."""
+        """The parts that the writer would not restore from the rings; empty if there are none."""
         derived = derived_channels(Counter(map(from_first_gpu, self.channels)))
         parts: dict[str, JsonValue] = {}
         if self.channels != derived:
@@ -107,22 +105,22 @@ class RingGraph:
 
 
 def restored_graph(rings: Mapping[Ring, int], extension: JsonValue) -> RingGraph:
-    """Combine rings and their shares with the parts that `as_json` stated, where these still fit.
+    """Combine rings and their shares with the parts from `as_json`, as far as these still fit.
 
-    The extension may come from any document: parts with another form or for other rings are left
-    out, since NCCL would misread them.
+    The extension may come from any document: parts with a different form or for different rings are
+    ignored, because NCCL would misread them.
     """
     gpus = len(next(iter(rings)))
     stated = extension if isinstance(extension, dict) else {}
     channels = derived_channels(rings)
-    lists = tuple(_lists(stated.get("channels")))
+    lists = tuple(_to_lists(stated.get("channels")))
     if lists and Counter(derived_channels(Counter(map(from_first_gpu, lists)))) == Counter(
         channels
     ):
         channels = lists
-    devices = next(iter(_lists([stated.get("devices")])), ())
-    ranks = next(iter(_lists([stated.get("ranks")])), ())
-    nets = _lists(stated.get("nets"))
+    devices = next(iter(_to_lists([stated.get("devices")])), ())
+    ranks = next(iter(_to_lists([stated.get("ranks")])), ())
+    nets = _to_lists(stated.get("nets"))
     are_pairs = len(nets) == len(channels) and all(len(pair) == 2 for pair in nets)
     attributes = stated.get("attributes")
     texts = attributes if isinstance(attributes, dict) else {}
@@ -139,13 +137,13 @@ def restored_graph(rings: Mapping[Ring, int], extension: JsonValue) -> RingGraph
 
 
 def is_attribute(name: str, text: str) -> bool:
-    """Whether a text is a value of an attribute: a kind of path for the types, else a number."""
+    """Whether a text is valid for an attribute: a kind of path for the types, else a number."""
     pattern = _PATH_TYPE if name.startswith("type") else _NUMBER
     return pattern.fullmatch(text) is not None
 
 
 def derived_channels(rings: Mapping[Ring, int]) -> tuple[Ring, ...]:
-    """Channels in which every ring has its share of the data, as few as possible.
+    """Minimum list of channels in which every ring has its share of the data.
 
     NCCL gives all channels the same amount, so a ring with twice the share has two channels.
     """
@@ -154,12 +152,12 @@ def derived_channels(rings: Mapping[Ring, int]) -> tuple[Ring, ...]:
 
 
 def from_first_gpu(ring: Sequence[int]) -> Ring:
-    """The same ring written from GPU 0 on, so that equal rings are equal tuples."""
+    """The same ring starting at GPU 0, so that equal rings are equal tuples."""
     start = ring.index(0) if 0 in ring else 0
     return (*ring[start:], *ring[:start])
 
 
-def _lists(value: JsonValue) -> list[Ring]:
+def _to_lists(value: JsonValue) -> list[Ring]:
     """Lists of numbers; empty for any other JSON value."""
     if not isinstance(value, list) or len(value) > MAX_CHANNELS:
         return []

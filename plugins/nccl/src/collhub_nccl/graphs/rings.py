@@ -1,8 +1,8 @@
-"""Recognise algorithms that pass every part of the buffer round a ring of all ranks.
+"""Recognise algorithms that pass every part of the buffer around a ring of all ranks.
 
-The algorithm is run on numbers of parts instead of data, so that every message says which parts it
-moves. A part goes round a ring if its messages give every rank at most one successor, and these
-close one cycle over all ranks, or leave out one link of it. Work is linear in the blocks moved.
+The algorithm is executed on numbers of parts instead of data, so that every message shows the parts
+that it moves. A part uses a ring if its messages give every rank at most one successor, and these
+form one cycle over all ranks, possibly without one link. Cost: linear in the blocks moved.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from hub_core.model import Algorithm, Buffer, Collective, CollectiveKind, InputE
 
 RankPair = tuple[int, int]
 
-# Times that a part passes over a link of its ring, as a multiple of n - 1. An all-reduce passes it
-# once to reduce it and once to spread the result.
+# Number of links that a part passes, as a multiple of n - 1: an all-reduce passes it once to reduce
+# it and once to distribute the result.
 _PASSES = {
     CollectiveKind.ALL_REDUCE: 2,
     CollectiveKind.ALL_GATHER: 1,
@@ -31,39 +31,38 @@ _PASSES = {
     CollectiveKind.REDUCE: 1,
 }
 RING_KINDS = tuple(_PASSES)
-# In memory that holds no part of the buffer yet.
+# Content of memory without data.
 _NOTHING = -1
 
 
 def rings_of(algorithm: Algorithm) -> dict[Ring, int]:
-    """Rings, in the order of the first part that uses them, and the number of parts that pass each.
+    """Rings (starting at rank 0) with the number of parts on each, in the order of first use.
 
-    Rings are written from rank 0 on.
     Parts are equal: the blocks of the levelled program. Every part must be forwarded along a path
-    over all ranks, the same cycle where an all-reduce passes it twice. Raises `InputError` with the
-    first part that is not.
+    over all ranks; an all-reduce must use the same cycle twice. Raises `InputError` with the first
+    part that violates this.
     """
     kind, n = algorithm.collective.kind, algorithm.num_ranks
     if kind not in _PASSES or n < 2:
-        raise _refusal(
+        raise _build_refusal(
             f"NCCL has no rings for {kind} of {n} ranks; it has for {', '.join(RING_KINDS)}"
         )
     program = levelled_program(algorithm, not algorithm.collective.out_of_place)
     collective = replace(algorithm.collective, unit_count=program.unit_count)
-    passages = _passages(collective, program)
+    passages = _record_passages(collective, program)
     expected = _PASSES[kind] * (n - 1)
     found: Counter[Ring] = Counter()
-    for part, links in enumerate(passages.by_part(program.unit_count)):
+    for part, links in enumerate(passages.iterate_by_part(program.unit_count)):
         if len(links) != expected:
-            raise _refusal(
+            raise _build_refusal(
                 f"part {part} passes over {len(links)} links; "
                 f"in a ring {kind} of {n} ranks it passes {expected}"
             )
-        found[_ring(part, n, set(links))] += 1
+        found[_find_ring(part, n, set(links))] += 1
     return dict(found)
 
 
-def _refusal(reason: str) -> InputError:
+def _build_refusal(reason: str) -> InputError:
     return InputError(
         f"not a set of rings: {reason}",
         cure="write it as a program: --to nccl",
@@ -71,37 +70,40 @@ def _refusal(reason: str) -> InputError:
     )
 
 
-def _ring(part: int, n: int, links: Iterable[RankPair]) -> Ring:
-    """The ring over which a part goes, by the (source, target) of its messages."""
-    successor = _successors(part, links)
+def _find_ring(part: int, n: int, links: Iterable[RankPair]) -> Ring:
+    """Ring of a part, from the (source, target) pairs of its messages."""
+    successor = _find_successors(part, links)
     if len(successor) == n - 1:
-        # A path over all ranks: the ring is closed by the link that the part does not need.
+        # A path over all ranks: the missing link closes the ring.
         (end,) = set(range(n)) - set(successor)
         (start,) = set(range(n)) - set(successor.values())
         successor[end] = start
-    # Every ring holds rank 0, from which two equal rings are written alike.
+    # Every ring contains rank 0; starting there makes equal rings equal.
     ring = [0]
-    # No longer than n, as a cycle without rank 0 would never end.
+    # At most n ranks, because a cycle without rank 0 would never terminate.
     while len(ring) <= n and successor.get(ring[-1], 0) != 0:
         ring.append(successor[ring[-1]])
     if len(ring) != n:
-        raise _refusal(f"part {part} does not pass all {n} ranks in one cycle")
+        raise _build_refusal(f"part {part} does not pass all {n} ranks in one cycle")
     return tuple(ring)
 
 
-def _successors(part: int, links: Iterable[RankPair]) -> dict[int, int]:
-    """The rank to which every rank sends a part, where there is one and no two have the same."""
+def _find_successors(part: int, links: Iterable[RankPair]) -> dict[int, int]:
+    """Rank to which every rank sends a part.
+
+    Raises `InputError` unless it is a one-to-one mapping.
+    """
     successor: dict[int, int] = {}
     for source, target in sorted(links):
         if source in successor:
-            raise _refusal(
+            raise _build_refusal(
                 f"rank {source} sends part {part} to rank {successor[source]} and to rank {target}"
             )
         successor[source] = target
     targets = Counter(successor.values())
     if len(targets) < len(successor):
         twice, _ = targets.most_common(1)[0]
-        raise _refusal(f"rank {twice} receives part {part} from more than one rank")
+        raise _build_refusal(f"rank {twice} receives part {part} from more than one rank")
     return successor
 
 
@@ -113,8 +115,9 @@ class _Passages:
     source: Int64Array
     target: Int64Array
 
-    def by_part(self, part_count: int) -> Iterator[list[RankPair]]:
-        """(source, target) of the messages that move part 0, 1 and so on, in the order of time."""
+    def iterate_by_part(self, part_count: int) -> Iterator[list[RankPair]]:
+        """Yield, for parts 0, 1, ..., the (source, target) pairs of its messages in the order of
+        time."""
         indptr, messages = csr(self.part, np.arange(len(self.part)), part_count)
         for first, last in pairwise(indptr.tolist()):
             rows = messages[first:last]
@@ -122,11 +125,12 @@ class _Passages:
             yield list(zip(sources.tolist(), targets.tolist(), strict=True))
 
 
-def _passages(collective: Collective, program: LevelledProgram) -> _Passages:
-    """Run the program on numbers of parts instead of data, and note what every message moves."""
-    moved = list(_moved(collective, program))
+def _record_passages(collective: Collective, program: LevelledProgram) -> _Passages:
+    """Execute the program on numbers of parts instead of data, and record what every message
+    moves."""
+    moved = list(_execute_messages(collective, program))
     if not moved:
-        raise _refusal("no rank sends anything")
+        raise _build_refusal("no rank sends anything")
     lengths = [len(parts) for parts, _, _ in moved]
     sources = np.asarray([source for _, source, _ in moved], np.int64)
     targets = np.asarray([target for _, _, target in moved], np.int64)
@@ -137,33 +141,33 @@ def _passages(collective: Collective, program: LevelledProgram) -> _Passages:
     )
 
 
-def _moved(
+def _execute_messages(
     collective: Collective, program: LevelledProgram
 ) -> Iterator[tuple[Int64Array, int, int]]:
-    """(parts, source, target) of every message."""
-    memory = _initial_parts(collective, program)
-    source, target = _addresses(program)
-    # Lists, since elements of columns cost more, and some columns are computed at each access.
+    """Yield (parts, source, target) of every message."""
+    memory = _build_initial_memory(collective, program)
+    source, target = _get_addresses(program)
+    # Lists, because elements of columns cost more, and some columns are computed at each access.
     counts, kinds = program.count.tolist(), program.kind.tolist()
     ranks, peers = program.rank.tolist(), program.peer.tolist()
-    for row in _running_order(program):
+    for row in _order_records(program):
         count, kind = counts[row], kinds[row]
         rank, peer = ranks[row], peers[row]
-        # A copy within one rank may overlap what it reads.
+        # A copy within one rank may overlap its source.
         parts = memory[source[row] : source[row] + count].copy()
         held = memory[target[row] : target[row] + count]
-        # A sum of different parts is no part of the result of these collectives.
+        # A sum of different parts never belongs to the result of these collectives.
         if kind == RecordKind.REDUCE and not np.array_equal(held, parts):
-            raise _refusal(f"rank {rank} reduces different parts of the buffer together")
+            raise _build_refusal(f"rank {rank} reduces different parts of the buffer together")
         if kind == RecordKind.RECV:
             yield parts, peer, rank
         held[:] = parts
 
 
-def _addresses(program: LevelledProgram) -> tuple[Sequence[int], Sequence[int]]:
-    """Where every record reads and writes in the memory of all ranks.
+def _get_addresses(program: LevelledProgram) -> tuple[Sequence[int], Sequence[int]]:
+    """Source and target address of every record in the memory of all ranks.
 
-    A receive reads what its send does.
+    The source of a receive is that of its send.
     """
     source, target = program.addresses()
     sends, receives = program.message_ends()
@@ -172,22 +176,22 @@ def _addresses(program: LevelledProgram) -> tuple[Sequence[int], Sequence[int]]:
     return read.tolist(), target.tolist()
 
 
-def _running_order(program: LevelledProgram) -> Sequence[int]:
-    """Rows but the sends: level by level, messages first, then what ranks do on their own."""
+def _order_records(program: LevelledProgram) -> Sequence[int]:
+    """Rows except the sends: level by level, messages first, then local records."""
     rows = np.flatnonzero(program.kind != RecordKind.SEND)
     order = np.lexsort((rows, program.is_local[rows], program.level[rows]))
     in_order: list[int] = rows[order].tolist()
     return in_order
 
 
-def _initial_parts(collective: Collective, program: LevelledProgram) -> Int64Array:
-    """The part of the full buffer that every block of memory holds before."""
+def _build_initial_memory(collective: Collective, program: LevelledProgram) -> Int64Array:
+    """Part of the full buffer in every block of memory before the program."""
     layout = program.layout
     memory = np.full(layout.total, _NOTHING, np.int64)
     for rank in np.flatnonzero(collective.defined_inputs()).tolist():
         size = int(layout.size[rank, Buffer.INPUT])
         base = int(layout.base[rank, Buffer.INPUT])
-        # The full buffer of an all-gather is its output, of which a rank's input is a share.
+        # The full buffer of an all-gather is its output, of which a rank's input is one share.
         shift = rank * size if collective.kind is CollectiveKind.ALL_GATHER else 0
         memory[base : base + size] = shift + np.arange(size)
     return memory

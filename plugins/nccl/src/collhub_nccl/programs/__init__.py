@@ -1,1 +1,1 @@
-"""Algorithms written as folders with a program for NCCL, and what is needed to build them."""
+"""Write algorithms as folders with a program for NCCL, and check the tools to build them."""

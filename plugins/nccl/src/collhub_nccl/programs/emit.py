@@ -1,7 +1,8 @@
 """Write the folder of a library for NCCL, and of a program that checks and times it.
 
-It holds the schedule as tables, one fixed runtime with its builds, a test double of NCCL for the
-CPU, and a Python entry. The schedule is data, so that one library is tested for all algorithms.
+It contains the schedule as tables, one fixed runtime with its build files, a test double of NCCL
+for the CPU, and a Python entry point. The schedule is data, so that one library is tested for all
+algorithms.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from collhub_nccl.programs.schedule_tables import Tables, schedule_cpp, schedule
 from hub_core.model import COLUMN_DEFAULTS, Algorithm, Buffer, Loss, StepKind, StepTable, UsageError
 from hub_core.plugin_api import Artifact, WriteResult
 
-# Named one by one, so that no other file of the folders is ever emitted.
+# Listed explicitly, so that no other file of the folders is ever emitted.
 _SCRIPTS = frozenset({"run_nccl4py.py"})
 _RUNTIME = (
     "CMakeLists.txt",
@@ -58,7 +59,7 @@ _DOUBLE = (
     "nccl_double.cpp",
     "world.hpp",
 )
-# Columns that the tables have no place for, and what that means.
+# Columns that the tables do not contain, and the consequence.
 _LOST_COLUMNS = (
     ("channel", "channels that share no memory are lanes; NCCL chooses its own channels"),
     ("lane", "what runs on one stream follows from the channels"),
@@ -70,7 +71,8 @@ _LOST_COLUMNS = (
 def write(algorithm: Algorithm, options: NcclProgramOptions) -> WriteResult:
     """Writer of the format `nccl`.
 
-    Raises `InputError` for what cannot be executed: see `levelled_program`.
+    Raises `InputError` for algorithms that cannot be executed (see `levelled_program`), and
+    `UsageError` for a mode that the algorithm does not serve.
     """
     in_place = _is_in_place(algorithm, options.mode)
     names = names_of(algorithm, options.name)
@@ -81,7 +83,7 @@ def write(algorithm: Algorithm, options: NcclProgramOptions) -> WriteResult:
 
 
 def _is_in_place(algorithm: Algorithm, mode: str | None) -> bool:
-    """The calls that the program serves, by the option `mode`. Raises `UsageError`."""
+    """Whether the program serves in-place calls, by the option `mode`. Raises `UsageError`."""
     collective = algorithm.collective
     if mode is None:
         return not collective.out_of_place
@@ -97,7 +99,7 @@ def _is_in_place(algorithm: Algorithm, mode: str | None) -> bool:
 
 
 def fixed_files() -> Iterator[Artifact]:
-    """The files that are the same for every algorithm."""
+    """Yield the files that are equal for every algorithm."""
     for name in _RUNTIME:
         yield _shipped("runtime", name, name)
     for name in _DOUBLE:
@@ -111,7 +113,7 @@ def _shipped(folder: str, name: str, target: str) -> Artifact:
 
 
 def _artifacts(tables: Tables, names: LibraryNames) -> Iterator[Artifact]:
-    """All files of the folder; the tables are printed when they are asked for."""
+    """Yield all files of the folder; the tables are formatted on demand."""
     yield from fixed_files()
     yield from named_files(tables, names)
     yield _text("schedule.cpp", lambda: schedule_cpp(tables))
@@ -119,7 +121,7 @@ def _artifacts(tables: Tables, names: LibraryNames) -> Iterator[Artifact]:
 
 
 def named_files(tables: Tables, names: LibraryNames) -> Iterator[Artifact]:
-    """The files that state the names of the library and its functions."""
+    """Yield the files that contain the names of the library and its functions."""
     collective, ranks = tables.collective, tables.program.num_ranks
     root = collective.root
     reduces = bool((tables.records[:, 0] == RecordKind.REDUCE).any())
@@ -134,7 +136,7 @@ def _text(name: str, content: Callable[[], str]) -> Artifact:
 
 
 def _losses(algorithm: Algorithm) -> Iterator[Loss]:
-    """What the program does not show of the algorithm."""
+    """Yield properties of the algorithm that the program does not represent."""
     yield from _losses_of_collective(algorithm)
     for feature, consequence in _LOST_COLUMNS:
         if _is_set(algorithm.steps, feature):
@@ -149,7 +151,7 @@ def _losses(algorithm: Algorithm) -> Iterator[Loss]:
 
 
 def _losses_of_collective(algorithm: Algorithm) -> Iterator[Loss]:
-    """What the program leaves out of what the algorithm is for."""
+    """Yield properties of the collective that the program does not represent."""
     collective = algorithm.collective
     if algorithm.steps.is_kind(StepKind.COMPUTE).any():
         yield Loss("steps", "COMPUTE", "opaque work between messages is left out")
@@ -162,7 +164,7 @@ def _losses_of_collective(algorithm: Algorithm) -> Iterator[Loss]:
 
 
 def _is_set(steps: StepTable, column: str) -> bool:
-    """Whether a column states anything."""
+    """Whether a column has any value other than its default."""
     values = getattr(steps, column)
     unset = COLUMN_DEFAULTS.get(column, Buffer.INPUT)
     return bool(np.any(values != unset))

@@ -1,4 +1,4 @@
-"""Check for `collhub doctor`: what of the emitted programs can be built here."""
+"""Check for `collhub doctor`: which emitted programs can be built on this host."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import shutil
 
 from hub_core.plugin_api import CheckLine, CheckReport, CheckRequest, NoOptions
 
-# Compiler, what works with it, what to do without.
+# Compiler, what works with it, advice if it is missing.
 _TOOLS = (
     (
         "g++",
@@ -22,9 +22,10 @@ _TOOLS = (
 
 
 def check(request: CheckRequest, options: NoOptions) -> CheckReport:
-    """One line a compiler.
+    """One line per compiler; always successful.
 
-    All is well without: programs are written anyway, and the executor numpy runs algorithms.
+    Compilers are optional: programs are written without them, and the executor numpy runs
+    algorithms.
     """
     del options
     path = request.environment.get("PATH")

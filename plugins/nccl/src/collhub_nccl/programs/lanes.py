@@ -1,4 +1,4 @@
-"""Find the channels of an algorithm that share no memory: they can run beside each other."""
+"""Find the channels of an algorithm that share no memory, and can therefore run concurrently."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from collhub_execution import LevelledProgram
 from hub_core.columns import BoolArray, Int64Array, expanded_ranges
 from hub_core.model import Algorithm, Buffer
 
-# Addresses that are looked at; beyond, the program gets one lane rather than gigabytes of columns.
+# Maximum addresses to analyse; larger programs get one lane instead of gigabytes of columns.
 _MOST_ADDRESSES = 50_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class Lanes:
-    """What lanes change of a program's records, one entry a record, all int64.
+    """Changes of a program's records by lanes; one entry per record, all int64.
 
-    `lane`: numbered from 0 without gaps. `src_offset`, `dst_offset`: as in the program, but for the
-    slots that levelling placed in SCRATCH: levels of one lane reuse them, levels of two lanes
-    cannot, so that every lane has its own. `scratch`: int64[num_ranks], blocks of SCRATCH with
-    them.
+    `lane`: numbered from 0 without gaps. `src_offset`, `dst_offset`: as in the program, except
+    slots that levelling placed in SCRATCH: levels of one lane share slots, levels of different
+    lanes cannot, so every lane gets separate slots. `scratch`: int64[num_ranks], blocks of SCRATCH
+    including them.
     """
 
     lane: Int64Array
@@ -31,19 +31,19 @@ class Lanes:
 
     @classmethod
     def single(cls, program: LevelledProgram) -> Lanes:
-        """One lane for all."""
+        """One lane for all records."""
         scratch = program.layout.size[:, Buffer.SCRATCH]
         nothing = np.zeros(len(program), np.int64)
         return cls(nothing, program.src_offset, program.dst_offset, scratch)
 
 
 def lanes_of(program: LevelledProgram, algorithm: Algorithm, most: int) -> Lanes:
-    """At most `most` lanes.
+    """Assign channels to at most `most` lanes.
 
-    Channels that touch one block of memory, of which one writes it, are in one lane, and so are
-    both ends of a message. Nothing orders two lanes, so that they may run at once. Level 0, which
-    comes before all messages, is in lane 0 and runs before lanes begin. Where there are more groups
-    of channels than lanes, groups share them in turn.
+    Channels that access one block of memory, at least one of them writing, share a lane, and so do
+    both sides of a message. Lanes are not ordered, so they may run concurrently. Level 0, which
+    precedes all messages, is in lane 0 and runs before the lanes begin. If there are more groups of
+    channels than lanes, groups are assigned round robin.
     """
     channels, channel = np.unique(algorithm.steps.channel[program.row], return_inverse=True)
     own = algorithm.scratch_units // program.block_units
@@ -60,7 +60,7 @@ def lanes_of(program: LevelledProgram, algorithm: Algorithm, most: int) -> Lanes
 
 
 def _numbered(root: Int64Array, is_counted: BoolArray) -> Int64Array:
-    """The number of every record's group among those with counted records; 0 for other groups."""
+    """Number of every record's group among those with counted records; 0 for other groups."""
     counted = np.unique(root[is_counted])
     place = np.searchsorted(counted, root)
     return np.where(np.isin(root, counted), place, 0)
@@ -69,9 +69,9 @@ def _numbered(root: Int64Array, is_counted: BoolArray) -> Int64Array:
 def _touched_addresses(
     program: LevelledProgram, own: Int64Array
 ) -> tuple[Int64Array, Int64Array, Int64Array] | None:
-    """(record, address in the memory of all ranks, 1 where it is written), a row each.
+    """(record, address in the memory of all ranks, 1 if written), one row per accessed block.
 
-    Of all levels but 0, without slots, which serve one step; None where they are too many.
+    All levels except 0, without slots, which serve one step; None if there are too many.
     """
     if 2 * int(program.count.sum()) > _MOST_ADDRESSES:
         return None

@@ -1,1 +1,1 @@
-"""Configurations by which NCCL's example tuner chooses among NCCL's own algorithms."""
+"""Configurations with which NCCL's example tuner chooses among NCCL's built-in algorithms."""

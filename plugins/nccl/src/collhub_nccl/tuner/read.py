@@ -1,4 +1,5 @@
-"""Tell what a configuration of NCCL's example tuner serves, and what the tuner misreads in it."""
+"""Find the calls that a configuration of NCCL's example tuner serves, and lines that it
+misreads."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ from hub_core.plugin_api import ServedCalls, Source, SourcePart
 _FIELDS = "collective,minBytes,maxBytes,algorithm,protocol,channels,nNodes,nRanks"
 _CURE = "write lines for all sizes with -1,-1 for nNodes,nRanks, as collhub tune does"
 
-# Sizes in bytes, both ends included.
+# Sizes in bytes, both inclusive.
 _Sizes = tuple[int, int]
 # nNodes and nRanks as written, -1 for any.
 _Communicator = tuple[str, str]
@@ -31,7 +32,7 @@ _Communicator = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class _Rule:
-    """A line that the tuner takes as it is meant."""
+    """A line that the tuner interprets as intended."""
 
     kind: CollectiveKind
     sizes: _Sizes
@@ -39,16 +40,17 @@ class _Rule:
     communicator: _Communicator
 
     def fits(self, communicator: _Communicator) -> bool:
-        """Whether the rule holds for a communicator; -1 in it needs a rule for any number."""
+        """Whether the rule applies to a communicator; -1 in it requires a rule for any number."""
         pairs = zip(self.communicator, communicator, strict=True)
         return all(own in (ANY, other) for own, other in pairs)
 
 
 def read(source: Source) -> Sequence[ServedCalls]:
-    """What the first matching lines serve in the communicator of the first line that names one.
+    """Calls served by the first matching lines, in the communicator of the first line that names
+    one.
 
-    Lines that the tuner skips or misreads are errors, and serve nothing. Sizes for which no line
-    matches run on one channel: an error in that communicator, a warning in others.
+    Lines that the tuner skips or misreads are reported as errors, and serve no calls. Sizes without
+    a matching line run on one channel: an error in that communicator, a warning in others.
     """
     found: list[ServedCalls] = []
     for part in source.parts:
@@ -56,21 +58,21 @@ def read(source: Source) -> Sequence[ServedCalls]:
             place = Location(part.name)
             source.report(Diagnostic("unknown-file", "no file of this format", location=place))
             continue
-        rules = list(_rules(part, source))
+        rules = list(_read_rules(part, source))
         stated = (rule.communicator for rule in rules if ANY not in rule.communicator)
         communicator = next(stated, (ANY, ANY))
-        found += _served(rules, communicator)
+        found += _find_served_calls(rules, communicator)
         _report_single_channels(rules, communicator, part.name, source)
     return found
 
 
-def _rules(part: SourcePart, source: Source) -> Iterator[_Rule]:
+def _read_rules(part: SourcePart, source: Source) -> Iterator[_Rule]:
     for number, line in enumerate(part.load().decode("latin-1").splitlines(), 1):
         if not line.strip() or line.startswith("#"):
             continue
         fields = [field.strip() for field in line.split(",")]
         place = Location(part.name, number)
-        defect = _defect(line, fields)
+        defect = _find_defect(line, fields)
         if defect:
             source.report(Diagnostic("not-a-rule", defect, location=place, cure=_FIELDS))
             continue
@@ -87,13 +89,15 @@ def _rules(part: SourcePart, source: Source) -> Iterator[_Rule]:
         )
 
 
-def _served(rules: Sequence[_Rule], communicator: _Communicator) -> Iterator[ServedCalls]:
-    """The sizes that each rule serves because no earlier one matches."""
+def _find_served_calls(
+    rules: Sequence[_Rule], communicator: _Communicator
+) -> Iterator[ServedCalls]:
+    """Yield the sizes that each rule serves because no earlier rule matches."""
     free = {kind: [(0, LARGEST)] for kind in COLLECTIVES.values()}
     for rule in rules:
         if not rule.fits(communicator):
             continue
-        for first, last in _common(free[rule.kind], rule.sizes):
+        for first, last in _intersect(free[rule.kind], rule.sizes):
             yield ServedCalls(
                 rule.kind,
                 in_place=True,
@@ -102,13 +106,13 @@ def _served(rules: Sequence[_Rule], communicator: _Communicator) -> Iterator[Ser
                 max_bytes=None if last == LARGEST else last,
                 by=rule.by,
             )
-        free[rule.kind] = _without(free[rule.kind], rule.sizes)
+        free[rule.kind] = _subtract(free[rule.kind], rule.sizes)
 
 
 def _report_single_channels(
     rules: Sequence[_Rule], communicator: _Communicator, file: str, source: Source
 ) -> None:
-    """Report sizes for which no line matches, so that the tuner leaves one channel."""
+    """Report sizes without a matching line, for which the tuner leaves one channel."""
     # The communicator of the tuned lines, then any other one.
     for searched in dict.fromkeys((communicator, (ANY, ANY))):
         lost = []
@@ -116,8 +120,8 @@ def _report_single_channels(
             free = [(0, LARGEST)]
             for rule in rules:
                 if rule.kind is kind and rule.fits(searched):
-                    free = _without(free, rule.sizes)
-            lost += [f"{kind} {_sizes_text(sizes)}" for sizes in free]
+                    free = _subtract(free, rule.sizes)
+            lost += [f"{kind} {_format_sizes(sizes)}" for sizes in free]
         if not lost:
             continue
         is_own = searched == communicator
@@ -127,34 +131,36 @@ def _report_single_channels(
         source.report(Diagnostic("one-channel", message, severity, Location(file), _CURE))
 
 
-def _common(free: Sequence[_Sizes], sizes: _Sizes) -> list[_Sizes]:
-    """The parts of ascending stretches within `sizes`."""
+def _intersect(free: Sequence[_Sizes], sizes: _Sizes) -> list[_Sizes]:
+    """Parts of ascending ranges within `sizes`."""
     cut = [(max(first, sizes[0]), min(last, sizes[1])) for first, last in free]
     return [(first, last) for first, last in cut if first <= last]
 
 
-def _without(free: Sequence[_Sizes], sizes: _Sizes) -> list[_Sizes]:
-    """The parts of ascending stretches outside `sizes`."""
+def _subtract(free: Sequence[_Sizes], sizes: _Sizes) -> list[_Sizes]:
+    """Parts of ascending ranges outside `sizes`."""
     before, after = (0, sizes[0] - 1), (sizes[1] + 1, LARGEST)
-    return [part for row in free for part in (*_common([row], before), *_common([row], after))]
+    return [
+        part for row in free for part in (*_intersect([row], before), *_intersect([row], after))
+    ]
 
 
-def _sizes_text(sizes: _Sizes) -> str:
+def _format_sizes(sizes: _Sizes) -> str:
     first, last = sizes
     if last == LARGEST:
         return f"from {format_bytes(first)}" if first else "of all sizes"
     return f"{format_bytes(first)} to {format_bytes(last)}"
 
 
-def _defect(line: str, fields: Sequence[str]) -> str:
-    """Why the tuner does not take a line as it is meant; empty where it does."""
+def _find_defect(line: str, fields: Sequence[str]) -> str:
+    """Reason why the tuner does not interpret a line as intended; empty if it does."""
     if len(line) > LONGEST_LINE:
         return f"the line has more than {LONGEST_LINE} characters, of which the tuner reads so many"
     if len(fields) < len(_FIELDS.split(",")):
         return f"{len(fields)} fields, so that the tuner skips the line"
     for field, known in ((0, tuple(COLLECTIVES)), (3, ALGORITHMS), (4, PROTOCOLS)):
         if fields[field] not in known:
-            # It falls back to allreduce, ring and simple without a word.
+            # It silently falls back to allreduce, ring and simple.
             return f"{fields[field]!r:.40} is not one of {', '.join(known)}"
     if fields[5] == ANY:
         return "channels -1 leaves one channel; 0 keeps NCCL's own number"
@@ -164,11 +170,11 @@ def _defect(line: str, fields: Sequence[str]) -> str:
         return f"no size is at least {fields[1]} and at most {fields[2]}"
     if not all(field == ANY or field.isdecimal() for field in fields[6:8]):
         return "nodes and ranks are not whole numbers, or -1 for any"
-    return _not_allowed(fields[0], fields[3], fields[4])
+    return _explain_skipping(fields[0], fields[3], fields[4])
 
 
-def _not_allowed(collective: str, algorithm: str, protocol: str) -> str:
-    """Why NCCL skips a line that is well formed; empty if it does not."""
+def _explain_skipping(collective: str, algorithm: str, protocol: str) -> str:
+    """Reason why NCCL skips a well-formed line; empty if it does not."""
     allowed = ALLOWED[COLLECTIVES[collective]]
     if algorithm not in allowed:
         names = ", ".join(name for name in ALGORITHMS if name in allowed)

@@ -32,13 +32,16 @@ from hub_core.plugin_api import (
 from hub_core.selections import first_of_kinds, own_windows
 
 _NAME_OF = {kind: name for name, kind in COLLECTIVES.items()}
-# Sizes in bytes from which NVLS is faster than rings within a node (H100, NCCL 2.19 on), and rings
-# are faster than trees between nodes, by the cost model of NCCL.
+# Sizes in bytes from which NVLS is faster than rings within a node (H100, NCCL 2.19 and later), and
+# rings are faster than trees between nodes, by the cost model of NCCL.
 _NVLS_FROM, _RINGS_FROM = 2 << 20, 4 << 20
 
 
 def write(selection: Selection, options: TunerOptions) -> WriteResult:
-    """One file. What NCCL does not have goes to the best of what it has, and that is a loss."""
+    """Write one file.
+
+    Algorithms that NCCL lacks are replaced by the best available one, with a loss.
+    """
     nodes = "1 node" if selection.num_nodes == 1 else f"{selection.num_nodes} nodes"
     place = f"{nodes}, {selection.num_ranks} ranks"
     lines = [f"# collhub tune: {selection.topology}, {place}"[:200]]
@@ -56,15 +59,17 @@ def write(selection: Selection, options: TunerOptions) -> WriteResult:
         losses += lost
         for window in windows:
             tuned.add(kind)
-            lines += _lines(_NAME_OF[kind], window, own, options, ranks)
+            lines += _build_window_lines(_NAME_OF[kind], window, own, options, ranks)
     lines.append("# All other calls, which the tuner would leave a single channel.")
-    lines += _default_lines(options.ll_below)
+    lines += _build_default_lines(options.ll_below)
     content = "\n".join([*lines, ""]).encode("ascii", "replace")
-    return WriteResult([Artifact(FILE, content)], losses, (), list(_notes(tuned, place, options)))
+    return WriteResult(
+        [Artifact(FILE, content)], losses, (), list(_build_notes(tuned, place, options))
+    )
 
 
-def _notes(tuned: set[CollectiveKind], place: str, options: TunerOptions) -> Iterator[str]:
-    """How NCCL loads the file, and what it gets besides the tuned windows."""
+def _build_notes(tuned: set[CollectiveKind], place: str, options: TunerOptions) -> Iterator[str]:
+    """Yield notes on how NCCL loads the file, and on its calls outside of the tuned windows."""
     yield f"set NCCL_TUNER_PLUGIN to NCCL's example tuner, and NCCL_TUNER_CONFIG_FILE to {FILE}"
     if options.channels:
         yield (
@@ -80,50 +85,54 @@ def _notes(tuned: set[CollectiveKind], place: str, options: TunerOptions) -> Ite
     )
 
 
-def _lines(
+def _build_window_lines(
     name: str,
     window: SelectedWindow,
     own: Mapping[str, str],
     options: TunerOptions,
     ranks: tuple[int, int],
 ) -> Iterator[str]:
-    """The line of a window, or two where its small sizes take another protocol."""
+    """Yield the line of a window, or two if its small sizes use a different protocol."""
     algorithm = own[window.algorithm]
-    most = LARGEST if window.max_bytes is None else window.max_bytes
-    # Its parallel aggregated trees know the protocol Simple alone.
+    max_bytes = LARGEST if window.max_bytes is None else window.max_bytes
+    # NCCL's parallel aggregated trees support only the protocol Simple.
     border = 0 if algorithm == "pat" else options.ll_below
     parts = (
-        (window.min_bytes, min(most, border - 1), "ll"),
-        (max(window.min_bytes, border), most, "simple"),
+        (window.min_bytes, min(max_bytes, border - 1), "ll"),
+        (max(window.min_bytes, border), max_bytes, "simple"),
     )
     for first, last, protocol in parts:
         if first <= last:
-            yield _line(name, first, last, algorithm, protocol, options.channels, *ranks)
+            yield _format_line(name, first, last, algorithm, protocol, options.channels, *ranks)
 
 
-def _default_lines(ll_below: int) -> Iterator[str]:
-    """Lines for every size of all collectives and communicators, with NCCL's channels.
+def _build_default_lines(ll_below: int) -> Iterator[str]:
+    """Yield lines for every size of all collectives and communicators, with NCCL's channels.
 
-    A line must name an algorithm, so these follow the cost model of NCCL: rings, but on several
-    nodes trees for the smaller all-reduces, and NVLS for the larger ones of one node. NCCL skips a
-    line that it does not allow, such as NVLS on machines without it, and takes the next one.
+    A line must name an algorithm, so these follow the cost model of NCCL: rings, except trees for
+    the smaller all-reduces on several nodes, and NVLS for the larger ones on one node. NCCL skips a
+    line that it does not allow, such as NVLS on machines without it, and uses the next one.
     """
     reduce = _NAME_OF[CollectiveKind.ALL_REDUCE]
     nvls_from, rings_from = max(_NVLS_FROM, ll_below), max(_RINGS_FROM, ll_below)
-    yield _line(reduce, nvls_from, LARGEST, "nvls", "simple", OWN_CHANNELS, 1, ANY)
+    yield _format_line(reduce, nvls_from, LARGEST, "nvls", "simple", OWN_CHANNELS, 1, ANY)
     if ll_below:
-        yield _line(reduce, 0, ll_below - 1, "ring", "ll", OWN_CHANNELS, 1, ANY)
-    yield _line(reduce, ll_below, LARGEST, "ring", "simple", OWN_CHANNELS, 1, ANY)
+        yield _format_line(reduce, 0, ll_below - 1, "ring", "ll", OWN_CHANNELS, 1, ANY)
+    yield _format_line(reduce, ll_below, LARGEST, "ring", "simple", OWN_CHANNELS, 1, ANY)
     if ll_below:
-        yield _line(reduce, 0, ll_below - 1, "tree", "ll", OWN_CHANNELS, ANY, ANY)
+        yield _format_line(reduce, 0, ll_below - 1, "tree", "ll", OWN_CHANNELS, ANY, ANY)
     if ll_below < rings_from:
-        yield _line(reduce, ll_below, rings_from - 1, "tree", "simple", OWN_CHANNELS, ANY, ANY)
+        yield _format_line(
+            reduce, ll_below, rings_from - 1, "tree", "simple", OWN_CHANNELS, ANY, ANY
+        )
     for name in COLLECTIVES:
         first = rings_from if name == reduce else 0
         if first < ll_below:
-            yield _line(name, first, ll_below - 1, "ring", "ll", OWN_CHANNELS, ANY, ANY)
-        yield _line(name, max(first, ll_below), LARGEST, "ring", "simple", OWN_CHANNELS, ANY, ANY)
+            yield _format_line(name, first, ll_below - 1, "ring", "ll", OWN_CHANNELS, ANY, ANY)
+        yield _format_line(
+            name, max(first, ll_below), LARGEST, "ring", "simple", OWN_CHANNELS, ANY, ANY
+        )
 
 
-def _line(*fields: object) -> str:
+def _format_line(*fields: object) -> str:
     return ",".join(map(str, fields))
