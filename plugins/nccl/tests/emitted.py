@@ -11,7 +11,7 @@ from pathlib import Path
 from collhub_execution import levelled_program
 from collhub_nccl.programs.emit import fixed_files, named_files
 from collhub_nccl.programs.names import LibraryNames
-from collhub_nccl.programs.schedule_tables import Tables, schedule_cpp, tables_of
+from collhub_nccl.programs.schedule_tables import Tables, format_schedule_cpp, build_tables
 
 from hub_core.model import Algorithm, CollectiveKind
 from hub_core.plugin_api import Artifact
@@ -42,7 +42,7 @@ def missing_tools() -> str | None:
 def tables(algorithm: Algorithm, in_place: bool | None = None, lanes: int = 1) -> Tables:
     """The tables of an algorithm."""
     mode = not algorithm.collective.out_of_place if in_place is None else in_place
-    return tables_of(algorithm, levelled_program(algorithm, mode), lanes)
+    return build_tables(algorithm, levelled_program(algorithm, mode), lanes)
 
 
 def write_fixed(folder: Path, stated: Tables) -> None:
@@ -68,7 +68,7 @@ def link(folder: Path, stated: Tables) -> None:
 
     `folder` holds the objects that are the same for all.
     """
-    (folder / "schedule.cpp").write_text(schedule_cpp(stated), encoding="ascii")
+    (folder / "schedule.cpp").write_text(format_schedule_cpp(stated), encoding="ascii")
     # The clock of files may be too coarse for make to see the change.
     (folder / "schedule.o").unlink(missing_ok=True)
     make(folder, "double")

@@ -13,7 +13,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from collhub_nccl.programs.schedule_tables import schedule_cpp
+from collhub_nccl.programs.schedule_tables import format_schedule_cpp
 from emitted import make, missing_tools, run, tables, write_fixed
 
 from hub_core.testing import samples
@@ -45,7 +45,7 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("headers")
     stated = tables(samples.ring_all_reduce(4))
     write_fixed(folder, stated)
-    (folder / "schedule.cpp").write_text(schedule_cpp(stated), encoding="ascii")
+    (folder / "schedule.cpp").write_text(format_schedule_cpp(stated), encoding="ascii")
     return folder
 
 

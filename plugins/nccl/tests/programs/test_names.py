@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from collhub_nccl.options import NcclProgramOptions
 from collhub_nccl.programs.emit import write
-from collhub_nccl.programs.names import names_of
+from collhub_nccl.programs.names import choose_names
 
 from hub_core.model import CollectiveKind, Provenance, UsageError
 from hub_core.testing import samples
@@ -27,11 +27,11 @@ from hub_core.testing import samples
 )
 def test_name_is_a_word_from_the_origin(provenance: Provenance, name: str) -> None:
     algorithm = replace(samples.ring_all_reduce(2), provenance=provenance)
-    assert names_of(algorithm, None).name == name
+    assert choose_names(algorithm, None).name == name
 
 
 def test_functions_are_named_by_collective_and_option() -> None:
-    names = names_of(samples.ring_all_reduce(2), "fast")
+    names = choose_names(samples.ring_all_reduce(2), "fast")
     assert names.kind is CollectiveKind.ALL_REDUCE
     assert names.functions == {
         "run": "collhub_all_reduce_fast",
@@ -44,7 +44,7 @@ def test_functions_are_named_by_collective_and_option() -> None:
 @pytest.mark.parametrize("name", ["", "Ring", "8", "a-b", "x;y", "a" * 49])
 def test_name_that_is_no_word_of_c_is_refused(name: str) -> None:
     with pytest.raises(UsageError, match="cannot be part of a function's name"):
-        names_of(samples.ring_all_reduce(2), name)
+        choose_names(samples.ring_all_reduce(2), name)
 
 
 def test_manifest_says_what_a_loader_needs() -> None:

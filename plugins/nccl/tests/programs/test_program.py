@@ -23,7 +23,7 @@ from collhub_execution import RecordKind
 from collhub_nccl.options import NcclProgramOptions
 from collhub_nccl.programs.emit import write
 from collhub_nccl.programs.health import check
-from collhub_nccl.programs.schedule_tables import schedule_json
+from collhub_nccl.programs.schedule_tables import format_schedule_json
 from emitted import link, run, tables
 
 from hub_core import parse_topology, synthesize
@@ -386,7 +386,7 @@ class Wires:
 
 def test_python_entry_runs_the_same_records() -> None:
     module, n, block = entry(), 4, 3
-    schedule = json.loads(schedule_json(tables(samples.ring_all_reduce(n))))
+    schedule = json.loads(format_schedule_json(tables(samples.ring_all_reduce(n))))
     given = [np.arange(n * block) + 100.0 * rank for rank in range(n)]
     wires = Wires(n)
     memories = []
@@ -412,7 +412,7 @@ def test_python_entry_runs_the_same_records() -> None:
 def test_python_entry_gets_what_the_collective_defines_on_tensors() -> None:
     torch = pytest.importorskip("torch")
     module, n, block = entry(), 4, 5
-    schedule = json.loads(schedule_json(tables(samples.ring_all_reduce(n))))
+    schedule = json.loads(format_schedule_json(tables(samples.ring_all_reduce(n))))
     for dtype, op in [
         ("float16", "sum"),
         ("int32", "prod"),

@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from collhub_nccl.programs.schedule_tables import schedule_cpp
+from collhub_nccl.programs.schedule_tables import format_schedule_cpp
 from emitted import NAMES, make, tables, write_fixed
 
 from hub_core.testing import samples
@@ -31,7 +31,7 @@ def real(tmp_path_factory: pytest.TempPathFactory, nccl_home: Path) -> Path:
     folder = tmp_path_factory.mktemp("real")
     stated = tables(samples.ring_all_reduce(8))
     write_fixed(folder, stated)
-    (folder / "schedule.cpp").write_text(schedule_cpp(stated), encoding="ascii")
+    (folder / "schedule.cpp").write_text(format_schedule_cpp(stated), encoding="ascii")
     make(folder, f"NCCL_HOME={nccl_home}", "ARCHS=90", "all")
     return folder
 

@@ -16,13 +16,18 @@ from collhub_execution import RecordKind, levelled_program
 from collhub_nccl.options import NcclProgramOptions
 from collhub_nccl.programs.names import (
     LibraryNames,
+    choose_names,
     header,
     macros,
     makefile_part,
     manifest,
-    names_of,
 )
-from collhub_nccl.programs.schedule_tables import Tables, schedule_cpp, schedule_json, tables_of
+from collhub_nccl.programs.schedule_tables import (
+    Tables,
+    build_tables,
+    format_schedule_cpp,
+    format_schedule_json,
+)
 from hub_core.model import COLUMN_DEFAULTS, Algorithm, Buffer, Loss, StepKind, StepTable, UsageError
 from hub_core.plugin_api import Artifact, WriteResult
 
@@ -75,9 +80,9 @@ def write(algorithm: Algorithm, options: NcclProgramOptions) -> WriteResult:
     `UsageError` for a mode that the algorithm does not serve.
     """
     in_place = _is_in_place(algorithm, options.mode)
-    names = names_of(algorithm, options.name)
+    names = choose_names(algorithm, options.name)
     program = levelled_program(algorithm, in_place)
-    tables = tables_of(algorithm, program, options.lanes)
+    tables = build_tables(algorithm, program, options.lanes)
     losses = tuple(_losses(algorithm))
     return WriteResult(_artifacts(tables, names), losses)
 
@@ -116,8 +121,8 @@ def _artifacts(tables: Tables, names: LibraryNames) -> Iterator[Artifact]:
     """Yield all files of the folder; the tables are formatted on demand."""
     yield from fixed_files()
     yield from named_files(tables, names)
-    yield _text("schedule.cpp", lambda: schedule_cpp(tables))
-    yield _text("schedule.json", lambda: schedule_json(tables))
+    yield _text("schedule.cpp", lambda: format_schedule_cpp(tables))
+    yield _text("schedule.json", lambda: format_schedule_json(tables))
 
 
 def named_files(tables: Tables, names: LibraryNames) -> Iterator[Artifact]:

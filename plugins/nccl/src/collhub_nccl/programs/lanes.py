@@ -11,7 +11,7 @@ from hub_core.columns import BoolArray, Int64Array, expanded_ranges
 from hub_core.model import Algorithm, Buffer
 
 # Maximum addresses to analyse; larger programs get one lane instead of gigabytes of columns.
-_MOST_ADDRESSES = 50_000_000
+_MAX_ADDRESSES = 50_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Lanes:
         return cls(nothing, program.src_offset, program.dst_offset, scratch)
 
 
-def lanes_of(program: LevelledProgram, algorithm: Algorithm, most: int) -> Lanes:
+def assign_lanes(program: LevelledProgram, algorithm: Algorithm, most: int) -> Lanes:
     """Assign channels to at most `most` lanes.
 
     Channels that access one block of memory, at least one of them writing, share a lane, and so do
@@ -47,36 +47,36 @@ def lanes_of(program: LevelledProgram, algorithm: Algorithm, most: int) -> Lanes
     """
     channels, channel = np.unique(algorithm.steps.channel[program.row], return_inverse=True)
     own = algorithm.scratch_units // program.block_units
-    touched = _touched_addresses(program, own)
+    touched = _find_accesses(program, own)
     if most == 1 or len(channels) < 2 or touched is None:
         return Lanes.single(program)
     record, address, is_write = touched
     groups = _Groups(len(channels))
-    groups.join(*_neighbours(channel[record], address, is_write))
+    groups.join(*_find_neighbours(channel[record], address, is_write))
     send, receive = program.message_ends()
     groups.join(channel[send], channel[receive])
-    lane = _numbered(groups.roots()[channel], program.level > 0) % most
-    return _with_slots(program, lane, own)
+    lane = _number_groups(groups.find_roots()[channel], program.level > 0) % most
+    return _separate_slots(program, lane, own)
 
 
-def _numbered(root: Int64Array, is_counted: BoolArray) -> Int64Array:
+def _number_groups(root: Int64Array, is_counted: BoolArray) -> Int64Array:
     """Number of every record's group among those with counted records; 0 for other groups."""
     counted = np.unique(root[is_counted])
     place = np.searchsorted(counted, root)
     return np.where(np.isin(root, counted), place, 0)
 
 
-def _touched_addresses(
+def _find_accesses(
     program: LevelledProgram, own: Int64Array
 ) -> tuple[Int64Array, Int64Array, Int64Array] | None:
     """(record, address in the memory of all ranks, 1 if written), one row per accessed block.
 
     All levels except 0, without slots, which serve one step; None if there are too many.
     """
-    if 2 * int(program.count.sum()) > _MOST_ADDRESSES:
+    if 2 * int(program.count.sum()) > _MAX_ADDRESSES:
         return None
     sides = []
-    in_slot = _in_slot(program, own)
+    in_slot = _find_slot_uses(program, own)
     for is_write, first in enumerate(program.addresses()):
         used = np.flatnonzero((first >= 0) & (program.level > 0) & ~in_slot[is_write])
         count = program.count[used]
@@ -87,10 +87,10 @@ def _touched_addresses(
     return record, address, is_write
 
 
-def _in_slot(program: LevelledProgram, own: Int64Array) -> tuple[BoolArray, BoolArray]:
-    """Masks of the records whose source, whose destination is a slot of levelling.
+def _find_slot_uses(program: LevelledProgram, own: Int64Array) -> tuple[BoolArray, BoolArray]:
+    """Masks of the records whose source, and whose destination, is a slot of levelling.
 
-    `own`: blocks of SCRATCH of the algorithm itself, behind which the slots lie.
+    `own`: SCRATCH blocks per rank of the algorithm itself; slots follow them.
     """
     first = own[program.rank]
     source = (program.src_buffer == Buffer.SCRATCH) & (program.src_offset >= first)
@@ -98,65 +98,66 @@ def _in_slot(program: LevelledProgram, own: Int64Array) -> tuple[BoolArray, Bool
     return source, destination
 
 
-def _neighbours(
+def _find_neighbours(
     channel: Int64Array, address: Int64Array, is_write: Int64Array
 ) -> tuple[Int64Array, Int64Array]:
-    """Pairs of channels that touch one address, of those addresses that are written."""
+    """Pairs of channels that access the same address, for addresses that are written."""
     written = np.unique(address[is_write == 1])
-    kept = np.isin(address, written)
-    channel, address = channel[kept], address[kept]
+    is_written = np.isin(address, written)
+    channel, address = channel[is_written], address[is_written]
     order = np.argsort(address, kind="stable")
     channel, address = channel[order], address[order]
     is_same = address[1:] == address[:-1]
     return channel[:-1][is_same], channel[1:][is_same]
 
 
-def _with_slots(program: LevelledProgram, lane: Int64Array, own: Int64Array) -> Lanes:
-    """The lanes, with slots of their own.
+def _separate_slots(program: LevelledProgram, lane: Int64Array, own: Int64Array) -> Lanes:
+    """The lanes with separate slots.
 
-    What a lane uses of the slots of a rank moves behind what the lanes before it use.
+    The slots that a lane uses on a rank are moved after those of the lanes before it.
     """
     num_lanes = int(lane.max(initial=0)) + 1
     group = program.rank * num_lanes + lane
     num_groups = program.num_ranks * num_lanes
-    # Per (rank, lane): the first block of its slots and the one behind the last.
+    # Per (rank, lane): first block of its slots, and the block after the last.
     first = np.full(num_groups, np.iinfo(np.int64).max)
     last = np.zeros(num_groups, np.int64)
     offsets = program.src_offset, program.dst_offset
-    for in_slot, offset in zip(_in_slot(program, own), offsets, strict=True):
+    for in_slot, offset in zip(_find_slot_uses(program, own), offsets, strict=True):
         np.minimum.at(first, group[in_slot], offset[in_slot])
         np.maximum.at(last, group[in_slot], (offset + program.count)[in_slot])
     size = np.maximum(last - first, 0).reshape(-1, num_lanes)
-    behind = own[:, None] + np.cumsum(size, axis=1)
-    shift = ((behind - size).ravel() - first)[group]
+    slot_stops = own[:, None] + np.cumsum(size, axis=1)
+    shift = ((slot_stops - size).ravel() - first)[group]
     moved = []
-    for in_slot, offset in zip(_in_slot(program, own), offsets, strict=True):
+    for in_slot, offset in zip(_find_slot_uses(program, own), offsets, strict=True):
         moved.append(np.where(in_slot, offset + shift, offset))
     source, destination = moved
-    # What is done before all messages is done before lanes begin, by the first one.
+    # Records before all messages belong to the first lane, and run before the lanes begin.
     in_lanes = np.where(program.level > 0, lane, 0)
-    return Lanes(in_lanes, source, destination, behind[:, -1])
+    return Lanes(in_lanes, source, destination, slot_stops[:, -1])
 
 
 class _Groups:
     """Union-find over channels, which are few."""
 
     def __init__(self, size: int) -> None:
-        """Begin with `size` members, each in a group of its own."""
+        """Start with `size` members in separate groups."""
         self._parent = list(range(size))
 
-    def join(self, ones: Int64Array, others: Int64Array) -> None:
-        """Put both of every pair into one group."""
-        pairs = np.unique(np.stack([ones, others]), axis=1)
-        for one, other in pairs.T.tolist():
-            roots = sorted((self._root(one), self._root(other)))
+    def join(self, first_members: Int64Array, second_members: Int64Array) -> None:
+        """Merge the groups of both members of every pair."""
+        pairs = np.unique(np.stack([first_members, second_members]), axis=1)
+        for first, second in pairs.T.tolist():
+            roots = sorted((self._find_root(first), self._find_root(second)))
             self._parent[roots[1]] = roots[0]
 
-    def _root(self, member: int) -> int:
+    def _find_root(self, member: int) -> int:
+        """First member of a group."""
         while self._parent[member] != member:
             member = self._parent[member]
         return member
 
-    def roots(self) -> Int64Array:
-        """The first member of the group of every member."""
-        return np.array([self._root(member) for member in range(len(self._parent))], np.int64)
+    def find_roots(self) -> Int64Array:
+        """First member of the group of every member, int64."""
+        return np.array([self._find_root(member) for member in range(len(self._parent))], np.int64)

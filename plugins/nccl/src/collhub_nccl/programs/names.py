@@ -1,4 +1,4 @@
-"""Names of the emitted library and its functions, and the files that state them."""
+"""Names of the emitted library and its functions, and the files that contain them."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import PurePath
 
 from hub_core.model import Algorithm, CollectiveKind, UsageError
 
-# Long enough for every name that people read, short enough for every linker.
-_LONGEST = 48
+# Long enough for readable names, short enough for every linker.
+_MAX_NAME_CHARACTERS = 48
 _WORD = re.compile(r"[a-z][a-z0-9_]*")
 
 _HEADER = """\
@@ -78,19 +78,22 @@ _COUNTS = {
 
 @dataclass(frozen=True, slots=True)
 class LibraryNames:
-    """Names of one library; `name` tells it from those of other algorithms in a process."""
+    """Names of one library.
+
+    `name` distinguishes it from libraries of other algorithms in a process.
+    """
 
     kind: CollectiveKind
     name: str
 
     @property
     def functions(self) -> dict[str, str]:
-        """Exported functions by what they do."""
+        """Names of the exported functions by role: run, release, error, level."""
         kind = self.kind.replace("-", "_")
-        found = {"run": f"collhub_{kind}_{self.name}"}
+        names = {"run": f"collhub_{kind}_{self.name}"}
         for role in ("release", "error", "level"):
-            found[role] = f"collhub_{role}_{self.name}"
-        return found
+            names[role] = f"collhub_{role}_{self.name}"
+        return names
 
     @property
     def library(self) -> str:
@@ -98,36 +101,36 @@ class LibraryNames:
         return f"collhub_{self.name}"
 
 
-def names_of(algorithm: Algorithm, name: str | None) -> LibraryNames:
-    """Names by the option `name`, else by the source or the producer of the algorithm.
+def choose_names(algorithm: Algorithm, name: str | None) -> LibraryNames:
+    """Names from the option `name`, else from the source or the producer of the algorithm.
 
-    Raises `UsageError` for a name that is no word of C.
+    Raises `UsageError` for a name that is not a lower-case C identifier of at most 48 characters.
     """
     kind = algorithm.collective.kind
     if name is None:
-        return LibraryNames(kind, _name_from(algorithm))
-    if not _WORD.fullmatch(name) or len(name) > _LONGEST:
+        return LibraryNames(kind, _derive_name(algorithm))
+    if not _WORD.fullmatch(name) or len(name) > _MAX_NAME_CHARACTERS:
         raise UsageError(
-            f"option name: {name[:_LONGEST]!r} cannot be part of a function's name",
-            cure=f"use up to {_LONGEST} small letters, digits and _, a letter first",
+            f"option name: {name[:_MAX_NAME_CHARACTERS]!r} cannot be part of a function's name",
+            cure=f"use up to {_MAX_NAME_CHARACTERS} small letters, digits and _, a letter first",
             code="library-name",
         )
     return LibraryNames(kind, name)
 
 
-def _name_from(algorithm: Algorithm) -> str:
-    """A word out of what is known of the origin, which may be any text."""
+def _derive_name(algorithm: Algorithm) -> str:
+    """A valid name from the source file or the producer, which may be any text; else `schedule`."""
     origin = algorithm.provenance
     for text in (PurePath(origin.source_name).stem, origin.producer):
         word = re.sub(r"[^a-z0-9]+", "_", text.lower()).lstrip("_0123456789")
-        word = word[:_LONGEST].rstrip("_")
+        word = word[:_MAX_NAME_CHARACTERS].rstrip("_")
         if _WORD.fullmatch(word) and text != "unknown":
             return word
     return "schedule"
 
 
 def header(names: LibraryNames, ranks: int, root: int | None) -> str:
-    """The C header of the library."""
+    """Text of the library's C header."""
     return _HEADER.format(
         collective=names.kind,
         ranks=ranks,
@@ -140,17 +143,17 @@ def header(names: LibraryNames, ranks: int, root: int | None) -> str:
 
 
 def macros(names: LibraryNames) -> str:
-    """`names.hpp`, through which the fixed sources know the names."""
+    """Text of `names.hpp`, which gives the names to the fixed sources."""
     return _MACROS.format(library=names.library, **names.functions)
 
 
 def makefile_part(names: LibraryNames) -> str:
-    """`names.mk`, for make and CMake."""
+    """Text of `names.mk`, for make and CMake."""
     return f"LIBRARY = {names.library}\n"
 
 
 def manifest(names: LibraryNames, ranks: int, root: int | None, reduces: bool) -> str:
-    """`collhub.json`, for programs that load the library, such as `collhub_torch.load`."""
+    """Text of `collhub.json`, for programs that load the library, such as `collhub_torch.load`."""
     document = {
         "format": "collhub-nccl-library",
         "version": 1,
