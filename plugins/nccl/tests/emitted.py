@@ -11,7 +11,7 @@ from pathlib import Path
 from collhub_execution import levelled_program
 from collhub_nccl.programs.emit import fixed_files, named_files
 from collhub_nccl.programs.names import LibraryNames
-from collhub_nccl.programs.schedule_tables import Tables, format_schedule_cpp, build_tables
+from collhub_nccl.programs.schedule_tables import Tables, build_tables, format_schedule_cpp
 
 from hub_core.model import Algorithm, CollectiveKind
 from hub_core.plugin_api import Artifact
