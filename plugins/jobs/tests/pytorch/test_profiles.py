@@ -80,6 +80,15 @@ def test_nodes_start_and_end_as_in_the_profile() -> None:
     assert (times.start[row] - begin, times.end[row] - begin) == (181_000, 211_000)
 
 
+def test_kernels_without_any_call_of_the_runtime_are_read() -> None:
+    kernel = {"ph": "X", "cat": "kernel", "name": "gemm", "dur": 2, "pid": 0, "tid": 7}
+    workload = read_content(
+        json.dumps({"traceEvents": [kernel | {"ts": 10}, kernel | {"ts": 15}]}).encode()
+    )
+    durations = workload.nodes.duration_ns[workload.nodes.duration_ns > 0]
+    assert durations.tolist().count(2000) == 2
+
+
 def test_the_last_rank_transfers_and_the_others_wait() -> None:
     workload = sample()
     meetings = matched(workload)

@@ -32,8 +32,11 @@ class Launches:
     of_activity: Int64Array
 
     def issue_times(self, start: Int64Array) -> Int64Array:
-        """When each activity was launched; its `start` where no launch is known."""
-        times: Int64Array = np.where(self.of_activity >= 0, self.start[self.of_activity], start)
+        """Return the time in ns at which each activity was launched; its `start` if unknown."""
+        times = start.copy()
+        # Files without calls of the runtime have no launches to look up.
+        is_launched = self.of_activity >= 0
+        times[is_launched] = self.start[self.of_activity[is_launched]]
         return times
 
     def that_launch(self) -> BoolArray:
@@ -182,7 +185,9 @@ def _points(
     place = positions_in(order, len(order))
     point_of_call = np.full(len(launches.start), -1, np.int64)
     point_of_call[issuing] = place[: len(issuing)]
-    issue = np.where(launches.of_activity >= 0, point_of_call[launches.of_activity], -1)
+    issue = np.full(len(launches.of_activity), -1, np.int64)
+    is_launched = launches.of_activity >= 0
+    issue[is_launched] = point_of_call[launches.of_activity[is_launched]]
     return issue, time[order], awaited[order]
 
 
