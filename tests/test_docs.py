@@ -34,6 +34,13 @@ PUBLIC_PACKAGES = {
     "hub_core.plugin_api",
     "hub_core.testing",
     "hub_core.verification",
+    # Shared by the distributions of this repository.
+    "hub_core.chakra",
+    "hub_core.chakra.trace_records",
+    "hub_core.columns",
+    "hub_core.sandbox",
+    "hub_core.schedules",
+    "hub_core.selections",
 }
 # The modules of the tutorial's own plugin.
 EXAMPLE_SOURCES = ROOT / "examples" / "collhub-example" / "src"
