@@ -100,7 +100,7 @@ def _outcome(runtime: str, report: CheckReport, is_alone: bool) -> str:
     if report.ok:
         return f"{runtime} uses it for these calls"
     if report.facts.get("is_accepted", report.ok):
-        return f"{runtime} takes it, but uses it for no call"
+        return f"{runtime} loads it, but uses it for no call"
     return f"{runtime} refuses it"
 
 
