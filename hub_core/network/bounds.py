@@ -1,4 +1,4 @@
-"""Lower bounds on the time of a collective on a topology, to judge a simulated time against."""
+"""Lower bounds on the time of a collective on a topology, for comparison with simulated times."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from hub_core.network.cuts import beginnings_rate, leaving_rate, orders, partiti
 from hub_core.network.topology import Topology
 from hub_core.network.traffic import RankSets, Traffic
 
-# Of each partition and order so many sets are examined with the latencies of their links.
+# Sets of each partition and order whose latencies are examined.
 _EXAMINED_SETS = 2
 # Ranks times links up to which distances between all ranks are computed (below 0.1 CPU s).
 _MAX_DISTANCE_WORK = 1 << 19
-# Bits of a bound that sums of doubles get right.
+# Number of leading bits of a bound that sums of doubles compute correctly.
 _EXACT_BITS = 50
 UNICAST = (CollectiveKind.ALL_TO_ALL, CollectiveKind.GATHER, CollectiveKind.SCATTER)
-"""Kinds of which every byte goes from one rank to one other."""
+"""Kinds in which every byte is sent from one rank to one other rank."""
 
 
 def lower_bound_ns(
@@ -33,7 +33,10 @@ def lower_bound_ns(
     collective_bytes: int,
     npus: Sequence[int] | None = None,
 ) -> float | None:
-    """The whole nanoseconds of `lower_bounds_ps`: infinite without a path, None if unknown."""
+    """Return the bound of `lower_bounds_ps` for one size, rounded down to nanoseconds.
+
+    Infinite if ranks cannot reach each other, None for custom collectives.
+    """
     bounds_ps = lower_bounds_ps(collective, topology, (collective_bytes,), npus)
     if bounds_ps is None or not math.isfinite(bounds_ps[0]):
         return None if bounds_ps is None else bounds_ps[0]
@@ -46,22 +49,23 @@ def lower_bounds_ps(
     sizes: Sequence[int],
     npus: Sequence[int] | None = None,
 ) -> tuple[float, ...] | None:
-    """Whole picoseconds that no algorithm can beat, by size in bytes; None for custom collectives.
+    """Compute lower bounds on the time of any algorithm in whole picoseconds, one per size in
+    bytes.
 
-    Infinite where ranks cannot reach one another. Rank r runs on NPU `npus[r]`, by default NPU r;
-    other NPUs forward. The largest of: the bytes that must leave a set of nodes (one rank, a
-    machine, half of a network: `cuts`) through the links out of it; the bytes that all blocks of a
-    partition must send (receive) through theirs (all-reduce: 2 (blocks - 1) S, Patarasuk and Yuan,
-    JPDC 2009); where every byte has one destination, the bytes of all pairs of ranks times the
-    links between them, through all links; and the least latency between two ranks of which one must
-    hear of the other. A link carries nothing before the least latency from a rank through it has
-    passed, and nothing that could not arrive at a rank in time. Switches multicast and reduce where
-    the topology says so.
+    None for custom collectives; infinite if ranks cannot reach each other. Rank r runs on NPU
+    `npus[r]`, by default NPU r; other NPUs only forward. The bound is the largest of: the bytes
+    that must leave a set of nodes (one rank, a machine, half of a network: `cuts`) over the rate of
+    the links out of it; the bytes that all blocks of a partition must send (receive) over the rate
+    of theirs (all-reduce: 2 (blocks - 1) S, Patarasuk and Yuan, JPDC 2009); if every byte has one
+    destination, the sum of bytes times distance over all pairs of ranks, over the rate of all
+    links; and the minimum latency between two ranks of which one depends on the other. A link is
+    counted only from the minimum latency from a rank through it on, and up to the last time from
+    which data still reaches a rank. Switches multicast and reduce if the topology declares it.
 
-    It holds for links that are shared (not for the model congestion-unaware) and for exact times: a
-    simulator that truncates the time of every message to whole nanoseconds, as ASTRA-sim does,
-    gains up to 1 ns a message and link. Cost: some 20 passes over the links. Raises `InputError`
-    for too few NPUs.
+    The bound holds for shared links (not for the model congestion-unaware) and for exact times: a
+    simulator that truncates the time of every message to whole nanoseconds, as ASTRA-sim does, may
+    be faster by 1 ns per message and link. Cost: about 20 passes over the links. Raises
+    `InputError` if there are fewer NPUs than ranks.
     """
     n = collective.num_ranks
     if n > topology.num_npus:
@@ -85,10 +89,10 @@ def cut_bounds_ps(
     npus: Sequence[int] | None,
     label: Int64Array,
 ) -> tuple[float, ...]:
-    """The bounds by one partition of the nodes, as `lower_bounds_ps` has them.
+    """Compute the bounds of `lower_bounds_ps` for one given partition of the nodes.
 
-    `label`: int64[nodes], blocks 0, 1, ..., `cuts.NO_BLOCK` for switches in none. For whoever knows
-    a better set of nodes than `cuts` tries.
+    `label`: int64[nodes], blocks 0, 1, ..., or `cuts.NO_BLOCK` for switches in no block. For
+    callers that know better sets of nodes than those of `cuts`.
     """
     links = _links(collective, topology, npus)
     traffics = (Traffic(collective, size) for size in sizes)
@@ -102,11 +106,11 @@ def distance_bounds_ps(
     npus: Sequence[int] | None,
     length: Float64Array,
 ) -> tuple[float, ...]:
-    """The bounds by one length of every link, of an all-to-all, gather or scatter.
+    """Compute bounds for an all-to-all, gather or scatter from a length of every link.
 
-    `length`: float64[links], not negative, for example prices of a flow by bandwidths. Weak duality
-    of the flow: what all pairs of ranks need in bytes times distance is at most what the links
-    carry in bytes times length.
+    `length`: float64[links], not negative, for example prices of a flow divided by bandwidths. By
+    weak duality of the flow, the sum of bytes times distance over all pairs of ranks is at most the
+    sum of bytes times length that the links carry.
     """
     links = _links(collective, topology, npus)
     far, capacity = links.distances(length)
@@ -120,7 +124,7 @@ def _links(collective: Collective, topology: Topology, npus: Sequence[int] | Non
 
 
 def _byte_lengths(lengths: Float64Array, traffic: Traffic) -> float:
-    """Sum of bytes times length over all ranks; a rank without bytes may have no path."""
+    """Return the sum of bytes times length over all ranks with bytes; others may have no path."""
     has_bytes = traffic.share > 0
     return float(lengths[has_bytes] @ traffic.share[has_bytes])
 
@@ -128,8 +132,8 @@ def _byte_lengths(lengths: Float64Array, traffic: Traffic) -> float:
 def _whole_ps(bound_ns: float) -> float:
     if not math.isfinite(bound_ns):
         return bound_ns
-    # Sums of doubles err by less than 1e-4 ps, which counts as equal; beyond some 20 minutes by
-    # some units in the last of 53 bits, which a bound must not gain.
+    # Sums of doubles err by less than 1e-4 ps, which is treated as equal; above about 20 minutes
+    # they err by units in the last of 53 bits, which must not increase a bound.
     bound_ps = math.floor(bound_ns * 1000 + 1e-4)
     return bound_ps - (bound_ps >> _EXACT_BITS)
 
@@ -143,7 +147,7 @@ class _Links:
     collective: Collective
 
     def bound_ns(self, traffic: Traffic) -> float:
-        """The largest of all bounds for a size, in nanoseconds."""
+        """Return the largest of all bounds for a size, in nanoseconds."""
         bounds = [self._latency_ns, self._distance_ns(traffic)]
         for label in self._partitions:
             bounds += self.partition_ns(label, traffic)
@@ -157,7 +161,7 @@ class _Links:
 
     @cached_property
     def _orders(self) -> list[Int64Array]:
-        # Switches without a place of their own come last.
+        # Switches without a position are last.
         found = (np.where(place >= 0, place, place.max() + 1) for place in orders(self.topology))
         return [place for place in found if place.max() > 0]
 
@@ -169,9 +173,9 @@ class _Links:
 
     @cached_property
     def _delay_ns(self) -> Float64Array:
-        """Least latency from a rank over each link and on to a rank, float64[links].
+        """Minimum latency of a path from a rank over each link to a rank, float64[links].
 
-        Infinite where no rank can send over the link, or none can be reached behind it.
+        Infinite if no such path exists.
         """
         topology, latency = self.topology, self.topology.latency_ns
         before = topology.arcs().lengths_from(self._is_member, latency)[topology.source]
@@ -180,7 +184,7 @@ class _Links:
         return before + latency + behind
 
     def partition_ns(self, label: Int64Array, traffic: Traffic) -> Iterator[float]:
-        """Of every block alone, and of all blocks together, both ways."""
+        """Yield bounds in ns: sending and receiving of single blocks, and of all together."""
         topology, count = self.topology, int(label.max()) + 1
         sets = traffic.sets_of(label[self.members], count)
         others = traffic.complements(sets)
@@ -197,7 +201,7 @@ class _Links:
         between = traffic.between(sets)
         sent = float(needs[0].sum()) if topology.multicast else between
         received = float(needs[1].sum()) if topology.reduction else between
-        # Blocks without a rank only forward: no message begins or ends there.
+        # Blocks without a rank only forward: messages neither start nor finish there.
         has_rank = np.append(sets.ranks > 0, False)
         yield self._fill_ns(crosses & has_rank[begins], sent)
         yield self._fill_ns(crosses & has_rank[ends], received)
@@ -205,10 +209,13 @@ class _Links:
     def _slowest(
         self, needs: Float64Array, rates: Float64Array, near: Int64Array, crosses: BoolArray
     ) -> list[int]:
-        """Blocks that take longest, latencies left out; of equal ones, one by their delays."""
+        """Return the blocks with the longest times without latencies, and those with long delays.
+
+        Of blocks with equal times and delays only one is returned.
+        """
         with np.errstate(divide="ignore", invalid="ignore"):
             times = np.where(needs > 0, needs / rates, 0.0)
-        # On a regular network all blocks are equal: one is examined in place of thousands.
+        # In a regular network all blocks are equal: one is examined instead of thousands.
         usable = crosses & (near >= 0) & np.isfinite(self._delay_ns)
         delays = np.bincount(near[usable], self._delay_ns[usable], len(needs))
         keys = np.stack([np.round(times, 12), np.round(delays, 3)])
@@ -219,7 +226,7 @@ class _Links:
         return list(dict.fromkeys([*by_time.tolist(), *by_delay.tolist()]))
 
     def _order_ns(self, place: Int64Array, traffic: Traffic) -> Iterator[float]:
-        """Of the nodes up to each place of an order, and of the nodes behind it."""
+        """Yield bounds in ns of the slowest prefixes of an order, and of their complements."""
         topology, count = self.topology, int(place.max()) + 1
         one = traffic.sets_of(place[self.members], count)
         columns = (np.cumsum(column)[:-1] for column in (one.ranks, one.shares, one.has_root))
@@ -234,46 +241,52 @@ class _Links:
                 yield self._fill_ns((low <= end) & (high > end), float(needs[end]))
 
     def _fill_ns(self, mask: BoolArray, need: float) -> float:
-        """Least time in which the links of `mask` carry `need` bytes, each from its delay on."""
+        """Return the minimum time in ns for the links of `mask` to carry `need` bytes.
+
+        Each link is available from its delay on. Infinite if no link can be used.
+        """
         if need <= 0:
             return 0.0
         delay = self._delay_ns
-        # A link with an infinite delay carries nothing of use.
+        # Links with an infinite delay are on no path between ranks.
         usable = mask & np.isfinite(delay)
         order = np.argsort(delay[usable], kind="stable")
         starts = delay[usable][order]
         rates = (self.topology.bandwidth_bytes_per_s[usable] / 1e9)[order]
-        # Something is needed, and nothing can bring it.
         if not len(rates):
             return float("inf")
-        # With the k first-starting links, T = (need + sum of rate * start) / sum of rate: the least
+        # With the first k links, T = (need + sum of rate * start) / sum of rate; the minimum
+        # counts.
         times = (need + np.cumsum(rates * starts)) / np.cumsum(rates)
         return float(times.min())
 
     @cached_property
     def _latency_ns(self) -> float:
-        """The largest least latency from (to) the root; without one, from two ranks far apart."""
+        """Largest minimum latency from (to) the root; without a root, from two distant ranks."""
         collective = self.collective
         arcs = self.topology.arcs(backwards=collective.kind.traits.to_root)
         nodes, latency = np.arange(self.topology.num_nodes), self.topology.latency_ns
-        # Where there is no root every rank is as good to start from.
+        # Without a root, any rank is a valid start.
         start = self.members[collective.root or 0]
         latencies = arcs.lengths_from(nodes == start, latency)[self.members]
         if collective.root is None:
-            # Everyone must hear of everyone: the rank farthest away is a better start.
+            # All ranks depend on all others: the most distant rank is a better start.
             farthest = self.members[int(np.argmax(latencies))]
             farther = arcs.lengths_from(nodes == farthest, latency)[self.members]
             latencies = np.maximum(latencies, farther)
         return float(latencies.max())
 
     def _distance_ns(self, traffic: Traffic) -> float:
-        """The bounds by `distances` that are inexpensive; 0 for collectives without them."""
+        """Return the largest of the inexpensive bounds by distances in ns; 0 if there are none."""
         times = (_byte_lengths(far, traffic) / capacity for far, capacity in self._plain_distances)
         return max(times, default=0.0)
 
     @cached_property
     def _plain_distances(self) -> list[tuple[Float64Array, float]]:
-        """Of lengths of 1 a link, and of the inverse of the bandwidth."""
+        """Results of `distances` for links of length 1 and of the inverse bandwidth.
+
+        Empty for other kinds than `UNICAST`, and for more than `_MAX_DISTANCE_WORK`.
+        """
         topology = self.topology
         is_small = len(self.members) * topology.num_links <= _MAX_DISTANCE_WORK
         if self.collective.kind not in UNICAST or not is_small:
@@ -282,9 +295,10 @@ class _Links:
         return [self.distances(length) for length in lengths]
 
     def distances(self, length: Float64Array) -> tuple[Float64Array, float]:
-        """Lengths from all senders to every rank, float64[ranks], and bytes times length per ns.
+        """Return the sum of distances from all senders to each rank, and the capacity of all links.
 
-        A gather is taken backwards: what its root receives of each rank.
+        float64[ranks], and the sum of rate (bytes per ns) times length. For a gather, distances
+        from each rank to the root.
         """
         topology = self.topology
         nodes = np.arange(topology.num_nodes)
@@ -293,5 +307,5 @@ class _Links:
         total = np.zeros(len(self.members))
         for start in (self.members if root is None else self.members[[root]]).tolist():
             total += arcs.lengths_from(nodes == start, length)[self.members]
-        # Without links, distances are infinite.
+        # Without links the capacity is 0 and distances are infinite.
         return total, float(topology.bandwidth_bytes_per_s / 1e9 @ length) or 1.0

@@ -1,4 +1,4 @@
-"""Machines below a network of switches: the switches between machines replaced by a tree."""
+"""Replace the switches between machines by another network of switches."""
 
 from __future__ import annotations
 
@@ -19,14 +19,15 @@ def below_network(
     has_bandwidths: bool = True,
     has_latencies: bool = True,
 ) -> Topology:
-    """The machines of a topology with `network` in place of the switches that join them.
+    """Build the machines of a topology with `network` instead of the switches that connect them.
 
-    Machines are the groups of `machines`; each link from a node of a machine to a switch between
-    machines is a port. Port by port, machine by machine, ports take the places of the NPUs of
-    `network`; with `by_rail`, the first ports of all machines come first. Places that are left over
-    stay empty. A cable from a port has the values of the link of its place in `network`; if that
-    states no bandwidths (latencies), all its links have those of the ports' links in `machines`.
-    Raises `UsageError` where there are fewer places than ports, or something is no such network.
+    Machines are the groups of `machines`. A node of a machine with a link to a switch between
+    machines is a port. Ports replace the NPUs of `network` in order: machine by machine, or with
+    `by_rail` the first port of every machine, then the second, and so on. NPUs of `network` beyond
+    the number of ports are removed. The links of a port have the bandwidth and latency of the NPU's
+    links in `network`; without `has_bandwidths` all links of `network` have the minimum bandwidth
+    of the ports' links in `machines`, without `has_latencies` their maximum latency. Raises
+    `UsageError` if `network` has fewer NPUs than there are ports, or has no suitable form.
     """
     between = _switches_between(machines)
     ports, machine_of_port, rows = _ports(machines, between)
@@ -36,7 +37,7 @@ def below_network(
     _check_network(name, network, len(ports))
     place = np.arange(len(ports))
     if by_rail:
-        # By the position of a port in its machine, then by machine.
+        # Sorted by the position of a port in its machine, then by machine.
         first = np.searchsorted(machine_of_port, machine_of_port)
         place[np.lexsort((machine_of_port, place - first))] = np.arange(len(ports))
     kept = np.setdiff1d(np.arange(machines.num_nodes), between)
@@ -51,7 +52,7 @@ def below_network(
             machines.latency_s[inner],
         )
     ]
-    # NPUs of the network that no port takes are left out with their links.
+    # NPUs of the network without a port are removed with their links.
     node = np.full(network.num_nodes, -1, np.int64)
     node[place] = number[ports]
     switches = network.num_nodes - network.num_npus
@@ -78,9 +79,10 @@ def below_network(
 
 
 def group_of_nodes(topology: Topology) -> Int64Array:
-    """The group of every node, int64[nodes]; -1 for NPUs in none and switches between groups.
+    """Return the group number of every node: int64[nodes], -1 for no group.
 
-    A switch belongs to a group if its nearest neighbours that belong to any belong to that one.
+    An NPU has the group that lists it. A switch has the group of its nearest NPUs, and none if
+    these are in different groups.
     """
     group = np.full(topology.num_nodes, -1, np.int64)
     for number, members in enumerate(topology.groups.values()):
@@ -95,7 +97,7 @@ def group_of_nodes(topology: Topology) -> Int64Array:
         most = np.full(topology.num_nodes, -1, np.int64)
         np.minimum.at(least, switch, near)
         np.maximum.at(most, switch, near)
-        # Next to one group: of that group. Next to several: between them, for good.
+        # A switch reached from one group joins it; one reached from several never gets a group.
         reached = distinct(switch)
         own = reached[least[reached] == most[reached]]
         group[own] = most[own]
@@ -103,7 +105,7 @@ def group_of_nodes(topology: Topology) -> Int64Array:
 
 
 def _switches_between(machines: Topology) -> Int64Array:
-    """Switches that belong to none of several machines, int64."""
+    """Return the switches between machines: int64; none if there are fewer than two machines."""
     if len(machines.groups) < 2:
         return np.zeros(0, np.int64)
     group = group_of_nodes(machines)
@@ -111,22 +113,21 @@ def _switches_between(machines: Topology) -> Int64Array:
 
 
 def _ports(machines: Topology, between: Int64Array) -> tuple[Int64Array, Int64Array, Int64Array]:
-    """Nodes with a link to a switch between machines; the machine of each; rows of such links.
+    """Return (ports, machine number of each port, rows of links from ports to switches), int64.
 
-    int64 columns, machine by machine.
+    Assumes equal machines, whose nodes of a kind are numbered machine by machine.
     """
     is_between = np.zeros(machines.num_nodes, np.bool_)
     is_between[between] = True
     leaves = is_between[machines.destination] & ~is_between[machines.source]
     ports = distinct(machines.source[leaves])
-    # Equal machines: their nodes of one kind stand machine by machine.
     count = len(machines.groups)
     machine = np.arange(len(ports)) * count // max(len(ports), 1)
     return ports, machine, np.flatnonzero(leaves)
 
 
 def _check_network(name: str, network: Topology, ports: int) -> None:
-    """Raise `UsageError` for a network whose NPUs are no ends of single links, or too few."""
+    """Raise `UsageError` unless every NPU has one link, to a switch, and there are enough NPUs."""
     degree = np.bincount(network.source, minlength=network.num_nodes)[: network.num_npus]
     joins_npus = (network.source < network.num_npus) & (network.destination < network.num_npus)
     example = "use fat-tree:K, leaf-spine:L,H,S, dragonfly:A,P,H or switch:N"

@@ -1,8 +1,8 @@
-"""Sets of nodes that few or slow links join to the rest: machines, racks, halves of a network.
+"""Sets of nodes with few or slow links to the rest: machines, racks, halves of a network.
 
-Every set gives a bound, so that the choice decides only how good the bounds are. Two forms keep the
-cost at a few passes over the links, however many sets there are: a *partition* (a label a node) and
-an *order* of the nodes, of which every beginning is a set.
+Every set gives a valid bound; the choice of sets determines only how good the bounds are. Two forms
+keep the cost at a few passes over the links for any number of sets: a *partition* (a label per
+node) and an *order* of the nodes, of which every prefix is a set.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from hub_core.columns import BoolArray, Float64Array, Int64Array, distinct
 from hub_core.network.topology import DimensionKind, Topology
 
 NO_BLOCK = -1
-# Distinct bandwidths at which a network is cut; more of them are taken evenly.
+# Maximum number of bandwidths at which a network is cut, evenly chosen from the distinct ones.
 _MAX_THRESHOLDS = 12
 # Nodes up to which eigenvectors are computed: cubic, 256 nodes take about 0.02 s.
 _MAX_SPECTRAL_NODES = 256
@@ -26,11 +26,13 @@ _MAX_ROUNDS = 64
 
 
 def partitions(topology: Topology) -> Iterator[Int64Array]:
-    """Labels 0, 1, ... of the nodes, int64[nodes], `NO_BLOCK` for switches between the blocks.
+    """Yield partitions: labels 0, 1, ... of the nodes, int64[nodes].
 
-    Every NPU is in a block. NPUs one by one; the groups of the topology; what links of more than
-    each bandwidth join; NPUs and switches of the lower levels; the NPUs of every first switch; and
-    the places along every dimension. With the switches near a block in it, and without.
+    Switches in no block have the label `NO_BLOCK`; every NPU is in a block. Partitions: single
+    NPUs; the groups of the topology; components of the links faster than each of up to
+    `_MAX_THRESHOLDS` bandwidths; components of the lower levels of switches; the NPUs at each first
+    switch; and the coordinates of every dimension. All but the first come twice: with switches in
+    the block that has at least half of their bandwidth, and with NPUs only.
     """
     npus = topology.num_npus
     alone = np.full(topology.num_nodes, NO_BLOCK, np.int64)
@@ -40,7 +42,7 @@ def partitions(topology: Topology) -> Iterator[Int64Array]:
         blocks = len(distinct(label[:npus]))
         if not 1 < blocks < npus:
             continue
-        # Numbered from 0, and only blocks with an NPU.
+        # Blocks with an NPU are numbered from 0, the others dropped.
         used = distinct(label[:npus])
         place = np.full(int(label.max()) + 1, NO_BLOCK, np.int64)
         place[used] = np.arange(len(used))
@@ -52,11 +54,11 @@ def partitions(topology: Topology) -> Iterator[Int64Array]:
 
 
 def orders(topology: Topology) -> Iterator[Int64Array]:
-    """Places of the nodes in an order, int64[nodes]; equal places are taken together.
+    """Yield orders: the position of every node, int64[nodes]; nodes may share a position.
 
-    Along lines and rings, by the distance from two NPUs far apart, and by the eigenvectors of the
-    least eigenvalues of the network's Laplacian (Fiedler 1973), which part a network where its
-    links are few and slow.
+    Orders along lines and rings, by the distance from two distant NPUs, and by the eigenvectors of
+    the smallest eigenvalues of the network's Laplacian (Fiedler 1973), which divide a network where
+    its links are few and slow.
     """
     for label, kind in _coordinates(topology):
         if kind in (DimensionKind.LINE, DimensionKind.RING):
@@ -68,9 +70,9 @@ def orders(topology: Topology) -> Iterator[Int64Array]:
 def leaving_rate(
     begins: Int64Array, ends: Int64Array, rate: Float64Array, count: int
 ) -> Float64Array:
-    """Bytes per second of the links that leave each of `count` blocks, float64[count].
+    """Return the bytes per second of the links that leave each of `count` blocks: float64[count].
 
-    `begins`, `ends`: int64[links], blocks of the ends of every link.
+    `begins`, `ends`: int64[links], blocks of the source and destination of every link.
     """
     leaves = (begins >= 0) & (begins != ends)
     return np.bincount(begins[leaves], rate[leaves], count).astype(np.float64)
@@ -79,20 +81,21 @@ def leaving_rate(
 def beginnings_rate(
     begins: Int64Array, ends: Int64Array, rate: Float64Array, count: int
 ) -> Float64Array:
-    """Bytes per second of the links out of the nodes up to each place 0..count-2, float64.
+    """Return the bytes per second of the links that leave each prefix of an order: float64.
 
-    `begins`, `ends`: int64[links], places of the ends of every link.
+    Prefix k has the nodes at positions 0..k, for k = 0..count-2. `begins`, `ends`: int64[links],
+    positions of the source and destination of every link.
     """
     forward = begins < ends
-    # A link from place a to place b leaves the nodes up to a, ..., b - 1.
+    # A link from position a to position b leaves the prefixes a, ..., b - 1.
     steps = np.bincount(begins[forward], rate[forward], count)
     steps -= np.bincount(ends[forward], rate[forward], count)
-    # Sums of floats may err in the last digits; a set without links out of it has none.
+    # Rounding errors of the sums must not give negative rates.
     return np.maximum(np.cumsum(steps)[: count - 1], 0.0)
 
 
 def _node_labels(topology: Topology) -> Iterator[Int64Array]:
-    """Labels by the rules of `partitions`, not numbered in sequence."""
+    """Yield the labels of `partitions`, with any numbers and blocks without NPUs."""
     if topology.groups:
         label = np.arange(topology.num_nodes) + len(topology.groups)
         label[topology.num_npus :] = NO_BLOCK
@@ -100,14 +103,14 @@ def _node_labels(topology: Topology) -> Iterator[Int64Array]:
             label[list(members)] = number
         yield label
     rates = distinct(topology.bandwidth_bytes_per_s)
-    # The slowest links first: with those of every speed, all is one component.
+    # The slowest links are removed first.
     last = max(len(rates) - 1, 0)
     chosen = distinct(np.linspace(0, last, _MAX_THRESHOLDS).astype(np.int64))[: len(rates)]
     for rate in rates[chosen].tolist():
         yield _components(topology, topology.bandwidth_bytes_per_s > rate)
     if topology.num_nodes > topology.num_npus:
         level = _levels(topology)
-        # Level 0 are the NPUs; the last level holds together all that there is.
+        # Level 0 contains the NPUs; with the last level the network is one component.
         for top in range(int(level.max())):
             low = level <= top
             yield _components(topology, low[topology.source] & low[topology.destination])
@@ -117,14 +120,14 @@ def _node_labels(topology: Topology) -> Iterator[Int64Array]:
 
 
 def _components(topology: Topology, mask: BoolArray) -> Int64Array:
-    """The least node that links of `mask`, either way, join to each node: int64[nodes]."""
+    """Return the components of the links of `mask`: int64[nodes], the smallest node of each."""
     label = np.arange(topology.num_nodes)
     ends = np.concatenate([topology.source[mask], topology.destination[mask]])
     others = np.concatenate([topology.destination[mask], topology.source[mask]])
     while True:
         least = label.copy()
         np.minimum.at(least, ends, label[others])
-        # To the label's own label: the number of rounds is the logarithm of the diameter.
+        # Pointer jumping: the number of rounds is the logarithm of the diameter.
         least = least[least]
         if np.array_equal(least, label):
             return label
@@ -132,14 +135,17 @@ def _components(topology: Topology, mask: BoolArray) -> Int64Array:
 
 
 def _levels(topology: Topology) -> Int64Array:
-    """Links from each node to the nearest NPU, int64[nodes]; what reaches none has 0."""
+    """Return the number of links from each node to the nearest NPU: int64[nodes], 0 if none."""
     is_npu = np.arange(topology.num_nodes) < topology.num_npus
     hops = topology.arcs(backwards=True).lengths_from(is_npu, np.ones(topology.num_links))
     return np.where(np.isfinite(hops), hops, 0).astype(np.int64)
 
 
 def _first_switches(topology: Topology) -> Int64Array:
-    """For each NPU the switch of its first link, for a switch itself; without one, the NPU."""
+    """Return the first switch of every NPU, int64[nodes].
+
+    For switches, and for NPUs without a link to a switch, the node itself.
+    """
     label = np.arange(topology.num_nodes)
     joins = (topology.source < topology.num_npus) & (topology.destination >= topology.num_npus)
     npus, first = np.unique(topology.source[joins], return_index=True)
@@ -148,7 +154,10 @@ def _first_switches(topology: Topology) -> Int64Array:
 
 
 def _coordinates(topology: Topology) -> Iterator[tuple[Int64Array, DimensionKind]]:
-    """Place of every NPU along each dimension, `NO_BLOCK` for switches, and the kind."""
+    """Yield (coordinate of every NPU, `NO_BLOCK` for switches; kind) of each dimension.
+
+    None is yielded for a single dimension that is neither a line nor a ring.
+    """
     if len(topology.dimensions) == 1 and topology.dimensions[0].kind not in (
         DimensionKind.LINE,
         DimensionKind.RING,
@@ -163,7 +172,10 @@ def _coordinates(topology: Topology) -> Iterator[tuple[Int64Array, DimensionKind
 
 
 def _with_switches(topology: Topology, label: Int64Array) -> Int64Array:
-    """The labels with each free switch in the block that has most of its bandwidth, if one has."""
+    """Add each switch without a block to the block with at least half of its incoming bandwidth.
+
+    A switch with two such blocks, or none, keeps `NO_BLOCK`. At most `_MAX_ROUNDS` rounds.
+    """
     npus, count = topology.num_npus, int(label.max()) + 1
     extended = label.copy()
     free = np.flatnonzero(extended[npus:] < 0) + npus
@@ -177,9 +189,9 @@ def _with_switches(topology: Topology, label: Int64Array) -> Int64Array:
         held = np.bincount(place.ravel(), topology.bandwidth_bytes_per_s[joins])
         total = np.bincount(topology.destination, topology.bandwidth_bytes_per_s, len(label))
         switch = pairs // count
-        # Half: then as much of it leaves the block as enters it.
+        # With half of it, no more leaves the block than before.
         near = 2 * held >= total[switch]
-        # A switch halfway between two blocks stays between them.
+        # A switch with two such blocks stays between them.
         near &= np.bincount(switch[near], minlength=len(label))[switch] == 1
         if not near.any():
             break
@@ -189,7 +201,7 @@ def _with_switches(topology: Topology, label: Int64Array) -> Int64Array:
 
 
 def _distances(topology: Topology) -> Iterator[Int64Array]:
-    """Links from two NPUs far apart to every node, int64[nodes]."""
+    """Yield the number of links to every node from NPU 0 and from the NPU farthest from it."""
     nodes, ones = np.arange(topology.num_nodes), np.ones(topology.num_links)
     start = 0
     for _ in range(2):
@@ -200,7 +212,7 @@ def _distances(topology: Topology) -> Iterator[Int64Array]:
 
 
 def _spectral_orders(topology: Topology) -> Iterator[Int64Array]:
-    """Orders by the eigenvectors of the least eigenvalues but the first."""
+    """Yield orders by the eigenvectors of the smallest eigenvalues except the first."""
     nodes = topology.num_nodes
     if not 3 <= nodes <= _MAX_SPECTRAL_NODES:
         return
@@ -208,12 +220,12 @@ def _spectral_orders(topology: Topology) -> Iterator[Int64Array]:
     np.add.at(weight, (topology.source, topology.destination), topology.bandwidth_bytes_per_s)
     weight = weight + weight.T
     weight /= max(float(weight.max()), 1.0)
-    # A slight slope makes the eigenvalues of symmetric networks distinct: eigenvectors of equal
-    # ones depend on the version of LAPACK.
+    # A small slope makes the eigenvalues of symmetric networks distinct: eigenvectors of equal
+    # eigenvalues depend on the version of LAPACK.
     slope = _SLOPE * np.arange(nodes) / nodes
     _, vectors = np.linalg.eigh(np.diag(weight.sum(axis=1) + slope) - weight)
     for column in range(1, min(1 + _EIGENVECTORS, nodes)):
-        # Rounded, so that nodes which are equal up to the last digits stay in their order.
+        # Rounded, so that nodes with equal values up to rounding errors keep their order.
         value = np.round(vectors[:, column], 9)
         place: Int64Array = np.argsort(np.argsort(value, kind="stable"), kind="stable")
         yield place

@@ -1,4 +1,4 @@
-"""Products of regular dimensions: lines, rings, fully connected groups and switches."""
+"""Build products of regular dimensions: lines, rings, fully connected groups, switches."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ MAX_LINKS = 1 << 24
 
 
 def grid(name: str, dimensions: Sequence[Dimension]) -> Topology:
-    """The product of dimensions: node id = a0 + n0 * (a1 + n1 * ...), as ASTRA-sim numbers them.
+    """Build the product of dimensions; node id = a0 + n0 * (a1 + n1 * ...), as in ASTRA-sim.
 
-    Links are listed NPU by NPU, dimension by dimension, the next higher (clockwise) neighbour
-    first, the links of the switches last. A switch dimension adds one switch per group of NPUs that
-    differ in it alone. Raises `UsageError` for more than `MAX_NODES` NPUs or `MAX_LINKS` links.
+    Links are ordered by NPU, then by dimension, the next higher (clockwise) neighbour first; links
+    of switches are last. A switch dimension adds one switch per group of NPUs that differ only in
+    this dimension. Raises `UsageError` for more than `MAX_NODES` NPUs or `MAX_LINKS` links.
     """
     sizes = [dimension.size for dimension in dimensions]
     npus = math.prod(sizes)
-    # Before anything is made: sizes as they are typed can ask for more memory than there is.
+    # Checked before arrays are allocated: sizes typed by users may exceed the memory.
     if npus > MAX_NODES or sum(npus * _links_per_npu(one) for one in dimensions) > MAX_LINKS:
         cure = f"stay below {MAX_NODES} NPUs and {MAX_LINKS} links"
         raise UsageError(f"topology {name!r} is too large", cure=cure)
@@ -43,7 +43,7 @@ def grid(name: str, dimensions: Sequence[Dimension]) -> Topology:
 
 
 def _links_per_npu(dimension: Dimension) -> int:
-    """Links of one dimension, divided by the NPUs; those of a line rounded up."""
+    """Return the number of links of a dimension per NPU, an upper bound for lines."""
     if dimension.kind is DimensionKind.SWITCH:
         return 2
     others = dimension.size - 1
@@ -53,12 +53,12 @@ def _links_per_npu(dimension: Dimension) -> int:
 def _dimension_links(
     dimension: Dimension, stride: int, npus: int, first_switch: int
 ) -> tuple[Int64Array, Int64Array]:
-    """Sources and destinations of the links of one dimension, node by node."""
+    """Return sources and destinations of the links of one dimension, ordered by node."""
     node = np.arange(npus, dtype=np.int64)
-    # The coordinate in this dimension; all others stay along its links.
+    # Links of a dimension change this coordinate only.
     here = node // stride % dimension.size
     if dimension.kind is DimensionKind.SWITCH:
-        # NPUs that agree in all other coordinates share a switch.
+        # NPUs that are equal in all other coordinates share a switch.
         groups = np.unique(node - here * stride, return_inverse=True)[1]
         switch = first_switch + groups
         return np.stack([node, switch], 1).ravel(), np.stack([switch, node], 1).ravel()
@@ -69,12 +69,15 @@ def _dimension_links(
 
 
 def _neighbours(kind: DimensionKind, here: Int64Array, size: int) -> Int64Array:
-    """Candidates, one row a node, in link order; those outside and the node itself are none."""
+    """Return candidate coordinates of neighbours, one row per node, in link order.
+
+    The caller removes candidates outside 0..size-1 and the node itself.
+    """
     if kind is DimensionKind.FULLY_CONNECTED:
         return np.broadcast_to(np.arange(size, dtype=np.int64), (len(here), size))
     steps: Int64Array = here[:, None] + np.asarray([1, -1], np.int64)
     if kind is DimensionKind.LINE:
         return steps
     around: Int64Array = steps % size
-    # Both directions of a ring of two lead to the same neighbour over the same link.
+    # In a ring of two, both directions are the same link.
     return around[:, :1] if size == 2 else around

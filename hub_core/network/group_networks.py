@@ -1,4 +1,4 @@
-"""The network on which a group of NPUs gets an algorithm of its own."""
+"""The network for which the algorithm of a group of NPUs is synthesized."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class GroupNetwork:
 
 
 def group_network(topology: Topology, members: tuple[int, ...]) -> GroupNetwork:
-    """The network of the group only; the full one where the group is not connected without others.
+    """Return the network restricted to the group; the full network if that is not connected.
 
-    Cost: building a subset of the topology.
+    Connected means routes from and to the first member. Cost: building a subset of the topology.
     """
     if members == tuple(range(topology.num_npus)):
         return GroupNetwork(topology, members, ())

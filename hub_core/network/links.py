@@ -1,6 +1,6 @@
-"""Links in columns while a topology is built, and the time of a message on a link.
+"""Links as columns while a topology is built, and the time of a message on a link.
 
-This is the only definition of that time: simulators, synthesizers and bounds use it.
+Simulators, synthesizers and bounds all use this definition of the time.
 """
 
 from __future__ import annotations
@@ -17,15 +17,14 @@ from hub_core.columns import Float64Array, Int64Array
 from hub_core.model.diagnostics import InputError
 from hub_core.network.topology import Dimension, Topology
 
-# Maximum time of one message on a link. A schedule of a hundred such messages, one after the
-# other, still fits 64 bits.
+# Maximum time of one message on a link: a sequence of a hundred such messages fits 64 bits.
 _MAX_MESSAGE_PS = 5e16
-# The same in nanoseconds: 146 years, of which two still fit 64 bits.
+# The same for nanoseconds, 146 years: the sum of two fits 64 bits.
 _MAX_MESSAGE_NS = float(1 << 62)
 
 
 class Occupancy(StrEnum):
-    """How long a message keeps a link busy, and when it arrives after it was put on the link.
+    """Link models: how long a message occupies a link, and when it arrives after its start.
 
     SERIALIZATION: busy size/bandwidth, arrival after latency + size/bandwidth (ASTRA-sim's model).
     ALPHA_BETA: busy and arrival both latency + size/bandwidth (TACOS's model).
@@ -37,7 +36,7 @@ class Occupancy(StrEnum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Links:
-    """Directed links as columns of equal length; without `plane`, all on plane 0."""
+    """Directed links as columns of equal length. Without `plane`, all links are on plane 0."""
 
     source: Int64Array
     destination: Int64Array
@@ -53,13 +52,13 @@ class Links:
         bandwidth_bytes_per_s: float,
         latency_s: float,
     ) -> Links:
-        """Links that differ in their ends only."""
+        """Create links with equal bandwidth and latency."""
         rates = np.full(len(source), bandwidth_bytes_per_s, np.float64)
         return cls(source, destination, rates, np.full(len(source), latency_s, np.float64))
 
     @classmethod
     def joined(cls, parts: Sequence[Links]) -> Links:
-        """All links of all parts, in order; parts without planes lie on plane 0."""
+        """Concatenate links; those of parts without planes are on plane 0."""
         return cls(
             np.concatenate([part.source for part in parts]),
             np.concatenate([part.destination for part in parts]),
@@ -69,9 +68,9 @@ class Links:
         )
 
     def by_source(self, num_npus: int | None = None) -> Links:
-        """The links in the order of their sources, ties as they stand.
+        """Sort the links by source; the sort is stable.
 
-        With `num_npus`, those of all switches count as of one source, the last.
+        With `num_npus`, the links of switches follow those of all NPUs, in their present order.
         """
         key = self.source if num_npus is None else np.minimum(self.source, num_npus)
         rows = np.argsort(key, kind="stable")
@@ -93,7 +92,7 @@ class Links:
         node_names: tuple[str, ...] = (),
         groups: Mapping[str, tuple[int, ...]] | None = None,
     ) -> Topology:
-        """The topology of these links as they stand."""
+        """Build a topology with these links in their present order."""
         return Topology(
             name,
             num_npus,
@@ -109,7 +108,7 @@ class Links:
         )
 
     def _planes(self) -> Int64Array:
-        """The plane of every link: int64[links]."""
+        """Return the plane of every link: int64[links]."""
         return np.zeros(len(self.source), np.int64) if self.plane is None else self.plane
 
 
@@ -119,11 +118,11 @@ def link_times_ns(
     sizes: Int64Array,
     occupancy: Occupancy = Occupancy.SERIALIZATION,
 ) -> tuple[Int64Array, Int64Array]:
-    """Times of messages on links in whole nanoseconds: (busy, arrival), int64 each.
+    """Compute the times of messages on links in whole nanoseconds: (busy, arrival), int64.
 
     The three arrays are broadcast against each other; `sizes` are bytes. Each time is truncated
     once, as in ASTRA-sim's analytical network: busy = trunc(size / B), arrival = trunc(latency +
-    size / B), B in bytes per nanosecond. Raises `InputError` for a message that takes 2^62 ns.
+    size / B), B in bytes per nanosecond. Raises `InputError` for a message of 2^62 ns or more.
     """
     # Bytes per nanosecond first: the same order of operations as the simulator, bit by bit.
     serialization = sizes / (bandwidth_bytes_per_s / 1e9)
@@ -144,7 +143,7 @@ def link_times_ps(
     sizes: npt.ArrayLike,
     occupancy: Occupancy = Occupancy.SERIALIZATION,
 ) -> tuple[Int64Array, Int64Array]:
-    """Times of messages on links in whole picoseconds: (busy, arrival), int64 each.
+    """Compute the times of messages on links in whole picoseconds: (busy, arrival), int64.
 
     The three arrays are broadcast against each other; `sizes` are bytes. Latency and size /
     bandwidth are rounded to the nearest picosecond separately, so that sums are exact and equal

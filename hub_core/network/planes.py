@@ -1,4 +1,4 @@
-"""Several networks on the same NPUs, as NVLink and PCIe of one machine."""
+"""Join several networks on the same NPUs, such as NVLink and PCIe of one machine."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from hub_core.network.topology import Topology
 
 
 def side_by_side(name: str, parts: Sequence[Topology]) -> Topology:
-    """Networks of one plane each on the same NPUs: part i becomes plane i.
+    """Join networks of one plane on the same NPUs: the i-th part with links becomes plane i.
 
-    The switches of a part follow those before it. Names of NPUs and groups are those of the first
-    part that has them. Parts without links make no plane. Raises `UsageError` for parts of
-    different numbers of NPUs.
+    The switches of a part are numbered after those of the previous parts. Names of NPUs and groups
+    come from the first part that has them. Raises `UsageError` for parts with different numbers of
+    NPUs.
     """
     first, npus = parts[0], parts[0].num_npus
     for part in parts:
@@ -26,7 +26,7 @@ def side_by_side(name: str, parts: Sequence[Topology]) -> Topology:
             cure = "join networks of as many NPUs by +, with npus=... for each of them"
             message = f"topology {name!r}: {sizes}"
             raise UsageError(message, cure=cure, code="invalid-topology-text")
-    # Planes are numbered by their links: one without any would leave a gap.
+    # Planes must be numbered without gaps, and only links have planes.
     with_links = [part for part in parts if part.num_links] or parts[:1]
     nodes = npus
     links: list[Links] = []
@@ -39,7 +39,7 @@ def side_by_side(name: str, parts: Sequence[Topology]) -> Topology:
         links.append(_moved_links(part, plane, nodes - npus))
         nodes += part.num_nodes - npus
         names += _switch_names(part, plane, names)
-    # Reversed, so that the first part that has a group wins.
+    # Reversed, so that the group of the first part overwrites the others.
     groups = {group: members for part in reversed(parts) for group, members in part.groups.items()}
     stated = tuple(names) if any(part.node_names for part in parts) else ()
     whole = Links.joined(links).topology(name, npus, nodes, node_names=stated, groups=groups)
@@ -47,7 +47,7 @@ def side_by_side(name: str, parts: Sequence[Topology]) -> Topology:
 
 
 def _moved_links(part: Topology, plane: int, switches_before: int) -> Links:
-    """The links of a part, its switches numbered behind those before it."""
+    """Return the links of a part on `plane`, with its switch numbers increased."""
     number = np.arange(part.num_nodes, dtype=np.int64)
     number[part.num_npus :] += switches_before
     return Links(
@@ -60,7 +60,10 @@ def _moved_links(part: Topology, plane: int, switches_before: int) -> Links:
 
 
 def _switch_names(part: Topology, plane: int, taken: Sequence[str]) -> list[str]:
-    """Names that no node before has: those of the part, or numbers over all planes."""
+    """Return unique names for the switches of a part.
+
+    Unnamed switches are numbered over all planes; the plane is appended to names in `taken`.
+    """
     names: list[str] = []
     for switch in range(part.num_npus, part.num_nodes):
         count = len(taken) + len(names) - part.num_npus

@@ -11,7 +11,10 @@ _PRODUCTS = {"mesh": DimensionKind.LINE, "torus": DimensionKind.RING}
 
 
 def regular(text: TopologyText) -> Topology:
-    """`ring:8`: a grid of dimensions of one kind; `mesh` and `torus` may have several."""
+    """Build a topology such as `ring:8`, whose dimensions are of one kind.
+
+    Only `mesh` and `torus` may have several dimensions. Raises `UsageError` for others.
+    """
     sizes = text.sizes()
     kind = _PRODUCTS.get(text.name) or DIMENSIONS[text.name]
     most = MAX_DIMENSIONS if text.name in _PRODUCTS else 1

@@ -22,22 +22,22 @@ from hub_core.model.diagnostics import InputError
 if TYPE_CHECKING:
     from hub_core.network.topology import Topology
 
-# Cells of the (destination, node or link) tables that one step of the search holds in memory.
+# Maximum number of cells of the (destination, node or link) tables of one search step.
 _SEARCH_CELLS = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Routes:
-    """One path a pair: its link rows, in order, are `links[indptr[i]:indptr[i + 1]]`; int64."""
+    """One path per pair: path i takes the link rows `links[indptr[i]:indptr[i + 1]]` in order."""
 
     indptr: Int64Array
     links: Int64Array
 
 
 def shortest_routes(topology: Topology, sources: Int64Array, destinations: Int64Array) -> Routes:
-    """Routes of all pairs on a topology of one plane, as `Topology.routes` says."""
+    """Find the routes of all pairs on a topology with one plane, as `Topology.routes` does."""
     direct = _direct_links(topology, sources, destinations)
-    # Neighbours need no search; on fully connected networks that is every pair.
+    # Neighbours need no search; in fully connected networks all pairs are neighbours.
     near = np.flatnonzero(direct >= 0)
     distant = np.flatnonzero((direct < 0) & (sources != destinations))
     found = [(near, Routes(np.arange(len(near) + 1), direct[near]))]
@@ -47,7 +47,10 @@ def shortest_routes(topology: Topology, sources: Int64Array, destinations: Int64
 
 
 def joined_routes(count: int, found: Sequence[tuple[Int64Array, Routes]]) -> Routes:
-    """Routes of `count` pairs from parts with the routes of some; pairs in no part have none."""
+    """Combine routes of subsets of `count` pairs; pairs in no subset get an empty route.
+
+    `found`: (indices of pairs, their routes) of each subset.
+    """
     length = np.zeros(count, np.int64)
     for pairs, routes in found:
         length[pairs] = np.diff(routes.indptr)
@@ -59,17 +62,17 @@ def joined_routes(count: int, found: Sequence[tuple[Int64Array, Routes]]) -> Rou
 
 
 def _direct_links(topology: Topology, sources: Int64Array, destinations: Int64Array) -> Int64Array:
-    """First link in link order from each source to its destination, -1 where there is none."""
+    """Return the first link in link order from each source to its destination, or -1: int64."""
     nodes = topology.num_nodes
     keys, first = np.unique(topology.source * nodes + topology.destination, return_index=True)
-    # One more, to which -1 leads.
+    # The index -1 of a missing pair selects the appended -1.
     return np.append(first, -1)[rows_of(sources * nodes + destinations, keys)]
 
 
 def _distant_routes(
     topology: Topology, sources: Int64Array, destinations: Int64Array, pairs: Int64Array
 ) -> list[tuple[Int64Array, Routes]]:
-    """Routes of `pairs` (indices of sources and destinations), in batches of destinations."""
+    """Find the routes of `pairs` (indices of sources and destinations), several goals at a time."""
     # Pairs of one destination share its search.
     pairs = pairs[np.argsort(destinations[pairs], kind="stable")]
     goals, first = np.unique(destinations[pairs], return_index=True)
@@ -89,19 +92,22 @@ def _distant_routes(
 class _RouteSearch:
     """Shortest paths of one topology to a batch of goals.
 
-    A search runs backwards from the goals, so that the links are grouped by their source, in link
-    order within one; a link is useful if it leads one hop nearer to the goal. A path then takes at
-    every node one of its useful links, and cannot go astray.
+    A breadth-first search runs backwards from the goals. A link is useful if it leads to a node one
+    hop nearer to the goal. A path takes one useful link at every node, so it never needs to
+    backtrack. Links are grouped by their source, in link order within a group.
     """
 
     def __init__(self, topology: Topology) -> None:
-        """Prepare the links of a topology of one plane."""
+        """Group the links of a topology with one plane."""
         self._topology = topology
         self._backwards = topology.arcs(backwards=True)
         self._links = self._backwards.entering
 
     def routes(self, goals: Int64Array, goal_of_path: Int64Array, sources: Int64Array) -> Routes:
-        """Path i leads from `sources[i]` to `goals[goal_of_path[i]]`."""
+        """Find the paths from `sources[i]` to `goals[goal_of_path[i]]`.
+
+        Raises `InputError` with the first pair that has no path.
+        """
         distance = self._backwards.hops(goals)
         length = distance[goal_of_path, sources].astype(np.int64)
         lost = np.flatnonzero(length < 0)
@@ -118,10 +124,10 @@ class _RouteSearch:
         links = np.empty(int(indptr[-1]), np.int64)
         path, node, digits = np.arange(len(sources)), sources, goals[goal_of_path]
         hop = 0
-        # One hop of all paths at a time; those that have arrived drop out.
+        # All paths advance by one link per iteration; finished paths are removed.
         while len(path):
             goal = goal_of_path[path]
-            # Only switches spread; an NPU keeps its first link, which on rings is ASTRA-sim's way.
+            # Only switches spread paths; an NPU uses its first link, as ASTRA-sim does on rings.
             is_switch = node >= self._topology.num_npus
             ties = np.where(is_switch, count[goal, node], 1)
             digits, choice = np.divmod(digits, ties)
@@ -136,9 +142,9 @@ class _RouteSearch:
     def _useful_links(
         self, distance: npt.NDArray[np.int32]
     ) -> tuple[Int64Array, Int64Array, Int64Array]:
-        """Links on shortest paths, goal by goal and source by source.
+        """Return the useful links by goal and node: (links, count, start).
 
-        (links, count[goal, node], start[goal, node]): those of a node begin at `start`.
+        Those of a node for a goal are `count[goal, node]` links from `start[goal, node]` on.
         """
         rows, tails, first = self._links
         tail = np.repeat(tails, run_lengths(first, len(rows)))
@@ -146,6 +152,6 @@ class _RouteSearch:
         is_useful = (behind >= 0) & (behind == distance[:, tail] - 1)
         count = np.zeros(distance.shape, np.int64)
         count[:, tails] = np.add.reduceat(is_useful, first, axis=1, dtype=np.int64)
-        # Useful links are listed row by row of the (goal, link) table, so that counts add up.
+        # `np.nonzero` lists useful links row by row of the (goal, link) table.
         start = np.cumsum(count).reshape(count.shape) - count
         return rows[np.nonzero(is_useful)[1]], count, start

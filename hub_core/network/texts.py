@@ -1,4 +1,4 @@
-"""The one text form of topologies, such as `torus:4x4?bandwidth=50GB/s&latency=500ns`."""
+"""Parse texts of topologies, such as `torus:4x4?bandwidth=50GB/s&latency=500ns`."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ DEFAULT_BANDWIDTH_BYTES_PER_S = 50e9
 DEFAULT_LATENCY_S = 500e-9
 MAX_TEXT = 1000
 MAX_DIMENSIONS = 32
-# Digits of the largest size: those of MAX_NODES.
+# Maximum number of digits of a size, as of MAX_NODES.
 _MAX_DIGITS = 7
 
 KEYS = (
     *("bandwidth", "latency", "npus", "multicast", "reduce"),
     *("network", "network-bandwidth", "network-latency", "by-rail"),
 )
-"""What may follow the `?` of a text."""
+"""Keys that are allowed after the `?` of a text."""
 _NETWORK_KEYS = ("network", "network-bandwidth", "network-latency")
 
-# The dimensions of which a product can be made; other builders stand alone.
+# Dimensions that products may contain; other builders cannot be combined.
 DIMENSIONS = {
     "line": DimensionKind.LINE,
     "ring": DimensionKind.RING,
@@ -38,15 +38,15 @@ DIMENSIONS = {
 
 
 class TopologyText:
-    """The text of one topology, parsed: what a builder gets.
+    """The parsed text of one topology, the argument of a builder.
 
-    `text`: the whole, without `npus=...`; it becomes the topology's name. `name`: that of the
-    builder. `argument`: what stands between `:` and `?`, such as `4x4`, or nothing. `bandwidths` in
-    bytes/s and `latencies` in s, as stated, in order. `npus`: the NPUs to keep, None for all; the
-    caller of the builder does that, as it declares that switches multicast or reduce. `network`:
-    the text of the network of switches above machines, empty for the builder's own; `by_rail`:
-    whether its places go to the first NICs of all machines first. Raises `UsageError` for an
-    unknown key, one that is stated twice, and a value that is no quantity.
+    `text`: the text without `npus=...`, used as the name of the topology. `name`: name of the
+    builder. `argument`: the part between `:` and `?`, such as `4x4`, or "". `bandwidths` in bytes/s
+    and `latencies` in s: the given values in order, possibly none. `npus`: NPUs to keep, None for
+    all. `multicasts`, `reduces`: whether switches multicast and reduce. The caller of the builder
+    applies `npus`, `multicasts` and `reduces`. `network`: text of the network of switches above
+    machines, "" for that of the builder; `by_rail`: whether the first NICs of all machines are
+    connected first. Raises `UsageError` for an unknown or repeated key and for an invalid value.
     """
 
     def __init__(self, text: str) -> None:
@@ -67,7 +67,7 @@ class TopologyText:
             raise self.error("by-rail is not true", "write by-rail=true, or leave it out")
 
     def _network(self, stated: Mapping[str, Sequence[str]]) -> str:
-        """The text of the network above machines, with its own values."""
+        """Return the text of the network above machines with its bandwidth and latency, or ""."""
         values = {key: stated[key] for key in _NETWORK_KEYS if key in stated}
         if "network" not in values:
             if values or "by-rail" in stated:
@@ -79,7 +79,7 @@ class TopologyText:
         return f"{text}?{'&'.join(pairs)}" if pairs else text
 
     def _stated(self, query: str) -> dict[str, list[str]]:
-        """The values of every key of the query."""
+        """Return the values of every key of the query, split at commas."""
         stated: dict[str, list[str]] = {}
         for item in filter(None, query.split("&")):
             key, _, value = item.partition("=")
@@ -94,7 +94,10 @@ class TopologyText:
         return stated
 
     def declared(self, topology: Topology) -> Topology:
-        """A topology whose switches multicast and reduce as stated. Raises `UsageError`."""
+        """Return the topology with all switches declared to multicast or reduce, if the text does.
+
+        Raises `UsageError` if there are no switches.
+        """
         if not (self.multicasts or self.reduces):
             return topology
         switches = tuple(range(topology.num_npus, topology.num_nodes))
@@ -106,14 +109,14 @@ class TopologyText:
         return replace(topology, multicast=multicast, reduction=reduction)
 
     def error(self, message: str, cure: str) -> UsageError:
-        """An error that names the topology, to be raised by the caller."""
+        """Create an error that names the topology; the caller raises it."""
         message = f"topology {self.text!r}: {message}"
         return UsageError(message, cure=cure, code="invalid-topology-text")
 
     def sizes(
         self, text: str | None = None, separator: str = "x", example: str = ""
     ) -> tuple[int, ...]:
-        """Sizes such as `8x8`, of `text` or of the argument.
+        """Parse sizes such as `8x8` from `text`, by default from the argument.
 
         Raises `UsageError` with `example` unless each is a whole number of at least 1.
         """
@@ -125,7 +128,7 @@ class TopologyText:
         return tuple(int(part) for part in parts)
 
     def parameters(self, count: int, separator: str, example: str) -> tuple[int, ...]:
-        """Exactly `count` sizes. Raises `UsageError` with `example` for another number."""
+        """Parse exactly `count` sizes. Raises `UsageError` with `example` for another number."""
         found = self.sizes(None, separator, example)
         if len(found) != count:
             message = f"{len(found)} numbers where {count} were expected"
@@ -133,7 +136,7 @@ class TopologyText:
         return found
 
     def without_argument(self) -> None:
-        """Raise `UsageError` where the text has an argument."""
+        """Raise `UsageError` if the text has an argument."""
         if self.argument:
             raise self.error(f"{self.name} takes no size", f"write {self.name}")
 
@@ -143,45 +146,46 @@ class TopologyText:
         default_bandwidths: Sequence[float] = (DEFAULT_BANDWIDTH_BYTES_PER_S,),
         what: str = "dimensions",
     ) -> list[tuple[float, float]]:
-        """(bandwidth in bytes/s, latency in s) of each dimension, or of whatever `what` counts.
+        """Return (bandwidth in bytes/s, latency in s) of each of `count` dimensions.
 
-        One stated value, or default, holds for all. Raises `UsageError` for another number.
+        A single value, given or default, applies to all. Raises `UsageError` for any other number
+        of values; the message calls the counted objects `what`.
         """
         bandwidths = self._spread(count, self.bandwidths or default_bandwidths, "bandwidths", what)
         latencies = self._spread(count, self.latencies or (DEFAULT_LATENCY_S,), "latencies", what)
         return list(zip(bandwidths, latencies, strict=True))
 
     def _spread(self, count: int, values: Sequence[float], name: str, what: str) -> Sequence[float]:
-        """One value for each of `count`. Raises `UsageError` for another number."""
+        """Repeat a single value `count` times. Raises `UsageError` for another number of values."""
         if len(values) not in (1, count):
             message = f"{len(values)} {name} for {count} {what}"
             raise self.error(message, f"state one value, or {count}")
         return [values[0]] * count if len(values) == 1 else values
 
     def _write(self, example: str) -> str:
-        """The cure of a text that has no sizes."""
+        """Return the cure for a text without sizes."""
         return f"write for example {example or self.name + ':8'}"
 
 
 class TopologyFunction(Protocol):
-    """Build the topology of one name, as texts ask for it."""
+    """Builds the topologies of one name from their texts."""
 
     def __call__(self, text: TopologyText, /) -> Topology:
-        """The topology with all its NPUs. Raises `UsageError` for what the text should not say."""
+        """Build the topology with all its NPUs. Raises `UsageError` for an invalid text."""
 
 
 def build_topology(text: str, find_builder: Callable[[str], TopologyFunction]) -> Topology:
     """Build the topology that a text such as `torus:4x4?bandwidth=50GB/s&latency=500ns` names.
 
-    One value of bandwidth or latency holds for all dimensions, a comma-separated list states one
-    each. Several regular dimensions are joined by `*`: `ring:4*switch:2`, or by `-` with the sizes
-    behind: `ring-switch:4x2`. Defaults: 50GB/s and 500ns per link. `npus=0,2,4-7` keeps these NPUs
-    alone, renumbered in that order; with `multicast=true` or `reduce=true` all switches do that.
-    `dgx-h100:4?network=leaf-spine:4,8,4` puts machines below a network of switches
-    (`below_network`), with the network's own values as `network-bandwidth=` and `network-latency=`.
-    `dgx1v+dgx1-pcie` puts networks on the same NPUs, one plane each (`side_by_side`). Everything
-    else is the work of the builder that `find_builder` returns for its name. Raises `UsageError`,
-    and what `find_builder` raises for an unknown name.
+    One bandwidth or latency applies to all dimensions, a comma-separated list gives one per
+    dimension. Several regular dimensions are joined by `*`: `ring:4*switch:2`, or by `-` followed
+    by the sizes: `ring-switch:4x2`. Defaults: 50GB/s and 500ns per link. `npus=0,2,4-7` keeps only
+    these NPUs, renumbered in that order; with `multicast=true` or `reduce=true` all switches
+    multicast or reduce. `dgx-h100:4?network=leaf-spine:4,8,4` connects machines by a network of
+    switches (`below_network`), whose values are `network-bandwidth=` and `network-latency=`.
+    `dgx1v+dgx1-pcie` joins networks on the same NPUs, one plane each (`side_by_side`). Other texts
+    are passed to the builder that `find_builder` returns for their name. Raises `UsageError`, and
+    any error of `find_builder` for an unknown name.
     """
     if len(text) > MAX_TEXT:
         message = f"topology {text[:40]!r}...: more than {MAX_TEXT} characters"
@@ -194,7 +198,7 @@ def build_topology(text: str, find_builder: Callable[[str], TopologyFunction]) -
 
 
 def _built(text: TopologyText, find_builder: Callable[[str], TopologyFunction]) -> Topology:
-    """The topology of one plane with all its NPUs."""
+    """Build a topology with one plane and all its NPUs."""
     if text.network:
         inner = TopologyText(_without(text.text, (*_NETWORK_KEYS, "by-rail")))
         above = TopologyText(text.network)
@@ -206,11 +210,11 @@ def _built(text: TopologyText, find_builder: Callable[[str], TopologyFunction]) 
             has_bandwidths=bool(above.bandwidths),
             has_latencies=bool(above.latencies),
         )
-    # A product has several names, so that it is no work for a builder.
+    # A product has several names, so no single builder can build it.
     shape = text.text.partition("?")[0]
     if "*" in shape:
         return _product(text, [tuple(factor.split(":", 1)) for factor in shape.split("*")])
-    # `fully-connected` is one kind: with `-` in it, it cannot stand in such a list.
+    # `fully-connected` contains `-`, so that it cannot be used in such a list.
     kinds = text.name.split("-")
     if len(kinds) > 1 and all(kind in DIMENSIONS for kind in kinds):
         sizes = text.parameters(len(kinds), "x", f"{text.name}:{'x'.join('4' * len(kinds))}")
@@ -219,7 +223,10 @@ def _built(text: TopologyText, find_builder: Callable[[str], TopologyFunction]) 
 
 
 def _product(text: TopologyText, factors: Sequence[tuple[str, ...]]) -> Topology:
-    """A grid of dimensions of several kinds: (name, size) each, (name,) where no size is stated."""
+    """Build a grid from `factors`: (name, size) of each dimension, or (name,) without a size.
+
+    Raises `UsageError` for unknown names and for missing or several sizes.
+    """
     if len(factors) > MAX_DIMENSIONS:
         raise text.error(f"more than {MAX_DIMENSIONS} dimensions", "use fewer")
     constants = text.per_dimension(len(factors))
@@ -238,13 +245,13 @@ def _product(text: TopologyText, factors: Sequence[tuple[str, ...]]) -> Topology
 
 def _is_size(text: str) -> bool:
     """Whether a text is a whole number of at least 1 and at most seven digits."""
-    # Python also takes the digits of other scripts, signs and underscores as numbers.
+    # Python also accepts digits of other scripts, signs and underscores in numbers.
     is_number = text.isascii() and text.isdecimal() and len(text) <= _MAX_DIGITS
     return is_number and int(text) >= 1
 
 
 def _without(text: str, keys: Sequence[str]) -> str:
-    """A topology text less the values of some keys."""
+    """Return a topology text without some keys of its query."""
     shape, _, query = text.partition("?")
     kept = [item for item in query.split("&") if item and item.partition("=")[0] not in keys]
     return f"{shape}?{'&'.join(kept)}" if kept else shape

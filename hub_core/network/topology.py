@@ -1,4 +1,4 @@
-"""The network as it is: NPUs, switches and directed links."""
+"""The network: NPUs, switches and directed links."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from hub_core.network.routes import Routes, joined_routes, shortest_routes
 
 # In a text such as `dgx1v+dgx1-pcie`, and not in a number such as 1e+9.
 PLANE_SEPARATOR = re.compile(r"\+(?=[A-Za-z])")
-# Rates and times of other orders of magnitude overflow or vanish in sums.
+# Rates and times of other orders of magnitude would overflow or be lost in sums.
 _MIN_RATE, _MAX_RATE = 1e-3, 1e21
 _MAX_LATENCY_S = 1e18
 _NAMED_PLANES = 8
 
 
 class DimensionKind(StrEnum):
-    """How the nodes of one dimension of a regular network are joined."""
+    """How the nodes of one dimension of a regular network are connected."""
 
     LINE = "line"
     RING = "ring"
@@ -35,7 +35,10 @@ class DimensionKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Dimension:
-    """One dimension of a regular network, latency per hop; node id = a0 + n0 * (a1 + n1 * ...)."""
+    """One dimension of a regular network; node id = a0 + n0 * (a1 + n1 * ...).
+
+    `latency_s`: per link.
+    """
 
     kind: DimensionKind
     size: int
@@ -58,12 +61,13 @@ class Topology:
     """NPUs 0..num_npus-1, switches num_npus..num_nodes-1, and directed links as columns.
 
     `source`, `destination`: int64 node ids; `bandwidth_bytes_per_s` > 0 and `latency_s` >= 0:
-    float64. The order of the links decides ties in routing. `dimensions` describes a regular
-    network, empty otherwise. `node_names`: one per node or empty. `groups`: named lists of NPUs.
-    `plane`: int64, by default 0: links of one number are a network of their own on the same NPUs,
-    numbered from 0 without a gap. A message on channel c takes links of plane c modulo `num_planes`
-    alone. `multicast`, `reduction`: switches that send copies of a message on, and that add up
-    messages to one NPU (NVLS, SHARP). Raises `InputError` for what does not fit together.
+    float64. The order of the links decides ties in routing. `dimensions`: of a regular network,
+    else empty. `node_names`: one per node, or empty. `groups`: named lists of NPUs. `plane`: int64,
+    by default 0; the links of each plane are a separate network on the same NPUs, and planes are
+    numbered from 0 without gaps. A message on channel c uses only links of plane c modulo
+    `num_planes`. `multicast`, `reduction`: switches that forward copies of a message to several
+    nodes, and that add up messages to one NPU (NVLS, SHARP). Raises `InputError` for inconsistent
+    or invalid values.
     """
 
     name: str
@@ -81,7 +85,7 @@ class Topology:
     reduction: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        # By default, one plane; the class is frozen for all others.
+        # Set here only: the class is frozen.
         if self.plane is None:
             object.__setattr__(self, "plane", np.zeros(len(self.source), np.int64))
         reason = self._links_defect() or self._planes_defect() or self._names_defect()
@@ -96,12 +100,12 @@ class Topology:
         return f"<Topology {self.name}: {nodes}, {self.num_links} links>"
 
     def _columns(self) -> tuple[Int64Array | Float64Array, ...]:
-        """The columns of the links, all of one length."""
+        """Return all columns of the links."""
         ends = (self.source, self.destination)
         return *ends, self.bandwidth_bytes_per_s, self.latency_s, self.plane
 
     def _links_defect(self) -> str | None:
-        """Columns of other lengths, ends that do not exist, and times that make no sense."""
+        """Return the first defect of the links (lengths, ends, rates, latencies), or None."""
         if not 1 <= self.num_npus <= self.num_nodes:
             return "needs at least one NPU"
         if len({len(column) for column in self._columns()}) != 1:
@@ -124,7 +128,7 @@ class Topology:
         return None
 
     def _planes_defect(self) -> str | None:
-        """Planes that are not numbered in sequence, or do not fit dimensions."""
+        """Return the first defect of the planes (numbers, several with dimensions), or None."""
         planes = distinct(self.plane)
         if not np.array_equal(planes, np.arange(len(planes))):
             named = ", ".join(map(str, planes[:_NAMED_PLANES].tolist()))
@@ -134,7 +138,7 @@ class Topology:
         return None
 
     def _names_defect(self) -> str | None:
-        """Names that are not one a node, or name two nodes."""
+        """Return the first defect of the node names (number, duplicates), or None."""
         names = self.node_names
         if names and len(names) != self.num_nodes:
             return f"{len(names)} node names for {self.num_nodes} nodes"
@@ -144,7 +148,7 @@ class Topology:
         return None
 
     def _groups_defect(self) -> str | None:
-        """Groups of what is no NPU, dimensions of other sizes, and NPUs that multiply."""
+        """Return the first defect of groups, dimensions, multicast and reduction, or None."""
         for group, members in self.groups.items():
             is_outside = any(not 0 <= member < self.num_npus for member in members)
             if is_outside or len(set(members)) != len(members):
@@ -158,9 +162,10 @@ class Topology:
         return None
 
     def differences(self, other: Topology) -> list[str]:
-        """Parts in which two networks differ: fields, `links`, or only their `link_order`.
+        """Return the names of the fields in which two networks differ, except `name`.
 
-        Latencies are compared to 1e-6 ns. What the networks are called is no part of them.
+        "links" means different links, "link_order" equal links in another order. Latencies are
+        compared to 1e-6 ns.
         """
         plain = ("num_npus", "num_nodes", "dimensions", "node_names", "groups")
         names = (*plain, "multicast", "reduction")
@@ -172,16 +177,16 @@ class Topology:
         return found
 
     def _rows(self) -> Float64Array:
-        """The links as columns of one table, float64[5, links]."""
+        """Return the links as one table: float64[5, links]."""
         ends = (self.source, self.destination, self.plane)
         return np.stack([*ends, self.bandwidth_bytes_per_s, self.latency_ns])
 
     def subset(self, npus: Sequence[int]) -> Topology:
-        """The network of these NPUs alone, NPU `npus[i]` numbered i.
+        """Return the network restricted to these NPUs; NPU `npus[i]` gets number i.
 
-        All switches stay, and the links that are left. Planes stay, less those of which no link is
-        left: the others close up. Raises `UsageError` for an NPU that is named twice or does not
-        exist.
+        All switches are kept, and the links between kept nodes; groups with removed NPUs are
+        dropped. Planes without links are removed, and the others renumbered. Raises `UsageError`
+        for an NPU that is listed twice or does not exist.
         """
         self._check_subset(npus)
         kept = np.concatenate([np.asarray(npus), np.arange(self.num_npus, self.num_nodes)])
@@ -189,7 +194,7 @@ class Topology:
         source, destination = number[self.source], number[self.destination]
         rows = np.flatnonzero((source >= 0) & (destination >= 0))
         names = tuple(self.node_names[node] for node in kept) if self.node_names else ()
-        # Python integers: a group is a tuple that people compare and write down.
+        # Python integers, because groups are compared and printed.
         numbers = number.tolist()
         groups = {
             name: tuple(numbers[npu] for npu in members) for name, members in self.groups.items()
@@ -209,7 +214,7 @@ class Topology:
         )
 
     def _check_subset(self, npus: Sequence[int]) -> None:
-        """Raise `UsageError` for NPUs that do not exist or stand twice."""
+        """Raise `UsageError` for NPUs that do not exist or are listed twice, and for no NPUs."""
         outside = [npu for npu in npus if not 0 <= npu < self.num_npus]
         if outside:
             wrong = f"NPU {outside[0]} is not in 0..{self.num_npus - 1}"
@@ -221,8 +226,8 @@ class Topology:
         raise UsageError(f"topology {self.name}: {wrong}", cure=cure, code="invalid-subset")
 
     def _name_of_subset(self, npus: str) -> str:
-        """The name of the whole with `npus=...`, as a text would have it."""
-        # Each plane of a text has its own list, so that the name can be read again.
+        """Return the name with `npus=...` added to the text of every plane."""
+        # Each plane of a text has a list, so that the name can be parsed again.
         parts = PLANE_SEPARATOR.split(self.name) if self.num_planes > 1 else [self.name]
         return "+".join(f"{part}{'&' if '?' in part else '?'}npus={npus}" for part in parts)
 
@@ -232,15 +237,15 @@ class Topology:
         return int(self.plane.max(initial=0)) + 1
 
     def on_plane(self, plane: int) -> Topology:
-        """The network of one plane alone; nodes keep their numbers.
+        """Return the network of one plane; nodes keep their numbers.
 
-        Switches behind the last that it uses are left out. Its links are those of the plane, in
-        order: row i is the i-th of `flatnonzero(plane == p)`.
+        Switches after the last one with a link of the plane are removed. Link i is row
+        `flatnonzero(plane == p)[i]` of the full network.
         """
         if self.num_planes == 1 and plane == 0:
             return self
         rows = np.flatnonzero(self.plane == plane)
-        # Switches that other planes use stand behind: their numbers are not needed.
+        # Switches of later planes have larger numbers and are not needed.
         last = np.concatenate([self.source[rows], self.destination[rows]]).max(initial=0)
         nodes = max(self.num_npus, int(last) + 1)
         return self._part(
@@ -254,7 +259,7 @@ class Topology:
         )
 
     def _part(self, rows: Int64Array, **changes: Any) -> Topology:
-        """The links of these rows alone, with these changes; that is no regular network."""
+        """Return a copy with only these links, no dimensions, and further changes of fields."""
         columns = ("source", "destination", "bandwidth_bytes_per_s", "latency_s")
         taken = {name: getattr(self, name)[rows] for name in columns}
         return replace(self, **{**taken, "dimensions": (), **changes})
@@ -277,13 +282,13 @@ class Topology:
             yield Link(*row)
 
     def node_name(self, node: int) -> str:
-        """Name of a node for people: the given one, else its number, `switch K` for switches."""
+        """Return the name of a node; by default its number for NPUs, `switch K` for switches."""
         if self.node_names:
             return self.node_names[node]
         return str(node) if node < self.num_npus else f"switch {node - self.num_npus}"
 
     def arcs(self, *, backwards: bool = False) -> Arcs:
-        """The links as arcs for searches; `backwards`: from destination to source."""
+        """Return the links as arcs for searches; `backwards`: from destination to source."""
         if backwards:
             return Arcs(self.num_nodes, self.destination, self.source)
         return Arcs(self.num_nodes, self.source, self.destination)
@@ -291,21 +296,20 @@ class Topology:
     def routes(
         self, sources: Int64Array, destinations: Int64Array, channels: Int64Array | None = None
     ) -> Routes:
-        """Shortest paths by number of links for pairs of nodes, int64[pairs] each.
+        """Find shortest paths by number of links for pairs of nodes, int64[pairs] each.
 
-        They take the planes of `channels` (int64[pairs], default 0). Ties: an NPU takes the first
-        link in link order that lies on a shortest path; on a ring whose links are listed clockwise
-        first, opposite nodes are thus reached clockwise, as in ASTRA-sim. A switch spreads: the
-        switches with ties on a path take in turn the digits of the destination's number, each to
-        the base of its number of tied links (D-mod-k routing on a fat tree; Zahavi, JPDC 2012). Of
-        parallel links an NPU takes the first. Cost: pairs that are no neighbours need one
+        A pair uses the plane of its channel (`channels`, int64[pairs], default 0). Ties: an NPU
+        uses the first link in link order that is on a shortest path; on a ring whose links are
+        listed clockwise first, opposite nodes are thus reached clockwise, as in ASTRA-sim. Switches
+        spread paths: successive switches with ties use successive digits of the destination's
+        number, each in the base of its number of tied links (D-mod-k routing on a fat tree; Zahavi,
+        JPDC 2012). A pair with a direct link uses the first such link. Cost: other pairs need one
         breadth-first search per destination, done for many destinations at once. Raises
-        `InputError` naming a pair without a path.
+        `InputError` with a pair that has no path.
         """
         sources, destinations = np.asarray(sources, np.int64), np.asarray(destinations, np.int64)
         if self.num_planes == 1:
             return shortest_routes(self, sources, destinations)
-        # Without channels, as messages of channel 0.
         wanted = np.zeros(len(sources), np.int64)
         if channels is not None:
             wanted = np.asarray(channels, np.int64) % self.num_planes

@@ -1,4 +1,4 @@
-"""Bytes that a collective must bring out of a set of ranks, whatever the algorithm."""
+"""Bytes that every algorithm of a collective must send out of a set of ranks."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from hub_core.model.kinds import CollectiveKind
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RankSets:
-    """Sets of ranks as columns, one row a set.
+    """Sets of ranks as columns, one row per set, float64[sets] each.
 
-    `ranks`: number of ranks; `shares`: bytes of their shares of the buffer; `has_root`: whether the
-    root is one of them. float64[sets] each, `has_root` 0 or 1.
+    `ranks`: number of ranks; `shares`: bytes of their shares of the buffer; `has_root`: 1 if the
+    root is in the set, else 0.
     """
 
     ranks: Float64Array
@@ -30,8 +30,8 @@ class RankSets:
 class Traffic:
     """A collective of `size` bytes, and the bytes that must leave sets of its ranks.
 
-    Every kind has equal shares (`Collective`), which differ by a byte where the size does not
-    divide: share r is bytes `[r * size // n, (r + 1) * size // n)`.
+    The share of rank r is bytes `[r * size // n, (r + 1) * size // n)`: shares differ by at most
+    one byte.
     """
 
     collective: Collective
@@ -47,11 +47,11 @@ class Traffic:
 
     @property
     def is_known(self) -> bool:
-        """Whether the kind has bounds; a custom collective has none."""
+        """Whether bounds of this kind are known; False for custom collectives."""
         return self.collective.kind in _LEAVING
 
     def sets_of(self, label: Int64Array, count: int) -> RankSets:
-        """The sets of ranks with label 0..count-1; `label`: int64[ranks], -1 for no set."""
+        """Build `count` sets: set k has the ranks with `label` k (int64[ranks], -1 for no set)."""
         inside = label >= 0
         place = label[inside]
         ranks = np.bincount(place, minlength=count).astype(np.float64)
@@ -63,22 +63,25 @@ class Traffic:
         return RankSets(ranks, shares, has_root)
 
     def complements(self, sets: RankSets) -> RankSets:
-        """All other ranks of each set."""
+        """Build the complement of each set: all ranks that are not in it."""
         has_root = 1.0 - sets.has_root if self.collective.root is not None else sets.has_root
         return RankSets(self.collective.num_ranks - sets.ranks, self.size - sets.shares, has_root)
 
     def leaving(self, sets: RankSets) -> Float64Array:
-        """Bytes that must leave each set, float64[sets]: partial sums are added up inside it."""
+        """Return the bytes that must leave each set, float64[sets].
+
+        Reductions are combined within the set first. Empty sets and the set of all ranks have 0.
+        """
         is_divided = (sets.ranks > 0) & (sets.ranks < self.collective.num_ranks)
         needed = _LEAVING[self.collective.kind](sets, float(self.size))
         return np.where(is_divided, needed, 0.0)
 
     def between(self, blocks: RankSets) -> float:
-        """Bytes of all messages between the blocks of a partition of the ranks.
+        """Return the minimum bytes of all messages between the blocks of a partition of the ranks.
 
-        Whatever the algorithm, each unit gets to every other block, or is added up from it, by one
-        message a block; in an all-reduce by two (Patarasuk and Yuan, JPDC 2009, with ranks as
-        blocks). Switches that multicast or reduce need fewer.
+        In every algorithm, each unit crosses to (or from) every other block in one message per
+        block, in an all-reduce in two (Patarasuk and Yuan, JPDC 2009, with ranks as blocks). Not
+        valid for switches that multicast or reduce.
         """
         kind = self.collective.kind
         crossings = float(np.count_nonzero(blocks.ranks)) - 1.0
@@ -92,7 +95,7 @@ class Traffic:
 
 
 _Leaving = Callable[[RankSets, float], Float64Array]
-# Bytes that must leave a set which has some of the ranks, but not all.
+# Bytes that must leave a set with at least one rank but not all.
 _LEAVING: Mapping[CollectiveKind, _Leaving] = {
     CollectiveKind.ALL_REDUCE: lambda sets, size: np.full(len(sets.ranks), size),
     CollectiveKind.ALL_GATHER: lambda sets, size: sets.shares,
