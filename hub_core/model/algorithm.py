@@ -1,4 +1,4 @@
-"""A collective algorithm: what it promises, its steps, and where it came from."""
+"""A collective algorithm: its collective, its steps and its provenance."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ JsonValue = str | int | float | bool | None | list["JsonValue"] | dict[str, "Jso
 
 @dataclass(frozen=True, slots=True)
 class Provenance:
-    """Who made the algorithm with which options, and the name and sha256 of its source file."""
+    """Producer of an algorithm, its version and options, and name and sha256 of the source file."""
 
     producer: str = "unknown"
     producer_version: str = ""
@@ -30,7 +30,7 @@ class Provenance:
     options: Mapping[str, str] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, JsonValue]:
-        """The fields by name, as documents and reports state them."""
+        """Return the fields as a JSON object, as used in documents and reports."""
         return {
             "producer": self.producer,
             "producer_version": self.producer_version,
@@ -45,9 +45,9 @@ class Algorithm:
     """A `Collective`, the `StepTable` that performs it, and provenance.
 
     `scratch_units`: int64[num_ranks], size of SCRATCH in units, read-only. `collective_bytes`: the
-    size that the source states, or None; where buffers are UNKNOWN and messages carry bytes, one
-    unit is one byte and this equals `unit_count`. `extensions`: vendor data kept verbatim, keyed by
-    format or plugin name. Raises `InputError` where the parts disagree on the number of ranks.
+    size given by the source, or None; if buffers are UNKNOWN and messages have bytes, one unit is
+    one byte and this equals `unit_count`. `extensions`: vendor data, preserved verbatim, keyed by
+    format or plugin name. Raises `InputError` if the parts have different numbers of ranks.
     """
 
     collective: Collective
@@ -58,12 +58,12 @@ class Algorithm:
     extensions: Mapping[str, JsonValue] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        # Every module counts ranks by one of the three: a disagreement would show far from here.
+        # Modules use any of the three numbers, so that a difference would cause later errors.
         counts = {self.collective.num_ranks, self.steps.num_ranks, len(self.scratch_units)}
         if len(counts) > 1:
             message = "collective, steps and scratch_units disagree on the number of ranks"
             raise InputError(message, code="rank-count")
-        # Algorithms are shared, between plugins too.
+        # Algorithms are shared, also between plugins.
         self.scratch_units.flags.writeable = False
 
     def __repr__(self) -> str:
@@ -78,14 +78,14 @@ class Algorithm:
 
     @property
     def has_contents(self) -> bool:
-        """Whether every step says which units it touches; False for timing-only traces."""
+        """Whether every step has known regions; False for timing-only traces."""
         steps = self.steps
         reads_unknown = steps.is_kind(*READING) & (steps.src_buffer == Buffer.UNKNOWN)
         writes_unknown = steps.is_kind(*WRITING) & (steps.dst_buffer == Buffer.UNKNOWN)
         return not bool(np.any(reads_unknown | writes_unknown))
 
     def differences(self, other: Algorithm) -> list[str]:
-        """Names of the parts that differ, provenance included; empty for equal algorithms."""
+        """Return the names of the parts that differ, including provenance; [] if equal."""
         found = self.steps.differences(other.steps)
         names = ("provenance", "collective_bytes", "extensions")
         found += [name for name in names if getattr(self, name) != getattr(other, name)]
@@ -103,12 +103,12 @@ _MAX_TOTAL_BYTES = 2.0**63 * (1 - 1e-9)
 
 
 def message_bytes(collective_bytes: int, unit_count: int, counts: Int64Array) -> Int64Array:
-    """Bytes of messages of `counts` units: ceil(count * collective_bytes / unit_count), exactly.
+    """Compute the bytes of messages: ceil(count * collective_bytes / unit_count), exactly.
 
-    Unit k of a buffer is bytes [k * S // U, (k + 1) * S // U). Where U does not divide S, `count`
-    consecutive units have at most this many bytes, wherever they start, so both ends of a message
-    agree on its size. Raises `InputError` if all messages together have 2^63 bytes or more, so
-    that sums of these bytes, of any subset of the messages, fit int64.
+    `counts`: units of each message. Unit k of a buffer is bytes [k * S // U, (k + 1) * S // U). If
+    U does not divide S, this is the maximum size of `count` consecutive units at any offset, so
+    that both ends of a message have the same size. Raises `InputError` if all messages have 2^63
+    bytes or more in total, so that sums over any messages fit int64.
     """
     total = float(counts.sum(dtype=np.float64)) * (collective_bytes / unit_count) + len(counts)
     if total >= _MAX_TOTAL_BYTES:
@@ -124,7 +124,7 @@ def message_bytes(collective_bytes: int, unit_count: int, counts: Int64Array) ->
 
 
 def _are_same(one: object, other: object) -> bool:
-    """Equality that compares arrays, which have no single truth value, also within records."""
+    """Compare values, also arrays and dataclasses with arrays as fields."""
     if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
         return np.array_equal(one, other)
     if is_dataclass(one) and type(one) is type(other):

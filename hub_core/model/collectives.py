@@ -1,4 +1,4 @@
-"""What a collective promises: who holds which contribution before, and who must hold what after."""
+"""Definition of collectives: contents of the buffers before, and required contents afterwards."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from hub_core.model.diagnostics import InputError
 from hub_core.model.kinds import Buffer, CollectiveKind, ReduceOp
 
 MAX_CONTRACT_UNITS = 1 << 26
-"""Units of all ranks together that `Collective.postcondition` lists: 2 GiB."""
+"""Maximum number of units of all ranks that `Collective.postcondition` lists (2 GiB)."""
 
 # Products of ranks by ranks, and of units by ranks, stay within int64.
 MAX_RANKS = 1 << 20
 MAX_UNITS = 1 << 62
-# As source rank: one row stands for a contribution of every rank.
+# As source rank: the row represents one contribution of every rank.
 ALL_RANKS = -1
 
 
 @dataclass(frozen=True, slots=True)
 class Contributions(ColumnTable):
-    """A relation between output units and contributions, one row a pair, int64 columns.
+    """A relation between output units and contributions: one row per pair, int64 columns.
 
-    Row i: unit `offset[i]` of the OUTPUT of rank `rank[i]` holds contribution (`source_rank[i]`,
-    `source_unit[i]`), the unit that stands at `source_unit` in the INPUT of `source_rank` before
-    the collective. `source_rank` -1 abbreviates one row per rank. Several rows of one output unit
-    are reduced together; a unit without rows is free.
+    Row i: unit `offset[i]` of the OUTPUT of rank `rank[i]` must contain the contribution
+    (`source_rank[i]`, `source_unit[i]`), the unit at `source_unit` in the INPUT of `source_rank`
+    before the collective. `source_rank` -1 abbreviates one row per rank. Several rows of one output
+    unit are reduced; output units without rows may have any contents.
     """
 
     rank: Int64Array
@@ -43,13 +43,13 @@ class Contributions(ColumnTable):
     source_unit: Int64Array
 
     def where(self, mask: BoolArray) -> Contributions:
-        """The rows where `mask`, bool[rows], holds."""
+        """Return the rows selected by `mask`, bool[rows]."""
         return Contributions(
             self.rank[mask], self.offset[mask], self.source_rank[mask], self.source_unit[mask]
         )
 
     def with_ranks_named(self, num_ranks: int) -> Contributions:
-        """The same relation with a row for every contributing rank in the place of `ALL_RANKS`."""
+        """Return the same relation with rows of `ALL_RANKS` expanded to one row per rank."""
         is_everyone = self.source_rank == ALL_RANKS
         if not is_everyone.any():
             return self
@@ -61,11 +61,11 @@ class Contributions(ColumnTable):
 
 @dataclass(frozen=True, slots=True)
 class CustomContract:
-    """The stated contract of a custom collective.
+    """The definition of a custom collective.
 
     `input_units` and `output_units`: int64[num_ranks], buffer sizes in units. `defined`:
-    bool[num_ranks], INPUT of a rank holds data before. `expected`: what must lie where after, or
-    None where the source does not state it; contents can then not be judged.
+    bool[num_ranks], INPUT of the rank contains data before. `expected`: required contents
+    afterwards, or None if the source does not define them; contents then cannot be verified.
     """
 
     input_units: Int64Array
@@ -76,7 +76,7 @@ class CustomContract:
 
 @dataclass(frozen=True, slots=True)
 class MemoryLayout:
-    """Where all buffers lie in one flat memory addressed by units; aliases share addresses.
+    """Addresses of all buffers in one flat memory of units; aliased buffers share addresses.
 
     `base` and `size`: int64[num_ranks, 3], indexed by `Buffer`; the address of unit k of a buffer
     is `base[rank, buffer] + k`, valid for 0 <= k < `size[rank, buffer]`. `total`: number of
@@ -90,13 +90,13 @@ class MemoryLayout:
 
 @dataclass(frozen=True, slots=True)
 class Collective:
-    """A collective over ranks 0..num_ranks-1 whose full buffer is cut in equal units.
+    """A collective over ranks 0..num_ranks-1 whose full buffer is divided into equal units.
 
     Full buffer, of `unit_count` units: all-reduce, broadcast, reduce: the vector; all-gather: the
     gathered output; reduce-scatter: the input; all-to-all: one rank's buffer; gather, scatter: the
-    root's big buffer; custom: stated. `in_place` and `out_of_place` say for which calls the
-    algorithm claims to be usable; at least one holds. Raises `InputError` for what contradicts
-    itself.
+    large buffer of the root; custom: as in its contract. `in_place`, `out_of_place`: calls for
+    which the algorithm claims to be correct, at least one. Raises `InputError` for inconsistent
+    values.
     """
 
     kind: CollectiveKind
@@ -114,7 +114,7 @@ class Collective:
             raise InputError(message, code="invalid-collective")
 
     def _defect(self) -> str | None:
-        """Ranks or units outside their range; a root that is missing, no rank, or not needed."""
+        """Return the first defect of ranks, units and root, or None."""
         if not 1 <= self.num_ranks <= MAX_RANKS:
             return f"the number of ranks is not in 1..{MAX_RANKS}"
         if not 1 <= self.unit_count <= MAX_UNITS:
@@ -127,7 +127,7 @@ class Collective:
         return None
 
     def _claim_defect(self) -> str | None:
-        """What contradicts the kind, or claims no way of calling."""
+        """Return the first defect of unit count, contract and claimed modes, or None."""
         if self.unit_count % self.kind.traits.parts(self.num_ranks):
             return f"unit_count {self.unit_count} is not a multiple of the number of ranks"
         if (self.contract is not None) != (self.kind is CollectiveKind.CUSTOM):
@@ -138,40 +138,40 @@ class Collective:
 
     @property
     def units_per_rank(self) -> int:
-        """One rank's share of the full buffer, in units (`unit_count` where it is not split)."""
+        """One rank's share of the full buffer in units; `unit_count` if the buffer is not split."""
         return self.unit_count // self.kind.traits.parts(self.num_ranks)
 
     @property
     def reduces(self) -> bool:
         """Whether contributions of several ranks may be combined."""
-        # A contract can list several contributions of one unit.
+        # A contract may list several contributions of one unit.
         return self.kind.traits.reduces or self.kind is CollectiveKind.CUSTOM
 
     def input_units(self) -> Int64Array:
-        """Size of INPUT in units: int64[num_ranks]."""
+        """Return the size of INPUT in units: int64[num_ranks]."""
         if self.contract is not None:
             return self.contract.input_units
         traits = self.kind.traits
         return self._buffer_units(traits.input_is_part, traits.from_root)
 
     def output_units(self) -> Int64Array:
-        """Size of OUTPUT in units: int64[num_ranks]."""
+        """Return the size of OUTPUT in units: int64[num_ranks]."""
         if self.contract is not None:
             return self.contract.output_units
         traits = self.kind.traits
         return self._buffer_units(traits.output_is_part, traits.to_root)
 
     def _buffer_units(self, is_part: bool, is_of_root: bool) -> Int64Array:
-        """Size of one buffer on every rank: int64[num_ranks]."""
-        # Every rank passes a vector to broadcast and reduce; what is made of the parts of all ranks
-        # (the output of gather, the input of scatter) exists at the root alone.
+        """Return the size of one buffer on every rank: int64[num_ranks]."""
+        # Every rank passes a vector to broadcast and reduce; a buffer with the parts of all ranks
+        # (output of gather, input of scatter) exists only at the root.
         if is_of_root and self.kind.traits.is_split:
             return self._at_root(self.unit_count)
         units = self.units_per_rank if is_part else self.unit_count
         return np.full(self.num_ranks, units, np.int64)
 
     def defined_inputs(self) -> BoolArray:
-        """Which ranks' INPUT holds data before the collective: bool[num_ranks]."""
+        """Return bool[num_ranks]: INPUT of the rank contains data before the collective."""
         if self.contract is not None:
             return self.contract.defined
         if self.kind.traits.from_root:
@@ -179,14 +179,14 @@ class Collective:
         return np.ones(self.num_ranks, np.bool_)
 
     def postcondition(self) -> Contributions | None:
-        """The required contents afterwards; None for a custom collective without a contract.
+        """Return the required contents of OUTPUT; None if a custom contract has no `expected`.
 
-        One row per unit of the required buffers. Raises `InputError` above `MAX_CONTRACT_UNITS`.
+        One row per required unit. Raises `InputError` for more than `MAX_CONTRACT_UNITS` units.
         """
         if self.contract is not None:
             return self.contract.expected
         to_root = self.kind.traits.to_root
-        # OUTPUT of the other ranks exists and is free: nothing is promised there.
+        # OUTPUT of the other ranks exists and may have any contents.
         required = self._at_root(self.unit_count) if to_root else self.output_units()
         # Python's integers do not overflow.
         total = sum(required.tolist())
@@ -202,38 +202,38 @@ class Collective:
         return Contributions(rank, offset, *self._origin(rank, offset))
 
     def _origin(self, rank: Int64Array, offset: Int64Array) -> tuple[Int64Array, Int64Array]:
-        """Source rank and source unit of what OUTPUT of `rank` holds at `offset`."""
+        """Return (source rank, source unit) of the contribution to OUTPUT `offset` of `rank`."""
         traits, share = self.kind.traits, self.units_per_rank
         source_unit = offset
         if traits.reduces:
             source_rank = np.full_like(rank, ALL_RANKS)
         elif traits.split_by_source:
-            # Output is the parts of all ranks in order: which part it is tells the source.
+            # OUTPUT consists of the parts of all ranks in order, so the part gives the source.
             source_rank, source_unit = offset // share, offset % share
         else:
             source_rank = np.full_like(rank, self.root or 0)
         if traits.split_by_target:
-            # Each rank takes its own part out of what the source holds.
+            # Each rank receives its part of the source's buffer.
             source_unit = source_unit + rank * share
         return source_rank, source_unit
 
     def memory_layout(self, in_place: bool, scratch_units: Int64Array) -> MemoryLayout:
-        """Lay out INPUT, OUTPUT and SCRATCH of every rank.
+        """Compute the addresses of INPUT, OUTPUT and SCRATCH of every rank.
 
-        In place, INPUT and OUTPUT alias as NCCL's collectives define: all-gather, gather: INPUT is
-        the rank's part of OUTPUT; reduce-scatter, scatter: OUTPUT is the rank's part of INPUT;
-        gather, scatter: at the root only; all others: one buffer.
+        `scratch_units`: int64[num_ranks]. In place, INPUT and OUTPUT alias by NCCL's conventions:
+        all-gather, gather: INPUT is the rank's part of OUTPUT; reduce-scatter, scatter: OUTPUT is
+        the rank's part of INPUT; gather and scatter only at the root; all others: one buffer.
         """
         scratch = np.asarray(scratch_units, np.int64)
         size = np.stack([self.input_units(), self.output_units(), scratch], axis=1)
         apart = self._buffers_apart(in_place)
-        # Aliased buffers take the room of the larger one.
+        # Aliased buffers occupy the size of the larger one.
         both = size[:, Buffer.INPUT], size[:, Buffer.OUTPUT]
         span = np.where(apart, both[0] + both[1], np.maximum(*both))
         shift = np.zeros_like(size)
         traits = self.kind.traits
         if in_place and (traits.input_is_part or traits.output_is_part):
-            # The buffer that is one part of the other lies at the place of that part.
+            # The buffer that is a part of the other one starts at this part.
             part = Buffer.INPUT if traits.input_is_part else Buffer.OUTPUT
             shift[:, part] = np.arange(self.num_ranks) * self.units_per_rank
         shift[apart, Buffer.INPUT] = 0
@@ -243,7 +243,7 @@ class Collective:
         return MemoryLayout(borders[:-1, None] + shift, size, int(borders[-1]))
 
     def _buffers_apart(self, in_place: bool) -> BoolArray:
-        """Which ranks have INPUT and OUTPUT one behind the other: bool[num_ranks]."""
+        """Return bool[num_ranks]: INPUT and OUTPUT of the rank are separate buffers."""
         traits = self.kind.traits
         if in_place and traits.is_rooted and traits.is_split:
             is_other: BoolArray = np.arange(self.num_ranks) != self.root
@@ -251,7 +251,7 @@ class Collective:
         return np.full(self.num_ranks, not in_place)
 
     def _at_root(self, units: int) -> Int64Array:
-        """`units` at the root, none elsewhere: int64[num_ranks]."""
+        """Return int64[num_ranks]: `units` at the root, 0 at other ranks."""
         sizes = np.zeros(self.num_ranks, np.int64)
         sizes[self.root] = units
         return sizes

@@ -1,4 +1,4 @@
-"""Findings, where they stand, the error family and the exit codes."""
+"""Diagnostics with their locations, the exceptions of the hub, and the exit codes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     pass
 
 
-# Scripts rely on these numbers; sysexits.h has 70 for an internal error.
+# Scripts rely on these numbers; 70 is the internal error of sysexits.h.
 class ExitCode(IntEnum):
     """Exit statuses of the `collhub` program."""
 
@@ -24,7 +24,7 @@ class ExitCode(IntEnum):
 
 
 class Severity(StrEnum):
-    """How much a finding matters: an error makes the subject unusable as claimed."""
+    """Severity of a finding. With an ERROR the subject cannot be used as it claims."""
 
     ERROR = "error"
     WARNING = "warning"
@@ -33,7 +33,7 @@ class Severity(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """Where a finding stands. Every part is optional.
+    """Location of a finding. Every part is optional.
 
     `line` is 1-based; `byte` is a 0-based offset in the file; `step` is the 0-based row of the step
     among the steps of `rank`.
@@ -47,7 +47,7 @@ class Location:
 
     def __str__(self) -> str:
         place = self.file or ""
-        # Readers write -1 for a line that they do not know.
+        # Readers use -1 for an unknown line.
         if self.line is not None and self.line >= 0:
             place = f"{place}:{self.line}" if place else f"line {self.line}"
         byte = f"byte {self.byte}" if self.byte is not None else ""
@@ -61,7 +61,7 @@ class Location:
 
 @dataclass(frozen=True, slots=True)
 class Diagnostic:
-    """One finding: a stable kebab-case `code`, what is wrong, where, and what to do about it."""
+    """One finding: a stable kebab-case `code`, the problem, its location and its remedy, `cure`."""
 
     code: str
     message: str
@@ -76,7 +76,7 @@ class Diagnostic:
 
 
 class HubError(Exception):
-    """Every failure that the hub foresees; the first of its `diagnostics` is the message."""
+    """Base class of all expected errors. The first of its `diagnostics` is the message."""
 
     exit_code = ExitCode.INVALID
     default_code = "invalid-input"
@@ -90,25 +90,24 @@ class HubError(Exception):
         code: str = "",
     ) -> None:
         if isinstance(message, str):
-            # A plain message is the common case: the class tells the code where none is given.
+            # Without a code, that of the class is used.
             code, place = code or self.default_code, location or Location()
             message = Diagnostic(code, message, location=place, cure=cure)
         found = (message,) if isinstance(message, Diagnostic) else tuple(message)
         self.diagnostics: tuple[Diagnostic, ...] = found
         super().__init__(str(found[0]))
 
-    # The arguments of Exception are the message alone, from which a copy in another process, or a
-    # pickled one, could not be made again.
+    # By default, an exception is pickled as its message, from which it cannot be created again.
     def __reduce__(self) -> tuple[type[HubError], tuple[tuple[Diagnostic, ...]]]:
         return type(self), (self.diagnostics,)
 
 
 class InputError(HubError):
-    """What was read is invalid, or verification failed (exit 1)."""
+    """An input is invalid, or verification failed (exit 1)."""
 
 
 class UsageError(HubError):
-    """The request itself is wrong: an unknown format, option, size or topology text (exit 2)."""
+    """The request is wrong: an unknown format, option, size or topology text (exit 2)."""
 
     exit_code = ExitCode.USAGE
     default_code = "usage"
@@ -122,15 +121,15 @@ class PluginError(HubError):
 
 
 class LossyError(HubError):
-    """A conversion would lose something and the policy refuses that (exit 4)."""
+    """A conversion would lose data, and the loss policy refuses this (exit 4)."""
 
     exit_code = ExitCode.LOSSY
     default_code = "lossy"
 
 
 def closest(name: str, known: Iterable[str]) -> str:
-    """The cure `did you mean 'x'?` for a misspelt name, or an empty text."""
-    # Imported here: most names are spelt right.
+    """Return the cure `did you mean 'x'?` for a misspelt name, or "" if no name is similar."""
+    # Imported here, because it is rarely needed.
     import difflib
 
     close = difflib.get_close_matches(name, sorted(set(known)), 1, 0.6)

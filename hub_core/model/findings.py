@@ -1,4 +1,4 @@
-"""Diagnostics under construction: codes in a fixed order, capped, in words only where listed."""
+"""Collect diagnostics by code; at most `CAP` of each code are listed, the rest is counted."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from hub_core.model.diagnostics import Diagnostic, Location, Severity
 from hub_core.model.steps import StepTable
 
 CAP = 8
-"""How many findings of one code are listed; the rest is counted."""
+"""Maximum number of listed findings per code; further ones are only counted."""
 
 
 @dataclass(slots=True)
 class Findings:
-    """Diagnostics under construction: codes in the order of their first appearance.
+    """Collected diagnostics, grouped by code in the order of first appearance.
 
-    At most `CAP` of each code are listed; the rest is counted. `file` is named in their places.
+    At most `CAP` of each code are listed; the rest is counted. `file`: used in locations.
     """
 
     file: str | None = None
@@ -32,9 +32,8 @@ class Findings:
         cure: str = "",
         severity: Severity = Severity.ERROR,
     ) -> None:
-        """Add one finding; beyond the cap it is only counted."""
+        """Add one finding. If `CAP` findings of the code are listed, it is only counted."""
         listed = self._by_code.setdefault(code, [])
-        # Counted whether it is listed or not, for the line that says how many more there are.
         self._count[code] = self._count.get(code, 0) + 1
         if len(listed) < CAP:
             listed.append(Diagnostic(code, message, severity, location, cure))
@@ -47,40 +46,42 @@ class Findings:
         say: Callable[[int], str],
         cure: str = "",
     ) -> None:
-        """Add one finding a row; only what is listed is put in words."""
-        # A wrong file may have a finding for every one of its million rows.
+        """Add one finding per row.
+
+        `say(row)` creates its message and is called for listed rows only.
+        """
         for row in rows[:CAP].tolist():
             self.add(code, say(row), steps.location(row, self.file), cure)
         self.count(code, len(rows) - CAP)
 
     def count(self, code: str, number: int) -> None:
-        """Count findings of a code that is listed already, without putting them in words."""
+        """Count further findings of a code of which one is listed; `number` <= 0 has no effect."""
         if number > 0:
             self._count[code] += number
 
     def copy(self) -> Findings:
-        """The same findings, to be added to apart from these."""
+        """Return an independent copy."""
         listed = {code: list(items) for code, items in self._by_code.items()}
         return Findings(self.file, listed, dict(self._count))
 
     def note(self, code: str, message: str) -> None:
-        """Add a remark on the whole file that does not make the algorithm wrong."""
+        """Add a note on the entire file; notes are not errors."""
         place = Location(self.file)
         self.add(code, message, place, severity=Severity.NOTE)
 
     def has(self, code: str) -> bool:
-        """Whether this code was found."""
+        """Whether there is a finding of this code."""
         return code in self._count
 
     def has_errors(self, besides: str = "") -> bool:
-        """Whether something other than notes was found, of another code than `besides`."""
-        # What is only counted has a listed one of its code, and of its severity.
+        """Whether there is a finding with severity ERROR whose code is not `besides`."""
+        # Every counted finding has a listed one with its code and severity.
         codes = self._by_code.keys() - {besides}
         listed = [item for code in codes for item in self._by_code[code]]
         return any(item.severity is Severity.ERROR for item in listed)
 
     def __iter__(self) -> Iterator[Diagnostic]:
-        """Diagnostics code by code, and how many of each are not listed."""
+        """Yield the diagnostics code by code, with a note on the number of unlisted ones."""
         for code, listed in self._by_code.items():
             yield from listed
             rest = self._count[code] - len(listed)

@@ -1,8 +1,8 @@
 """The enumerations of the model and the traits of the collectives, without numpy.
 
-Adding a collective: its name and its row of `_TRAITS` here, its least traffic in
-`network/bounds.py`, its name in `schemas/` (algorithm, certificate, report-inspect). All other code
-of the core asks for traits; `Collective` derives buffers and contributions from them.
+To add a collective: its name and its row of `_TRAITS` here, its minimum traffic in
+`network/traffic.py`, its name in `schemas/` (algorithm, certificate, report-inspect). The other
+code of the core uses the traits; `Collective` derives buffers and contributions from them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from enum import IntEnum, StrEnum
 
 
 class CollectiveKind(StrEnum):
-    """The collectives of the field, and `custom` for a contract stated by a table."""
+    """The standard collectives, and `custom` for a collective defined by a table."""
 
     ALL_REDUCE = "all-reduce"
     ALL_GATHER = "all-gather"
@@ -26,7 +26,7 @@ class CollectiveKind(StrEnum):
 
     @property
     def traits(self) -> CollectiveTraits:
-        """What distinguishes this collective from the others."""
+        """The properties of this collective."""
         return _TRAITS[self]
 
 
@@ -41,7 +41,7 @@ class ReduceOp(StrEnum):
 
 
 class Buffer(IntEnum):
-    """The memories of a rank; UNKNOWN: the source does not say, or the side of a step is unused."""
+    """The buffers of a rank. UNKNOWN: not given by the source, or an unused operand of a step."""
 
     INPUT = 0
     OUTPUT = 1
@@ -50,9 +50,9 @@ class Buffer(IntEnum):
 
 
 class StepKind(IntEnum):
-    """What a step does. COMPUTE is opaque work between messages."""
+    """Kinds of steps. COMPUTE is opaque work between messages."""
 
-    # The numbers stand in step tables and Chakra files.
+    # The numbers are stored in step tables and Chakra files.
     SEND = 0
     RECV = 1
     RECV_REDUCE = 2
@@ -62,7 +62,7 @@ class StepKind(IntEnum):
 
 
 class NodeKind(IntEnum):
-    """What a node of a workload does; a MARKER takes no time."""
+    """Kinds of nodes of a workload. A MARKER takes no time."""
 
     COMPUTE = 0
     COLLECTIVE = 1
@@ -74,9 +74,9 @@ class NodeKind(IntEnum):
 
 
 class JobCollective(IntEnum):
-    """Collectives of workloads, by the numbers of the Chakra schema (`CollectiveCommType`).
+    """Collectives of workloads, with the numbers of the Chakra schema (`CollectiveCommType`).
 
-    Their bytes are those of the buffer that a rank puts in; of a broadcast or scatter, the root.
+    Their bytes are those of the input buffer of a rank; for a broadcast or scatter, of the root.
     """
 
     ALL_REDUCE = 0
@@ -92,7 +92,7 @@ class JobCollective(IntEnum):
 
     @property
     def kind(self) -> CollectiveKind | None:
-        """The collective that algorithms perform, None for a barrier, which moves nothing."""
+        """The corresponding kind of algorithms; None for a barrier, which moves no data."""
         return None if self is JobCollective.BARRIER else _KIND_OF_JOB[self]
 
 
@@ -128,7 +128,7 @@ class CollectiveTraits:
         return self.split_by_source or self.split_by_target
 
     def parts(self, num_ranks: int) -> int:
-        """Parts of the full buffer: one for every rank where it is split, else one in all."""
+        """Return the number of parts of the full buffer: `num_ranks` if it is split, else 1."""
         return num_ranks if self.is_split else 1
 
     @property
@@ -142,7 +142,7 @@ class CollectiveTraits:
         return self.split_by_target and not self.split_by_source
 
 
-# The one place where the collectives differ; help lists them in this order.
+# All differences between the collectives. Help texts list them in this order.
 _TRAITS = {
     CollectiveKind.ALL_GATHER: CollectiveTraits(split_by_source=True),
     CollectiveKind.REDUCE_SCATTER: CollectiveTraits(reduces=True, split_by_target=True),
@@ -152,7 +152,7 @@ _TRAITS = {
     CollectiveKind.GATHER: CollectiveTraits(to_root=True, split_by_source=True),
     CollectiveKind.SCATTER: CollectiveTraits(from_root=True, split_by_target=True),
     CollectiveKind.ALL_TO_ALL: CollectiveTraits(split_by_source=True, split_by_target=True),
-    # Its contract says everything; whether it reduces depends on that.
+    # Its contract defines everything, including whether it reduces.
     CollectiveKind.CUSTOM: CollectiveTraits(),
 }
 
@@ -162,7 +162,7 @@ _KIND_OF_JOB = {
     if job is not JobCollective.BARRIER
 }
 
-# All whose name says what they do. Then sets; whoever asks for one kind takes its traits.
+# All kinds except `custom`, and sets of kinds for membership tests.
 STANDARD_KINDS = tuple(kind for kind in _TRAITS if kind is not CollectiveKind.CUSTOM)
 ROOTED = frozenset(kind for kind in CollectiveKind if kind.traits.is_rooted)
 REDUCING = frozenset(kind for kind in CollectiveKind if kind.traits.reduces)
@@ -174,10 +174,10 @@ _ALIASES = {
 
 
 def standard_kind(name: str) -> CollectiveKind | None:
-    """The collective of a name in any usual spelling, None for another name.
+    """Return the collective with a name in any usual spelling, or None for other names.
 
-    `all-reduce`, `all_reduce`, `allreduce`, `AllReduce` and `all_reduce_perf` are one; `alltoall`,
-    `all2all` and `bcast` are the names of MPI and NCCL.
+    `all-reduce`, `all_reduce`, `allreduce`, `AllReduce` and `all_reduce_perf` are equivalent;
+    `alltoall`, `all2all` and `bcast` are names of MPI and NCCL.
     """
     plain = "".join(letter for letter in name.lower() if letter.isalnum()).removesuffix("perf")
     known = {str(kind).replace("-", ""): kind for kind in STANDARD_KINDS} | _ALIASES

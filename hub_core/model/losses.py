@@ -1,4 +1,4 @@
-"""What a conversion cannot carry over, and whether that is ignored, warned of or refused."""
+"""Losses of a conversion, and the policy for them: ignore, warn or refuse."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """One thing that the target cannot express: which feature, where, and what follows.
+    """A feature that the target format cannot express, where it is used, and the consequence.
 
-    `feature` names what reading back would find different: a column of the step table in words
-    (`lane`, `control dependencies`), `steps`, `extensions`, ... The conformance kit holds losses to
-    that.
+    `feature`: the part that differs when the output is read back: a column of the step table in
+    words (`lane`, `control dependencies`), `steps`, `extensions`, ... The conformance kit compares
+    losses with such differences.
     """
 
     feature: str
@@ -27,12 +27,12 @@ class Loss:
     consequence: str
 
     def __str__(self) -> str:
-        """One line for people."""
+        """Return one line of text."""
         return f"{self.feature} ({self.where}): {self.consequence}"
 
 
 class LossPolicy(StrEnum):
-    """What to do about losses; `--strict` on the command line is REFUSE."""
+    """Policy for losses; `--strict` on the command line is REFUSE."""
 
     IGNORE = "ignore"
     WARN = "warn"
@@ -40,7 +40,7 @@ class LossPolicy(StrEnum):
 
 
 def apply_policy(losses: Sequence[Loss], policy: LossPolicy) -> None:
-    """Raise `LossyError` with every loss where `policy` is REFUSE and there is one."""
+    """Raise `LossyError` with all losses if `policy` is REFUSE and there are any."""
     if losses and policy is LossPolicy.REFUSE:
         refusals = [f"refused, the conversion loses: {loss}" for loss in losses]
         raise LossyError([Diagnostic("lossy", refusal) for refusal in refusals])

@@ -1,8 +1,8 @@
-"""Pair every send with its receive: the k-th with the k-th of one connection.
+"""Match every send with its receive: the k-th send of a connection with its k-th receive.
 
 A connection is a (source, destination, channel); NCCL, MSCCL and MPI (per communicator and tag)
-deliver in FIFO order on it. `connection_keys` and `pair_in_order` are all that is needed to match
-messages of any table; `match_messages` does it for a `StepTable` and says what does not match.
+deliver in FIFO order on it. `connection_keys` and `pair_in_order` match messages of any table;
+`match_messages` matches a `StepTable` and reports mismatches.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from hub_core.model.wording import action, describe
 
 @dataclass(frozen=True, slots=True)
 class Messages:
-    """The messages of a table, int64 columns of rows.
+    """The messages of a table, as int64 columns of row numbers.
 
-    `send`, `receive`: rows of equal length that meet, ascending in `send`. `lonely_sends`,
-    `lonely_receives`: rows without partner, ascending.
+    `send[i]` and `receive[i]` are matched, ascending in `send`. `lonely_sends`, `lonely_receives`:
+    unmatched rows, ascending.
     """
 
     send: Int64Array
@@ -32,14 +32,14 @@ class Messages:
 
 
 def connection_keys(source: IntArray, destination: IntArray, channel: IntArray) -> Int64Array:
-    """One integer per (source, destination, channel), ordered like the triple: int64[rows].
+    """Compute one integer per (source, destination, channel), ordered like the triple: int64[rows].
 
-    `source`, `destination`: numbers of ranks, not negative. `channel`: any integers, such as
-    channels or tags. Keys of one call alone can be compared: pass sends and receives together.
+    `source`, `destination`: rank numbers, not negative. `channel`: any integers, such as channels
+    or tags. Only keys of the same call can be compared: pass sends and receives together.
     """
     ranks = 1 + max(int(source.max(initial=0)), int(destination.max(initial=0)))
     pair = source.astype(np.int64) * ranks + destination
-    # Ranks of channels instead of their numbers, so that keys stay far below 2^63.
+    # Consecutive numbers of channels, so that keys are far below 2^63.
     channels = distinct(channel)
     if len(channels) <= 1:
         return pair
@@ -49,18 +49,17 @@ def connection_keys(source: IntArray, destination: IntArray, channel: IntArray) 
 def pair_in_order(
     sends: Int64Array, receives: Int64Array, send_keys: Int64Array, receive_keys: Int64Array
 ) -> Messages:
-    """Pair the k-th of `sends` with the k-th of `receives` that has the same key.
+    """Match, for every key, the k-th of `sends` with the k-th of `receives`.
 
-    `sends`, `receives`: row numbers, in the order in which they are matched; `send_keys`,
-    `receive_keys`: the key of each, such as `connection_keys`. Cost: two sorts, next to nothing
-    where the keys are in order.
+    `sends`, `receives`: row numbers in the order of matching; `send_keys`, `receive_keys`: the key
+    of each, such as of `connection_keys`. Cost: two sorts, or linear if the keys are sorted.
     """
     sends, send_keys = _sorted_by_key(sends, send_keys)
     receives, receive_keys = _sorted_by_key(receives, receive_keys)
-    # Every algorithm that is right takes this way: no more sorts.
+    # True for every correct algorithm, which needs no further sorts.
     if np.array_equal(send_keys, receive_keys):
         return _messages(sends, receives, sends[:0], receives[:0])
-    # The k-th of a connection on either side gets one slot number; slots on both sides meet.
+    # The k-th send and the k-th receive of a connection get the same slot number.
     _, number = np.unique(np.concatenate([send_keys, receive_keys]), return_inverse=True)
     width = len(sends) + len(receives) + 1
     send_slots = number[: len(sends)] * width + sorted_ordinals(send_keys)
@@ -70,7 +69,10 @@ def pair_in_order(
 
 
 def match_messages(steps: StepTable, findings: Findings) -> Messages:
-    """Match a table; peers out of range, missing partners and unequal counts become findings."""
+    """Match the messages of a table.
+
+    Peers out of range, unmatched messages and unequal counts are added to `findings`.
+    """
     is_send = steps.sends
     addressed = _check_peers(steps, is_send, findings)
     rows = np.flatnonzero(addressed)
@@ -83,7 +85,7 @@ def match_messages(steps: StepTable, findings: Findings) -> Messages:
 
 
 def _sorted_by_key(rows: Int64Array, keys: Int64Array) -> tuple[Int64Array, Int64Array]:
-    """Both columns in the order of the keys; ties stay as they stand."""
+    """Sort both columns by key; the sort is stable."""
     if is_sorted(keys):
         return rows, keys
     order = np.argsort(keys, kind="stable")
@@ -93,13 +95,16 @@ def _sorted_by_key(rows: Int64Array, keys: Int64Array) -> tuple[Int64Array, Int6
 def _messages(
     send: Int64Array, receive: Int64Array, lonely_sends: Int64Array, lonely_receives: Int64Array
 ) -> Messages:
-    """Messages in the order of their sends; sends and receives pair up row by row."""
+    """Sort matched rows by send, and unmatched rows, to build `Messages`."""
     receive, send = _sorted_by_key(receive, send)
     return Messages(send, receive, np.sort(lonely_sends), np.sort(lonely_receives))
 
 
 def _check_peers(steps: StepTable, is_send: BoolArray, findings: Findings) -> BoolArray:
-    """Mask of the message rows whose peer is another rank of the collective."""
+    """Return bool[rows]: the row is a message and its peer is another rank of the collective.
+
+    Other peers are added to `findings`.
+    """
     is_message = is_send | steps.receives
     outside = is_message & ((steps.peer < 0) | (steps.peer >= steps.num_ranks))
     own = is_message & (steps.peer == steps.rank)
@@ -129,7 +134,6 @@ def _report_lonely(steps: StepTable, messages: Messages, findings: Findings) -> 
 def _report_unequal(steps: StepTable, messages: Messages, findings: Findings) -> None:
     unequal = np.flatnonzero(steps.count[messages.send] != steps.count[messages.receive])
     sends, receives = messages.send[unequal], messages.receive[unequal]
-    # Only what will be listed is looked up.
     partner = dict(zip(receives[:CAP].tolist(), sends[:CAP].tolist(), strict=True))
 
     def say(row: int) -> str:

@@ -1,4 +1,4 @@
-"""Which NPUs the ranks of an algorithm run on, where its source says so."""
+"""NPUs on which the ranks of an algorithm run, if its source specifies them."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from hub_core.model.algorithm import Algorithm
 from hub_core.model.diagnostics import InputError
 
 PLACEMENT = "npus"
-"""Key of `Algorithm.extensions` for the NPU of every rank, a list; without it rank r is on NPU r.
+"""Key of `Algorithm.extensions`: list of the NPU of every rank. Without it rank r runs on NPU r.
 
-An extension, so that every format that keeps extensions keeps it, and every other one says so.
+Formats that preserve extensions preserve it; the others report it as a loss.
 """
 
 
 def placement_of(algorithm: Algorithm) -> tuple[int, ...] | None:
-    """The NPU of every rank, None where rank r runs on NPU r.
+    """Return the NPU of every rank; None if the algorithm has no placement (rank r on NPU r).
 
-    Raises `InputError` where what the source says is no list of one NPU a rank.
+    Raises `InputError` unless the extension is a list of different NPUs, one per rank.
     """
     stated = algorithm.extensions.get(PLACEMENT)
     if stated is None:
@@ -35,7 +35,7 @@ def placement_of(algorithm: Algorithm) -> tuple[int, ...] | None:
 
 
 def placed(algorithm: Algorithm, npus: Sequence[int]) -> Algorithm:
-    """The algorithm on these NPUs, one a rank; without a word of it where rank r is on NPU r."""
+    """Return the algorithm with a placement, one NPU per rank; with none if rank r is on NPU r."""
     extensions = {key: value for key, value in algorithm.extensions.items() if key != PLACEMENT}
     if tuple(npus) != tuple(range(algorithm.num_ranks)):
         extensions[PLACEMENT] = list(npus)

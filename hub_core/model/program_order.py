@@ -1,4 +1,4 @@
-"""Put the rows of every rank in an order that its dependencies allow."""
+"""Sort the rows of every rank topologically by their dependencies."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ def ordered_rows(
     source_line: npt.NDArray[np.int32],
     file: str | None,
 ) -> Int64Array:
-    """The rows, int64[rows], so that every parent of `edges` stands before its child.
+    """Return an order of the rows, int64[rows], in which every parent precedes its child.
 
-    Rows are grouped by rank already, and edges stay within a rank. Only ranks with an edge that
-    points forward are touched; of the rows that are ready, the earliest goes first. Raises
-    `InputError` for a cycle, naming its first row.
+    Rows must be grouped by rank, and edges must stay within a rank. Only ranks with an edge to an
+    earlier row are reordered; among ready rows the first one is taken. Raises `InputError` for a
+    cycle, with its first row.
     """
     parents = np.concatenate([parents for parents, _ in edges])
     children = np.concatenate([children for _, children in edges])
-    # Edges by child: those of a rank are then one slice, since rows are grouped by rank.
+    # Sorted by child, the edges of a rank are one slice, because rows are grouped by rank.
     by_child = np.argsort(children, kind="stable")
     parents, children = parents[by_child], children[by_child]
     order = np.arange(len(rank), dtype=np.int64)
-    # A rank whose edges all point backwards is in a valid order already, and keeps it.
+    # Ranks in which all parents precede their children keep their order.
     for touched in distinct(rank[children[parents >= children]]).tolist():
         start, stop = int(rank_indptr[touched]), int(rank_indptr[touched + 1])
         low, high = np.searchsorted(children, [start, stop])
@@ -52,13 +52,13 @@ def ordered_rows(
 
 
 def _earliest_first(rows: int, parents: list[int], children: list[int]) -> list[int]:
-    """Kahn's algorithm with a heap; rows of cycles, and those behind them, are left out."""
+    """Kahn's algorithm with a heap; rows in cycles and rows that wait for them are omitted."""
     waiting = [0] * rows
     successors: list[list[int]] = [[] for _ in range(rows)]
     for parent, child in zip(parents, children, strict=True):
         waiting[child] += 1
         successors[parent].append(child)
-    # Ascending, and so a heap.
+    # An ascending list is a heap.
     ready = [row for row in range(rows) if not waiting[row]]
     order: list[int] = []
     while ready:

@@ -1,7 +1,7 @@
-"""Sizes, bandwidths and times as people write them: GB is 1e9, GiB 2^30, a bare number refused.
+"""Parse and format sizes, bandwidths and times. GB is 1e9, GiB 2^30; a unit is required.
 
-Bits have a small b: `400Gb/s`, `400Gbit/s` and `400Gbps` are 50 GB/s. A prefix without a unit, as
-in nccl-tests' `1M`, is refused with both meanings.
+A small b means bits: `400Gb/s`, `400Gbit/s` and `400Gbps` are 50 GB/s. A prefix without a unit,
+such as `1M` of nccl-tests, is refused, and the error lists both meanings.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ _RATES = {
 _PREFIX = re.compile(r"([kKMGT])i?\Z")
 _SMALL_BYTES = re.compile(r"([kKmMgGtT])[bB]\Z")
 _SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
-# No sign, no underscores, no inf: Python takes more as numbers than people mean.
+# No sign, underscores or inf, which Python would accept.
 _NUMBER = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?)\s*([A-Za-z/]*)\s*\Z")
 _LARGEST_SIZE = 2**62
 MIN_BANDWIDTH, MAX_BANDWIDTH = 1e-3, 1e18
-"""Bandwidths that a user can mean, in bytes per second; others are slips."""
+"""Range of accepted bandwidths in bytes per second; other values are errors of the user."""
 
 
 def parse_size(text: str) -> int:
-    """Turn `1MiB` into bytes. Raises `UsageError` unless whole, positive and with a unit."""
+    """Convert `1MiB` to bytes. Raises `UsageError` unless whole, positive and with a unit."""
     number, unit = _split(text, _BYTES, "size", "1MiB")
-    # The double tells the magnitude, so that 1e999999999B is never expanded; the fraction is exact.
+    # The double checks the magnitude: 1e999999999B is never expanded to an exact fraction.
     if 0 < float(number) * _BYTES[unit] < 2 * _LARGEST_SIZE:
         size = Fraction(number) * _BYTES[unit]
         if size.denominator == 1 and size <= _LARGEST_SIZE:
@@ -45,13 +45,13 @@ def parse_size(text: str) -> int:
 
 
 def parse_bandwidth(text: str) -> float:
-    """Turn `50GB/s`, `400Gb/s`, `400Gbit/s` into bytes per second.
+    """Convert `50GB/s`, `400Gb/s`, `400Gbit/s` to bytes per second.
 
     Raises `UsageError` for anything else.
     """
     number, unit = _split(text, _RATES, "bandwidth", "50GB/s")
     rate = float(number) * _RATES[unit]
-    # Beyond are slips, which would make every time zero or longer than can be counted.
+    # Other values would make times zero or exceed the range of times.
     if not MIN_BANDWIDTH <= rate <= MAX_BANDWIDTH:
         message = f"bandwidth {text!r:.60} is not positive and finite"
         if rate > 0:
@@ -62,9 +62,9 @@ def parse_bandwidth(text: str) -> float:
 
 
 def parse_time(text: str) -> float:
-    """Turn `500ns`, `0.5us` into seconds. Raises `UsageError` for anything else."""
+    """Convert `500ns`, `0.5us` to seconds. Raises `UsageError` for anything else."""
     number, unit = _split(text, _SECONDS, "time", "500ns")
-    # Rounded to 1e-6 ns, so that what is written in ns, us or ms comes back to the digit.
+    # Rounded to 1e-6 ns, so that values in ns, us or ms are formatted as they were given.
     seconds = round(float(number) * _SECONDS[unit] * 1e9, 6) / 1e9
     if not seconds < 1e9:
         raise UsageError(f"time {text!r} is too long", cure="write for example 500ns")
@@ -72,7 +72,7 @@ def parse_time(text: str) -> float:
 
 
 def format_bytes(count: float) -> str:
-    """Write a byte count with the largest binary unit that divides it, else with three digits."""
+    """Format a byte count in the largest binary unit not above it: an integer, or four digits."""
     for unit, size in reversed(_BINARY.items()):
         if count >= size:
             value = count / size
@@ -81,7 +81,7 @@ def format_bytes(count: float) -> str:
 
 
 def format_bandwidth(bytes_per_s: float) -> str:
-    """Write a bandwidth in the largest decimal unit below it, in four digits: `53.69 GB/s`."""
+    # Checks the magnitude: 1e999999999B is never expanded to an exact fraction.
     for unit, size in reversed(_DECIMAL.items()):
         if bytes_per_s >= size:
             return f"{bytes_per_s / size:.4g} {unit}/s"
@@ -89,7 +89,7 @@ def format_bandwidth(bytes_per_s: float) -> str:
 
 
 def format_time(nanoseconds: float) -> str:
-    """Write a time in the unit that keeps the number between 1 and 1000: `1.50 us`."""
+    """Format a time in the largest unit not above it: `1.50 us`; times below 1 us in whole ns."""
     for unit, factor in (("s", 1e9), ("ms", 1e6), ("us", 1e3)):
         if nanoseconds >= factor:
             return f"{nanoseconds / factor:.2f} {unit}"
@@ -99,8 +99,7 @@ def format_time(nanoseconds: float) -> str:
 def _split(
     text: str, units: dict[str, float] | dict[str, int], what: str, example: str
 ) -> tuple[str, str]:
-    """The number, still as text, and its unit."""
-    # A long text is no quantity, and would make a long message.
+    """Split a quantity into its number, as text, and its unit. Raises `UsageError` if invalid."""
     match = _NUMBER.match(text) if len(text) <= 64 else None
     if match is None:
         message = f"{what} {text[:64]!r} is not a number with a unit"
@@ -110,7 +109,7 @@ def _split(
         named = f"has the unknown unit {unit!r}" if unit else "has no unit"
         meant = _meanings(number, unit, units)
         cure = f"did you mean {' or '.join(meant)}?" if meant else ""
-        # One spelling of each: b and ps are accepted for bits and rates as well.
+        # One spelling per unit: `b` and `ps` are further spellings of bits and rates.
         named_units = [one for one in units if not one.endswith("ps") and "b/s" not in one]
         cure = cure or f"use one of {', '.join(named_units)}, for example {example}"
         raise UsageError(f"{what} {text!r} {named}", cure=cure)
@@ -118,17 +117,17 @@ def _split(
 
 
 def _meanings(number: str, unit: str, units: Container[str]) -> list[str]:
-    """Quantities that may be meant by an unknown unit, such as `1MiB` and `1MB` by `1M`."""
-    # nccl-tests' 1M is 1MiB; elsewhere M is often 10^6: nothing is assumed.
+    """Return quantities that an unknown unit may mean, such as `1MiB` and `1MB` for `1M`."""
+    # In nccl-tests 1M is 1MiB, elsewhere 10^6: neither is assumed.
     end = "/s" if "B/s" in units else ""
     plain = unit.removesuffix("/s").removesuffix("ps") if end else unit
-    # In a size, b is a slip for B; a bandwidth in bits has one.
+    # In sizes, b is a misspelt B; bandwidths may be in bits.
     prefix = _PREFIX.match(plain) or (None if end else _SMALL_BYTES.match(plain))
     if prefix:
         letter = prefix[1].upper()
         forms = [f"{letter}iB{end}", f"{letter}B{end}", *([f"{letter}b{end}"] if end else [])]
     else:
-        # As 50gb/s, 400gbit/s or 1mib: the same letters in other cases.
+        # Same letters in another case, such as 50gb/s, 400gbit/s or 1mib.
         known = [*_BYTES, *_BITS, *(f"{name[0]}b" for name in _BITS)]
         same = [name for name in known if name.lower() == plain.lower()]
         forms = [f"{name}{end}" for name in same] + [

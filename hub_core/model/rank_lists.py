@@ -1,4 +1,4 @@
-"""Lists of ranks as people write them: `0,2,4-7`."""
+"""Parse and format lists of ranks such as `0,2,4-7`."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from collections.abc import Sequence
 from hub_core.model.diagnostics import UsageError
 
 _PART = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?", re.ASCII)
-# As many as a collective can have; a longer range is a slip, and would fill the memory.
+# Maximum number of ranks of a collective; a longer range is an error and would fill the memory.
 _MOST_RANKS = 1 << 20
 
 
 def parse_ranks(text: str, noun: str = "rank", wanted: int | None = None) -> tuple[int, ...]:
-    """`0,2,4-7` is (0, 2, 4, 5, 6, 7), in the order of the text; `noun`: what messages call each.
+    """Convert `0,2,4-7` to (0, 2, 4, 5, 6, 7), in the order of the text.
 
-    Raises `UsageError`, also for a rank that is named twice, and unless `wanted` are named.
+    `noun`: name of an element in messages. Raises `UsageError` for other texts, for a rank that is
+    listed twice, and unless the list has `wanted` elements (None: any number).
     """
     ranks: list[int] = []
     for part in text.split(","):
@@ -35,7 +36,7 @@ def parse_ranks(text: str, noun: str = "rank", wanted: int | None = None) -> tup
 
 
 def _run(part: str) -> range | None:
-    """`4-7` or `4` as a range; None where it is neither, or longer than any list of ranks."""
+    """Convert `4-7` or `4` to a range; None for other texts and for more than 2^20 elements."""
     match = _PART.fullmatch(part.strip())
     if match is None:
         return None
@@ -44,7 +45,7 @@ def _run(part: str) -> range | None:
 
 
 def format_ranks(ranks: Sequence[int]) -> str:
-    """The text that `parse_ranks` reads, with runs of three and more joined: `0,2,4-7`."""
+    """Format ranks as a text for `parse_ranks`; runs of three or more are joined: `0,2,4-7`."""
     parts: list[str] = []
     start = 0
     for end in range(1, len(ranks) + 1):

@@ -1,8 +1,8 @@
-"""The steps of an algorithm as read-only numpy columns, one row a step, and the way to build them.
+"""The steps of an algorithm as read-only numpy columns, one row per step, and their builder.
 
-Adding a column: its field, dtype and default here, its attribute in the Chakra files
-(`chakra/algorithms`, `chakra/read.py`), and its array in
-`schemas/algorithm-1.json`. Everything else goes through `COLUMN_DTYPES`.
+To add a column: its field, dtype and default here, its attribute in the Chakra files
+(`trace_profile/algorithms`, `trace_profile/read.py`), and its array in
+`schemas/algorithm-1.json`. The other code uses `COLUMN_DTYPES`.
 """
 
 from __future__ import annotations
@@ -68,20 +68,20 @@ _BOUNDS = {
 class StepTable(RankTable):
     """Steps of all ranks, grouped by rank in program order.
 
-    Build it with `from_columns` or `StepTableBuilder`. Columns have one entry a row, dtypes as in
+    Build it with `from_columns` or `StepTableBuilder`. Columns have one entry per row, dtypes as in
     `COLUMN_DTYPES`: rank; kind (`StepKind`); peer (SEND: destination, RECV*: source, local steps:
     -1); channel: messages of one (source, destination, channel) match in row order; src_buffer,
-    src_offset: what SEND, COPY, REDUCE read, the local operand of RECV_REDUCE; dst_buffer,
-    dst_offset: what RECV*, COPY, REDUCE write (REDUCE: dst = dst op src; RECV_REDUCE: dst =
-    received op src); count: units; lane: thread block or stream, -1 for no opinion; duration_ns:
-    stated time of a local step or -1; source_line: place in the imported file, from 1, or -1. The
-    unused side of a step is (UNKNOWN, 0).
+    src_offset: region read by SEND, COPY, REDUCE, the local operand of RECV_REDUCE; dst_buffer,
+    dst_offset: region written by RECV*, COPY, REDUCE (REDUCE: dst = dst op src; RECV_REDUCE: dst =
+    received op src); count: units; lane: thread block or stream, -1 if not specified; duration_ns:
+    given time of a local step or -1; source_line: line of the imported file, from 1, or -1. The
+    unused operand of a step is (UNKNOWN, 0).
 
     `rank_indptr` int64[num_ranks + 1]: rows of rank r are `rank_indptr[r]:rank_indptr[r + 1]`.
     `data_indptr`, `control_indptr` int64[rows + 1] and `data_indices`, `control_indices` int64:
-    the rows that a row waits for, ascending and without repetition. They always are earlier rows of
-    the same rank, so row order is a valid order of execution within a rank. `data`: must hold;
-    `control`: program order that the producer kept.
+    the rows that a row waits for, ascending and without repetition. They are always earlier rows of
+    the same rank, so row order is a valid order of execution within a rank. `data`: required for
+    correctness; `control`: program order of the producer.
     """
 
     rank: npt.NDArray[np.int32]
@@ -103,7 +103,7 @@ class StepTable(RankTable):
     control_indices: Int64Array
 
     def is_kind(self, *kinds: StepKind) -> BoolArray:
-        """Mask of the rows of one of these kinds: bool[rows]."""
+        """Return the mask of the rows with one of these kinds: bool[rows]."""
         return self.rows_of_kind(kinds)
 
     @property
@@ -117,18 +117,18 @@ class StepTable(RankTable):
         return self.is_kind(StepKind.SEND)
 
     def step_of(self, row: int) -> int:
-        """Position of a row among the rows of its rank."""
+        """Return the position of a row among the rows of its rank, from 0."""
         first = self.rank_indptr[self.rank[row]]
         return int(row - first)
 
     def location(self, row: int, file: str | None = None) -> Location:
-        """Where a row stands, for messages."""
+        """Return the location of a row for messages."""
         line = int(self.source_line[row])
         stated = line if line >= 0 else None
         return Location(file, stated, None, int(self.rank[row]), self.step_of(row))
 
     def ends(self, rows: Int64Array) -> tuple[IntArray, IntArray]:
-        """(source, destination) of these messages: a send names one, a receive the other."""
+        """Return (source ranks, destination ranks) of message rows, sends or receives."""
         is_send, here, peer = self.sends[rows], self.rank[rows], self.peer[rows]
         return np.where(is_send, here, peer), np.where(is_send, peer, here)
 
@@ -162,9 +162,9 @@ class StepTable(RankTable):
         if not is_sorted(rank):
             table, given = _reordered(table, given, np.argsort(rank, kind="stable"))
         indptr = group_pointer(table["rank"], num_ranks)
-        # Most tables come in order: the search for an order is left out then.
+        # Most tables are in order and need no search for one.
         if any(bool(np.any(parents >= children)) for parents, children in given):
-            # Imported here: jobs share the rules of columns, but have no steps.
+            # Imported here, because workloads use this module but have no steps.
             from hub_core.model.program_order import ordered_rows
 
             order = ordered_rows(table["rank"], indptr, given, table["source_line"], file)
@@ -181,7 +181,7 @@ class StepTable(RankTable):
 
 
 class StepTableBuilder:
-    """Collect steps one by one; each call returns a handle that later steps may depend on."""
+    """Collects steps one by one. `add` returns a handle on which later steps may depend."""
 
     def __init__(self, num_ranks: int) -> None:
         self._num_ranks = num_ranks
@@ -200,9 +200,10 @@ class StepTableBuilder:
         control: Iterable[int] = (),
         **values: int,
     ) -> int:
-        """Append a step; `values` are columns of `StepTable`, missing ones take their defaults.
+        """Append a step and return its handle; `values` are columns, missing ones have defaults.
 
-        Raises `InputError` for a rank or a peer that the table does not have.
+        `data`, `control`: handles of the steps that it waits for. Raises `InputError` for a rank or
+        a peer that the table does not have, and `TypeError` for an unknown column.
         """
         handle = len(self._columns["rank"])
         row = {**COLUMN_DEFAULTS, **values, "rank": rank, "kind": kind}
@@ -223,7 +224,10 @@ class StepTableBuilder:
         return handle
 
     def build(self, file: str | None = None) -> StepTable:
-        """Return the table. Raises `InputError` as `StepTable.from_columns`, with `file` in it."""
+        """Build the table.
+
+        Raises `InputError` like `StepTable.from_columns`; `file` is named in it.
+        """
         return StepTable.from_columns(
             self._num_ranks, self._columns, self._edges["data"], self._edges["control"], file
         )
@@ -231,7 +235,7 @@ class StepTableBuilder:
 
 @dataclass(frozen=True, slots=True)
 class ColumnRules:
-    """What columns of a table hold: dtypes, defaults, and of some the smallest and largest."""
+    """Dtypes and defaults of the columns of a table, and (minimum, maximum) of some."""
 
     dtypes: Mapping[str, type[np.generic]]
     defaults: Mapping[str, int]
@@ -244,7 +248,10 @@ _COLUMNS = ColumnRules(COLUMN_DTYPES, COLUMN_DEFAULTS, _BOUNDS)
 def typed_column(
     rules: ColumnRules, name: str, columns: Mapping[str, npt.ArrayLike], rows: int, file: str | None
 ) -> Array:
-    """One column in its dtype, by default of defaults. Raises `InputError` for wrong values."""
+    """Convert a column to its dtype; a missing one is filled with its default.
+
+    Raises `InputError` for a wrong number of rows and for values out of range.
+    """
     dtype, given = rules.dtypes[name], columns.get(name)
     if given is None:
         return np.full(rows, rules.defaults[name], dtype)
@@ -259,7 +266,7 @@ def typed_column(
         if int(values.min()) < low or int(values.max()) > high:
             message = f"column {name} holds a value outside {low}..{high}"
             raise InputError(message, location=Location(file))
-    # A copy of what is not already ours, so that later changes by the caller cannot reach it.
+    # Writeable arrays are copied, so that later changes by the caller have no effect.
     return values.astype(dtype, copy=values.flags.writeable or not is_given_as_stored)
 
 
@@ -284,8 +291,7 @@ def _check_edges(table: Mapping[str, Array], edges: _Edges, file: str | None) ->
 def _reordered(
     table: dict[str, Array], edges: list[_Edges], order: Int64Array
 ) -> tuple[dict[str, Array], list[_Edges]]:
-    """The rows in another order, and the edges between them."""
-    # Edges name rows by where they stood.
+    """Return the table with its rows in another order, and the edges between the new rows."""
     position = inverse(order)
     moved = {name: column[order] for name, column in table.items()}
     return moved, [(position[parents], position[children]) for parents, children in edges]

@@ -1,4 +1,4 @@
-"""A workload: what the ranks of a whole job do, as read-only numpy columns, one row a node."""
+"""A workload: the nodes of all ranks of a job as read-only numpy columns, one row per node."""
 
 from __future__ import annotations
 
@@ -53,9 +53,9 @@ _COLUMNS = ColumnRules(
 
 @dataclass(frozen=True, slots=True)
 class ProcessGroup:
-    """Ranks that communicate with one another, in the order in which their places count.
+    """Ranks that communicate with each other, in the order of their positions in the group.
 
-    Raises `InputError` where a rank stands twice.
+    Raises `InputError` if a rank is listed twice.
     """
 
     name: str
@@ -71,15 +71,15 @@ class ProcessGroup:
 class NodeColumns(RankTable):
     """Nodes of all ranks, grouped by rank, in the order of their source.
 
-    Build it with `from_columns`. One entry a node, dtypes as in `NODE_DTYPES`; -1 where the source
-    does not say: rank; kind (`NodeKind`); identity: unique within a rank, by default the position
-    there; name: index of `Workload.names`; duration_ns; operations: of a COMPUTE; bytes: of a
-    message, of a collective as `JobCollective` counts them, or that a COMPUTE, LOAD or STORE
-    touches; collective (`JobCollective`); root: a rank; group: index of `Workload.groups`, -1: all
-    ranks; peer: SEND: destination, RECV: source; tag: messages of one (source, destination, tag,
-    bytes) match in order; dimensions: bit d says that the collective uses dimension d of the
-    network, -1: all of them; on_host: runs on the CPU; algorithm: index of `Workload.algorithms`;
-    extra: index of `Workload.extras`.
+    Build it with `from_columns`. One entry per node, dtypes as in `NODE_DTYPES`, -1 if unknown:
+    rank; kind (`NodeKind`); identity: unique within a rank, by default the position there; name:
+    index of `Workload.names`; duration_ns; operations: of a COMPUTE; bytes: of a message, of a
+    collective as defined by `JobCollective`, or accessed by a COMPUTE, LOAD or STORE; collective
+    (`JobCollective`); root: a rank; group: index of `Workload.groups`, -1: all ranks; peer: SEND:
+    destination, RECV: source; tag: messages of one (source, destination, tag, bytes) match in
+    order; dimensions: bit d says that the collective uses dimension d of the network, -1: all of
+    them; on_host: runs on the CPU; algorithm: index of `Workload.algorithms`; extra: index of
+    `Workload.extras`.
 
     `rank_indptr` int64[num_ranks + 1]. `data_indptr`, `control_indptr` int64[nodes + 1] with
     `data_indices`, `control_indices` int64: the rows of the same rank that a node waits for, in the
@@ -109,11 +109,11 @@ class NodeColumns(RankTable):
     control_indices: Int64Array
 
     def is_kind(self, *kinds: NodeKind) -> BoolArray:
-        """Mask of the nodes of one of these kinds: bool[nodes]."""
+        """Return the mask of the nodes with one of these kinds: bool[nodes]."""
         return self.rows_of_kind(kinds)
 
     def location(self, row: int, file: str | None = None) -> Location:
-        """Where a node stands, for messages."""
+        """Return the location of a node for messages."""
         rank = int(self.rank[row])
         return Location(file, rank=rank, step=int(row - self.rank_indptr[rank]))
 
@@ -126,7 +126,7 @@ class NodeColumns(RankTable):
         control: tuple[npt.ArrayLike, npt.ArrayLike] = ((), ()),
         file: str | None = None,
     ) -> NodeColumns:
-        """Build the table from columns in any order of rows, which are grouped by rank.
+        """Build the table from columns with rows in any order; the rows are grouped by rank.
 
         `rank` and `kind` are required. `data`, `control`: (parent rows, child rows) that index the
         given rows. Cost: linear, plus a sort where rows or children are not in order. Raises
@@ -160,11 +160,12 @@ class NodeColumns(RankTable):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Workload:
-    """The nodes of a job, its process groups, and where it came from.
+    """The nodes of a job, its process groups and its provenance.
 
-    `algorithms`: those that COLLECTIVE nodes name. `extras`: what a format says of nodes beyond the
-    columns, kept verbatim by its reader for its writer. `extensions`: likewise of the whole, keyed
-    by format or plugin name. Raises `InputError` where columns or groups point nowhere.
+    `algorithms`: algorithms of COLLECTIVE nodes. `extras`: further data of nodes, preserved
+    verbatim by the reader of a format for its writer. `extensions`: the same for the entire
+    workload, keyed by format or plugin name. Raises `InputError` for indices of columns, and ranks
+    of groups, that do not exist.
     """
 
     nodes: NodeColumns
@@ -198,11 +199,11 @@ class Workload:
         return self.nodes.num_ranks
 
     def members(self, group: int) -> tuple[int, ...]:
-        """The ranks of a group by its index, -1: all of the job."""
+        """Return the ranks of a group by its index; for -1 all ranks of the job."""
         return self.groups[group].ranks if group >= 0 else tuple(range(self.num_ranks))
 
     def differences(self, other: Workload) -> list[str]:
-        """Names of the parts that differ, provenance included; empty for equal workloads."""
+        """Return the names of the parts that differ, including provenance; [] if equal."""
         found = self.nodes.differences(other.nodes)
         names = ("names", "groups", "extras", "provenance", "extensions")
         found += [name for name in names if getattr(self, name) != getattr(other, name)]
@@ -216,7 +217,10 @@ class Workload:
 def _edges(
     given: tuple[npt.ArrayLike, npt.ArrayLike], position: Int64Array, rank: Array, file: str | None
 ) -> tuple[Int64Array, Int64Array]:
-    """The parents of every row as given, (indptr, indices)."""
+    """Return a CSR table (indptr, indices) of the parents of every row, in the given order.
+
+    Raises `InputError` for rows that do not exist and for edges between ranks.
+    """
     ends = [np.asarray(side, np.int64) for side in given]
     if any(bool(np.any((side < 0) | (side >= len(rank)))) for side in ends):
         message = "a dependency names a node that does not exist"
