@@ -8,6 +8,7 @@ from importlib.metadata import version
 from hub_core.model import Algorithm, Provenance
 
 _PRODUCER = "collhub-compose"
+_DISTRIBUTION = "collhub-study"
 _OPTION = "composition"
 
 
@@ -26,7 +27,7 @@ def build_provenance(operation: str, parts: Sequence[Algorithm], *arguments: obj
         name, sha256 = " + ".join(names), ""
     listed = ", ".join(words)
     options = {_OPTION: f"{operation}({listed})"}
-    return Provenance(_PRODUCER, version(_PRODUCER), name, sha256, options)
+    return Provenance(_PRODUCER, version(_DISTRIBUTION), name, sha256, options)
 
 
 def have_one_source(parts: Sequence[Algorithm]) -> bool:
