@@ -81,7 +81,7 @@ def format_bytes(count: float) -> str:
 
 
 def format_bandwidth(bytes_per_s: float) -> str:
-    # Checks the magnitude: 1e999999999B is never expanded to an exact fraction.
+    """Format a bandwidth in the largest decimal unit not above it, with four digits."""
     for unit, size in reversed(_DECIMAL.items()):
         if bytes_per_s >= size:
             return f"{bytes_per_s / size:.4g} {unit}/s"
