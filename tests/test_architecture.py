@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import graphlib
 import importlib
 import importlib.util
@@ -49,6 +50,12 @@ GUESTS = [*PLUGINS, EXAMPLE]
 SHARED_PACKAGES = ("chakra", "columns", "sandbox", "schedules", "selections")
 
 
+@functools.cache
+def _tree(file: Path) -> ast.Module:
+    """The syntax tree of a file; each file is parsed once."""
+    return ast.parse(file.read_text("utf-8"))
+
+
 def _for_checkers_alone(tree: ast.AST) -> set[int]:
     """Identities of the nodes below `if TYPE_CHECKING:`."""
     blocks = [
@@ -62,7 +69,7 @@ def _for_checkers_alone(tree: ast.AST) -> set[int]:
 
 def _imports(file: Path, *, within_functions: bool = True) -> Iterator[str]:
     """Dotted names that a module imports at run time: `package.module.name`."""
-    tree = ast.parse(file.read_text("utf-8"))
+    tree = _tree(file)
     skipped = _for_checkers_alone(tree)
     nodes = ast.walk(tree) if within_functions else iter(tree.body)
     for node in nodes:
@@ -113,7 +120,7 @@ def _plugin_packages() -> set[str]:
 
 def _facade_names(file: Path) -> Iterator[str]:
     """Names that a module takes from the core's facade as `hub_core.name`."""
-    for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+    for node in ast.walk(_tree(file)):
         is_attribute = isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
         if is_attribute and ast.unparse(node.value) == "hub_core":
             yield f"hub_core.{node.attr}"
@@ -199,7 +206,7 @@ def test_guests_use_the_plugins_of_the_run(folder: Path) -> None:
     found = [
         f"{file.relative_to(folder)}:{node.lineno}"
         for file in sorted((folder / "src").rglob("*.py"))
-        for node in ast.walk(ast.parse(file.read_text("utf-8")))
+        for node in ast.walk(_tree(file))
         if (isinstance(node, ast.Name) and node.id == "discover")
         or (isinstance(node, ast.Attribute) and ast.unparse(node) == "hub_core.discover")
         or (isinstance(node, ast.alias) and node.name.split(".")[-1] == "discover")
@@ -260,7 +267,7 @@ def test_core_names_no_plugin() -> None:
     named = [
         f"{_dotted(file)}:{node.lineno}: {node.value}"
         for file in CORE_FILES
-        for node in ast.walk(ast.parse(file.read_text("utf-8")))
+        for node in ast.walk(_tree(file))
         if isinstance(node, ast.Constant) and node.value in spellings
     ]
     assert named == []
@@ -315,7 +322,7 @@ def test_checker_and_runtime_see_the_same_public_names(package: str) -> None:
 
 def _started_pythons(file: Path) -> Iterator[str]:
     """Source of every list of arguments that starts the interpreter of this process."""
-    for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+    for node in ast.walk(_tree(file)):
         if not isinstance(node, ast.List | ast.Tuple):
             continue
         source = ast.unparse(node)
