@@ -220,7 +220,7 @@ def test_a_worker_that_nobody_restarts_gets_no_task_with_a_time() -> None:
 
 
 def test_a_worker_with_another_version_is_named(tmp_path: Path) -> None:
-    folder = tmp_path / "collhub_dask-0.0.1.dist-info"
+    folder = tmp_path / "collhub_study-0.0.1.dist-info"
     folder.mkdir()
     (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: collhub-study\nVersion: 0.0.1\n")
     with cluster(n_workers=0) as running:
