@@ -11,7 +11,7 @@ is. It gets the tests that execute the changed line, the fastest first, up to `M
 and is killed if a test fails or the tests take ten times as long as without the change.
 
 `explained.toml` lists survivors that are no defect of the tests, each with the reason, by module,
-line of code and change. Kernels run as Python here (NUMBA_DISABLE_JIT). Needs what the tests need.
+line of code and change. Kernels of groups with kernels run as Python. Needs what the tests need.
 """
 
 from __future__ import annotations
@@ -328,9 +328,19 @@ class _Tracer:
 
 def _trace_file(name: str, folder: str) -> list[TracedTest] | None:
     """Trace the tests of a file; None if one fails or the file is too slow."""
+    _choose_compiler(Path(folder))
     tracer = _Tracer(folder)
     code, _ = run_tests([name], MAX_TRACE_S, None, tracer)
     return tracer.tests if code == 0 else None
+
+
+def _choose_compiler(package: Path) -> None:
+    """Interpret kernels in this process if a module of the package has some.
+
+    Mutants of kernels have no stored machine code, and their lines are not traced when compiled.
+    """
+    if any("compiling import" in file.read_text() for file in package.rglob("*.py")):
+        os.environ["NUMBA_DISABLE_JIT"] = "1"
 
 
 def _judge(mutant: Mutant, tests: Sequence[TracedTest]) -> bool:
@@ -353,8 +363,12 @@ def _judge(mutant: Mutant, tests: Sequence[TracedTest]) -> bool:
 
 def _is_killed_by(mutant: Mutant, names: Sequence[str], seconds: float) -> bool:
     """Whether one of these tests fails with the change, or all take ten times as long."""
-    code, _ = _in_process(run_tests, names, 10 * seconds + 20, mutant)
-    return bool(code != 0)
+
+    def run() -> tuple[int, float]:
+        _choose_compiler(mutant.file.parent)
+        return run_tests(names, 10 * seconds + 20, mutant)
+
+    return bool(_in_process(run)[0] != 0)
 
 
 def _in_process(work: Callable[..., Any], *arguments: Any) -> Any:
@@ -417,7 +431,7 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--json", action="store_true")
     asked = parser.parse_args()
-    os.environ |= {"NUMBA_DISABLE_JIT": "1", "COLLHUB_EXAMPLES": "few", "PYTHONHASHSEED": "0"}
+    os.environ |= {"COLLHUB_EXAMPLES": "few", "PYTHONHASHSEED": "0"}
     # Imported once: processes of mutants start with these.
     import hypothesis  # noqa: F401
     import numpy as np  # noqa: F401

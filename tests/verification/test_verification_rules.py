@@ -219,6 +219,18 @@ def test_fused_receive_and_send_forward_piece_by_piece(line: int, is_safe: bool)
     assert ("fifo-deadlock" not in codes(report)) == is_safe
 
 
+def test_fifo_deadlock_is_located_at_the_first_step_of_the_cycle() -> None:
+    found = verify(flooding_exchange(3), fifo_capacity=1).diagnostics[0]
+    assert found.code == "fifo-deadlock"
+    place = f"rank {found.location.rank}, step {found.location.step}"
+    assert f"wait for each other: {place} (" in found.message
+
+
+def test_buffers_of_one_transfer_of_one_unit_are_enough_for_a_message() -> None:
+    message = custom(lambda b: (b.send(0, 1), b.receive(1, 0)))
+    assert "fifo-deadlock" not in codes(verify(message, fifo_capacity=1, fifo_units=1))
+
+
 @pytest.mark.parametrize("capacity", [0, -1])
 def test_capacity_must_be_positive(capacity: int) -> None:
     with pytest.raises(UsageError):
@@ -388,6 +400,26 @@ def test_read_of_undefined_unit_is_a_finding_and_poisons_the_result() -> None:
     assert report.modes["out_of_place"].verdict == "wrong"
     algorithm = custom(lambda b: b.add(0, COPY, src_buffer=TMP, dst_buffer=OUT, count=1))
     assert codes(verify(algorithm)) == ["undefined-read"]
+
+
+def test_undefined_reads_beyond_the_listed_ones_are_counted() -> None:
+    def build(builder: CustomSteps) -> None:
+        for unit in range(CAP + 3):
+            builder.add(0, COPY, src_buffer=TMP, src_offset=unit, dst_buffer=OUT, count=1)
+
+    report = verify(custom(build, units=CAP + 3))
+    assert codes(report).count("undefined-read") == CAP
+    assert any(one.message == "and 3 more findings of this kind" for one in report.diagnostics)
+
+
+def test_expected_contribution_that_no_input_has_is_reported() -> None:
+    expected = Contributions(*(np.asarray([value], np.int64) for value in (0, 0, 1, 9)))
+    copy = custom(
+        lambda b: b.add(0, COPY, src_buffer=IN, dst_buffer=OUT, count=1), expected=expected
+    )
+    found = verify(copy).diagnostics[0]
+    assert found.code == "wrong-output"
+    assert "should hold 1 contributions that no INPUT has" in found.message
 
 
 def test_output_that_is_never_written_is_undefined() -> None:
