@@ -1,7 +1,7 @@
 """CPU seconds of the search for the best schedule of every example, simulations included.
 
 `python benchmarks/coconet/searches.py` prints them beside the bar of 60 s on 2 cores, with the
-programs that were gone on from and pruned, and the winner's gain at the smallest and largest size.
+programs expanded and pruned, and the winner's gain at the smallest and largest size.
 """
 
 from __future__ import annotations

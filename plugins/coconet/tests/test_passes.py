@@ -105,7 +105,7 @@ def test_list_shows_what_is_legal_behind_passes(collhub: Run, document: Path) ->
         (("split", "target=mh"), "adam:11: split refused: mh: AllReduce is expected, it is Divide"),
         (("reorder", "target=mh"), "reorder refused: mh: AllGather is expected"),
         (("as-slice", "states=w"), "refused: w: every rank reads all of it after the program"),
-        (("as-slice", "states="), "states is not stated"),
+        (("as-slice", "states="), "option states is missing"),
         (("fuse", "members=g1+w1"), "it reads a member and a member reads it"),
         (("overlap", "members=g1+vh"), "it does not read the member before it"),
     ],

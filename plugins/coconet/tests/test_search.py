@@ -25,12 +25,12 @@ from collhub_coconet import (
 )
 from collhub_coconet.program.operations import Kind
 from collhub_coconet.search.canonical import canonical_hash
-from collhub_coconet.search.collective_times import best_choice
+from collhub_coconet.search.collective_times import find_fastest_means
 from collhub_coconet.search.cost_models import FormulaModel
 from collhub_coconet.search.explore import Exploration, explore
 from collhub_coconet.search.rates import Rates
-from collhub_coconet.search.simulation import Simulation, simulated_exploration
-from collhub_coconet.search.workers import done_by
+from collhub_coconet.search.simulation import Simulation, simulate_candidates
+from collhub_coconet.search.workers import run_tasks
 from flat_programs import momentum
 from moe import moe
 from transformer_blocks import attention, pipeline_boundary
@@ -69,7 +69,7 @@ def test_stages_and_chains_make_a_state() -> None:
 def test_unfused_schedule_has_the_time_of_the_ladder() -> None:
     # 0.1074 + 0.7232 ms of product and all-reduce: specification 8.1, B = 8, attention.
     timing = FormulaModel(RATES).timing(attention(), LARGE)
-    all_reduce, _ = best_choice(Kind.ALL_REDUCE, 2 * 8 * 1024 * 3072, 16, RATES)
+    all_reduce, _ = find_fastest_means(Kind.ALL_REDUCE, 2 * 8 * 1024 * 3072, 16, RATES)
     # Every step of the protocol has a latency.
     assert 0.7232e-3 < all_reduce < 0.7232e-3 + 60e-6
     assert timing.seconds > all_reduce + 0.1074e-3
@@ -77,7 +77,7 @@ def test_unfused_schedule_has_the_time_of_the_ladder() -> None:
 
 def test_attention_is_fastest_overlapped_with_a_fused_all_reduce() -> None:
     found = searched(attention(), LARGE)
-    best = found.winner(0)
+    best = found.fastest(0)
     kinds = [step.record.transformation for step in best.steps]
     assert kinds == ["split", "reorder", "fuse", "overlap"]
     (stage,) = best.program.stages
@@ -89,14 +89,14 @@ def test_attention_is_fastest_overlapped_with_a_fused_all_reduce() -> None:
 
 def test_pipeline_overlaps_reduction_message_and_gathering() -> None:
     binding = Binding(16, {"B": 1, "S": 2048, "H": 12288})
-    best = searched(pipeline_boundary(), binding).winner(0)
+    best = searched(pipeline_boundary(), binding).fastest(0)
     (stage,) = best.program.stages
     assert stage.family == "Send"
     assert best.program.chains[0].members == ("z_S_2", stage.name, "q")
 
 
 def test_optimizer_is_fastest_fused_with_a_sliced_state() -> None:
-    front = searched(momentum(), Binding(16, {"N": 2**28}), 100).front(0)
+    front = searched(momentum(), Binding(16, {"N": 2**28}), 100).pareto_front(0)
     peaks = [one.peaks[0] for one in front]
     assert peaks == sorted(peaks, reverse=True)
     fastest = front[0].program
@@ -112,12 +112,12 @@ def test_workers_change_nothing() -> None:
             for one in (None, workers)
         ]
     assert [one.steps for one in runs[0].candidates] == [one.steps for one in runs[1].candidates]
-    assert runs[0].visited == runs[1].visited
+    assert runs[0].expanded == runs[1].expanded
 
 
 def test_dead_worker_is_one_line() -> None:
     with pytest.raises(InputError, match="a worker of the search died: it is gone"):
-        done_by(Gone(), len, ["a", "b"])
+        run_tasks(Gone(), len, ["a", "b"])
 
 
 class Gone(ThreadPoolExecutor):
@@ -182,7 +182,7 @@ def test_what_cannot_be_simulated_is_timed_by_formula_and_said() -> None:
     binding = Binding(4, {"N": 4096})
     found = searched(momentum(), binding, 10)
     simulation = Simulation(RATES, parse_topology("ring:2"))
-    reason = simulated_exploration(found, [binding], simulation, 1)
+    reason = simulate_candidates(found, [binding], simulation, 1)
     assert isinstance(reason, str)
     assert "ring:2 has 2 NPUs for 4 ranks" in reason
 
@@ -238,7 +238,7 @@ def test_script_of_the_winner_makes_it_again(collhub: Callable[..., Any], tmp_pa
     ("arguments", "message"),
     [
         (("--search",), "Missing option '--topology'"),
-        (("--pass", "search", "--list"), "the network to search for is not stated"),
+        (("--pass", "search", "--list"), "option topology, the network to search for, is missing"),
     ],
 )
 def test_search_without_a_network_is_refused(
@@ -269,7 +269,7 @@ def test_every_npu_of_the_network_has_a_rank(collhub: Callable[..., Any], tmp_pa
     # The reader alone would take 4 ranks.
     report = collhub("transform", path, *sizes, *network, "--json").report()
     *_, ranks, times = [one["change"] for one in report["changes"]]
-    assert ranks == "6 ranks a group, one an NPU of ring:6"
+    assert ranks == "6 ranks per group, one per NPU of ring:6"
     assert times.startswith("times are simulated")
     assert program_from_json(out.read_bytes()) != attention()
 
@@ -321,7 +321,7 @@ def test_at_a_limit_simulated_programs_are_compared() -> None:
     binding = Binding(4, {"B": 8, "S": 16, "K": 16, "H": 16})
     budget = SearchBudget(1)
     simulation = Simulation(RATES, parse_topology("ring:4"))
-    judged = simulated_exploration(explored, [binding], simulation, 2, budget=budget)
+    judged = simulate_candidates(explored, [binding], simulation, 2, budget=budget)
     assert isinstance(judged, Exploration)
     assert len(judged.candidates) == 1
     assert budget.cuts[0].name == "simulation of programs"

@@ -8,7 +8,7 @@ import pytest
 from adam import adam
 from attention_parallel import ring_attention
 from collhub_coconet import Binding, Program
-from collhub_coconet.search.bounds import Least
+from collhub_coconet.search.bounds import ProgramBound
 from collhub_coconet.search.cost_models import FormulaModel
 from collhub_coconet.search.explore import explore
 from collhub_coconet.search.rates import Rates
@@ -27,8 +27,8 @@ EXAMPLES = [momentum, attention, pipeline_boundary, moe, ring_attention]
 class Blind(FormulaModel):
     """A model that bounds nothing, so that a search looks at every program."""
 
-    def bound(self, program: Program, binding: Binding, kinds: Sequence[str]) -> Least:
-        return Least(0.0, 0)
+    def bound(self, program: Program, binding: Binding, kinds: Sequence[str]) -> ProgramBound:
+        return ProgramBound(0.0, 0)
 
 
 def small_and_large(program: Program) -> list[Binding]:
@@ -66,7 +66,7 @@ def test_bounds_cost_no_program_of_the_front(make: Callable[[], Program]) -> Non
     assert whole.is_complete
     for place in range(len(bindings)):
         fronts = [
-            [(each.timings[place].seconds, each.peaks[place]) for each in one.front(place)]
+            [(each.timings[place].seconds, each.peaks[place]) for each in one.pareto_front(place)]
             for one in (pruned, whole)
         ]
         assert fronts[0] == fronts[1]
@@ -76,5 +76,5 @@ def test_optimizer_is_searched_to_the_end() -> None:
     # Without bounds Adam has 1607 programs: counted once.
     found = explore(adam(), [Binding(16, {"N": 2**20})], FormulaModel(RATES), 1000)
     assert found.is_complete
-    assert found.pruned > found.visited
-    assert {one.family for one in found.winner(0).program.stages} >= {"RS-C-AG"}
+    assert found.pruned > found.expanded
+    assert {one.family for one in found.fastest(0).program.stages} >= {"RS-C-AG"}

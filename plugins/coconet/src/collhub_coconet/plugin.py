@@ -1,4 +1,4 @@
-"""Offers of this distribution to the hub: programs as workloads, and passes that rewrite them."""
+"""Offers of this distribution to the hub: programs as workloads, and passes that transform them."""
 
 from __future__ import annotations
 
@@ -36,24 +36,24 @@ _PROGRAM = Format(
 )
 _PYTHON = Format(
     "tensor-program-python",
-    "programs of tensors in Python; reading one EXECUTES it, in a process of its own",
+    "programs of tensors in Python; reading one EXECUTES it, in a separate process",
     (".py",),
     signature=rb"(?m)^\s*(?:from|import)\s+collhub_coconet\b",
 )
 _TEXT = Format(
     "tensor-program-text",
-    "programs of computations and collectives, a statement a line, for people",
+    "programs of computations and collectives as readable text, one statement per line",
     (".program.txt",),
 )
-# Of every pass: what it does, and its options.
-_PASSES = {
+# Description and options by name of a pass; its module has the same name.
+_TRANSFORMATIONS = {
     "split": ("an AllReduce becomes ReduceScatter and AllGather", ScatterOptions),
     "split-at-root": ("an AllReduce becomes Reduce and Broadcast", RootOptions),
     "reorder": ("computations move before an AllGather, onto slices", ReorderOptions),
     "as-slice": ("states are stored as slices", StateOptions),
-    "dead": ("operations that nobody needs are left out", StatedOptions),
-    "fuse": ("one kernel: pointwise, with at most one communication", FuseOptions),
-    "overlap": ("a chain of producers and consumers works chunk by chunk", OverlapOptions),
+    "dead": ("operations with unused results are removed", StatedOptions),
+    "fuse": ("pointwise operations and at most one communication become one kernel", FuseOptions),
+    "overlap": ("a chain of producers and consumers is overlapped chunk by chunk", OverlapOptions),
 }
 _LINES = "collhub_coconet.documents.writing:lines"
 _LISTED = "collhub_coconet.passes.listing:moves"
@@ -61,7 +61,7 @@ _LISTED = "collhub_coconet.passes.listing:moves"
 
 @hookimpl
 def collhub_producers() -> Sequence[WorkloadReader]:
-    """Describe the readers."""
+    """Return the readers of programs: JSON documents, and Python files."""
     return [
         WorkloadReader(
             _PROGRAM,
@@ -83,7 +83,7 @@ def collhub_producers() -> Sequence[WorkloadReader]:
 
 @hookimpl
 def collhub_consumers() -> Sequence[WorkloadWriter]:
-    """Describe the writers."""
+    """Return the writers of programs: JSON documents, and text."""
     return [
         WorkloadWriter(_PROGRAM, "collhub_coconet.documents.writing:write"),
         WorkloadWriter(_TEXT, "collhub_coconet.documents.writing:write_text"),
@@ -92,7 +92,7 @@ def collhub_consumers() -> Sequence[WorkloadWriter]:
 
 @hookimpl
 def collhub_passes() -> Sequence[AlgorithmPass]:
-    """Describe the passes, and the search for the best of them."""
+    """Return one pass per transformation, and the search over sequences of transformations."""
     search = AlgorithmPass(
         "search",
         "the best transformations of a program on a network",
@@ -110,6 +110,6 @@ def collhub_passes() -> Sequence[AlgorithmPass]:
             Subject.WORKLOAD,
             moves=_LISTED,
         )
-        for name, (description, options) in _PASSES.items()
+        for name, (description, options) in _TRANSFORMATIONS.items()
     ]
     return [*transformations, search]

@@ -11,7 +11,7 @@ import numpy as np
 from collhub_coconet.program.operations import Operation
 from collhub_coconet.program.program import Program, Stage
 from collhub_coconet.program.tensors import Binding
-from collhub_coconet.transformations.costs import memory_bytes, operations_of
+from collhub_coconet.transformations.costs import count_memory_bytes, count_operations
 from hub_core.columns import Int64Array
 
 
@@ -58,8 +58,8 @@ def tile_costs(
     Rounded at the borders of tiles, so that the sum on a rank is the whole.
     """
     beside = stage.members if stage else ()
-    count = sum(operations_of(program, one, binding) for one in operations)
-    touched = memory_bytes(program, operations, binding, beside)
+    count = sum(count_operations(program, one, binding) for one in operations)
+    touched = count_memory_bytes(program, operations, binding, beside)
     size = np.bincount(tiles.tile, minlength=len(tiles.rank))
     behind = np.cumsum(size)
     ranks, first = np.unique(tiles.rank, return_index=True)

@@ -14,7 +14,7 @@ from collhub_coconet.documents.text import reduces_scalar
 from collhub_coconet.program.operations import Kind, Operation
 from collhub_coconet.program.program import Program
 from collhub_coconet.program.tensors import Binding
-from collhub_coconet.transformations.costs import memory_bytes, operations_of
+from collhub_coconet.transformations.costs import count_memory_bytes, count_operations
 from hub_core.model import (
     InputError,
     JobCollective,
@@ -118,8 +118,8 @@ class _Job:
         name = self._name("+".join(one.name for one in working))
         # Kernels do not cross groups.
         group = self.program.types[working[0].name].group
-        count = sum(operations_of(self.program, one, self.binding) for one in working)
-        touched = memory_bytes(self.program, operations, self.binding)
+        count = sum(count_operations(self.program, one, self.binding) for one in working)
+        touched = count_memory_bytes(self.program, operations, self.binding)
         made = []
         for rank in self.binding.ranks_of(group):
             row = {"rank": rank, "kind": NodeKind.COMPUTE, "name": name, "extra": stated}

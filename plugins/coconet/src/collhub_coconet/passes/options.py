@@ -6,27 +6,27 @@ from dataclasses import dataclass
 
 from hub_core.plugin_api import OptionType, choice, option, optional
 
-_MEMBERS = "names of operations or stages, as a+b+c"
+_MEMBERS = "names of operations or stages, joined by +, such as a+b+c"
 
 
 @dataclass(frozen=True, slots=True)
 class StatedOptions:
-    """How a workload that does not state its program is understood."""
+    """Options of every pass: inference of programs from workloads that do not contain one."""
 
     element: str | None = choice(
         (None, "float16", "float32", "float64"),
-        "element type of what is filled in, which no trace of names tells",
+        "element type of inferred tensors, which the names in a trace do not determine",
     )
     infer: bool = option(
         OptionType.BOOL,
         False,
-        "fill in what nodes do not state from the table of operator names, and say what",
+        "infer missing operations from the table of operator names, and report them",
     )
 
 
 @dataclass(frozen=True, slots=True)
 class ScatterOptions(StatedOptions):
-    """Which AllReduce is split, and along which dimension."""
+    """Options of `split`: the AllReduce, and the dimension along which it is split."""
 
     target: str | None = optional("name of the AllReduce (default: the only one)")
     dimension: int = option(
@@ -36,7 +36,7 @@ class ScatterOptions(StatedOptions):
 
 @dataclass(frozen=True, slots=True)
 class RootOptions(StatedOptions):
-    """Which AllReduce is split, and at which rank of its group."""
+    """Options of `split-at-root`: the AllReduce, and the root as a rank of its group."""
 
     target: str | None = optional("name of the AllReduce (default: the only one)")
     root: int = option(OptionType.INT, 0, "rank of the group, counted from 0", minimum=0)
@@ -44,7 +44,7 @@ class RootOptions(StatedOptions):
 
 @dataclass(frozen=True, slots=True)
 class ReorderOptions(StatedOptions):
-    """What moves before which AllGather."""
+    """Options of `reorder`: the AllGather, and the operations that move before it."""
 
     target: str | None = optional("name of the AllGather (default: the only one)")
     members: str | None = optional(f"{_MEMBERS} (default: all that can move)")
@@ -52,14 +52,14 @@ class ReorderOptions(StatedOptions):
 
 @dataclass(frozen=True, slots=True)
 class StateOptions(StatedOptions):
-    """Which states are stored as slices."""
+    """Options of `as-slice`: the states to store as slices."""
 
-    states: str | None = optional("names of states, as m+v")
+    states: str | None = optional("names of states, joined by +, such as m+v")
 
 
 @dataclass(frozen=True, slots=True)
 class FuseOptions(StatedOptions):
-    """What becomes one kernel."""
+    """Options of `fuse`: the operations of the kernel, and its name."""
 
     members: str | None = optional(_MEMBERS)
     name: str = option(OptionType.TEXT, "fused", "name of the stage")
@@ -67,6 +67,6 @@ class FuseOptions(StatedOptions):
 
 @dataclass(frozen=True, slots=True)
 class OverlapOptions(StatedOptions):
-    """What works chunk by chunk."""
+    """Options of `overlap`: the members of the chain."""
 
     members: str | None = optional(f"{_MEMBERS}, from producer to consumer")

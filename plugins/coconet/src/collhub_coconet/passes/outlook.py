@@ -1,4 +1,4 @@
-"""The time that a search predicts, and the machine that it is predicted for, as a record."""
+"""Record of a search in the history of a workload: predicted times, and the machine."""
 
 from __future__ import annotations
 
@@ -12,31 +12,36 @@ from hub_core.model import JsonValue
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """The machine of a search, and how its times were obtained."""
+    """Machine of a search, and the origin of its times.
+
+    `times_are`: "by formula" or "simulated", with details, as shown in the report.
+    """
 
     topology: Topology
     rates: Rates
-    how: str
+    times_are: str
 
-    def record(self, before: Candidate, after: Candidate, place: int) -> dict[str, JsonValue]:
-        """The record behind those of the transformations; `place`: the size by its index.
+    def to_record(
+        self, before: Candidate, after: Candidate, size_index: int
+    ) -> dict[str, JsonValue]:
+        """Build the record that follows those of the transformations.
 
-        Times are ns of the slowest rank, peaks bytes of tensors on a rank.
+        `before`, `after`: the original and the selected program. Times are in ns, of the slowest
+        rank; peaks are bytes of tensors on a rank; `means` has a text per collective or chain.
         """
-        # Means by the name of a collective or chain, as the search tells them.
-        choices = {name: str(one) for name, one in after.timings[place].choices.items()}
+        choices = {name: str(means) for name, means in after.timings[size_index].choices.items()}
         return {
             "transformation": "search",
-            "predicted_ns": _whole_ns(after, place),
-            "predicted_before_ns": _whole_ns(before, place),
-            "peak_bytes": after.peaks[place],
-            "peak_before_bytes": before.peaks[place],
-            "times_are": self.how,
+            "predicted_ns": _predicted_ns(after, size_index),
+            "predicted_before_ns": _predicted_ns(before, size_index),
+            "peak_bytes": after.peaks[size_index],
+            "peak_before_bytes": before.peaks[size_index],
+            "times_are": self.times_are,
             "means": choices,  # type: ignore[dict-item]
             "machine": {"topology": self.topology.name, **asdict(self.rates)},
         }
 
 
-def _whole_ns(candidate: Candidate, place: int) -> int:
-    """Predicted time in ns."""
-    return round(candidate.timings[place].seconds * 1e9)
+def _predicted_ns(candidate: Candidate, size_index: int) -> int:
+    """Predicted time at one size, rounded to ns."""
+    return round(candidate.timings[size_index].seconds * 1e9)

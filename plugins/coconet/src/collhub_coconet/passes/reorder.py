@@ -1,12 +1,12 @@
-"""Move computations before an AllGather, onto slices."""
+"""Pass `reorder`: move computations before an AllGather, so that each rank computes a slice."""
 
 from __future__ import annotations
 
 from collhub_coconet.passes.options import ReorderOptions
 from collhub_coconet.passes.rewritten_workload import (
-    names_of,
-    rewritten_workload,
-    target_of,
+    rewrite_workload,
+    select_target,
+    split_names,
 )
 from collhub_coconet.program.operations import Kind
 from collhub_coconet.program.program import Program
@@ -17,15 +17,18 @@ from hub_core.plugin_api import PassReport
 
 
 def run(workload: Workload, options: ReorderOptions) -> tuple[Workload, PassReport]:
-    """The workload after the move."""
+    """Move `members` (default: all that can move) before the AllGather `target`.
+
+    Returns the new workload and a report. Raises `UsageError` if no target is given and the program
+    does not have exactly one AllGather, and all exceptions of `rewrite_workload`.
+    """
 
     def transformation(program: Program) -> Rewrite:
-        """The program after the move of the stated members, or of all that can move."""
-        target = target_of(program, options.target, Kind.ALL_GATHER)
-        # Of another operation nothing moves, and `reorder` says why.
+        target = select_target(program, options.target, Kind.ALL_GATHER)
         is_gather = target in program.by_name and program.by_name[target].kind is Kind.ALL_GATHER
+        # `reorder` explains in its refusal that the target is not an AllGather.
         if options.members or not is_gather:
-            return reorder(program, target, names_of(options.members or target, "members"))
+            return reorder(program, target, split_names(options.members or target, "members"))
         return reorder(program, target, movable(program, target))
 
-    return rewritten_workload(workload, options, transformation)
+    return rewrite_workload(workload, options, transformation)

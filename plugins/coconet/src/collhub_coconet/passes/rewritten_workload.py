@@ -1,4 +1,4 @@
-"""Run a transformation on a workload: its program out, transformed, and lowered again."""
+"""Apply a transformation to a workload: extract its program, transform it, and lower it again."""
 
 from __future__ import annotations
 
@@ -21,34 +21,43 @@ from hub_core.plugin_api import PassReport
 Transformation = Callable[[Program], Rewrite]
 
 
-def rewritten_workload(
+def rewrite_workload(
     workload: Workload, options: StatedOptions, transformation: Transformation
 ) -> tuple[Workload, PassReport]:
-    """The workload of the transformed program, with the record of legality.
+    """Transform the program of a workload; return the lowered result and a report.
 
-    Raises `InputError` where nodes do not state a program, `RefusedMoveError` where a condition of
-    the transformation does not hold.
+    The history of the result has one more record: the transformation with the conditions that were
+    checked and its effect at the sizes of the workload. The report lists the inferred nodes, the
+    conditions and the effect. Raises `InputError` if the nodes do not describe a program, and
+    `RefusedMoveError` if a condition of the transformation does not hold.
     """
-    found = read_program(workload, options)
-    before = found.bound
+    inference = read_program(workload, options)
+    before = inference.bound
     rewrite = transformation(before.program)
-    # Effects are those at the sizes of the workload.
     effect = costs(rewrite.program, before.binding) - costs(before.program, before.binding)
     record = record_fields(rewrite.record, before.program, effect)
     after = lower(rewrite.program, before.binding, (*before.history, record))
-    changes = (*found.filled_in, *told(rewrite.record, effect))
+    changes = (*inference.filled_in, *describe_record(rewrite.record, effect))
     return replace(after, provenance=workload.provenance), PassReport(changes)
 
 
 def read_program(workload: Workload, options: StatedOptions) -> Inference:
-    """The program of a workload, filled in from the table of operator names where asked for."""
+    """Extract the program of a workload and the list of inferred nodes.
+
+    With the option `infer`, nodes that do not describe their operation are inferred from the table
+    of operator names; without it the list is empty. Raises `InputError` if the nodes do not
+    describe a program, `UsageError` if an inferred node needs the option `element`.
+    """
     if options.infer:
         return with_inferred(workload, options.element)
     return Inference(program_of(workload), ())
 
 
 def record_fields(record: LegalityRecord, parent: Program, effect: Costs) -> dict[str, JsonValue]:
-    """A legality record as the workload keeps it; `parent`: sha256 of the document before."""
+    """Convert a legality record to the JSON fields of a workload's history.
+
+    `parent`: the program before the transformation, recorded as the SHA-256 of its document.
+    """
     parameters = {
         name: list(value) if isinstance(value, tuple) else value
         for name, value in record.parameters.items()
@@ -63,42 +72,53 @@ def record_fields(record: LegalityRecord, parent: Program, effect: Costs) -> dic
     }
 
 
-def told(record: LegalityRecord, effect: Costs) -> tuple[str, ...]:
-    """A legality record in lines: the step, the conditions that hold, the effect."""
-    stated = [f"{name}={parameter_text(value)}" for name, value in record.parameters.items()]
-    lines = [f"{record.transformation}({', '.join(stated)})"]
-    # One line a condition, not one an operation.
-    by_condition: dict[str, list[str]] = {}
-    for met in record.conditions:
-        condition, _, operation = met.partition(": ")
-        by_condition.setdefault(condition, []).append(operation)
-    lines += [f"holds: {name}: {', '.join(who)}" for name, who in by_condition.items()]
+def describe_record(record: LegalityRecord, effect: Costs) -> tuple[str, ...]:
+    """Describe a transformation in lines: its call, the checked conditions, notes, the effect.
+
+    Conditions have the form `condition: operation`; the operations of one condition share a line.
+    """
+    arguments = [f"{name}={format_parameter(value)}" for name, value in record.parameters.items()]
+    lines = [f"{record.transformation}({', '.join(arguments)})"]
+    operations_of: dict[str, list[str]] = {}
+    for entry in record.conditions:
+        condition, _, operation = entry.partition(": ")
+        operations_of.setdefault(condition, []).append(operation)
+    lines += [f"holds: {name}: {', '.join(names)}" for name, names in operations_of.items()]
     lines += list(record.notes)
-    changed = [f"{name} {value:+d}" for name, value in effect.as_fields().items() if value]
-    return (*lines, f"effect a rank: {', '.join(changed) or 'none'}")
+    changes = [f"{name} {value:+d}" for name, value in effect.as_fields().items() if value]
+    return (*lines, f"effect per rank: {', '.join(changes) or 'none'}")
 
 
-def parameter_text(value: Parameter) -> str:
-    """A parameter as `-O` takes it."""
-    # Names have no plus sign.
+def format_parameter(value: Parameter) -> str:
+    """Format a parameter as a value of `-O`; lists of names are joined by `+`.
+
+    Names contain no plus sign, so that `split_names` can split the text again.
+    """
     return "+".join(value) if isinstance(value, tuple) else str(value)
 
 
-def names_of(text: str | None, option: str) -> list[str]:
-    """Names joined by `+`. Raises `UsageError` where none is given."""
+def split_names(text: str | None, option: str) -> list[str]:
+    """Split names that are joined by `+`, and strip them; `option`: its name for the error.
+
+    Raises `UsageError` if there is no name.
+    """
     names = [name.strip() for name in (text or "").split("+") if name.strip()]
     if not names:
-        message = f"{option} is not stated"
+        message = f"option {option} is missing"
         raise UsageError(message, cure=f"-O {option}=a+b; --list shows what is legal")
     return names
 
 
-def target_of(program: Program, stated: str | None, kind: Kind) -> str:
-    """The operation as stated, or the only one of its kind. Raises `UsageError`."""
-    if stated:
-        return stated
-    known = [one.name for one in program.operations if one.kind is kind]
-    if len(known) == 1:
-        return known[0]
-    message = f"target is not stated, and there are {len(known)} operations {kind}"
-    raise UsageError(message, cure=f"-O target=NAME, of {', '.join(known) or 'none'}")
+def select_target(program: Program, target: str | None, kind: Kind) -> str:
+    """Return `target`, or the name of the only operation of the kind if no target is given.
+
+    A given target is not checked. Raises `UsageError` if none is given and the program has no
+    operation of the kind, or several.
+    """
+    if target:
+        return target
+    names = [operation.name for operation in program.operations if operation.kind is kind]
+    if len(names) == 1:
+        return names[0]
+    message = f"option target is missing, and the program has {len(names)} operations {kind}"
+    raise UsageError(message, cure=f"-O target=NAME, of {', '.join(names) or 'none'}")

@@ -1,4 +1,4 @@
-"""Search for the best transformations of a program on a network."""
+"""Pass `search`: find the fastest sequence of transformations of a program on a network."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from collhub_coconet.documents.bound_document import bound_to
 from collhub_coconet.documents.node_statements import BoundProgram
 from collhub_coconet.lowering.workload import lower
 from collhub_coconet.passes.outlook import Outlook
-from collhub_coconet.passes.rewritten_workload import parameter_text, read_program, record_fields
+from collhub_coconet.passes.rewritten_workload import format_parameter, read_program, record_fields
 from collhub_coconet.passes.search_options import SearchOptions
 from collhub_coconet.program.size_ranges import parsed_ranges
 from collhub_coconet.program.tensors import Binding
 from collhub_coconet.search.cost_models import FormulaModel
 from collhub_coconet.search.explore import Candidate, Exploration, explore
-from collhub_coconet.search.rates import Rates, is_any_to_any, link_of
-from collhub_coconet.search.simulation import Simulation, simulated_exploration
-from collhub_coconet.search.workers import Progress, silent
+from collhub_coconet.search.rates import Rates, find_slowest_link, is_any_to_any
+from collhub_coconet.search.simulation import Simulation, simulate_candidates
+from collhub_coconet.search.workers import Progress, ignore_progress
 from collhub_coconet.transformations.costs import costs
 from hub_core import Topology, read_topology
 from hub_core.model import InputError, UsageError, Workload, format_bytes, format_time
@@ -29,110 +29,127 @@ def run(
     workload: Workload,
     options: SearchOptions,
     workers: Executor | None = None,
-    progress: Progress = silent,
+    progress: Progress = ignore_progress,
     budget: SearchBudget | None = None,
 ) -> tuple[Workload, PassReport]:
-    """The fastest program at the sizes of the workload, and what was found at all sizes.
+    """Return the workload of the fastest program at its sizes, and a report about all sizes.
 
-    Told are the winner of every range of sizes with the passes that make it, and the front of time
-    and memory at the largest. The result is that of any number of `workers`. At a limit of
-    `budget`, the best program so far is the result. Raises `InputError`
-    for a network with too few NPUs.
+    The report lists for every range of sizes the fastest program with the passes that produce it,
+    and for the largest size the front of time and memory. The result does not depend on the number
+    of `workers`. At a limit of `budget` the fastest program so far is returned, and the report
+    lists the omitted work. With the option `simulate`, the most promising programs are simulated;
+    if one cannot be simulated, all times are by formula, and the report gives the reason.
+
+    Raises `UsageError` without a network, and `InputError` for a network whose number of NPUs is
+    not a multiple of the number of groups with at least 2 ranks per group.
     """
     budget = budget or SearchBudget()
-    found = read_program(workload, options)
-    topology = _topology(options)
-    bound = _on_network(found.bound, topology)
-    # The workload has one of these sizes, or none.
-    bindings = size_points(bound, options.sizes, options.points)
-    rates = _rates(topology, options)
-    # Of a search that is simulated too, the formulas are the first half.
-    share = 0.5 if options.simulate else 1.0
-    explored = explore(
+    inference = read_program(workload, options)
+    topology = _read_network(options)
+    bound = _assign_ranks(inference.bound, topology)
+    bindings = list_bindings(bound, options.sizes, options.points)
+    rates = _build_rates(topology, options)
+    # Fraction of the progress that the search by formula accounts for.
+    formula_fraction = 0.5 if options.simulate else 1.0
+    exploration = explore(
         bound.program,
         bindings,
         FormulaModel(rates),
         options.states,
         workers=workers,
-        progress=lambda done, what: progress(share * done, what),
+        progress=lambda fraction, text: progress(formula_fraction * fraction, text),
         budget=budget,
     )
-    how = "by formula"
+    times_are = "by formula"
     if budget.reason and options.simulate:
         budget.cut("simulation of programs", "all of it: times are by formula")
     elif options.simulate:
-        judged = simulated_exploration(
-            explored,
+        simulated = simulate_candidates(
+            exploration,
             bindings,
             Simulation(rates, topology),
             options.simulate,
             workers=workers,
-            progress=lambda done, what: progress(share + share * done, what),
+            progress=lambda fraction, text: progress(
+                formula_fraction + formula_fraction * fraction, text
+            ),
             budget=budget,
         )
-        if isinstance(judged, str):
-            how = f"by formula, since a program cannot be simulated: {judged}"
+        if isinstance(simulated, str):
+            times_are = f"by formula, since a program cannot be simulated: {simulated}"
         else:
-            how, explored = f"simulated: {len(judged.candidates)} programs", judged
-    place = _own_place(bound, bindings)
-    outlook = Outlook(topology, rates, how)
-    after = _lowered(bound, explored, place, outlook)
-    ranks = f"{bound.binding.num_ranks} ranks a group, one an NPU of {topology.name}"
-    changes = (*found.filled_in, *told(explored, bindings), ranks, f"times are {how}")
-    return replace(after, provenance=workload.provenance), PassReport(changes, tuple(budget.cuts))
+            times_are = f"simulated: {len(simulated.candidates)} programs"
+            exploration = simulated
+    size_index = _find_size_index(bound, bindings)
+    outlook = Outlook(topology, rates, times_are)
+    result = _lower_fastest(bound, exploration, size_index, outlook)
+    ranks = f"{bound.binding.num_ranks} ranks per group, one per NPU of {topology.name}"
+    changes = (
+        *inference.filled_in,
+        *describe_exploration(exploration, bindings),
+        ranks,
+        f"times are {times_are}",
+    )
+    result = replace(result, provenance=workload.provenance)
+    return result, PassReport(changes, tuple(budget.cuts))
 
 
-def size_points(bound: BoundProgram, sizes: str, count: int) -> list[Binding]:
-    """Bindings from the smallest to the largest sizes, evenly spaced in their logarithms.
+def list_bindings(bound: BoundProgram, sizes: str, count: int) -> list[Binding]:
+    """List bindings from the smallest to the largest sizes, evenly spaced in their logarithms.
 
-    Symbols that are not named keep their number. Of sizes that are no range there is one.
+    `sizes`: sizes and ranges by symbol, such as `B=8,N=1024..4096`; they replace the sizes of the
+    program, and symbols that are absent keep theirs. `count`: number of bindings; only one is
+    listed if no symbol has a range. Raises `UsageError` for malformed sizes.
     """
-    ranges = {name: (one, one) for name, one in bound.binding.sizes.items()}
-    # What is searched for goes before what was read.
+    ranges = {symbol: (size, size) for symbol, size in bound.binding.sizes.items()}
     ranges.update(parsed_ranges(sizes))
-    is_one = all(low == high for low, high in ranges.values())
-    last = 0 if is_one else count - 1
-    found = []
-    for place in range(last + 1):
-        share = place / max(last, 1)
-        numbers = {
-            name: round(low * (high / low) ** share) if low else low
-            for name, (low, high) in ranges.items()
+    is_single = all(low == high for low, high in ranges.values())
+    num_bindings = 1 if is_single else count
+    bindings = []
+    for index in range(num_bindings):
+        exponent = index / max(num_bindings - 1, 1)
+        sizes_at_index = {
+            symbol: round(low * (high / low) ** exponent) if low else low
+            for symbol, (low, high) in ranges.items()
         }
-        found.append(bound_to(bound.program, bound.binding.num_ranks, numbers))
-    return found
+        bindings.append(bound_to(bound.program, bound.binding.num_ranks, sizes_at_index))
+    return bindings
 
 
-def _own_place(bound: BoundProgram, bindings: Sequence[Binding]) -> int:
-    """The binding whose sizes are those of the workload; else the first."""
-    sizes = [dict(one.sizes) for one in bindings]
-    own = dict(bound.binding.sizes)
-    return sizes.index(own) if own in sizes else 0
+def _find_size_index(bound: BoundProgram, bindings: Sequence[Binding]) -> int:
+    """Index of the binding with the sizes of the workload, or 0 if there is none."""
+    all_sizes = [dict(binding.sizes) for binding in bindings]
+    sizes = dict(bound.binding.sizes)
+    return all_sizes.index(sizes) if sizes in all_sizes else 0
 
 
-def _topology(options: SearchOptions) -> Topology:
-    """The network that the options name."""
+def _read_network(options: SearchOptions) -> Topology:
+    """Read the network of the option `topology`. Raises `UsageError` if the option is missing."""
     if options.topology is None:
-        message = "the network to search for is not stated"
+        message = "option topology, the network to search for, is missing"
         raise UsageError(message, cure="--search --topology ring:8, or -O topology=ring:8")
     return read_topology(options.topology)
 
 
-def _on_network(bound: BoundProgram, topology: Topology) -> BoundProgram:
-    """The program with as many ranks in each group as give every NPU one."""
+def _assign_ranks(bound: BoundProgram, topology: Topology) -> BoundProgram:
+    """Set the number of ranks per group so that every NPU runs one rank.
+
+    Raises `InputError` if the NPUs cannot be divided equally among the groups of the program, or
+    if a group would have fewer than 2 ranks.
+    """
     groups = bound.program.num_groups
-    ranks, rest = divmod(topology.num_npus, groups)
-    if rest or ranks < 2:
+    ranks, remainder = divmod(topology.num_npus, groups)
+    if remainder or ranks < 2:
         message = f"{topology.name} has {topology.num_npus} NPUs for {groups} groups of ranks"
-        cure = "state a topology with as many NPUs for every group, at least 2"
+        cure = "choose a topology with equally many NPUs for every group, at least 2"
         raise InputError(message, cure=cure, code="ranks")
     binding = bound_to(bound.program, ranks, bound.binding.sizes)
     return replace(bound, binding=binding)
 
 
-def _rates(topology: Topology, options: SearchOptions) -> Rates:
-    """Rates as the options state them, those of links as the network has them."""
-    bandwidth, latency = link_of(topology)
+def _build_rates(topology: Topology, options: SearchOptions) -> Rates:
+    """Build the rates of a rank: links from the network, compute and memory from the options."""
+    bandwidth, latency = find_slowest_link(topology)
     return Rates(
         options.compute_tflops * 1e12,
         options.memory_bandwidth,
@@ -143,69 +160,82 @@ def _rates(topology: Topology, options: SearchOptions) -> Rates:
     )
 
 
-def _lowered(bound: BoundProgram, explored: Exploration, place: int, outlook: Outlook) -> Workload:
-    """The workload of the winner, with the record of every move, and what was predicted."""
-    best = explored.winner(place)
+def _lower_fastest(
+    bound: BoundProgram, exploration: Exploration, size_index: int, outlook: Outlook
+) -> Workload:
+    """Lower the fastest program at one size to a workload.
+
+    Its history gets a record for every transformation, with the effect of this step at the sizes of
+    the workload, and then the record of the search.
+    """
+    fastest = exploration.fastest(size_index)
     history = list(bound.history)
-    # Effects are told step by step, as those of single passes.
-    before = bound.program
-    for step in best.steps:
-        effect = costs(step.program, bound.binding) - costs(before, bound.binding)
-        history.append(record_fields(step.record, before, effect))
-        before = step.program
-    history.append(outlook.record(explored.candidates[0], best, place))
-    return lower(best.program, bound.binding, tuple(history))
+    previous = bound.program
+    for step in fastest.steps:
+        effect = costs(step.program, bound.binding) - costs(previous, bound.binding)
+        history.append(record_fields(step.record, previous, effect))
+        previous = step.program
+    history.append(outlook.to_record(exploration.candidates[0], fastest, size_index))
+    return lower(fastest.program, bound.binding, tuple(history))
 
 
-def told(explored: Exploration, bindings: Sequence[Binding]) -> Iterator[str]:
-    """The result in lines: winners by sizes, the front, and how the search ended."""
-    first = explored.candidates[0]
-    winners = [explored.winner(place) for place in range(len(bindings))]
+def describe_exploration(exploration: Exploration, bindings: Sequence[Binding]) -> Iterator[str]:
+    """Describe the result of a search in lines.
+
+    For every range of neighbouring sizes with the same fastest program: its time and gain at the
+    largest of these sizes, its passes and its means. Then the front of time and memory at the
+    largest size, the numbers of expanded and pruned programs, and the completeness.
+    """
+    original = exploration.candidates[0]
+    fastest = [exploration.fastest(size_index) for size_index in range(len(bindings))]
     start = 0
-    # Neighbouring sizes with one winner are one range.
-    while start < len(winners):
+    while start < len(fastest):
         stop = start
-        while stop + 1 < len(winners) and winners[stop + 1] is winners[start]:
+        while stop + 1 < len(fastest) and fastest[stop + 1] is fastest[start]:
             stop += 1
-        sizes = " to ".join(dict.fromkeys(_sizes(bindings[place]) for place in (start, stop)))
-        seconds, before = winners[stop].timings[stop].seconds, first.timings[stop].seconds
-        gain = f"{before / seconds:.2f} times as fast as before" if seconds else "no time"
-        yield f"winner for {sizes}: {_time(seconds)}, {gain}"
-        yield f"  {script(winners[start]) or 'no pass'}"
-        choices = winners[stop].timings[stop].choices
-        yield f"  {'; '.join(f'{name}: {choice}' for name, choice in choices.items())}"
+        limits = dict.fromkeys(_format_sizes(bindings[index]) for index in (start, stop))
+        timing = fastest[stop].timings[stop]
+        seconds, original_seconds = timing.seconds, original.timings[stop].seconds
+        gain = f"{original_seconds / seconds:.2f} times as fast as before" if seconds else "no time"
+        yield f"winner for {' to '.join(limits)}: {_format_seconds(seconds)}, {gain}"
+        yield f"  {format_passes(fastest[start]) or 'no pass'}"
+        yield f"  {'; '.join(f'{name}: {means}' for name, means in timing.choices.items())}"
         start = stop + 1
-    last = len(bindings) - 1
-    yield f"front of time and memory of a rank for {_sizes(bindings[last])}:"
-    for one in explored.front(last):
-        memory = format_bytes(one.peaks[last])
-        yield f"  {_time(one.timings[last].seconds)}, {memory}: {script(one) or 'no pass'}"
-    yield f"{explored.visited} programs gone on from, {explored.pruned} not for their bound"
-    yield completeness(explored)
+    largest = len(bindings) - 1
+    yield f"front of time and memory of a rank for {_format_sizes(bindings[largest])}:"
+    for candidate in exploration.pareto_front(largest):
+        time = _format_seconds(candidate.timings[largest].seconds)
+        memory = format_bytes(candidate.peaks[largest])
+        yield f"  {time}, {memory}: {format_passes(candidate) or 'no pass'}"
+    yield f"{exploration.expanded} programs expanded, {exploration.pruned} pruned by their bound"
+    yield describe_completeness(exploration)
 
 
-def completeness(explored: Exploration) -> str:
-    """Whether the search saw everything, in words."""
-    if explored.is_complete:
-        return "search is complete: every program that legal moves reach was looked at, or bounded"
-    return "search is NOT complete: it stopped at a limit, and more programs are there"
+def describe_completeness(exploration: Exploration) -> str:
+    """Describe whether the search covered all reachable programs, in one line."""
+    if exploration.is_complete:
+        return "search is complete: every reachable program was expanded or pruned"
+    return "search is NOT complete: it stopped at a limit before all programs were expanded"
 
 
-def script(candidate: Candidate) -> str:
-    """The passes that make a program, as `collhub transform` takes them."""
+def format_passes(candidate: Candidate) -> str:
+    """Format the passes that produce a program as arguments of `collhub transform`.
+
+    The passes are in the order of their application. Empty for the original program.
+    """
     words = []
-    # A step is a pass with its options, in the order in which they were taken.
     for step in candidate.steps:
         record = step.record
         words.append(f"--pass {record.transformation}")
-        words += [f"-O {key}={parameter_text(one)}" for key, one in record.parameters.items()]
+        words += [f"-O {key}={format_parameter(value)}" for key, value in record.parameters.items()]
     return " ".join(words)
 
 
-def _sizes(binding: Binding) -> str:
+def _format_sizes(binding: Binding) -> str:
+    """Format sizes as `B=8,S=1024`; `all sizes` for a program without symbols."""
     return ",".join(f"{name}={size}" for name, size in binding.sizes.items()) or "all sizes"
 
 
-def _time(seconds: float) -> str:
-    # The hub prints whole nanoseconds.
+def _format_seconds(seconds: float) -> str:
+    """Format seconds with a unit, rounded to ns."""
     return format_time(round(seconds * 1e9))

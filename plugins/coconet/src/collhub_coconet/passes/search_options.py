@@ -1,4 +1,4 @@
-"""Options of the search."""
+"""Options of the pass `search`."""
 
 from __future__ import annotations
 
@@ -10,18 +10,22 @@ from hub_core.plugin_api import OptionType, option, optional
 
 @dataclass(frozen=True, slots=True)
 class SearchOptions(StatedOptions):
-    """The network and the machine, and how far to look."""
+    """Sizes, network, rates of a rank, and limits of the search."""
 
     sizes: str = option(
-        OptionType.TEXT, "", "sizes of symbols, as B=8,S=1024 or N=1024..1048576 (default: own)"
+        OptionType.TEXT,
+        "",
+        "sizes of symbols, as B=8,S=1024 or N=1024..1048576 (default: of the program)",
     )
-    points: int = option(OptionType.INT, 7, "sizes to time of a range", minimum=2, maximum=64)
-    topology: str | None = optional("network, as ring:8 or a file; rank r on NPU r")
-    states: int = option(OptionType.INT, 5000, "programs to look at", minimum=1, maximum=100000)
+    points: int = option(OptionType.INT, 7, "number of sizes per range", minimum=2, maximum=64)
+    topology: str | None = optional("network, as ring:8 or a file; rank r runs on NPU r")
+    states: int = option(
+        OptionType.INT, 5000, "maximum number of programs", minimum=1, maximum=100000
+    )
     simulate: int = option(
         OptionType.INT,
         3,
-        "most promising programs of each size, and of each front, to simulate; 0: formulas alone",
+        "number of programs per size, and per front, to simulate; 0: only times by formula",
         minimum=0,
         maximum=100,
     )

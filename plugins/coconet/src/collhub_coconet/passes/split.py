@@ -1,9 +1,9 @@
-"""Split an AllReduce into ReduceScatter and AllGather."""
+"""Pass `split`: split an AllReduce into ReduceScatter and AllGather."""
 
 from __future__ import annotations
 
 from collhub_coconet.passes.options import ScatterOptions
-from collhub_coconet.passes.rewritten_workload import rewritten_workload, target_of
+from collhub_coconet.passes.rewritten_workload import rewrite_workload, select_target
 from collhub_coconet.program.operations import Kind
 from collhub_coconet.program.program import Program
 from collhub_coconet.transformations.legality import Rewrite
@@ -13,12 +13,14 @@ from hub_core.plugin_api import PassReport
 
 
 def run(workload: Workload, options: ScatterOptions) -> tuple[Workload, PassReport]:
-    """The workload with both collectives."""
+    """Split the AllReduce `target` along `dimension`; return the new workload and a report.
+
+    Raises `UsageError` if no target is given and the program does not have exactly one AllReduce,
+    and all exceptions of `rewrite_workload`.
+    """
 
     def transformation(program: Program) -> Rewrite:
-        """The split program."""
-        target = target_of(program, options.target, Kind.ALL_REDUCE)
-        # The refusal names the condition.
+        target = select_target(program, options.target, Kind.ALL_REDUCE)
         return split(program, target, options.dimension)
 
-    return rewritten_workload(workload, options, transformation)
+    return rewrite_workload(workload, options, transformation)

@@ -1,9 +1,9 @@
-"""Split an AllReduce into Reduce and Broadcast."""
+"""Pass `split-at-root`: split an AllReduce into Reduce and Broadcast."""
 
 from __future__ import annotations
 
 from collhub_coconet.passes.options import RootOptions
-from collhub_coconet.passes.rewritten_workload import rewritten_workload, target_of
+from collhub_coconet.passes.rewritten_workload import rewrite_workload, select_target
 from collhub_coconet.program.operations import Kind
 from collhub_coconet.program.program import Program
 from collhub_coconet.transformations.legality import Rewrite
@@ -13,12 +13,14 @@ from hub_core.plugin_api import PassReport
 
 
 def run(workload: Workload, options: RootOptions) -> tuple[Workload, PassReport]:
-    """The workload with both collectives."""
+    """Split the AllReduce `target` at rank `root` of its group.
+
+    Returns the new workload and a report. Raises `UsageError` if no target is given and the program
+    does not have exactly one AllReduce, and all exceptions of `rewrite_workload`.
+    """
 
     def transformation(program: Program) -> Rewrite:
-        """The split program."""
-        target = target_of(program, options.target, Kind.ALL_REDUCE)
-        # The refusal names the condition.
+        target = select_target(program, options.target, Kind.ALL_REDUCE)
         return split_at_root(program, target, options.root)
 
-    return rewritten_workload(workload, options, transformation)
+    return rewrite_workload(workload, options, transformation)

@@ -1,1 +1,1 @@
-"""Search for the best program: canonical states, legal moves, costs, and a front of results."""
+"""Search for the fastest equivalent program: canonical states, cost models, bounds, simulation."""

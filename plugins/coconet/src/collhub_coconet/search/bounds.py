@@ -1,9 +1,10 @@
-"""Lower bounds of time and memory: of all programs that further transformations lead to.
+"""Lower bounds of time and memory for all programs that further transformations can reach.
 
-Admissible for times by formula: nothing that counts here can be hidden or left out by a move that
-is still allowed. Of a group of ranks its links carry what has to be communicated, one collective
-after another, and its processors multiply what has to be multiplied; a chain hides the shorter of
-both. All-reduces of single scalars are hidden by nothing, since a norm ends every chain.
+The bounds are admissible for times by formula: they count only work that no allowed transformation
+can hide or remove. The links of a group of ranks carry the necessary collectives one after another,
+and its processors compute the necessary contractions one after another. A chain can overlap links
+and processors, so that the bound is the busier of both. All-reduces of single scalars are added to
+it: each belongs to a norm, sum or maximum, which no chain can contain, so that nothing hides them.
 """
 
 from __future__ import annotations
@@ -16,35 +17,47 @@ from collhub_coconet.program.graph import descendants
 from collhub_coconet.program.operations import CONTRACTIONS, Kind, Operation
 from collhub_coconet.program.program import Program
 from collhub_coconet.program.tensors import REPLICATED, Binding, TensorType
-from collhub_coconet.search.collective_times import best_choice
+from collhub_coconet.search.collective_times import find_fastest_means
 from collhub_coconet.search.rates import Rates
-from collhub_coconet.transformations.costs import memory_bytes, operations_of
+from collhub_coconet.transformations.costs import count_memory_bytes, count_operations
 
 
 @dataclass(frozen=True, slots=True)
-class Least:
-    """Seconds and bytes of a rank that no reachable program falls below."""
+class ProgramBound:
+    """Lower bounds for all reachable programs: time in s, and peak memory of a rank in bytes."""
 
     seconds: float
     peak_bytes: int
 
 
-def least(program: Program, binding: Binding, rates: Rates, kinds: Sequence[str]) -> Least:
-    """The bound of all programs that moves of these kinds lead to, itself included.
+def compute_bound(
+    program: Program, binding: Binding, rates: Rates, kinds: Sequence[str]
+) -> ProgramBound:
+    """Compute bounds for `program` and all programs that transformations of `kinds` reach from it.
 
-    Time: that of the busiest links or processors, and of scalars. An AllReduce counts in full when
-    no split can come, else as the cheaper of itself and its ReduceScatter; an AllGather when no
-    reorder can drop it, else one of the narrowest tensor that leads to an output; a product behind
-    one as a p-th while it may move before it. Memory: arguments, a state as a slice while it may
-    become one, and the largest result of a gathering or product.
+    Time: of the busiest links or processors, plus all-reduces of scalars.
+
+    - An AllReduce counts as the faster of itself and its ReduceScatter if a split is allowed, else
+      in full.
+    - An AllGather counts in full if no transformation can remove it. If reorders are allowed, each
+      group counts one AllGather of the narrowest tensor on a path to a replicated output (of the
+      widest such path).
+    - A contraction counts as a fraction 1 / ranks if it can still be moved onto slices.
+
+    Memory: the arguments (a state as a slice if it may become one), plus the largest result of an
+    AllGather that cannot be removed or avoided.
     """
-    found = _Least(program, binding, rates, frozenset(kinds))
-    return Least(found.seconds(), found.peak())
+    calculation = _BoundCalculation(program, binding, rates, frozenset(kinds))
+    return ProgramBound(calculation.compute_seconds(), calculation.compute_peak_bytes())
 
 
 @dataclass(slots=True)
-class _Least:
-    """A bound under construction; `movable`: operations that a reorder may still cut."""
+class _BoundCalculation:
+    """Bounds of one program.
+
+    `kinds`: transformations that may still be applied. `movable`: names of operations that a
+    reorder may still move onto slices.
+    """
 
     program: Program
     binding: Binding
@@ -53,137 +66,167 @@ class _Least:
     movable: set[str] = field(init=False)
 
     def __post_init__(self) -> None:
-        sources = [one.name for one in self.program.operations if self._may_scatter(one)]
+        sources = [
+            operation.name for operation in self.program.operations if self._can_scatter(operation)
+        ]
         self.movable = descendants(self.program.operations, sources)
 
-    def _may_scatter(self, operation: Operation) -> bool:
-        """Whether a reorder may move what reads this operation onto slices."""
+    def _can_scatter(self, operation: Operation) -> bool:
+        """Whether a reorder may move the readers of this operation onto slices.
+
+        True for an AllReduce that may still be split, and for an AllGather (an original one or the
+        second half of a split) if reorders are allowed.
+        """
         if operation.kind is Kind.ALL_REDUCE:
             return "split" in self.kinds
-        # An AllGather may be of the program's own, or half of a split.
         return operation.kind is Kind.ALL_GATHER and "reorder" in self.kinds
 
     # --- time ---
 
-    def seconds(self) -> float:
-        """The busiest resource, and behind it what nothing hides."""
+    def compute_seconds(self) -> float:
+        """Compute the bound of the time: the busiest resource plus all-reduces of scalars."""
         busy: dict[str, float] = {}
         for operation in self.program.operations:
             group = self.program.types[operation.name].group
             if operation.kind is Kind.SEND:
-                resource, took = "network", self._message(operation)
+                resource, seconds = "network", self._compute_send_s(operation)
             elif operation.is_communication:
-                resource, took = f"links {group}", self._collective(operation)
+                resource, seconds = f"links {group}", self._compute_collective_s(operation)
             else:
-                resource, took = f"processors {group}", self._product(operation)
-            busy[resource] = busy.get(resource, 0.0) + took
-        for group, width in self._gathered().items():
-            if width:
-                busy[f"links {group}"] += self._best(Kind.ALL_GATHER, width)
-        scalars = [one for one in self.program.operations if reduces_scalar(self.program, one)]
-        size = [self.program.types[one.name].element.element_bytes for one in scalars]
-        behind = sum(self._best(Kind.ALL_REDUCE, one) for one in size)
-        return max(busy.values(), default=0.0) + behind
+                resource, seconds = f"processors {group}", self._compute_contraction_s(operation)
+            busy[resource] = busy.get(resource, 0.0) + seconds
+        for group, size in self._find_necessary_gathers().items():
+            if size:
+                busy[f"links {group}"] += self._compute_formula_s(Kind.ALL_GATHER, size)
+        scalar_sizes = [
+            self.program.types[operation.name].element.element_bytes
+            for operation in self.program.operations
+            if reduces_scalar(self.program, operation)
+        ]
+        scalars_s = sum(self._compute_formula_s(Kind.ALL_REDUCE, size) for size in scalar_sizes)
+        return max(busy.values(), default=0.0) + scalars_s
 
-    def _collective(self, operation: Operation) -> float:
-        """Seconds of a collective that stays; an AllGather that may go counts with its tensor."""
-        kind = self.program.types[operation.name]
-        took = self._best(operation.kind, self._bytes(kind))
+    def _compute_collective_s(self, operation: Operation) -> float:
+        """Minimum seconds of a collective with its launch; 0 for an AllGather that may be removed.
+
+        An AllGather that remains counts without its launch, since it may share the launch of a
+        stage. An AllReduce counts as its ReduceScatter if that is faster and splits are allowed.
+        """
+        size = self._count_bytes(self.program.types[operation.name])
+        seconds = self._compute_formula_s(operation.kind, size)
         if operation.kind is Kind.ALL_GATHER:
-            return 0.0 if self._may_go(operation) else took
-        # Of a stage with a ReduceScatter its AllGathers are launched with it.
-        took += self.rates.launch_s
+            return 0.0 if self._can_be_removed(operation) else seconds
+        seconds += self.rates.launch_s
         if operation.kind is Kind.ALL_REDUCE and "split" in self.kinds:
-            halved = self._best(Kind.REDUCE_SCATTER, self._bytes(kind)) + self.rates.launch_s
-            return min(took, halved)
-        return took
+            scatter_s = self._compute_formula_s(Kind.REDUCE_SCATTER, size) + self.rates.launch_s
+            return min(seconds, scatter_s)
+        return seconds
 
-    def _may_go(self, operation: Operation) -> bool:
-        """Whether a move may drop an AllGather: a reorder, or a state that becomes a slice."""
-        readers = self.program.readers.get(operation.name, ())
-        is_of_state = any(one.kind is Kind.UPDATE for one in readers)
+    def _can_be_removed(self, gather: Operation) -> bool:
+        """Whether a transformation may remove an AllGather.
+
+        True if reorders are allowed, or if it is read by an update of a state and states may become
+        slices.
+        """
+        readers = self.program.readers.get(gather.name, ())
+        is_of_state = any(reader.kind is Kind.UPDATE for reader in readers)
         return "reorder" in self.kinds or ("as-slice" in self.kinds and is_of_state)
 
-    def _message(self, operation: Operation) -> float:
-        """Seconds of a Send, of a slice where it may become one."""
+    def _compute_send_s(self, operation: Operation) -> float:
+        """Seconds of a Send; of one slice of its tensor if it can be moved onto slices."""
         size = self.binding.bytes_of_rank(self.program.types[operation.name])
-        share = self.binding.num_ranks if operation.name in self.movable else 1
-        return self._best(Kind.SEND, size // share)
+        divisor = self.binding.num_ranks if operation.name in self.movable else 1
+        return self._compute_formula_s(Kind.SEND, size // divisor)
 
-    def _product(self, operation: Operation) -> float:
-        """Seconds of a contraction; whatever else is computed may be hidden in a collective."""
+    def _compute_contraction_s(self, operation: Operation) -> float:
+        """Seconds of a contraction with its launch; 0 for all remaining computations.
+
+        The latter may be fused into a collective and hidden by it.
+        """
         if operation.kind not in CONTRACTIONS:
             return 0.0
-        work = operations_of(self.program, operation, self.binding)
-        touched = memory_bytes(self.program, [operation], self.binding)
-        took = max(work / self.rates.operations_per_s, touched / self.rates.memory_bytes_per_s)
-        share = self.binding.num_ranks if operation.name in self.movable else 1
-        return took / share + self.rates.launch_s
+        work = count_operations(self.program, operation, self.binding)
+        traffic = count_memory_bytes(self.program, [operation], self.binding)
+        seconds = max(work / self.rates.operations_per_s, traffic / self.rates.memory_bytes_per_s)
+        divisor = self.binding.num_ranks if operation.name in self.movable else 1
+        return seconds / divisor + self.rates.launch_s
 
-    def _best(self, kind: Kind, size: int) -> float:
-        """Seconds of a collective by its best formula."""
-        # The same that the cost model takes.
-        return best_choice(kind, size, self.binding.num_ranks, self.rates)[0]
+    def _compute_formula_s(self, kind: Kind, size: int) -> float:
+        """Seconds of the fastest means, as in the cost model; `size` in bytes."""
+        return find_fastest_means(kind, size, self.binding.num_ranks, self.rates)[0]
 
     # --- memory ---
 
-    def peak(self) -> int:
-        """The most of any group: arguments, and a result that no kernel keeps to itself."""
-        fixed: dict[int, int] = {}
-        for one in self.program.arguments:
-            size = self.binding.bytes_of_rank(one.type)
-            may_shrink = one.is_state and not one.whole_after and one.type.layout == REPLICATED
-            if may_shrink and "as-slice" in self.kinds:
+    def compute_peak_bytes(self) -> int:
+        """Compute the bound of the peak memory in bytes: the maximum over the groups of ranks.
+
+        A rank stores its arguments, and at some time the largest tensor of its group that an
+        AllGather has to produce. All remaining results may be internal to a kernel.
+        """
+        argument_bytes: dict[int, int] = {}
+        for argument in self.program.arguments:
+            group = argument.type.group
+            size = self.binding.bytes_of_rank(argument.type)
+            is_replicated = argument.type.layout == REPLICATED
+            can_be_sliced = argument.is_state and not argument.whole_after and is_replicated
+            if can_be_sliced and "as-slice" in self.kinds:
                 size //= self.binding.num_ranks
-            fixed[one.type.group] = fixed.get(one.type.group, 0) + size
-        kept = self._gathered()
+            argument_bytes[group] = argument_bytes.get(group, 0) + size
+        gathered_bytes = self._find_necessary_gathers()
         for operation in self.program.operations:
-            kind = self.program.types[operation.name]
-            is_kept = operation.kind is Kind.ALL_GATHER and not self._may_go(operation)
-            if is_kept:
-                size = self.binding.bytes_of_rank(kind)
-                kept[kind.group] = max(kept.get(kind.group, 0), size)
-        groups = {*fixed, *kept}
-        return max((fixed.get(one, 0) + kept.get(one, 0) for one in groups), default=0)
+            if operation.kind is Kind.ALL_GATHER and not self._can_be_removed(operation):
+                tensor = self.program.types[operation.name]
+                size = self.binding.bytes_of_rank(tensor)
+                gathered_bytes[tensor.group] = max(gathered_bytes.get(tensor.group, 0), size)
+        groups = {*argument_bytes, *gathered_bytes}
+        return max(
+            (argument_bytes.get(group, 0) + gathered_bytes.get(group, 0) for group in groups),
+            default=0,
+        )
 
-    # --- what has to be gathered ---
+    # --- AllGathers that no reorder avoids ---
 
-    def _gathered(self) -> dict[int, int]:
-        """Bytes of a tensor of each group that some AllGather has to give, however all is moved.
+    def _find_necessary_gathers(self) -> dict[int, int]:
+        """Find for each group the bytes that one AllGather has to produce, however it is moved.
 
-        An output stays whole. On every path from a slice to it something is gathered, at least the
-        narrowest tensor of the path; the path that is widest gives the bound.
+        A replicated output needs an AllGather on every path from a slice to it, at the narrowest
+        tensor of the path or at a wider one. The path whose narrowest tensor is widest gives the
+        bound. Empty if reorders are not allowed.
         """
         if "reorder" not in self.kinds:
             return {}
-        found: dict[int, int] = {}
-        width: dict[str, int] = {}
-        # In program order, so that operands have their width.
+        bytes_by_group: dict[int, int] = {}
+        narrowest: dict[str, int] = {}
+        # In program order, operands are processed before their readers.
         for operation in self.program.operations:
-            kind = self.program.types[operation.name]
+            tensor = self.program.types[operation.name]
             if operation.kind is Kind.ALL_GATHER:
-                width[operation.name] = self._bytes(kind)
+                narrowest[operation.name] = self._count_bytes(tensor)
                 continue
-            # A reduction gives whole values without a gathering, a message leaves the group.
-            is_end = operation.is_communication or not kind.shape
-            behind = max((width.get(name, 0) for name in operation.reads), default=0)
-            width[operation.name] = 0 if is_end else min(behind, self._bytes(kind))
-        # States that may become slices need no gathering.
+            # A collective or a reduction to a scalar gives complete values without an AllGather,
+            # and a Send leaves the group.
+            ends_path = operation.is_communication or not tensor.shape
+            operands = max((narrowest.get(name, 0) for name in operation.reads), default=0)
+            narrowest[operation.name] = 0 if ends_path else min(operands, self._count_bytes(tensor))
         for name in self.program.outputs:
-            if self._stays_whole(name):
+            if self._stays_replicated(name):
                 group = self.program.types[name].group
-                found[group] = max(found.get(group, 0), width.get(name, 0))
-        return found
+                size = max(bytes_by_group.get(group, 0), narrowest.get(name, 0))
+                bytes_by_group[group] = size
+        return bytes_by_group
 
-    def _stays_whole(self, name: str) -> bool:
-        """Whether an output is replicated in the end: all but states that may become slices."""
-        operation = self.program.by_name.get(name)
-        if operation is None or self.program.types[name].layout != REPLICATED:
+    def _stays_replicated(self, output: str) -> bool:
+        """Whether an output is replicated in every reachable program.
+
+        False for arguments, for outputs that are not replicated now, and for updates of states that
+        may become slices.
+        """
+        operation = self.program.by_name.get(output)
+        if operation is None or self.program.types[output].layout != REPLICATED:
             return False
         state = self.program.states.get(operation.reads[0])
         return operation.kind is not Kind.UPDATE or state is None or state.whole_after
 
-    def _bytes(self, kind: TensorType) -> int:
-        """Bytes of a whole tensor."""
-        # Blocks are gathered to all of it.
-        return self.binding.elements(kind.shape) * kind.element.element_bytes
+    def _count_bytes(self, tensor: TensorType) -> int:
+        """Bytes of the complete tensor, also if each rank stores only a slice."""
+        return self.binding.elements(tensor.shape) * tensor.element.element_bytes

@@ -1,4 +1,4 @@
-"""Canonical form of a program: equal for programs that differ in names and order alone."""
+"""Canonical hash of a program: equal for programs that differ only in names and in order."""
 
 from __future__ import annotations
 
@@ -6,46 +6,49 @@ import hashlib
 from collections.abc import Iterable
 
 from collhub_coconet.documents.json_document import argument_fields
-from collhub_coconet.program.operations import ATTRIBUTES, Operand, Operation
+from collhub_coconet.program.operations import ATTRIBUTES, Operation
 from collhub_coconet.program.program import Program
 
 
 def canonical_hash(program: Program) -> str:
-    """Hash of what a program computes and how: values by what they are made of, not by name.
+    """Hash a program independently of the names and the order of its operations (SHA-256, hex).
 
-    Every operation is named by the hash of its kind, attributes and operands, arguments by name.
-    Stages are sets, chains and outputs lists of such names. Two programs of one hash are the same
-    but for collisions of SHA-256. Cost: linear in operations.
+    An operation is identified by the hash of its kind, attributes and operands; an argument by that
+    of its JSON fields, its name included. Stages are compared as sets of operations, chains and
+    outputs as lists. Equal hashes mean equal programs, except for collisions of SHA-256. The cost
+    is linear in the number of operations, except for sorting.
     """
-    names = {one.name: _hash([str(argument_fields(one))]) for one in program.arguments}
-    # Operands stand before their readers, so that their hashes are known.
-    for operation in program.operations:
-        names[operation.name] = _name_of(operation, names)
-    stages = {
-        stage.name: _hash(sorted(names[one] for one in stage.members)) for stage in program.stages
+    hashes = {
+        argument.name: _hash_lines([str(argument_fields(argument))])
+        for argument in program.arguments
     }
-    labels = names | stages
-    chains = [_hash([labels[one] for one in chain.members]) for chain in program.chains]
-    # Equal operations stand twice, so that doing work twice is another state.
-    operations = sorted(names[one.name] for one in program.operations)
-    outputs = [names[name] for name in program.outputs]
-    parts = (operations, sorted(stages.values()), sorted(chains), outputs)
-    return _hash(_hash(part) for part in parts)
+    # Operands precede their readers in a program, so that their hashes are available.
+    for operation in program.operations:
+        hashes[operation.name] = _hash_operation(operation, hashes)
+    stages = {
+        stage.name: _hash_lines(sorted(hashes[member] for member in stage.members))
+        for stage in program.stages
+    }
+    # The members of a chain are operations or stages.
+    labels = hashes | stages
+    chains = [_hash_lines([labels[member] for member in chain.members]) for chain in program.chains]
+    # Not a set: a program that computes a value twice is a different state.
+    operations = sorted(hashes[operation.name] for operation in program.operations)
+    outputs = [hashes[name] for name in program.outputs]
+    sections = (operations, sorted(stages.values()), sorted(chains), outputs)
+    return _hash_lines(_hash_lines(section) for section in sections)
 
 
-def _name_of(operation: Operation, names: dict[str, str]) -> str:
-    """The hash of an operation whose operands have theirs."""
-    stated = [f"{name}={getattr(operation, name)}" for name in ATTRIBUTES]
-    operands = [_operand(one, names) for one in operation.operands]
-    return _hash([operation.kind, *stated, *operands])
+def _hash_operation(operation: Operation, hashes: dict[str, str]) -> str:
+    """Hash kind, attributes and operands; `hashes`: hashes of values by name, all operands' too."""
+    attributes = [f"{name}={getattr(operation, name)}" for name in ATTRIBUTES]
+    operands = [
+        hashes[operand] if isinstance(operand, str) else repr(operand)
+        for operand in operation.operands
+    ]
+    return _hash_lines([operation.kind, *attributes, *operands])
 
 
-def _operand(operand: Operand, names: dict[str, str]) -> str:
-    """A number as it is, a value by its hash."""
-    return names[operand] if isinstance(operand, str) else repr(operand)
-
-
-def _hash(parts: Iterable[str]) -> str:
-    """One text for all of the parts, in their order."""
-    # No part of a hash contains a line break.
-    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+def _hash_lines(lines: Iterable[str]) -> str:
+    """SHA-256 (hex) of the lines in order; unambiguous because no line contains a line break."""
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()

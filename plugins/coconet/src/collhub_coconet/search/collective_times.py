@@ -1,8 +1,9 @@
 """Times of collectives by formula, and the best choice of algorithm, protocol and chunk count.
 
-Alpha-beta model: a step costs a latency and its bytes over the bandwidth. Sources: Thakur et al.,
-"Optimization of Collective Communication Operations in MPICH" (2005) for ring and halving/doubling;
-pipelined binary trees with k chunks as in Sanders et al., "Two-tree algorithms" (2009).
+Alpha-beta model: a step takes a latency (alpha) plus its bytes divided by the bandwidth. Sources:
+Thakur et al., "Optimization of Collective Communication Operations in MPICH" (2005) for ring and
+halving/doubling; Sanders et al., "Two-tree algorithms" (2009) for pipelined binary trees with k
+chunks.
 """
 
 from __future__ import annotations
@@ -20,15 +21,18 @@ CHUNK_COUNTS = (1, 2, 4, 8, 16, 32, 64)
 
 @dataclass(frozen=True, slots=True)
 class Protocol:
-    """A protocol of NCCL: its latency a step, and the share of the bytes that are data."""
+    """Protocol of NCCL: `step_s` is added to the latency of a step.
+
+    `data_share`: fraction of the transmitted bytes that are data; the remainder are flags.
+    """
 
     name: str
     step_s: float
     data_share: float
 
 
-# Shares: LL sends 4 bytes of data of 8, LL128 120 of 128. Latencies: those of rings over NVLink in
-# NCCL's src/graph/tuning.cc.
+# Data shares: of 8 bytes LL sends 4 bytes of data, of 128 bytes LL128 sends 120. Latencies: those
+# of rings over NVLink in NCCL's src/graph/tuning.cc.
 PROTOCOLS = (
     Protocol("Simple", 3.4e-6, 1.0),
     Protocol("LL128", 1.9e-6, 120 / 128),
@@ -38,7 +42,7 @@ PROTOCOLS = (
 
 @dataclass(frozen=True, slots=True, order=True)
 class Means:
-    """Means by which one communication, stage or chain is carried out."""
+    """Algorithm, protocol and chunk count by which a communication, stage or chain is run."""
 
     algorithm: str
     protocol: str
@@ -50,8 +54,12 @@ class Means:
 
 
 @dataclass(frozen=True, slots=True)
-class _Call:
-    """One collective: ranks, bytes of the whole tensor, latency of a step, seconds a byte."""
+class _CollectiveCall:
+    """Parameters of a formula for one collective.
+
+    `size`: bytes of the complete tensor; of a Send, bytes of the message. `alpha`: seconds of
+    latency per step. `beta`: seconds per byte.
+    """
 
     ranks: int
     size: int
@@ -59,65 +67,84 @@ class _Call:
     beta: float
 
     @property
-    def share(self) -> float:
-        """Seconds to send all blocks but one's own."""
-        # No algorithm sends less of a whole buffer.
+    def transfer_s(self) -> float:
+        """Seconds to send (ranks - 1) / ranks of the tensor: all blocks except the rank's block.
+
+        No algorithm for a reduce-scatter or all-gather sends fewer bytes per rank.
+        """
         return (self.ranks - 1) / self.ranks * self.size * self.beta
 
     @property
     def depth(self) -> int:
-        """Rounds of a binary tree, or of halving and doubling."""
+        """Rounds of a binary tree, and of halving and doubling: log2(ranks), rounded up."""
         return ceil(log2(self.ranks))
 
-    def pipelined(self, rounds: int, chunks: int) -> float:
-        """A pipeline of chunks through so many rounds."""
+    def compute_pipeline_s(self, rounds: int, chunks: int) -> float:
+        """Seconds until the last of `chunks` equal chunks has passed `rounds` pipelined rounds."""
         return (rounds + chunks - 1) * (self.alpha + self.size * self.beta / chunks)
 
 
-def _ring(call: _Call, passes: int) -> float:
-    return passes * ((call.ranks - 1) * call.alpha + call.share)
+def _compute_ring_s(call: _CollectiveCall, passes: int) -> float:
+    """Seconds of `passes` passes around a ring; a pass has (ranks - 1) steps."""
+    return passes * ((call.ranks - 1) * call.alpha + call.transfer_s)
 
 
-def _halving(call: _Call, passes: int) -> float:
-    return passes * (call.depth * call.alpha + call.share)
+def _compute_halving_s(call: _CollectiveCall, passes: int) -> float:
+    """Seconds of `passes` passes of recursive halving or doubling; a pass has `depth` steps."""
+    return passes * (call.depth * call.alpha + call.transfer_s)
 
 
-Formula = Callable[[_Call, int], float]
-# Of each kind: formulas by algorithm, of a call and a chunk count, 1 where there are no chunks.
+Formula = Callable[[_CollectiveCall, int], float]
+"""Seconds of a collective by its parameters and its chunk count.
+
+Only formulas of the algorithm `tree` use the chunk count.
+"""
+
 _FORMULAS: dict[Kind, dict[str, Formula]] = {
     Kind.ALL_REDUCE: {
-        "ring": lambda call, _: _ring(call, 2),
-        "halving-doubling": lambda call, _: _halving(call, 2),
-        "tree": lambda call, chunks: 2 * call.pipelined(call.depth, chunks),
+        "ring": lambda call, _: _compute_ring_s(call, 2),
+        "halving-doubling": lambda call, _: _compute_halving_s(call, 2),
+        "tree": lambda call, chunks: 2 * call.compute_pipeline_s(call.depth, chunks),
     },
     Kind.REDUCE_SCATTER: {
-        "ring": lambda call, _: _ring(call, 1),
-        "halving-doubling": lambda call, _: _halving(call, 1),
+        "ring": lambda call, _: _compute_ring_s(call, 1),
+        "halving-doubling": lambda call, _: _compute_halving_s(call, 1),
     },
     Kind.ALL_GATHER: {
-        "ring": lambda call, _: _ring(call, 1),
-        "halving-doubling": lambda call, _: _halving(call, 1),
+        "ring": lambda call, _: _compute_ring_s(call, 1),
+        "halving-doubling": lambda call, _: _compute_halving_s(call, 1),
     },
-    Kind.ALL_TO_ALL: {"direct": lambda call, _: _ring(call, 1) / call.ranks + call.alpha},
-    Kind.BROADCAST: {"tree": lambda call, chunks: call.pipelined(call.depth, chunks)},
-    Kind.REDUCE: {"tree": lambda call, chunks: call.pipelined(call.depth, chunks)},
+    Kind.ALL_TO_ALL: {"direct": lambda call, _: _compute_ring_s(call, 1) / call.ranks + call.alpha},
+    Kind.BROADCAST: {"tree": lambda call, chunks: call.compute_pipeline_s(call.depth, chunks)},
+    Kind.REDUCE: {"tree": lambda call, chunks: call.compute_pipeline_s(call.depth, chunks)},
     Kind.SEND: {"direct": lambda call, _: call.alpha + call.size * call.beta},
 }
 
 
 @lru_cache(maxsize=1 << 14)
-def best_choice(kind: Kind, size: int, ranks: int, rates: Rates) -> tuple[float, Means]:
-    """Seconds of a collective, and how; `size`: bytes of the whole tensor, of a Send those sent."""
-    return min(_choices(kind, size, ranks, rates))
+def find_fastest_means(kind: Kind, size: int, ranks: int, rates: Rates) -> tuple[float, Means]:
+    """Find the fastest means for a collective by formula; return its seconds and these means.
+
+    `size`: bytes of the complete tensor; of a Send, bytes of the message. All algorithms of the
+    kind, protocols and, for trees, chunk counts are compared. If times are equal, the means that
+    are first in the order of their fields are returned. Results are cached.
+    """
+    return min(_generate_means(kind, size, ranks, rates))
 
 
-def _choices(kind: Kind, size: int, ranks: int, rates: Rates) -> Iterator[tuple[float, Means]]:
+def _generate_means(
+    kind: Kind, size: int, ranks: int, rates: Rates
+) -> Iterator[tuple[float, Means]]:
+    """Yield seconds and means for every combination that the network allows.
+
+    Halving/doubling needs links between distant ranks, and is left out if `rates` has none.
+    """
     for protocol in PROTOCOLS:
         alpha = rates.latency_s + protocol.step_s
-        call = _Call(ranks, size, alpha, 1 / (rates.link_bytes_per_s * protocol.data_share))
-        for name, formula in _FORMULAS[kind].items():
-            # A ring has no links for the partners of the others.
-            if name == "halving-doubling" and not rates.is_any_to_any:
+        beta = 1 / (rates.link_bytes_per_s * protocol.data_share)
+        call = _CollectiveCall(ranks, size, alpha, beta)
+        for algorithm, formula in _FORMULAS[kind].items():
+            if algorithm == "halving-doubling" and not rates.is_any_to_any:
                 continue
-            for chunks in CHUNK_COUNTS if name == "tree" else (1,):
-                yield formula(call, chunks), Means(name, protocol.name, chunks)
+            for chunks in CHUNK_COUNTS if algorithm == "tree" else (1,):
+                yield formula(call, chunks), Means(algorithm, protocol.name, chunks)

@@ -1,4 +1,4 @@
-"""Time of a program on a machine: the protocol of cost models, and one by formula."""
+"""Times of programs on a machine: the interface of cost models, and a model by formula."""
 
 from __future__ import annotations
 
@@ -16,181 +16,216 @@ from collhub_coconet.program.operations import (
 )
 from collhub_coconet.program.program import Program
 from collhub_coconet.program.tensors import Binding
-from collhub_coconet.search.bounds import Least, least
-from collhub_coconet.search.collective_times import CHUNK_COUNTS, PROTOCOLS, Means, best_choice
+from collhub_coconet.search.bounds import ProgramBound, compute_bound
+from collhub_coconet.search.collective_times import (
+    CHUNK_COUNTS,
+    PROTOCOLS,
+    Means,
+    find_fastest_means,
+)
 from collhub_coconet.search.rates import Rates
-from collhub_coconet.transformations.costs import memory_bytes, operations_of
+from collhub_coconet.transformations.costs import count_memory_bytes, count_operations
 
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Seconds of a program, and how its collectives and chains are carried out, by name."""
+    """Time of a program in seconds, and the means of its collectives, stages and chains by name."""
 
     seconds: float
     choices: Mapping[str, Means] = field(default_factory=dict)
 
 
 class CostModel(TypingProtocol):
-    """Times programs on one machine."""
+    """Computes times, and bounds of times and memory, for programs on one machine."""
 
     def timing(self, program: Program, binding: Binding) -> Timing:
-        """The time with the best choices."""
+        """Compute the time of a program with the fastest means at the sizes of `binding`."""
         ...
 
-    def bound(self, program: Program, binding: Binding, kinds: Sequence[str]) -> Least:
-        """Time and memory that no program falls below that moves of these kinds lead to."""
+    def bound(self, program: Program, binding: Binding, kinds: Sequence[str]) -> ProgramBound:
+        """Compute bounds for the program and all that transformations of `kinds` reach from it."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class FormulaModel:
-    """Kernels one after another on one stream; those of a chain overlap chunk by chunk.
+    """Cost model by formula: kernels run one after another on one stream, chains overlap.
 
-    A kernel takes the longer of arithmetic and memory, a collective its best formula. Of a stage
-    with communication, and of a chain of k chunks, the longest part counts, and 1/k of the others.
+    A computation takes the longer of its arithmetic and its memory traffic, a collective the time
+    of its fastest formula. A stage with communication overlaps its computation and communication in
+    k chunks, a chain the work on each of its resources: the longest takes its full time, and the
+    remaining ones 1/k of theirs.
     """
 
     rates: Rates
 
     def timing(self, program: Program, binding: Binding) -> Timing:
-        """The time with the best algorithm, protocol and chunk count for each part."""
-        run = _Run(self.rates, program, binding)
-        # Choices are made while the parts are timed.
-        return Timing(run.seconds(), run.choices)
+        """Compute the time with the fastest algorithm, protocol and chunk count for each part."""
+        calculation = _TimeCalculation(self.rates, program, binding)
+        # Evaluated in this order: `compute_seconds` fills `choices`.
+        return Timing(calculation.compute_seconds(), calculation.choices)
 
-    def bound(self, program: Program, binding: Binding, kinds: Sequence[str]) -> Least:
-        """The bound of `least`; where chains alone can change, by the kernels as they are."""
-        found = least(program, binding, self.rates, kinds)
+    def bound(self, program: Program, binding: Binding, kinds: Sequence[str]) -> ProgramBound:
+        """Compute the bounds of `compute_bound`, and tighter ones if `kinds` has no `fuse`.
+
+        Only chains can then change, and the current kernels and peak memory remain.
+        """
+        bound = compute_bound(program, binding, self.rates, kinds)
         if "fuse" in kinds:
-            return found
-        run = _Run(self.rates, program, binding)
-        return Least(max(found.seconds, run.least_seconds()), peak_bytes(program, binding))
+            return bound
+        calculation = _TimeCalculation(self.rates, program, binding)
+        seconds = max(bound.seconds, calculation.compute_minimum_seconds())
+        return ProgramBound(seconds, peak_bytes(program, binding))
 
 
 @dataclass(slots=True)
-class _Run:
-    """One program being timed."""
+class _TimeCalculation:
+    """Time of one program by formula; `choices`: means selected so far, by name."""
 
     rates: Rates
     program: Program
     binding: Binding
     choices: dict[str, Means] = field(default_factory=dict)
 
-    def seconds(self) -> float:
-        """All chains, and all kernels that are in none."""
-        # Stages are launched as one, chains are timed when all their kernels are known.
+    def compute_seconds(self) -> float:
+        """Compute the sum of all chains and of all kernels outside chains, and fill `choices`."""
         total = 0.0
-        labels = {one: stage.name for stage in self.program.stages for one in stage.members}
-        chain_of = {one: chain for chain in self.program.chains for one in chain.members}
-        parts: dict[str, dict[str, float]] = {}
+        labels = {member: stage.name for stage in self.program.stages for member in stage.members}
+        chain_of = {member: chain for chain in self.program.chains for member in chain.members}
+        # By chain: seconds by resource, and number of kernels.
+        busy_by_chain: dict[str, dict[str, float]] = {}
         launches: dict[str, int] = {}
         for kernel in self.program.kernels():
             label = labels.get(kernel[0].name, kernel[0].name)
-            took = self._kernel(kernel, label)
+            seconds = self._compute_kernel_s(kernel, label)
             chain = chain_of.get(label)
-            # Views take no time and break no chain.
-            if chain is None or not took:
-                total += took
+            # Views take no time and are not launched.
+            if chain is None or not seconds:
+                total += seconds
             else:
                 name = " -> ".join(chain.members)
-                busy = parts.setdefault(name, {})
-                resource = self._resource(kernel)
-                busy[resource] = busy.get(resource, 0.0) + took
+                busy = busy_by_chain.setdefault(name, {})
+                resource = self._find_resource(kernel)
+                busy[resource] = busy.get(resource, 0.0) + seconds
                 launches[name] = launches.get(name, 0) + 1
-        for name, busy in parts.items():
-            overhead = launches[name] * self.rates.launch_s
-            total += self._overlapped(name, list(busy.values()), overhead)
+        for name, busy in busy_by_chain.items():
+            overhead_s = launches[name] * self.rates.launch_s
+            total += self._compute_overlapped_s(name, list(busy.values()), overhead_s)
         return total
 
-    def least_seconds(self) -> float:
-        """Seconds that no chains of these kernels fall below.
+    def compute_minimum_seconds(self) -> float:
+        """Compute a lower bound of the time of these kernels in any arrangement of chains.
 
-        Kernels of one resource wait for one another in a chain too, and one that reduces to a
-        scalar is in none.
+        Kernels of one resource do not overlap in a chain either. Kernels with a reduction to a
+        scalar cannot be members of a chain, and are added.
         """
-        alone, busy = 0.0, dict[str, float]()
+        unchained_s, busy = 0.0, dict[str, float]()
         for kernel in self.program.kernels():
-            took = self._kernel(kernel, "")
-            if any(one.kind in REDUCTIONS_TO_SCALARS for one in kernel):
-                alone += took
+            seconds = self._compute_kernel_s(kernel, "")
+            if any(operation.kind in REDUCTIONS_TO_SCALARS for operation in kernel):
+                unchained_s += seconds
                 continue
-            resource = self._resource(kernel)
-            busy[resource] = busy.get(resource, 0.0) + took
-        return alone + max(busy.values(), default=0.0)
+            resource = self._find_resource(kernel)
+            busy[resource] = busy.get(resource, 0.0) + seconds
+        return unchained_s + max(busy.values(), default=0.0)
 
-    def _resource(self, kernel: list[Operation]) -> str:
-        """What a kernel keeps busy: a group's processors or links, or the network between groups.
+    def _find_resource(self, kernel: list[Operation]) -> str:
+        """Name the resource of a kernel; kernels of one resource never overlap.
 
-        Kernels of one resource wait for one another, chunks or not.
+        It is the network between groups for a Send, the links of the group for a kernel with a
+        collective, else the processors of the group.
         """
-        kinds = {one.kind for one in kernel if one.is_communication}
+        kinds = {operation.kind for operation in kernel if operation.is_communication}
         if Kind.SEND in kinds:
             return "network"
         group = self.program.types[kernel[0].name].group
         return f"{'links' if kinds else 'processors'} of group {group}"
 
-    def _kernel(self, kernel: list[Operation], label: str) -> float:
-        """A computation, a collective, or a stage of both; a view costs nothing."""
-        talking = [one for one in kernel if one.is_communication]
-        scalars = [one for one in kernel if reduces_scalar(self.program, one)]
-        computing = [one for one in kernel if one not in talking]
+    def _compute_kernel_s(self, kernel: list[Operation], label: str) -> float:
+        """Seconds of a kernel with its launch: a computation, a collective, or a stage of both.
+
+        0 for a view, and for an update of a state that the producing collective can write in place.
+        `label`: name of the kernel in `choices`.
+        """
+        communications = [operation for operation in kernel if operation.is_communication]
+        scalars = [operation for operation in kernel if reduces_scalar(self.program, operation)]
+        computations = [operation for operation in kernel if operation not in communications]
         parts = []
-        if talking:
-            parts.append(sum(self._collective(one) for one in talking))
-        if any(one.kind is not Kind.SLICE for one in computing):
-            parts.append(self._computation(kernel, computing))
+        if communications:
+            parts.append(sum(self._compute_collective_s(operation) for operation in communications))
+        if any(operation.kind is not Kind.SLICE for operation in computations):
+            parts.append(self._compute_computation_s(kernel, computations))
         if not parts or self._is_in_place(kernel):
             return 0.0
-        behind = sum(self._scalar(one) for one in scalars)
+        scalars_s = sum(self._compute_scalar_s(operation) for operation in scalars)
         if len(parts) == 1:
-            return parts[0] + behind + self.rates.launch_s
-        # A norm needs all chunks before anything behind it has one.
-        if any(one.kind in REDUCTIONS_TO_SCALARS for one in kernel):
-            return sum(parts) + behind + self.rates.launch_s
-        # Chunk by chunk within one kernel, which is launched once.
-        launch, step_s = self.rates.launch_s, self.rates.latency_s + PROTOCOLS[-1].step_s
-        return self._overlapped(label, parts, step_s) + behind + launch
+            return parts[0] + scalars_s + self.rates.launch_s
+        # A reduction to a scalar needs all chunks before its readers can start: no overlap.
+        if any(operation.kind in REDUCTIONS_TO_SCALARS for operation in kernel):
+            return sum(parts) + scalars_s + self.rates.launch_s
+        launch_s, step_s = self.rates.launch_s, self.rates.latency_s + PROTOCOLS[-1].step_s
+        return self._compute_overlapped_s(label, parts, step_s) + scalars_s + launch_s
 
     def _is_in_place(self, kernel: list[Operation]) -> bool:
-        """Whether a kernel only updates states by what a collective can write there itself."""
-        makers = (self.program.by_name.get(one.reads[-1]) for one in kernel)
+        """Whether all operations update states with results of collectives.
+
+        The collective can write such a result to the state itself.
+        """
+        sources = (self.program.by_name.get(operation.reads[-1]) for operation in kernel)
         return all(
-            one.kind is Kind.UPDATE and maker is not None and maker.is_communication
-            for one, maker in zip(kernel, makers, strict=True)
+            operation.kind is Kind.UPDATE and source is not None and source.is_communication
+            for operation, source in zip(kernel, sources, strict=True)
         )
 
-    def _computation(self, kernel: list[Operation], computing: list[Operation]) -> float:
-        """The longer of arithmetic and memory; pointwise operations are bound by memory alone."""
-        # A kernel is bound by one of both; tensor units are fast enough for all else.
-        products = [one for one in computing if one.kind in CONTRACTIONS]
-        work = sum(operations_of(self.program, one, self.binding) for one in products)
-        touched = memory_bytes(self.program, kernel, self.binding)
+    def _compute_computation_s(
+        self, kernel: list[Operation], computations: list[Operation]
+    ) -> float:
+        """Seconds of the computations: the longer of contractions and memory traffic.
+
+        The arithmetic of all remaining operations is hidden by their memory traffic.
+        """
+        contractions = [operation for operation in computations if operation.kind in CONTRACTIONS]
+        work = sum(
+            count_operations(self.program, operation, self.binding) for operation in contractions
+        )
+        traffic = count_memory_bytes(self.program, kernel, self.binding)
         rates = self.rates
-        return max(work / rates.operations_per_s, touched / rates.memory_bytes_per_s)
+        return max(work / rates.operations_per_s, traffic / rates.memory_bytes_per_s)
 
-    def _collective(self, operation: Operation) -> float:
-        """The best time of a collective or message."""
-        # What an all-gather gives, and what the others begin with, has this size.
-        kind = self.program.types[operation.name]
-        size = self.binding.elements(kind.shape) * kind.element.element_bytes
+    def _compute_collective_s(self, operation: Operation) -> float:
+        """Seconds of a collective or Send by its fastest means, without its launch.
+
+        A collective is timed by the bytes of its complete result; that is the buffer of a
+        reduction, and the concatenation of all slices after an AllGather.
+        """
+        tensor = self.program.types[operation.name]
+        size = self.binding.elements(tensor.shape) * tensor.element.element_bytes
         if operation.kind is Kind.SEND:
-            size = self.binding.bytes_of_rank(kind)
-        return self._best(operation.name, operation.kind, size)
+            size = self.binding.bytes_of_rank(tensor)
+        return self._choose_means(operation.name, operation.kind, size)
 
-    def _scalar(self, operation: Operation) -> float:
-        """The all-reduce of one scalar behind a norm of slices."""
+    def _compute_scalar_s(self, operation: Operation) -> float:
+        """Seconds of the AllReduce of one scalar, after each rank has reduced its slice."""
         size = self.program.types[operation.name].element.element_bytes
-        return self._best(f"{operation.name} (scalar)", Kind.ALL_REDUCE, size)
+        return self._choose_means(f"{operation.name} (scalar)", Kind.ALL_REDUCE, size)
 
-    def _best(self, name: str, kind: Kind, size: int) -> float:
-        seconds, choice = best_choice(kind, size, self.binding.num_ranks, self.rates)
-        self.choices[name] = choice
+    def _choose_means(self, name: str, kind: Kind, size: int) -> float:
+        """Return the seconds of the fastest means, and store these means in `choices[name]`."""
+        seconds, means = find_fastest_means(kind, size, self.binding.num_ranks, self.rates)
+        self.choices[name] = means
         return seconds
 
-    def _overlapped(self, name: str, times: list[float], overhead_s: float) -> float:
-        """The longest part, a chunk of each other one, and an overhead for every further chunk."""
-        longest, rest = max(times), sum(times) - max(times)
-        found = [(longest + rest / k + (k - 1) * overhead_s, k) for k in CHUNK_COUNTS]
-        seconds, chunks = min(found)
+    def _compute_overlapped_s(self, name: str, times_s: list[float], overhead_s: float) -> float:
+        """Seconds of parts that overlap in k chunks, for the fastest k of `CHUNK_COUNTS`.
+
+        The time is that of the longest part, plus 1/k of the remaining parts, plus `overhead_s` for
+        every chunk after the first. The chunk count is stored in `choices[name]`.
+        """
+        longest_s = max(times_s)
+        remaining_s = sum(times_s) - max(times_s)
+        seconds, chunks = min(
+            (longest_s + remaining_s / chunks + (chunks - 1) * overhead_s, chunks)
+            for chunks in CHUNK_COUNTS
+        )
         self.choices[name] = Means("overlap", "chunks", chunks)
         return seconds

@@ -1,4 +1,9 @@
-"""Walk from program to program by legal moves, and keep the best: fastest, and smallest."""
+"""Best-first search over the programs that legal transformations reach.
+
+Every program is a state, identified by its canonical hash. The state with the lowest time so far is
+expanded first. A state is pruned if at every size some known program is as fast and as small as
+the lower bounds of all programs below that state.
+"""
 
 from __future__ import annotations
 
@@ -12,235 +17,270 @@ from collhub_coconet.program.program import Program
 from collhub_coconet.program.tensors import Binding
 from collhub_coconet.search.canonical import canonical_hash
 from collhub_coconet.search.cost_models import CostModel, Timing
-from collhub_coconet.search.workers import Progress, done_by, silent
+from collhub_coconet.search.workers import Progress, ignore_progress, run_tasks
 from collhub_coconet.transformations.legality import LegalityRecord, Rewrite
 from collhub_coconet.transformations.moves import TRANSFORMATIONS, legal_rewrites
 from hub_core.plugin_api import SearchBudget
 
-Kinds = tuple[str, ...]
-"""Kinds of moves that are still allowed: in the order of use, the last one and those behind."""
+AllowedKinds = tuple[str, ...]
+"""Kinds of transformations that may still be applied, in the order of `TRANSFORMATIONS`.
 
-Price = tuple[tuple[Timing, ...], tuple[int, ...], tuple[int, ...]]
-"""Times, peaks and uneven values of a program, one entry a size."""
+After a transformation of one kind only that kind and later ones follow.
+"""
 
-# States that are gone on from together: a constant, so that the result is that of any machine.
-_ROUND = 8
+Evaluation = tuple[tuple[Timing, ...], tuple[int, ...], tuple[int, ...]]
+"""Timings, peak memory in bytes and unevenly sliced values of a program, each by size."""
+
+# States expanded per round. Independent of the number of workers, so that every machine finds the
+# same result.
+_STATES_PER_ROUND = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A program that was reached, by which moves, and what it costs at every size.
+    """A program with the transformations that lead to it and its costs.
 
-    `uneven`: values in slices of unequal lengths, by size.
+    The costs have one entry per size. `peaks`: peak memory of a rank in bytes. `uneven_values`:
+    number of values whose sliced dimension the number of ranks does not divide.
     """
 
     program: Program
     steps: tuple[Rewrite, ...]
     timings: tuple[Timing, ...]
     peaks: tuple[int, ...]
-    uneven: tuple[int, ...]
+    uneven_values: tuple[int, ...]
 
-    def merit(self, size: int) -> tuple[float, int, int, int]:
-        """What is compared: time, then memory, then dimensions that ranks divide, then moves."""
-        return self.timings[size].seconds, self.peaks[size], self.uneven[size], len(self.steps)
+    def sort_key(self, size_index: int) -> tuple[float, int, int, int]:
+        """Key at one size: time, then memory, unevenly sliced values, number of steps."""
+        return (
+            self.timings[size_index].seconds,
+            self.peaks[size_index],
+            self.uneven_values[size_index],
+            len(self.steps),
+        )
 
 
 @dataclass(slots=True)
 class Exploration:
-    """What a search met: candidates in the order of their discovery, and how it ended.
+    """Result of a search: all candidates in order of discovery, the original program first.
 
-    `visited`: states that were gone on from; `pruned`: those that were not, for their bound;
-    `is_complete`: whether every reachable state is one of both.
+    `expanded` and `pruned` count states. `is_complete`: every reachable state was expanded or
+    pruned; False if the search met its maximum number of states or the limit of its budget.
     """
 
     candidates: list[Candidate] = field(default_factory=list)
-    visited: int = 0
+    expanded: int = 0
     pruned: int = 0
     is_complete: bool = True
 
-    def winner(self, size: int) -> Candidate:
-        """The fastest candidate at a size by its index; of equal ones that of best `merit`."""
-        # Of equal ones the first that was found.
-        return min(self.candidates, key=lambda one: one.merit(size))
+    def fastest(self, size_index: int) -> Candidate:
+        """First candidate by `sort_key`; the one discovered first if keys are equal."""
+        return min(self.candidates, key=lambda candidate: candidate.sort_key(size_index))
 
-    def front(self, size: int) -> list[Candidate]:
-        """Candidates of which no other is both faster and smaller, the fastest first."""
-        ordered = sorted(self.candidates, key=lambda one: one.merit(size))
-        found: list[Candidate] = []
-        for one in ordered:
-            if not found or one.peaks[size] < found[-1].peaks[size]:
-                found.append(one)
-        return found
+    def pareto_front(self, size_index: int) -> list[Candidate]:
+        """Candidates such that each slower one needs less memory, the fastest first."""
+        front: list[Candidate] = []
+        for candidate in sorted(self.candidates, key=lambda program: program.sort_key(size_index)):
+            if not front or candidate.peaks[size_index] < front[-1].peaks[size_index]:
+                front.append(candidate)
+        return front
 
 
 def explore(
     program: Program,
     bindings: Sequence[Binding],
-    costs: CostModel,
-    most_states: int,
+    cost_model: CostModel,
+    max_states: int,
     *,
     workers: Executor | None = None,
-    progress: Progress = silent,
+    progress: Progress = ignore_progress,
     budget: SearchBudget | None = None,
 ) -> Exploration:
-    """All programs that legal moves reach, at most so many, those of least time first.
+    """Explore up to `max_states` programs, starting from `program`.
 
-    A state is a canonical program, so that each is visited once. A state is not gone on from when
-    at every size another one is as fast as its lower bound, and as small. Deterministic: states are
-    taken in rounds of one length, whatever number of `workers` there is, and ties go to the state
-    that was found first. `progress(fraction, what)`: of the states that are known. `budget`: counts
-    a step of work for each program, and ends the search between two rounds.
+    `bindings`: the sizes to optimize for. The result is deterministic and does not depend on
+    `workers`; ties go to the state discovered first. `progress(fraction, text)` reports the
+    processed fraction of the states discovered so far. `budget` counts one unit of work for every
+    discovered program. At its limit the search stops after the current round, and records the cut
+    in `budget`; the result is then incomplete. A time limit makes the result depend on the machine.
     """
     budget = budget or SearchBudget()
-    walk = _Walk(program, bindings, costs, most_states)
-    while walk.queue:
+    search = _Search(program, bindings, cost_model, max_states)
+    result = search.result
+    while search.queue:
         if budget.reason:
-            walk.found.is_complete = False
-            budget.cut("search of programs", f"{len(walk.queue)} known programs and what follows")
+            result.is_complete = False
+            budget.cut("search of programs", f"{len(search.queue)} known programs and what follows")
             break
-        before = len(walk.found.candidates)
-        walk.go_on(workers)
-        budget.count(len(walk.found.candidates) - before)
-        known = len(walk.found.candidates)
-        done = walk.found.visited + walk.found.pruned
-        progress(done / known, f"{known} programs")
-    return walk.found
+        num_known = len(result.candidates)
+        search.expand_round(workers)
+        discovered = len(result.candidates)
+        budget.count(discovered - num_known)
+        processed = result.expanded + result.pruned
+        progress(processed / discovered, f"{discovered} programs")
+    return result
 
 
-@dataclass(slots=True)
-class _Walk:
-    """A search under way.
+class _Search:
+    """State of a running search.
 
-    `queue`: a heap of (mean share of time, order of discovery, state, kinds of moves behind it).
-    `seen`: hashes of all states.
+    `queue`: heap of (mean relative time, order of discovery, candidate, allowed kinds).
     """
 
-    program: Program
-    bindings: Sequence[Binding]
-    costs: CostModel
-    most_states: int
-    found: Exploration = field(init=False)
-    queue: list[tuple[float, int, Candidate, Kinds]] = field(init=False)
-    seen: set[str] = field(init=False)
+    def __init__(
+        self,
+        program: Program,
+        bindings: Sequence[Binding],
+        cost_model: CostModel,
+        max_states: int,
+    ) -> None:
+        self.result = Exploration()
+        self.queue: list[tuple[float, int, Candidate, AllowedKinds]] = []
+        self._bindings = bindings
+        self._cost_model = cost_model
+        self._max_states = max_states
+        self._seen_hashes = {canonical_hash(program)}
+        evaluation = evaluate((program, bindings, cost_model))
+        self._enqueue(Candidate(program, (), *evaluation), TRANSFORMATIONS)
 
-    def __post_init__(self) -> None:
-        self.found = Exploration()
-        self.seen = {canonical_hash(self.program)}
-        self.queue = []
-        self._add(Candidate(self.program, (), *self._priced(self.program)), TRANSFORMATIONS)
+    def expand_round(self, workers: Executor | None) -> None:
+        """Expand the most promising states of the queue and enqueue the new programs."""
+        parents = self._take_parents()
+        tasks = [(candidate.program, kinds) for candidate, kinds in parents]
+        children: list[tuple[Candidate, Rewrite]] = []
+        rewrites_by_parent = run_tasks(workers, find_rewrites, tasks)
+        for (parent, _), rewrites in zip(parents, rewrites_by_parent, strict=True):
+            for rewrite, program_hash in rewrites:
+                if self._register(program_hash):
+                    children.append((parent, rewrite))
+        evaluations = run_tasks(
+            workers,
+            evaluate,
+            [(rewrite.program, self._bindings, self._cost_model) for _, rewrite in children],
+        )
+        for (parent, rewrite), evaluation in zip(children, evaluations, strict=True):
+            first_allowed = TRANSFORMATIONS.index(rewrite.record.transformation)
+            steps = (*parent.steps, rewrite)
+            candidate = Candidate(rewrite.program, steps, *evaluation)
+            self._enqueue(candidate, TRANSFORMATIONS[first_allowed:])
 
-    def go_on(self, workers: Executor | None) -> None:
-        """Take the most promising states, and find what moves lead to from them."""
-        taken: list[tuple[Candidate, Kinds]] = []
-        while self.queue and len(taken) < _ROUND:
-            _, _, state, kinds = heapq.heappop(self.queue)
-            # Time passes between discovery and now: better states may be known.
-            if self._is_hopeless(state, kinds):
-                self.found.pruned += 1
+    def _take_parents(self) -> list[tuple[Candidate, AllowedKinds]]:
+        """Remove up to `_STATES_PER_ROUND` states from the queue, and return those to expand.
+
+        Dominated states are dropped and counted as pruned.
+        """
+        parents: list[tuple[Candidate, AllowedKinds]] = []
+        while self.queue and len(parents) < _STATES_PER_ROUND:
+            _, _, candidate, kinds = heapq.heappop(self.queue)
+            # Tested here and not on discovery: better programs may have been found since.
+            if self._is_dominated(candidate, kinds):
+                self.result.pruned += 1
             else:
-                taken.append((state, kinds))
-        self.found.visited += len(taken)
-        moves = [(state.program, kinds) for state, kinds in taken]
-        reached = []
-        for (state, _), found in zip(taken, done_by(workers, moves_from, moves), strict=True):
-            reached += [(state, *one) for one in found if self._is_new(one[1])]
-        wanted = [(rewrite.program, self.bindings, self.costs) for _, rewrite, _ in reached]
-        prices = done_by(workers, priced, wanted)
-        for (state, rewrite, _), price in zip(reached, prices, strict=True):
-            place = TRANSFORMATIONS.index(rewrite.record.transformation)
-            steps = (*state.steps, rewrite)
-            self._add(Candidate(rewrite.program, steps, *price), TRANSFORMATIONS[place:])
+                parents.append((candidate, kinds))
+        self.result.expanded += len(parents)
+        return parents
 
-    def _is_new(self, key: str) -> bool:
-        """Note a state; False for one that is known, or too many."""
-        if key in self.seen:
-            return False
-        # What was found first promises most.
-        if len(self.seen) >= self.most_states:
-            self.found.is_complete = False
-            return False
-        self.seen.add(key)
-        return True
+    def _is_dominated(self, state: Candidate, kinds: AllowedKinds) -> bool:
+        """Whether at every size a known program meets the bounds of `state` and its descendants.
 
-    def _add(self, candidate: Candidate, kinds: Kinds) -> None:
-        """Keep a state, and put it in the queue."""
-        self.found.candidates.append(candidate)
-        first = self.found.candidates[0]
-        rank = _rank(candidate, first)
-        # The order of discovery decides between equal ranks: candidates themselves have none.
-        entry = (rank, len(self.found.candidates), candidate, kinds)
-        heapq.heappush(self.queue, entry)
-
-    def _priced(self, program: Program) -> Price:
-        """What one program costs, found here."""
-        task = (program, self.bindings, self.costs)
-        return priced(task)
-
-    def _is_hopeless(self, state: Candidate, kinds: Kinds) -> bool:
-        """Whether at every size something known is as good as all that a state leads to."""
-        # One size at which it may win is enough to go on.
-        for place, binding in enumerate(self.bindings):
-            least = self.costs.bound(state.program, binding, kinds)
-            is_beaten = any(
-                one.timings[place].seconds <= least.seconds and one.peaks[place] <= least.peak_bytes
-                for one in self.found.candidates
+        The known program may differ between sizes; it must be at most as slow as the bound of the
+        time and at most as large as the bound of the peak memory.
+        """
+        for size_index, binding in enumerate(self._bindings):
+            bound = self._cost_model.bound(state.program, binding, kinds)
+            is_dominated_at_size = any(
+                known.timings[size_index].seconds <= bound.seconds
+                and known.peaks[size_index] <= bound.peak_bytes
+                for known in self.result.candidates
             )
-            if not is_beaten:
+            if not is_dominated_at_size:
                 return False
         return True
 
+    def _register(self, program_hash: str) -> bool:
+        """Record a hash and return True, or return False without recording it.
 
-def moves_from(task: tuple[Program, Kinds]) -> list[tuple[Rewrite, str]]:
-    """Legal moves of some kinds that can gain something, each with the hash of its program."""
-    # Alone in a process: nothing but the task is known here.
-    program, kinds = task
-    found = []
-    for rewrite in legal_rewrites(program, kinds):
-        # Two moves may lead to one program: the hash tells.
-        if _may_gain(program, rewrite.record):
-            found.append((rewrite, canonical_hash(rewrite.program)))
-    return found
+        False if the hash is known, or if `max_states` hashes are recorded; the latter marks the
+        result as incomplete.
+        """
+        if program_hash in self._seen_hashes:
+            return False
+        if len(self._seen_hashes) >= self._max_states:
+            self.result.is_complete = False
+            return False
+        self._seen_hashes.add(program_hash)
+        return True
 
+    def _enqueue(self, candidate: Candidate, kinds: AllowedKinds) -> None:
+        """Add a candidate to the result and to the queue.
 
-def priced(task: tuple[Program, Sequence[Binding], CostModel]) -> Price:
-    """Times, peaks and uneven values of a program at all sizes."""
-    program, bindings, costs = task
-    timings = tuple(costs.timing(program, binding) for binding in bindings)
-    peaks = tuple(peak_bytes(program, binding) for binding in bindings)
-    return timings, peaks, tuple(_uneven(program, binding) for binding in bindings)
-
-
-def _uneven(program: Program, binding: Binding) -> int:
-    """Values that are sliced along a dimension which the ranks do not divide."""
-    found = 0
-    for kind in program.types.values():
-        if kind.layout.is_sliced:
-            length = binding.shape(kind.shape)[kind.layout.dimension]
-            found += length % binding.num_ranks > 0
-    return found
-
-
-def _rank(candidate: Candidate, first: Candidate) -> float:
-    """The time as a share of that of the first program, the mean of all sizes."""
-    pairs = zip(candidate.timings, first.timings, strict=True)
-    shares = [one.seconds / max(other.seconds, 1e-12) for one, other in pairs]
-    return sum(shares) / len(shares)
+        Its priority is its time relative to that of the original program, averaged over the sizes;
+        `kinds` are the transformations that may still be applied to it.
+        """
+        self.result.candidates.append(candidate)
+        original = self.result.candidates[0]
+        relative_times = [
+            timing.seconds / max(original_timing.seconds, 1e-12)
+            for timing, original_timing in zip(candidate.timings, original.timings, strict=True)
+        ]
+        priority = sum(relative_times) / len(relative_times)
+        # Breaks ties of the priority: candidates define no order.
+        discovery_order = len(self.result.candidates)
+        heapq.heappush(self.queue, (priority, discovery_order, candidate, kinds))
 
 
-def _may_gain(program: Program, record: LegalityRecord) -> bool:
-    """Whether a move can make a program better.
+# The functions below run in worker processes, so that all of their input is one argument.
 
-    A prefix that ends within a statement splits it for nothing; members of a chain that keep one
-    resource busy wait for one another anyway.
+
+def find_rewrites(task: tuple[Program, AllowedKinds]) -> list[tuple[Rewrite, str]]:
+    """Find the legal rewrites that can help, as pairs of rewrite and canonical hash of its result.
+
+    `task`: the program and the kinds of transformations that may be applied. Different rewrites can
+    lead to the same program and hash.
     """
-    # The move would tear a statement apart.
+    program, kinds = task
+    return [
+        (rewrite, canonical_hash(rewrite.program))
+        for rewrite in legal_rewrites(program, kinds)
+        if _can_help(program, rewrite.record)
+    ]
+
+
+def _can_help(program: Program, record: LegalityRecord) -> bool:
+    """Whether a legal transformation can improve a program at all.
+
+    False for a reorder that would only split a statement into two, and for an overlap of members
+    that all occupy one resource. True for all remaining transformations.
+    """
+    # Moving a prefix whose last member is inside a statement would only split the statement.
     if record.transformation == "reorder":
         members = record.parameters["members"]
         assert isinstance(members, tuple)
         last = members[-1]
         return last in program.outputs or not program.by_name[last].is_inner
-    # The note of an overlap names what each member keeps busy.
+    # Members that occupy the same resource cannot overlap. The first note of an overlap lists the
+    # resource of each member.
     if record.transformation == "overlap":
         resources = record.notes[0].partition(": ")[2].split(", ")
         return len(set(resources)) > 1
     return True
+
+
+def evaluate(task: tuple[Program, Sequence[Binding], CostModel]) -> Evaluation:
+    """Compute timings, peak memory and the number of unevenly sliced values at every size."""
+    program, bindings, cost_model = task
+    timings = tuple(cost_model.timing(program, binding) for binding in bindings)
+    peaks = tuple(peak_bytes(program, binding) for binding in bindings)
+    uneven_values = tuple(_count_uneven_values(program, binding) for binding in bindings)
+    return timings, peaks, uneven_values
+
+
+def _count_uneven_values(program: Program, binding: Binding) -> int:
+    """Count the values whose sliced dimension the number of ranks does not divide."""
+    count = 0
+    for tensor in program.types.values():
+        if tensor.layout.is_sliced:
+            length = binding.shape(tensor.shape)[tensor.layout.dimension]
+            if length % binding.num_ranks > 0:
+                count += 1
+    return count

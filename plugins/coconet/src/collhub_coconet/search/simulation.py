@@ -1,4 +1,4 @@
-"""Simulated times of programs, with the best algorithm, chunk count and protocol."""
+"""Simulated times of programs, with the fastest algorithm, chunk count and protocol."""
 
 from __future__ import annotations
 
@@ -14,18 +14,19 @@ from collhub_coconet.search.collective_times import PROTOCOLS, Means, Protocol
 from collhub_coconet.search.cost_models import Timing
 from collhub_coconet.search.explore import Candidate, Exploration
 from collhub_coconet.search.rates import Rates
-from collhub_coconet.search.workers import Progress, done_by, silent
+from collhub_coconet.search.workers import Progress, ignore_progress, run_tasks
 from hub_core import HubError, Registry, Topology, run_registry
 from hub_core.plugin_api import SearchBudget
 
 ALGORITHMS = ("ring", "halving-doubling", "double-binary-tree")
 CHUNKS = (1, 4, 16)
-_EVERYTHING = "all collectives"
+_COMMON_MEANS = "all collectives"
+"""Key in `Timing.choices` of the means that all collectives without an entry share."""
 
 
 @dataclass(frozen=True, slots=True)
 class Simulation:
-    """The machine on which programs are simulated: rates of a rank, and the network.
+    """Machine on which programs are simulated: the rates of a rank, and the network.
 
     `registry`: the plugins of the run; a worker process receives them as its settings.
     """
@@ -35,103 +36,120 @@ class Simulation:
     registry: Registry = field(default_factory=run_registry)
 
     def timing(self, program: Program, binding: Binding) -> Timing | str:
-        """The best time found: protocols, then algorithms, then chunk counts, one after another.
+        """Simulate a program, and select one set of means for all of its collectives.
 
-        All collectives of the program are carried out by the same means, until `refined`. Where it
-        cannot be simulated, the reason in one line.
+        Coordinate descent: the protocol is selected first, then the algorithm, then the chunk
+        count; all combinations would need three times as many simulations. Collectives that these
+        algorithms do not implement use a fixed algorithm. If no simulation succeeds, the result is
+        the message of the first error.
         """
-        # Coordinate descent: all combinations would be three times as many.
         best: tuple[float, Means] | None = None
-        failed = ""
-        means = Means(ALGORITHMS[0], PROTOCOLS[0].name, CHUNKS[0])
-        for stage in ("protocol", "algorithm", "chunks"):
-            start = best[1] if best else means
-            for other in _others(start, stage):
-                seconds = self._seconds(program, binding, {"": other})
+        first_error = ""
+        initial = Means(ALGORITHMS[0], PROTOCOLS[0].name, CHUNKS[0])
+        for field_name in ("protocol", "algorithm", "chunks"):
+            base = best[1] if best else initial
+            for means in _vary(base, field_name):
+                seconds = self._simulate(program, binding, {"": means})
                 if isinstance(seconds, str):
-                    failed = failed or seconds
+                    first_error = first_error or seconds
                 elif best is None or seconds < best[0]:
-                    best = seconds, other
+                    best = seconds, means
         if best is None:
-            return failed
-        # Collectives that have no choice go by the name of their own algorithm.
-        others = fallbacks(program, best[1].chunks)
-        named = {
-            name: replace(best[1], algorithm=str(one.algorithm)) for name, one in others.items()
+            return first_error
+        seconds, common = best
+        fixed = {
+            name: replace(common, algorithm=str(choice.algorithm))
+            for name, choice in fallbacks(program, common.chunks).items()
         }
-        is_all = all(one.name in named for one in program.operations if one.is_communication)
-        common = {} if is_all else {_EVERYTHING: best[1]}
-        return Timing(best[0], common | named)
+        all_fixed = all(name in fixed for name in _names_of_communications(program))
+        return Timing(seconds, fixed if all_fixed else {_COMMON_MEANS: common} | fixed)
 
     def refined(self, program: Program, binding: Binding, timing: Timing) -> Timing:
-        """The time with an algorithm and a chunk count of its own for every collective.
+        """Select an algorithm and a chunk count for each collective, starting from common means.
 
-        One collective after another, each value that saves time kept; the protocol is one for all.
+        `timing`: a result of `timing` for the same program and sizes. One collective after another,
+        each value that reduces the simulated time is adopted; the protocol is not changed. Returns
+        `timing` unless a collective got different means. If only one collective uses the common
+        means, these are already selected for it and nothing is simulated.
         """
-        common = timing.choices.get(_EVERYTHING)
+        common = timing.choices.get(_COMMON_MEANS)
         if common is None:
             return timing
-        names = [one.name for one in program.operations if one.is_communication]
-        own = {name: common for name in names if name not in timing.choices}
-        best, chosen = timing.seconds, dict(own)
-        # Of one collective, the means of all are its own.
-        for name in own if len(own) > 1 else ():
-            for stage in ("algorithm", "chunks"):
-                for other in _others(chosen[name], stage):
-                    means = {"": common, **chosen, name: other}
-                    seconds = self._seconds(program, binding, means)
-                    if not isinstance(seconds, str) and seconds < best:
-                        best, chosen[name] = seconds, other
-        if chosen == own:
+        names = _names_of_communications(program)
+        initial = {name: common for name in names if name not in timing.choices}
+        best_seconds, selected = timing.seconds, dict(initial)
+        for name in initial if len(initial) > 1 else ():
+            for field_name in ("algorithm", "chunks"):
+                for means in _vary(selected[name], field_name):
+                    trial = {"": common, **selected, name: means}
+                    seconds = self._simulate(program, binding, trial)
+                    if not isinstance(seconds, str) and seconds < best_seconds:
+                        best_seconds, selected[name] = seconds, means
+        if selected == initial:
             return timing
-        others = {name: one for name, one in timing.choices.items() if name != _EVERYTHING}
-        return Timing(best, chosen | others)
+        fixed = {name: means for name, means in timing.choices.items() if name != _COMMON_MEANS}
+        return Timing(best_seconds, selected | fixed)
 
-    def _seconds(
-        self, program: Program, binding: Binding, means: Mapping[str, Means]
+    def _simulate(
+        self, program: Program, binding: Binding, means_by_name: Mapping[str, Means]
     ) -> float | str:
-        """Simulated seconds by means for each collective; the reason where they do not fit.
+        """Simulate a program once; return seconds, or the message of the error.
 
-        `means`: by name, that of the empty name for all others.
+        `means_by_name`: means by name of a collective; the entry with the empty name applies to the
+        remaining collectives, and its protocol to all of them. Errors occur where an algorithm does
+        not fit, such as halving-doubling if the number of ranks is not a power of two.
         """
-        common = means[""]
-        protocol = next(one for one in PROTOCOLS if one.name == common.protocol)
+        common = means_by_name[""]
+        protocol = next(entry for entry in PROTOCOLS if entry.name == common.protocol)
         machine = Machine(
             self.rates.operations_per_s,
             self.rates.memory_bytes_per_s,
             self.rates.launch_s,
-            topology=_seen_by(self.topology, protocol),
+            topology=_apply_protocol(self.topology, protocol),
         )
-        # Tiles of computations are as many as chunks of collectives.
+        # Computations in a chain are cut into as many tiles as collectives into chunks.
         choices = {
-            name: Choice(one.algorithm, one.chunks, tiles=one.chunks) for name, one in means.items()
+            name: Choice(means.algorithm, means.chunks, tiles=means.chunks)
+            for name, means in means_by_name.items()
         } | fallbacks(program, common.chunks)
         try:
             return makespan(program, binding, machine, choices, registry=self.registry).time_s
-        # Halving needs a power of two, for one.
         except HubError as error:
             return str(error)
 
 
-def _others(means: Means, stage: str) -> Iterator[Means]:
-    """The means with all values of one of its parts."""
-    if stage == "protocol":
-        yield from (replace(means, protocol=one.name) for one in PROTOCOLS)
-    elif stage == "algorithm":
-        yield from (replace(means, algorithm=one) for one in ALGORITHMS if one != means.algorithm)
+def _names_of_communications(program: Program) -> list[str]:
+    return [operation.name for operation in program.operations if operation.is_communication]
+
+
+def _vary(means: Means, field_name: str) -> Iterator[Means]:
+    """Yield copies of `means` with alternative values of one field.
+
+    All protocols are yielded, the current one included; of algorithms and chunk counts only values
+    that differ from the current one.
+    """
+    if field_name == "protocol":
+        yield from (replace(means, protocol=protocol.name) for protocol in PROTOCOLS)
+    elif field_name == "algorithm":
+        for algorithm in ALGORITHMS:
+            if algorithm != means.algorithm:
+                yield replace(means, algorithm=algorithm)
     else:
-        yield from (replace(means, chunks=one) for one in CHUNKS if one != means.chunks)
+        yield from (replace(means, chunks=count) for count in CHUNKS if count != means.chunks)
 
 
-def _seen_by(topology: Topology, protocol: Protocol) -> Topology:
-    # Regular networks state their rates twice: by link, and by dimension.
+def _apply_protocol(topology: Topology, protocol: Protocol) -> Topology:
+    """Copy a network with the bandwidth for data and the latency of a protocol.
+
+    Rates are changed in the defaults of the network and in each of its dimensions.
+    """
     dimensions = tuple(
         replace(
-            one,
-            bandwidth_bytes_per_s=one.bandwidth_bytes_per_s * protocol.data_share,
-            latency_s=one.latency_s + protocol.step_s,
+            dimension,
+            bandwidth_bytes_per_s=dimension.bandwidth_bytes_per_s * protocol.data_share,
+            latency_s=dimension.latency_s + protocol.step_s,
         )
-        for one in topology.dimensions
+        for dimension in topology.dimensions
     )
     return replace(
         topology,
@@ -141,106 +159,117 @@ def _seen_by(topology: Topology, protocol: Protocol) -> Topology:
     )
 
 
-def simulated_exploration(
-    explored: Exploration,
+def simulate_candidates(
+    exploration: Exploration,
     bindings: Sequence[Binding],
     simulation: Simulation,
     count: int,
     *,
     workers: Executor | None = None,
-    progress: Progress = silent,
+    progress: Progress = ignore_progress,
     budget: SearchBudget | None = None,
 ) -> Exploration | str:
-    """The most promising candidates with simulated times: the first, the fastest, the front.
+    """Simulate the most promising candidates of a search by formula.
 
-    `count`: how many of the fastest, and of the front, at every size. Where one of them cannot be
-    simulated, the reason, since times of two models are never compared. `workers`: simulate one
-    program at one size each. At a limit of `budget`, the programs that were simulated at all sizes
-    are compared; before there is one, the reason is that limit.
+    Simulated are, at every size, the original program, the `count` fastest candidates, and the
+    first `count` of the Pareto front. The result contains only these candidates, with simulated
+    times; at every size the fastest one gets means for each collective (`Simulation.refined`).
+
+    If a program cannot be simulated, the result is the reason as text: times by formula and by
+    simulation are never compared. `workers` simulate one program at one size per task. `budget`
+    counts one unit of work per simulated size of a program. At its limit, only candidates that were
+    simulated at all sizes are compared, without refinement; if there is none, the result is the
+    name of the limit.
     """
     budget = budget or SearchBudget()
-    # Formulas choose, the simulator judges.
-    chosen = _promising(explored, len(bindings), count)
-    tasks = [(simulation, one.program, size) for one in chosen for size in bindings]
-    told = f"simulating {len(chosen)} programs"
-    sizes = len(bindings)
+    num_sizes = len(bindings)
+    candidates = _select_promising(exploration, num_sizes, count)
+    tasks = [
+        (simulation, candidate.program, binding) for candidate in candidates for binding in bindings
+    ]
+    activity = f"simulating {len(candidates)} programs"
 
-    def is_enough(done: int) -> bool:
-        progress(done / len(tasks), told)
+    def is_limit_reached(num_completed: int) -> bool:
+        """Report progress, count one unit of work, and check the limits."""
+        progress(num_completed / len(tasks), activity)
         budget.count(1)
         return bool(budget.reason)
 
-    timings = done_by(workers, _simulated, tasks, is_enough)
-    judged: list[Timing] = []
-    for timing in timings:
+    timings: list[Timing] = []
+    for timing in run_tasks(workers, _simulate_task, tasks, is_limit_reached):
         if isinstance(timing, str):
             return timing
-        judged.append(timing)
-    whole = len(judged) // sizes
-    if whole < len(chosen):
-        budget.cut("simulation of programs", f"{len(chosen) - whole} of {len(chosen)} programs")
-        if not whole:
+        timings.append(timing)
+    num_complete = len(timings) // num_sizes
+    if num_complete < len(candidates):
+        num_missing = len(candidates) - num_complete
+        budget.cut("simulation of programs", f"{num_missing} of {len(candidates)} programs")
+        if not num_complete:
             return budget.reason
-        chosen = chosen[:whole]
-    found = [
-        replace(one, timings=tuple(judged[place * sizes : (place + 1) * sizes]))
-        for place, one in enumerate(chosen)
+        candidates = candidates[:num_complete]
+    simulated = [
+        replace(candidate, timings=tuple(timings[index * num_sizes : (index + 1) * num_sizes]))
+        for index, candidate in enumerate(candidates)
     ]
     if budget.reason:
         budget.cut("choice of means for each collective", "all of it")
-        return replace(explored, candidates=found)
-    return replace(explored, candidates=_refined_winners(found, bindings, simulation, workers))
+    else:
+        _refine_fastest(simulated, bindings, simulation, workers)
+    return replace(exploration, candidates=simulated)
 
 
-def _refined_winners(
-    found: list[Candidate],
+def _refine_fastest(
+    candidates: list[Candidate],
     bindings: Sequence[Binding],
     simulation: Simulation,
     workers: Executor | None,
-) -> list[Candidate]:
-    """The same with the best means for each collective of the fastest candidate at every size."""
-    winners = []
-    for place in range(len(bindings)):
-        seconds = [one.timings[place].seconds for one in found]
-        winners.append(seconds.index(min(seconds)))
+) -> None:
+    """Refine the timing of the fastest candidate at every size.
+
+    Replaces these candidates in the list `candidates`. Of equally fast ones the first is refined.
+    """
+    fastest_indices = []
+    for size_index in range(len(bindings)):
+        seconds = [candidate.timings[size_index].seconds for candidate in candidates]
+        fastest_indices.append(seconds.index(min(seconds)))
     tasks = [
-        (simulation, found[winner].program, size, found[winner].timings[place])
-        for place, (winner, size) in enumerate(zip(winners, bindings, strict=True))
+        (simulation, candidates[index].program, binding, candidates[index].timings[size_index])
+        for size_index, (index, binding) in enumerate(zip(fastest_indices, bindings, strict=True))
     ]
-    timings = done_by(workers, _refined, tasks)
-    for place, (winner, timing) in enumerate(zip(winners, timings, strict=True)):
-        stated = list(found[winner].timings)
-        stated[place] = timing
-        found[winner] = replace(found[winner], timings=tuple(stated))
-    return found
+    refined_timings = run_tasks(workers, _refine_task, tasks)
+    for size_index, index in enumerate(fastest_indices):
+        timings = list(candidates[index].timings)
+        timings[size_index] = refined_timings[size_index]
+        candidates[index] = replace(candidates[index], timings=tuple(timings))
 
 
-def _refined(task: tuple[Simulation, Program, Binding, Timing]) -> Timing:
-    """One winner, in this process or another."""
-    simulation, program, binding, timing = task
-    # As above, a method and its object travel as one task.
-    return simulation.refined(program, binding, timing)
+# Tasks for worker processes: the object and the arguments of a method are sent as one argument.
 
 
-def _simulated(task: tuple[Simulation, Program, Binding]) -> Timing | str:
-    """One program at one size, in this process or another."""
+def _simulate_task(task: tuple[Simulation, Program, Binding]) -> Timing | str:
+    """Call `Simulation.timing`."""
     simulation, program, binding = task
-    # A method and its object travel to other processes as one task.
     return simulation.timing(program, binding)
 
 
-def _promising(explored: Exploration, sizes: int, count: int) -> list[Candidate]:
-    """Candidates to simulate, in the order of their discovery."""
-    wanted = {0}
-    for place in range(sizes):
-        # By time alone, then those that need less memory.
-        ordered = sorted(
-            range(len(explored.candidates)),
-            key=lambda one, place=place: (  # type: ignore[misc]
-                explored.candidates[one].timings[place].seconds
-            ),
-        )
-        wanted.update(ordered[:count])
-        front = explored.front(place)[:count]
-        wanted.update(explored.candidates.index(one) for one in front)
-    return [explored.candidates[one] for one in sorted(wanted)]
+def _refine_task(task: tuple[Simulation, Program, Binding, Timing]) -> Timing:
+    """Call `Simulation.refined`."""
+    simulation, program, binding, timing = task
+    return simulation.refined(program, binding, timing)
+
+
+def _select_promising(exploration: Exploration, num_sizes: int, count: int) -> list[Candidate]:
+    """Select candidates to simulate, in order of discovery, without duplicates.
+
+    At every size: the original program, the `count` fastest (ties by order of discovery), and the
+    `count` fastest of the Pareto front of time and memory.
+    """
+    candidates = exploration.candidates
+    selected = {0}
+    for size_index in range(num_sizes):
+        seconds = [candidate.timings[size_index].seconds for candidate in candidates]
+        by_time = sorted(range(len(candidates)), key=seconds.__getitem__)
+        selected.update(by_time[:count])
+        front = exploration.pareto_front(size_index)[:count]
+        selected.update(candidates.index(candidate) for candidate in front)
+    return [candidates[index] for index in sorted(selected)]

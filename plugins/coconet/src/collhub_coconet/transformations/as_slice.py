@@ -1,4 +1,4 @@
-"""Keep states as slices: every rank stores its block only, and their AllGathers go."""
+"""Store replicated states as slices: every rank stores one block, and their AllGathers vanish."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from collhub_coconet.program.graph import readers_of
 from collhub_coconet.program.operations import Kind, Operation
 from collhub_coconet.program.program import Program
 from collhub_coconet.program.tensors import REPLICATED, sliced
-from collhub_coconet.transformations.dead import live
+from collhub_coconet.transformations.dead import select_live
 from collhub_coconet.transformations.legality import Conditions, Rewrite
-from collhub_coconet.transformations.rewriting import fresh, rewritten, with_operands
+from collhub_coconet.transformations.rewriting import build_program, choose_name, replace_operands
 
 
 def as_slice(program: Program, states: Sequence[str]) -> Rewrite:
-    """Declare replicated states as sliced.
+    """Change the layout of the replicated states `states` to sliced.
 
-    Every use of a state is a Slice along one dimension, or the target of its own Update by an
-    AllGather of a slice; nobody reads it as a whole after the program. Outputs that are the new
-    value of such a state become slices too. Raises `RefusedMoveError`.
+    Conditions: every use of a state is a Slice, or its Update by an AllGather of a slice, all along
+    one dimension, and the state is not declared as needed completely after the program. Slices of
+    a state, or of its new value, are replaced by the state itself. Outputs that are the new value
+    of such a state become slices. Raises `RefusedMoveError` if a condition is violated.
     """
     conditions = Conditions("as-slice", program, {"states": tuple(states)})
-    # The conditions, which also tell the dimension of every state.
-    dimensions = {name: _dimension(program, name, conditions) for name in states}
+    dimensions = {name: _find_dimension(program, name, conditions) for name in states}
     names: dict[str, str] = {}
     for operation in program.operations:
         if operation.kind is Kind.SLICE and operation.reads[0] in dimensions:
@@ -33,81 +33,92 @@ def as_slice(program: Program, states: Sequence[str]) -> Rewrite:
         for operation in program.operations
         if operation.name not in names
     ]
-    # Slices of the new value are the new value.
     for operation in program.operations:
         source = program.by_name.get(operation.reads[0]) if operation.reads else None
         if operation.kind is Kind.SLICE and source and _writes(source, dimensions):
             names[operation.name] = source.name
-    kept = [
-        with_operands(operation, names) for operation in operations if operation.name not in names
+    remaining = [
+        replace_operands(operation, names)
+        for operation in operations
+        if operation.name not in names
     ]
-    kept, renamed = _merged(program, kept, dimensions)
+    remaining, renamed = _read_new_states(program, remaining, dimensions)
     arguments = tuple(
-        replace(one, type=replace(one.type, layout=sliced(dimensions[one.name])))
-        if one.name in dimensions
-        else one
-        for one in program.arguments
+        replace(argument, type=replace(argument.type, layout=sliced(dimensions[argument.name])))
+        if argument.name in dimensions
+        else argument
+        for argument in program.arguments
     )
-    result = rewritten(program, kept, conditions, arguments, renamed)
-    return Rewrite(result, conditions.record())
+    result = build_program(program, remaining, conditions, arguments, renamed)
+    return Rewrite(result, conditions.to_record())
 
 
 def _writes(operation: Operation, states: dict[str, int]) -> bool:
-    """Whether an operation writes one of the states."""
+    """Whether an operation is an Update of one of the states."""
     return operation.kind is Kind.UPDATE and operation.reads[0] in states
 
 
-def _merged(
+def _read_new_states(
     program: Program, operations: list[Operation], states: dict[str, int]
 ) -> tuple[list[Operation], dict[str, str]]:
-    """Operations behind an Update read the new state, so that the value needs no name of its own.
+    """Let operations after an Update read the new state instead of the value that was written.
 
-    Returns the operations, and new names of values that `reorder` had named after their Update.
+    `states`: sliced dimension by name of a state. Returns the operations, and new internal names
+    (by old name) of values that only the Update reads and that `reorder` had named after it.
     """
-    # Values by the Update that writes them.
     renamed: dict[str, str] = {}
+    # Name of the Update by name of the value that it writes.
     new_state: dict[str, str] = {}
-    found = []
+    redirected = []
     for operation in operations:
-        found.append(with_operands(operation, new_state))
+        redirected.append(replace_operands(operation, new_state))
         if _writes(operation, states):
             new_state[operation.reads[1]] = operation.name
-    readers = readers_of(live(found, program.outputs))
+    readers = readers_of(select_live(redirected, program.outputs))
     for value, update in new_state.items():
         dimension = states[program.by_name[update].reads[0]]
-        is_ours = value == f"{update}_{sliced(dimension)}" and value not in program.outputs
-        if is_ours and len(readers[value]) == 1:
-            renamed[value] = fresh(program, f"_{value}")
-    named = [replace(one, name=renamed.get(one.name, one.name)) for one in found]
-    return [with_operands(one, renamed) for one in named], renamed
+        is_named_by_reorder = (
+            value == f"{update}_{sliced(dimension)}" and value not in program.outputs
+        )
+        if is_named_by_reorder and len(readers[value]) == 1:
+            renamed[value] = choose_name(program, f"_{value}")
+    results = [
+        replace(operation, name=renamed.get(operation.name, operation.name))
+        for operation in redirected
+    ]
+    return [replace_operands(operation, renamed) for operation in results], renamed
 
 
 def _sliced_update(program: Program, update: Operation) -> Operation:
-    """The Update with the slice instead of its AllGather."""
-    # The AllGather itself goes as dead code.
+    """Let an Update write the slice instead of its AllGather, which becomes dead code."""
     state, value = update.reads
     return replace(update, operands=(state, program.by_name[value].reads[0]))
 
 
-def _dimension(program: Program, name: str, conditions: Conditions) -> int:
-    """The dimension along which a state may be sliced."""
+def _find_dimension(program: Program, name: str, conditions: Conditions) -> int:
+    """Check all conditions for a state, and return the dimension along which its uses slice it."""
     state = program.states.get(name)
     message = "it is no replicated state"
-    is_whole = state is not None and state.type.layout == REPLICATED
-    conditions.require(is_whole, "replicated-state", name, message, "name a replicated state")
+    is_replicated = state is not None and state.type.layout == REPLICATED
+    conditions.require(is_replicated, "replicated-state", name, message, "name a replicated state")
     is_needed = state is not None and state.whole_after
     message = "every rank reads all of it after the program"
     cure = "keep it replicated, or declare it without whole_after"
     conditions.require(not is_needed, "not-needed-whole", name, message, cure)
-    found = {_use(program, name, reader, conditions) for reader in program.readers.get(name, ())}
+    readers = program.readers.get(name, ())
+    used_dimensions = {_check_use(program, name, reader, conditions) for reader in readers}
     message = "its uses are slices along no dimension, or along several"
     cure = "reorder its readers before an AllGather first"
-    conditions.require(len(found) == 1, "one-dimension", name, message, cure)
-    return found.pop()
+    conditions.require(len(used_dimensions) == 1, "one-dimension", name, message, cure)
+    return used_dimensions.pop()
 
 
-def _use(program: Program, name: str, reader: Operation, conditions: Conditions) -> int:
-    """The dimension that one use of a state asks for."""
+def _check_use(program: Program, name: str, reader: Operation, conditions: Conditions) -> int:
+    """Check that a reader uses only a slice of the state `name`; return the sliced dimension.
+
+    Allowed are a Slice that is not an output, and an Update of the state by an AllGather. All
+    readers of that Update must be such Slices along the gathered dimension.
+    """
     if reader.kind is Kind.SLICE:
         _check_no_output(program, reader, conditions)
         return reader.dimension or 0
@@ -115,7 +126,7 @@ def _use(program: Program, name: str, reader: Operation, conditions: Conditions)
     cure = "reorder it before an AllGather first"
     is_update = reader.kind is Kind.UPDATE and reader.reads[0] == name
     conditions.require(is_update, "sliced-use", reader.name, message, cure)
-    # An argument is made by no operation.
+    # None if the value is an argument.
     gather = program.by_name.get(reader.reads[1])
     is_gather = gather is not None and gather.kind is Kind.ALL_GATHER
     message = "its value is no AllGather of a slice"
@@ -131,8 +142,7 @@ def _use(program: Program, name: str, reader: Operation, conditions: Conditions)
 
 
 def _check_no_output(program: Program, cut: Operation, conditions: Conditions) -> None:
-    """A slice goes, so that it can be no output."""
+    """Refuse a Slice that is an output, since it would be removed."""
     is_output = cut.name in program.outputs
-    # The Update gives it whole.
     cure = "make the new value of the state the output"
     conditions.require(not is_output, "sliced-use", cut.name, "it is an output", cure)

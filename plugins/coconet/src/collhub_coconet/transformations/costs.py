@@ -1,4 +1,4 @@
-"""Costs of a program on one rank: bytes sent, bytes in memory, operations, bytes of states."""
+"""Costs of a program on one rank: bytes sent, memory traffic, arithmetic, states, launches."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from collhub_coconet.typing.contraction import axes_of
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """Of one rank; where ranks differ, of the one with the longest block.
+    """Costs of one run on one rank; if blocks differ in length, on a rank with the longest block.
 
-    `sent_bytes`: over links, by ring collectives. `memory_bytes`: read and written by kernels.
-    `operations`: arithmetic, a multiplication and an addition of a contraction counted as two.
-    `state_bytes`: of states that stay. `kernels`: launches.
+    `sent_bytes`: sent over links, if collectives use ring algorithms. `memory_bytes`: read and
+    written by kernels. `operations`: arithmetic operations; the multiplication and the addition in
+    a contraction count as two. `state_bytes`: size of the states. `kernels`: number of launches.
     """
 
     sent_bytes: int
@@ -34,7 +34,7 @@ class Costs:
     kernels: int
 
     def as_fields(self) -> dict[str, int]:
-        """All of them by name, in words."""
+        """Return the costs by name, with spaces instead of underscores: `sent bytes`, ..."""
         return {name.replace("_", " "): value for name, value in asdict(self).items()}
 
     def __sub__(self, other: Costs) -> Costs:
@@ -48,69 +48,88 @@ class Costs:
 
 
 def costs(program: Program, binding: Binding) -> Costs:
-    """Costs of one run with these sizes. Raises `InputError` for a symbol that is not bound."""
-    # Launches follow the order of execution.
+    """Compute the costs of one run at the sizes of `binding`.
+
+    Kernels that consist only of views are not launched and do not count. Raises `InputError` for a
+    symbol without a size.
+    """
     kernels = program.kernels()
     states = (argument.type for argument in program.states.values())
     return Costs(
-        sum(_sent_bytes(program, one, binding) for one in program.operations),
-        sum(memory_bytes(program, kernel, binding) for kernel in kernels),
-        sum(operations_of(program, one, binding) for one in program.operations),
+        sum(_count_sent_bytes(program, operation, binding) for operation in program.operations),
+        sum(count_memory_bytes(program, kernel, binding) for kernel in kernels),
+        sum(count_operations(program, operation, binding) for operation in program.operations),
         sum(binding.bytes_of_rank(state) for state in states),
-        sum(any(one.kind is not Kind.SLICE for one in kernel) for kernel in kernels),
+        sum(any(operation.kind is not Kind.SLICE for operation in kernel) for kernel in kernels),
     )
 
 
-def _sent_bytes(program: Program, operation: Operation, binding: Binding) -> int:
-    """Ring algorithms: a rank passes on p - 1 of p blocks of a vector, twice in an all-reduce."""
-    kind = program.types[operation.name]
-    # What an all-gather gives, and what the others begin with.
-    whole = binding.elements(kind.shape) * kind.element.element_bytes
-    share = whole * (binding.num_ranks - 1) // binding.num_ranks
+def _count_sent_bytes(program: Program, operation: Operation, binding: Binding) -> int:
+    """Count the bytes that a rank sends for an operation with a ring algorithm.
+
+    A ring sends p - 1 of the p blocks of the complete tensor, twice for an AllReduce; a reduction
+    of slices to a scalar contains an AllReduce. 0 for computations.
+    """
+    tensor = program.types[operation.name]
+    tensor_bytes = binding.elements(tensor.shape) * tensor.element.element_bytes
+    ring_bytes = tensor_bytes * (binding.num_ranks - 1) // binding.num_ranks
     if operation.kind is Kind.SEND:
-        return binding.bytes_of_rank(kind)
+        return binding.bytes_of_rank(tensor)
     if operation.kind in REDUCTIONS_TO_SCALARS:
         is_sliced = program.types[operation.reads[0]].layout.is_sliced
-        return 2 * share if is_sliced else 0
+        return 2 * ring_bytes if is_sliced else 0
     if operation.kind is Kind.ALL_REDUCE:
-        return 2 * share
+        return 2 * ring_bytes
     if operation.kind is Kind.ALL_TO_ALL:
-        # Of its own block.
-        return share // binding.num_ranks
-    return share if operation.is_communication else 0
+        # A rank sends p - 1 of the p parts of its block.
+        return ring_bytes // binding.num_ranks
+    return ring_bytes if operation.is_communication else 0
 
 
-def memory_bytes(
+def count_memory_bytes(
     program: Program,
     kernel: Sequence[Operation],
     binding: Binding,
-    beside: Iterable[str] = (),
+    same_kernel: Iterable[str] = (),
 ) -> int:
-    """Distinct outside operands are read once, values that live on are written once.
+    """Count the bytes of memory that operations of one kernel read and write on a rank.
 
-    `beside`: further operations of the same kernel, whose values are in registers.
+    Each distinct operand from outside the kernel is read once. Each value that is used outside the
+    kernel is written once; the remaining values stay in registers. A slice is a view: it copies no
+    memory, and its readers read the slice. `same_kernel`: names of further operations of the kernel
+    whose traffic is not counted.
     """
-    inside = {operation.name for operation in kernel}.union(beside)
-    # A slice is a view: whoever reads it reads a part of the original.
-    working = [operation for operation in kernel if operation.kind is not Kind.SLICE]
+    inside = {operation.name for operation in kernel}.union(same_kernel)
+    computing = [operation for operation in kernel if operation.kind is not Kind.SLICE]
     views = {operation.name for operation in kernel if operation.kind is Kind.SLICE}
-    read = {name for one in working for name in one.reads if name not in inside or name in views}
-    written = {one.name for one in working if _lives_on(program, one, inside)}
+    read = {
+        name
+        for operation in computing
+        for name in operation.reads
+        if name not in inside or name in views
+    }
+    written = {operation.name for operation in computing if _is_stored(program, operation, inside)}
     return sum(binding.bytes_of_rank(program.types[name]) for name in read | written)
 
 
-def _lives_on(program: Program, operation: Operation, inside: set[str]) -> bool:
-    """Whether somebody outside a kernel needs a value."""
-    # A value within a kernel stays in registers.
+def _is_stored(program: Program, operation: Operation, inside: set[str]) -> bool:
+    """Whether a kernel writes a value to memory; `inside`: names of its operations.
+
+    True if an operation outside the kernel reads it, for outputs, and for new values of states.
+    """
     readers = program.readers.get(operation.name, ())
     is_read = any(reader.name not in inside for reader in readers)
     return is_read or operation.name in program.outputs or operation.kind is Kind.UPDATE
 
 
-def operations_of(program: Program, operation: Operation, binding: Binding) -> int:
-    """Arithmetic of one operation on the rank with the longest block."""
+def count_operations(program: Program, operation: Operation, binding: Binding) -> int:
+    """Count the arithmetic operations on a rank with the longest block.
+
+    A contraction counts 2 per multiplication, a reduction to a scalar 1 per element that it reads,
+    a pointwise operation 1 per element of its result; all remaining kinds count 0.
+    """
     if operation.kind in CONTRACTIONS:
-        return 2 * _products(program, operation, binding)
+        return 2 * _count_multiplications(program, operation, binding)
     if operation.kind in REDUCTIONS_TO_SCALARS:
         return binding.elements_of_rank(program.types[operation.reads[0]])
     if operation.kind in POINTWISE:
@@ -118,9 +137,12 @@ def operations_of(program: Program, operation: Operation, binding: Binding) -> i
     return 0
 
 
-def _products(program: Program, operation: Operation, binding: Binding) -> int:
-    """Multiplications of a contraction: elements of the result times terms of each sum."""
-    # Those of the rank with the longest block.
+def _count_multiplications(program: Program, operation: Operation, binding: Binding) -> int:
+    """Count the multiplications of a contraction on a rank with the longest block.
+
+    The number is that of elements of the result times that of terms per sum. If the summed
+    dimension is sliced, a rank sums only the terms of its slice.
+    """
     x, w = (program.types[name] for name in operation.reads)
     axes = axes_of(operation.kind, len(x.shape))
     terms = binding.shape(x.shape)[axes.x_sum]

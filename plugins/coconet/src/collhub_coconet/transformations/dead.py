@@ -1,4 +1,4 @@
-"""Dead code: an operation without use, that is no output and has no effect, goes."""
+"""Remove dead code: operations that are unused, are not outputs and update no state."""
 
 from __future__ import annotations
 
@@ -10,29 +10,35 @@ from collhub_coconet.program.program import Program
 from collhub_coconet.transformations.legality import Conditions, Rewrite
 
 
-def live(operations: Sequence[Operation], outputs: Iterable[str]) -> tuple[Operation, ...]:
-    """Operations that an output or an Update needs, in their order."""
+def select_live(operations: Sequence[Operation], outputs: Iterable[str]) -> tuple[Operation, ...]:
+    """Select the operations that an output or an Update needs, in their order.
+
+    `operations` are in an order in which values are defined before they are read.
+    """
     needed = set(outputs)
-    kept = []
-    # From the end: whoever reads a value is judged before it.
+    live = []
+    # In reverse, all readers of a value are visited before the value.
     for operation in reversed(operations):
         if operation.name in needed or operation.kind is Kind.UPDATE:
             needed.update(operation.reads)
-            kept.append(operation)
-    return tuple(reversed(kept))
+            live.append(operation)
+    return tuple(reversed(live))
 
 
 def remove_dead(program: Program) -> Rewrite:
-    """The program without operations whose result nobody needs."""
+    """Remove operations that no output and no Update needs, and stages that become empty.
+
+    The record has one condition per removed operation.
+    """
     conditions = Conditions("dead", program, {})
-    operations = live(program.operations, program.outputs)
-    kept = {operation.name for operation in operations}
+    operations = select_live(program.operations, program.outputs)
+    live_names = {operation.name for operation in operations}
     for operation in program.operations:
-        if operation.name not in kept:
+        if operation.name not in live_names:
             conditions.require(True, "no use, no output, no effect", operation.name, "", "")
     stages = tuple(
-        replace(stage, members=tuple(name for name in stage.members if name in kept))
+        replace(stage, members=tuple(name for name in stage.members if name in live_names))
         for stage in program.stages
-        if not kept.isdisjoint(stage.members)
+        if not live_names.isdisjoint(stage.members)
     )
-    return Rewrite(replace(program, operations=operations, stages=stages), conditions.record())
+    return Rewrite(replace(program, operations=operations, stages=stages), conditions.to_record())

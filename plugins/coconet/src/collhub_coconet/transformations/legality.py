@@ -1,4 +1,4 @@
-"""Records of transformations: conditions that hold, and refusals that name the broken one."""
+"""Records of transformations: conditions that hold, or a refusal that names the violated one."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ Parameter = str | int | tuple[str, ...] | None
 
 @dataclass(frozen=True, slots=True)
 class LegalityRecord:
-    """A transformation with its parameters, and the conditions that hold, in words.
+    """A legal transformation with its parameters and the conditions that were checked.
 
-    `notes`: what is no condition but decides the gain, such as the resources of a chain.
+    `conditions`: texts of the form `condition: operation`. `notes`: facts that are not conditions
+    but determine the gain, such as the resources of the members of a chain.
     """
 
     transformation: str
@@ -27,21 +28,21 @@ class LegalityRecord:
 
 @dataclass(frozen=True, slots=True)
 class Rewrite:
-    """The new program, and why it means the same."""
+    """Transformed program, with the record of why it is equivalent to the original."""
 
     program: Program
     record: LegalityRecord
 
 
 class RefusedMoveError(InputError):
-    """A transformation whose precondition does not hold.
+    """Error of a transformation whose precondition does not hold.
 
-    `condition`: its name, such as `closed`; `operation`: the one that violates it.
+    `condition`: name of the precondition, such as `closed`; `operation`: name of the operation that
+    violates it.
     """
 
     def __init__(self, diagnostic: Diagnostic, condition: str = "", operation: str = "") -> None:
         super().__init__(diagnostic)
-        # Tests and callers ask for these, people read the diagnostic.
         self.condition = condition
         self.operation = operation
 
@@ -50,7 +51,7 @@ class RefusedMoveError(InputError):
 
 
 class Conditions:
-    """Conditions of one transformation of one program, as they are checked."""
+    """Checks the conditions of one transformation of one program, and records those that hold."""
 
     def __init__(
         self, transformation: str, program: Program, parameters: Mapping[str, Parameter]
@@ -63,21 +64,29 @@ class Conditions:
     def require(
         self, is_met: bool, condition: str, operation: str, message: str, cure: str
     ) -> None:
-        """Note that a condition holds for an operation, or raise `RefusedMoveError`."""
+        """Record that `condition` holds for `operation`; raise `RefusedMoveError` unless `is_met`.
+
+        `message` and `cure` are for the error: the violation, and how to avoid it.
+        """
         if not is_met:
-            raise self.refusal(condition, operation, message, cure)
+            raise self.build_refusal(condition, operation, message, cure)
         self._met.append(f"{condition}: {operation}")
 
-    def refusal(self, condition: str, operation: str, message: str, cure: str) -> RefusedMoveError:
-        """The refusal for a condition that an operation violates."""
-        names = [one.name for one in self._program.operations]
+    def build_refusal(
+        self, condition: str, operation: str, message: str, cure: str
+    ) -> RefusedMoveError:
+        """Build the error for a condition that an operation violates.
+
+        Its location is the line of the operation in the program, if the program has it.
+        """
+        names = [entry.name for entry in self._program.operations]
         line = names.index(operation) + 1 if operation in self._program.by_name else None
         text = f"{self._transformation} refused: {operation}: {message} ({condition})"
         place = Location(self._program.name, line)
         diagnostic = Diagnostic(f"refused-{condition}", text, location=place, cure=cure)
         return RefusedMoveError(diagnostic, condition, operation)
 
-    def record(self, notes: tuple[str, ...] = ()) -> LegalityRecord:
-        """The record of everything that holds."""
+    def to_record(self, notes: tuple[str, ...] = ()) -> LegalityRecord:
+        """Build the record of the conditions so far, without duplicates and in order."""
         met = tuple(dict.fromkeys(self._met))
         return LegalityRecord(self._transformation, self._parameters, met, notes)

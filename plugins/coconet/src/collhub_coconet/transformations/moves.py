@@ -1,4 +1,4 @@
-"""All legal transformations of a program, each with its effect on bytes, operations and memory."""
+"""Enumerate the legal transformations of a program, with their effects on its costs."""
 
 from __future__ import annotations
 
@@ -16,30 +16,35 @@ from collhub_coconet.transformations.overlap import overlap
 from collhub_coconet.transformations.reorder import movable, reorder
 from collhub_coconet.transformations.split import split
 
-_SMALL = POINTWISE | {Kind.SLICE, Kind.NORM, Kind.SUM, Kind.MAX, Kind.UPDATE}
+_FUSIBLE = POINTWISE | {Kind.SLICE, Kind.NORM, Kind.SUM, Kind.MAX, Kind.UPDATE}
 Attempt = Callable[[], Rewrite]
+"""A transformation with its arguments, not yet applied; may raise `RefusedMoveError`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A legal transformation of a program; `effect`: costs after it less those before."""
+    """A legal transformation of a program; `effect`: costs after it minus costs before it."""
 
     rewrite: Rewrite
     effect: Costs
 
     def __str__(self) -> str:
         record = self.rewrite.record
-        stated = ", ".join(f"{key}={_text(value)}" for key, value in record.parameters.items())
-        return f"{record.transformation}({stated})"
+        arguments = ", ".join(
+            f"{key}={_format_parameter(value)}" for key, value in record.parameters.items()
+        )
+        return f"{record.transformation}({arguments})"
 
 
 def legal_moves(program: Program, binding: Binding) -> list[Move]:
-    """Every legal move: splits, reorders of maximal sets and prefixes, states, sets, chains.
+    """List the legal moves of a program, in the order of `TRANSFORMATIONS`.
 
-    Fused are the maximal sets around one communication, or around none; overlapped are chains of
-    two and more members that follow one another in the order of execution.
+    - split: every AllReduce along every dimension;
+    - reorder: for every AllGather, the largest movable set and its prefixes;
+    - as-slice: every single state;
+    - fuse: the maximal set around each communication, and maximal sets without communication;
+    - overlap: maximal chains of at least two operations or stages, in the order of execution.
     """
-    # Effects are differences to this.
     before = costs(program, binding)
     return [
         Move(rewrite, costs(rewrite.program, binding) - before)
@@ -48,20 +53,24 @@ def legal_moves(program: Program, binding: Binding) -> list[Move]:
 
 
 def legal_rewrites(program: Program, kinds: Sequence[str]) -> Iterator[Rewrite]:
-    """The legal moves of some of `TRANSFORMATIONS`, without their effects."""
+    """Yield the results of the legal moves of some `kinds`, in the order of `legal_moves`.
+
+    `kinds`: a subset of `TRANSFORMATIONS`. Moves that do not change the program are left out.
+    """
     for kind in TRANSFORMATIONS:
         attempts = _ATTEMPTS[kind](program) if kind in kinds else ()
         for attempt in attempts:
             try:
                 rewrite = attempt()
-            # Most attempts are none: the conditions decide, not this list.
+            # Attempts are generous: the conditions of the transformation decide.
             except RefusedMoveError:
                 continue
             if rewrite.program != program:
                 yield rewrite
 
 
-def _splits(program: Program) -> Iterator[Attempt]:
+def _attempt_splits(program: Program) -> Iterator[Attempt]:
+    """Yield a split of every AllReduce along every dimension."""
     for operation in program.operations:
         if operation.kind is not Kind.ALL_REDUCE:
             continue
@@ -72,12 +81,12 @@ def _splits(program: Program) -> Iterator[Attempt]:
             )
 
 
-def _reorders(program: Program) -> Iterator[Attempt]:
-    """The largest movable set of each AllGather, and its prefixes; the largest first."""
+def _attempt_reorders(program: Program) -> Iterator[Attempt]:
+    """Yield a reorder of each prefix of the movable set of each AllGather, the longest first."""
     for operation in program.operations:
         if operation.kind is not Kind.ALL_GATHER:
             continue
-        # Every prefix is closed, so each is a move of its own.
+        # Every prefix is closed under the paths from the AllGather, so that it can be moved.
         members = movable(program, operation.name)
         for count in range(len(members), 0, -1):
             name, chosen = operation.name, members[:count]
@@ -86,47 +95,54 @@ def _reorders(program: Program) -> Iterator[Attempt]:
             )
 
 
-def _states(program: Program) -> Iterator[Attempt]:
-    """States one by one: what holds for several holds for each."""
+def _attempt_slicing_of_states(program: Program) -> Iterator[Attempt]:
+    """Yield an as-slice of every single state; several states can be sliced one after another."""
     for state in program.states:
         yield lambda state=state: as_slice(program, [state])  # type: ignore[misc]
 
 
-def _fusions(program: Program) -> Iterator[Attempt]:
-    """A maximal set around each communication, and around each pointwise operation in none yet."""
-    # Sets that are fused already are no moves.
+def _attempt_fusions(program: Program) -> Iterator[Attempt]:
+    """Yield a fuse of the maximal set around each communication and each pointwise operation.
+
+    Pointwise operations that are in a stage or in an earlier set around a pointwise operation are
+    skipped, and so are sets that are stages already and repeated sets.
+    """
     seen = {frozenset(stage.members) for stage in program.stages}
     covered = {name for stage in program.stages for name in stage.members}
-    talking = [one for one in program.operations if one.is_communication]
-    small = [one for one in program.operations if one.kind in _SMALL]
-    for operation in (*talking, *small):
+    communications = [entry for entry in program.operations if entry.is_communication]
+    pointwise = [entry for entry in program.operations if entry.kind in _FUSIBLE]
+    for operation in (*communications, *pointwise):
         if operation.name in covered and not operation.is_communication:
             continue
-        members = largest_stage(program, operation)
-        key = frozenset(members)
-        if operation.kind in _SMALL:
-            covered |= key
-        if len(members) > 1 and key not in seen:
-            seen.add(key)
+        members = grow_stage(program, operation)
+        member_set = frozenset(members)
+        if operation.kind in _FUSIBLE:
+            covered |= member_set
+        if len(members) > 1 and member_set not in seen:
+            seen.add(member_set)
             yield lambda members=members: fuse(program, members)  # type: ignore[misc]
 
 
-def largest_stage(program: Program, seed: Operation) -> list[str]:
-    """A set around `seed` to which no operation can be added so that `fuse` takes it still."""
+def grow_stage(program: Program, seed: Operation) -> list[str]:
+    """Grow a set around the operation `seed` until `fuse` accepts no further neighbour.
+
+    Returns names in program order; only `seed` if it is in a stage already. Operations of existing
+    stages are not added.
+    """
     members = [seed.name]
     fused = {name for stage in program.stages for name in stage.members}
-    # An operation is part of one stage at most.
     is_growing = seed.name not in fused
     while is_growing:
         is_growing = False
-        for name in _neighbours(program, members):
-            wider = [*members, name]
-            if name not in fused and _is_stage(program, wider):
-                members, is_growing = wider, True
-    return [one.name for one in program.operations if one.name in set(members)]
+        for name in _find_neighbours(program, members):
+            extended = [*members, name]
+            if name not in fused and _can_fuse(program, extended):
+                members, is_growing = extended, True
+    return [entry.name for entry in program.operations if entry.name in set(members)]
 
 
-def _neighbours(program: Program, members: list[str]) -> list[str]:
+def _find_neighbours(program: Program, members: list[str]) -> list[str]:
+    """Find operations outside `members` that read a member or are read by one."""
     inside = set(members)
     return [
         operation.name
@@ -134,44 +150,46 @@ def _neighbours(program: Program, members: list[str]) -> list[str]:
         if operation.name not in inside
         and (
             not inside.isdisjoint(operation.reads)
-            or any(one.name in inside for one in program.readers.get(operation.name, ()))
+            or any(reader.name in inside for reader in program.readers.get(operation.name, ()))
         )
     ]
 
 
-def _is_stage(program: Program, members: list[str]) -> bool:
+def _can_fuse(program: Program, members: list[str]) -> bool:
+    """Whether `fuse` accepts the members."""
     try:
-        # The transformation itself is the test.
         fuse(program, members)
     except RefusedMoveError:
         return False
     return True
 
 
-def _overlaps(program: Program) -> Iterator[Attempt]:
-    """Chains of kernels, each of which reads the one before, as long as they can be made."""
+def _attempt_overlaps(program: Program) -> Iterator[Attempt]:
+    """Yield an overlap of the longest chain from each kernel; each member reads its predecessor.
+
+    Chains that are a suffix of an earlier chain are left out, since they gain less.
+    """
     stage_of = {name: stage.name for stage in program.stages for name in stage.members}
-    # A slice is a view, which nobody waits for.
-    working = [one for one in program.operations if one.kind is not Kind.SLICE]
-    labels = list(dict.fromkeys(stage_of.get(one.name, one.name) for one in working))
-    found: list[list[str]] = []
+    # A slice is a view without a kernel.
+    computing = [entry for entry in program.operations if entry.kind is not Kind.SLICE]
+    labels = list(dict.fromkeys(stage_of.get(entry.name, entry.name) for entry in computing))
+    chains: list[list[str]] = []
     for start in labels:
         chain = [start]
-        while (follower := _follower(program, chain, labels)) is not None:
+        while (follower := _find_follower(program, chain, labels)) is not None:
             chain = [*chain, follower]
-        # Suffixes of a longer chain gain less than the chain.
-        is_part = any(longer[-len(chain) :] == chain for longer in found)
-        if len(chain) > 1 and not is_part:
-            found.append(chain)
+        is_suffix = any(longer[-len(chain) :] == chain for longer in chains)
+        if len(chain) > 1 and not is_suffix:
+            chains.append(chain)
             yield lambda chain=chain: overlap(program, chain)  # type: ignore[misc]
 
 
-def _follower(program: Program, chain: list[str], labels: list[str]) -> str | None:
-    """The first member that a chain can be continued by."""
+def _find_follower(program: Program, chain: list[str], labels: list[str]) -> str | None:
+    """Find the first of `labels` by which `overlap` can extend the chain; None if there is none."""
     last = _operations_in(program, chain[-1])
     readers = {reader.name for name in last for reader in program.readers.get(name, ())}
     for label in labels:
-        # Whoever reads nothing of the last member is refused anyway.
+        # Saves an attempt: `overlap` refuses a member that does not read its predecessor.
         if label in chain or readers.isdisjoint(_operations_in(program, label)):
             continue
         try:
@@ -183,23 +201,25 @@ def _follower(program: Program, chain: list[str], labels: list[str]) -> str | No
 
 
 def _operations_in(program: Program, label: str) -> tuple[str, ...]:
-    """Names of the operations of a stage, or of the operation itself."""
-    found = [stage.members for stage in program.stages if stage.name == label]
-    return found[0] if found else (label,)
+    """Names of the operations of the stage `label`, or `label` itself if there is no such stage."""
+    members = [stage.members for stage in program.stages if stage.name == label]
+    return members[0] if members else (label,)
 
 
-def _text(value: object) -> str:
-    """A parameter as a word."""
-    # As the options of passes have them.
+def _format_parameter(value: object) -> str:
+    """Format a parameter as an option of a pass: lists of names are joined by `+`."""
     return "+".join(value) if isinstance(value, tuple) else str(value)
 
 
 _ATTEMPTS: dict[str, Callable[[Program], Iterator[Attempt]]] = {
-    "split": _splits,
-    "reorder": _reorders,
-    "as-slice": _states,
-    "fuse": _fusions,
-    "overlap": _overlaps,
+    "split": _attempt_splits,
+    "reorder": _attempt_reorders,
+    "as-slice": _attempt_slicing_of_states,
+    "fuse": _attempt_fusions,
+    "overlap": _attempt_overlaps,
 }
 TRANSFORMATIONS = tuple(_ATTEMPTS)
-"""Transformations in their order of use: one gains nothing from an earlier kind behind it."""
+"""Names of the transformations in their order of use.
+
+Applying an earlier kind after a later one gains nothing.
+"""

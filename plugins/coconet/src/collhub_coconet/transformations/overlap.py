@@ -1,4 +1,4 @@
-"""Overlap: a chain of producers and consumers works chunk by chunk instead of one after another."""
+"""Overlap a chain of producers and consumers, which then run chunk by chunk."""
 
 from __future__ import annotations
 
@@ -18,42 +18,47 @@ from collhub_coconet.typing.contraction import axes_of
 
 
 def overlap(program: Program, members: Sequence[str]) -> Rewrite:
-    """Let each member, an operation or a stage, begin when its producer has done a chunk.
+    """Make a chain of `members`, names of operations or stages from producer to consumer.
 
-    The chain is in order of data, nothing outside orders it otherwise, and a dimension is left
-    along which every member can be cut. Raises `RefusedMoveError`.
+    Each member starts when its predecessor has completed a chunk. Conditions: there are at least
+    two members, none is in a chain already, each reads its predecessor, no path between members
+    contains an operation outside the chain, no member needs all chunks before it delivers the
+    first, and every pair has a dimension along which both can be cut into chunks. The record notes
+    the resource of each member. Raises `RefusedMoveError` if a condition is violated.
     """
     conditions = Conditions("overlap", program, {"members": tuple(members)})
     conditions.require(len(members) > 1, "several", " ".join(members), "no pair", "name two")
-    parts = [_part(program, member, conditions) for member in members]
-    # A chain is executed as one: its members belong to no other.
+    parts = [_find_operations(program, member, conditions) for member in members]
     taken = {name for chain in program.chains for name in chain.members}
     for member in members:
         message = "it is a member of a chain already"
         conditions.require(member not in taken, "one-chain", member, message, "name others")
     for member, part in zip(members, parts, strict=True):
-        _check_no_whole(member, part, conditions)
+        _check_no_scalar_reduction(member, part, conditions)
     dimensions = tuple(
-        _check_pair(program, one, other, conditions) for one, other in pairwise(parts)
+        _check_pair(program, producer, consumer, conditions)
+        for producer, consumer in pairwise(parts)
     )
     _check_order(program, parts, conditions)
-    # Members of different resources can be busy at once.
-    kinds = [_resource(part) for part in parts]
-    note = f"resources: {', '.join(kinds)}"
+    resources = [_find_resource(part) for part in parts]
+    note = f"resources: {', '.join(resources)}"
     chains = (*program.chains, Chain(tuple(members), dimensions))
-    return Rewrite(program.with_stages(program.stages, chains), conditions.record((note,)))
+    return Rewrite(program.with_stages(program.stages, chains), conditions.to_record((note,)))
 
 
 Part = list[Operation]
 """The operations of one member of a chain."""
 
 
-def _part(program: Program, member: str, conditions: Conditions) -> Part:
-    """The operations of a member; part of a stage is none."""
+def _find_operations(program: Program, member: str, conditions: Conditions) -> Part:
+    """Find the operations of a member, an operation or a stage.
+
+    Raises `RefusedMoveError` for an unknown name, and for an operation inside a stage.
+    """
     for stage in program.stages:
         if member in stage.members:
             message = f"it is one of several operations of stage {stage.name}"
-            raise conditions.refusal("whole-stages", member, message, f"name {stage.name}")
+            raise conditions.build_refusal("whole-stages", member, message, f"name {stage.name}")
         if member == stage.name:
             conditions.require(True, "whole-stages", member, "", "")
             return [program.by_name[name] for name in stage.members]
@@ -63,94 +68,112 @@ def _part(program: Program, member: str, conditions: Conditions) -> Part:
     return [operation] if operation else []
 
 
-def _check_no_whole(member: str, part: Part, conditions: Conditions) -> None:
-    """No member needs all chunks before it emits one."""
+def _check_no_scalar_reduction(member: str, part: Part, conditions: Conditions) -> None:
+    """Refuse a member with a reduction to a scalar, whose result needs all chunks."""
     for operation in part:
-        # A norm is known when the last element is.
         is_chunkable = operation.kind not in REDUCTIONS_TO_SCALARS
         message = f"{operation.kind} in {member} needs all chunks before it gives one"
         cure = "end the chain before it"
         conditions.require(is_chunkable, "chunkable", operation.name, message, cure)
 
 
-def _check_pair(program: Program, one: Part, other: Part, conditions: Conditions) -> int:
-    """The dimension of the chunks that go from one member to the next, counted from the end."""
-    made = {operation.name for operation in one}
-    reads = [(reader, name) for reader in other for name in reader.reads if name in made]
+def _check_pair(program: Program, producer: Part, consumer: Part, conditions: Conditions) -> int:
+    """Check two neighbours in a chain; return the dimension of their chunks.
+
+    The dimension is counted from the end of the tensor; of several possible ones, the first of the
+    tensor is used. Raises `RefusedMoveError` if the consumer does not read the producer, or if no
+    dimension suits both for all tensors between them.
+    """
+    produced = {operation.name for operation in producer}
+    reads = [(reader, name) for reader in consumer for name in reader.reads if name in produced]
     message = "it does not read the member before it"
     cure = "name producer and consumer in their order"
-    conditions.require(bool(reads), "consumes", other[0].name, message, cure)
+    conditions.require(bool(reads), "consumes", consumer[0].name, message, cure)
     common: set[int] | None = None
     for reader, name in reads:
-        found = _emitted(program, one, name) & _accepted(program, reader, name)
-        common = found if common is None else common & found
+        emitted = _find_emitted_dimensions(program, producer, name)
+        possible = emitted & _find_accepted_dimensions(program, reader, name)
+        common = possible if common is None else common & possible
     message = f"no dimension of {reads[0][1]} is one along which both can be cut"
     cure = "end the chain before it"
     conditions.require(bool(common), "chunkable", reads[0][0].name, message, cure)
     return max(common or {0})
 
 
-def _emitted(program: Program, part: Part, name: str) -> set[int]:
-    """Dimensions, from the end, along which a member gives a value chunk by chunk."""
+def _find_emitted_dimensions(program: Program, part: Part, name: str) -> set[int]:
+    """Find dimensions along which a member can deliver its value `name` in chunks.
+
+    All dimensions are counted from the end of the tensor.
+    """
     if any(operation.kind is Kind.CONV for operation in part):
-        # Positions are made of their neighbours.
+        # An output position needs neighbouring positions of the input: no chunks along these.
         rank = len(program.types[name].shape)
         return {rank, rank - 1}
-    found = _all_of(program, name)
+    dimensions = _find_dimensions(program, name)
     for operation in part:
-        found -= _exchanged(program, operation)
-    return found
+        dimensions -= _find_exchanged_dimensions(program, operation)
+    return dimensions
 
 
-def _exchanged(program: Program, operation: Operation) -> set[int]:
-    """Dimensions, from the end, between which an AllToAll moves data: a chunk has all of them."""
+def _find_exchanged_dimensions(program: Program, operation: Operation) -> set[int]:
+    """Find the sliced dimensions of operand and result of an AllToAll; empty for other kinds.
+
+    A chunk cannot be cut along them, since data move between them. Counted from the end.
+    """
     if operation.kind is not Kind.ALL_TO_ALL:
         return set()
-    kinds = [program.types[name] for name in (operation.name, operation.reads[0])]
-    return {len(kind.shape) - kind.layout.dimension for kind in kinds}
+    tensors = [program.types[name] for name in (operation.name, operation.reads[0])]
+    return {len(tensor.shape) - tensor.layout.dimension for tensor in tensors}
 
 
-def _accepted(program: Program, reader: Operation, name: str) -> set[int]:
-    """Dimensions, from the end, along which a reader takes a value chunk by chunk."""
+def _find_accepted_dimensions(program: Program, reader: Operation, name: str) -> set[int]:
+    """Find dimensions along which an operation can read the value `name` in chunks.
+
+    A contraction accepts the dimensions that it does not sum over. Counted from the end.
+    """
     if reader.kind is Kind.TRANSPOSE:
-        # Chunks of what it reads are none of what it gives.
+        # A chunk of the operand is not a contiguous chunk of the result.
         return set()
     if reader.kind not in CONTRACTIONS:
-        return _all_of(program, name) - _exchanged(program, reader)
-    # Terms of a sum have to be there together.
+        return _find_dimensions(program, name) - _find_exchanged_dimensions(program, reader)
     rank = len(program.types[name].shape)
     axes = axes_of(reader.kind, len(program.types[reader.reads[0]].shape))
     rows = axes.rows if name == reader.reads[0] else (axes.w_free,)
     return {rank - row for row in rows}
 
 
-def _all_of(program: Program, name: str) -> set[int]:
-    """All dimensions of more than one element, from the end."""
+def _find_dimensions(program: Program, name: str) -> set[int]:
+    """Find all dimensions of a tensor with more than one element, counted from the end."""
     shape = program.types[name].shape
-    return {len(shape) - place for place, size in enumerate(shape) if size != 1}
+    return {len(shape) - index for index, size in enumerate(shape) if size != 1}
 
 
 def _check_order(program: Program, parts: list[Part], conditions: Conditions) -> None:
-    """No path from one member to another leads through an operation outside the chain."""
-    # Stages count with all their operations.
+    """Refuse a chain that has no common order of execution with the rest of the program.
+
+    No path between members may contain an operation outside the chain, and the chain as one step
+    must have an order among the stages outside it.
+    """
     names = [[operation.name for operation in part] for part in parts]
     inside = [name for part in names for name in part]
     outside = between(program.operations, inside)
-    who = outside[0].name if outside else inside[0]
+    culprit = outside[0].name if outside else inside[0]
     message = "it stands between members, so that it orders them as a whole"
     cure = "make it a member, or end the chain before it"
-    conditions.require(not outside, "no-other-order", who, message, cure)
+    conditions.require(not outside, "no-other-order", culprit, message, cure)
     groups = [stage.members for stage in program.stages if stage.members[0] not in inside]
     order = contracted_order(program.operations, [*groups, inside])
     message = "members and another stage would wait for one another"
-    conditions.require(order is not None, "no-other-order", who, message, "fuse less")
+    conditions.require(order is not None, "no-other-order", culprit, message, "fuse less")
 
 
-def _resource(part: Part) -> str:
-    """What a member keeps busy: the network between groups, links within one, or computation."""
-    # The slowest of them decides.
+def _find_resource(part: Part) -> str:
+    """Name the resource of a member: `network` between groups for a Send, links, or `compute`.
+
+    A member with both communication and computation occupies the links.
+    """
     kinds = {operation.kind for operation in part}
     if Kind.SEND in kinds:
         return "network"
-    is_talking = any(operation.is_communication for operation in part)
-    return "intra-node link" if is_talking else "compute"
+    communicates = any(operation.is_communication for operation in part)
+    return "intra-node link" if communicates else "compute"

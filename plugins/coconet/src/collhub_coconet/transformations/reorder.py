@@ -1,4 +1,4 @@
-"""Reorder: computations move from behind an AllGather to before it, onto slices."""
+"""Reorder: move computations from after an AllGather to before it, where they use slices."""
 
 from __future__ import annotations
 
@@ -23,102 +23,108 @@ from collhub_coconet.program.tensors import (
 )
 from collhub_coconet.transformations.legality import Conditions, Rewrite
 from collhub_coconet.transformations.rewriting import (
-    fresh,
-    members_of,
-    operation_of,
-    rewritten,
-    with_operands,
+    build_program,
+    choose_name,
+    find_members,
+    find_operation,
+    replace_operands,
 )
 from collhub_coconet.typing.contraction import axes_of
 
+# Kinds of operations that can commute with slicing.
 _COMMUTING = POINTWISE | REDUCTIONS_TO_SCALARS | CONTRACTIONS | {Kind.UPDATE, Kind.SEND}
 
 
 def reorder(program: Program, target: str, members: Sequence[str]) -> Rewrite:
-    """Let `members` work on the slice that `target`, an AllGather, collects.
+    """Let the operations `members` compute on the slice that the AllGather `target` collects.
 
-    A member comes with the parts of its statement that have no name of their own. Replicated
-    operands are sliced, every live-out gets an AllGather of its own, and an Update of a replicated
-    state writes the gathered value. Raises `RefusedMoveError`.
+    Unnamed operations of a member's statement that only members read are moved, too. Replicated
+    operands are sliced. Every result that is used elsewhere gets an AllGather, and an Update of a
+    replicated state writes the gathered value. Raises `RefusedMoveError` if no member reads the
+    AllGather, if a path leaves the members and enters them again, or if a member reads a
+    local value or does not commute with slicing.
     """
     conditions = Conditions("reorder", program, {"target": target, "members": tuple(members)})
-    operation_of(program, target, Kind.ALL_GATHER, conditions)
+    find_operation(program, target, Kind.ALL_GATHER, conditions)
     conditions.require(True, "all-gather", target, "", "")
-    chosen = members_of(program, _with_parts(program, members), conditions)
-    # Members that do not read the AllGather only feed those that do.
-    behind = descendants(program.operations, [target])
-    moved = [operation for operation in chosen if operation.name in behind]
+    chosen = find_members(program, _add_inner_operations(program, members), conditions)
+    # Members that do not depend on the AllGather are sliced only if they feed members that do.
+    dependent = descendants(program.operations, [target])
+    moved = [operation for operation in chosen if operation.name in dependent]
     uses = any(target in operation.reads for operation in moved)
     message = f"no member reads {target}"
     conditions.require(uses, "uses-gather", target, message, "name a reader of it")
     _check_closed(program, target, moved, conditions)
-    # The rewriting stands for itself: a refusal leaves the program as it was.
     move = _Move(program, target, moved, conditions)
-    feeders = [operation for operation in chosen if operation.name not in behind]
-    move.take_feeders(feeders)
-    operations = move.operations()
-    result = rewritten(program, operations, conditions, renamed=move.renamed)
-    return Rewrite(result, conditions.record())
+    feeders = [operation for operation in chosen if operation.name not in dependent]
+    move.select_feeders(feeders)
+    operations = move.build_operations()
+    result = build_program(program, operations, conditions, renamed=move.renamed)
+    return Rewrite(result, conditions.to_record())
 
 
 def movable(program: Program, target: str) -> list[str]:
-    """The largest set that `reorder` may move before an AllGather, in program order.
+    """Find the largest set that `reorder` can move before the AllGather `target`.
 
-    Every prefix of it is closed as well: what a member reads of it stands before.
+    Returns names in program order. Every prefix can be moved, too, since the operands of a member
+    that depend on the AllGather precede it.
     """
-    # What may move, and what ends every path through it.
+    # The AllGather and all operations that can move; descendants of it that cannot.
     sources = {target}
-    stopped: set[str] = set()
+    blocked: set[str] = set()
     conditions = Conditions("reorder", program, {"target": target})
     move = _Move(program, target, [], conditions)
     for operation in program.operations:
         reads = set(operation.reads)
-        # Off all paths from the AllGather.
-        if reads.isdisjoint(sources | stopped):
+        if reads.isdisjoint(sources | blocked):
             continue
-        if reads.isdisjoint(stopped) and move.accepts(operation):
+        if reads.isdisjoint(blocked) and move.accepts(operation):
             sources.add(operation.name)
         else:
-            stopped.add(operation.name)
-    return [one.name for one in program.operations if one.name in sources - {target}]
+            blocked.add(operation.name)
+    movable_names = sources - {target}
+    return [entry.name for entry in program.operations if entry.name in movable_names]
 
 
-def _with_parts(program: Program, members: Sequence[str]) -> list[str]:
-    """Members, and the inner operations that they alone read."""
-    found = set(members)
-    # Backwards, so that parts of parts are found too.
+def _add_inner_operations(program: Program, members: Sequence[str]) -> list[str]:
+    """Add the unnamed pointwise operations that only members read; return sorted names."""
+    names = set(members)
+    # In reverse, so that operands of added operations are considered.
     for operation in reversed(program.operations):
         readers = program.readers.get(operation.name, ())
-        is_part = operation.is_inner and operation.kind in POINTWISE
-        if is_part and readers and all(reader.name in found for reader in readers):
-            found.add(operation.name)
-    return sorted(found)
+        is_inner = operation.is_inner and operation.kind in POINTWISE
+        if is_inner and readers and all(reader.name in names for reader in readers):
+            names.add(operation.name)
+    return sorted(names)
 
 
 def _check_closed(
     program: Program, target: str, moved: Iterable[Operation], conditions: Conditions
 ) -> None:
-    """Refuse a set that a path leaves and enters again."""
-    # Between two members, or between the AllGather and one.
+    """Refuse a set if an operation outside it is on a path between members or from `target`."""
     names = [operation.name for operation in moved]
     left_out = between(program.operations, [target, *names])
-    who = left_out[0].name if left_out else target
+    culprit = left_out[0].name if left_out else target
     message = "it stands on a path from the AllGather to a member"
     cure = "make it a member too"
-    conditions.require(not left_out, "closed", who, message, cure)
+    conditions.require(not left_out, "closed", culprit, message, cure)
 
 
 class _Move:
-    """The rewriting of one set of operations, in program order.
+    """Rewrites a program so that one set of operations is before an AllGather.
 
-    `_slice_of`: new name of the slice of every value that is sliced now. `_distance`: the sliced
-    dimension of each, counted from the end, which broadcasting keeps.
+    `renamed`: new names of operations by old name. `_members`, `_moved`: the operations to move,
+    and their names. `_feeds`: sliced dimension by name of an operation that only members read.
+    `_slice_of`: name of the slice of every value that is now sliced. `_distance`: its sliced
+    dimension. `_gathered`: name of the complete value by name of a value whose slice was gathered.
+    `_cut`: name of an emitted Slice by value and dimension. `_result`: operations emitted so far.
+    Dimensions are counted from the end of the shape, as broadcasting aligns shapes; only those in
+    `_cut` are counted from the start.
     """
 
     def __init__(
         self, program: Program, target: str, moved: list[Operation], conditions: Conditions
     ) -> None:
-        # The slice that the AllGather collects is there already.
         source = program.by_name[target].reads[0]
         layout = program.types[source].layout
         rank = len(program.types[source].shape)
@@ -134,69 +140,79 @@ class _Move:
         self._cut: dict[tuple[str, int], str] = {}
         self._result: list[Operation] = []
 
-    def take_feeders(self, candidates: list[Operation]) -> None:
-        """Let operations that do not read the AllGather, but that members alone read, be sliced."""
-        # A trial of the move tells the dimension at every member.
+    def select_feeders(self, candidates: list[Operation]) -> None:
+        """Select pointwise operations that only members read, to compute only slices of them.
+
+        They do not depend on the AllGather. Selected are candidates that are not outputs, whose
+        readers are all sliced along one dimension that the candidate has.
+        """
+        # Moving the members in a trial gives the sliced dimension of each of them.
         trial = _Move(self._program, next(iter(self._slice_of)), self._members, self._conditions)
         for operation in self._members:
             trial.accepts(operation)
         distances = trial._distance
         for operation in reversed(candidates):
-            # All readers have to agree on one dimension.
             readers = self._program.readers.get(operation.name, ())
-            found = {_fed(reader, distances) for reader in readers}
-            distance = found.pop() if len(found) == 1 else 0
+            reader_distances = {_find_distance(reader, distances) for reader in readers}
+            distance = reader_distances.pop() if len(reader_distances) == 1 else 0
             is_fed = operation.kind in POINTWISE and distance > 0
             shape = self._program.types[operation.name].shape
             is_output = operation.name in self._program.outputs
             if is_fed and not is_output and has_dimension(shape, distance):
                 self._feeds[operation.name] = distances[operation.name] = distance
 
-    def operations(self) -> list[Operation]:
-        """The operations of the whole program after the move."""
+    def build_operations(self) -> list[Operation]:
+        """Build all operations of the program after the move, in order.
+
+        Raises `RefusedMoveError` for a member that cannot move.
+        """
         for operation in self._program.operations:
             if operation.name in self._feeds:
-                self._feed(operation)
+                self._emit_feeder(operation)
                 continue
-            # Everything else stays where it stands.
             if operation.name not in self._moved:
                 self._result.append(operation)
                 continue
             self._check(operation)
             if self._slice_of.keys().isdisjoint(operation.reads):
-                # Behind a reduction to a scalar everything is replicated as it was.
+                # It depends on the AllGather only through a scalar, which is replicated as before.
                 self._result.append(operation)
             elif operation.kind is Kind.UPDATE:
-                self._move_update(operation)
+                self._emit_update(operation)
             else:
-                self._move(operation)
+                self._emit_on_slices(operation)
         return self._result
 
     def accepts(self, operation: Operation) -> bool:
-        """Whether an operation may move, with all accepted before; it counts as moved then."""
-        if self._refusal(operation) is not None:
+        """Whether an operation can move after all operations accepted so far.
+
+        If so, its value counts as sliced for later calls.
+        """
+        if self._find_obstacle(operation) is not None:
             return False
-        # Members behind a scalar have no slice.
+        # A member that depends on the AllGather only through a scalar is not sliced.
         if not self._slice_of.keys().isdisjoint(operation.reads):
-            self._note(operation, operation.name)
+            self._record_slice(operation, operation.name)
         return True
 
     def _check(self, operation: Operation) -> None:
-        """Refuse an operation that cannot move, and note the conditions otherwise."""
-        refusal = self._refusal(operation)
-        if refusal is not None:
-            condition, message, cure = refusal
-            raise self._conditions.refusal(condition, operation.name, message, cure)
-        # The record says what held, not only what failed.
+        """Record that an operation can move. Raises `RefusedMoveError` if it cannot."""
+        obstacle = self._find_obstacle(operation)
+        if obstacle is not None:
+            condition, message, cure = obstacle
+            raise self._conditions.build_refusal(condition, operation.name, message, cure)
         self._conditions.require(True, "commutes", operation.name, "", "")
         self._conditions.require(True, "no-local-operand", operation.name, "", "")
 
-    def _refusal(self, operation: Operation) -> tuple[str, str, str] | None:
-        """(condition, message, cure) of what keeps an operation behind the AllGather."""
+    def _find_obstacle(self, operation: Operation) -> tuple[str, str, str] | None:
+        """Find the reason why an operation cannot move: (condition, message, cure), or None.
+
+        An operation can move if no operand is local, and if it commutes with slicing: its sliced
+        operands are then sliced along one dimension; contractions have their own conditions.
+        """
         for name in operation.reads:
             if self._program.types[name].layout == LOCAL:
                 return "no-local-operand", f"{name} is local", "reduce it, or leave the reader out"
-        # Nothing of it is sliced: nothing has to commute.
         moving = [name for name in operation.reads if name in self._slice_of]
         if not moving:
             return None
@@ -204,23 +220,27 @@ class _Move:
             message = f"{operation.kind} does not commute with slicing"
             return "commutes", message, "leave it out"
         if operation.kind in CONTRACTIONS:
-            return self._contraction_refusal(operation)
-        # Counted from the end, as broadcasting aligns shapes.
+            return self._find_contraction_obstacle(operation)
         distances = {self._distance[name] for name in moving}
-        distances |= {self._sliced_already(name) for name in operation.reads} - {0}
+        distances |= {self._find_layout_distance(name) for name in operation.reads} - {0}
         if len(distances) > 1:
             message = "its operands would be sliced along different dimensions"
             return "commutes", message, "leave it out"
         return None
 
-    def _sliced_already(self, name: str) -> int:
-        """Distance from the end of the sliced dimension of an operand from outside; 0: none."""
-        kind = self._program.types[name]
-        return from_end(kind.layout.dimension, len(kind.shape)) if kind.layout.is_sliced else 0
+    def _find_layout_distance(self, name: str) -> int:
+        """Dimension along which a value is sliced before the move, from the end; 0 if it is not."""
+        tensor = self._program.types[name]
+        if not tensor.layout.is_sliced:
+            return 0
+        return from_end(tensor.layout.dimension, len(tensor.shape))
 
-    def _contraction_refusal(self, operation: Operation) -> tuple[str, str, str] | None:
-        """A contraction commutes along rows of its first operand, the second one replicated."""
-        # Sums run over the other dimensions of the first operand.
+    def _find_contraction_obstacle(self, operation: Operation) -> tuple[str, str, str] | None:
+        """Find the reason why a contraction does not commute with slicing; None if it does.
+
+        It does if its first operand is sliced along a dimension that is not summed over, and its
+        second operand is replicated.
+        """
         x, w = operation.reads
         rank = len(self._program.types[x].shape)
         rows = axes_of(operation.kind, rank).rows
@@ -232,125 +252,134 @@ class _Move:
             return "commutes", f"the second operand {w} is not replicated", "leave it out"
         return None
 
-    def _note(self, operation: Operation, new_name: str) -> None:
-        """Enter the value of a moved operation, unless it is a scalar, which is replicated."""
+    def _record_slice(self, operation: Operation, slice_name: str) -> None:
+        """Record name and dimension of the slice of a moved operation.
+
+        Nothing is recorded for a reduction to a scalar, whose result is replicated.
+        """
         if operation.kind in REDUCTIONS_TO_SCALARS:
             return
-        # They are equal, or the move was refused.
+        # All are equal: `_find_obstacle` refuses different dimensions.
         distances = [self._distance[name] for name in operation.reads if name in self._distance]
-        self._slice_of[operation.name] = new_name
-        self._distance[operation.name] = self._of_result(operation, distances[0])
+        self._slice_of[operation.name] = slice_name
+        self._distance[operation.name] = self._find_result_distance(operation, distances[0])
 
-    def _of_result(self, operation: Operation, distance: int) -> int:
-        """The sliced dimension of a result, from the end."""
+    def _find_result_distance(self, operation: Operation, distance: int) -> int:
+        """Sliced dimension of a result, given that of its operands; both from the end."""
         if operation.kind not in CONTRACTIONS:
             return distance
         rank = len(self._program.types[operation.reads[0]].shape)
         result_rank = len(self._program.types[operation.name].shape)
-        # A row stands at the same place from the start.
+        # A contraction keeps the index of a row as counted from the start.
         return result_rank - (rank - distance)
 
-    def _move(self, operation: Operation) -> None:
-        """Emit an operation on slices, and the AllGather of its value where it lives on."""
+    def _emit_on_slices(self, operation: Operation) -> None:
+        """Emit an operation on slices, and the AllGather of its value if that is used elsewhere."""
         name = operation.name
         is_scalar = operation.kind in REDUCTIONS_TO_SCALARS
-        lives_on = not is_scalar and self._lives_on(name)
-        self._note(operation, name)
-        # Any sliced operand tells the dimension.
-        moving = next(read for read in operation.reads if read in self._slice_of)
-        operands = self._operands(operation, self._distance[moving])
-        if lives_on:
+        is_needed = not is_scalar and self._is_needed_complete(name)
+        self._record_slice(operation, name)
+        sliced_operand = next(read for read in operation.reads if read in self._slice_of)
+        operands = self._slice_operands(operation, self._distance[sliced_operand])
+        if is_needed:
             self._rename(name, name)
-        moved = with_operands(operation, operands)
+        moved = replace_operands(operation, operands)
         self._result.append(replace(moved, name=self._slice_of.get(name, name)))
-        if lives_on:
-            self._gather(name, name)
+        if is_needed:
+            self._emit_gather(name, name)
 
-    def _feed(self, operation: Operation) -> None:
-        """Emit an operation that only members read, on slices."""
-        # Nobody needs its whole: it gets no AllGather.
+    def _emit_feeder(self, operation: Operation) -> None:
+        """Emit an operation of `_feeds` on slices; its complete value is not needed."""
         distance = self._feeds[operation.name]
-        operands = self._operands(operation, distance)
-        self._result.append(with_operands(operation, operands))
+        operands = self._slice_operands(operation, distance)
+        self._result.append(replace_operands(operation, operands))
         self._slice_of[operation.name] = operation.name
         self._distance[operation.name] = distance
 
-    def _move_update(self, operation: Operation) -> None:
-        """Value on the slice, AllGather, then the Update of the replicated state."""
+    def _emit_update(self, operation: Operation) -> None:
+        """Emit the AllGather of the value, unless it exists, and the Update of the state.
+
+        A sliced state is updated with the slice, without an AllGather. An unnamed value is renamed
+        after the Update.
+        """
         state, value = operation.reads
-        # A sliced state takes the slice as it is.
         if self._program.types[state].layout.is_sliced:
-            self._move(operation)
+            self._emit_on_slices(operation)
             return
         if value not in self._gathered:
             if value.startswith("_"):
                 self._rename(value, operation.name)
                 self._rename_emitted(value)
-            self._gather(value, fresh(self._program, f"_{operation.name}_gathered"))
+            self._emit_gather(value, choose_name(self._program, f"_{operation.name}_gathered"))
         self._result.append(replace(operation, operands=(state, self._gathered[value])))
-        # The new state is replicated: it is its own gathered value.
+        # The Update yields the complete new state.
         self._gathered[operation.name] = operation.name
         self._slice_of[operation.name] = self._slice_of[value]
         self._distance[operation.name] = self._distance[value]
 
-    def _operands(self, operation: Operation, distance: int) -> dict[str, str]:
-        """New names of operands: slices of what moves, and of whole ones with the dimension."""
-        found = {}
-        for name in operation.reads:
-            kind = self._program.types[name]
-            if name in self._slice_of:
-                found[name] = self._slice_of[name]
-            elif operation.kind in CONTRACTIONS or kind.layout.is_sliced:
-                continue
-            elif has_dimension(kind.shape, distance):
-                found[name] = self._cut_of(name, len(kind.shape) - distance)
-        return found
+    def _slice_operands(self, operation: Operation, distance: int) -> dict[str, str]:
+        """Find the slices that an operation has to read: name of the slice by name of an operand.
 
-    def _cut_of(self, name: str, dimension: int) -> str:
-        """The name of a slice of a replicated value, which is emitted once."""
-        # Several members may read the same slice.
+        Slices of replicated operands with the sliced dimension `distance` are emitted. Absent are
+        operands that are broadcast or sliced already, and second operands of contractions.
+        """
+        new_names = {}
+        for name in operation.reads:
+            tensor = self._program.types[name]
+            if name in self._slice_of:
+                new_names[name] = self._slice_of[name]
+            elif operation.kind in CONTRACTIONS or tensor.layout.is_sliced:
+                continue
+            elif has_dimension(tensor.shape, distance):
+                new_names[name] = self._emit_slice(name, len(tensor.shape) - distance)
+        return new_names
+
+    def _emit_slice(self, name: str, dimension: int) -> str:
+        """Emit the Slice of a replicated value unless it was emitted before; return its name."""
         key = (name, dimension)
         if key not in self._cut:
-            wanted = f"_{name.removeprefix('_')}_{sliced(dimension)}"
-            cut = fresh(self._program, wanted, self._cut.values())
+            proposal = f"_{name.removeprefix('_')}_{sliced(dimension)}"
+            cut = choose_name(self._program, proposal, self._cut.values())
             self._cut[key] = cut
             self._result.append(Operation(cut, Kind.SLICE, (name,), dimension=dimension))
         return self._cut[key]
 
-    def _lives_on(self, name: str) -> bool:
-        """Whether a value that is a slice now is needed as a whole."""
+    def _is_needed_complete(self, name: str) -> bool:
+        """Whether the complete value of a moved operation is read elsewhere or is an output.
+
+        False if the value was a slice before the move.
+        """
         if self._program.types[name].layout.is_sliced:
-            # It was a slice before: whoever reads it goes on to.
             return False
         readers = self._program.readers.get(name, ())
         is_read = any(reader.name not in self._moved for reader in readers)
         return is_read or name in self._program.outputs
 
     def _rename(self, name: str, base: str) -> None:
-        """Give the slice of a value a name of its own."""
-        # The name says along which dimension it is cut.
+        """Rename the slice of a value to `base` with its layout, such as `g_S_0`."""
         rank = len(self._program.types[name].shape)
         layout = sliced(rank - self._distance[name])
-        new_name = fresh(self._program, f"{base}_{layout}", self.renamed.values())
+        new_name = choose_name(self._program, f"{base}_{layout}", self.renamed.values())
         self._slice_of[name] = new_name
         self.renamed[name] = new_name
 
     def _rename_emitted(self, old: str) -> None:
-        """Give a slice that stands already a name of its own, with all that reads it."""
-        # Only what was emitted so far can read it.
+        """Apply the new name of a value to its operation and its readers emitted so far."""
         names = {old: self.renamed[old]}
-        for place, operation in enumerate(self._result):
+        for index, operation in enumerate(self._result):
             if operation.name == old:
                 operation = replace(operation, name=names[old])
-            self._result[place] = with_operands(operation, names)
+            self._result[index] = replace_operands(operation, names)
 
-    def _gather(self, name: str, gathered: str) -> None:
-        """Emit the AllGather of a slice."""
-        # Later Updates write this value.
+    def _emit_gather(self, name: str, gathered: str) -> None:
+        """Emit the AllGather of the slice of `name`, called `gathered`, for later Updates, too."""
         self._gathered[name] = gathered
         self._result.append(Operation(gathered, Kind.ALL_GATHER, (self._slice_of[name],)))
 
 
-def _fed(reader: Operation, distances: dict[str, int]) -> int:
-    """Distance from the end of the dimension along which a reader is sliced; 0 where it is not."""
+def _find_distance(reader: Operation, distances: dict[str, int]) -> int:
+    """Sliced dimension of a pointwise operation or Update, from the end; 0 if it has none.
+
+    Also 0 for all remaining kinds of readers, whose operands may have another dimension.
+    """
     return distances.get(reader.name, 0) if reader.kind in POINTWISE | {Kind.UPDATE} else 0

@@ -1,4 +1,4 @@
-"""The end of every transformation: dead code goes, stages are held to their conditions."""
+"""Last step of transformations: remove dead code, check stages, build the program; also names."""
 
 from __future__ import annotations
 
@@ -7,28 +7,30 @@ from dataclasses import replace
 
 from collhub_coconet.program.operations import Argument, Kind, Operand, Operation
 from collhub_coconet.program.program import Program, Stage
-from collhub_coconet.transformations.dead import live
+from collhub_coconet.transformations.dead import select_live
 from collhub_coconet.transformations.legality import Conditions
 from collhub_coconet.transformations.stage_conditions import check_stage
 
 
-def rewritten(
+def build_program(
     program: Program,
     operations: Iterable[Operation],
     conditions: Conditions,
     arguments: tuple[Argument, ...] | None = None,
     renamed: Mapping[str, str] | None = None,
 ) -> Program:
-    """A program with other operations, typed anew; `renamed`: new names of members of stages.
+    """Build a program with new operations, and check its types and stages.
 
-    Raises `RefusedMoveError` where a fused stage would no longer be one kernel.
+    Dead operations are removed. `arguments`: the new arguments, or None for those of `program`.
+    `renamed`: new names of stage members by old name. Stages remain, without members that no longer
+    exist. Raises `RefusedMoveError` if a stage is no longer one kernel, or if `program` has chains.
     """
-    kept = live(tuple(operations), program.outputs)
-    stages = _stages(program, {operation.name for operation in kept}, renamed or {})
+    live = select_live(tuple(operations), program.outputs)
+    stages = _update_stages(program, {operation.name for operation in live}, renamed or {})
     result = replace(
         program,
         arguments=program.arguments if arguments is None else arguments,
-        operations=kept,
+        operations=live,
         stages=(),
         chains=(),
     )
@@ -37,38 +39,44 @@ def rewritten(
     if program.chains:
         first = program.chains[0].members[0]
         cure = "overlap is the last transformation"
-        raise conditions.refusal("order", first, "a chain is overlapped already", cure)
-    # A program is typed whenever it is built.
+        raise conditions.build_refusal("order", first, "a chain is overlapped already", cure)
     return replace(result, stages=stages) if stages else result
 
 
-def _stages(program: Program, kept: set[str], renamed: Mapping[str, str]) -> tuple[Stage, ...]:
-    """Stages with their members under new names, without those that went."""
-    found = []
+def _update_stages(
+    program: Program, live_names: set[str], renamed: Mapping[str, str]
+) -> tuple[Stage, ...]:
+    """Rename the members of the stages, and drop members that are not live and empty stages."""
+    stages = []
     for stage in program.stages:
         members = [renamed.get(name, name) for name in stage.members]
-        alive = tuple(name for name in members if name in kept)
-        if alive:
-            found.append(replace(stage, members=alive))
-    return tuple(found)
+        live_members = tuple(name for name in members if name in live_names)
+        if live_members:
+            stages.append(replace(stage, members=live_members))
+    return tuple(stages)
 
 
-def fresh(program: Program, wanted: str, taken: Iterable[str] = ()) -> str:
-    """A name that no value has: `wanted`, or the same with a number."""
+def choose_name(program: Program, proposal: str, taken: Iterable[str] = ()) -> str:
+    """Choose an unused name: `proposal`, or the first free one of `proposal_2`, `proposal_3`, ...
+
+    `taken`: names that are in use in addition to the values of the program.
+    """
     names = {*program.types, *taken}
-    if wanted not in names:
-        return wanted
+    if proposal not in names:
+        return proposal
     number = 2
-    while f"{wanted}_{number}" in names:
+    while f"{proposal}_{number}" in names:
         number += 1
-    return f"{wanted}_{number}"
+    return f"{proposal}_{number}"
 
 
-def with_operands(operation: Operation, names: Mapping[str, str]) -> Operation:
-    """The operation with other values where `names` has one for an operand."""
+def replace_operands(operation: Operation, names: Mapping[str, str]) -> Operation:
+    """Copy an operation with renamed operands; `names`: new names by old name.
+
+    Operands that are numbers or not in `names` stay.
+    """
     if names.keys().isdisjoint(operation.reads):
         return operation
-    # Numbers stay as they are.
     operands: list[Operand] = [
         names.get(operand, operand) if isinstance(operand, str) else operand
         for operand in operation.operands
@@ -76,19 +84,20 @@ def with_operands(operation: Operation, names: Mapping[str, str]) -> Operation:
     return replace(operation, operands=tuple(operands))
 
 
-def operation_of(program: Program, name: str, kind: Kind, conditions: Conditions) -> Operation:
-    """The operation with this name, which must be of this kind."""
-    found = program.by_name.get(name)
-    if found is None or found.kind is not kind:
-        what = f"it is {found.kind}" if found else "no operation has this name"
-        raise conditions.refusal("target", name, f"{kind} is expected, {what}", f"name a {kind}")
-    return found
+def find_operation(program: Program, name: str, kind: Kind, conditions: Conditions) -> Operation:
+    """Find the operation with this name. Raises `RefusedMoveError` unless it has this kind."""
+    operation = program.by_name.get(name)
+    if operation is None or operation.kind is not kind:
+        actual = f"it is {operation.kind}" if operation else "no operation has this name"
+        message = f"{kind} is expected, {actual}"
+        raise conditions.build_refusal("target", name, message, f"name a {kind}")
+    return operation
 
 
-def members_of(program: Program, names: Sequence[str], conditions: Conditions) -> list[Operation]:
-    """The named operations in program order. Raises `RefusedMoveError` for other names."""
+def find_members(program: Program, names: Sequence[str], conditions: Conditions) -> list[Operation]:
+    """Find operations by name, in program order. Raises `RefusedMoveError` for unknown names."""
     for name in names:
         if name not in program.by_name:
-            raise conditions.refusal("target", name, "no operation has this name", "name one")
+            raise conditions.build_refusal("target", name, "no operation has this name", "name one")
     chosen = set(names)
     return [operation for operation in program.operations if operation.name in chosen]

@@ -1,4 +1,4 @@
-"""Conditions of a fused stage: one kernel computes all members, element by element."""
+"""Conditions of a fused stage: one kernel can compute all members element by element."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from collhub_coconet.program.program import Program
 from collhub_coconet.program.tensors import LOCAL, REPLICATED, TensorType, from_end, has_dimension
 from collhub_coconet.transformations.legality import Conditions
 
-_COMPUTED = POINTWISE | REDUCTIONS_TO_SCALARS | {Kind.UPDATE, Kind.SLICE}
+_FUSIBLE_COMPUTATIONS = POINTWISE | REDUCTIONS_TO_SCALARS | {Kind.UPDATE, Kind.SLICE}
+# Family of a stage by its kinds of communication.
 _FAMILIES = {
     (): "pointwise",
     (Kind.ALL_REDUCE,): "AllReduce",
@@ -26,56 +27,72 @@ _FAMILIES = {
 
 
 def check_stage(program: Program, members: Sequence[str], conditions: Conditions) -> str:
-    """The family of a stage. Raises `RefusedMoveError` where the members are no single kernel."""
+    """Check that operations can be one kernel, and return the family of the stage.
+
+    `members`: names, at least one of which exists. Conditions: no path leaves the set and enters it
+    again; computations are pointwise, reductions to scalars, Updates or Slices; the communications
+    are those of a family; all members have one shape, layout and group. Raises `RefusedMoveError`
+    if a condition is violated.
+    """
     inside = set(members)
-    found = [operation for operation in program.operations if operation.name in inside]
+    operations = [operation for operation in program.operations if operation.name in inside]
     outside = between(program.operations, inside)
-    who = outside[0].name if outside else found[0].name
+    culprit = outside[0].name if outside else operations[0].name
     message = "it reads a member and a member reads it"
     cure = "take it into the set, or leave its readers out"
-    conditions.require(not outside, "no-cycle", who, message, cure)
-    family = _family(found, conditions)
-    for operation in found:
-        is_member = operation.kind in _COMPUTED or operation.is_communication
+    conditions.require(not outside, "no-cycle", culprit, message, cure)
+    family = _find_family(operations, conditions)
+    for operation in operations:
+        is_fusible = operation.kind in _FUSIBLE_COMPUTATIONS or operation.is_communication
         message = f"{operation.kind} is not pointwise"
         cure = "fuse pointwise operations, norms, sums and one communication"
-        conditions.require(is_member, "pointwise", operation.name, message, cure)
-    _check_space(program, found, conditions)
+        conditions.require(is_fusible, "pointwise", operation.name, message, cure)
+    _check_space(program, operations, conditions)
     if family == "RS-C-AG":
-        _check_slices(program, found, conditions)
+        _check_slices(program, operations, conditions)
     return family
 
 
-def _family(found: list[Operation], conditions: Conditions) -> str:
-    """None, one AllReduce, one ReduceScatter with its AllGathers, or one Send."""
-    talking = [operation for operation in found if operation.is_communication]
-    gathers = [one for one in talking if one.kind is Kind.ALL_GATHER]
-    others = [one for one in talking if one.kind is not Kind.ALL_GATHER]
-    kinds = [one.kind for one in others] + ([Kind.ALL_GATHER] if gathers else [])
+def _find_family(operations: list[Operation], conditions: Conditions) -> str:
+    """Find the family by the communications; refuse combinations that are no family.
+
+    Families: no communication, one AllReduce, one ReduceScatter without AllGathers or
+    with any number of them, or one Send.
+    """
+    communications = [operation for operation in operations if operation.is_communication]
+    kinds: list[Kind] = [
+        entry.kind for entry in communications if entry.kind is not Kind.ALL_GATHER
+    ]
+    # All AllGathers of a stage count as one.
+    if len(kinds) < len(communications):
+        kinds.append(Kind.ALL_GATHER)
     family = _FAMILIES.get(tuple(kinds))
-    last = talking[-1].name if talking else found[0].name
+    last = communications[-1].name if communications else operations[0].name
     message = f"{' and '.join(kinds)} are no one communication" if kinds else ""
     cure = "fuse one AllReduce, one ReduceScatter with its AllGathers, or one Send"
     conditions.require(family is not None, "one-communication", last, message, cure)
     return family or ""
 
 
-def _check_space(program: Program, found: list[Operation], conditions: Conditions) -> None:
-    """All members walk over one shape, in one layout, on one group."""
-    spaces = [_space(program, operation) for operation in found]
+def _check_space(program: Program, operations: list[Operation], conditions: Conditions) -> None:
+    """Refuse operations that do not iterate over one shape, in one layout, on one group.
+
+    Operands that are broadcast to the shape with the most dimensions are allowed.
+    """
+    spaces = [_find_space(program, operation) for operation in operations]
     largest = max(spaces, key=lambda space: len(space.shape))
-    for operation, space in zip(found, spaces, strict=True):
+    for operation, space in zip(operations, spaces, strict=True):
         fits = _fits(space, largest)
         message = f"it runs over {space}, others over {largest}"
         cure = "fuse operations of one shape, layout and group"
         conditions.require(fits, "one-space", operation.name, message, cure)
 
 
-def _space(program: Program, operation: Operation) -> TensorType:
-    """The elements over which an operation runs.
+def _find_space(program: Program, operation: Operation) -> TensorType:
+    """Find the tensor over whose elements an operation iterates.
 
-    A reduction to a scalar and collectives that begin a kernel or end one run over what they read;
-    ReduceScatter and AllReduce deliver, chunk by chunk, what they have reduced.
+    Reductions to scalars, AllGather and Send iterate over their operand. All remaining operations
+    iterate over their result; ReduceScatter and AllReduce deliver it chunk by chunk.
     """
     is_of_operand = operation.kind in REDUCTIONS_TO_SCALARS | {Kind.ALL_GATHER, Kind.SEND}
     name = operation.reads[0] if is_of_operand else operation.name
@@ -83,43 +100,50 @@ def _space(program: Program, operation: Operation) -> TensorType:
 
 
 def _fits(space: TensorType, largest: TensorType) -> bool:
-    """Whether a space is the largest one, or broadcast to it; scalars are replicated."""
+    """Whether a tensor has the shape, layout and group of `largest`, or can be broadcast to it."""
     if space.group != largest.group or len(space.shape) > len(largest.shape):
         return False
     pairs = zip(reversed(space.shape), reversed(largest.shape), strict=False)
-    if not all(size in (1, other) for size, other in pairs):
+    if not all(size in (1, largest_size) for size, largest_size in pairs):
         return False
-    return _layouts_agree(space, largest)
+    return _have_compatible_layouts(space, largest)
 
 
-def _layouts_agree(space: TensorType, largest: TensorType) -> bool:
-    """Whether a space has the layout of the largest, as far as it has its dimensions."""
+def _have_compatible_layouts(space: TensorType, largest: TensorType) -> bool:
+    """Whether the layout of a tensor allows broadcasting it to `largest`.
+
+    If `largest` is sliced, the tensor must be sliced along the same dimension, or be replicated and
+    not have that dimension, so that it is equal for all slices. Else the layouts must be equal.
+    """
     if not largest.layout.is_sliced:
         return space.layout == largest.layout
     distance = from_end(largest.layout.dimension, len(largest.shape))
     if space.layout.is_sliced:
         return from_end(space.layout.dimension, len(space.shape)) == distance
-    # What has not the dimension is the same for every slice.
     return space.layout == REPLICATED and not has_dimension(space.shape, distance)
 
 
-def _check_slices(program: Program, found: list[Operation], conditions: Conditions) -> None:
-    """Between ReduceScatter and AllGather: slices, scalars and what has not the dimension."""
-    scatter = next(one for one in found if one.kind is Kind.REDUCE_SCATTER)
-    kind = program.types[scatter.name]
-    distance = from_end(kind.layout.dimension, len(kind.shape))
-    behind = descendants(found, [scatter.name])
-    for operation in found:
+def _check_slices(program: Program, operations: list[Operation], conditions: Conditions) -> None:
+    """Refuse operations of a stage with AllGathers that need more than a slice.
+
+    Operands must be slices, or replicated tensors without the scattered dimension. AllGathers must
+    depend on the ReduceScatter.
+    """
+    scatter = next(entry for entry in operations if entry.kind is Kind.REDUCE_SCATTER)
+    scattered = program.types[scatter.name]
+    distance = from_end(scattered.layout.dimension, len(scattered.shape))
+    dependent = descendants(operations, [scatter.name])
+    for operation in operations:
         if operation.kind in (Kind.REDUCE_SCATTER, Kind.SLICE):
             continue
-        is_own = operation.kind is not Kind.ALL_GATHER or operation.name in behind
+        is_allowed = operation.kind is not Kind.ALL_GATHER or operation.name in dependent
         message = f"it gathers nothing that {scatter.name} scatters"
         cure = "leave it out"
-        conditions.require(is_own, "slices-only", operation.name, message, cure)
+        conditions.require(is_allowed, "slices-only", operation.name, message, cure)
         for name in operation.reads:
-            read = program.types[name]
-            is_whole = read.layout == REPLICATED and has_dimension(read.shape, distance)
-            is_slice = not is_whole and read.layout != LOCAL
+            operand = program.types[name]
+            has_all = operand.layout == REPLICATED and has_dimension(operand.shape, distance)
+            is_slice = not has_all and operand.layout != LOCAL
             message = f"it reads all of {name}, not a slice"
             cure = f"Slice {name} along the dimension of {scatter.name}"
             conditions.require(is_slice, "slices-only", operation.name, message, cure)
