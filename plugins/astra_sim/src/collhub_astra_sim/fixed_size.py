@@ -1,4 +1,4 @@
-"""Refuse sizes that an algorithm cannot have: a trace of messages in bytes has one size only."""
+"""Refuse sizes that an algorithm cannot have: a trace with messages in bytes has one fixed size."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from hub_core.model import Algorithm, InputError, UsageError
 
 
 def check_size(algorithm: Algorithm, collective_bytes: int) -> None:
-    """Refuse less than a byte (`UsageError`), and another size than that of a trace of bytes.
+    """Raise `UsageError` for less than a byte, `InputError` if a trace is fixed to another size.
 
-    The latter is an `InputError`: such a trace has no units that could be scaled.
+    A trace with messages in bytes has no units that could be scaled.
     """
     if collective_bytes < 1:
         raise UsageError(
             f"a collective of {collective_bytes} bytes",
-            cure="state a size of at least 1 byte",
+            cure="choose a size of at least 1 byte",
         )
     fixed = algorithm.collective_bytes
     if fixed is None or fixed == collective_bytes or algorithm.has_contents:

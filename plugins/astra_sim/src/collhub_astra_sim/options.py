@@ -16,13 +16,13 @@ PUBLIC_RELEASE = "public"
 SYMBOLIC_BRANCH = "pull-request-343"
 
 SMALL_GROUP_NS = 10
-"""Groups smaller than the system delay by this, whatever the endpoint's delay is."""
+"""Delay of the endpoints in groups smaller than the system, regardless of the system's setting."""
 
 SIMAI = "simai"
-"""The header of SimAI's networks for ns-3."""
+"""Value of `header` for networks in SimAI's format for ns-3."""
 
 BINARY_VARIABLE = "ASTRA_SIM_BIN"
-"""The environment variable that names the simulator's binary."""
+"""Environment variable with the path of the simulator's binary."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class AnalyticalOptions(LocalWorkOptions):
 class AstraFolderOptions(TraceOptions):
     """Options of the writer `astra-sim`: those of its traces, and those of its network.
 
-    `simulator`: which ASTRA-sim will read the folder.
+    `simulator`: the ASTRA-sim version that will read the folder.
     """
 
     topology: str | None = optional(
@@ -68,12 +68,12 @@ class AstraFolderOptions(TraceOptions):
 
 @dataclass(frozen=True, slots=True)
 class AstraFolderReadOptions(ChakraReadOptions):
-    """Options of the reader `astra-sim`: those of its traces, and what to take of a folder."""
+    """Options of the reader `astra-sim`: those of its traces, and the selection in the folder."""
 
     algorithm: str | None = optional("which algorithm, of a folder with several")
-    group: str | None = optional("which communicator group runs it, where several do")
+    group: str | None = optional("which communicator group runs it, if several do")
     workload: str | None = optional(
-        "prefix of the workload's traces in the folder, where it is not clear"
+        "prefix of the workload's traces in the folder, if it is ambiguous"
     )
 
 
@@ -87,7 +87,7 @@ class AstraBinaryOptions:
     network: str | None = choice(
         (None, *NETWORKS), "which backend the binary is (default: by its name)"
     )
-    time_limit_s: float = option(OptionType.FLOAT, 3600.0, "seconds after which a run is ended")
+    time_limit_s: float = option(OptionType.FLOAT, 3600.0, "seconds after which a run is stopped")
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,13 +95,13 @@ class JobFolderOptions:
     """Options of the reader `astra-sim-job`."""
 
     workload: str | None = optional(
-        "prefix of the workload's traces in the folder, where it is not clear"
+        "prefix of the workload's traces in the folder, if it is ambiguous"
     )
 
 
 @dataclass(frozen=True, slots=True)
 class SystemOptions:
-    """What a system.json says, for jobs that come without one; see `workloads.stated_system`."""
+    """Values of the system.json for jobs without one; see `workloads.stated_system`."""
 
     network: str = choice(NETWORKS, "which backend of ASTRA-sim simulates the job")
     all_reduce: str | None = optional("algorithm, of each dimension: ring (default), direct, ...")
@@ -117,7 +117,7 @@ class SystemOptions:
     )
     optimization: str | None = choice(
         (None, "baseline", "localBWAware"),
-        "how an all-reduce goes through dimensions (default: localBWAware)",
+        "how an all-reduce traverses dimensions (default: localBWAware)",
     )
     memory_bandwidth: float | None = optional(
         "local memory, as 1600GB/s: times of reductions, and of the roofline", OptionType.BANDWIDTH
@@ -192,7 +192,7 @@ class NativeAlgorithmOptions:
 
 @dataclass(frozen=True, slots=True)
 class Ns3WriteOptions:
-    """Whose ns-3 a network is for."""
+    """The variant of ns-3 for which a network is written."""
 
     header: str = choice(
         ("astra-sim", SIMAI), "simai: the header of SimAI, with servers and their NVSwitches"

@@ -57,7 +57,7 @@ ASTRA_SIM = Simulator(
 _FOLDER = Format(
     "astra-sim",
     "a folder that ASTRA-sim runs as it is: traces, configurations and run.sh",
-    # The system configuration tells such a folder: it names custom algorithms.
+    # The system configuration identifies such a folder: it names custom algorithms.
     (".json",),
     rb'"([a-z-]+-implementation-custom|per-node-custom-implementation)"',
     layout=Layout.FOLDER,
@@ -131,11 +131,11 @@ _NATIVE = "collhub_astra_sim.native_algorithms.synthesize"
 NATIVE_ALGORITHMS = tuple(
     Synthesizer(
         name,
-        f"ASTRA-sim's own {what}, with the delays of its endpoints",
+        f"ASTRA-sim's own {title}, with the delays of its endpoints",
         f"{_NATIVE}:{name.replace('-', '_')}",
         NativeAlgorithmOptions,
     )
-    for name, what in (
+    for name, title in (
         ("astra-ring", "ring"),
         ("astra-direct", "direct exchange"),
         ("astra-halving-doubling", "halving and doubling"),
@@ -169,14 +169,14 @@ def collhub_producers() -> Sequence[FormatReader | WorkloadReader | Synthesizer]
 def collhub_consumers() -> Sequence[FormatWriter | WorkloadWriter | Simulator | WorkloadSimulator]:
     """Describe the writers of folders and the simulators.
 
-    Each names its functions by text, so that describing them does not import them.
+    Each offer names its function as text, so that describing it does not import the function.
     """
     return [FOLDER, JOB_FOLDER, ANALYTICAL, ASTRA_SIM, JOB_SIMULATOR]
 
 
 @hookimpl
 def collhub_topologies() -> Sequence[TopologyReader | TopologyWriter]:
-    """Describe the readers of networks, files and those in folders, and the writers."""
+    """Describe the readers and writers of networks, in files and in folders."""
     return [NETWORK_YAML, FOLDER_NETWORK, *CABLES]
 
 
@@ -190,7 +190,7 @@ HAZARDS = Check(
 
 @hookimpl
 def collhub_checks() -> Sequence[Check]:
-    """Describe the checks of the binary and of jobs, and what compiles the kernels beforehand."""
+    """Describe the checks of the binary, of jobs, and the one that compiles the kernels."""
     return [BINARY, HAZARDS, KERNELS]
 
 

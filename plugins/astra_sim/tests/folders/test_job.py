@@ -61,7 +61,7 @@ def test_options_of_the_system_are_refused_where_the_folder_states_it(
     case = next(one for one in golden(corpus) if one["name"] == "dp8_overlap")
     run = collhub("simulate", golden_folder(case, tmp_path), "-O", "splits=4")
     assert run.code == 2
-    assert "the folder states its system: option splits has no meaning" in run.err
+    assert "the folder has a system.json: option splits has no effect" in run.err
 
 
 def test_pure_custom_folders_have_exposed_times_and_rendezvous(

@@ -166,7 +166,7 @@ def test_a_flat_job_is_one_custom_algorithm(tmp_path: Path) -> None:
 def test_what_a_custom_algorithm_cannot_say_is_refused(tmp_path: Path) -> None:
     for row, says in (
         (collective(0, JobCollective.ALL_REDUCE, MIB), "no nodes of kind collective"),
-        (computation(0, 1234), "cannot state 1234 ns"),
+        (computation(0, 1234), "cannot take 1234 ns"),
     ):
         with pytest.raises(hub_core.UsageError, match=says):
             hub_core.write(
@@ -181,7 +181,7 @@ def test_hazards_are_losses_and_found_by_verify(collhub: Collhub, tmp_path: Path
     assert [loss.feature for loss in result.losses] == ["hazard h6"]
     run = collhub("verify", tmp_path / "folder")
     assert run.code == 1
-    assert any("never ends" in line for line in run.error_lines)
+    assert any("never finishes" in line for line in run.error_lines)
 
 
 def test_traces_of_a_real_job_become_a_folder_of_the_known_time(

@@ -225,7 +225,7 @@ def test_size_that_nobody_stated_is_said_and_written(tmp_path, collhub):
     hub_core.write(ring_all_reduce(4), tmp_path / "ring.json")
     out = tmp_path / "folder"
     _, _, err = collhub("convert", tmp_path / "ring.json", "--to", "astra-sim", "-o", out)
-    assert f"{out} is written for 4 MiB, as no size was stated; -O size=... states one" in err
+    assert f"{out} is written for 4 MiB, because no size was given; -O size=... sets one" in err
     assert "all-reduce of 4194304 bytes on 4 ranks" in (out / "run.sh").read_text()
     assert hub_core.read(out).collective_bytes == 4 * MIB
 

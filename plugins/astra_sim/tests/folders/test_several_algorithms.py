@@ -96,7 +96,7 @@ def test_algorithm_without_a_size_has_the_default_one(pack):
         (("ring.json@much", "gather.json"), "size 'much' is not a number with a unit"),
         (
             ("ring.json@1MiB,2MiB", "--topology", "ring:8"),
-            "inside a group ASTRA-sim keeps the first algorithm of all-reduce",
+            "inside a group ASTRA-sim uses the first algorithm of all-reduce",
         ),
     ],
 )

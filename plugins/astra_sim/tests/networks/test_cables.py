@@ -308,12 +308,12 @@ def test_fat_tree_comes_back_from_htsim(text: str) -> None:
         ({"Nodes__16": "Nodes x"}, "net:1: a key and a whole number"),
         ({"Nodes__16": "Nodes 16 16"}, "net:1: a key and a whole number"),
         ({"Nodes__16": "Nods 16"}, "net:1: 'nods' is not one of nodes, tiers, podsize"),
-        ({"Nodes__16": "Podsize 4"}, "net:3: podsize is stated twice"),
+        ({"Nodes__16": "Podsize 4"}, "net:3: podsize occurs twice"),
         ({"Nodes__16": "#"}, "missing: nodes"),
         ({"Nodes__16": "Nodes 999999999"}, "Nodes 999999999 is not in"),
         ({"Nodes__16": "Nodes 18"}, "Nodes / Podsize: 18 / 4 is no whole number"),
         ({"Tiers__3": "Tiers 2"}, "Tiers is 2, and the blocks are of tiers 0, 1, 2"),
-        ({"Tier__1": "Tier 0"}, "tier 0 stands twice"),
+        ({"Tier__1": "Tier 0"}, "tier 0 occurs twice"),
         ({"Radix_Up__2": ""}, "tier 0 lacks radix_up"),
         ({"Radix_Up__2": "Radix_Up 4"}, "ports up"),
         ({"Radix_Down__2": "Radix_Down 3"}, "Radix_Down"),
@@ -354,7 +354,7 @@ def rewired(*swaps: tuple[int, int]) -> Topology:
 
 
 def test_npus_at_other_switches_are_no_fat_tree_of_htsim() -> None:
-    with pytest.raises(UsageError, match="NPUs next to one another in number"):
+    with pytest.raises(UsageError, match="NPUs of consecutive numbers"):
         written(rewired((0, 5)), htsim_write)
 
 
@@ -378,7 +378,7 @@ def test_cores_that_differ_by_pod_are_no_fat_tree_of_htsim() -> None:
         ends.append(pair)
     source, destination = np.array(ends).T
     links = Links(source, destination, tree.bandwidth_bytes_per_s, tree.latency_s)
-    with pytest.raises(UsageError, match="join different ones in each pod"):
+    with pytest.raises(UsageError, match="differ between pods"):
         written(links.topology("rewired", 16, 36), htsim_write)
 
 

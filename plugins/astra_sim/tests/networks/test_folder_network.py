@@ -183,7 +183,7 @@ def test_network_file_may_be_written_as_block_lists_with_comments():
         (GOOD.replace("500.0", "-1"), "net.yml:4", "latency '-1'"),
         (GOOD.replace("[ 500.0 ]", "[[500.0]]"), "net.yml:4", "latency: one value"),
         (GOOD.replace("[ 500.0 ]", "[1, 2]"), "net.yml", "differ in length"),
-        (GOOD + "latency: [ 1 ]\n", "net.yml:5", "stands twice"),
+        (GOOD + "latency: [ 1 ]\n", "net.yml:5", "occurs twice"),
         (GOOD.replace("latency", "delay"), "net.yml", "missing: latency"),
         (GOOD.replace("Ring", "!!python/object:os.system Ring"), None, ""),
         ("[" * 100000, "net.yml", "this is not YAML"),

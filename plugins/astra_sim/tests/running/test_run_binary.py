@@ -164,7 +164,7 @@ def test_time_limit_ends_the_binary_and_its_children(program, tmp_path):
         f"subprocess.Popen([sys.executable, '-c', {child!r}])\ntime.sleep(30)"
     )
     started = time.monotonic()
-    with pytest.raises(InputError, match=r"did not end within 0.5 s"):
+    with pytest.raises(InputError, match=r"did not finish within 0.5 s"):
         simulate_by_binary(ring_all_reduce(4), RING, MIB, binary=str(binary), time_limit_s=0.5)
     assert time.monotonic() - started < 10
     time.sleep(2)

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 
 class LazyRecords(dict[Any, dict[str, Any]]):
-    """A structured array as dictionaries by index, created when they are first read."""
+    """A structured array as dictionaries by index, which are created when they are first read."""
 
     def __init__(self, array: npt.NDArray[np.void]) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ class LazyRecords(dict[Any, dict[str, Any]]):
 
 
 def interpreted(value: Any, records: list[LazyRecords]) -> Any:
-    """A value as plain Python reads it: an array, a named tuple of values, or a number.
+    """Convert a value for plain Python: an array, a named tuple of values, or a number.
 
     The views of structured arrays are appended to `records`; other arrays are changed in place.
     """
@@ -64,5 +64,5 @@ def interpreted(value: Any, records: list[LazyRecords]) -> Any:
         records.append(view)
         return view
     if isinstance(value, tuple):
-        return type(value)(*(interpreted(one, records) for one in value))
+        return type(value)(*(interpreted(item, records) for item in value))
     return value.item() if isinstance(value, np.generic) else value

@@ -16,14 +16,14 @@ from hub_core.model import InputError
 
 _Function = TypeVar("_Function", bound=Callable[..., object])
 
-# Events that are interpreted (15 us each) before stored machine code is loaded (0.1 s) and, without
-# stored code, before the kernel is compiled (10 to 50 s, once). Both count all calls of a process
-# together.
+# Number of events that are interpreted (15 us each) before stored machine code is loaded (0.1 s)
+# and, without stored code, before the kernel is compiled (10 to 50 s, once). Both limits count all
+# calls of the process.
 MAX_EVENTS_BEFORE_LOADING = 4_000
 MAX_EVENTS_BEFORE_COMPILING = 60_000
 
-# Machine code would count references to every array that is taken out of a state: nine tenths of
-# the time of a run. Kernels create no arrays, so that no references need to be counted.
+# Machine code would count references to every array that is read from a state, which took 90 % of
+# the run time. Kernels create no arrays, so counting is switched off.
 _UNCOUNTED: dict[str, Any] = {"nogil": True, "_nrt": False}
 # Types of the global constants that a kernel may use.
 _CONSTANTS = (bool, int, float, np.generic, tuple)
@@ -44,7 +44,7 @@ def compile_at_once() -> Iterator[None]:
 def compiled(function: _Function) -> _Function:
     """Mark a part of a kernel. In machine code it is inlined into its callers.
 
-    The state is a hundred words, which every call that is not inlined would copy.
+    The state has a hundred words, which every call that is not inlined would copy.
     """
     _PARTS[function] = {**_UNCOUNTED, "forceinline": True}
     return function
@@ -79,7 +79,7 @@ class Kernel:
         return self._interpret(states) if native is None else native(*states)
 
     def _machine_code(self, states: Sequence[Any], events: int) -> Callable[..., int] | None:
-        """The machine code for these states; None if they are to be interpreted."""
+        """Return the machine code for these states; None if they are to be interpreted."""
         self._events += events
         if self._events <= MAX_EVENTS_BEFORE_LOADING and not _COMPILES_AT_ONCE.get():
             return None
@@ -97,6 +97,7 @@ class Kernel:
         return self._native[types]
 
     def _interpret(self, states: Sequence[Any]) -> int:
+        """Run the function in plain Python and write changed records back to the arrays."""
         records: list[LazyRecords] = []
         try:
             result: Any = self.function(*(interpreted(state, records) for state in states))
@@ -109,10 +110,12 @@ class Kernel:
         return int(result)
 
     def sources(self) -> tuple[list[Callable[..., object]], str]:
-        """(the parts that the kernel calls, directly or not; a digest of all of their code)."""
+        """Return (the direct and indirect parts of the kernel, a digest of the code of all of
+        them).
+        """
         functions: list[Any] = [self.function]
         content: list[object] = []
-        # The list grows while it is read.
+        # The list grows during the iteration.
         for function in functions:
             code = function.__code__
             content.append((code.co_code, code.co_consts, code.co_varnames))

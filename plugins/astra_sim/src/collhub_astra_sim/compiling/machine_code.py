@@ -29,9 +29,9 @@ _Function = Callable[..., object]
 _FORMAT = b"collhub-kernel-1"
 _SUFFIX = ".kernel"
 _ENTRY_OPTIONS: dict[str, Any] = {"nogil": True, "_nrt": False}
-# Functions that numba knows already.
+# Functions that are already registered with numba.
 _REGISTERED: set[_Function] = set()
-# Engines own the memory of the code that they have loaded.
+# Engines own the memory of the code that they have loaded, so they must not be freed.
 _ENGINES: list[Any] = []
 
 
@@ -42,11 +42,11 @@ def load(
     states: Sequence[Any],
     compiles: bool,
 ) -> Callable[..., int] | None:
-    """The machine code of a kernel for states of these types.
+    """Return the machine code of a kernel for states of these types.
 
-    `parts`: the functions that the kernel calls, with numba's options. `digest`: of their sources.
-    `compiles`: whether to compile a kernel that is not stored, which takes up to 50 s; without it
-    the result is None.
+    `parts`: the functions that the kernel calls, with numba's options. `digest`: digest of their
+    sources. `compiles`: whether to compile a kernel that is not stored, which takes up to 50 s;
+    otherwise the result is None in that case.
     """
     key = _key(digest, states)
     stored = _read(function, key)
@@ -62,7 +62,7 @@ def load(
 
 
 def _values(states: Sequence[Any]) -> Iterator[Any]:
-    """The arrays and numbers of states, in order."""
+    """Yield the arrays and numbers of (nested) states, in order."""
     for state in states:
         if isinstance(state, tuple):
             yield from _values(state)
@@ -71,7 +71,10 @@ def _values(states: Sequence[Any]) -> Iterator[Any]:
 
 
 def _arguments(states: Sequence[Any]) -> Iterator[int | float]:
-    """What is passed to machine code: the address and the lengths of arrays, and numbers."""
+    """Yield the arguments of machine code: the address and the lengths of arrays, and numbers.
+
+    Raises `ValueError` for an array that is not contiguous.
+    """
     for value in _values(states):
         if isinstance(value, np.ndarray):
             if not value.flags.c_contiguous:
@@ -83,7 +86,7 @@ def _arguments(states: Sequence[Any]) -> Iterator[int | float]:
 
 
 def types_of(states: Sequence[Any]) -> tuple[object, ...]:
-    """What distinguishes the types of states between calls of one kernel."""
+    """Return a key that distinguishes the types of states between calls of one kernel."""
     return tuple(
         (value.dtype.num, value.dtype.itemsize, value.ndim)
         if isinstance(value, np.ndarray)
@@ -93,21 +96,21 @@ def types_of(states: Sequence[Any]) -> tuple[object, ...]:
 
 
 def _describe(value: Any) -> str:
-    """The complete type of a state, with the names and the order of its fields."""
+    """Describe the complete type of a state, with the names and the order of its fields."""
     if isinstance(value, np.ndarray):
         return f"{value.dtype.descr} {value.ndim}"
     if isinstance(value, tuple):
-        return f"{getattr(value, '_fields', ())} {[_describe(one) for one in value]}"
+        return f"{getattr(value, '_fields', ())} {[_describe(item) for item in value]}"
     return type(value.item() if isinstance(value, np.generic) else value).__name__
 
 
 def _entry(function: _Function, states: Sequence[Any]) -> tuple[_Function, Any]:
-    """(a function of addresses, lengths and numbers that calls the kernel, its signature)."""
+    """Return (function of addresses, lengths and numbers that calls the kernel, its signature)."""
     import numba
     from numba.np import arrayobj
 
     types: Any = numba.types
-    # What `numba.carray` calls; that function itself would count references.
+    # The function that `numba.carray` calls; `carray` itself would count references.
     array_at = cast(Any, arrayobj).get_cfarray_intrinsic("C", None)
     names: dict[str, Any] = {"array_at": array_at, "function": function, "int64": np.int64}
     kinds: list[Any] = []
@@ -130,8 +133,8 @@ def _entry(function: _Function, states: Sequence[Any]) -> tuple[_Function, Any]:
         return parameter(types.float64 if isinstance(number, float) else types.int64)
 
     call = f"function({', '.join(map(expression, states))})"
-    given = ", ".join(f"p{index}" for index in range(len(kinds)))
-    exec(f"def entry({given}):\n    return int64({call})\n", names)
+    parameters = ", ".join(f"p{index}" for index in range(len(kinds)))
+    exec(f"def entry({parameters}):\n    return int64({call})\n", names)
     return names["entry"], types.int64(*kinds)
 
 
@@ -141,14 +144,14 @@ def _entry(function: _Function, states: Sequence[Any]) -> tuple[_Function, Any]:
 def _compile(
     function: _Function, parts: Mapping[_Function, Mapping[str, Any]], states: Sequence[Any]
 ) -> tuple[str, bytes]:
-    """(the name of the compiled function, the object code)."""
+    """Compile a kernel with numba. Return (name of the compiled function, object code)."""
     import numba
     from numba.extending import register_jitable
 
     options = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
-    for part, own in {**parts, function: _ENTRY_OPTIONS}.items():
+    for part, part_options in {**parts, function: _ENTRY_OPTIONS}.items():
         if part not in _REGISTERED:
-            register_jitable(**own, **options)(part)
+            register_jitable(**part_options, **options)(part)
             _REGISTERED.add(part)
     entry, signature = _entry(function, states)
     njit: Any = numba.njit
@@ -159,7 +162,10 @@ def _compile(
 
 
 def _callable(name: str, code: bytes, states: Sequence[Any]) -> Callable[..., int]:
-    """A Python function that runs object code on states."""
+    """Load object code and return a Python function that runs it on states.
+
+    The function raises `ArithmeticError` if the machine code reports an error.
+    """
     from llvmlite import binding
 
     binding.initialize_native_target()
@@ -169,7 +175,8 @@ def _callable(name: str, code: bytes, states: Sequence[Any]) -> Callable[..., in
     engine.add_object_file(binding.ObjectFileRef.from_data(code))
     engine.finalize_object()
     _ENGINES.append(engine)
-    # numba's convention: a status, with places for the result and for an exception.
+    # numba's calling convention: returns a status; pointers to the result and to an exception come
+    # first.
     kinds = [
         ctypes.c_int64 if isinstance(value, int) else ctypes.c_double
         for value in _arguments(states)
@@ -193,7 +200,7 @@ def _callable(name: str, code: bytes, states: Sequence[Any]) -> Callable[..., in
 
 
 def _key(digest: str, states: Sequence[Any]) -> str:
-    """What a stored file depends on, as a digest."""
+    """Return the digest that identifies a stored file: sources, types, versions and processor."""
     from llvmlite import binding
 
     content = (
@@ -210,28 +217,29 @@ def _key(digest: str, states: Sequence[Any]) -> str:
 
 
 def _folders() -> Iterator[Path]:
-    """The folders for stored code, by preference."""
-    if chosen := os.environ.get("NUMBA_CACHE_DIR"):
-        yield Path(chosen)
+    """Yield the folders for stored code, in order of preference."""
+    if configured := os.environ.get("NUMBA_CACHE_DIR"):
+        yield Path(configured)
         return
     yield Path(__file__).parent / "__pycache__"
     base = os.environ.get("XDG_CACHE_HOME", "")
     try:
-        # A relative folder is ignored, as the XDG Base Directory Specification demands.
+        # A relative folder is ignored, as the XDG Base Directory Specification requires.
         home = Path(base) if os.path.isabs(base) else Path.home() / ".cache"
         yield home / "collhub" / "kernels"
     except RuntimeError:
-        # No home.
+        # The user has no home directory.
         return
 
 
 def _name(function: _Function, key: str) -> str:
+    """Return the file name of a stored kernel."""
     module = str(getattr(function, "__module__", "")).rpartition(".")[0].rpartition(".")[2]
     return f"{module}-{getattr(function, '__name__', 'kernel')}-{key[:32]}{_SUFFIX}"
 
 
 def _read(function: _Function, key: str) -> tuple[str, bytes] | None:
-    """Stored (name, object code); None if there is none, or a damaged file."""
+    """Return stored (name, object code); None if the file is missing or damaged."""
     for folder in _folders():
         try:
             content = (folder / _name(function, key)).read_bytes()
@@ -245,7 +253,7 @@ def _read(function: _Function, key: str) -> tuple[str, bytes] | None:
 
 
 def _write(function: _Function, key: str, stored: tuple[str, bytes]) -> None:
-    """Store object code in the first folder that can be written, if there is one."""
+    """Store object code in the first writable folder; without one, do nothing."""
     rest = stored[0].encode() + b"\n" + stored[1]
     content = hashlib.sha256(rest).hexdigest().encode() + b"\n" + rest
     for folder in _folders():
@@ -259,7 +267,7 @@ def _write(function: _Function, key: str, stored: tuple[str, bytes]) -> None:
                     os.chmod(file.name, 0o644)
                     os.replace(file.name, folder / _name(function, key))
                 except BaseException:
-                    # A full disk must not fill up with unfinished files.
+                    # Do not leave incomplete files on a full disk.
                     with contextlib.suppress(OSError):
                         os.unlink(file.name)
                     raise

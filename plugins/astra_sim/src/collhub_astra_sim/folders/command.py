@@ -1,4 +1,4 @@
-"""`collhub astra-sim`: several algorithms and sizes in one folder for ASTRA-sim."""
+"""`collhub astra-sim`: write several algorithms and sizes as one folder for ASTRA-sim."""
 
 from __future__ import annotations
 
@@ -62,25 +62,25 @@ def astra_sim(
     """Write one folder with each IN at each SIZE, run one after the other by ASTRA-sim.
 
     The traces of IN are named after it and its size. algorithms.yml maps the nodes of the workload
-    to them; a workload of your own takes such a map, too.
+    to them; such a map also works with your own workload.
     """
     from collhub_astra_sim.folders.write import folder_of_several
 
     request = OutputRequest(_FORMAT, {}, strict=strict, force=force, as_json=False)
     target = context.output_target(out, request)
-    named = [one for source in sources for one in _read(context, source)]
+    named = [algorithm for source in sources for algorithm in _read(context, source)]
     _check(named)
     topology = None if topology_text is None else context.read_topology(topology_text)
     options = AstraFolderOptions(network=network, group=group)
     folder = folder_of_several(named, topology, options)
     result = WriteResult(folder.artifacts(), folder.losses)
     written = context.write_result(result, target, request)
-    names = ", ".join(one.name for one in named)
+    names = ", ".join(algorithm.name for algorithm in named)
     context.say_written(written, f"{names}: ")
 
 
 def _read(context: CommandContext, source: str) -> list[NamedAlgorithm]:
-    """An input once for every size that is stated behind it, else at its own size."""
+    """Read an input once; return it at each size given after `@`, otherwise at its default size."""
     from collhub_astra_sim.folders.write import NamedAlgorithm
     from hub_core import chakra_bytes
 
@@ -97,16 +97,13 @@ def _read(context: CommandContext, source: str) -> list[NamedAlgorithm]:
 
 
 def _check(named: Sequence[NamedAlgorithm]) -> None:
-    """Refuse what one folder cannot hold.
-
-    Raises `UsageError` for two algorithms of one name, and for different numbers of ranks.
-    """
-    names = [one.name for one in named]
+    """Raise `UsageError` for algorithms of equal names, and for different numbers of ranks."""
+    names = [algorithm.name for algorithm in named]
     doubled = [name for name in names if names.count(name) > 1]
     if doubled:
-        cure = "state each file with a size of its own, or rename one"
+        cure = "give each file a different size, or rename one"
         raise UsageError(f"two algorithms would be named {doubled[0]}", cure=cure)
-    ranks = sorted({one.algorithm.num_ranks for one in named})
+    ranks = sorted({algorithm.algorithm.num_ranks for algorithm in named})
     if len(ranks) > 1:
         counts = " and ".join(map(str, ranks))
         cure = "write a folder for each number of ranks"

@@ -1,4 +1,4 @@
-"""What the configurations of a folder say: which algorithms it has, and which NPUs run them."""
+"""Read the configurations of a folder: its algorithms, and the NPUs that run them."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from hub_core.model import CollectiveKind, InputError, Location
 from hub_core.plugin_api import SourcePart
 
 NODE_LIMIT = 1 << 31
-"""ASTRA-sim reads the node ids of its map of nodes as signed integers of 32 bits."""
+"""ASTRA-sim reads the node IDs of its map of nodes as signed 32-bit integers."""
 
 
 @dataclass(slots=True)
 class FolderAlgorithm:
-    """An algorithm of a folder: the prefix of its traces, and how the workload uses it.
+    """An algorithm of a folder: the prefix of its traces, and its uses in the workload.
 
     `groups`: names of the communicator groups that run it, the empty name for all ranks.
-    `comm_size`: bytes that the first workload node that runs it states.
+    `comm_size`: bytes of the first workload node that runs it.
     """
 
     prefix: str
@@ -36,13 +36,13 @@ class FolderAlgorithm:
 
     @property
     def name(self) -> str:
-        """The last part of the prefix, by which people name it."""
+        """The last part of the prefix, which users use as its name."""
         return self.prefix.rpartition("/")[2]
 
 
 @dataclass(frozen=True, slots=True)
 class FolderConfiguration:
-    """Algorithms by prefix, NPUs of the workload (0 where there is none), groups by name."""
+    """Algorithms by prefix, NPUs of the workload (0 without workload), groups by name."""
 
     algorithms: Mapping[str, FolderAlgorithm]
     num_npus: int
@@ -55,7 +55,7 @@ class _Attribute(Protocol):
     name: str
 
     def WhichOneof(self, group: str) -> str | None:  # noqa: N802
-        """Which of the values it has."""
+        """Return the name of the field that is set."""
 
 
 class _Node(Protocol):
@@ -67,12 +67,12 @@ class _Node(Protocol):
 
 
 class AlgorithmUses:
-    """Which algorithm a workload node runs."""
+    """The algorithms that workload nodes run, from the system configuration."""
 
     def __init__(self, files: FolderFiles, *, are_natives_enough: bool = False) -> None:
-        """Read the system configuration of a folder. Raises `InputError` where there is none.
+        """Read the system configuration of a folder. Raises `InputError` if there is none.
 
-        `are_natives_enough`: it need not name a custom algorithm.
+        `are_natives_enough`: accept a system without custom algorithms.
         """
         self._files = files
         self._keys = {*COLLECTIVE_KEYS.values(), PER_NODE_KEY}
@@ -88,36 +88,43 @@ class AlgorithmUses:
             self.by_node = self._per_node(system[PER_NODE_KEY])
 
     def prefix_of(self, node: int, comm_type: object) -> str | None:
-        """The algorithm of a workload node: by its number, else by its collective."""
+        """Return the algorithm of a workload node: by its number, otherwise by its collective."""
         kinds = [kind for kind, number in COMM_TYPES.items() if number == comm_type]
         by_kind = self.by_kind.get(kinds[0]) if kinds else None
         return self.by_node.get(node, by_kind)
 
     def _system(self) -> tuple[str, dict[str, object]]:
+        """Return (file name, content) of the only system configuration, or of `system.json`."""
         objects = self._files.objects()
-        found = {name: value for name, value in objects if self._keys & value.keys()}
-        if len(found) > 1 and SYSTEM in found:
-            found = {SYSTEM: found[SYSTEM]}
-        if len(found) == 1:
-            return next(iter(found.items()))
-        several = f"several system configurations name algorithms: {', '.join(sorted(found))}"
+        candidates = {name: value for name, value in objects if self._keys & value.keys()}
+        if len(candidates) > 1 and SYSTEM in candidates:
+            candidates = {SYSTEM: candidates[SYSTEM]}
+        if len(candidates) == 1:
+            return next(iter(candidates.items()))
+        several = f"several system configurations name algorithms: {', '.join(sorted(candidates))}"
         none = "no system configuration (JSON) names a custom algorithm"
-        cure = f"keep one, named {SYSTEM}" if found else "give the folder, or a set of its traces"
-        raise self._files.error(several if found else none, cure)
+        cure = (
+            f"keep one, named {SYSTEM}" if candidates else "name the folder, or a set of its traces"
+        )
+        raise self._files.error(several if candidates else none, cure)
 
-    def _prefix(self, key: str, stated: object) -> str:
-        """The set of traces that the value of a key names.
+    def _prefix(self, key: str, value: object) -> str:
+        """Return the set of traces that the value of a key names.
 
         Raises `InputError` unless the value is a list of one text that names a set of the folder.
         """
-        # ASTRA-sim aborts on anything else.
-        if not (isinstance(stated, list) and len(stated) == 1 and isinstance(stated[0], str)):
+        # ASTRA-sim aborts on any other value.
+        if not (isinstance(value, list) and len(value) == 1 and isinstance(value[0], str)):
             message = f"{key} is no list of exactly one prefix, on which ASTRA-sim aborts"
             raise self._files.error(message, 'write for example ["traces/ring"]', self.file)
-        return self._set_at(stated[0])
+        return self._set_at(value[0])
 
-    def _per_node(self, stated: object) -> dict[int, str]:
-        part = self._files.part_at(stated) if isinstance(stated, str) else None
+    def _per_node(self, path: object) -> dict[int, str]:
+        """Return the sets of traces by workload node, from the map that a file contains.
+
+        Raises `InputError` for a file that is not such a map.
+        """
+        part = self._files.part_at(path) if isinstance(path, str) else None
         if part is None:
             message = f"{PER_NODE_KEY} names no file of the folder"
             raise self._files.error(message, file=self.file)
@@ -131,24 +138,24 @@ class AlgorithmUses:
                 raise self._files.error(message, "number the nodes below 2147483648", self.file)
         return {int(node): self._set_at(prefix) for node, prefix in pairs.items()}
 
-    def _set_at(self, stated: str) -> str:
-        """The prefix of the traces that a path names. Raises `InputError` where none fits."""
-        found = self._files.set_at(stated)
-        if found is None:
-            message = f"the traces {stated[:200]!r} that it names are not in the folder"
-            raise self._files.error(message, "name the folder that holds them, too", self.file)
-        return found
+    def _set_at(self, path: str) -> str:
+        """Return the prefix of traces at a path. Raises `InputError` if none matches."""
+        prefix = self._files.set_at(path)
+        if prefix is None:
+            message = f"the traces {path[:200]!r} that it names are not in the folder"
+            raise self._files.error(message, "name the folder that contains them, too", self.file)
+        return prefix
 
 
 def _pairs(part: SourcePart) -> dict[str, str]:
-    """The keys and values of a YAML map of scalars, as text; empty for everything else."""
-    # Imported here, as most folders have none.
+    """Return the keys and values of a YAML map of scalars, as text; empty for any other content."""
+    # Imported here, because most folders have no such map.
     import yaml
 
     if part.size is not None and part.size > LONGEST_TEXT:
         return {}
     try:
-        # Nodes instead of values: a merge key of a few lines makes values without end.
+        # Nodes instead of values: with merge keys, a few lines could expand to unlimited values.
         root = yaml.compose(part.load(), Loader=yaml.SafeLoader)
     except (yaml.YAMLError, ValueError, RecursionError):
         return {}
@@ -159,49 +166,49 @@ def _pairs(part: SourcePart) -> dict[str, str]:
 
 
 def _is_node(text: str) -> bool:
-    """Whether a text is the number of a node, which has 64 bits.
-
-    At most 19 ASCII digits, which always fit into 64 unsigned bits.
-    """
+    """Return whether a text is the number of a node: 1 to 19 ASCII digits (64 bits)."""
     return text.isascii() and text.isdecimal() and len(text) < 20
 
 
 def configuration_of(files: FolderFiles, workload: str | None = None) -> FolderConfiguration:
-    """Read what a folder says; `workload`: the prefix of its workload, where it is not clear.
+    """Read the configuration of a folder; `workload`: prefix of its workload, if it is ambiguous.
 
-    Raises `InputError` for what is missing or contradicts itself.
+    Raises `InputError` for missing or contradictory files.
     """
     uses = AlgorithmUses(files)
     prefixes = sorted({*uses.by_kind.values(), *uses.by_node.values()})
     algorithms = {prefix: FolderAlgorithm(prefix) for prefix in prefixes}
-    chosen = workload_prefix(files, prefixes, workload)
-    parts = files.sets[chosen] if chosen is not None else ()
+    prefix_of_workload = workload_prefix(files, prefixes, workload)
+    parts = files.sets[prefix_of_workload] if prefix_of_workload is not None else ()
     for part in parts:
         _note_uses(part.load(), part.name, uses, algorithms)
     return FolderConfiguration(algorithms, len(parts), folder_groups(files))
 
 
 def workload_prefix(files: FolderFiles, algorithms: list[str], stated: str | None) -> str | None:
-    """The prefix of the workload: what is stated, else `workload`, else the only other set."""
-    others = [prefix for prefix in files.sets if prefix not in algorithms]
+    """Return the prefix of the workload: as given, else `workload`, else the only remaining set.
+
+    None if there is none. Raises `InputError` if it is missing or ambiguous.
+    """
+    candidates = [prefix for prefix in files.sets if prefix not in algorithms]
     if stated is not None and stated not in files.sets:
-        raise files.error(f"there are no traces {stated[:200]!r}", f"name one of {others}")
-    if stated is not None or WORKLOAD in others:
+        raise files.error(f"there are no traces {stated[:200]!r}", f"name one of {candidates}")
+    if stated is not None or WORKLOAD in candidates:
         return stated or WORKLOAD
-    if len(others) > 1:
-        listed = ", ".join(others[:8])
+    if len(candidates) > 1:
+        listed = ", ".join(candidates[:8])
         cure = "name it with -O workload=PREFIX"
         raise files.error(f"several sets of traces may be the workload: {listed}", cure)
-    return others[0] if others else None
+    return candidates[0] if candidates else None
 
 
 def _note_uses(
     content: bytes, file: str, uses: AlgorithmUses, algorithms: Mapping[str, FolderAlgorithm]
 ) -> None:
-    """Note which algorithms the collectives in the trace of one NPU run, in which groups.
+    """Record which algorithms the collectives in the trace of one NPU run, in which groups.
 
-    Of the sizes that an algorithm's nodes state, the first positive one is kept. Raises
-    `InputError` for bytes that are no trace.
+    Changes `algorithms`. Of the sizes of an algorithm's nodes, the first positive one is recorded.
+    Raises `InputError` for bytes that are no trace.
     """
     for node in _nodes(content, file):
         if node.type != NodeType.COMM_COLL:
@@ -219,24 +226,24 @@ def _note_uses(
 
 
 def _nodes(content: bytes, file: str) -> Iterator[_Node]:
-    """The nodes of a trace. Raises `InputError` for other bytes."""
+    """Yield the nodes of a trace. Raises `InputError` for other bytes."""
     # Imports protobuf, which a folder without a workload does not need.
     from hub_core.chakra.trace_records import decoded_records
 
     messages = decoded_records(content, file)
     try:
-        # The first one is metadata.
+        # The first message is metadata.
         next(messages, None)
         yield from cast("Iterator[_Node]", messages)
     except TraceError as error:
-        place = Location(error.file, byte=error.byte)
-        raise InputError(error.reason, location=place, code=error.code) from None
+        location = Location(error.file, byte=error.byte)
+        raise InputError(error.reason, location=location, code=error.code) from None
 
 
 def _attributes(node: _Node) -> dict[str, object]:
-    """Values of a node's attributes by name; of one that stands twice the first, as there.
+    """Return the values of a node's attributes by name; of duplicates the first, as in ASTRA-sim.
 
-    An attribute without a value is left out.
+    Attributes without a value are omitted.
     """
     values: dict[str, object] = {}
     for attribute in node.attr:
@@ -247,20 +254,24 @@ def _attributes(node: _Node) -> dict[str, object]:
 
 
 def folder_groups(files: FolderFiles) -> Mapping[str, tuple[int, ...]]:
-    """The communicator groups by name; none where no file states any."""
-    found = {}
+    """Return the communicator groups by name; empty if no file contains any.
+
+    Raises `InputError` if several files contain groups.
+    """
+    groups_by_file = {}
     for name, value in files.objects():
         groups = {key: _npus(members) for key, members in value.items() if key.isdecimal()}
         if value and len(groups) == len(value) and None not in groups.values():
-            found[name] = {key: npus for key, npus in groups.items() if npus is not None}
-    if GROUPS in found or len(found) == 1:
-        return found.get(GROUPS) or next(iter(found.values()))
-    if found:
-        listed = ", ".join(sorted(found))
-        raise files.error(f"several files state groups: {listed}", f"keep one, named {GROUPS}")
+            groups_by_file[name] = {key: npus for key, npus in groups.items() if npus is not None}
+    if GROUPS in groups_by_file or len(groups_by_file) == 1:
+        return groups_by_file.get(GROUPS) or next(iter(groups_by_file.values()))
+    if groups_by_file:
+        listed = ", ".join(sorted(groups_by_file))
+        raise files.error(f"several files define groups: {listed}", f"keep one, named {GROUPS}")
     return {}
 
 
 def _npus(members: object) -> tuple[int, ...] | None:
+    """Return a list of NPUs as a tuple, None for any other value."""
     is_list = isinstance(members, list) and all(type(npu) is int and npu >= 0 for npu in members)
     return tuple(members) if is_list and isinstance(members, list) else None

@@ -1,6 +1,6 @@
-"""The algorithms that single collectives of a job name, as custom algorithms of ASTRA-sim.
+"""Algorithms that single collectives of a job name, as custom algorithms of ASTRA-sim.
 
-ASTRA-sim maps numbers of nodes to traces, whatever their rank, and traces are of one size.
+ASTRA-sim maps numbers of nodes to traces, regardless of the rank, and traces have one size.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from hub_core.model import Algorithm, InputError, JobCollective, NodeKind, Workl
 class CustomSets:
     """The algorithms of a job by name, each with the bytes of its collective.
 
-    `per_node`: names by identity of collective nodes, of `workload`, in which a number means one.
+    `per_node`: names by identity of the collective nodes of `workload`, whose numbers are
+    unambiguous.
     """
 
     workload: Workload
@@ -29,7 +30,7 @@ class CustomSets:
 
 
 def custom_sets(workload: Workload) -> CustomSets:
-    """The sets of the algorithms that nodes name; nodes are numbered anew where they have to be.
+    """Return the algorithms that nodes name; nodes are renumbered if their numbers are ambiguous.
 
     Raises `InputError` for an algorithm that does not fit the group or the kind of a node.
     """
@@ -39,32 +40,35 @@ def custom_sets(workload: Workload) -> CustomSets:
         return CustomSets(workload)
     sizes = np.array([*(len(group.ranks) for group in workload.groups), workload.num_ranks])
     ranks = sizes[nodes.group[rows]]
-    # An all-gather counts the input of a rank, algorithms the whole.
+    # An all-gather counts the input of a rank, algorithms the entire output.
     is_gather = nodes.collective[rows] == JobCollective.ALL_GATHER
-    whole = nodes.bytes[rows] * np.where(is_gather, ranks, 1)
+    total_bytes = nodes.bytes[rows] * np.where(is_gather, ranks, 1)
     _check_fits(workload, rows, ranks)
     # One set of traces for each algorithm and size.
-    keys = np.stack([nodes.algorithm[rows].astype(np.int64), whole])
-    found, which = np.unique(keys, axis=1, return_inverse=True)
+    keys = np.stack([nodes.algorithm[rows].astype(np.int64), total_bytes])
+    distinct_keys, key_of_row = np.unique(keys, axis=1, return_inverse=True)
     programs = {}
-    for number, (index, size) in enumerate(found.T.tolist()):
+    for number, (index, size) in enumerate(distinct_keys.T.tolist()):
         algorithm = workload.algorithms[index]
         programs[f"{algorithm.collective.kind}-{number}"] = algorithm, size
     names = list(programs)
-    workload = _unambiguous(workload, rows, which)
+    workload = _unambiguous(workload, rows, key_of_row)
     identities = workload.nodes.identity[rows].tolist()
-    per_node = {node: names[one] for node, one in zip(identities, which.tolist(), strict=True)}
+    per_node = {
+        node: names[index] for node, index in zip(identities, key_of_row.tolist(), strict=True)
+    }
     return CustomSets(workload, programs, per_node)
 
 
 def _check_fits(workload: Workload, rows: Int64Array, ranks: Int64Array) -> None:
+    """Raise `InputError` if an algorithm's number of ranks or collective is not its node's."""
     nodes = workload.nodes
     # Positions in the group are ranks of the algorithm.
-    own = [each.num_ranks for each in workload.algorithms]
-    types = [COMM_TYPES.get(each.collective.kind, -1) for each in workload.algorithms]
+    rank_counts = [algorithm.num_ranks for algorithm in workload.algorithms]
+    types = [COMM_TYPES.get(algorithm.collective.kind, -1) for algorithm in workload.algorithms]
     used = nodes.algorithm[rows]
     for is_wrong, reason in (
-        (np.array(own)[used] != ranks, "has another number of ranks than its group"),
+        (np.array(rank_counts)[used] != ranks, "has another number of ranks than its group"),
         (np.array(types)[used] != nodes.collective[rows], "is of another collective"),
     ):
         if is_wrong.any():
@@ -73,17 +77,18 @@ def _check_fits(workload: Workload, rows: Int64Array, ranks: Int64Array) -> None
             raise InputError(message, location=nodes.location(row), code="algorithm")
 
 
-def _unambiguous(workload: Workload, rows: Int64Array, which: Int64Array) -> Workload:
-    """Number nodes anew where one number means several algorithms, or one and none, or is too high.
+def _unambiguous(workload: Workload, rows: Int64Array, key_of_row: Int64Array) -> Workload:
+    """Renumber all nodes if a number is used for several algorithms, or exceeds ASTRA-sim's limit.
 
-    The order of the numbers within a rank, which decides what runs first, stays.
+    Also if a number is used with and without an algorithm. The order of the numbers within a rank,
+    which determines the order of execution, is preserved.
     """
     nodes = workload.nodes
     choice = np.full(len(nodes), -1, np.int64)
-    choice[rows] = which
+    choice[rows] = key_of_row
     is_collective: BoolArray = nodes.is_kind(NodeKind.COLLECTIVE)
     identity = nodes.identity[is_collective].astype(np.int64)
-    # Native collectives take part: by their number, they would run it as well.
+    # Include native collectives: ASTRA-sim would run the algorithm for their numbers as well.
     pairs = np.unique(np.stack([identity, choice[is_collective]]), axis=1)
     is_in_range = nodes.identity[rows].max() < NODE_LIMIT
     if len(np.unique(identity)) == pairs.shape[1] and is_in_range:

@@ -1,7 +1,7 @@
 """The files of a folder that ASTRA-sim runs: traces, workloads, configurations and `run.sh`.
 
-What the files must hold, ASTRA-sim's custom collectives lay down (its pull request 198 and the
-example of its issue 322); what it aborts on or waits for ever was found by running it.
+The required content of the files follows ASTRA-sim's custom collectives (its pull request 198 and
+the example of its issue 322); the inputs on which it aborts or hangs were determined by running it.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ from hub_core.plugin_api import Artifact, WriteResult
 class FolderProgram:
     """One algorithm of a folder.
 
-    `collective_bytes`: the size that its traces are written for. `run_as`: the collective under
-    which ASTRA-sim knows it. `comm_size`: bytes in its workload node.
+    `collective_bytes`: the size for which its traces are written. `run_as`: the collective as which
+    ASTRA-sim runs it. `comm_size`: bytes in its workload node.
     """
 
     name: str
@@ -50,7 +50,7 @@ class FolderProgram:
 
     @property
     def trace_prefix(self) -> str:
-        """The prefix of its traces in the folder."""
+        """Prefix of its traces in the folder."""
         return f"traces/{self.name}"
 
 
@@ -69,10 +69,10 @@ class AstraFolder:
     losses: tuple[Loss, ...]
 
     def artifacts(self) -> Iterator[Artifact]:
-        """All files, in a fixed order; traces one by one.
+        """Yield all files, in a fixed order.
 
-        Those of the algorithms come first, then the workload, the configurations and the script,
-        which alone is executable.
+        First the traces of the algorithms, then the workload, the configurations and the script,
+        which is the only executable file.
         """
         for program in self.programs:
             for trace in program.traces.artifacts:
@@ -83,7 +83,7 @@ class AstraFolder:
             yield Artifact(name, content, executable=name == SCRIPT)
 
     def _workloads(self) -> Iterator[Artifact]:
-        """A trace for every NPU: the collectives for members, idle work for others."""
+        """Yield a trace per NPU: the collectives for members, idle work for the remaining NPUs."""
         collectives = [(program.run_as, program.comm_size) for program in self.programs]
         member = collective_workload(collectives, in_group=self.placement.is_part)
         idle = idle_workload()
@@ -93,10 +93,10 @@ class AstraFolder:
             yield Artifact(f"{WORKLOAD}.{npu}.et", _constant(content))
 
     def _texts(self) -> dict[str, str]:
-        """The configurations and the script, by file name.
+        """Return the configurations and the script, by file name.
 
-        A map of nodes is among them only for several algorithms, a groups file only where some NPUs
-        take no part.
+        A map of nodes is included only for several algorithms, a groups file only if some NPUs do
+        not take part.
         """
         texts = {
             SYSTEM: _json(self._system()),
@@ -105,38 +105,41 @@ class AstraFolder:
         }
         if self._has_several:
             nodes = enumerate(self.programs)
-            texts[PER_NODE] = "".join(f"{node}: {one.trace_prefix}\n" for node, one in nodes)
+            texts[PER_NODE] = "".join(
+                f"{node}: {program.trace_prefix}\n" for node, program in nodes
+            )
         if self.placement.is_part:
             texts[GROUPS] = _json({GROUP: list(self.placement.members)})
         texts[SCRIPT] = self._script()
         return texts
 
     def _system(self) -> dict[str, object]:
-        """The system configuration, which names the algorithm for its collective."""
+        """Return the system configuration, which names the algorithm of its collective."""
         system: dict[str, object] = {
-            # Where it is absent, the simulator reads a variable that nobody has set.
+            # Without this key the simulator reads an uninitialized variable.
             "scheduling-policy": "FIFO",
-            # With any other number no rank ever finishes a custom algorithm.
+            # With any other number a custom algorithm never finishes.
             "preferred-dataset-splits": 1,
         }
         for program in self.programs:
-            # A list of exactly one prefix: on anything else the simulator aborts.
+            # A list of exactly one prefix: the simulator aborts on any other value.
             system.setdefault(COLLECTIVE_KEYS[program.run_as], [program.trace_prefix])
         if self._has_several:
             system[PER_NODE_KEY] = PER_NODE
         return system
 
     def _script(self) -> str:
+        """Return the text of run.sh."""
         ranks = len(self.placement.members)
-        what = [
-            f"{one.name}: {one.run_as} of {one.collective_bytes} bytes on {ranks} ranks"
-            for one in self.programs
+        descriptions = [
+            f"{program.name}: {program.run_as} of {program.collective_bytes} bytes on {ranks} ranks"
+            for program in self.programs
         ]
         return script(
             self.placement.npus,
             [program.trace_prefix for program in self.programs],
             ranks,
-            what,
+            descriptions,
             is_congestion_aware=self.is_congestion_aware,
             has_groups=self.placement.is_part,
         )
@@ -147,10 +150,10 @@ class AstraFolder:
 
 
 def _json(value: object) -> str:
-    """A value as JSON text, indented by 2 spaces, with a newline at the end."""
+    """Return a value as JSON text, indented by 2 spaces, with a final newline."""
     return json.dumps(value, indent=2) + "\n"
 
 
 def _constant(content: bytes) -> Callable[[], bytes]:
-    """A function that returns `content`, as `Artifact` takes it."""
+    """Return a function that returns `content`, as `Artifact` requires."""
     return lambda: content

@@ -1,4 +1,4 @@
-"""The files of a folder that somebody made for ASTRA-sim: configurations, and sets of traces."""
+"""The files of a folder that was written for ASTRA-sim: configurations, and sets of traces."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hub_core.model import InputError, Location
 from hub_core.plugin_api import Source, SourcePart
 
 LONGEST_TEXT = 1 << 20
-"""Bytes of a configuration; longer files are taken for something else."""
+"""Maximum bytes of a configuration; longer files are ignored."""
 
 _MOST_TEXTS = 64
 _RANK_FILE = re.compile(r"(?P<prefix>.+)\.(?P<rank>0|[1-9][0-9]{0,6})\.et\Z", re.DOTALL)
@@ -21,9 +21,9 @@ _RANK_FILE = re.compile(r"(?P<prefix>.+)\.(?P<rank>0|[1-9][0-9]{0,6})\.et\Z", re
 
 @dataclass(frozen=True, slots=True)
 class FolderFiles:
-    """A folder as its reader gets it.
+    """A folder as its reader receives it.
 
-    `source`: what the user named. `root`: the folder. `files`: by path in the folder. `sets`: the
+    `source`: as named by the user. `root`: the folder. `files`: by path in the folder. `sets`: the
     files PREFIX.<rank>.et by prefix in the folder, each part with its rank.
     """
 
@@ -34,7 +34,7 @@ class FolderFiles:
 
     @classmethod
     def of(cls, source: Source) -> FolderFiles:
-        """Sort the parts of a source by what their names say."""
+        """Classify the parts of a source by their names."""
         folders = {os.path.dirname(part.name) for part in source.parts}
         root = os.path.commonpath(folders) if folders else ""
         files = {_relative(part.name, root): part for part in source.parts}
@@ -48,7 +48,7 @@ class FolderFiles:
 
     @property
     def chosen_prefix(self) -> str | None:
-        """The set of traces that the user named, None where it is the folder as a whole.
+        """The set of traces that the user named, None if the user named the folder.
 
         The name of the source, relative to the root, is looked up among the prefixes.
         """
@@ -56,39 +56,41 @@ class FolderFiles:
         return name if name in self.sets else None
 
     def source_of(self, prefix: str) -> Source:
-        """A set of traces as a source of its own.
+        """Return a set of traces as a separate source, which reports to the same receiver.
 
-        It reports to where the whole source does. Raises `KeyError` for a prefix without traces.
+        Raises `KeyError` for a prefix without traces.
         """
         name = os.path.join(self.root, prefix)
         return Source(name, self.sets[prefix], self.source.report)
 
-    def part_at(self, stated: str) -> SourcePart | None:
-        """The file that a path in a configuration names.
+    def part_at(self, path: str) -> SourcePart | None:
+        """Return the file that a path in a configuration names.
 
-        None where no file fits it, or where several fit it equally well.
+        None if no file matches, or if several match equally well.
         """
-        found = _matching(stated, list(self.files))
-        return self.files[found] if found is not None else None
+        name = _matching(path, list(self.files))
+        return self.files[name] if name is not None else None
 
-    def set_at(self, stated: str) -> str | None:
-        """The prefix of the set of traces that a path in a configuration names."""
-        return _matching(stated, list(self.sets))
+    def set_at(self, path: str) -> str | None:
+        """Return the prefix of the set of traces that a path in a configuration names, None as in
+        `part_at`.
+        """
+        return _matching(path, list(self.sets))
 
     def texts(self, *suffixes: str) -> Iterator[tuple[str, bytes]]:
-        """(path in the folder, content) of short files with one of these suffixes.
+        """Yield (path in the folder, content) of short files with one of these suffixes.
 
-        The first ones alone, those least deep before all others.
+        In order of depth, then of name; at most `_MOST_TEXTS` files.
         """
-        named = [name for name in self.files if name.endswith(suffixes)]
-        named.sort(key=lambda name: (name.count("/"), name))
-        for name in named[:_MOST_TEXTS]:
+        names = [name for name in self.files if name.endswith(suffixes)]
+        names.sort(key=lambda name: (name.count("/"), name))
+        for name in names[:_MOST_TEXTS]:
             part = self.files[name]
             if part.size is None or 0 < part.size <= LONGEST_TEXT:
                 yield name, part.load()
 
     def objects(self) -> Iterator[tuple[str, dict[str, object]]]:
-        """(path in the folder, content) of the JSON files that hold an object."""
+        """Yield (path in the folder, content) of the JSON files that contain an object."""
         for name, content in self.texts(".json"):
             try:
                 value = json.loads(content)
@@ -98,22 +100,24 @@ class FolderFiles:
                 yield name, value
 
     def error(self, message: str, cure: str = "", file: str = "") -> InputError:
-        """An error about a file of the folder, or about the folder."""
-        place = Location(self.files[file].name if file else self.source.name)
-        return InputError(message, location=place, cure=cure, code="astra-sim-folder")
+        """Create an error about a file of the folder, or about the folder."""
+        location = Location(self.files[file].name if file else self.source.name)
+        return InputError(message, location=location, cure=cure, code="astra-sim-folder")
 
 
 def _relative(name: str, root: str) -> str:
+    """Return a path relative to the root, if it is below it, with `/` as separator."""
     path = PurePath(name)
     return path.relative_to(root).as_posix() if path.is_relative_to(root) else path.as_posix()
 
 
-def _matching(stated: str, names: list[str]) -> str | None:
-    """The only name that ends like a stated path, by as many of its components as possible.
+def _matching(path: str, names: list[str]) -> str | None:
+    """Return the only name that matches the longest possible tail of a path.
 
-    Paths hold from where the simulator runs, which for a folder of somebody else may be anywhere.
+    Paths are relative to the simulator's working directory, which is unknown for folders of other
+    programs. None without a match.
     """
-    parts = PurePath(os.path.normpath(stated)).parts
+    parts = PurePath(os.path.normpath(path)).parts
     for first in range(len(parts)):
         tail = parts[first:]
         fitting = [name for name in names if PurePath(name).parts[-len(tail) :] == tail]

@@ -1,4 +1,4 @@
-"""Read a folder for ASTRA-sim whose workload is a whole job."""
+"""Read a folder for ASTRA-sim whose workload is an entire job."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from hub_core.plugin_api import Source, SourcePart
 
 _MEMORY_KEY = "memory-type"
 PRIVATE_ATTRIBUTES = frozenset({"duration_ns", "root", "collhub_algorithm"})
-"""Attributes of the hub's own traces that ASTRA-sim does not read."""
+"""Attributes of the hub's traces that ASTRA-sim does not read."""
 
 
 def read(source: Source, options: JobFolderOptions) -> Workload:
-    """The job of a folder, with its configurations as extension.
+    """Read the job of a folder, with its configurations as an extension.
 
-    Raises `InputError` for what is missing or contradicts itself.
+    Raises `InputError` for missing or contradictory files.
     """
     files = FolderFiles.of(source)
     uses = AlgorithmUses(files, are_natives_enough=True)
@@ -46,7 +46,7 @@ def read(source: Source, options: JobFolderOptions) -> Workload:
         raise files.error("the folder has no traces of a workload")
     groups = folder_groups(files)
     traces = _traces(files, prefix, groups)
-    said: dict[str, JsonValue] = {
+    configuration: dict[str, JsonValue] = {
         "system": _text(files.files[uses.file]),
         "network": _network(files),
         "backend": script_backend(files),
@@ -58,49 +58,53 @@ def read(source: Source, options: JobFolderOptions) -> Workload:
     return replace(
         traces,
         algorithms=tuple(_algorithm(files, used) for used in prefixes),
-        extensions={**traces.extensions, EXTENSION: said},
+        extensions={**traces.extensions, EXTENSION: configuration},
     )
 
 
 def _algorithm(files: FolderFiles, prefix: str) -> Algorithm:
-    """The custom algorithm of a set of traces."""
-    # Imported here, since most jobs have none.
+    """Read the custom algorithm of a set of traces."""
+    # Imported here, because most jobs have no custom algorithms.
     from hub_core import ChakraReadOptions, chakra_algorithm
 
     return chakra_algorithm(files.source_of(prefix), ChakraReadOptions())
 
 
 def _traces(files: FolderFiles, prefix: str, groups: Mapping[str, tuple[int, ...]]) -> Workload:
-    """The workload of the rank files; groups as the folder states them."""
+    """Read the workload of the rank files, with the groups of the folder.
+
+    Raises `InputError` for a group that no file of the folder contains.
+    """
     source = replace(files.source_of(prefix), report=lambda found: None)
-    # Times in ns are an attribute of the hub: ASTRA-sim reads duration_micros.
+    # Ignore duration_ns, an attribute of the hub: ASTRA-sim reads duration_micros.
     workload = read_traces(source, JobReadOptions(), foreign=frozenset({"duration_ns"}))
-    named = [group.name for group in workload.groups]
-    for name in named:
+    used_names = [group.name for group in workload.groups]
+    for name in used_names:
         if name not in groups:
             message = f"communicator group {name[:80]!r} is in no groups file of the folder"
             raise files.error(message, "add it to the groups file")
-    others = [name for name in groups if name not in named]
-    stated = tuple(ProcessGroup(name, groups[name]) for name in (*named, *others))
-    return replace(workload, groups=stated)
+    unused_names = [name for name in groups if name not in used_names]
+    all_groups = tuple(ProcessGroup(name, groups[name]) for name in (*used_names, *unused_names))
+    return replace(workload, groups=all_groups)
 
 
 def _text(part: SourcePart) -> str:
+    """Return the content of a file as text; invalid bytes are replaced."""
     return part.load().decode("utf-8", "replace")
 
 
 def _network(files: FolderFiles) -> str | None:
-    """The text of the only network YAML, or of the one that is named as in the examples."""
-    found = {name: text for name, text in files.texts(".yml", ".yaml") if NETWORK_KEY in text}
-    if len(found) > 1 and NETWORK in found:
-        found = {NETWORK: found[NETWORK]}
-    if len(found) > 1:
-        raise files.error(f"several files describe networks: {', '.join(sorted(found)[:8])}")
-    return next((text.decode("utf-8", "replace") for text in found.values()), None)
+    """Return the text of the only network YAML, or of `network.yml`; None without one."""
+    texts = {name: text for name, text in files.texts(".yml", ".yaml") if NETWORK_KEY in text}
+    if len(texts) > 1 and NETWORK in texts:
+        texts = {NETWORK: texts[NETWORK]}
+    if len(texts) > 1:
+        raise files.error(f"several files describe networks: {', '.join(sorted(texts)[:8])}")
+    return next((text.decode("utf-8", "replace") for text in texts.values()), None)
 
 
 def script_backend(files: FolderFiles) -> str | None:
-    """The backend whose binary the script of the folder runs; None without such a script."""
+    """Return the backend whose binary the folder's script runs; None without such a script."""
     part = files.files.get(SCRIPT)
     text = b"" if part is None else part.load()
     for is_aware, backend in ((True, CONGESTION_AWARE), (False, CONGESTION_UNAWARE)):
@@ -110,20 +114,21 @@ def script_backend(files: FolderFiles) -> str | None:
 
 
 def _memory(files: FolderFiles) -> str | None:
-    """The text of the remote memory, None where no file describes one."""
-    found = [name for name, value in files.objects() if _MEMORY_KEY in value]
-    if len(found) > 1 and MEMORY not in found:
-        raise files.error(f"several files describe memories: {', '.join(found[:8])}")
-    chosen = MEMORY if MEMORY in found else next(iter(found), None)
-    return None if chosen is None else _text(files.files[chosen])
+    """Return the text of the remote memory's configuration, None without one."""
+    names = [file for file, value in files.objects() if _MEMORY_KEY in value]
+    if len(names) > 1 and MEMORY not in names:
+        raise files.error(f"several files describe memories: {', '.join(names[:8])}")
+    name = MEMORY if MEMORY in names else next(iter(names), None)
+    return None if name is None else _text(files.files[name])
 
 
 def claims(source: Source) -> bool:
-    """Whether the workload of a folder is more than one custom algorithm on all ranks or a group.
+    """Return whether the workload of a folder is more than one custom algorithm on all ranks or a
+    group.
 
-    A job is whatever else ASTRA-sim runs: computations, messages, native collectives, an algorithm
-    that runs several times. Ranks outside the group have one computation that takes no time. False
-    also where the folder cannot be read, or where the user named an algorithm's traces.
+    A job contains other work that ASTRA-sim runs: computations, messages, native collectives, an
+    algorithm that runs several times. Ranks outside the group have one computation that takes no
+    time. Also False if the folder cannot be read, or if the user named an algorithm's traces.
     """
     try:
         files = FolderFiles.of(source)
@@ -134,24 +139,26 @@ def claims(source: Source) -> bool:
         prefix = files.chosen_prefix or workload_prefix(files, prefixes, None)
         parts = files.sets[prefix] if prefix is not None else ()
         ranks = [_ranks_work(part, uses) for part in parts]
-        # Without a collective nothing runs an algorithm.
+        # Without a collective no algorithm runs.
         return bool(ranks) and (any(ranks) or not any(rank is False for rank in ranks))
     except (TraceError, HubError):
         return False
 
 
 def _ranks_work(part: SourcePart, uses: AlgorithmUses) -> bool | None:
-    """Whether a rank does more than run custom algorithms, each once (False), or idle (None)."""
+    """Return True for other work, False for only custom algorithms, each once, None for an idle
+    rank.
+    """
     file, _ = open_rank_file(part.name, part.rank or 0, part.load())
     nodes = decode_nodes(Batch([file]), ShapeBook(["comm_type"], ()))
     is_collective = nodes.type == NodeType.COMM_COLL
-    others = set(nodes.type[~is_collective].tolist())
+    other_types = set(nodes.type[~is_collective].tolist())
     if not is_collective.any():
-        is_idle = len(nodes.id) == 1 and others == {NodeType.COMP} and not nodes.micros.any()
+        is_idle = len(nodes.id) == 1 and other_types == {NodeType.COMP} and not nodes.micros.any()
         return None if is_idle else True
     kinds = nodes.attributes.values["comm_type"][is_collective].tolist()
     prefixes = [
         uses.prefix_of(node, kind)
         for node, kind in zip(nodes.id[is_collective].tolist(), kinds, strict=True)
     ]
-    return bool(others) or None in prefixes or len(set(prefixes)) < len(prefixes)
+    return bool(other_types) or None in prefixes or len(set(prefixes)) < len(prefixes)

@@ -1,6 +1,6 @@
-"""What a job needs so that ASTRA-sim runs it: exact times, numbered groups, a last computation.
+"""Change a job so that ASTRA-sim can run it: exact times, numbered groups, a last computation.
 
-Hazards and cures are measured with the public release of March 2026.
+Hazards and cures were measured with the public release of March 2026.
 """
 
 from __future__ import annotations
@@ -15,21 +15,22 @@ from hub_core.columns import BoolArray, Int64Array, distinct
 from hub_core.model import NODE_DEFAULTS, NODE_DTYPES, NodeColumns, NodeKind, ProcessGroup, Workload
 
 EXACT_SYSTEM = {"peak-perf": 0.002, "local-mem-bw": 1000000000, "roofline-enabled": 1}
-"""A roofline by which 2d + 1 operations on 1 byte take d ns: durations are whole us otherwise."""
+"""A roofline with which 2d + 1 operations on 1 byte take d ns; without it, durations are whole us.
+"""
 
 _MICRO_NS = 1000
 
 
 def cured(workload: Workload) -> tuple[Workload, list[str]]:
-    """The job with all cures that change no time but the last nanosecond, and what was done."""
+    """Apply all cures that change times by at most 1 ns; return (job, descriptions of changes)."""
     notes = []
     cures: tuple[tuple[Callable[[Workload], Workload], str], ...] = (
         (_numbered, "process groups are numbered, as ASTRA-sim knows no other names"),
-        (_with_whole_group, "collectives of all ranks name a group of all, beside smaller groups"),
+        (_with_whole_group, "collectives of all ranks name a group of all, besides smaller groups"),
         (_with_last_computation, "a last computation of 1 ns follows host and memory nodes"),
     )
     for cure, note in cures:
-        # A cure returns the same object where there is nothing to do.
+        # A cure returns the same object if there is nothing to do.
         changed = cure(workload)
         if changed is not workload:
             notes.append(note)
@@ -38,15 +39,17 @@ def cured(workload: Workload) -> tuple[Workload, list[str]]:
 
 
 def needs_exact_times(workload: Workload) -> bool:
-    """Whether a computation on a device takes no whole number of microseconds."""
-    # Unstated durations are below zero, and take 1 ns.
+    """Return whether the duration of a device computation is not a whole number of microseconds."""
+    # Missing durations are negative, and take 1 ns.
     inexact = workload.nodes.duration_ns.clip(0) % _MICRO_NS > 0
     # One such node is enough to change the system.
     return bool((_on_device(workload.nodes) & inexact).any())
 
 
 def with_exact_times(workload: Workload) -> Workload:
-    """Computations on devices state operations that take their time in `EXACT_SYSTEM`."""
+    """Return the job with operations at device computations, which take their time in
+    `EXACT_SYSTEM`.
+    """
     nodes = workload.nodes
     is_changed = _on_device(nodes)
     # A computation of 0 ns takes 1 ns with durations, too.
@@ -59,16 +62,16 @@ def with_exact_times(workload: Workload) -> Workload:
 
 
 def carried_host_times(workload: Workload) -> Workload:
-    """Times of host nodes in whole microseconds; the rest of each is added to the next one.
+    """Round the times of host nodes to whole microseconds; carry each remainder to the next node.
 
-    The next host node of the rank in ascending order of ids, which is the order of the CPU slot
-    among nodes that are free. The sum of a rank stays exact to less than 1 us.
+    The next host node of the rank in ascending order of IDs, which is the order of the CPU slot
+    among free nodes. The sum of a rank remains exact to less than 1 us.
     """
     nodes = workload.nodes
     rows = np.flatnonzero(nodes.is_kind(NodeKind.COMPUTE) & nodes.on_host)
     rows = rows[np.lexsort((nodes.identity[rows], nodes.rank[rows]))]
     total = np.cumsum(nodes.duration_ns[rows].clip(0))
-    # Every rank begins without a rest.
+    # Every rank begins without a remainder.
     first = np.searchsorted(nodes.rank[rows], nodes.rank[rows])
     before = np.concatenate([[0], total])[first]
     micros = (total - before) // _MICRO_NS
@@ -81,18 +84,21 @@ def carried_host_times(workload: Workload) -> Workload:
 
 def _on_device(nodes: NodeColumns) -> BoolArray:
     # Computations on the host have their duration in every system.
+    """Return the computations that are not on the host: bool by node."""
     return nodes.is_kind(NodeKind.COMPUTE) & ~nodes.on_host
 
 
 def _is_number(name: str) -> bool:
+    """Return whether a name is a positive decimal number."""
     return name.isascii() and name.isdecimal() and int(name) > 0
 
 
 def _numbered(workload: Workload) -> Workload:
-    # Names that are numbers already stay as they are.
-    taken = {group.name for group in workload.groups if _is_number(group.name)}
-    free = (str(number) for number in count(1) if str(number) not in taken)
-    if len(taken) == len(workload.groups):
+    # Names that are already numbers are not changed.
+    """Rename groups without a numeric name to unused numbers."""
+    used_names = {group.name for group in workload.groups if _is_number(group.name)}
+    free = (str(number) for number in count(1) if str(number) not in used_names)
+    if len(used_names) == len(workload.groups):
         return workload
     groups = [
         group if _is_number(group.name) else ProcessGroup(next(free), group.ranks)
@@ -102,23 +108,31 @@ def _numbered(workload: Workload) -> Workload:
 
 
 def _with_whole_group(workload: Workload) -> Workload:
-    """Streams of all ranks are counted with those of groups, so that they would not meet."""
+    """Assign collectives of all ranks to a new group, if there are also smaller groups.
+
+    Otherwise ASTRA-sim numbers their streams together with those of groups, so that messages would
+    not match.
+    """
     nodes = workload.nodes
     is_collective = nodes.is_kind(NodeKind.COLLECTIVE)
-    is_whole = is_collective & (nodes.group < 0)
-    if not is_whole.any() or not (is_collective & (nodes.group >= 0)).any():
+    is_ungrouped = is_collective & (nodes.group < 0)
+    if not is_ungrouped.any() or not (is_collective & (nodes.group >= 0)).any():
         return workload
-    # All names are numbers by now.
+    # All names are numbers at this point.
     numbers = [int(group.name) for group in workload.groups]
-    whole = ProcessGroup(str(max(numbers) + 1), tuple(range(workload.num_ranks)))
-    group = np.where(is_whole, len(workload.groups), nodes.group).astype(nodes.group.dtype)
-    extra = np.where(is_whole, -1, nodes.extra).astype(nodes.extra.dtype)
+    group_of_all = ProcessGroup(str(max(numbers) + 1), tuple(range(workload.num_ranks)))
+    group = np.where(is_ungrouped, len(workload.groups), nodes.group).astype(nodes.group.dtype)
+    extra = np.where(is_ungrouped, -1, nodes.extra).astype(nodes.extra.dtype)
     changed = replace(nodes, group=group, extra=extra)
-    return replace(workload, nodes=changed, groups=(*workload.groups, whole))
+    return replace(workload, nodes=changed, groups=(*workload.groups, group_of_all))
 
 
 def _with_last_computation(workload: Workload) -> Workload:
-    """Behind all else of a rank with nodes on the host or in memory: ASTRA-sim may abort there."""
+    """Append a computation of 1 ns to every rank with host, memory or marker nodes.
+
+    It depends on all nodes without successors; without it ASTRA-sim may abort at the end of the
+    rank.
+    """
     nodes = workload.nodes
     is_risky = nodes.is_kind(NodeKind.LOAD, NodeKind.STORE, NodeKind.MARKER)
     is_risky |= nodes.is_kind(NodeKind.COMPUTE) & nodes.on_host
@@ -126,16 +140,17 @@ def _with_last_computation(workload: Workload) -> Workload:
     if not len(ranks):
         return workload
     edges, control = nodes.data_edges, nodes.control_edges
-    # Nodes that nothing waits for.
+    # Nodes without successors.
     is_last = np.isin(nodes.rank, ranks)
     is_last[edges[0]] = False
     is_last[control[0]] = False
     lasts = np.flatnonzero(is_last)
     added = len(nodes) + np.searchsorted(ranks, nodes.rank[lasts])
-    own = _last_nodes(nodes, ranks)
+    new_nodes = _last_nodes(nodes, ranks)
     table = {
-        # Of one type: identities of 64 bits would lose digits beside other integers.
-        name: np.concatenate([getattr(nodes, name), own[name].astype(dtype)])
+        # One dtype per column: 64-bit identities would lose digits if combined with other integer
+        # types.
+        name: np.concatenate([getattr(nodes, name), new_nodes[name].astype(dtype)])
         for name, dtype in NODE_DTYPES.items()
     }
     data = np.concatenate([edges[0], lasts]), np.concatenate([edges[1], added])
@@ -144,10 +159,12 @@ def _with_last_computation(workload: Workload) -> Workload:
 
 
 def _last_nodes(nodes: NodeColumns, ranks: Int64Array) -> dict[str, Int64Array]:
-    """The columns of one computation of 1 ns for each of the ranks, with numbers of their own."""
-    # The highest number of a rank is the last to get a slot.
+    """Return the columns of one computation of 1 ns per rank, with unused numbers."""
+    # The highest number of a rank gets a slot last.
     highest = int(nodes.identity.max(initial=0))
-    own = {name: np.full(len(ranks), least, np.int64) for name, least in NODE_DEFAULTS.items()}
-    stated = {"identity": highest + 1, "kind": int(NodeKind.COMPUTE), "duration_ns": 1}
-    own |= {name: np.full(len(ranks), value) for name, value in stated.items()}
-    return own | {"rank": ranks}
+    columns = {
+        name: np.full(len(ranks), default, np.int64) for name, default in NODE_DEFAULTS.items()
+    }
+    values = {"identity": highest + 1, "kind": int(NodeKind.COMPUTE), "duration_ns": 1}
+    columns |= {name: np.full(len(ranks), value) for name, value in values.items()}
+    return columns | {"rank": ranks}

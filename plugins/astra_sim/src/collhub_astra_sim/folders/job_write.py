@@ -1,7 +1,8 @@
-"""Write the folder of a whole job that ASTRA-sim runs as it is, and what it would hang on.
+"""Write the folder of a job that ASTRA-sim runs without changes, and report the inputs on which it
+hangs.
 
-A job that was read from such a folder is written back with its own configurations. Others get them
-from options, and what `job_cures` does so that they run.
+A job that was read from such a folder is written back with its configurations. Other jobs get them
+from options, with the cures of `job_cures`.
 """
 
 from __future__ import annotations
@@ -68,7 +69,9 @@ class _JobFolder:
     texts: Mapping[str, str]
 
     def artifacts(self) -> Iterator[Artifact]:
-        """Traces of algorithms, then those of the workload, configurations and the script."""
+        """Yield the traces of algorithms, then those of the workload, configurations and the
+        script.
+        """
         for prefix, (algorithm, size) in self.programs.items():
             for trace in chakra_traces(algorithm, TraceOptions(size)).artifacts:
                 yield Artifact(f"{prefix}{trace.name}", trace.content)
@@ -81,37 +84,37 @@ def write(workload: Workload, options: JobWriteOptions) -> WriteResult:
     """Writer `astra-sim` of jobs.
 
     Markers, which ASTRA-sim does not finish, are bridged. The result is read back and simulated:
-    rounded times, and whatever makes ASTRA-sim hang or abort, are among the losses. Raises
+    rounded times, and reasons for which ASTRA-sim hangs or aborts, are reported as losses. Raises
     `UsageError` and `InputError` for a job that ASTRA-sim cannot express.
     """
     workload = bridge_markers(workload).workload
-    stated = workload.extensions.get(EXTENSION)
+    folder = workload.extensions.get(EXTENSION)
     if options.form == "custom":
         return _as_algorithm(workload, options)
-    if isinstance(stated, dict) and isinstance(stated.get("system"), str):
+    if isinstance(folder, dict) and isinstance(folder.get("system"), str):
         refuse_given(options)
-        return _as_stated(workload, stated, options)
+        return _as_stated(workload, folder, options)
     return _as_workload(workload, options)
 
 
 def _as_stated(
-    workload: Workload, stated: Mapping[str, JsonValue], options: JobWriteOptions
+    workload: Workload, folder: Mapping[str, JsonValue], options: JobWriteOptions
 ) -> WriteResult:
-    """The folder that the job was read from; algorithms under the prefixes that it knows."""
-    # Paths in it held where the folder stood before.
-    system = json.loads(str(stated["system"]))
-    prefixes = [str(prefix) for prefix in _listed(stated.get("custom"))]
-    for kind, prefix in _pairs(stated.get("by_kind")):
+    """Write the folder that the job was read from; algorithms under their original prefixes."""
+    # The paths in it were valid at the original location of the folder.
+    system = json.loads(str(folder["system"]))
+    prefixes = [str(prefix) for prefix in _listed(folder.get("custom"))]
+    for kind, prefix in _pairs(folder.get("by_kind")):
         system[COLLECTIVE_KEYS[CollectiveKind(kind)]] = [prefix]
-    per_node = {int(node): prefix for node, prefix in _pairs(stated.get("per_node"))}
+    per_node = {int(node): prefix for node, prefix in _pairs(folder.get("per_node"))}
     if per_node:
         system[PER_NODE_KEY] = PER_NODE
-    # Traces are of the size that they were read with.
+    # Traces have the size with which they were read.
     sizes = [algorithm.collective_bytes for algorithm in workload.algorithms]
     programs = dict(zip(prefixes, zip(workload.algorithms, sizes, strict=True), strict=True))
-    memory = stated.get("memory")
-    network = stated.get("network")
-    # Another network is the only change that an option makes.
+    memory = folder.get("memory")
+    network = folder.get("network")
+    # Options can change only the network.
     if options.topology is not None or not isinstance(network, str):
         network = _network(workload, options)
     texts = _texts(workload, system, str(network), per_node)
@@ -121,21 +124,21 @@ def _as_stated(
 
 
 def _as_workload(workload: Workload, options: JobWriteOptions) -> WriteResult:
-    """Nodes of the job as nodes of the workload; times on devices are exact."""
+    """Write the nodes of the job as nodes of the workload, with exact times on devices."""
     sets: CustomSets = custom_sets(workload)
     workload, notes = cured(sets.workload)
     exact_ns = workload.nodes.duration_ns
     system = stated_system(options)
     if sets.per_node:
         system[PER_NODE_KEY] = PER_NODE
-    states_system = options.memory_bandwidth is not None or options.peak_tflops is not None
-    if needs_exact_times(workload) and not states_system:
+    has_roofline_options = options.memory_bandwidth is not None or options.peak_tflops is not None
+    if needs_exact_times(workload) and not has_roofline_options:
         workload = with_exact_times(workload)
         system |= EXACT_SYSTEM
-        notes.append("computations on devices are stated as operations, so that ns are exact")
+        notes.append("computations on devices are written as operations, so that ns are exact")
     if options.host_times == "carry":
         workload = carried_host_times(workload)
-    # Beside the traces of the workload there must be no other set.
+    # The directory of the workload's traces must contain no other set.
     programs = {f"traces/{name}": program for name, program in sets.programs.items()}
     per_node = {node: f"traces/{name}" for node, name in sets.per_node.items()}
     texts = _texts(workload, system, _network(workload, options), per_node)
@@ -150,9 +153,9 @@ def _result(
     options: JobWriteOptions,
     exact_ns: Int64Array,
 ) -> WriteResult:
-    """The folder with its losses; `exact_ns`: durations by node before they were rounded."""
+    """Return the folder with its losses; `exact_ns`: durations by node before rounding."""
     traces = trace_files(_bare(workload), omitted=PRIVATE_ATTRIBUTES)
-    # The script looks for as many traces as the largest has.
+    # The script checks for the number of traces of the largest algorithm.
     ranks = [algorithm.num_ranks for algorithm, _ in programs.values()]
     texts[SCRIPT] = _script(workload, options, list(programs), max(ranks, default=0))
     artifacts = _loaded(_JobFolder(tuple(_named(traces, WORKLOAD)), programs, texts).artifacts())
@@ -160,12 +163,17 @@ def _result(
 
 
 def _loaded(artifacts: Iterable[Artifact]) -> tuple[Artifact, ...]:
-    """The artifacts with their contents in memory: they are read back before they are written."""
-    return tuple(Artifact(one.name, one.content(), one.executable) for one in artifacts)
+    """Load the contents of artifacts into memory: they are read back before they are written."""
+    return tuple(
+        Artifact(artifact.name, artifact.content(), artifact.executable) for artifact in artifacts
+    )
 
 
 def _as_algorithm(workload: Workload, options: JobWriteOptions) -> WriteResult:
-    """One collective a rank whose custom algorithm is the job: no slots, messages at once."""
+    """Write one collective per rank whose custom algorithm is the job, so that no slots apply.
+
+    Raises `UsageError` for kinds of nodes and durations that a custom algorithm cannot have.
+    """
     nodes = workload.nodes
     allowed = nodes.is_kind(NodeKind.COMPUTE, NodeKind.SEND, NodeKind.RECV)
     if not allowed.all():
@@ -174,13 +182,13 @@ def _as_algorithm(workload: Workload, options: JobWriteOptions) -> WriteResult:
         is_collective = kind is NodeKind.COLLECTIVE
         cure = "run collhub expand first, or write form=workload"
         raise UsageError(message, cure=cure if is_collective else "write form=workload")
-    # Neither 0 nor an unstated duration is shorter than 1 ns.
+    # 0 and missing durations both take 1 ns.
     duration = nodes.duration_ns[nodes.is_kind(NodeKind.COMPUTE)]
     is_inexact = (duration > 1) & (duration % _MICRO_NS > 0)
     if is_inexact.any():
-        message = f"a custom algorithm cannot state {duration[is_inexact][0]} ns: 1 ns or whole us"
+        message = f"a custom algorithm cannot take {duration[is_inexact][0]} ns: 1 ns or whole us"
         raise UsageError(message, cure="write form=workload, in which ns are exact")
-    # Its kind and size have no influence on what the traces say.
+    # Its kind and size do not affect the traces.
     marker = collective_workload([(CollectiveKind.ALL_REDUCE, 1 << 20)], in_group=False)
     system: dict[str, object] = {
         "scheduling-policy": "FIFO",
@@ -200,6 +208,7 @@ def _as_algorithm(workload: Workload, options: JobWriteOptions) -> WriteResult:
 def _texts(
     workload: Workload, system: Mapping[str, object], network: str, per_node: Mapping[int, str]
 ) -> dict[str, str]:
+    """Return the configurations by file name, without the script."""
     texts = {SYSTEM: _json(system), NETWORK: network, MEMORY: _NO_MEMORY}
     if workload.groups:
         texts[GROUPS] = _json({group.name: list(group.ranks) for group in workload.groups})
@@ -209,6 +218,7 @@ def _texts(
 
 
 def _script(workload: Workload, options: JobWriteOptions, prefixes: list[str], ranks: int) -> str:
+    """Return the text of run.sh."""
     name = workload.provenance.source_name or "a job"
     return script(
         workload.num_ranks,
@@ -221,11 +231,11 @@ def _script(workload: Workload, options: JobWriteOptions, prefixes: list[str], r
 
 
 def _network(workload: Workload, options: JobWriteOptions) -> str:
-    """The text of network.yml. Raises `UsageError` where ASTRA-sim has no such network."""
+    """Return the text of network.yml. Raises `UsageError` if ASTRA-sim has no such network."""
     if options.topology is None:
         bandwidth = _DEFAULT_BANDWIDTH_BYTES_PER_S
-        whole = fully_connected(workload.num_ranks, bandwidth, _DEFAULT_LATENCY_S)
-        return network_text(whole.dimensions)
+        network = fully_connected(workload.num_ranks, bandwidth, _DEFAULT_LATENCY_S)
+        return network_text(network.dimensions)
     topology = parse_topology(options.topology)
     nodes = workload.nodes
     if nodes.is_kind(NodeKind.COLLECTIVE).any():
@@ -239,34 +249,38 @@ def _network(workload: Workload, options: JobWriteOptions) -> str:
         sources = nodes.rank[is_send].astype(np.int64)
         destinations = nodes.peer[is_send].astype(np.int64)
     is_aware = options.network == CONGESTION_AWARE
-    found = expressed(topology, sources, destinations, is_congestion_aware=is_aware)
-    return network_text(found.dimensions)
+    network = expressed(topology, sources, destinations, is_congestion_aware=is_aware)
+    return network_text(network.dimensions)
 
 
 def _named(traces: Iterable[Artifact], prefix: str) -> Iterator[Artifact]:
+    """Yield the traces with a prefix before their names."""
     for trace in traces:
         yield Artifact(f"{prefix}{trace.name}", trace.content)
 
 
 def _bare(workload: Workload) -> Workload:
-    """The job without what other files of the folder hold."""
-    kept = {key: value for key, value in workload.extensions.items() if key != EXTENSION}
-    # Which algorithm a node runs stands in the map of nodes.
+    """Return the job without the data that other files of the folder contain."""
+    extensions = {key: value for key, value in workload.extensions.items() if key != EXTENSION}
+    # The map of nodes contains the algorithm of each node.
     nodes = workload.nodes
     plain = replace(nodes, algorithm=np.full_like(nodes.algorithm, -1))
-    return replace(workload, nodes=plain, algorithms=(), extensions=kept)
+    return replace(workload, nodes=plain, algorithms=(), extensions=extensions)
 
 
 def _listed(value: JsonValue) -> list[JsonValue]:
-    # Extensions are JSON, which may hold anything.
+    # Extensions are JSON, which may have any type.
+    """Return a JSON list, empty for other values."""
     return value if isinstance(value, list) else []
 
 
 def _pairs(value: JsonValue) -> list[tuple[str, str]]:
-    found = value if isinstance(value, dict) else {}
-    return [(key, str(each)) for key, each in found.items()]
+    """Return the items of a JSON object as texts, empty for other values."""
+    entries = value if isinstance(value, dict) else {}
+    return [(key, str(item)) for key, item in entries.items()]
 
 
 def _json(value: object) -> str:
-    # As in the examples of ASTRA-sim.
+    # Formatted as in the examples of ASTRA-sim.
+    """Return a value as JSON text, indented by 2 spaces, with a final newline."""
     return json.dumps(value, indent=2) + "\n"

@@ -1,4 +1,4 @@
-"""What a run of the folder by ASTRA-sim does not show, beyond what the traces lose."""
+"""Losses of a folder beyond those of its traces: differences of a run by ASTRA-sim."""
 
 from __future__ import annotations
 
@@ -26,28 +26,29 @@ def own_losses(
     *,
     is_first: bool,
 ) -> tuple[Loss, ...]:
-    """All losses that the folder adds to those of its traces.
+    """Return all losses that the folder adds to those of its traces.
 
-    `is_first`: whether it starts at time 0.
+    `is_first`: whether the algorithm starts at time 0.
     """
     is_congestion_aware = options.network == CONGESTION_AWARE
-    found = (
+    candidates = (
         _collective_loss(algorithm),
         _unread_sizes(options),
         _instant_messages(algorithm, nodes, network, is_congestion_aware) if is_first else None,
     )
-    return tuple(loss for loss in found if loss is not None)
+    return tuple(loss for loss in candidates if loss is not None)
 
 
 def location_of(algorithm: Algorithm, step: int) -> Location:
-    """Where a step stands, in the file that the algorithm was read from.
+    """Return the location of a step in the file from which the algorithm was read.
 
-    The file is None where the algorithm does not state one, the line where the step has none.
+    The file is None if the algorithm has none, likewise the line of the step.
     """
     return algorithm.steps.location(step, algorithm.provenance.source_name or None)
 
 
 def _collective_loss(algorithm: Algorithm) -> Loss | None:
+    """Return the loss of a collective for which ASTRA-sim has no custom algorithms, or None."""
     kind = algorithm.collective.kind
     if kind in COLLECTIVE_KEYS:
         return None
@@ -60,18 +61,18 @@ def _collective_loss(algorithm: Algorithm) -> Loss | None:
 
 
 def _unread_sizes(options: AstraFolderOptions) -> Loss | None:
-    """Sizes that the simulator for which the folder is written does not read."""
+    """Return the loss of sizes that the chosen simulator does not read, or None."""
     unread = {PUBLIC_RELEASE: "symbolic", SYMBOLIC_BRANCH: "absolute"}[options.simulator]
     if options.dialect != unread:
         return None
     units = {"symbolic": "chunks", "absolute": "bytes"}[unread]
     known = {"symbolic": "the public ASTRA-sim", "absolute": "the branch of pull request 343"}
     cures = {
-        "symbolic": f"write -O dialect=both, or ask for its reader, -O simulator={SYMBOLIC_BRANCH}",
+        "symbolic": f"write -O dialect=both, or choose its reader, -O simulator={SYMBOLIC_BRANCH}",
         "absolute": "write -O dialect=both",
     }
     return Loss(
-        f"sizes in {units} alone (dialect={unread})",
+        f"sizes only in {units} (dialect={unread})",
         "traces",
         f"{known[unread]} does not read them and aborts; {cures[unread]}",
     )
@@ -80,7 +81,7 @@ def _unread_sizes(options: AstraFolderOptions) -> Loss | None:
 def _instant_messages(
     algorithm: Algorithm, nodes: NodeTable, network: AstraNetwork, is_congestion_aware: bool
 ) -> Loss | None:
-    """Messages sent at time 0 that cause an event at time 0, which the event queue refuses."""
+    """Return the loss of initial messages with an event at time 0, which ASTRA-sim refuses."""
     sends = _first_sends(nodes)
     shortest_ns = _shortest_times_ns(nodes.size[sends], network, is_congestion_aware)
     instant = sends[shortest_ns == 0]
@@ -95,11 +96,8 @@ def _instant_messages(
 
 
 def _first_sends(nodes: NodeTable) -> Int64Array:
-    """Rows of the sends that wait for nothing.
-
-    int64, ascending: the sends that have neither data nor control dependencies.
-    """
-    # Data and control dependencies hold a node alike.
+    """Return the rows of the sends without dependencies, int64, ascending."""
+    # Data and control dependencies both delay a node.
     waits = np.diff(nodes.data_indptr) + np.diff(nodes.control_indptr)
     is_send = nodes.type == NodeType.COMM_SEND
     return np.flatnonzero(is_send & (waits == 0))
@@ -108,16 +106,18 @@ def _first_sends(nodes: NodeTable) -> Int64Array:
 def _shortest_times_ns(
     sizes: Int64Array, network: AstraNetwork, is_congestion_aware: bool
 ) -> Int64Array:
-    """Time until the earliest event that a message of each size may cause, over all dimensions.
+    """Return the time of the earliest event that a message of each size may cause.
 
-    int64[sizes] of whole nanoseconds, rounded down; `sizes` are in bytes.
+    The minimum over all dimensions; int64[sizes] of whole nanoseconds, rounded down; `sizes` in
+    bytes.
     """
     dimensions = network.dimensions
     bandwidth = np.asarray([dimension.bandwidth_bytes_per_s for dimension in dimensions])
-    # As many digits as the network YAML states.
+    # Rounded to the number of digits in the network YAML.
     latency_ns = np.asarray([round(dimension.latency_s * 1e9, 6) for dimension in dimensions])
     busy, arrival = link_times_ns(bandwidth[None, :], latency_ns[None, :], sizes[:, None])
-    # With congestion a link becomes free before the message arrives; without, nothing else happens.
+    # With congestion a link becomes free before the message arrives; without, the arrival is the
+    # first event.
     first_event = busy if is_congestion_aware else arrival
     shortest: Int64Array = first_event.min(axis=1)
     return shortest

@@ -1,4 +1,4 @@
-"""Which NPUs of the simulated world the ranks of an algorithm run on."""
+"""Determine the NPUs of the simulated world on which the ranks of an algorithm run."""
 
 from __future__ import annotations
 
@@ -27,13 +27,15 @@ class WorldPlacement:
 def world_placement(
     algorithm: Algorithm, topology: Topology | None, options: AstraFolderOptions
 ) -> WorldPlacement:
-    """The placement by the options `group` and `npus`, or else by the algorithm's own.
+    """Return the placement of the options `group` and `npus`, by default the algorithm's placement.
 
-    Raises `UsageError`.
+    Raises `UsageError` for a world that is too large or too small, or for NPUs that do not ascend.
     """
-    own = placement_of(algorithm)
-    stated = options.group or (",".join(map(str, own)) if own is not None else None)
-    members = _members(stated, algorithm.num_ranks)
+    default_npus = placement_of(algorithm)
+    group = options.group or (
+        ",".join(map(str, default_npus)) if default_npus is not None else None
+    )
+    members = _members(group, algorithm.num_ranks)
     npus = _npus(topology, options, members)
     if npus > _MOST_NPUS:
         raise UsageError(
@@ -50,26 +52,32 @@ def world_placement(
 
 
 def _npus(topology: Topology | None, options: AstraFolderOptions, members: tuple[int, ...]) -> int:
-    """Size of the world: of the topology, as stated, or as small as the members allow."""
-    stated = options.npus
-    npus = stated or members[-1] + 1
+    """Return the size of the world: of the topology, as given, or as small as the members allow.
+
+    Raises `UsageError` if the option contradicts the topology.
+    """
+    option_npus = options.npus
+    npus = option_npus or members[-1] + 1
     if topology is not None:
         npus = topology.num_npus
-    if stated is not None and npus != stated:
+    if option_npus is not None and npus != option_npus:
         name = topology.name if topology is not None else ""
-        raise UsageError(f"option npus: {stated}, but topology {name} has {npus} NPUs")
+        raise UsageError(f"option npus: {option_npus}, but topology {name} has {npus} NPUs")
     return npus
 
 
-def _members(stated: str | None, num_ranks: int) -> tuple[int, ...]:
-    """NPU of every rank by the option `group`, by default NPU r for rank r."""
-    if not stated:
+def _members(group: str | None, num_ranks: int) -> tuple[int, ...]:
+    """Return the NPU of every rank by the option `group`, by default NPU r for rank r.
+
+    Raises `UsageError` for NPUs that do not ascend.
+    """
+    if not group:
         return tuple(range(num_ranks))
-    members = parse_ranks(stated, "NPU", num_ranks)
-    # Of a list that does not ascend the simulator sorts one copy and not the other.
+    members = parse_ranks(group, "NPU", num_ranks)
+    # For a list that does not ascend, the simulator sorts one of its two copies.
     if list(members) != sorted(members):
         raise UsageError(
-            "option group: the NPUs do not ascend; ASTRA-sim would mix up ranks and peers",
+            "option group: the NPUs do not ascend; ASTRA-sim would confuse ranks and peers",
             cure="sort them: rank i is the i-th",
         )
     return members

@@ -23,22 +23,22 @@ from hub_core.plugin_api import NoOptions, Source
 def read(source: Source, options: AstraFolderReadOptions) -> Algorithm:
     """Reader of the format `astra-sim`: the algorithm, with the NPUs of its group as placement.
 
-    Of traces that the user names and that no configuration does, the traces alone. Raises
-    `InputError` and `UsageError` for what the folder leaves open.
+    If the user names traces that no configuration uses, only the traces are read. Raises
+    `InputError` and `UsageError` for missing or ambiguous parts of the folder.
     """
     files = FolderFiles.of(source)
     named = files.chosen_prefix
     if named is None:
         configuration = configuration_of(files, options.workload)
     else:
-        beside = _configuration_beside(files, options)
-        if beside is None or named not in beside.algorithms:
+        surrounding = _configuration_beside(files, options)
+        if surrounding is None or named not in surrounding.algorithms:
             return _traces(files, named, options)
-        configuration = beside
+        configuration = surrounding
     used = _chosen(files, configuration, named, options.algorithm)
     algorithm = _traces(files, used.prefix, options)
     if algorithm.collective_bytes is None and used.comm_size is not None:
-        # Sizes in chunks: the workload's node is their measure.
+        # Sizes in chunks: the workload's node gives the size.
         algorithm = replace(algorithm, collective_bytes=used.comm_size)
     _note_backend(files)
     members = _members(files, configuration, used, options.group)
@@ -46,76 +46,91 @@ def read(source: Source, options: AstraFolderReadOptions) -> Algorithm:
 
 
 def read_network(source: Source, options: NoOptions) -> Topology:
-    """The network of a folder: its only network YAML, or the one named `network.yml`."""
+    """Read the network of a folder: its only network YAML, or the one named `network.yml`.
+
+    Raises `InputError` if there is none, or several.
+    """
     files = FolderFiles.of(source)
     signature = re.compile(signatures.NETWORK_YAML)
-    found = [
-        name
-        for name, text in files.texts(".yml", ".yaml")
+    names = [
+        file
+        for file, text in files.texts(".yml", ".yaml")
         if signature.search(text) or NETWORK_KEY in text
     ]
-    if NETWORK in found:
-        found = [NETWORK]
-    if len(found) != 1:
-        several = f"several files describe networks: {', '.join(found[:8])}"
-        message = several if found else "the folder has no network YAML"
+    if NETWORK in names:
+        names = [NETWORK]
+    if len(names) != 1:
+        several = f"several files describe networks: {', '.join(names[:8])}"
+        message = several if names else "the folder has no network YAML"
         raise files.error(message, "name the network with --topology")
-    part = files.files[found[0]]
+    part = files.files[names[0]]
     return network_yaml.read(Source(part.name, (part,), source.report), options)
 
 
 def _configuration_beside(
     files: FolderFiles, options: AstraFolderReadOptions
 ) -> FolderConfiguration | None:
-    """What the folder around traces says; None, with a warning, where that makes no sense."""
+    """Read the configuration of the traces' folder; None, with a warning, if it is invalid."""
     try:
         return configuration_of(files, options.workload)
     except InputError as error:
-        # What stands beside the traces may have nothing to do with them.
-        found = error.diagnostics[0]
-        message = f"{found.message}; the traces are read without size, network and groups"
-        files.source.report(replace(found, message=message, severity=Severity.WARNING))
+        # Other files in the folder may be unrelated to the traces.
+        finding = error.diagnostics[0]
+        message = f"{finding.message}; the traces are read without size, network and groups"
+        files.source.report(replace(finding, message=message, severity=Severity.WARNING))
         return None
 
 
 def _note_backend(files: FolderFiles) -> None:
-    """Say where a folder was written for the backend that other simulators are not like."""
+    """Report a note if the folder was written for the congestion-unaware backend."""
     script = files.files.get(SCRIPT)
     if script is not None and BINARY_NAMES[False].encode("ascii") in script.load():
-        found = Diagnostic(
+        finding = Diagnostic(
             "congestion-unaware",
             "the folder is for ASTRA-sim's congestion-unaware backend",
             Severity.NOTE,
             Location(script.name),
             cure="-O network=congestion-unaware simulates as it does",
         )
-        files.source.report(found)
+        files.source.report(finding)
 
 
 def _traces(files: FolderFiles, prefix: str, options: AstraFolderReadOptions) -> Algorithm:
-    """The algorithm of one set of traces.
+    """Read the algorithm of one set of traces.
 
-    Raises `InputError` where they are no algorithm, and `KeyError` for a prefix without traces.
+    Raises `InputError` if they are no algorithm, and `KeyError` for a prefix without traces.
     """
     return chakra_algorithm(files.source_of(prefix), options)
 
 
 def _chosen(
-    files: FolderFiles, configuration: FolderConfiguration, named: str | None, stated: str | None
+    files: FolderFiles,
+    configuration: FolderConfiguration,
+    named: str | None,
+    option_name: str | None,
 ) -> FolderAlgorithm:
-    """The algorithm that the user named, by its traces or by option, else the only one."""
+    """Return the algorithm that the user named, by its traces or by option, otherwise the only one.
+
+    Raises `InputError` if it is missing or ambiguous.
+    """
     algorithms = configuration.algorithms
-    if stated is not None:
-        fitting = [one for one in algorithms.values() if stated in (one.prefix, one.name)]
+    if option_name is not None:
+        fitting = [
+            algorithm
+            for algorithm in algorithms.values()
+            if option_name in (algorithm.prefix, algorithm.name)
+        ]
     else:
-        fitting = [one for one in algorithms.values() if named in (None, one.prefix)]
+        fitting = [
+            algorithm for algorithm in algorithms.values() if named in (None, algorithm.prefix)
+        ]
     if len(fitting) == 1:
         return fitting[0]
-    names = ", ".join(one.name for one in algorithms.values())
-    if stated is not None:
-        message, cure = f"there is no algorithm {stated[:80]!r} in it", f"name one of {names}"
+    names = ", ".join(algorithm.name for algorithm in algorithms.values())
+    if option_name is not None:
+        message, cure = f"there is no algorithm {option_name[:80]!r} in it", f"name one of {names}"
     else:
-        message = f"the folder holds {len(algorithms)} algorithms: {names}"
+        message = f"the folder contains {len(algorithms)} algorithms: {names}"
         cure = "name one with -O algorithm=NAME"
     raise files.error(message, cure)
 
@@ -124,23 +139,26 @@ def _members(
     files: FolderFiles,
     configuration: FolderConfiguration,
     used: FolderAlgorithm,
-    stated: str | None,
+    option_group: str | None,
 ) -> tuple[int, ...] | None:
-    """The NPUs of the group that runs an algorithm, None for all."""
-    groups = {stated} if stated is not None else used.groups
+    """Return the NPUs of the group that runs an algorithm, None for all.
+
+    Raises `InputError` for a group that is missing, ambiguous, or not ascending.
+    """
+    groups = {option_group} if option_group is not None else used.groups
     if not groups or groups == {""}:
         return None
     if len(groups) > 1:
         listed = ", ".join(repr(name) for name in sorted(groups))
         message = f"several groups run {used.name} at the same time: {listed} ('': all ranks)"
-        raise files.error(message, "name one with -O group=NAME; it is then alone on the network")
+        raise files.error(message, "name one with -O group=NAME; it then has the network to itself")
     (name,) = groups
     if name not in configuration.groups:
         message = f"communicator group {name[:80]!r} is in no groups file of the folder"
         raise files.error(message, "add it, or name another with -O group=NAME")
     members = configuration.groups[name]
     if list(members) != sorted(set(members)):
-        message = f"the NPUs of group {name!r} do not ascend; ASTRA-sim mixes up ranks and peers"
+        message = f"the NPUs of group {name!r} do not ascend; ASTRA-sim confuses ranks and peers"
         raise files.error(message, "sort them: rank i is the i-th")
     return members
 
@@ -148,13 +166,13 @@ def _members(
 def _placed(
     files: FolderFiles, algorithm: Algorithm, members: tuple[int, ...] | None, num_npus: int
 ) -> Algorithm:
-    """The algorithm on the NPUs that run it.
+    """Return the algorithm placed on the NPUs that run it.
 
-    `members` None: the first `num_npus` NPUs, one for each rank where that is 0. Raises
-    `InputError` where there are not as many NPUs as ranks.
+    `members` None: the first `num_npus` NPUs, or one per rank if that is 0. Raises `InputError` if
+    the numbers of NPUs and ranks differ.
     """
     count = len(members) if members is not None else num_npus or algorithm.num_ranks
     if count != algorithm.num_ranks:
         message = f"{algorithm.num_ranks} ranks have traces, {count} NPUs run them"
-        raise files.error(message, "give one trace for every NPU that takes part")
+        raise files.error(message, "provide one trace for every NPU that takes part")
     return placed(algorithm, members or range(count))

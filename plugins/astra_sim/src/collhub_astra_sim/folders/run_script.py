@@ -1,6 +1,6 @@
 """The command line of ASTRA-sim, and the script `run.sh` that runs it on a folder.
 
-The script tells whether the run went well, which the simulator's own exit status does not.
+The script's exit status reports failed runs, unlike the simulator's.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ SYSTEM = "system.json"
 NETWORK = "network.yml"
 NETWORK_KEY = b"npus_count"
 MEMORY = "memory.json"
-# The simulator takes a path that holds the word "empty" for no file at all.
+# The simulator treats a path that contains the word "empty" as no file.
 GROUPS = "groups.json"
 PER_NODE = "algorithms.yml"
 SCRIPT = "run.sh"
@@ -20,11 +20,11 @@ BINARY_NAMES = {
     True: "AstraSim_Analytical_Congestion_Aware",
     False: "AstraSim_Analytical_Congestion_Unaware",
 }
-"""What ASTRA-sim calls its binaries, by whether they are congestion-aware."""
+"""Names of ASTRA-sim's binaries, by whether they are congestion-aware."""
 
 
 def arguments(*, has_groups: bool) -> tuple[str, ...]:
-    """The options of the simulator, with paths relative to the folder."""
+    """Return the options of the simulator, with paths relative to the folder."""
     files = {
         "workload-configuration": WORKLOAD,
         "system-configuration": SYSTEM,
@@ -38,9 +38,9 @@ def arguments(*, has_groups: bool) -> tuple[str, ...]:
 
 
 def handles_needed(npus: int) -> int:
-    """Files that the simulator keeps open: two a rank and a few more.
+    """Return the number of files that the simulator keeps open: two per rank and a few more.
 
-    From 480 ranks on, that is more than the usual limit of 1024.
+    From 480 ranks on, that exceeds the usual limit of 1024.
     """
     return 2 * npus + 64
 
@@ -54,9 +54,9 @@ def script(
     is_congestion_aware: bool,
     has_groups: bool,
 ) -> str:
-    """The POSIX shell script; the lines of `what` say what is simulated.
+    """Return the POSIX shell script; `what`: lines that describe the simulated algorithms.
 
-    It ends with 0 only where all ranks finished: the simulator ends with 0 when ranks hang.
+    It exits with 0 only if all ranks finished; the simulator exits with 0 even if ranks hang.
     """
     values = {
         "@WHAT@": "".join(f"# {line}.\n" for line in what),
@@ -72,7 +72,7 @@ def script(
     return text
 
 
-# A backslash at the end of a line joins it with the next one, a doubled one stays in the script.
+# A backslash at the end of a line joins it with the next one; a double backslash becomes one.
 _SCRIPT = """#!/bin/sh
 @WHAT@\
 # Run ASTRA-sim on this folder:  ASTRA_SIM_BIN=.../@NAME@ ./run.sh [more options]

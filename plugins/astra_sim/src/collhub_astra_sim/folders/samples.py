@@ -13,12 +13,12 @@ from hub_core.plugin_api import Source, SourcePart
 
 
 def samples() -> Sequence[Source]:
-    """A folder for each sample of network YAML, with a system configuration beside it."""
+    """Return a folder for each sample of network YAML, with a system configuration."""
     key = COLLECTIVE_KEYS[CollectiveKind.ALL_REDUCE]
     system = json.dumps({key: ["traces/ring"]}).encode("ascii")
-    found = []
+    sources = []
     for number, file in enumerate(network_yaml.samples()):
         network = SourcePart(f"sample-{number}/{NETWORK}", file.content)
-        beside = SourcePart(f"sample-{number}/{SYSTEM}", lambda: system)
-        found.append(Source(f"sample-{number}", (network, beside)))
-    return found
+        configuration = SourcePart(f"sample-{number}/{SYSTEM}", lambda: system)
+        sources.append(Source(f"sample-{number}", (network, configuration)))
+    return sources

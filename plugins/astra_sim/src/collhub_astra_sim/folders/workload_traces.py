@@ -1,6 +1,6 @@
-"""The workload traces of a folder: what every NPU of the world does.
+"""The workload traces of a folder: the nodes of every NPU of the world.
 
-Collective nodes for each member of the group, idle work for the others.
+Collective nodes for the members of the group, idle work for the remaining NPUs.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ GROUP = "1"
 """The communicator group of the algorithm; 0 means all ranks."""
 
 ALL_RANKS_GROUPS = ("", "0")
-"""What workload nodes of all ranks state as their group, where they state one."""
+"""Group names that workload nodes of all ranks may have."""
 
 _VERSION = "0.0.4"
 COMM_TYPES = {
@@ -23,19 +23,20 @@ COMM_TYPES = {
     CollectiveKind.ALL_TO_ALL: 6,
     CollectiveKind.REDUCE_SCATTER: 7,
 }
-"""`CollectiveCommType` of the Chakra schema; ASTRA-sim takes no custom algorithm for others."""
+"""`CollectiveCommType` of the Chakra schema; ASTRA-sim has no custom algorithms for other kinds."""
 
 COLLECTIVE_KEYS = {kind: f"{kind}-implementation-custom" for kind in COMM_TYPES}
-"""Keys of the system JSON that name the algorithm of a collective; others have none."""
+"""Keys of the system JSON that name the algorithm of a collective; other kinds have no key."""
 
 PER_NODE_KEY = "per-node-custom-implementation"
-"""Key of the system JSON that names a YAML map of workload nodes to algorithms; it goes first."""
+"""Key of the system JSON with a YAML map of workload nodes to algorithms, which takes precedence.
+"""
 
 
 def collective_workload(
     collectives: Sequence[tuple[CollectiveKind, int]], *, in_group: bool
 ) -> bytes:
-    """The trace of a rank that takes part: one COMM_COLL_NODE a collective, one after the other.
+    """Return the trace of a rank that takes part: one COMM_COLL_NODE per collective, in sequence.
 
     `collectives`: kind, in `COLLECTIVE_KEYS`, and comm_size of each; node i is collective i.
     """
@@ -46,7 +47,7 @@ def collective_workload(
             {"name": "comm_type", "int64_val": COMM_TYPES[kind]},
             {"name": "comm_size", "int64_val": comm_size},
         ]
-        # Without a group's name the node is one of all ranks.
+        # Without a group's name the node belongs to all ranks.
         if in_group:
             attributes.append({"name": "pg_name", "string_val": GROUP})
         nodes.append(
@@ -62,7 +63,7 @@ def collective_workload(
 
 
 def idle_workload() -> bytes:
-    """The trace of a rank outside the group: one COMP_NODE, which takes 1 ns."""
+    """Return the trace of a rank outside the group: one COMP_NODE, which takes 1 ns."""
     # The simulator refuses a trace without nodes.
     attributes = [
         {"name": "is_cpu_op", "bool_val": False},
@@ -73,10 +74,7 @@ def idle_workload() -> bytes:
 
 
 def _trace(nodes: Sequence[Mapping[str, object]]) -> bytes:
-    """A trace of these nodes.
-
-    A metadata record stands first; each of `nodes` holds fields of the message `Node` by name.
-    """
+    """Encode a trace: a metadata record, then nodes (fields of the message `Node` by name)."""
     # Imported here: it imports protobuf, which only writers of folders need.
     from hub_core.chakra.trace_records import encoded_record
 

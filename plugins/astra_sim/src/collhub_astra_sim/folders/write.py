@@ -1,4 +1,6 @@
-"""Write the folder that ASTRA-sim runs as it is, or refuse what the simulator would abort on."""
+"""Write the folder of an algorithm that ASTRA-sim runs without changes; refuse inputs on which it
+aborts.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,7 @@ from hub_core.plugin_api import WriteResult
 
 _DEFAULT_BANDWIDTH_BYTES_PER_S = 50.0 * (1 << 30)
 _DEFAULT_LATENCY_S = 500e-9
-# ASTRA-sim adds 10^9 to tags of its own and takes all others modulo this.
+# ASTRA-sim adds 10^9 to its internal tags and takes all other tags modulo this number.
 _TAG_LIMIT = 500_000_000
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
@@ -47,7 +49,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 class NamedAlgorithm:
     """An algorithm for a folder.
 
-    `name`: the prefix of its traces. `collective_bytes`: the size that they are for.
+    `name`: the prefix of its traces. `collective_bytes`: the size for which they are written.
     """
 
     name: str
@@ -58,24 +60,25 @@ class NamedAlgorithm:
 def write(algorithm: Algorithm, options: AstraFolderOptions) -> WriteResult:
     """Writer of the format `astra-sim`.
 
-    Raises `UsageError` and `InputError` for what ASTRA-sim cannot run.
+    Raises `UsageError` and `InputError` for algorithms that ASTRA-sim cannot run.
     """
     topology = parse_topology(options.topology) if options.topology else None
     folder = folder_of(algorithm, topology, options)
     if options.size is not None or algorithm.collective_bytes is not None:
         return WriteResult(folder.artifacts(), folder.losses)
-    # A folder is of one size, as nobody would guess: it and its traces state the default.
+    # A folder has one size, which is easy to overlook: report the default if none was given.
     size = format_bytes(folder.programs[0].collective_bytes)
-    note = f"is written for {size}, as no size was stated; -O size=... states one"
+    note = f"is written for {size}, because no size was given; -O size=... sets one"
     return WriteResult(folder.artifacts(), folder.losses, ("collective_bytes",), (note,))
 
 
 def folder_of(
     algorithm: Algorithm, topology: Topology | None, options: AstraFolderOptions
 ) -> AstraFolder:
-    """The folder for an algorithm on a topology.
+    """Return the folder for an algorithm on a topology.
 
-    Without one, the world is fully connected by links of 50 GiB/s and 500 ns. Raises as `write`.
+    Without a topology, the world is fully connected by links of 50 GiB/s and 500 ns. Raises as
+    `write`.
     """
     size = options.size or algorithm.collective_bytes or chakra_bytes(algorithm)
     name = options.name or str(algorithm.collective.kind)
@@ -85,26 +88,26 @@ def folder_of(
 def folder_of_several(
     named: Sequence[NamedAlgorithm], topology: Topology | None, options: AstraFolderOptions
 ) -> AstraFolder:
-    """The folder for algorithms of equally many ranks, which run one after the other.
+    """Return the folder for algorithms of equal numbers of ranks, which run in sequence.
 
-    `name` and `size` of the options take no part. Raises as `write`.
+    `name` and `size` of the options are ignored. Raises as `write`.
     """
     placement = world_placement(named[0].algorithm, topology, options)
     programs: list[FolderProgram] = []
     networks = []
     losses: list[Loss] = []
-    for one in named:
-        check_size(one.algorithm, one.collective_bytes)
-        nodes = chakra_nodes(one.algorithm, one.collective_bytes)
-        _check_messages(nodes, one.algorithm)
+    for entry in named:
+        check_size(entry.algorithm, entry.collective_bytes)
+        nodes = chakra_nodes(entry.algorithm, entry.collective_bytes)
+        _check_messages(nodes, entry.algorithm)
         network = _network(topology, placement, nodes, options.network == CONGESTION_AWARE)
-        program = _program(one, placement, options)
-        own = own_losses(one.algorithm, nodes, network, options, is_first=not programs)
-        losses += [*program.traces.losses, *network.losses, *own]
+        program = _program(entry, placement, options)
+        folder_losses = own_losses(entry.algorithm, nodes, network, options, is_first=not programs)
+        losses += [*program.traces.losses, *network.losses, *folder_losses]
         programs.append(program)
         networks.append(network)
     _check_types(programs, placement)
-    # Of several algorithms, some may need a network and others leave it open.
+    # Some algorithms may require a network while others fit any.
     if len({network.dimensions for network in networks}) > 1:
         message = "the algorithms need different networks of ASTRA-sim"
         raise UsageError(message, cure="write a folder for each")
@@ -118,34 +121,37 @@ def folder_of_several(
 
 
 def _check_types(programs: Sequence[FolderProgram], placement: WorldPlacement) -> None:
-    """Refuse a group with two algorithms for one collective, of which the second never runs."""
+    """Raise `UsageError` for two algorithms of one collective in a group: the second never runs."""
     kinds = [program.run_as for program in programs]
     doubled = [kind for kind in kinds if kinds.count(kind) > 1]
     if doubled and placement.is_part:
-        kept = f"the first algorithm of {doubled[0]} for all that follow"
+        reason = f"the first algorithm of {doubled[0]} for all subsequent ones"
         raise UsageError(
-            f"inside a group ASTRA-sim keeps {kept}",
+            f"inside a group ASTRA-sim uses {reason}",
             cure="write a folder for each, or run them on all NPUs",
         )
 
 
 def _program(
-    one: NamedAlgorithm, placement: WorldPlacement, options: AstraFolderOptions
+    entry: NamedAlgorithm, placement: WorldPlacement, options: AstraFolderOptions
 ) -> FolderProgram:
-    """An algorithm with its traces."""
-    kind = one.algorithm.collective.kind
-    size = one.collective_bytes
+    """Return an algorithm with its traces."""
+    kind = entry.algorithm.collective.kind
+    size = entry.collective_bytes
     return FolderProgram(
-        _checked_name(one.name),
+        _checked_name(entry.name),
         size,
         kind if kind in COLLECTIVE_KEYS else CollectiveKind.ALL_REDUCE,
-        _comm_size(one.algorithm, size, options),
-        chakra_traces(placed(one.algorithm, placement.members), replace(options, size=size)),
+        _comm_size(entry.algorithm, size, options),
+        chakra_traces(placed(entry.algorithm, placement.members), replace(options, size=size)),
     )
 
 
 def _checked_name(name: str) -> str:
-    """The name of traces, which becomes a part of paths. Raises `UsageError`."""
+    """Return the name of traces, which becomes a part of paths.
+
+    Raises `UsageError` if it is invalid.
+    """
     if not _NAME.fullmatch(name):
         raise UsageError(
             f"option name: {name[:80]!r} is not letters, digits, '.', '_' and '-'",
@@ -155,9 +161,11 @@ def _checked_name(name: str) -> str:
 
 
 def _comm_size(algorithm: Algorithm, size: int, options: AstraFolderOptions) -> int:
-    """Bytes in the workload node: no influence on absolute traces, the measure of symbolic ones."""
+    """Return the bytes of the workload node; they scale symbolic traces and do not affect absolute
+    ones.
+    """
     # An all-gather counts the input of one rank. But the only reader of symbolic sizes, a branch of
-    # ASTRA-sim, divides this number by the units of the whole output, so it gets the whole.
+    # ASTRA-sim, divides this number by the units of the entire output, so it gets the total.
     is_share = algorithm.collective.kind is CollectiveKind.ALL_GATHER
     if not is_share or options.dialect == "symbolic":
         return size
@@ -166,23 +174,23 @@ def _comm_size(algorithm: Algorithm, size: int, options: AstraFolderOptions) -> 
 
 
 def _check_messages(nodes: NodeTable, algorithm: Algorithm) -> None:
-    """Refuse messages on which the simulator aborts."""
+    """Raise `InputError` for messages on which the simulator aborts."""
     is_message = (nodes.type == NodeType.COMM_SEND) | (nodes.type == NodeType.COMM_RECV)
-    is_own = nodes.peer == group_of_entry(nodes.rank_indptr)
+    is_to_self = nodes.peer == group_of_entry(nodes.rank_indptr)
     defects: tuple[tuple[BoolArray, str, str], ...] = (
         (is_message & (nodes.size <= 0), "a message of 0 bytes", "remove the step"),
-        (is_message & is_own, "a message to its own rank", "copy instead"),
+        (is_message & is_to_self, "a message to its own rank", "copy instead"),
         (
             nodes.tag >= _TAG_LIMIT,
             f"more than {_TAG_LIMIT} messages between two ranks",
             "use fewer steps",
         ),
     )
-    for is_wrong, what, cure in defects:
+    for is_wrong, defect, cure in defects:
         if is_wrong.any():
             first = int(np.argmax(is_wrong))
-            place = location_of(algorithm, int(nodes.step[first]))
-            raise InputError(f"{what}, on which ASTRA-sim aborts", location=place, cure=cure)
+            location = location_of(algorithm, int(nodes.step[first]))
+            raise InputError(f"{defect}, on which ASTRA-sim aborts", location=location, cure=cure)
 
 
 def _network(
@@ -191,7 +199,7 @@ def _network(
     nodes: NodeTable,
     is_congestion_aware: bool,
 ) -> AstraNetwork:
-    """The network that the folder states. Raises `UsageError` where ASTRA-sim has none like it."""
+    """Return the network of the folder. Raises `UsageError` if ASTRA-sim has no equivalent one."""
     if topology is None:
         return fully_connected(
             placement.npus,
@@ -203,7 +211,7 @@ def _network(
 
 
 def _ends(nodes: NodeTable, members: Int64Array) -> tuple[Int64Array, Int64Array]:
-    """(sending NPU, receiving NPU) of every message; `members`: the NPU of every rank.
+    """Return (sending NPU, receiving NPU) of every message; `members`: the NPU of every rank.
 
     Two int64[messages] columns, in the order of the sends in `nodes`.
     """

@@ -1,9 +1,9 @@
-"""The messages of ASTRA-sim's native algorithms, with their delays and what they carry.
+"""The messages of ASTRA-sim's native algorithms, with their delays and contents.
 
 Classes of ASTRA-sim: `Ring`, `AllToAll` (direct), `HalvingDoubling`, `DoubleBinaryTreeAllReduce`.
-A delay of the endpoint precedes every message, and the time of a reduction, too, where what came
-before is reduced. A rank goes on without waiting for its own messages. Steps that only state what
-data are where take no time.
+The delay of the endpoint precedes every message, plus the time of a reduction if the preceding data
+are reduced. A rank does not wait for the completion of the messages that it sends. Steps that only
+define the position of data take no time.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _LEFT_HALF = 2
 class NativeTask:
     """A native collective: `delay_ns` before every message, `reduce_ns(bytes)` of a reduction.
 
-    `size`: bytes of the full buffer. `width`: messages of direct at once. `is_small`: of a group
-    smaller than the system. `is_lowest`: the tree whose root is the lowest rank.
+    `size`: bytes of the full buffer. `width`: concurrent messages of direct. `is_small`: of a group
+    smaller than the system. `is_lowest`: use the tree whose root is the lowest rank.
     """
 
     kind: CollectiveKind
@@ -42,7 +42,7 @@ class NativeTask:
 
 
 class NativePlan(NamedTuple):
-    """Steps, the units of the full buffer, and those of SCRATCH on every rank."""
+    """Steps, the number of units of the full buffer, and of SCRATCH on every rank."""
 
     steps: RankSteps
     unit_count: int
@@ -51,67 +51,75 @@ class NativePlan(NamedTuple):
 
 
 def ring(task: NativeTask) -> NativePlan:
-    """Every message goes to the next rank, and each waits for the one before."""
+    """Build the ring algorithm: every rank sends to the next one, each message after the previous
+    one.
+    """
     ranks = task.num_ranks
     steps, me = RankSteps(ranks), np.arange(ranks)
     if task.kind is CollectiveKind.ALL_TO_ALL:
         return _ring_all_to_all(task)
-    before, behind = (me - 1) % ranks, (me + 1) % ranks
+    previous_rank, next_rank = (me - 1) % ranks, (me + 1) % ranks
     part = task.size // ranks
     reduced_ns = task.delay_ns + task.reduce_ns(part)
     ready = steps.wait(task.delay_ns, [])
     rounds = ranks - 1
     is_scatter = task.kind is CollectiveKind.REDUCE_SCATTER
     work = SCRATCH if is_scatter else OUTPUT
-    # A reduce-scatter ends with the own part, an all-reduce gathers from the part that is there.
+    # A reduce-scatter finishes with the rank's part, an all-reduce gathers from the part that was
+    # reduced last.
     lag = 1 if is_scatter else 0
     if task.kind in _REDUCING:
-        for turn in range(rounds):
-            sent, met = (me - turn - lag) % ranks, (me - turn - lag - 1) % ranks
-            steps.send(behind, Region(work if turn else INPUT, sent), [ready])
-            target = Region(work, met)
-            if is_scatter and turn == rounds - 1:
+        for step in range(rounds):
+            sent, arriving = (me - step - lag) % ranks, (me - step - lag - 1) % ranks
+            steps.send(next_rank, Region(work if step else INPUT, sent), [ready])
+            target = Region(work, arriving)
+            if is_scatter and step == rounds - 1:
                 target = Region(OUTPUT, 0)
-            operand = Region(INPUT, met)
-            ready = steps.receive_reduced(before, operand, target, reduced_ns, [ready])
+            operand = Region(INPUT, arriving)
+            ready = steps.receive_reduced(previous_rank, operand, target, reduced_ns, [ready])
     if not is_scatter:
-        first, own = int(task.kind is CollectiveKind.ALL_REDUCE), []
+        first, copies = int(task.kind is CollectiveKind.ALL_REDUCE), []
         if task.kind is CollectiveKind.ALL_GATHER:
-            own = [steps.copy(Region(INPUT, 0), Region(OUTPUT, me), [])]
-        for turn in range(rounds):
-            sent, met = (me + first - turn) % ranks, (me + first - turn - 1) % ranks
-            steps.send(behind, Region(OUTPUT, sent), [ready, *own])
-            arrived = steps.receive(before, Region(OUTPUT, met), [ready])
+            copies = [steps.copy(Region(INPUT, 0), Region(OUTPUT, me), [])]
+        for step in range(rounds):
+            sent, arriving = (me + first - step) % ranks, (me + first - step - 1) % ranks
+            steps.send(next_rank, Region(OUTPUT, sent), [ready, *copies])
+            arrived = steps.receive(previous_rank, Region(OUTPUT, arriving), [ready])
             ready = steps.wait(task.delay_ns, [arrived])
     return NativePlan(steps, ranks, ranks if is_scatter else 0)
 
 
 def _ring_all_to_all(task: NativeTask) -> NativePlan:
-    """What is for a rank d places on is passed on d times; what is for nearer ones goes first."""
+    """Build the ring all-to-all: data for distance d take d hops, nearest distance first."""
     ranks = task.num_ranks
     steps, me = RankSteps(ranks), np.arange(ranks)
-    before, behind = (me - 1) % ranks, (me + 1) % ranks
+    previous_rank, next_rank = (me - 1) % ranks, (me + 1) % ranks
     ready = steps.wait(task.delay_ns, [])
     for distance in range(1, ranks):
         source = Region(INPUT, (me + distance) % ranks)
         for hop in range(distance):
-            steps.send(behind, source, [ready])
+            steps.send(next_rank, source, [ready])
             origin = (me - hop - 1) % ranks
-            is_there = hop == distance - 1
-            source = Region(OUTPUT, origin) if is_there else Region(SCRATCH, distance * ranks + hop)
-            arrived = steps.receive(before, source, [ready])
+            is_last_hop = hop == distance - 1
+            source = (
+                Region(OUTPUT, origin) if is_last_hop else Region(SCRATCH, distance * ranks + hop)
+            )
+            arrived = steps.receive(previous_rank, source, [ready])
             ready = steps.wait(task.delay_ns, [arrived])
     steps.copy(Region(INPUT, me), Region(OUTPUT, me), [])
     return NativePlan(steps, ranks, ranks * ranks, in_place=False)
 
 
 def direct(task: NativeTask) -> NativePlan:
-    """Every rank sends to all others, the next one first, so many messages at once."""
+    """Build the direct algorithm: every rank sends to all other ranks, beginning with the next one.
+
+    At most `width` messages of a rank are in flight.
+    """
     ranks = task.num_ranks
     steps, me = RankSteps(ranks), np.arange(ranks)
     if task.kind is CollectiveKind.ALL_GATHER:
-        own = steps.copy(Region(INPUT, 0), Region(OUTPUT, me), [])
-        ready = steps.wait(task.delay_ns, [own])
+        copied = steps.copy(Region(INPUT, 0), Region(OUTPUT, me), [])
+        ready = steps.wait(task.delay_ns, [copied])
         _gather(task, steps, Region(OUTPUT, me), [ready], task.delay_ns)
         return NativePlan(steps, ranks, 0)
     if task.kind is CollectiveKind.ALL_TO_ALL:
@@ -122,31 +130,34 @@ def direct(task: NativeTask) -> NativePlan:
     arrived = _exchange(task, steps, SCRATCH, reduced_ns)
     is_scatter = task.kind is CollectiveKind.REDUCE_SCATTER
     sums = Region(OUTPUT, 0 if is_scatter else me)
-    # In the order of arrival nothing is added up: what is there is added when all is.
-    whole = steps.copy(Region(INPUT, me), sums, arrived)
+    # Parts are not added on arrival but when all have arrived.
+    reduced = steps.copy(Region(INPUT, me), sums, arrived)
     for distance in range(1, ranks):
-        whole = steps.reduce(Region(SCRATCH, (me - distance) % ranks), sums, [whole])
+        reduced = steps.reduce(Region(SCRATCH, (me - distance) % ranks), sums, [reduced])
     if not is_scatter:
-        # In a small group the second half counts as reduced, too.
-        _gather(task, steps, sums, [whole], reduced_ns if task.is_small else task.delay_ns)
+        # In a small group ASTRA-sim applies the time of a reduction to the second half, too.
+        _gather(task, steps, sums, [reduced], reduced_ns if task.is_small else task.delay_ns)
     return NativePlan(steps, ranks, ranks)
 
 
 def _width(task: NativeTask) -> int:
+    """Return the number of concurrent messages, at most one per peer."""
     return min(task.width or task.num_ranks, task.num_ranks - 1)
 
 
 def _exchange(
     task: NativeTask, steps: RankSteps, buffer: Buffer, delay_ns: int
 ) -> list[Int64Array]:
-    """Parts for all others, those of others at their places; the delays behind the arrivals."""
+    """Exchange one part with every rank, stored in `buffer` by sender; return the delays after
+    arrival.
+    """
     ranks, me = task.num_ranks, np.arange(task.num_ranks)
     ready = [steps.wait(task.delay_ns, [])] * _width(task)
     for distance in range(1, ranks):
         to, origin = (me + distance) % ranks, (me - distance) % ranks
-        turn = [ready[distance - 1]]
-        steps.send(to, Region(INPUT, to), turn)
-        arrived = steps.receive(origin, Region(buffer, origin), turn)
+        after = [ready[distance - 1]]
+        steps.send(to, Region(INPUT, to), after)
+        arrived = steps.receive(origin, Region(buffer, origin), after)
         ready.append(steps.wait(delay_ns, [arrived]))
     return ready[-(ranks - 1) :]
 
@@ -154,22 +165,22 @@ def _exchange(
 def _gather(
     task: NativeTask, steps: RankSteps, source: Region, first: list[Int64Array], delay_ns: int
 ) -> None:
-    """The part of every rank for all others."""
+    """Send the part of every rank to all other ranks."""
     ranks, me = task.num_ranks, np.arange(task.num_ranks)
     ready = first * _width(task)
     for distance in range(1, ranks):
         to, origin = (me + distance) % ranks, (me - distance) % ranks
-        turn = [ready[distance - 1]]
-        steps.send(to, source, turn)
-        arrived = steps.receive(origin, Region(OUTPUT, origin), turn)
+        after = [ready[distance - 1]]
+        steps.send(to, source, after)
+        arrived = steps.receive(origin, Region(OUTPUT, origin), after)
         ready.append(steps.wait(delay_ns, [arrived]))
 
 
 def halving_doubling(task: NativeTask) -> NativePlan:
-    """Partners at distances 1, 2, 4, ... exchange halves, and back whole parts.
+    """Build halving-doubling: partners at distances 1, 2, 4, ... exchange halves, then full parts.
 
-    Units lie in the order of their numbers with reversed bits, so that what is sent lies together.
-    Raises `InputError` where the ranks are not a power of two.
+    Units are ordered by their numbers with reversed bits, so that every message is contiguous.
+    Raises `InputError` unless the ranks are a power of two and the collective is not an all-to-all.
     """
     ranks = task.num_ranks
     if ranks & (ranks - 1) or task.kind is CollectiveKind.ALL_TO_ALL:
@@ -177,73 +188,80 @@ def halving_doubling(task: NativeTask) -> NativePlan:
         raise InputError(message, cure="use ring or direct", code="no-implementation")
     levels = ranks.bit_length() - 1
     steps, me = RankSteps(ranks), np.arange(ranks)
-    place = _reversed_bits(me, levels)
+    position = _reversed_bits(me, levels)
     work = OUTPUT if task.kind is CollectiveKind.ALL_REDUCE else SCRATCH
     ready = [steps.wait(task.delay_ns, [])]
     if task.kind is CollectiveKind.REDUCE_SCATTER:
         for unit in range(ranks):
-            stored = Region(SCRATCH, int(place[unit]))
+            stored = Region(SCRATCH, int(position[unit]))
             ready.append(steps.copy(Region(INPUT, unit), stored, []))
     if task.kind is CollectiveKind.ALL_GATHER:
-        ready.append(steps.copy(Region(INPUT, 0), Region(SCRATCH, place), []))
+        ready.append(steps.copy(Region(INPUT, 0), Region(SCRATCH, position), []))
     else:
         is_first = task.kind is CollectiveKind.ALL_REDUCE
         ready = _halve(task, steps, Buffer(INPUT if is_first else SCRATCH), work, ready)
     if task.kind is CollectiveKind.REDUCE_SCATTER:
-        steps.copy(Region(SCRATCH, place), Region(OUTPUT, 0), ready)
+        steps.copy(Region(SCRATCH, position), Region(OUTPUT, 0), ready)
         return NativePlan(steps, ranks, ranks)
     ready = _double(task, steps, work, ready)
     if task.kind is CollectiveKind.ALL_GATHER:
         for unit in range(ranks):
-            steps.copy(Region(SCRATCH, int(place[unit])), Region(OUTPUT, unit), ready)
+            steps.copy(Region(SCRATCH, int(position[unit])), Region(OUTPUT, unit), ready)
         return NativePlan(steps, ranks, ranks)
     return NativePlan(steps, ranks, 0)
 
 
 def _reversed_bits(numbers: Int64Array, levels: int) -> Int64Array:
-    found = np.zeros_like(numbers)
+    """Return the numbers with their lowest `levels` bits in reverse order."""
+    result = np.zeros_like(numbers)
     for bit in range(levels):
-        found |= (numbers >> bit & 1) << (levels - 1 - bit)
-    return found
+        result |= (numbers >> bit & 1) << (levels - 1 - bit)
+    return result
 
 
 def _halve(
     task: NativeTask, steps: RankSteps, first: Buffer, work: Buffer, ready: list[Int64Array]
 ) -> list[Int64Array]:
-    """Keep the half of the own bit, lowest bit first, and send the other one."""
+    """At each level, keep the half that the rank's bit selects, lowest bit first, and send the
+    other half.
+
+    Return the handles of the last reduction.
+    """
     ranks, me = task.num_ranks, np.arange(task.num_ranks)
     levels = ranks.bit_length() - 1
     low, count = np.zeros_like(me), ranks
     for level in range(levels):
         count //= 2
-        own = me >> level & 1
+        bit = me >> level & 1
         partner = me ^ (1 << level)
         source = first if level == 0 else work
-        sent, kept = low + (1 - own) * count, low + own * count
+        sent, retained = low + (1 - bit) * count, low + bit * count
         steps.send(partner, Region(source, sent, count), ready)
-        # A reduction takes the time of the message behind it, and the last one none.
-        behind = task.reduce_ns(task.size >> (level + _LEFT_HALF)) if level < levels - 1 else 0
-        operand, target = Region(source, kept, count), Region(work, kept, count)
-        duration_ns = task.delay_ns + behind
+        # A reduction takes the time of the next message's size, and the last one takes none.
+        reduction_ns = (
+            task.reduce_ns(task.size >> (level + _LEFT_HALF)) if level < levels - 1 else 0
+        )
+        operand, target = Region(source, retained, count), Region(work, retained, count)
+        duration_ns = task.delay_ns + reduction_ns
         ready = [steps.receive_reduced(partner, operand, target, duration_ns, ready)]
-        low = kept
+        low = retained
     return ready
 
 
 def _double(
     task: NativeTask, steps: RankSteps, work: Buffer, ready: list[Int64Array]
 ) -> list[Int64Array]:
-    """Exchange all that is there, highest bit first."""
+    """Exchange all gathered data with the partner at each level, highest bit first."""
     ranks, me = task.num_ranks, np.arange(task.num_ranks)
     levels = ranks.bit_length() - 1
-    place, count = _reversed_bits(me, levels), 1
+    position, count = _reversed_bits(me, levels), 1
     for level in reversed(range(levels)):
         partner = me ^ (1 << level)
-        low = place - place % count
-        other = _reversed_bits(partner, levels)
+        low = position - position % count
+        partner_position = _reversed_bits(partner, levels)
         steps.send(partner, Region(work, low, count), ready)
-        met = Region(work, other - other % count, count)
-        arrived = steps.receive(partner, met, ready)
+        arriving = Region(work, partner_position - partner_position % count, count)
+        arrived = steps.receive(partner, arriving, ready)
         ready = [steps.wait(task.delay_ns, [arrived])]
         count *= 2
     return ready

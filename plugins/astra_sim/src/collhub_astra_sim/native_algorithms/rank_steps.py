@@ -1,4 +1,4 @@
-"""Steps of all ranks at once: one call adds a step of every rank, as columns."""
+"""Steps of all ranks at once: one call adds a step to every rank, in columns."""
 
 from __future__ import annotations
 
@@ -24,11 +24,16 @@ class Region:
 
 
 class RankSteps:
-    """Collects steps of ranks 0..num_ranks-1; a handle is int64[ranks], -1 where there is none."""
+    """Collects steps of ranks 0..num_ranks-1.
+
+    Every method returns a handle: the row of each rank's new step, int64[ranks], -1 for ranks
+    without a step. `after`: handles of the steps on which the new one depends. `on`: the ranks that
+    get the step, by default all.
+    """
 
     def __init__(self, num_ranks: int) -> None:
         self.num_ranks = num_ranks
-        # Ranks of every call, and what it states of their steps.
+        # For each call: the ranks, and the values of their steps.
         self._added: list[tuple[Int64Array, dict[str, Value]]] = []
         self._parents: list[Int64Array] = []
         self._children: list[Int64Array] = []
@@ -36,15 +41,15 @@ class RankSteps:
 
     def wait(self, duration_ns: Value, after: Sequence[Int64Array], on: BoolArray | None = None
     ) -> Int64Array:  # fmt: skip
-        """A delay."""
-        # The endpoint, which is all that ASTRA-sim has between messages.
+        """Add a delay."""
+        # The delay of the endpoint is the only work between messages in ASTRA-sim.
         return self._add(StepKind.COMPUTE, after, on, duration_ns=duration_ns)
 
     def send(
         self, to: Int64Array, source: Region, after: Sequence[Int64Array],
         on: BoolArray | None = None,
     ) -> Int64Array:  # fmt: skip
-        """A message to rank `to`."""
+        """Add a message to rank `to`."""
         read = {"src_buffer": source.buffer, "src_offset": source.offset, "count": source.count}
         return self._add(StepKind.SEND, after, on, peer=to, **read)
 
@@ -52,8 +57,8 @@ class RankSteps:
         self, origin: Int64Array, target: Region, after: Sequence[Int64Array],
         on: BoolArray | None = None,
     ) -> Int64Array:  # fmt: skip
-        """A message from rank `origin`."""
-        # As much arrives as there is room for.
+        """Add the receive of a message from rank `origin`."""
+        # The message has the size of the target.
         written = {"dst_buffer": target.buffer, "dst_offset": target.offset}
         return self._add(StepKind.RECV, after, on, peer=origin, count=target.count, **written)
 
@@ -61,7 +66,7 @@ class RankSteps:
         self, origin: Int64Array, operand: Region, target: Region, duration_ns: Value,
         after: Sequence[Int64Array],
     ) -> Int64Array:  # fmt: skip
-        """A message to which the operand is added, for some time."""
+        """Add a receive that reduces the message with the operand into the target."""
         read = {"src_buffer": operand.buffer, "src_offset": operand.offset}
         written = {"dst_buffer": target.buffer, "dst_offset": target.offset}
         return self._add(
@@ -71,30 +76,31 @@ class RankSteps:
 
     def copy(self, source: Region, target: Region, after: Sequence[Int64Array],
              on: BoolArray | None = None) -> Int64Array:  # fmt: skip
-        """A copy that takes no time."""
-        # ASTRA-sim moves no data: this only says where they are.
+        """Add a copy that takes no time."""
+        # ASTRA-sim moves no data: the copy only defines the position of data.
         return self._local(StepKind.COPY, source, target, after, on)
 
     def reduce(self, source: Region, target: Region, after: Sequence[Int64Array],
                on: BoolArray | None = None) -> Int64Array:  # fmt: skip
-        """A reduction that takes no time."""
-        # Its time is that of a delay before.
+        """Add a reduction that takes no time."""
+        # Its time is part of a preceding delay.
         return self._local(StepKind.REDUCE, source, target, after, on)
 
     def table(self, npus: Sequence[int], total: int) -> StepTable:
-        """The steps, those of rank r on NPU `npus[r]` of so many."""
+        """Return the step table; the steps of rank r are on NPU `npus[r]` of `total`."""
         columns = {name: self._column(name) for name in COLUMN_DTYPES}
-        place = np.asarray(npus, np.int64)
-        columns["rank"] = place[columns["rank"]]
-        columns["peer"] = np.where(columns["peer"] < 0, -1, place[columns["peer"]])
-        none = [np.zeros(0, np.int64)]
-        edges = np.concatenate(none + self._parents), np.concatenate(none + self._children)
+        npu_of_rank = np.asarray(npus, np.int64)
+        columns["rank"] = npu_of_rank[columns["rank"]]
+        columns["peer"] = np.where(columns["peer"] < 0, -1, npu_of_rank[columns["peer"]])
+        empty = [np.zeros(0, np.int64)]
+        edges = np.concatenate(empty + self._parents), np.concatenate(empty + self._children)
         return StepTable.from_columns(total, columns, edges)
 
     def _local(
         self, kind: StepKind, source: Region, target: Region, after: Sequence[Int64Array],
         on: BoolArray | None,
     ) -> Int64Array:  # fmt: skip
+        """Add a copy or reduction without duration."""
         read = {"src_buffer": source.buffer, "src_offset": source.offset}
         written = {"dst_buffer": target.buffer, "dst_offset": target.offset}
         return self._add(kind, after, on, count=source.count, duration_ns=0, **read, **written)
@@ -102,6 +108,7 @@ class RankSteps:
     def _add(
         self, kind: StepKind, after: Sequence[Int64Array], on: BoolArray | None, **values: Value
     ) -> Int64Array:
+        """Add a step of this kind with these column values and return its handle."""
         ranks = np.arange(self.num_ranks) if on is None else np.flatnonzero(on)
         self._added.append((ranks, {"kind": int(kind), **values}))
         handle = np.full(self.num_ranks, -1, np.int64)
@@ -114,7 +121,10 @@ class RankSteps:
         return handle
 
     def _column(self, name: str) -> Int64Array:
-        """A column of all steps: numbers are repeated at once, since most calls state no more."""
+        """Return a column of all steps.
+
+        Scalars are repeated by one vectorized call, because most calls pass only scalars.
+        """
         if name == "rank":
             return np.concatenate([ranks for ranks, _ in self._added])
         default = COLUMN_DEFAULTS.get(name, 0)

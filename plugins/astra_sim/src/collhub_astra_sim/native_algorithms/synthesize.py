@@ -1,4 +1,4 @@
-"""The synthesizers of native algorithms."""
+"""The synthesizers of ASTRA-sim's native algorithms."""
 
 from __future__ import annotations
 
@@ -43,19 +43,19 @@ _ACCESSES = 3
 
 
 def astra_ring(request: SynthesisRequest, options: NativeAlgorithmOptions) -> SynthesisResult:
-    """ASTRA-sim's ring."""
+    """Synthesize ASTRA-sim's ring."""
     return _synthesized("astra-ring", ring, _KINDS, request, options)
 
 
 def astra_direct(request: SynthesisRequest, options: NativeAlgorithmOptions) -> SynthesisResult:
-    """ASTRA-sim's direct."""
+    """Synthesize ASTRA-sim's direct."""
     return _synthesized("astra-direct", direct, _KINDS, request, options)
 
 
 def astra_halving_doubling(
     request: SynthesisRequest, options: NativeAlgorithmOptions
 ) -> SynthesisResult:
-    """ASTRA-sim's halvingDoubling."""
+    """Synthesize ASTRA-sim's halvingDoubling."""
     kinds = _KINDS[:3]
     return _synthesized("astra-halving-doubling", halving_doubling, kinds, request, options)
 
@@ -63,7 +63,7 @@ def astra_halving_doubling(
 def astra_double_binary_tree(
     request: SynthesisRequest, options: NativeAlgorithmOptions
 ) -> SynthesisResult:
-    """One tree of ASTRA-sim's doubleBinaryTree."""
+    """Synthesize one tree of ASTRA-sim's doubleBinaryTree."""
     kinds = _KINDS[:1]
     return _synthesized("astra-double-binary-tree", double_binary_tree, kinds, request, options)
 
@@ -75,6 +75,11 @@ def _synthesized(
     request: SynthesisRequest,
     options: NativeAlgorithmOptions,
 ) -> SynthesisResult:
+    """Build the algorithm of a plan and simulate its time.
+
+    Raises `InputError` for a collective outside `kinds`, `UsageError` for one rank or for a size
+    with less than one byte per unit.
+    """
     collective, size = request.collective, request.collective_bytes
     if collective.kind not in kinds:
         known = ", ".join(map(str, kinds))
@@ -82,25 +87,25 @@ def _synthesized(
         raise InputError(message, cure=f"it defines {known}", code="no-such-collective")
     if collective.num_ranks == 1:
         cure = "let at least two ranks take part"
-        raise UsageError("one rank has nothing to send", cure=cure, code="one-rank")
+        raise UsageError("one rank has no message to send", cure=cure, code="one-rank")
     total = request.topology.num_npus
-    # Sizes count for the time of reductions alone.
-    counted = 0 if options.memory_bandwidth is None else size
-    plan = _placed(plan_of, collective.kind, options, counted, request.npus, total)
+    # The size affects only the time of reductions.
+    reduced_bytes = 0 if options.memory_bandwidth is None else size
+    plan = _placed(plan_of, collective.kind, options, reduced_bytes, request.npus, total)
     if size < plan.unit_count:
-        message = f"{size} bytes cannot be cut in {plan.unit_count} parts"
+        message = f"{size} bytes cannot be divided into {plan.unit_count} parts"
         raise UsageError(message, cure="choose a larger size", code="size-too-small")
-    stated = replace(
+    definition = replace(
         collective, unit_count=plan.unit_count, in_place=plan.in_place, out_of_place=True
     )
     scratch = np.zeros(total, np.int64)
     scratch[list(request.npus)] = plan.scratch_units
-    given = {key: str(value) for key, value in asdict(options).items()}
+    option_values = {key: str(value) for key, value in asdict(options).items()}
     algorithm = Algorithm(
-        collective_among(stated, request.npus, total),
+        collective_among(definition, request.npus, total),
         plan.steps,
         scratch,
-        Provenance(_NAME, installed_version(_NAME) or "", request.topology.name, "", given),
+        Provenance(_NAME, installed_version(_NAME) or "", request.topology.name, "", option_values),
         size,
     )
     time_ns = request.simulate(algorithm) or _time_ns(algorithm, request)
@@ -108,7 +113,7 @@ def _synthesized(
 
 
 class _PlacedPlan(NamedTuple):
-    """A `NativePlan` whose ranks are put on NPUs, its steps as a table."""
+    """A `NativePlan` with ranks placed on NPUs, and its steps as a table."""
 
     steps: StepTable
     unit_count: int
@@ -116,7 +121,7 @@ class _PlacedPlan(NamedTuple):
     in_place: bool
 
 
-# A comparison asks for one plan at every size.
+# A comparison requests the same plan for every size.
 @lru_cache(maxsize=4)
 def _placed(
     plan_of: Callable[[NativeTask], NativePlan],
@@ -126,7 +131,7 @@ def _placed(
     npus: tuple[int, ...],
     total: int,
 ) -> _PlacedPlan:
-    """The plan for `size` bytes, rank r on NPU `npus[r]` of so many."""
+    """Return the plan for `size` bytes, with rank r on NPU `npus[r]` of `total`; cached."""
 
     def reduce_ns(size: int) -> int:
         bandwidth = options.memory_bandwidth
@@ -149,7 +154,7 @@ def _placed(
 
 
 def _time_ns(algorithm: Algorithm, request: SynthesisRequest) -> int:
-    """The time by ASTRA-sim's own model."""
-    asked = SimulationRequest(algorithm, request.topology, request.collective_bytes)
+    """Return the time according to ASTRA-sim's model."""
+    simulation = SimulationRequest(algorithm, request.topology, request.collective_bytes)
     options = AnalyticalOptions(occupancy=str(request.occupancy))
-    return simulate(asked, options).time_ns or 1
+    return simulate(simulation, options).time_ns or 1

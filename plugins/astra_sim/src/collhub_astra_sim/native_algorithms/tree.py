@@ -1,8 +1,8 @@
-"""One of the two trees of ASTRA-sim's double binary tree: up with sums, down with the result.
+"""One of the two trees of ASTRA-sim's double binary tree: sums move up, the result moves down.
 
-The root is the lowest or the highest position and has one child. Below it a complete tree holds the
-others, whose numbers from 1 are those of its nodes in order: odd ones are leaves, and the lowest
-bit of one is the distance to its children, twice over. Every message is the whole vector.
+The root is the lowest or the highest position and has one child. Below it, a complete tree contains
+the remaining positions, numbered from 1 in in-order: odd numbers are leaves, and the lowest bit of
+a number is twice the distance to its children. Every message is the entire vector.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ from hub_core.model import InputError
 
 
 class _Tree(NamedTuple):
-    """By rank: whether it is leaf or root, its parent, and its children; of the root, the first."""
+    """By rank: whether it is leaf or root, its parent, and its children (the root has only the
+    first).
+    """
 
     is_leaf: BoolArray
     is_root: BoolArray
@@ -33,7 +35,10 @@ class _Tree(NamedTuple):
 
 
 def double_binary_tree(task: NativeTask) -> NativePlan:
-    """One tree; ASTRA-sim takes both in turn. Raises `InputError` unless ranks are a power of 2."""
+    """Build one tree; ASTRA-sim alternates between both.
+
+    Raises `InputError` unless the number of ranks is a power of 2.
+    """
     ranks = task.num_ranks
     if ranks & (ranks - 1):
         message = f"ASTRA-sim crashes on doubleBinaryTree of {ranks} ranks"
@@ -41,7 +46,7 @@ def double_binary_tree(task: NativeTask) -> NativePlan:
     steps, tree = RankSteps(ranks), _tree(ranks, is_lowest=task.is_lowest)
     is_inner = ~tree.is_leaf & ~tree.is_root
     reduced_ns = task.delay_ns + task.reduce_ns(task.size)
-    whole = [steps.copy(Region(INPUT, 0), Region(OUTPUT, 0), [], ~tree.is_leaf)]
+    sums = [steps.copy(Region(INPUT, 0), Region(OUTPUT, 0), [], ~tree.is_leaf)]
     waited = []
     for slot, child in enumerate(tree.children):
         on = ~tree.is_leaf if slot == 0 else is_inner
@@ -49,22 +54,23 @@ def double_binary_tree(task: NativeTask) -> NativePlan:
         waited.append(steps.wait(reduced_ns, [arrived], on))
     for slot in range(2):
         on = ~tree.is_leaf if slot == 0 else is_inner
-        parts = [*whole, *waited] if slot == 0 else whole
-        whole = [steps.reduce(Region(SCRATCH, slot), Region(OUTPUT, 0), parts, on), *whole[:1]]
+        parts = [*sums, *waited] if slot == 0 else sums
+        sums = [steps.reduce(Region(SCRATCH, slot), Region(OUTPUT, 0), parts, on), *sums[:1]]
     start = steps.wait(task.delay_ns, [], tree.is_leaf)
     steps.send(tree.parent, Region(INPUT, 0), [start], tree.is_leaf)
-    steps.send(tree.parent, Region(OUTPUT, 0), whole, is_inner)
-    below = [start, *whole]
+    steps.send(tree.parent, Region(OUTPUT, 0), sums, is_inner)
+    below = [start, *sums]
     arrived = steps.receive(tree.parent, Region(OUTPUT, 0), below, ~tree.is_root)
     steps.wait(task.delay_ns, [arrived], tree.is_leaf)
     ready = steps.wait(reduced_ns, [arrived], is_inner)
-    steps.send(tree.children[0], Region(OUTPUT, 0), whole, tree.is_root)
+    steps.send(tree.children[0], Region(OUTPUT, 0), sums, tree.is_root)
     for child in tree.children:
         steps.send(child, Region(OUTPUT, 0), [ready], is_inner)
     return NativePlan(steps, 1, 2)
 
 
 def _tree(ranks: int, *, is_lowest: bool) -> _Tree:
+    """Compute the tree of all ranks."""
     me = np.arange(ranks)
     number = me if is_lowest else me + 1
     is_root = number % ranks == 0
@@ -73,7 +79,7 @@ def _tree(ranks: int, *, is_lowest: bool) -> _Tree:
     children = np.where(is_root, ranks >> 1, number - half), number + half
 
     def rank_of(numbers: Int64Array) -> Int64Array:
-        """Ranks of places in the tree."""
+        """Return the ranks of numbers in the tree."""
         return numbers % ranks if is_lowest else (numbers - 1) % ranks
 
     parent = rank_of((number & ~bit) | (2 * bit))

@@ -1,1 +1,1 @@
-"""Networks as ASTRA-sim states them: its YAML, and which topologies it can express."""
+"""Networks of ASTRA-sim: its YAML, files of its backends, and expressible topologies."""

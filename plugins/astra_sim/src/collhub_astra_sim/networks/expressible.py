@@ -1,7 +1,7 @@
-"""Find the network that ASTRA-sim can be given for a topology and an algorithm, if there is one.
+"""Find the network of ASTRA-sim for a topology and an algorithm, if there is one.
 
 ASTRA-sim has no link lists: its network is a product of rings, switches and full meshes. But a full
-mesh is one private link for every ordered pair of NPUs, so an algorithm that sends along existing
+mesh has a private link per ordered pair of NPUs, so an algorithm that sends only along existing
 links of any graph with uniform links takes the same time there.
 """
 
@@ -19,7 +19,7 @@ from hub_core.network import Dimension, DimensionKind, Topology
 
 @dataclass(frozen=True, slots=True)
 class AstraNetwork:
-    """Dimensions for the network YAML, and what they do not say."""
+    """Dimensions for the network YAML, and the losses of this representation."""
 
     dimensions: tuple[Dimension, ...]
     losses: tuple[Loss, ...] = ()
@@ -28,11 +28,11 @@ class AstraNetwork:
 def expressed(
     topology: Topology, sources: Int64Array, destinations: Int64Array, *, is_congestion_aware: bool
 ) -> AstraNetwork:
-    """The network for messages from `sources` to `destinations` (NPUs, int64[messages]).
+    """Return the network for messages from `sources` to `destinations` (NPUs, int64[messages]).
 
-    Congestion-aware ASTRA-sim takes one dimension, congestion-unaware any number. Other networks of
-    uniform links become FullyConnected where the algorithm sends to neighbours only. Raises
-    `UsageError` with the reason where there is no such network.
+    Congestion-aware ASTRA-sim supports one dimension, congestion-unaware any number. Other networks
+    of uniform links become FullyConnected if the algorithm sends only to neighbours. Raises
+    `UsageError` with the reason if there is no such network.
     """
     dimensions = () if topology.multicast or topology.reduction else _astra_dimensions(topology)
     is_native = bool(dimensions) and all(dimension.kind in KIND_NAMES for dimension in dimensions)
@@ -50,23 +50,26 @@ def expressed(
 
 
 def _as_full_mesh(topology: Topology) -> AstraNetwork:
-    """Private links in place of uniform ones."""
+    """Return a full mesh with the first link's bandwidth and latency, and the loss."""
     loss = Loss(
         f"topology {topology.name}",
         "network.yml",
         "written as FullyConnected: the times are those of this topology, "
-        "as the algorithm sends between neighbours only; "
-        "other algorithms would find links that the topology does not have",
+        "because the algorithm sends only between neighbours; "
+        "other algorithms would use links that the topology does not have",
     )
-    # All links have the values of the first one.
+    # All links have equal values.
     bandwidth_bytes_per_s = float(topology.bandwidth_bytes_per_s[0])
     latency_s = float(topology.latency_s[0])
-    whole = fully_connected(topology.num_npus, bandwidth_bytes_per_s, latency_s)
-    return replace(whole, losses=(loss,))
+    mesh = fully_connected(topology.num_npus, bandwidth_bytes_per_s, latency_s)
+    return replace(mesh, losses=(loss,))
 
 
 def fully_connected(npus: int, bandwidth_bytes_per_s: float, latency_s: float) -> AstraNetwork:
-    """A private link for every ordered pair of NPUs. Raises `UsageError` for less than two."""
+    """Return a network with a private link per ordered pair of NPUs.
+
+    Raises `UsageError` for fewer than two NPUs.
+    """
     if npus < 2:
         message = "ASTRA-sim needs at least two NPUs"
         raise UsageError(message, cure="name a larger topology", code="too-few-npus")
@@ -76,16 +79,16 @@ def fully_connected(npus: int, bandwidth_bytes_per_s: float, latency_s: float) -
 
 
 def _astra_dimensions(topology: Topology) -> tuple[Dimension, ...]:
-    """The dimensions as ASTRA-sim would call them, without those of one node.
+    """Return the dimensions with ASTRA-sim's kinds, without those of one node.
 
-    Empty where the topology states no dimensions, or none of more than one node.
+    Empty if the topology has no dimensions, or none of more than one node.
     """
     several = [dimension for dimension in topology.dimensions if dimension.size > 1]
     return tuple(map(_as_astra, several))
 
 
 def _as_astra(dimension: Dimension) -> Dimension:
-    """Two nodes in a line or ring are fully connected."""
+    """Return the dimension; two nodes in a line or ring become fully connected."""
     # ASTRA-sim has no lines, and its rings need three nodes.
     is_pair = dimension.size == 2 and dimension.kind in (DimensionKind.LINE, DimensionKind.RING)
     if is_pair:
@@ -94,7 +97,7 @@ def _as_astra(dimension: Dimension) -> Dimension:
 
 
 def _obstacle(topology: Topology, sources: Int64Array, destinations: Int64Array) -> str | None:
-    """Why links cannot be written as private links of equal speed, or None."""
+    """Return why links cannot be written as private links of equal speed, or None."""
     if not topology.num_links:
         return "it has no links"
     if topology.multicast or topology.reduction:
@@ -106,30 +109,30 @@ def _obstacle(topology: Topology, sources: Int64Array, destinations: Int64Array)
 
 
 def _difference(topology: Topology) -> str | None:
-    """How links differ, or None where they are uniform."""
+    """Return how links differ, or None if they are uniform."""
     bandwidths = topology.bandwidth_bytes_per_s / 1e9
     columns = (
         ("bandwidth", bandwidths, "GB/s"),
         ("latency", topology.latency_ns, "ns"),
     )
     for name, values, unit in columns:
-        least = values.min()
-        most = values.max()
-        if least != most:
-            return f"its links differ in {name} ({least:g} to {most:g} {unit})"
+        minimum = values.min()
+        maximum = values.max()
+        if minimum != maximum:
+            return f"its links differ in {name} ({minimum:g} to {maximum:g} {unit})"
     return None
 
 
 def _distant_pair(topology: Topology, sources: Int64Array, destinations: Int64Array) -> str | None:
-    """The first message between NPUs that no link joins, or None."""
+    """Describe the first message between NPUs without a link, or return None."""
     # A number for each pair of nodes, so that pairs can be looked up in a sorted array.
     nodes = topology.num_nodes
     links = topology.source * nodes + topology.destination
     pairs = sources * nodes + destinations
-    apart = np.flatnonzero(~np.isin(pairs, links))
-    if not len(apart):
+    without_link = np.flatnonzero(~np.isin(pairs, links))
+    if not len(without_link):
         return None
-    first = int(apart[0])
+    first = int(without_link[0])
     source = topology.node_name(int(sources[first]))
     destination = topology.node_name(int(destinations[first]))
     return f"the algorithm sends from NPU {source} to NPU {destination}, which are no neighbours"

@@ -1,4 +1,4 @@
-"""Fat trees of two or three tiers as htsim numbers them, which states them by numbers alone.
+"""Fat trees of two or three tiers as in htsim, which describes them only by numbers.
 
 Source: `FatTreeTopologyCfg` of csg-htsim (public), which ASTRA-sim's htsim backend reads.
 """
@@ -18,7 +18,7 @@ _PER_SECOND = 1e9
 
 @dataclass(frozen=True, slots=True)
 class Tier:
-    """Switches of one tier, 0 next to the NPUs, and the cables below them.
+    """Switches of one tier (0: directly above the NPUs), and the cables below them.
 
     `radix_up`, `oversubscribed`: of the cables above; `bundle`: parallel cables below.
     """
@@ -34,14 +34,14 @@ class Tier:
 
 @dataclass(frozen=True, slots=True)
 class FatTree:
-    """A fat tree: NPUs, NPUs of a pod, and two or three tiers."""
+    """A fat tree: number of NPUs, NPUs per pod, and two or three tiers."""
 
     npus: int
     pod_size: int
     tiers: tuple[Tier, ...]
 
     def defect(self) -> str | None:
-        """Why no network has these numbers, or None."""
+        """Return why no network has these numbers, or None."""
         if not 1 <= self.npus <= MAX_NODES // 4:
             return f"Nodes {self.npus} is not in 1..{MAX_NODES // 4}"
         quotients = [
@@ -55,15 +55,15 @@ class FatTree:
             uplinks = uplinks * low.speed_gbps // slower
             quotients.append(("uplinks of a tier by Radix_Down", uplinks, high.radix_down))
             quotients.append(("Radix_Up / Bundle", low.radix_up, high.bundle))
-        for what, number, divisor in quotients:
+        for quotient, number, divisor in quotients:
             if not number or number % divisor:
-                return f"{what}: {number} / {divisor} is no whole number of at least 1"
+                return f"{quotient}: {number} / {divisor} is no whole number of at least 1"
         if self.num_cables > MAX_LINKS // 2:
             return f"{self.num_cables} cables are more than {MAX_LINKS // 2}"
         return self._wiring_defect()
 
     def _wiring_defect(self) -> str | None:
-        """Numbers of switches that do not meet the ports above and below them."""
+        """Return the first mismatch between the ports of adjacent tiers, or None."""
         for number, (low, high) in enumerate(zip(self.tiers, self.tiers[1:], strict=False)):
             up = self.switches(number) * low.radix_up
             down = self.switches(number + 1) * high.radix_down
@@ -84,15 +84,14 @@ class FatTree:
 
     @property
     def num_cables(self) -> int:
-        """Cables in all.
-
-        One for each NPU and for each port up of a switch, so that every cable of a bundle counts.
+        """Total number of cables: one per NPU and per upward port, so that cables of a bundle count
+        separately.
         """
         ports = [self.switches(number) * tier.radix_up for number, tier in enumerate(self.tiers)]
         return self.npus + sum(ports)
 
     def switches(self, number: int) -> int:
-        """Switches of a tier."""
+        """Return the number of switches of a tier."""
         if number == 0:
             return self.npus // self.tiers[0].radix_down
         uplinks = self.npus
@@ -101,22 +100,23 @@ class FatTree:
         return uplinks // self.tiers[number].radix_down
 
     def _reached(self, number: int) -> int:
-        """Switches above that one of a tier is joined to.
+        """Return the number of switches above to which one switch of tier `number` is connected.
 
-        `number` is that of the lower tier; a bundle of cables leads to one switch.
+        A bundle of cables leads to one switch.
         """
-        # The switches below the last tier but one belong to pods.
+        # Switches below the second tier from the top belong to pods.
         if number + 2 == len(self.tiers):
             above = self.switches(number + 1)
             return above if number == 0 else above // (self.switches(number) // self.pods)
         return self.switches(number + 1) // self.pods
 
     def topology(self, name: str) -> Topology:
-        """The network: NPUs, switches tier by tier. Call it where there is no `defect`."""
+        """Build the network: NPUs, then switches tier by tier. Requires `defect()` to be None."""
         sizes = [self.switches(number) for number in range(len(self.tiers))]
         return topology_of(name, self.npus, self.npus + sum(sizes), list(self._cables()))
 
     def _cables(self) -> Iterator[Cable]:
+        """Yield all cables, tier by tier from the NPUs."""
         first = self.npus
         for npu in range(self.npus):
             yield self._cable(0, npu, first + npu // self.tiers[0].radix_down)
@@ -129,17 +129,18 @@ class FatTree:
             first += count
 
     def _above(self, number: int, switch: int) -> Iterator[int]:
-        """The switches above one of a tier, by their numbers in their tier."""
+        """Yield the switches above a switch, by their numbers in their tier."""
         reached = self._reached(number)
         if number:
-            # Aggregation switch g of a pod, of a, is joined to g, g + a, g + 2a, ...
+            # Aggregation switch g of a pod with a of them is connected to g, g + a, g + 2a, ...
             in_pod = self.switches(number) // self.pods
-            yield from (switch % in_pod + in_pod * turn for turn in range(reached))
+            yield from (switch % in_pod + in_pod * i for i in range(reached))
             return
-        is_whole = len(self.tiers) == 2
-        pod = 0 if is_whole else switch // (self.switches(0) // self.pods)
+        is_one_pod = len(self.tiers) == 2
+        pod = 0 if is_one_pod else switch // (self.switches(0) // self.pods)
         yield from range(pod * reached, (pod + 1) * reached)
 
     def _cable(self, tier: int, low: int, high: int) -> Cable:
+        """Return a cable below a tier, with the bandwidth and latency of the tier."""
         below = self.tiers[tier]
         return Cable(low, high, below.speed_gbps * _GBIT, below.latency_ns / _PER_SECOND)

@@ -1,7 +1,7 @@
-"""Read a topology for htsim: a fat tree by its numbers.
+"""Read a topology for htsim: a fat tree described by numbers.
 
 Source: `FatTreeTopologyCfg` of csg-htsim (public). A line is a key, white space and a whole number;
-keys are of any case; a line that begins with # is a comment.
+keys are case-insensitive; a line that begins with # is a comment.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from hub_core.plugin_api import NoOptions, Source
 _LONGEST_FILE = 1 << 20
 _MOST_DIGITS = 9
 _HEAD = ("nodes", "tiers", "podsize")
-# Keys of a tier, their fields, and the least value; the others may be left out.
+# Keys of a tier, with their fields and minimum values; keys of `_OPTIONAL` may be omitted.
 _REQUIRED = {
     "downlink_speed_gbps": ("speed_gbps", 1),
     "radix_down": ("radix_down", 1),
@@ -38,13 +38,13 @@ _KEYS = _REQUIRED | _UP | _OPTIONAL
 
 
 def read(source: Source, options: NoOptions) -> Topology:
-    """The network of an htsim topology file. Raises `InputError` with file and line."""
+    """Read the network of an htsim topology file. Raises `InputError` with file and line."""
     del options
     return _File(source).topology()
 
 
 class _File:
-    """A file as its keys: those of the network, and those of each tier, with their lines."""
+    """A file as its keys: those of the network, and those of each tier."""
 
     def __init__(self, source: Source) -> None:
         self._name = source.name
@@ -62,48 +62,53 @@ class _File:
             if key == "tier":
                 block = self._tiers.setdefault(value, {})
                 if block:
-                    self._fail(number, f"tier {value} stands twice")
+                    self._fail(number, f"tier {value} occurs twice")
             else:
                 self._put(block, key, value, number)
 
     def topology(self) -> Topology:
-        """The network. Raises `InputError`."""
+        """Build the network. Raises `InputError` for missing or inconsistent numbers."""
         missing = [key for key in _HEAD if key not in self._head]
         if missing:
-            self._fail(None, f"missing: {', '.join(missing)}", "state for example Nodes 16")
+            self._fail(None, f"missing: {', '.join(missing)}", "write for example Nodes 16")
         count = self._head["tiers"]
         if count not in (2, 3) or set(self._tiers) != set(range(count)):
-            found = ", ".join(map(str, sorted(self._tiers))) or "none"
-            self._fail(None, f"Tiers is {count}, and the blocks are of tiers {found}: 2 or 3, 0..n")
+            numbers = ", ".join(map(str, sorted(self._tiers))) or "none"
+            self._fail(
+                None, f"Tiers is {count}, and the blocks are of tiers {numbers}: 2 or 3, 0..n"
+            )
         tiers = tuple(self._tier(number, number == count - 1) for number in range(count))
         tree = FatTree(self._head["nodes"], self._head["podsize"], tiers)
         if defect := tree.defect():
-            self._fail(None, defect, "the numbers have to fit together: see the manual of htsim")
+            self._fail(None, defect, "the numbers have to be consistent: see the manual of htsim")
         return _with_switch_latencies(tree, tree.topology(self._name))
 
     def _tier(self, number: int, is_top: bool) -> Tier:
-        stated = self._tiers[number]
+        """Build a tier from its keys. Raises `InputError` for missing ones."""
+        values_by_key = self._tiers[number]
         needed = _REQUIRED if is_top else _REQUIRED | _UP
-        missing = [key for key in needed if key not in stated]
+        missing = [key for key in needed if key not in values_by_key]
         if missing:
             self._fail(None, f"tier {number} lacks {', '.join(missing)}")
-        values = {_KEYS[key][0]: value for key, value in stated.items() if _KEYS[key][0]}
+        values = {_KEYS[key][0]: value for key, value in values_by_key.items() if _KEYS[key][0]}
         if is_top:
             values.pop("radix_up", None)
         return Tier(**values)
 
     def _pair(self, words: list[str], line: int) -> tuple[str, int]:
+        """Parse a line as (key in lower case, value). Raises `InputError`."""
         text = words[1] if len(words) == 2 else ""
         if not (text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS):
             self._fail(line, "a key and a whole number were expected", "write for example Nodes 16")
         return words[0].lower(), int(text)
 
     def _put(self, block: dict[str, int], key: str, value: int, line: int) -> None:
+        """Store a value. Raises `InputError` for unknown or duplicate keys and invalid values."""
         known: Mapping[str, object] = dict.fromkeys(_HEAD) if block is self._head else _KEYS
         if key not in known:
             self._fail(line, f"{key[:40]!r} is not one of {', '.join(known)}")
         if key in block:
-            self._fail(line, f"{key} is stated twice")
+            self._fail(line, f"{key} occurs twice")
         if key in _KEYS and value < _KEYS[key][1]:
             self._fail(line, f"{key} is {value}, at least {_KEYS[key][1]} was expected")
         if key in _HEAD and value < 1:
@@ -111,15 +116,16 @@ class _File:
         block[key] = value
 
     def _fail(self, line: int | None, message: str, cure: str = "") -> NoReturn:
-        place = Location(self._name, line)
-        raise InputError(message, location=place, cure=cure, code="invalid-htsim-topology")
+        """Raise the `InputError` of this file."""
+        location = Location(self._name, line)
+        raise InputError(message, location=location, cure=cure, code="invalid-htsim-topology")
 
 
 def _with_switch_latencies(tree: FatTree, topology: Topology) -> Topology:
-    """The latency of a switch is added to the links that leave it."""
+    """Add the latency of every switch to the links that leave it."""
     sizes = [tree.switches(number) for number in range(len(tree.tiers))]
     latencies_s = [tier.switch_latency_ns / 1e9 for tier in tree.tiers]
-    of_node = np.concatenate([np.zeros(tree.npus), np.repeat(latencies_s, sizes)])
-    if not of_node.any():
+    latency_of_node = np.concatenate([np.zeros(tree.npus), np.repeat(latencies_s, sizes)])
+    if not latency_of_node.any():
         return topology
-    return replace(topology, latency_s=topology.latency_s + of_node[topology.source])
+    return replace(topology, latency_s=topology.latency_s + latency_of_node[topology.source])

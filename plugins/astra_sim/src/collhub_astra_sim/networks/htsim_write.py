@@ -1,4 +1,4 @@
-"""Write a topology for htsim, where a network is one of the fat trees that it has."""
+"""Write a topology for htsim, if the network is one of its fat trees."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hub_core.plugin_api import Artifact, NoOptions, WriteResult
 
 
 def write(topology: Topology, options: NoOptions) -> WriteResult:
-    """Writer of the format `htsim`. Raises `UsageError` with the reason for all but fat trees."""
+    """Writer of the format `htsim`. Raises `UsageError` with the reason for all other networks."""
     del options
     try:
         tree = _Levels(topology).fat_tree()
@@ -27,11 +27,12 @@ def write(topology: Topology, options: NoOptions) -> WriteResult:
         ) from None
     content = "".join(_lines(tree)).encode("ascii")
     losses = tuple(name_losses(topology))
-    # Switches may come back in another order.
+    # Switches may be read back in another order.
     return WriteResult([Artifact("", lambda: content)], losses, ("links", "link order"))
 
 
 def _lines(tree: FatTree) -> Iterator[str]:
+    """Yield the text of the file, tier by tier."""
     yield f"Nodes {tree.npus}\nTiers {len(tree.tiers)}\nPodsize {tree.pod_size}\n"
     for number, tier in enumerate(tree.tiers):
         yield f"\nTier {number}\n"
@@ -46,32 +47,32 @@ def _lines(tree: FatTree) -> Iterator[str]:
 
 
 class _NoFatTreeError(Exception):
-    """Why a network is no fat tree."""
+    """Reason why a network is no fat tree."""
 
 
 class _Levels:
-    """A network by hops from the nearest NPU: 0 the NPUs, 1 the switches next to them."""
+    """A network by hops from the nearest NPU (level 0: the NPUs, 1: switches next to them)."""
 
     def __init__(self, topology: Topology) -> None:
-        """Raises `_NoFatTreeError` where links join nodes of one level, or a switch is idle."""
+        """Raises `_NoFatTreeError` if links join nodes of one level, or a switch is unused."""
         self._npus = topology.num_npus
         self._cables = cables_of(topology)
         level = [0] * self._npus + [-1] * (topology.num_nodes - self._npus)
-        for here in range(1, 4):
+        for current in range(1, 4):
             for cable in self._cables:
                 for low, high in (cable[:2], cable[1::-1]):
-                    if level[low] == here - 1 and level[high] < 0:
-                        level[high] = here
+                    if level[low] == current - 1 and level[high] < 0:
+                        level[high] = current
         if -1 in level:
             raise _NoFatTreeError("a switch is idle, or further than three hops from every NPU")
         if any(abs(level[low] - level[high]) != 1 for low, high, *_ in self._cables):
             raise _NoFatTreeError("a link joins two NPUs, or two switches of one tier")
         self._count = max(level)
         self._nodes = [
-            [node for node, its in enumerate(level) if its == here]
-            for here in range(self._count + 1)
+            [node for node, node_level in enumerate(level) if node_level == current]
+            for current in range(self._count + 1)
         ]
-        # By node, the nodes above and how many cables lead to each; likewise below.
+        # By node: the nodes above and the number of cables to each; likewise below.
         self._above: list[Counter[int]] = [Counter() for _ in level]
         self._below: list[Counter[int]] = [Counter() for _ in level]
         self._kinds: list[set[tuple[float, float]]] = [set() for _ in range(self._count)]
@@ -82,9 +83,10 @@ class _Levels:
             self._kinds[level[low]].add(cable[2:])
 
     def fat_tree(self) -> FatTree:
-        """The fat tree that this is. Raises `_NoFatTreeError` with the reason.
+        """Return the fat tree that equals this network.
 
-        It has two or three tiers of switches, each with cables of one rate and one latency.
+        It has two or three tiers of switches, each with cables of one rate and one latency. Raises
+        `_NoFatTreeError` with the reason.
         """
         if self._count not in (2, 3):
             raise _NoFatTreeError(f"it has {self._count} tiers of switches, htsim 2 or 3")
@@ -98,14 +100,14 @@ class _Levels:
         return tree
 
     def _tier(self, number: int) -> Tier:
-        """What the cables below and above the switches of a tier say."""
+        """Return the numbers of a tier, from the cables below and above its switches."""
         speed_gbps, latency_ns = self._speed(number)
         bundles = {count for node in self._nodes[number] for count in self._above[node].values()}
         ports_below = self._ports(self._below, number + 1)
         is_top = number == self._count - 1
         ports_above = 0 if is_top else self._ports(self._above, number + 1)
         if len(bundles) != 1 or (number == 0 and bundles != {1}):
-            raise _NoFatTreeError(f"the cables below tier {number} are bundled in several ways")
+            raise _NoFatTreeError(f"the cables below tier {number} have different bundle sizes")
         share = 1 if is_top else self._oversubscribed(number, speed_gbps, ports_above)
         return Tier(
             speed_gbps,
@@ -117,58 +119,63 @@ class _Levels:
         )
 
     def _speed(self, number: int) -> tuple[int, int]:
-        """(Gbit/s, ns) of the cables below a tier."""
+        """Return (Gbit/s, ns) of the cables below a tier, which must be equal integers."""
         if len(self._kinds[number]) != 1:
             raise _NoFatTreeError(f"the links below tier {number} differ in bandwidth or latency")
         ((bandwidth, latency_s),) = self._kinds[number]
         speed_gbps, latency_ns = bandwidth * 8 / 1e9, round(latency_s * 1e9, 6)
         if not (speed_gbps.is_integer() and latency_ns.is_integer() and latency_ns >= 1):
-            what = f"{speed_gbps:g} Gbit/s and {latency_ns:g} ns"
-            raise _NoFatTreeError(f"htsim states whole Gbit/s and ns of at least 1, not {what}")
+            values = f"{speed_gbps:g} Gbit/s and {latency_ns:g} ns"
+            raise _NoFatTreeError(f"htsim requires whole Gbit/s and ns of at least 1, not {values}")
         return int(speed_gbps), int(latency_ns)
 
     def _ports(self, side: Sequence[Counter[int]], level: int) -> int:
-        """How many cables lead up, or down, from a node of a level: the same for all."""
-        found = {sum(side[node].values()) for node in self._nodes[level]}
-        if len(found) != 1:
+        """Return the number of cables up, or down, from a node of a level; it must be equal for all
+        nodes.
+        """
+        counts = {sum(side[node].values()) for node in self._nodes[level]}
+        if len(counts) != 1:
             raise _NoFatTreeError(f"switches of tier {level - 1} differ in their number of links")
-        return found.pop()
+        return counts.pop()
 
     def _oversubscribed(self, number: int, speed_gbps: int, ports_above: int) -> int:
-        """How much more the cables below the switches of a tier carry than those above."""
+        """Return the bandwidth below the switches of a tier divided by the bandwidth above."""
         faster, _ = self._speed(number + 1)
         ports_below = self._ports(self._below, number + 1)
         share, rest = divmod(ports_below * speed_gbps, ports_above * faster)
         if rest or not share:
-            raise _NoFatTreeError(f"tier {number} is not oversubscribed by a whole number")
+            raise _NoFatTreeError(f"the oversubscription of tier {number} is not a whole number")
         return share
 
     def _pods(self) -> int:
-        """Pods are what hangs together below the topmost tier of three."""
+        """Return the number of pods: connected components below the top tier of three tiers."""
         if self._count == 2:
             return 1
         above = {frozenset(self._above[switch]) for switch in self._nodes[1]}
         return len(above)
 
     def _check_npus(self, tree: FatTree) -> None:
+        """Check that each switch of tier 0 connects a block of consecutive NPUs."""
         radix = tree.tiers[0].radix_down
         blocks = {tuple(sorted(self._below[switch])) for switch in self._nodes[1]}
-        wanted = {tuple(range(first, first + radix)) for first in range(0, self._npus, radix)}
-        if blocks != wanted:
-            raise _NoFatTreeError("NPUs next to one another in number hang at different switches")
+        expected = {tuple(range(first, first + radix)) for first in range(0, self._npus, radix)}
+        if blocks != expected:
+            raise _NoFatTreeError("NPUs of consecutive numbers are connected to different switches")
 
     def _check_pods(self, tree: FatTree) -> None:
-        """Every switch of tier 0 is joined to all of tier 1 of its pod."""
+        """Check that every switch of tier 0 is connected to all switches of tier 1 of its pod."""
         for switch in self._nodes[1]:
             pod = min(self._below[switch]) // tree.pod_size
-            others = [
-                other for other in self._nodes[1] if min(self._below[other]) // tree.pod_size == pod
+            peers = [
+                peer for peer in self._nodes[1] if min(self._below[peer]) // tree.pod_size == pod
             ]
-            if any(self._above[other] != self._above[switch] for other in others):
-                raise _NoFatTreeError("switches of one pod are joined to different ones above")
+            if any(self._above[peer] != self._above[switch] for peer in peers):
+                raise _NoFatTreeError(
+                    "switches of one pod are connected to different switches above"
+                )
 
     def _check_cores(self) -> None:
-        """Switches of tier 1 share the switches above in the same groups in every pod."""
+        """Check that the switches of tier 1 share the same groups of core switches in every pod."""
         if self._count == 2:
             return
         groups: dict[frozenset[int], set[frozenset[int]]] = {}
@@ -178,4 +185,4 @@ class _Levels:
         first = next(iter(groups.values()))
         joined = [core for group in first for core in group]
         if any(group != first for group in groups.values()) or len(set(joined)) < len(joined):
-            raise _NoFatTreeError("the switches of the top tier join different ones in each pod")
+            raise _NoFatTreeError("the groups of the top tier's switches differ between pods")

@@ -1,6 +1,6 @@
 """ASTRA-sim's network YAML, written exactly and read back.
 
-Source: `NetworkParser` of ASTRA-sim's astra-network-analytical. Four keys hold one entry a
+Source: `NetworkParser` of ASTRA-sim's astra-network-analytical. Four keys have one entry per
 dimension: its kind, its NPUs, its bandwidth in GiB/s and its latency in ns.
 """
 
@@ -29,10 +29,10 @@ _KEYS = ("topology", "npus_count", "bandwidth", "latency")
 # The simulator calls the unit GB/s and multiplies by 2^30.
 _GIB = 1 << 30
 _LONGEST_FILE = 1 << 20
-# Of a number of NPUs; larger worlds are refused when the topology is built.
+# Digits of a number of NPUs; larger worlds are refused when the topology is built.
 _MOST_DIGITS = 7
 _ENTRY = r"[A-Za-z0-9][A-Za-z0-9.+_-]*"
-# A key with a value or a list of values, and a comment; or one of them.
+# A key with a value or a list of values, a comment, or both.
 _PLAIN_LINE = re.compile(
     rf"(?:(?P<key>[A-Za-z][A-Za-z0-9_-]*): +"
     rf"(?:\[ *(?P<entries>{_ENTRY}(?: *, *{_ENTRY})*) *\]|(?P<entry>{_ENTRY})))?"
@@ -48,9 +48,9 @@ class _Scalar(NamedTuple):
 
 
 def network_text(dimensions: Sequence[Dimension]) -> str:
-    """The four lines of a network YAML.
+    """Return the four lines of a network YAML.
 
-    Read back, bandwidths are the same doubles, and latencies the same to 1e-6 ns.
+    Read back, bandwidths are the same doubles, and latencies are equal to 1e-6 ns.
     """
     columns = {
         "topology": [KIND_NAMES[dimension.kind] for dimension in dimensions],
@@ -62,25 +62,26 @@ def network_text(dimensions: Sequence[Dimension]) -> str:
 
 
 def _bandwidth_text(dimension: Dimension) -> str:
-    # Dividing by a power of two is exact, so that the simulator's product is the bandwidth itself.
+    # Division by a power of two is exact, so that the simulator's product equals the bandwidth.
+    """Return the bandwidth in GiB/s."""
     return _decimal(dimension.bandwidth_bytes_per_s / _GIB)
 
 
 def _latency_text(dimension: Dimension) -> str:
-    """The latency in ns, rounded to 6 decimals, without an exponent."""
+    """Return the latency in ns, rounded to 6 decimals, without an exponent."""
     return _decimal(round(dimension.latency_s * 1e9, 6))
 
 
 def _decimal(value: float) -> str:
-    """The shortest digits that give the same double, without an exponent."""
-    # YAML 1.1 takes 1e-06 for text.
+    """Return the shortest digits that represent the same double, without an exponent."""
+    # YAML 1.1 reads 1e-06 as text.
     return format(Decimal(repr(value)), "f")
 
 
 def read(source: Source, options: NoOptions) -> Topology:
     """Build the topology that a network YAML describes. Raises `InputError` with file and line.
 
-    The file states bandwidths in GiB/s and latencies in ns, one entry a dimension.
+    The file contains bandwidths in GiB/s and latencies in ns, one entry per dimension.
     """
     del options
     name, content = source.name, source.content()
@@ -93,14 +94,14 @@ def read(source: Source, options: NoOptions) -> Topology:
     try:
         return grid(name, dimensions)
     except UsageError as error:
-        found = error.diagnostics[0]
-        _fail(name, None, found.message, found.cure)
+        diagnostic = error.diagnostics[0]
+        _fail(name, None, diagnostic.message, diagnostic.cure)
 
 
 def samples() -> Sequence[Source]:
-    """Small correct files for the conformance kit.
+    """Return small correct files for the conformance kit.
 
-    A ring of 8 NPUs, and two such rings whose NPUs are joined in pairs by switches.
+    A ring of 8 NPUs, and two such rings whose NPUs are connected in pairs by switches.
     """
     ring = Dimension(DimensionKind.RING, 8, 50.0 * _GIB, 500e-9)
     switch = Dimension(DimensionKind.SWITCH, 2, 25.0 * _GIB, 1e-6)
@@ -112,10 +113,10 @@ def samples() -> Sequence[Source]:
 
 
 def _plain_values(content: bytes) -> dict[str, list[_Scalar]] | None:
-    """The entries of a file of lines such as `topology: [ Ring, Switch ]` and comments.
+    """Return the entries of a file of lines such as `topology: [ Ring, Switch ]` and comments.
 
-    None for a file with anything else, or without one of the keys: YAML's own parser reads it,
-    whose import takes longer (0.03 s) than everything else about a small network.
+    None for any other content, or without one of the keys: YAML's parser reads those files, but its
+    import takes longer (0.03 s) than all other work on a small network.
     """
     values: dict[str, list[_Scalar]] = {}
     lines = content.decode("ascii", "replace").removesuffix("\n").split("\n")
@@ -134,8 +135,11 @@ def _plain_values(content: bytes) -> dict[str, list[_Scalar]] | None:
 
 
 def _parsed(name: str, content: bytes) -> MappingNode:
-    """The mapping at the root of the document, as nodes that know their lines."""
-    # Imported here, as conversions that meet no YAML need not wait for it.
+    """Return the mapping at the root of the document, as nodes with line numbers.
+
+    Raises `InputError` if the content is no YAML mapping.
+    """
+    # Imported here, because most conversions read no YAML.
     import yaml
 
     try:
@@ -152,25 +156,29 @@ def _parsed(name: str, content: bytes) -> MappingNode:
 
 
 def _values(name: str, root: MappingNode) -> dict[str, list[_Scalar]]:
-    """The entries of every known key; a single value stands for a list of one."""
-    found: dict[str, list[_Scalar]] = {}
+    """Return the entries of every known key; a single value counts as a list of one.
+
+    Raises `InputError` for duplicate and missing keys.
+    """
+    entries_by_key: dict[str, list[_Scalar]] = {}
     for key_node, value_node in root.value:
         key = str(key_node.value)
-        if key in found:
+        if key in entries_by_key:
             line = key_node.start_mark.line + 1
-            _fail(name, line, f"the key {key[:80]!r} stands twice")
-        # ASTRA-sim ignores other keys, and so does this.
+            _fail(name, line, f"the key {key[:80]!r} occurs twice")
+        # Other keys are ignored, as in ASTRA-sim.
         if key in _KEYS:
             entries = value_node.value if isinstance(value_node.value, list) else [value_node]
-            found[key] = [_scalar(name, key, entry) for entry in entries]
-    missing = [key for key in _KEYS if key not in found]
+            entries_by_key[key] = [_scalar(name, key, entry) for entry in entries]
+    missing = [key for key in _KEYS if key not in entries_by_key]
     if missing:
         cure = "see `network.yml` of a folder written by the hub"
         _fail(name, None, f"missing: {', '.join(missing)}", cure)
-    return found
+    return entries_by_key
 
 
 def _scalar(name: str, key: str, node: Node) -> _Scalar:
+    """Return the text of a node. Raises `InputError` unless it is a scalar."""
     line = node.start_mark.line + 1
     if not isinstance(node.value, str):
         message = f"{key}: one value, or a list of values, was expected"
@@ -179,18 +187,19 @@ def _scalar(name: str, key: str, node: Node) -> _Scalar:
 
 
 def _check_lengths(name: str, values: dict[str, list[_Scalar]]) -> None:
+    """Raise `InputError` unless all lists have the same length."""
     lengths_by_key = {key: len(values[key]) for key in _KEYS}
     if len(set(lengths_by_key.values())) == 1:
         return
     lengths = ", ".join(f"{key} {length}" for key, length in lengths_by_key.items())
-    cure = "state one value per dimension in every list"
+    cure = "write one value per dimension in every list"
     _fail(name, None, f"the lists differ in length: {lengths}", cure)
 
 
 def _dimension(
     name: str, kind: _Scalar, size: _Scalar, bandwidth: _Scalar, latency: _Scalar
 ) -> Dimension:
-    """The dimension that four entries state."""
+    """Return the dimension that four entries describe. Raises `InputError` for invalid ones."""
     if kind.text not in _KINDS:
         known = ", ".join(_KINDS)
         _fail(name, kind.line, f"topology {kind.text[:80]!r} is not one of {known}")
@@ -198,7 +207,7 @@ def _dimension(
         message = f"npus_count {size.text[:80]!r} is not a whole number of at least 1"
         _fail(name, size.line, message)
     rate, delay = _number(bandwidth.text), _number(latency.text)
-    # Written so that not-a-number fails, too.
+    # Written so that NaN fails, too.
     if not 0 < rate < 1e9:
         message = f"bandwidth {bandwidth.text[:80]!r} is not a number of GiB/s above 0"
         _fail(name, bandwidth.line, message)
@@ -209,14 +218,14 @@ def _dimension(
 
 
 def _is_positive_number(text: str) -> bool:
-    """Whether a text is a whole number above 0 that is not absurdly long."""
-    # Other digits of Unicode are decimal too, and huge numbers take long to read.
+    """Return whether a text is a positive integer of limited length."""
+    # isdecimal accepts other Unicode digits, and huge numbers take long to convert.
     is_short_number = text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS
     return is_short_number and int(text) > 0
 
 
 def _number(text: str) -> float:
-    """The number, or not-a-number, which no range holds."""
+    """Return the number, or NaN, which no range contains."""
     try:
         return float(text)
     except ValueError:
@@ -224,9 +233,6 @@ def _number(text: str) -> float:
 
 
 def _fail(name: str, line: int | None, message: str, cure: str = "") -> NoReturn:
-    """Refuse the file because of one line, or as a whole.
-
-    Raises `InputError` of code `invalid-network-yaml`; a `line` of None stands for the whole file.
-    """
-    place = Location(name, line)
-    raise InputError(message, location=place, cure=cure, code="invalid-network-yaml")
+    """Raise `InputError` with code `invalid-network-yaml`; `line` None: the entire file."""
+    location = Location(name, line)
+    raise InputError(message, location=location, cure=cure, code="invalid-network-yaml")

@@ -1,7 +1,7 @@
 """Read the topology text of ASTRA-sim's ns-3 backend, and that of SimAI, which has a longer header.
 
 Source: the sample networks of astra-network-ns3 (public), and the generator of SimAI (public). Both
-are numbers and words between white space: line breaks mean nothing, and there are no comments.
+are numbers and words between white space: line breaks have no meaning, and there are no comments.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ _LONGEST_WORD = 40
 _RATE = re.compile(r"(\d+(?:\.\d+)?)([KMG]i?|k)?(bps|b/s|Bps|B/s)")
 _PREFIXES = {"k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30}
 _DELAY = re.compile(r"(\d+(?:\.\d+)?(?:e-?\d+)?)(s|ms|us|ns|ps|fs)")
-# Powers of ten: of decimal digits, dividing is exact where multiplying is not.
+# Powers of ten: dividing by them is exact for decimal digits, multiplying by their inverses is not.
 _PER_SECOND = {"s": 1e0, "ms": 1e3, "us": 1e6, "ns": 1e9, "ps": 1e12, "fs": 1e15}
 
 
 @dataclass(frozen=True, slots=True)
 class _Header:
-    """What the file announces: nodes in all, and how many of them are switches; cables."""
+    """The counts in the header: all nodes, switches among them, and cables."""
 
     nodes: int
     switches: int
@@ -37,31 +37,31 @@ class _Header:
 
 
 def read(source: Source, options: NoOptions) -> Topology:
-    """The network of an ns-3 topology file. Raises `InputError` with file and line."""
+    """Read the network of an ns-3 topology file. Raises `InputError` with file and line."""
     del options
     return _Words(source).topology()
 
 
 class _Words:
-    """The words of a file, taken one by one."""
+    """The words of a file, consumed one by one."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
         content = source.content()
         if len(content) > _LONGEST_FILE:
             self._fail(f"the file is larger than {_LONGEST_FILE >> 20} MiB")
-        # Bytes that are no ASCII become a letter that no number has.
+        # Non-ASCII bytes become a character that no number contains.
         lines = content.decode("ascii", "replace").splitlines()
         self._line = 1
         self._words = self._all_words(lines)
 
     def topology(self) -> Topology:
-        """The network. Raises `InputError`."""
+        """Build the network. Raises `InputError`."""
         header = self._header()
         switches = [self._integer("a switch", header.nodes) for _ in range(header.switches)]
         if len(set(switches)) < len(switches):
             self._fail("a switch is named twice")
-        # Switches are numbered behind the NPUs, which keep their order.
+        # Switches are numbered after the NPUs, which keep their order.
         is_switch = set(switches)
         npus = [node for node in range(header.nodes) if node not in is_switch]
         number = {node: index for index, node in enumerate([*npus, *switches])}
@@ -70,10 +70,12 @@ class _Words:
         return topology_of(self._source.name, len(npus), header.nodes, cables)
 
     def _header(self) -> _Header:
+        """Read the header of ASTRA-sim or of SimAI."""
         first = [self._integer("a number of nodes", MAX_NODES + 1)]
         first += [self._integer("a number of nodes", MAX_LINKS + 1) for _ in range(2)]
-        # SimAI states the GPUs of a server and the NVSwitches before the switches, and last the
-        # kind of GPU, a word; the numbers that follow without it are the switches and links.
+        # SimAI's header has the GPUs of a server and the NVSwitches before the switches, and
+        # finally the kind of GPU, a word; without this word the following numbers are the switches
+        # and links.
         words = [next(self._words, "") for _ in range(3)]
         is_of_simai = not words[2][:1].isdigit() and all(map(str.isdecimal, words[:2]))
         if is_of_simai and words[2]:
@@ -88,9 +90,9 @@ class _Words:
         return header
 
     def _cables(self, header: _Header, number: dict[int, int]) -> Iterator[Cable]:
-        """The cables up to the end of the file, at most as many as announced.
+        """Yield the cables up to the end of the file, at most the number in the header.
 
-        Raises `InputError` for a link of a node to itself, and where a node, rate or delay is none.
+        Raises `InputError` for a link of a node to itself, and for an invalid node, rate or delay.
         """
         for _ in range(header.cables):
             first = next(self._words, None)
@@ -101,22 +103,24 @@ class _Words:
             if source == destination:
                 self._fail("a link joins a node to itself")
             rate, delay = self._rate(), self._delay()
-            # The share of packets that are lost: it takes no part in times here.
+            # The packet loss rate has no effect on times here.
             next(self._words, None)
             yield Cable(source, destination, rate, delay)
 
-    def _check_end(self, header: _Header, found: int) -> None:
-        """Say where fewer links follow than announced, or more: files of the field have both."""
+    def _check_end(self, header: _Header, count: int) -> None:
+        """Report a warning if fewer or more links follow than the header announces: existing files
+        have both.
+        """
         more = next(self._words, None)
-        if found == header.cables and more is None:
+        if count == header.cables and more is None:
             return
-        what = "more follows" if more is not None else f"{found} follow"
-        message = f"{header.cables} links are announced, {what}; {found} are read"
-        place = Location(self._source.name)
-        self._source.report(Diagnostic("link-count", message, Severity.WARNING, place))
+        difference = "more follows" if more is not None else f"{count} follow"
+        message = f"{header.cables} links are announced, {difference}; {count} are read"
+        location = Location(self._source.name)
+        self._source.report(Diagnostic("link-count", message, Severity.WARNING, location))
 
     def _rate(self) -> float:
-        """Bytes per second."""
+        """Read a data rate and return bytes per second. Raises `InputError`."""
         word = next(self._words, "")
         match = _RATE.fullmatch(word)
         value = float(match[1]) * _PREFIXES.get(match[2] or "", 1.0) if match else 0.0
@@ -125,7 +129,7 @@ class _Words:
         return value / 8 if match[3].startswith("b") else value
 
     def _delay(self) -> float:
-        """Seconds.
+        """Read a delay and return seconds.
 
         Raises `InputError` for a word that is no number with a unit from s down to fs.
         """
@@ -135,22 +139,25 @@ class _Words:
             self._fail(f"{word[:_LONGEST_WORD]!r} is no delay", "write for example 500ns")
         return float(match[1]) / _PER_SECOND[match[2]]
 
-    def _integer(self, what: str, above: int) -> int:
-        return self._number(next(self._words, ""), what, above)
+    def _integer(self, description: str, above: int) -> int:
+        """Read an integer in 0..above-1; `what` names it in errors."""
+        return self._number(next(self._words, ""), description, above)
 
-    def _number(self, word: str, what: str, above: int = MAX_LINKS + 1) -> int:
+    def _number(self, word: str, description: str, above: int = MAX_LINKS + 1) -> int:
+        """Parse an integer in 0..above-1; `what` names it in errors. Raises `InputError`."""
         is_number = word.isascii() and word.isdecimal() and len(word) <= len(str(above))
         if not is_number or int(word) >= above:
-            found = repr(word[:_LONGEST_WORD]) if word else "the end of the file"
-            self._fail(f"{what}, 0 to {above - 1}, was expected, not {found}")
+            actual = repr(word[:_LONGEST_WORD]) if word else "the end of the file"
+            self._fail(f"{description}, 0 to {above - 1}, was expected, not {actual}")
         return int(word)
 
     def _all_words(self, lines: list[str]) -> Iterator[str]:
-        """The words of all lines in order; `_line` is kept at the number of their line, from 1."""
+        """Yield the words of all lines in order; sets `_line` to their line number, from 1."""
         for number, line in enumerate(lines, 1):
             self._line = number
             yield from line.split()
 
     def _fail(self, message: str, cure: str = "") -> NoReturn:
-        place = Location(self._source.name, getattr(self, "_line", None))
-        raise InputError(message, location=place, cure=cure, code="invalid-ns3-topology")
+        """Raise the `InputError` of the current line."""
+        location = Location(self._source.name, getattr(self, "_line", None))
+        raise InputError(message, location=location, cure=cure, code="invalid-ns3-topology")

@@ -15,14 +15,14 @@ from hub_core.network import Topology
 from hub_core.plugin_api import Artifact, WriteResult
 
 _PREFIXES = (("G", 10**9), ("M", 10**6), ("K", 10**3), ("", 1))
-# Above, the table of all pairs of NPUs takes too much memory.
+# For more NPUs, the table of all pairs takes too much memory.
 _MOST_JUDGED = 1 << 13
 
 
 def write(topology: Topology, options: Ns3WriteOptions) -> WriteResult:
     """Writer of the format `ns3`.
 
-    Raises `UsageError` for links that are no cables, and for servers that SimAI does not know.
+    Raises `UsageError` for links that are no cables, and for servers that SimAI cannot describe.
     """
     cables = cables_of(topology)
     header = _simai_header if options.header == SIMAI else _header
@@ -33,31 +33,35 @@ def write(topology: Topology, options: Ns3WriteOptions) -> WriteResult:
 
 
 def _header(topology: Topology, cables: int, options: Ns3WriteOptions) -> list[str]:
-    """Counts, and the switches."""
+    """Return the lines of counts and of switches."""
     del options
     npus, nodes = topology.num_npus, topology.num_nodes
     return [f"{nodes} {nodes - npus} {cables}\n", " ".join(map(str, range(npus, nodes))) + "\n"]
 
 
 def _simai_header(topology: Topology, cables: int, options: Ns3WriteOptions) -> list[str]:
-    """Counts with those of servers; NVSwitches stand before other switches."""
+    """Return the lines of counts, including servers, and of switches, NVSwitches first."""
     npus, nodes = topology.num_npus, topology.num_nodes
     servers = servers_of(topology)
-    inside = servers.nvswitches
-    others = [node for node in range(npus, nodes) if node not in set(inside)]
-    counts = f"{nodes} {servers.npus} {len(inside)} {len(others)} {cables}"
-    return [f"{counts} {options.gpu_type}\n", " ".join(map(str, [*inside, *others])) + "\n"]
+    nvswitches = servers.nvswitches
+    other_switches = [node for node in range(npus, nodes) if node not in set(nvswitches)]
+    counts = f"{nodes} {servers.npus} {len(nvswitches)} {len(other_switches)} {cables}"
+    return [
+        f"{counts} {options.gpu_type}\n",
+        " ".join(map(str, [*nvswitches, *other_switches])) + "\n",
+    ]
 
 
 def _lines(cables: list[Cable]) -> Iterator[str]:
-    """One line a cable."""
+    """Yield one line per cable."""
     for cable in cables:
         rate, delay = _rate(cable.bandwidth_bytes_per_s), _delay(cable.latency_s)
         yield f"{cable.source} {cable.destination} {rate} {delay} 0\n"
 
 
 def _rate(bandwidth_bytes_per_s: float) -> str:
-    """The rate in whole bits per second, as ns-3 keeps it, with the largest prefix that divides.
+    """Return the rate in whole bits per second, as in ns-3, with the largest prefix that divides
+    it.
 
     Prefixes are powers of ten: 50e9 bytes per second are 400Gbps.
     """
@@ -67,23 +71,23 @@ def _rate(bandwidth_bytes_per_s: float) -> str:
 
 
 def _delay(latency_s: float) -> str:
-    """The latency rounded to whole nanoseconds, with its unit: 500ns."""
+    """Return the latency rounded to whole nanoseconds, with its unit: 500ns."""
     return f"{round(latency_s * 1e9)}ns"
 
 
 def name_losses(topology: Topology) -> Iterator[Loss]:
-    """Names of nodes and groups, and what switches do, which files of numbers do not carry."""
+    """Yield the losses of files of numbers: names of nodes and groups, and in-switch operations."""
     for name, switches in (("multicast", topology.multicast), ("reduction", topology.reduction)):
         if switches:
-            yield Loss(name, format_ranks(switches), "switches forward alone")
+            yield Loss(name, format_ranks(switches), "switches only forward")
     if topology.node_names:
-        yield Loss("node_names", "all nodes", "nodes have numbers alone")
+        yield Loss("node_names", "all nodes", "nodes have only numbers")
     if topology.groups:
         yield Loss("groups", ", ".join(topology.groups), "there are no groups of NPUs")
 
 
 def _rounding_losses(cables: list[Cable]) -> Iterator[Loss]:
-    """What ns-3 does not keep: it counts whole bits per second and, by default, whole ns.
+    """Yield values that ns-3 rounds to whole bits per second and, by default, whole ns.
 
     At most one loss of each kind, which names the first cable that is rounded.
     """
@@ -102,21 +106,21 @@ def _rounding_losses(cables: list[Cable]) -> Iterator[Loss]:
 
 
 def _forwarding_losses(topology: Topology) -> Iterator[Loss]:
-    """NPUs that reach one another over NPUs alone, which do not forward in ns-3."""
+    """Yield a loss for NPUs connected only via other NPUs, which do not forward in ns-3."""
     if topology.num_npus > _MOST_JUDGED:
         return
-    apart = np.argwhere(~_reached(topology))
-    if len(apart):
-        first, second = apart[0].tolist()
+    unreachable = np.argwhere(~_reached(topology))
+    if len(unreachable):
+        first, second = unreachable[0].tolist()
         yield Loss(
-            f"{len(apart)} paths over NPUs",
+            f"{len(unreachable)} paths over NPUs",
             f"from NPU {topology.node_name(first)} to NPU {topology.node_name(second)}, ...",
-            "NPUs do not forward in ns-3: run algorithms that send to neighbours only",
+            "NPUs do not forward in ns-3: run algorithms that send only to neighbours",
         )
 
 
 def _reached(topology: Topology) -> BoolArray:
-    """Whether NPU i sends to NPU j without another NPU between, bool[NPUs, NPUs]."""
+    """Return whether NPU i reaches NPU j without another NPU between them, bool[NPUs, NPUs]."""
     npus = topology.num_npus
     reached = np.eye(npus, dtype=np.bool_)
     is_direct = (topology.source < npus) & (topology.destination < npus)
@@ -131,12 +135,12 @@ def _reached(topology: Topology) -> BoolArray:
 
 
 def _islands(topology: Topology) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """A number for every switch, equal for those that reach one another over switches."""
+    """Return a number for every switch, equal for switches connected via switches."""
     npus = topology.num_npus
     island = np.arange(topology.num_nodes - npus)
     between = (topology.source >= npus) & (topology.destination >= npus)
     ends = topology.source[between] - npus, topology.destination[between] - npus
-    # The least number spreads over every link until nothing changes.
+    # The minimum number spreads over every link until no number changes.
     while len(ends[0]):
         before = island.copy()
         np.minimum.at(island, ends[1], before[ends[0]])

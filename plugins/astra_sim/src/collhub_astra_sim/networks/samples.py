@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from hub_core.plugin_api import Source
 
-# As astra-network-ns3 and the generator of SimAI write them: NPUs at one switch, and a server with
+# As written by astra-network-ns3 and the generator of SimAI: NPUs at one switch, and a server with
 # an NVSwitch and a network switch.
 _NS3 = {
     "one-switch.txt": "3 1 2\n2\n0 2 400Gbps 0.0005ms 0\n1 2 400Gbps 0.0005ms 0\n",
@@ -37,13 +37,10 @@ Downlink_Latency_ns 1000
 
 
 def ns3() -> Sequence[Source]:
-    """Topologies for ns-3.
-
-    One of two NPUs at a switch, and one in SimAI's form, which has an NVSwitch too.
-    """
+    """Return topologies for ns-3: two NPUs at a switch, and one of SimAI with an NVSwitch."""
     return [Source.of_bytes(name, text.encode("ascii")) for name, text in _NS3.items()]
 
 
 def htsim() -> Sequence[Source]:
-    """A fat tree of switches of four ports."""
+    """Return a fat tree of switches of four ports."""
     return [Source.of_bytes("fat-tree.topo", _TIERS.encode("ascii"))]

@@ -1,15 +1,15 @@
-"""By which first bytes network files are told, apart from their readers, which import numpy."""
+"""Byte patterns that identify network files; separate from the readers, which import numpy."""
 
 from __future__ import annotations
 
 NETWORK_YAML = rb"""(?:\A|[\s{,])["']?(?:topology|npus_count)["']?[ \t]*:"""
-"""Of ASTRA-sim's network YAML: a key, in YAML of any style and so in JSON too."""
+"""Of ASTRA-sim's network YAML: a key, in YAML of any style, which includes JSON."""
 
 NS3 = (
     rb"\A\s*(?:(?:\d+\s+){3}(?:\d+\s+)*(?:\d+(?:\.\d+)?(?:[KMG]i?|k)?[bB](?:ps|/s)\s|\d*\Z)"
     rb"|(?:\d+\s+){5}[A-Za-z]\w*\s)"
 )
-"""Of a topology for ns-3: numbers up to the rate of the first link or, of SimAI, a kind of GPU."""
+"""Of a topology for ns-3: numbers up to the rate of the first link or, for SimAI, a kind of GPU."""
 
 HTSIM = rb"(?im)^[ \t]*(?:nodes|tiers|podsize)[ \t]+\d+"
 """Of a topology for htsim: one of the keys that come first."""

@@ -1,1 +1,1 @@
-"""Runs of the real ASTRA-sim: its process, what it prints, and whether one is installed."""
+"""Runs of the real ASTRA-sim: its process, its output, and a check of the installed binary."""

@@ -1,4 +1,4 @@
-"""Simulator `astra-sim`: write the folder, run the real binary on it, and read its answer."""
+"""Simulator `astra-sim`: write the folder, run the real binary on it, and read its output."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from collhub_astra_sim.running.process import found_binary, run
 from hub_core.model import Diagnostic, InputError, Location, PluginError, Severity
 from hub_core.plugin_api import SimulationRequest, SimulationResult
 
-# What the simulator prints before it ends, and what to do about it.
+# Texts in the simulator's output after a failure, with the cures.
 _CURES = {
     "Cannot access et file": "a trace cannot be opened: check the limit of open files (ulimit -n)",
     "No collective implementation found": (
@@ -33,10 +33,10 @@ _CURES = {
 
 
 def simulate(request: SimulationRequest, options: AstraBinaryOptions) -> SimulationResult:
-    """Finishing times as ASTRA-sim prints them; None for ranks that never finish.
+    """Return the finish times that ASTRA-sim prints; None for ranks that never finish.
 
-    Raises `PluginError` without a binary that answers like ASTRA-sim, `InputError` when it ends
-    abnormally or too late, `UsageError` for a topology that it cannot be given.
+    Raises `PluginError` without a binary that behaves like ASTRA-sim, `InputError` if it fails or
+    exceeds the time limit, `UsageError` for a topology that it cannot simulate.
     """
     binary = found_binary(options.binary)
     folder_options = AstraFolderOptions(
@@ -50,25 +50,25 @@ def simulate(request: SimulationRequest, options: AstraBinaryOptions) -> Simulat
     _check(binary, status, printed, folder)
     finish = tuple(printed.finish_ns.get(npu) for npu in folder.placement.members)
     is_aware = folder_options.network == CONGESTION_AWARE
-    found = tuple(_findings(folder, printed))
-    return SimulationResult(finish, diagnostics=found, shares_links=is_aware)
+    diagnostics = tuple(_findings(folder, printed))
+    return SimulationResult(finish, diagnostics=diagnostics, shares_links=is_aware)
 
 
 def _network_by_name(binary: str) -> str:
-    """Which backend a binary is, by the name that ASTRA-sim's build gives it."""
+    """Return the backend of a binary, by the name that ASTRA-sim's build gives it."""
     is_unaware = "unaware" in Path(binary).name.lower()
     return CONGESTION_UNAWARE if is_unaware else CONGESTION_AWARE
 
 
 def _run_on(folder: AstraFolder, binary: str, time_limit_s: float) -> tuple[int, AstraPrinted]:
-    """(exit status, what was printed) of a run on a folder in a temporary place."""
+    """Run the binary on a folder in a temporary directory; return (exit status, parsed output)."""
     with tempfile.TemporaryDirectory(prefix="collhub-astra-sim-") as name:
-        place = Path(name, "input")
-        _store(folder, place)
+        input_folder = Path(name, "input")
+        _store(folder, input_folder)
         output = Path(name, "output.log")
         status = run(
             (binary, *arguments(has_groups=folder.placement.is_part)),
-            place,
+            input_folder,
             output,
             time_limit_s=time_limit_s,
             handles=handles_needed(folder.placement.npus),
@@ -78,7 +78,7 @@ def _run_on(folder: AstraFolder, binary: str, time_limit_s: float) -> tuple[int,
 
 
 def _store(folder: AstraFolder, place: Path) -> None:
-    """Write the files of a folder under `place`, with the subfolders that their names state."""
+    """Write the files of a folder below `place`, including subfolders."""
     for artifact in folder.artifacts():
         file = place / artifact.name
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -86,56 +86,53 @@ def _store(folder: AstraFolder, place: Path) -> None:
 
 
 def _check(binary: str, status: int, printed: AstraPrinted, folder: AstraFolder) -> None:
-    """Refuse a run that ended abnormally, and a program that is not ASTRA-sim."""
-    said = " | ".join(printed.tail) or "(it printed nothing)"
+    """Raise `InputError` for a failed run, `PluginError` for a program that is not ASTRA-sim."""
+    output = " | ".join(printed.tail) or "(it printed nothing)"
     if status != 0:
         raise InputError(
-            f"ASTRA-sim ended with {_ending(status)}: {said}",
-            cure=_cure(said) or _expected_abort(folder),
+            f"ASTRA-sim ended with {_ending(status)}: {output}",
+            cure=_cure(output) or _expected_abort(folder),
             code="astra-sim-failed",
         )
-    has_strangers = any(npu >= folder.placement.npus for npu in printed.finish_ns)
-    # It ends with 0 also where no rank finishes, but then it says so.
-    says_something = printed.finish_ns or printed.unreleased or printed.lost_event
-    if has_strangers or not says_something:
+    has_unknown_npus = any(npu >= folder.placement.npus for npu in printed.finish_ns)
+    # The exit status is also 0 if no rank finishes, but then the output reports it.
+    has_results = printed.finish_ns or printed.unreleased or printed.lost_event
+    if has_unknown_npus or not has_results:
         raise PluginError(
-            f"{binary} does not answer like ASTRA-sim: {said}",
+            f"{binary} does not answer like ASTRA-sim: {output}",
             cure="name the analytical binary",
             code="no-binary",
         )
 
 
-def _cure(said: str) -> str:
-    """What to do about a message of the simulator that is known, else nothing."""
+def _cure(output: str) -> str:
+    """Return the cure for a known message of the simulator, else an empty text."""
     for text, cure in _CURES.items():
-        if text in said:
+        if text in output:
             return cure
     return ""
 
 
 def _expected_abort(folder: AstraFolder) -> str:
-    """The losses of the folder that foretold an abort.
+    """Return the losses of the folder that predicted an abort, as the cure of a failed run.
 
-    The cure of a failed run whose output is not known; empty where no loss speaks of an abort.
+    Empty if no loss mentions an abort.
     """
     aborting = [loss for loss in folder.losses if "aborts" in loss.consequence]
     return "; ".join(f"{loss.feature}: {loss.consequence}" for loss in aborting)
 
 
 def _ending(status: int) -> str:
-    """An exit status, or a signal, in words.
-
-    A negative status is the number of a signal, as `subprocess` returns it.
-    """
+    """Describe an exit status; a negative one is the number of a signal, as in `subprocess`."""
     is_signal = status < 0
     words = f"signal {signal.Signals(-status).name}" if is_signal else f"exit status {status}"
-    # A shell between the simulator and its caller turns a signal into 128 and its number.
+    # A shell between the simulator and its caller converts a signal into 128 plus its number.
     is_abort = status in (-signal.SIGABRT, 128 + signal.SIGABRT)
     return f"{words} (an assertion failed)" if is_abort else words
 
 
 def _findings(folder: AstraFolder, printed: AstraPrinted) -> Iterator[Diagnostic]:
-    """Losses of the folder, and why ranks never finished."""
+    """Yield the losses of the folder, and a finding per rank that never finished."""
     for loss in folder.losses:
         yield Diagnostic("loss", str(loss), Severity.NOTE)
     if printed.lost_event:
@@ -151,7 +148,8 @@ def _findings(folder: AstraFolder, printed: AstraPrinted) -> Iterator[Diagnostic
 
 
 def _unfinished(rank: int, *, is_reported: bool) -> Diagnostic:
-    # The simulator names a node of the workload, never the one that is stuck.
+    # The simulator names a node of the workload, never the stuck node.
+    """Return the finding about a rank that never finished."""
     detail = ", the simulator reports unreleased nodes" if is_reported else ""
     return Diagnostic(
         "never-finishes",

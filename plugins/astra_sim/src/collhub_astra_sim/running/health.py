@@ -1,4 +1,4 @@
-"""Check for `collhub doctor`: whether the ASTRA-sim binary that is named, if any, is right."""
+"""Check for `collhub doctor`: whether the configured ASTRA-sim binary, if any, works."""
 
 from __future__ import annotations
 
@@ -17,18 +17,19 @@ _SUBJECT = "ASTRA-sim binary"
 _MESSAGE_BYTES = 1 << 20
 _TIME_LIMIT_S = 20.0
 # One message of 1 MiB at 50 GiB/s and 500 ns takes trunc(500 + 2^20 / (50 * 2^30 / 10^9)) ns, with
-# and without congestion; the public release of March 2026 printed it.
+# and without congestion; measured with the public release of March 2026.
 _KNOWN_TIME_NS = 20031
 
 
 def check(request: CheckRequest, options: NoOptions) -> CheckReport:
-    """One line. Without a binary all is well: the simulator analytical needs none."""
+    """Return one line. Passes without a binary: the simulator analytical needs none."""
     del options
     line = _line(request.environment.get(BINARY_VARIABLE))
     return CheckReport(line.is_ok, lines=(line,))
 
 
 def _line(name: str | None) -> CheckLine:
+    """Run one message with the binary and compare its time with the known one."""
     if not name:
         details = f"not named ({BINARY_VARIABLE} is not set); the simulator analytical needs none"
         return CheckLine(_SUBJECT, True, details)
@@ -36,8 +37,8 @@ def _line(name: str | None) -> CheckLine:
         binary = found_binary(name)
         times = _one_message(binary)
     except HubError as error:
-        found = error.diagnostics[0]
-        return CheckLine(_SUBJECT, False, found.message, found.cure)
+        diagnostic = error.diagnostics[0]
+        return CheckLine(_SUBJECT, False, diagnostic.message, diagnostic.cure)
     if times == (_KNOWN_TIME_NS, _KNOWN_TIME_NS):
         return CheckLine(_SUBJECT, True, f"{binary} gives the known time of one message")
     return CheckLine(
@@ -49,7 +50,7 @@ def _line(name: str | None) -> CheckLine:
 
 
 def _one_message(binary: str) -> tuple[int | None, ...]:
-    """Finishing times of two ranks, of which one sends a message to the other."""
+    """Return the finish times of two ranks, one of which sends a message to the other."""
     # Imported here, so that listing checks imports neither numpy nor protobuf.
     import numpy as np
 

@@ -1,4 +1,4 @@
-"""What a run of ASTRA-sim printed: finishing times, and the signs of a run that went wrong."""
+"""Parse the output of ASTRA-sim: finish times, and signs of a failed run."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _LONGEST_LINE = 300
 
 @dataclass(frozen=True, slots=True)
 class AstraPrinted:
-    """What the output of a run states.
+    """Contents of the output of a run.
 
     `finish_ns`: cycles by NPU, for those that finished. `unreleased`: NPUs reported with unreleased
     nodes. `lost_event`: the simulator dropped an event after an exception. `tail`: the last lines
-    that say something.
+    that are not blank.
     """
 
     finish_ns: Mapping[int, int]
@@ -30,7 +30,7 @@ class AstraPrinted:
 
 
 def parse_output(lines: Iterable[str]) -> AstraPrinted:
-    """Collect what the lines of standard output and standard error say.
+    """Parse the lines of standard output and standard error.
 
     The tail has the last five lines that are not blank, each cut after 300 characters.
     """
@@ -39,7 +39,7 @@ def parse_output(lines: Iterable[str]) -> AstraPrinted:
     lost_event = False
     tail: deque[str] = deque(maxlen=_KEPT_LINES)
     for line in lines:
-        # Searched, as a logger puts its own words before them.
+        # Searched instead of matched, because a logger prefixes its lines.
         finished = _FINISHED.search(line)
         stuck = _UNRELEASED.search(line)
         if finished:

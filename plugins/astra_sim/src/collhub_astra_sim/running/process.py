@@ -1,7 +1,4 @@
-"""Run the simulator's binary in a folder.
-
-It gets a process group of its own, a time limit, and enough file handles.
-"""
+"""Run the simulator's binary in a folder, in a separate process group, with a time limit."""
 
 from __future__ import annotations
 
@@ -23,30 +20,30 @@ _CURE = (
 
 
 def found_binary(name: str | None) -> str:
-    """The absolute path of the binary that the user named.
+    """Return the absolute path of the binary that the user named.
 
-    Raises `PluginError` where there is none to run.
+    Raises `PluginError` if there is no executable.
     """
     if not name:
         message = "the simulator astra-sim runs a binary, and none is named"
         raise PluginError(message, cure=_CURE, code="no-binary")
-    # A name without a folder is looked for on the path, as a shell does.
-    wanted = os.path.abspath(name) if os.sep in name else name
-    found = shutil.which(wanted)
-    if found is None:
+    # A name without a folder is searched on the path, as in a shell.
+    path = os.path.abspath(name) if os.sep in name else name
+    executable = shutil.which(path)
+    if executable is None:
         message = f"the ASTRA-sim binary {name!r} is not a program that can be run"
         raise PluginError(message, cure=_CURE, code="no-binary")
-    return os.path.abspath(found)
+    return os.path.abspath(executable)
 
 
 def run(
     command: Sequence[str], folder: Path, output: Path, *, time_limit_s: float, handles: int
 ) -> int:
-    """Run to the end and return the exit status, negative for a signal.
+    """Run the binary to completion and return the exit status, negative for a signal.
 
-    Standard output and standard error go to the file `output`. Raises `InputError` when the time
-    limit passes (the process and its children are ended), `PluginError` when the binary cannot be
-    started.
+    Standard output and standard error are written to the file `output`. Raises `InputError` if the
+    time limit passes (the process and its children are killed), `PluginError` if the binary cannot
+    be started.
     """
     with _file_handles(handles), open(output, "wb") as sink:
         process = _started(command, folder, sink)
@@ -54,7 +51,7 @@ def run(
             return process.wait(time_limit_s)
         except subprocess.TimeoutExpired:
             raise InputError(
-                f"ASTRA-sim did not end within {time_limit_s:g} s",
+                f"ASTRA-sim did not finish within {time_limit_s:g} s",
                 cure="raise it with -O time_limit_s=SECONDS",
                 code="time-limit",
             ) from None
@@ -63,7 +60,7 @@ def run(
 
 
 def _started(command: Sequence[str], folder: Path, sink: IO[bytes]) -> subprocess.Popen[bytes]:
-    """The running binary. Raises `PluginError` where the system cannot start it."""
+    """Start the binary. Raises `PluginError` if the system cannot start it."""
     try:
         return subprocess.Popen(
             command,
@@ -71,7 +68,7 @@ def _started(command: Sequence[str], folder: Path, sink: IO[bytes]) -> subproces
             stdin=subprocess.DEVNULL,
             stdout=sink,
             stderr=subprocess.STDOUT,
-            # So that its children, too, can be ended.
+            # A new session, so that its children can be killed, too.
             start_new_session=True,
         )
     except OSError as error:
@@ -80,8 +77,8 @@ def _started(command: Sequence[str], folder: Path, sink: IO[bytes]) -> subproces
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End whatever is left of the process group, also after Ctrl-C."""
-    # Nobody is left where all of it ended by itself.
+    """Kill the remaining processes of the process group, also after Ctrl-C."""
+    # The group no longer exists if all its processes have exited.
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
@@ -89,8 +86,11 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 @contextlib.contextmanager
 def _file_handles(needed: int) -> Iterator[None]:
-    """Raise the soft limit of open files, which the child inherits, while it starts and runs."""
-    # Imported here: Unix only, as the simulator is.
+    """Raise the soft limit of open files, which the child inherits, while it starts and runs.
+
+    Raises `InputError` if the hard limit is below `needed`.
+    """
+    # Imported here: Unix only, like the simulator.
     import resource
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

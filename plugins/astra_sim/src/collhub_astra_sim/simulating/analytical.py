@@ -11,7 +11,7 @@ import numpy as np
 
 from collhub_astra_sim.fixed_size import check_size
 from collhub_astra_sim.options import AnalyticalOptions
-from collhub_astra_sim.simulating.local_costs import local_durations_ns, stated_durations_ns
+from collhub_astra_sim.simulating.local_costs import compute_durations_ns, get_trace_durations_ns
 from collhub_astra_sim.simulating.timing_model import TimingModel
 from hub_core import NodeTable, chakra_nodes
 from hub_core.columns import Int64Array
@@ -30,11 +30,11 @@ _TRACE_EXTENSION = "chakra-source"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NodeTimes:
-    """Outcome of a simulation by node; times in ns from the common start.
+    """Result of a simulation by node; times in ns from the common start.
 
-    `rank_finish_ns`: None where a rank never finishes. `start_ns`, `end_ns`: int64 per node, -1 for
-    never; a node starts when its dependencies are met, a SEND ends when its message has arrived as
-    a whole.
+    `rank_finish_ns`: None for a rank that never finishes. `start_ns`, `end_ns`: int64 per node, -1
+    for never; a node starts when its dependencies are met, a SEND ends when its entire message has
+    arrived.
     """
 
     rank_finish_ns: tuple[int | None, ...]
@@ -45,18 +45,18 @@ class NodeTimes:
 
 
 def simulate(request: SimulationRequest, options: AnalyticalOptions) -> SimulationResult:
-    """Simulator `analytical`.
+    """Simulator `analytical`: simulate an algorithm and return the times of its ranks and steps.
 
-    Foreign traces of messages in bytes are simulated exactly as ASTRA-sim runs them: where it
-    aborts, no rank has a time. Raises `UsageError` for a size below a byte, `InputError` where the
-    topology has too few NPUs or no path between two ranks that talk, or where a trace fixes another
-    size.
+    Traces of other programs with messages in bytes are simulated exactly as ASTRA-sim runs them: if
+    ASTRA-sim aborts, no rank has a time. Raises `UsageError` for a size below a byte, and
+    `InputError` if the topology has too few NPUs or no path between two communicating ranks, or if
+    a trace is fixed to another size.
     """
     algorithm, size = request.algorithm, request.collective_bytes
     model = TimingModel.of_options(options)
     check_size(algorithm, size)
     nodes = chakra_nodes(algorithm, size)
-    durations = local_durations_ns(algorithm, nodes, size, model)
+    durations = compute_durations_ns(algorithm, nodes, size, model)
     groups = switch_groups(algorithm, request.topology) if model.is_congestion_aware else None
     if options.rendezvous:
         from collhub_astra_sim.simulating.rendezvous import simulate_rendezvous
@@ -78,8 +78,8 @@ def simulate(request: SimulationRequest, options: AnalyticalOptions) -> Simulati
             groups,
         )
         start, end = _step_times(nodes, times, len(algorithm.steps))
-        loads, found = times.link_loads, times.diagnostics
-        result = SimulationResult(times.rank_finish_ns, start, end, loads, found)
+        loads, diagnostics = times.link_loads, times.diagnostics
+        result = SimulationResult(times.rank_finish_ns, start, end, loads, diagnostics)
     if _is_foreign_trace(algorithm):
         result = _without_aborted_times(result, request.topology, options)
     # ASTRA-sim does not count the computations inside an algorithm.
@@ -91,7 +91,7 @@ def simulate(request: SimulationRequest, options: AnalyticalOptions) -> Simulati
 
 
 def _is_foreign_trace(algorithm: Algorithm) -> bool:
-    """Whether an algorithm is of traces in bytes for simulators, which state no contents."""
+    """Return whether an algorithm was read from traces in bytes, without buffer contents."""
     is_unknown = algorithm.steps.src_buffer == Buffer.UNKNOWN
     return _TRACE_EXTENSION in algorithm.extensions and bool(is_unknown.any())
 
@@ -99,21 +99,24 @@ def _is_foreign_trace(algorithm: Algorithm) -> bool:
 def _without_aborted_times(
     result: SimulationResult, topology: Topology, options: AnalyticalOptions
 ) -> SimulationResult:
-    """The result, or, where ASTRA-sim aborts on a folder of such traces, the reason only."""
+    """Return the result, or, if ASTRA-sim aborts on a folder of such traces, only the reasons.
+
+    In the latter case all finish times are None and the diagnostics are errors.
+    """
     from collhub_astra_sim.workloads.aborts import CODE, network_abort
 
-    aborts = [found for found in result.diagnostics if found.code == CODE]
-    # Other networks are those of the hub, which ASTRA-sim cannot be given.
-    if len(topology.dimensions) == 1 and (found := network_abort(topology, options.network)):
-        aborts.append(found)
+    aborts = [finding for finding in result.diagnostics if finding.code == CODE]
+    # Networks of several dimensions exist only in the hub; ASTRA-sim cannot simulate them.
+    if len(topology.dimensions) == 1 and (finding := network_abort(topology, options.network)):
+        aborts.append(finding)
     if not aborts:
         return result
     cure = "let a computation of 1 ns or more precede it, or make it larger"
     errors = [
-        found
-        if found.severity is Severity.ERROR
-        else replace(found, severity=Severity.ERROR, cure=cure)
-        for found in aborts
+        finding
+        if finding.severity is Severity.ERROR
+        else replace(finding, severity=Severity.ERROR, cure=cure)
+        for finding in aborts
     ]
     return SimulationResult((None,) * len(result.rank_finish_ns), diagnostics=tuple(errors))
 
@@ -128,37 +131,41 @@ def simulate_nodes(
     npus: Sequence[int] | None = None,
     groups: SwitchGroups | None = None,
 ) -> NodeTimes:
-    """Simulate the nodes of a set of traces as they stand.
+    """Simulate the nodes of a set of traces without any check for aborts.
 
-    `duration_ns`: int64 per node, at least 1 at COMP nodes; by default as stated. `locate` tells
-    where a node stands, for messages; by default its rank and its position there. `channel`: int64
-    per node, by default 0; it matters on topologies of several planes alone. `npus`: the NPU of
-    every rank, by default NPU r for rank r. `groups`: what switches multicast and reduce. Raises
-    `InputError` as `simulate`.
+    `duration_ns`: int64 per node, at least 1 at COMP nodes; by default the durations of the traces.
+    `locate`: returns the location of a node for messages; by default its rank and its position in
+    the rank. `channel`: int64 per node, by default 0; relevant only on topologies of several
+    planes. `npus`: the NPU of every rank, by default NPU r for rank r. `groups`: multicasts and
+    sums in switches. Raises `InputError` as `simulate` does.
     """
-    from collhub_astra_sim.simulating.findings import findings
-    from collhub_astra_sim.simulating.kernel import parents_of, run
-    from collhub_astra_sim.simulating.simulated_network import link_loads
-    from collhub_astra_sim.simulating.starting_world import estimate_events, world_of
+    from collhub_astra_sim.simulating.findings import report_findings
+    from collhub_astra_sim.simulating.kernel import get_parents, run
+    from collhub_astra_sim.simulating.simulated_network import report_link_loads
+    from collhub_astra_sim.simulating.starting_world import build_world, estimate_events
 
     model = model or TimingModel()
-    place = locate or partial(_node_location, nodes)
+    location_of = locate or partial(_node_location, nodes)
     if duration_ns is None:
-        duration_ns = stated_durations_ns(nodes)
+        duration_ns = get_trace_durations_ns(nodes)
     npu_of_rank = np.arange(nodes.num_ranks) if npus is None else np.asarray(npus, np.int64)
-    world = world_of(nodes, duration_ns, topology, model, place, npu_of_rank, channel, groups)
-    has_event_at_zero = bool(run(world, parents_of(nodes), events=estimate_events(world)))
-    found = findings(nodes, world, has_event_at_zero, topology, model, place)
-    loads = link_loads(topology, world.link) if model.is_congestion_aware else ()
-    # Copies, as columns of records would keep all of the world in memory.
+    world = build_world(
+        nodes, duration_ns, topology, model, location_of, npu_of_rank, channel, groups
+    )
+    has_event_at_zero = bool(run(world, get_parents(nodes), events=estimate_events(world)))
+    diagnostics = report_findings(nodes, world, has_event_at_zero, topology, model, location_of)
+    loads = report_link_loads(topology, world.link) if model.is_congestion_aware else ()
+    # Copies, because the columns would keep all records of the world in memory.
     start, end = world.node["start"].copy(), world.node["end"].copy()
-    return NodeTimes(_finish_times(world), start, end, loads, found)
+    return NodeTimes(_finish_times(world), start, end, loads, diagnostics)
 
 
 def _step_location(algorithm: Algorithm, nodes: NodeTable, node: int) -> Location:
-    """The place of a node's step, so that messages speak of the user's file."""
+    """Return the location of a node's step in the user's file; without a step, its rank and
+    position.
+    """
     row = int(nodes.step[node])
-    # The node of a rank without steps belongs to none.
+    # The node of a rank without steps belongs to no step.
     if row < 0:
         return _node_location(nodes, node)
     file = algorithm.provenance.source_name or None
@@ -166,11 +173,11 @@ def _step_location(algorithm: Algorithm, nodes: NodeTable, node: int) -> Locatio
 
 
 def _node_location(nodes: NodeTable, node: int) -> Location:
-    """Rank of a node and its position there.
+    """Return a location of the node's rank, with its position in the rank (from 0) as the step.
 
-    `node` is a row of the table; the position counts from 0 and stands as the step.
+    `node` is a row of the table.
     """
-    # To the right of equal bounds, which are those of ranks without nodes.
+    # Use the right side of equal bounds, which belong to ranks without nodes.
     bound = np.searchsorted(nodes.rank_indptr, node, side="right")
     rank = int(bound) - 1
     position = node - nodes.rank_indptr[rank]
@@ -178,9 +185,9 @@ def _node_location(nodes: NodeTable, node: int) -> Location:
 
 
 def _channels(algorithm: Algorithm, nodes: NodeTable) -> Int64Array | None:
-    """Channel of every node, by its step; 0 for nodes of none.
+    """Return the channel of every node's step; 0 for nodes without a step.
 
-    int64[nodes], or None for an algorithm without steps, whose messages all take plane 0.
+    int64[nodes], or None for an algorithm without steps, whose messages all use plane 0.
     """
     if not len(algorithm.steps):
         return None
@@ -189,27 +196,26 @@ def _channels(algorithm: Algorithm, nodes: NodeTable) -> Int64Array | None:
 
 
 def _step_times(nodes: NodeTable, times: NodeTimes, steps: int) -> tuple[Int64Array, Int64Array]:
-    """Start of the first and end of the last node of every step."""
+    """Return the start of the first and the end of the last node of every step, int64[steps], -1:
+    never.
+    """
     start = np.full(steps, -1, np.int64)
     end = np.full(steps, -1, np.int64)
-    owned = np.flatnonzero(nodes.step >= 0)
-    step = nodes.step[owned]
-    # Of several assignments to one element, numpy keeps the last.
-    end[step] = times.end_ns[owned]
-    start[step[::-1]] = times.start_ns[owned[::-1]]
+    with_step = np.flatnonzero(nodes.step >= 0)
+    step = nodes.step[with_step]
+    # If an element is assigned repeatedly, numpy uses the last value.
+    end[step] = times.end_ns[with_step]
+    start[step[::-1]] = times.start_ns[with_step[::-1]]
     return start, end
 
 
 def _finish_times(world: SimulatedWorld) -> tuple[int | None, ...]:
-    """When each rank finished, None where it never did.
-
-    In ns from the start, by rank; the world keeps -1 for never.
-    """
-    # The last record only ends the nodes of the last rank.
+    """Return the finish time of each rank in ns from the start, None for never."""
+    # The last record only marks the end of the last rank's nodes.
     times: Int64Array = world.rank["finish"][:-1]
     return tuple(_time_or_none(time) for time in times.tolist())
 
 
 def _time_or_none(time: int) -> int | None:
-    """A time in ns, or None for a negative one, which stands for never."""
+    """Return a time in ns, or None for a negative one (never)."""
     return time if time >= 0 else None

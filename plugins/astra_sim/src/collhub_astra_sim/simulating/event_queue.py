@@ -1,8 +1,8 @@
 """Parts of kernels: the event queue of ASTRA-sim.
 
-Events of one time stand in line in a bucket, buckets in a binary heap by (time, order of making).
-Events come out in the order in which ASTRA-sim calls its callbacks, also within one nanosecond.
-Cost: O(1) for an event whose time has a bucket, else O(log n).
+Events with equal time form a FIFO queue (a bucket); buckets are in a binary heap ordered by (time,
+creation order). Events are returned in the order in which ASTRA-sim calls its callbacks, also
+within one nanosecond. Cost: O(1) for an event if a bucket of its time exists, else O(log n).
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ Integer = int | np.int64
 HEAP = np.dtype([("first", np.int64), ("size", np.int64)], align=True)
 # An entry of a heap.
 ENTRY = np.dtype([("time", np.int64), ("sequence", np.int64), ("item", np.int64)], align=True)
-# Events of one time, first come, first served: indices of events.
+# FIFO queue of the events of one time: indices of the first and the last event.
 BUCKET = np.dtype([("time", np.int64), ("first", np.int64), ("last", np.int64)], align=True)
 EVENT = np.dtype([("item", np.int64), ("next", np.int64)], align=True)
-# What is free of events and buckets: the last one given back, and the first one never used. Both
-# are used again last in, first out, so that few of them stay in the cache.
+# Free list of events or buckets: the last one returned, and the first one never used. Both are
+# reused last in, first out, so that few of them occupy the cache.
 STORE = np.dtype([("returned", np.int64), ("fresh", np.int64)], align=True)
 
 
 class EventQueue(Protocol):
-    """The part of a state that holds its events, as in `SimulatedWorld`."""
+    """The fields of a state that represent the event queue, as in `SimulatedWorld`."""
 
     @property
     def heap(self) -> Records: ...
@@ -56,26 +56,26 @@ RECENT_TIMES = 1 << 10
 
 @compiled
 def push(world: EventQueue, time: Integer, item: Integer) -> None:
-    """Put an event behind all others of the same time.
+    """Append an event to the bucket of its time (ns); create the bucket if necessary.
 
-    `time` is in ns; the lowest two bits of `item` are the kind of the event.
+    The lowest two bits of `item` are the kind of the event.
     """
     event = _taken_event(world)
     world.event[event]["item"] = item
     world.event[event]["next"] = -1
-    kept = time & (RECENT_TIMES - 1)
-    place = world.recent[kept]
-    if place < 0 or world.bucket[place]["time"] != time:
-        # There may be a bucket of this time that another time has driven out. Whatever goes into
-        # the new one comes after all that is in the old one, into which nothing goes any more.
-        place = _taken_bucket(world)
-        world.recent[kept] = place
-        bucket = world.bucket[place]
+    recent_index = time & (RECENT_TIMES - 1)
+    bucket_index = world.recent[recent_index]
+    if bucket_index < 0 or world.bucket[bucket_index]["time"] != time:
+        # A bucket of this time may exist that another time has displaced from `recent`. All events
+        # of the new bucket come after those of the old one, which receives no more events.
+        bucket_index = _taken_bucket(world)
+        world.recent[recent_index] = bucket_index
+        bucket = world.bucket[bucket_index]
         bucket["time"], bucket["first"], bucket["last"] = time, event, event
-        insert(world, BUCKETS, time, place)
+        insert(world, BUCKETS, time, bucket_index)
         return
-    bucket = world.bucket[place]
-    # A bucket may have run empty while its own events happen.
+    bucket = world.bucket[bucket_index]
+    # A bucket may become empty while its events are processed.
     if bucket["first"] < 0:
         bucket["first"] = event
     else:
@@ -84,34 +84,34 @@ def push(world: EventQueue, time: Integer, item: Integer) -> None:
 
 
 @compiled
-def next_event(place: Integer, world: EventQueue) -> Integer:
-    """Take the first event of a bucket that has one.
+def take_event(bucket_index: Integer, world: EventQueue) -> Integer:
+    """Remove the first event of a non-empty bucket and return its item.
 
-    Its item is returned, and its record is the first that `push` uses again.
+    Its record is the first one that `push` reuses.
     """
-    index = world.bucket[place]["first"]
+    index = world.bucket[bucket_index]["first"]
     event = world.event[index]
     item: Integer = event["item"]
-    world.bucket[place]["first"] = event["next"]
+    world.bucket[bucket_index]["first"] = event["next"]
     event["next"] = world.store[0]["returned"]
     world.store[0]["returned"] = index
     return item
 
 
 @compiled
-def end_bucket(place: Integer, now: Integer, world: EventQueue) -> None:
-    """Take the bucket on top of the heap, which is empty, away."""
+def remove_bucket(bucket_index: Integer, now: Integer, world: EventQueue) -> None:
+    """Remove the bucket on top of the heap, which must be empty and of time `now`, and free it."""
     pop(world.entry, world.heap, BUCKETS)
-    kept = now & (RECENT_TIMES - 1)
-    if world.recent[kept] == place:
-        world.recent[kept] = -1
-    world.bucket[place]["first"] = world.store[1]["returned"]
-    world.store[1]["returned"] = place
+    recent_index = now & (RECENT_TIMES - 1)
+    if world.recent[recent_index] == bucket_index:
+        world.recent[recent_index] = -1
+    world.bucket[bucket_index]["first"] = world.store[1]["returned"]
+    world.store[1]["returned"] = bucket_index
 
 
 @compiled
 def _taken_event(world: EventQueue) -> Integer:
-    """An event that is free."""
+    """Allocate an event and return its index."""
     store = world.store[0]
     index: Integer = store["returned"]
     if index >= 0:
@@ -124,7 +124,7 @@ def _taken_event(world: EventQueue) -> Integer:
 
 @compiled
 def _taken_bucket(world: EventQueue) -> Integer:
-    """A bucket that is free."""
+    """Allocate a bucket and return its index."""
     store = world.store[1]
     index: Integer = store["returned"]
     if index >= 0:
@@ -140,7 +140,7 @@ def _taken_bucket(world: EventQueue) -> Integer:
 
 @compiled
 def insert(world: EventQueue, heap: Integer, time: Integer, item: Integer) -> None:
-    """Put an item in a heap: sift it up from the end, moving parents down into the hole."""
+    """Insert an item into a heap: sift it up from the end, moving parents down into the hole."""
     sequence = world.counter[0]
     world.counter[0] = sequence + 1
     entries, heaps = world.entry, world.heap
@@ -162,7 +162,7 @@ def insert(world: EventQueue, heap: Integer, time: Integer, item: Integer) -> No
 
 @compiled
 def pop(entries: Records, heaps: Records, heap: Integer) -> None:
-    """Take the first entry of a heap away. The last entry sifts down from the top."""
+    """Remove the first entry of a heap; the last entry sifts down from the top."""
     first = heaps[heap]["first"]
     size = heaps[heap]["size"] - 1
     heaps[heap]["size"] = size
@@ -179,9 +179,9 @@ def pop(entries: Records, heaps: Records, heap: Integer) -> None:
 
 
 @compiled
-def _is_before(entries: Records, one: Integer, other: Integer) -> bool:
-    """Whether an entry comes out before another: the earlier one, then the one scheduled first."""
-    first, second = entries[one], entries[other]
+def _is_before(entries: Records, index: Integer, other_index: Integer) -> bool:
+    """Return whether an entry precedes another one: by time, then by creation order."""
+    first, second = entries[index], entries[other_index]
     if first["time"] != second["time"]:
         return bool(first["time"] < second["time"])
     return bool(first["sequence"] < second["sequence"])
@@ -189,7 +189,8 @@ def _is_before(entries: Records, one: Integer, other: Integer) -> bool:
 
 @compiled
 def _copy(entries: Records, origin: Integer, destination: Integer) -> None:
-    # Field by field, as numba has no assignment of records.
+    # Field by field, because numba does not support the assignment of records.
+    """Copy an entry."""
     source, target = entries[origin], entries[destination]
     target["time"] = source["time"]
     target["sequence"] = source["sequence"]

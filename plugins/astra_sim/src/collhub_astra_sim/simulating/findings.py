@@ -1,4 +1,4 @@
-"""Say which ranks never finish and why, and where ASTRA-sim itself would stop."""
+"""Report ranks that never finish, with the reasons, and inputs on which ASTRA-sim itself aborts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hub_core.network import DimensionKind, Occupancy, Topology
 _ASTRA_SIM_KINDS = (DimensionKind.RING, DimensionKind.FULLY_CONNECTED, DimensionKind.SWITCH)
 
 
-def findings(
+def report_findings(
     nodes: NodeTable,
     world: SimulatedWorld,
     has_event_at_zero: bool,
@@ -23,20 +23,21 @@ def findings(
     model: TimingModel,
     locate: Locate,
 ) -> tuple[Diagnostic, ...]:
-    """All that is to be said about a run, ranks in order."""
-    found: list[Diagnostic] = []
-    # Looking for reasons takes longer than most runs, so only where something is stuck.
+    """Return the diagnostics of a finished simulation, in the order of ranks."""
+    diagnostics: list[Diagnostic] = []
+    # The search for reasons takes longer than most runs, so it runs only if a node is stuck.
     if np.any(world.node["end"] < 0):
         stuck = StuckNodes(nodes, world, locate)
         for rank in range(nodes.num_ranks):
-            found += stuck.findings_of(rank)
+            diagnostics += stuck.findings_of(rank)
     if has_event_at_zero and _is_astra_sim_network(topology, model):
-        found.append(_abort_warning())
-    return tuple(found)
+        diagnostics.append(_abort_warning())
+    return tuple(diagnostics)
 
 
 def _abort_warning() -> Diagnostic:
     # The simulator's event queue asserts that every event is later than its current time.
+    """Return the warning about an event at time 0."""
     return Diagnostic(
         "astra-sim-aborts",
         "a message at the start takes less than 1 ns to send, where ASTRA-sim itself aborts",
@@ -46,13 +47,14 @@ def _abort_warning() -> Diagnostic:
 
 
 def _is_astra_sim_network(topology: Topology, model: TimingModel) -> bool:
-    """Whether ASTRA-sim can be given this network at all.
+    """Return whether ASTRA-sim can simulate this network.
 
-    It knows serialization alone and dimensions of three kinds, of which congestion allows one.
+    It requires the occupancy model `serialization` and dimensions of the three kinds of ASTRA-sim;
+    with congestion exactly one dimension.
     """
     if model.occupancy is not Occupancy.SERIALIZATION:
         return False
     kinds = [dimension.kind for dimension in topology.dimensions]
-    most = 1 if model.is_congestion_aware else len(kinds)
-    is_counted = 1 <= len(kinds) <= most
-    return is_counted and all(kind in _ASTRA_SIM_KINDS for kind in kinds)
+    max_dimensions = 1 if model.is_congestion_aware else len(kinds)
+    has_valid_count = 1 <= len(kinds) <= max_dimensions
+    return has_valid_count and all(kind in _ASTRA_SIM_KINDS for kind in kinds)

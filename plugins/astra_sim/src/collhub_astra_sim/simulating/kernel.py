@@ -1,20 +1,21 @@
-"""ASTRA-sim's event loop and the set orders that it follows, as a kernel.
+"""Kernel of ASTRA-sim's event loop, including the iteration order of its hash sets.
 
-The algorithm is a discrete-event simulation, one step of the model an event: events of one time
-stand in line in a bucket, buckets in a binary heap by (time, order of making). The model is that of
-the analytical backends of ASTRA-sim (public release of March 2026: `EventQueue`, `Link`, `Chunk` of
+Algorithm: discrete-event simulation. Events with equal time form a FIFO queue (a bucket); buckets
+are in a binary heap ordered by (time, creation order). The model is that of the analytical backends
+of ASTRA-sim (public release of March 2026: `EventQueue`, `Link`, `Chunk` of
 astra-network-analytical, `CustomAlgorithm` and `CallbackTracker` of the simulator, `ETFeeder`
-version 3 of Chakra) with gcc's standard library. Messages are stored and forwarded whole; a link
-sends one at a time, first come, first served; the n-th receive of a key meets the n-th send of that
-key.
+version 3 of Chakra), compiled with gcc's standard library. Messages are stored and forwarded as a
+unit; a link sends one message at a time, first come, first served; the n-th receive of a key is
+matched with the n-th send of that key.
 
-Invariant: events come out in the order in which ASTRA-sim calls its callbacks, also within one
-nanosecond. That order decides who gets a link first, so the order of scheduling and the iteration
-order of `std::unordered_set` are part of the model, not an accident of it.
+Invariant: events are processed in the order in which ASTRA-sim calls its callbacks, also within one
+nanosecond. That order decides which message gets a link first, so the creation order of events and
+the iteration order of `std::unordered_set` are part of the model.
 
-Cost: O(1) for an event whose time has a bucket, as in symmetric algorithms nearly all have, else
-O(log n); a message has two events a link (one without congestion), local work one, so the whole is
-at most O(h log h) for h hops of messages. The graph and its sets cost O(nodes + edges).
+Cost: O(1) per event if a bucket of its time exists (nearly always in symmetric algorithms), else
+O(log n). A message has two events per link (one without congestion), a computation has one, so a
+run costs at most O(h log h) for h hops of messages. Building the graph and its sets costs O(nodes +
+edges).
 
 The kernel is plain Python; `compiling` explains when it runs as machine code.
 """
@@ -30,31 +31,32 @@ from collhub_astra_sim.simulating.event_queue import (
     BUCKETS,
     Integer,
     Records,
-    end_bucket,
     insert,
-    next_event,
     pop,
     push,
+    remove_bucket,
+    take_event,
 )
-from collhub_astra_sim.simulating.set_order import EMPTY_SET, set_order
+from collhub_astra_sim.simulating.set_order import EMPTY_SET, sort_as_set
 from hub_core import NodeTable, NodeType
 from hub_core.columns import BoolArray, Int32Array, Int64Array, UInt64Array
 
-# Records keep together what one event touches, and are small, because memory sets the pace: the
-# nodes of a large simulation exceed every cache. Times in ns, -1: never.
+# Each record contains the fields that one event accesses and is small, because memory access limits
+# the speed: the nodes of a large simulation exceed every cache. Times in ns; -1: never.
 NODE = np.dtype(
     [
         ("start", np.int64),
         ("end", np.int64),
-        # Of a COMP its duration in ns, of a SEND its next and its last link, both indices of
-        # `path_link`: the last one times 2^32, and the next one.
+        # COMP: the duration in ns. SEND: its last link times 2^32 plus its next link, both as
+        # indices of `path_link`.
         ("work", np.int64),
-        # Where a message meets its other side; -1 before it begins, if its key has several places.
+        # Index of the slot in which a message meets its receive; -1 until the message begins, if
+        # its key has several slots.
         ("slot", np.int32),
-        ("next_message", np.int32),  # the next one in the line for a link, -1 for none
+        ("next_message", np.int32),  # next message in the queue of a link, -1 for none
         ("first_child", np.int32),
         ("children", np.int32),
-        ("unmet", np.int32),  # parents that have not ended
+        ("unmet", np.int32),  # number of unfinished parents
         ("rank", np.int32),
         ("key", np.int32),  # equal for messages that match, -1 for local nodes
         ("size_class", np.int32),
@@ -70,7 +72,7 @@ LINK = np.dtype(
     [
         ("bytes", np.int64),
         ("busy_ns", np.int64),
-        ("first", np.int64),  # messages that wait in line
+        ("first", np.int64),  # message queue of the link: first and last node
         ("last", np.int64),
         ("link_class", np.int32),
         ("is_busy", np.bool_),
@@ -78,25 +80,26 @@ LINK = np.dtype(
     align=True,
 )
 TIME = np.dtype([("size", np.int64), ("busy_ns", np.int64), ("arrival_ns", np.int64)], align=True)
-# What switches do with a message, by its SEND; places are indices of `path_link` of its own route,
-# -1 for none.
+# Actions of switches on a message, by its SEND node. Positions are indices of `path_link` on the
+# message's route; -1: none.
 SWITCHED = np.dtype(
     [
-        ("first_copy", np.int32),  # the messages that switches copy from this one
-        ("next_copy", np.int32),  # another copy of the same message
-        ("leaves_at", np.int64),  # the place at which it leaves the message it is copied from
-        ("skipped", np.int64),  # links of its own route up to there
-        ("sum", np.int32),  # the next sum that it comes into
+        ("first_copy", np.int32),  # first of the messages that switches copy from this one
+        ("next_copy", np.int32),  # next copy of the same message
+        ("leaves_at", np.int64),  # position at which it branches off the message it is copied from
+        ("skipped", np.int64),  # number of links of its route before that position
+        ("sum", np.int32),  # next sum that it enters
         ("sum_at", np.int64),
-        ("first_part", np.int32),  # the messages that arrive within this one
+        # first of the messages that are delivered with this one (as parts of a sum)
+        ("first_part", np.int32),
         ("next_part", np.int32),
-        ("leader", np.int32),  # the message that leaves the sender for it, of a copy
+        ("leader", np.int32),  # for a copy: the message that leaves the sender in its place
         ("is_sent", np.bool_),
     ],
     align=True,
 )
-# A sum in a switch: the message that carries it on, how many are still to come, and the next sum of
-# the carrier.
+# A sum in a switch: the message that carries the result, the number of missing messages, and the
+# next sum that the carrier enters with its position.
 SUM = np.dtype(
     [("carrier", np.int32), ("missing", np.int32), ("next", np.int32), ("next_at", np.int64)],
     align=True,
@@ -104,19 +107,21 @@ SUM = np.dtype(
 
 
 class SimulatedWorld(NamedTuple):
-    """The state of a simulation.
+    """The complete state of a simulation, changed in place by the kernel.
 
-    `identity`: the id of every node in its file. `rank` has one record more than ranks, for the end
-    of the last one's nodes; `first_slot`, by key, likewise. `sends`, `receives`: how many of a key
-    have begun. `time`: by size class and link class. `slot`: what a meeting place holds: the posted
-    RECV, `NOBODY` or _ARRIVED. `is_shared`: messages wait for one another on links. Heap 0 holds
-    the buckets, heap 1 + r the running COMPs of rank r; `heap` says where each stands in `entry`.
-    `recent`: buckets by the lowest bits of their time, -1 for none. `store`: of events, of buckets.
-    `counter`: the number of entries so far. `switched` (by node), `sum`: what switches copy and add
-    up, empty where they do neither. `ended` (room for all that one event ends), `freed`, `parents`,
-    `is_touched` (as long as the largest rank, at least 2), `latest_child` (by node, all -1),
-    `element` (one longer than the largest rank) and `before` (a bucket count that holds the largest
-    rank, all -1) are room to work in.
+    `identity`: ID of every node in its file. `rank` has one record more than ranks: the last record
+    marks the end of the last rank's nodes; `first_slot` (by key) likewise. `sends`, `receives`:
+    number of messages of a key that have begun. `time`: by size class and link class. `slot`: the
+    posted RECV, `NO_RECEIVER` or _ARRIVED. `is_shared`: messages contend for links. Heap 0 contains
+    the buckets, heap 1 + r the running COMPs of rank r; `heap` gives the range of each heap in
+    `entry`. `recent`: buckets by the lowest bits of their time, -1 for none. `store`: free events
+    and free buckets. `counter`: number of heap entries created so far. `switched` (by node), `sum`:
+    copies and sums in switches, empty without such switches.
+
+    Scratch arrays: `ended` (nodes finished by one event), `freed`, `parents` and `is_touched`
+    (length of the largest rank, at least 2), `latest_child` (by node, all -1), `element` (one
+    longer than the largest rank), `before` (all -1; its length is a bucket count not below the
+    largest rank).
     """
 
     node: Records
@@ -150,7 +155,7 @@ class SimulatedWorld(NamedTuple):
 
 
 class NodeParents(NamedTuple):
-    """The dependencies of a `NodeTable`."""
+    """The dependencies of a `NodeTable`, as row pointers and row indices."""
 
     data_indptr: Int64Array
     data_indices: Int64Array
@@ -158,8 +163,8 @@ class NodeParents(NamedTuple):
     control_indices: Int64Array
 
 
-def parents_of(nodes: NodeTable) -> NodeParents:
-    """The dependencies of nodes, in a form that compiled code takes."""
+def get_parents(nodes: NodeTable) -> NodeParents:
+    """Return the dependencies of nodes as contiguous arrays, which compiled code requires."""
     return NodeParents(
         np.ascontiguousarray(nodes.data_indptr),
         np.ascontiguousarray(nodes.data_indices),
@@ -168,113 +173,117 @@ def parents_of(nodes: NodeTable) -> NodeParents:
     )
 
 
-NOBODY, _ARRIVED = -1, -2
+NO_RECEIVER, _ARRIVED = -1, -2
 _START_NS = np.int64(0)
-# Kinds of events, in the lowest two bits of an event's item; the others say what it happens to.
+# Kinds of events: the lowest two bits of an event's item. The higher bits are the node, link or
+# rank that the event concerns.
 _DELIVERY, _LINK_FREE, _COMPUTED, _RECEIVED = 0, 1, 2, 3
 _LOW_BITS = (1 << 32) - 1
 _SEND, _RECV, _COMP = int(NodeType.COMM_SEND), int(NodeType.COMM_RECV), int(NodeType.COMP)
 
 
-def _run(world: SimulatedWorld, parents: NodeParents) -> bool:
-    """Simulate until nothing is left to happen.
+def _simulate(world: SimulatedWorld, parents: NodeParents) -> bool:
+    """Simulate until the event queue is empty; results are in `world`.
 
-    Return whether the start schedules an event at time 0, on which ASTRA-sim aborts.
+    Return whether the initial nodes schedule an event at time 0 ns, on which ASTRA-sim aborts.
     """
     link_children(world, parents)
     for rank in range(len(world.rank) - 1):
-        _start(rank, world, parents)
+        _start_rank(rank, world, parents)
     buckets = world.heap[BUCKETS]
     has_event_at_zero = bool(buckets["size"] > 0 and world.entry[0]["time"] == 0)
     while buckets["size"] > 0:
-        # A bucket stays on top while its events happen: what they cause comes later, and a new
-        # bucket of the same time stands behind it.
-        now, place = world.entry[0]["time"], world.entry[0]["item"]
-        while world.bucket[place]["first"] >= 0:
-            event = next_event(place, world)
-            ended = _happen(event & 3, event >> 2, now, world)
-            # A node that ends may issue others in the same instant, behind what is in line.
-            for position in range(ended):
-                _finish(world.ended[position], now, world)
-        end_bucket(place, now, world)
+        # The bucket stays on top of the heap during its events: new events are later, and a new
+        # bucket of the same time is ordered after it.
+        now, bucket = world.entry[0]["time"], world.entry[0]["item"]
+        while world.bucket[bucket]["first"] >= 0:
+            event = take_event(bucket, world)
+            ended = _handle_event(event & 3, event >> 2, now, world)
+            # A finished node may start other nodes at the same time; their events are appended to
+            # the queue.
+            for i in range(ended):
+                _finish_node(world.ended[i], now, world)
+        remove_bucket(bucket, now, world)
     return has_event_at_zero
 
 
 @compiled
-def _happen(kind: Integer, item: Integer, now: Integer, world: SimulatedWorld) -> Integer:
-    """Let an event happen.
+def _handle_event(kind: Integer, item: Integer, now: Integer, world: SimulatedWorld) -> Integer:
+    """Process one event of this kind at time `now` (ns); `item` is its node, link or rank.
 
-    Nodes that end by it are written to `world.ended`, in order; their number is returned.
+    Write the nodes that it finishes to `world.ended`, in order, and return their number.
     """
     if kind == _DELIVERY:
-        return _arrive(item, now, world)
+        return _handle_arrival(item, now, world)
     if kind == _LINK_FREE:
-        _free_link(item, now, world)
+        _release_link(item, now, world)
         return 0
     if kind == _RECEIVED:
         world.ended[0] = item
         return 1
-    return _end_batch(item, now, world)
+    return _finish_computations(item, now, world)
 
 
 # --- the nodes of one rank ---
 
 
 @compiled
-def _start(rank: Integer, world: SimulatedWorld, parents: NodeParents) -> None:
-    """Issue the nodes without parents.
+def _start_rank(rank: Integer, world: SimulatedWorld, parents: NodeParents) -> None:
+    """Start the nodes of a rank that have no parents.
 
-    They start at `_START_NS`, in the order of `roots_in_order`.
+    They start at `_START_NS`, in the order of `find_roots_in_order`.
     """
-    roots = roots_in_order(rank, world, parents)
+    roots = find_roots_in_order(rank, world, parents)
     for position in range(roots):
-        _issue(world.freed[position], _START_NS, world)
+        _start_node(world.freed[position], _START_NS, world)
 
 
 @compiled
-def roots_in_order(rank: Integer, world: SimulatedWorld, parents: NodeParents) -> Integer:
-    """Write the nodes without parents to `world.freed`; return their number.
+def find_roots_in_order(rank: Integer, world: SimulatedWorld, parents: NodeParents) -> Integer:
+    """Write the nodes of a rank without parents to `world.freed` and return their number.
 
-    Their order is that of the set which Chakra's feeder fills with them, while it goes through the
-    set of all nodes.
+    Their order is the iteration order of the set that Chakra's feeder fills while it iterates over
+    the set of all nodes. Also sets the rank's bucket count.
     """
-    count = _touch_order(rank, world, parents)
-    set_order(world.freed, count, EMPTY_SET, world)
-    # Roots are moved to the front of the same array: they are never ahead of what is read.
+    count = _collect_in_file_order(rank, world, parents)
+    sort_as_set(world.freed, count, EMPTY_SET, world)
+    # Roots are compacted to the front of the same array: the write index never exceeds the read
+    # index.
     roots = 0
     for position in range(count):
         row = world.freed[position]
         if world.node[row]["unmet"] == 0:
             world.freed[roots] = row
             roots += 1
-    world.rank[rank]["buckets"] = set_order(world.freed, roots, EMPTY_SET, world)
+    world.rank[rank]["buckets"] = sort_as_set(world.freed, roots, EMPTY_SET, world)
     return roots
 
 
 @compiled
-def _issue(row: Integer, now: Integer, world: SimulatedWorld) -> None:
-    """Start a node. Any number of nodes of a rank may run at once.
+def _start_node(row: Integer, now: Integer, world: SimulatedWorld) -> None:
+    """Start a node at time `now` (ns).
 
-    Its start is `now` (ns), and it counts as ongoing in its rank until `_finish`.
+    Any number of nodes of a rank may run at once; the node counts as ongoing in its rank until
+    `_finish_node`.
     """
     node = world.node[row]
     node["start"] = now
     world.rank[node["rank"]]["ongoing"] += 1
     kind = node["kind"]
     if kind == _SEND:
-        _send(row, now, world)
+        _send_message(row, now, world)
     elif kind == _RECV:
-        _post(row, now, world)
+        _post_receive(row, now, world)
     elif kind == _COMP:
-        _compute(row, now, world)
-    # A node of any other type stays unfinished for ever, as in ASTRA-sim.
+        _start_computation(row, now, world)
+    # As in ASTRA-sim, a node of any other type never finishes.
 
 
 @compiled
-def _send(row: Integer, now: Integer, world: SimulatedWorld) -> None:
-    """Give a message the next slot of its key, and put it on its way.
+def _send_message(row: Integer, now: Integer, world: SimulatedWorld) -> None:
+    """Assign a slot to a message, if it has none, and put it on its first link.
 
-    A slot of -1 is to be given: the n-th SEND of its key to begin takes the key's n-th slot.
+    The n-th SEND of a key to begin gets the key's n-th slot.
     """
     node = world.node[row]
     if node["slot"] < 0:
@@ -282,43 +291,45 @@ def _send(row: Integer, now: Integer, world: SimulatedWorld) -> None:
         node["slot"] = world.first_slot[key] + world.sends[key]
         world.sends[key] += 1
     if len(world.switched) > 0:
-        _send_once(row, now, world)
+        _send_unless_sent(row, now, world)
     else:
-        _put(row, now, world)
+        _put_on_link(row, now, world)
 
 
 @outlined
-def _send_once(row: Integer, now: Integer, world: SimulatedWorld) -> None:
-    """Put a message on its way, or the one that it is copied from, if that is not under way yet.
+def _send_unless_sent(row: Integer, now: Integer, world: SimulatedWorld) -> None:
+    """Send a message, or for a copy the message it is copied from, unless that was already sent.
 
-    Messages of a multicast begin in one instant: the first to begin has its place in the line.
+    All messages of a multicast begin at the same time: the first one to begin determines the
+    position in the link's queue.
     """
     leader = world.switched[row]["leader"]
     first = row if leader < 0 else leader
     if not world.switched[first]["is_sent"]:
         world.switched[first]["is_sent"] = True
-        _put(first, now, world)
+        _put_on_link(first, now, world)
 
 
 @compiled
-def _compute(row: Integer, now: Integer, world: SimulatedWorld) -> None:
-    """Run a COMP, which keeps nothing busy: COMPs of one rank run side by side.
+def _start_computation(row: Integer, now: Integer, world: SimulatedWorld) -> None:
+    """Start a COMP. It occupies no resource: the COMPs of a rank run concurrently.
 
-    Its event names the rank, not the node, as `_end_batch` ends all that end at one time.
+    Its event names the rank, not the node, because `_finish_computations` finishes all COMPs of the
+    rank that end at the same time.
     """
     node = world.node[row]
     end = now + node["work"]
-    # In 64 bits, as the shift below would leave the 32 of the record.
+    # Convert to 64 bits, because the shift below would overflow the 32 bits of the record.
     rank = np.int64(node["rank"])
     insert(world, 1 + rank, end, row)
     push(world, end, (rank << 2) | _COMPUTED)
 
 
 @compiled
-def _post(row: Integer, now: Integer, world: SimulatedWorld) -> None:
+def _post_receive(row: Integer, now: Integer, world: SimulatedWorld) -> None:
     """Post a RECV.
 
-    If its message is there, it finishes in the same instant, but through the event queue.
+    If its message has already arrived, schedule its end at the same time through the event queue.
     """
     node = world.node[row]
     if node["slot"] < 0:
@@ -333,11 +344,12 @@ def _post(row: Integer, now: Integer, world: SimulatedWorld) -> None:
 
 
 @compiled
-def _end_batch(rank: Integer, now: Integer, world: SimulatedWorld) -> Integer:
-    """End all COMPs of a rank that end now, one after the other, by the first one's event.
+def _finish_computations(rank: Integer, now: Integer, world: SimulatedWorld) -> Integer:
+    """Finish all COMPs of a rank that end at `now`, in the order in which they began.
 
-    They end in the order in which they began. The events of the others then find nothing left to
-    do: ASTRA-sim has one callback for each instant of a rank.
+    Write them to `world.ended` and return their number. The event of the first COMP finishes all of
+    them; the events of the remaining ones find an empty set, because ASTRA-sim has one callback per
+    rank and time.
     """
     running = world.heap[1 + rank]
     first = running["first"]
@@ -350,28 +362,33 @@ def _end_batch(rank: Integer, now: Integer, world: SimulatedWorld) -> Integer:
 
 
 @compiled
-def _finish(row: Integer, now: Integer, world: SimulatedWorld) -> None:
-    """End a node, and start those that waited for nothing else.
+def _finish_node(row: Integer, now: Integer, world: SimulatedWorld) -> None:
+    """Finish a node at `now` (ns) and start the nodes for which it was the last parent.
 
-    These start at `now` (ns), in the iteration order of the set that holds them.
+    These start at the same time, in the iteration order of their set. The rank's finish time is
+    updated if no node of the rank is ongoing.
     """
     node = world.node[row]
     rank = world.rank[node["rank"]]
     node["end"] = now
     rank["ongoing"] -= 1
-    count = _free_children(row, world)
-    # The set of free nodes is empty before and after, but keeps its number of buckets.
-    rank["buckets"] = set_order(world.freed, count, rank["buckets"], world)
+    count = _release_children(row, world)
+    # The set of free nodes is empty before and after, but does not shrink its number of buckets.
+    rank["buckets"] = sort_as_set(world.freed, count, rank["buckets"], world)
     for position in range(count):
-        _issue(world.freed[position], now, world)
-    # Also where nodes never begin, as those of a cycle: ASTRA-sim asks for what is under way alone.
+        _start_node(world.freed[position], now, world)
+    # This also applies if some nodes never begin (a cycle): ASTRA-sim only checks for ongoing
+    # nodes.
     if rank["ongoing"] == 0:
         rank["finish"] = now
 
 
 @compiled
-def _free_children(row: Integer, world: SimulatedWorld) -> Integer:
-    """Write the nodes that waited for this one last to `world.freed`; return their number."""
+def _release_children(row: Integer, world: SimulatedWorld) -> Integer:
+    """Decrement the parent counts of a node's children.
+
+    Write the children without remaining parents to `world.freed` and return their number.
+    """
     node = world.node[row]
     first = node["first_child"]
     count = 0
@@ -389,14 +406,16 @@ def _free_children(row: Integer, world: SimulatedWorld) -> Integer:
 
 
 @compiled
-def _put(row: Integer, now: Integer, world: SimulatedWorld) -> None:
-    """Put a message on the next link of its route, or in the line of those that wait for it."""
+def _put_on_link(row: Integer, now: Integer, world: SimulatedWorld) -> None:
+    """Send a message over the next link of its route, or append it to the link's queue if it is
+    busy.
+    """
     index = world.path_link[world.node[row]["work"] & _LOW_BITS]
     link = world.link[index]
     if not link["is_busy"]:
         _transmit(index, row, now, world)
         return
-    # A message waits in one line at a time, so the lines are linked lists through the nodes.
+    # A message waits in one queue at a time, so queues are linked lists through the nodes.
     if link["first"] < 0:
         link["first"] = row
     else:
@@ -407,7 +426,7 @@ def _put(row: Integer, now: Integer, world: SimulatedWorld) -> None:
 
 @compiled
 def _transmit(index: Integer, row: Integer, now: Integer, world: SimulatedWorld) -> None:
-    """Send a message over a free link: first its arrival is scheduled, then the link's release."""
+    """Send a message over a free link: schedule its arrival, then the release of the link."""
     size_class = world.node[row]["size_class"]
     link = world.link[index]
     time = world.time[size_class, link["link_class"]]
@@ -423,10 +442,10 @@ def _transmit(index: Integer, row: Integer, now: Integer, world: SimulatedWorld)
 
 
 @compiled
-def _free_link(index: Integer, now: Integer, world: SimulatedWorld) -> None:
-    """End the use of a link by one message, and send the next one in line.
+def _release_link(index: Integer, now: Integer, world: SimulatedWorld) -> None:
+    """Release a link and send the next message of its queue, if any.
 
-    Happens in congestion-aware simulations alone: without congestion no link is ever busy.
+    Occurs only in congestion-aware simulations: without congestion a link is never busy.
     """
     link = world.link[index]
     link["is_busy"] = False
@@ -439,18 +458,23 @@ def _free_link(index: Integer, now: Integer, world: SimulatedWorld) -> None:
 
 
 @compiled
-def _arrive(row: Integer, now: Integer, world: SimulatedWorld) -> Integer:
-    """Pass a whole message on, or deliver it: the SEND ends, after it the RECV if it is posted."""
+def _handle_arrival(row: Integer, now: Integer, world: SimulatedWorld) -> Integer:
+    """Handle the arrival of a message at the end of a link: forward it, or deliver it.
+
+    At delivery the SEND finishes, followed by the RECV if it is posted. Write finished nodes to
+    `world.ended` and return their number.
+    """
     node = world.node[row]
     if node["work"] & _LOW_BITS < node["work"] >> 32:
         node["work"] += 1
         if len(world.switched) > 0:
-            return _switch(row, now, world)
-        _put(row, now, world)
+            return _forward_at_switch(row, now, world)
+        _put_on_link(row, now, world)
         return 0
     if len(world.switched) > 0 and world.switched[row]["first_part"] >= 0:
         return _deliver_sum(row, world)
-    # A send ends by arrival, whether or not anybody waits for it: buffers are without limit.
+    # A send finishes on arrival, whether or not its receive is posted: receive buffers are
+    # unlimited.
     world.ended[0] = row
     slot = node["slot"]
     receiver = world.slot[slot]
@@ -465,32 +489,36 @@ def _arrive(row: Integer, now: Integer, world: SimulatedWorld) -> Integer:
 
 
 @outlined
-def _switch(row: Integer, now: Integer, world: SimulatedWorld) -> Integer:
-    """Pass a message on from a switch, with the copies and into the sum that are made there."""
-    place = world.node[row]["work"] & _LOW_BITS
+def _forward_at_switch(row: Integer, now: Integer, world: SimulatedWorld) -> Integer:
+    """Forward a message at a switch: create its copies, or add it to a sum.
+
+    Return the number of nodes that finish (written to `world.ended`): the SEND of a message that
+    enters its first sum.
+    """
+    position = world.node[row]["work"] & _LOW_BITS
     switched = world.switched[row]
     ended = 0
-    if switched["sum"] >= 0 and switched["sum_at"] == place:
-        # Its sender is done with it: what goes on is the sum.
+    if switched["sum"] >= 0 and switched["sum_at"] == position:
+        # The sender is finished; from here on the sum is forwarded.
         if world.node[row]["end"] < 0:
             world.ended[0] = row
             ended = 1
-        _add(switched["sum"], now, world)
+        _add_to_sum(switched["sum"], now, world)
     else:
-        _put(row, now, world)
-    copy = switched["first_copy"]
-    while copy >= 0:
-        made = world.switched[copy]
-        if made["leaves_at"] == place:
-            world.node[copy]["work"] += made["skipped"]
-            _put(copy, now, world)
-        copy = made["next_copy"]
+        _put_on_link(row, now, world)
+    copied = switched["first_copy"]
+    while copied >= 0:
+        record = world.switched[copied]
+        if record["leaves_at"] == position:
+            world.node[copied]["work"] += record["skipped"]
+            _put_on_link(copied, now, world)
+        copied = record["next_copy"]
     return ended
 
 
 @compiled
-def _add(index: Integer, now: Integer, world: SimulatedWorld) -> None:
-    """Add a message to a sum, which goes on when it is complete."""
+def _add_to_sum(index: Integer, now: Integer, world: SimulatedWorld) -> None:
+    """Add a message to a sum; forward the sum's carrier when no message is missing."""
     total = world.sum[index]
     total["missing"] -= 1
     if total["missing"] > 0:
@@ -498,12 +526,16 @@ def _add(index: Integer, now: Integer, world: SimulatedWorld) -> None:
     carrier = total["carrier"]
     world.switched[carrier]["sum"] = total["next"]
     world.switched[carrier]["sum_at"] = total["next_at"]
-    _put(carrier, now, world)
+    _put_on_link(carrier, now, world)
 
 
 @outlined
 def _deliver_sum(row: Integer, world: SimulatedWorld) -> Integer:
-    """Deliver all messages of a sum at once; RECVs that are posted end, in the order of the sum."""
+    """Deliver all messages of a sum at once.
+
+    Write the posted RECVs to `world.ended`, in the order of the sum, and return their number; mark
+    the slots of the other messages as arrived.
+    """
     ended = 0
     part = row
     while part >= 0:
@@ -524,21 +556,22 @@ def _deliver_sum(row: Integer, world: SimulatedWorld) -> Integer:
 
 @compiled
 def link_children(world: SimulatedWorld, parents: NodeParents) -> None:
-    """List who waits for a node, in the iteration order of the set that holds them.
+    """Store the children of every node in `world.child`, in the iteration order of their set.
 
-    Also count the parents of every node. Cost: the dependencies are read twice, to count and to
-    place, which takes less memory than to sort them.
+    Also count the parents of every node. The dependencies are read twice, to count and to place,
+    which needs less memory than sorting them.
     """
     _count_children(world, parents)
     _reserve_children(world)
     _place_children(world, parents)
-    _order_children(world)
+    _sort_children(world)
 
 
 @compiled
 def _count_children(world: SimulatedWorld, parents: NodeParents) -> None:
+    """Set `unmet` of every node to its parent count, and `children` to its child count."""
     for row in range(len(world.node)):
-        unmet = _distinct_parents(row, world, parents)
+        unmet = _collect_parents(row, world, parents)
         world.node[row]["unmet"] = unmet
         for position in range(unmet):
             parent = world.node[world.parents[position]]
@@ -547,38 +580,38 @@ def _count_children(world: SimulatedWorld, parents: NodeParents) -> None:
 
 @compiled
 def _reserve_children(world: SimulatedWorld) -> None:
-    """Give every node as many places as it has children, none of them taken yet."""
+    """Assign every node a range of `world.child`; reset `children` and `latest_child`."""
     total = 0
     for row in range(len(world.node)):
         node = world.node[row]
         node["first_child"] = total
         total += node["children"]
-        # Both are counted anew while the children are placed.
+        # Both are counted again while the children are placed.
         node["children"] = 0
         world.latest_child[row] = -1
 
 
 @compiled
-def _order_children(world: SimulatedWorld) -> None:
-    """Put the children of every node in the order of their set.
+def _sort_children(world: SimulatedWorld) -> None:
+    """Sort the children of every node into the iteration order of their set.
 
-    Afterwards `latest_child` is -1 for every node.
+    Resets `latest_child` to -1 for every node.
     """
     for row in range(len(world.node)):
         node = world.node[row]
-        # Parents are asked for once more, when the roots are sought.
+        # Reset, because the parents are collected once more to find the roots.
         world.latest_child[row] = -1
         first = np.int64(node["first_child"])
         count = np.int64(node["children"])
         children = world.child[first : first + count]
-        set_order(children, count, EMPTY_SET, world)
+        sort_as_set(children, count, EMPTY_SET, world)
 
 
 @compiled
 def _place_children(world: SimulatedWorld, parents: NodeParents) -> None:
-    """Write every node behind the children that its parents have so far, in file order."""
+    """Append every node to the children of its parents, in file order."""
     for row in range(len(world.node)):
-        count = _distinct_parents(row, world, parents)
+        count = _collect_parents(row, world, parents)
         for position in range(count):
             parent = world.node[world.parents[position]]
             world.child[parent["first_child"] + parent["children"]] = row
@@ -586,8 +619,8 @@ def _place_children(world: SimulatedWorld, parents: NodeParents) -> None:
 
 
 @compiled
-def _distinct_parents(row: Integer, world: SimulatedWorld, parents: NodeParents) -> Integer:
-    """Write the parents of a node to `world.parents`, data before control, each once.
+def _collect_parents(row: Integer, world: SimulatedWorld, parents: NodeParents) -> Integer:
+    """Write the distinct parents of a node to `world.parents`, data before control parents.
 
     Return their number.
     """
@@ -601,9 +634,10 @@ def _distinct_parents(row: Integer, world: SimulatedWorld, parents: NodeParents)
 
 @compiled
 def _add_parent(parent: Integer, row: Integer, count: Integer, world: SimulatedWorld) -> Integer:
-    """Add a parent to the first `count` ones of `row`, if it is new; return their number.
+    """Append a parent to the first `count` parents of `row` unless it is present; return the new
+    count.
 
-    `latest_child[parent]` is the last row that named the parent, which spares a search.
+    `latest_child[parent]` is the last row that named the parent, which avoids a search.
     """
     if world.latest_child[parent] == row:
         return count
@@ -613,11 +647,11 @@ def _add_parent(parent: Integer, row: Integer, count: Integer, world: SimulatedW
 
 
 @compiled
-def _touch_order(rank: Integer, world: SimulatedWorld, parents: NodeParents) -> Integer:
-    """Write the nodes of a rank to `world.freed` as its file first names them.
+def _collect_in_file_order(rank: Integer, world: SimulatedWorld, parents: NodeParents) -> Integer:
+    """Write the nodes of a rank to `world.freed` in the order in which its file first names them.
 
-    A node is named by its own record, or before it by a dependency of another one; dependencies of
-    one record in the order of the set that the feeder puts them in. Return the number of nodes.
+    A node is named by its record, or earlier by the dependency of another record; the dependencies
+    of a record come in the iteration order of the feeder's set. Return the number of nodes.
     """
     first, end = world.rank[rank]["first"], world.rank[rank + 1]["first"]
     is_touched = world.is_touched[: end - first]
@@ -625,22 +659,22 @@ def _touch_order(rank: Integer, world: SimulatedWorld, parents: NodeParents) -> 
         is_touched[index] = False
     count: Integer = 0
     for row in range(first, end):
-        count = _touch(row, first, is_touched, world.freed, count)
-        # What stands earlier in the file has been named, so only forward references count.
+        count = _append_once(row, first, is_touched, world.freed, count)
+        # Earlier nodes have already been named, so only forward references matter.
         if not _has_forward_parent(row, parents):
             continue
-        named = _distinct_parents(row, world, parents)
-        set_order(world.parents, named, EMPTY_SET, world)
-        for position in range(named):
-            count = _touch(world.parents[position], first, is_touched, world.freed, count)
+        parent_count = _collect_parents(row, world, parents)
+        sort_as_set(world.parents, parent_count, EMPTY_SET, world)
+        for position in range(parent_count):
+            count = _append_once(world.parents[position], first, is_touched, world.freed, count)
     return count
 
 
 @compiled
 def _has_forward_parent(row: Integer, parents: NodeParents) -> bool:
-    """Whether a node waits for one that stands behind it in the file.
+    """Return whether a node depends on a later node of the file.
 
-    Only such a dependency names a node before the node's own record does.
+    Only such a dependency names a node before the node's record.
     """
     for edge in range(parents.data_indptr[row], parents.data_indptr[row + 1]):
         if parents.data_indices[edge] > row:
@@ -652,14 +686,16 @@ def _has_forward_parent(row: Integer, parents: NodeParents) -> bool:
 
 
 @compiled
-def _touch(
+def _append_once(
     row: Integer,
     first: Integer,
     is_touched: BoolArray,
     touched: Int64Array,
     count: Integer,
 ) -> Integer:
-    """Add a node to the first `count` ones of `touched`, if it is new; return their number."""
+    """Append a node to the first `count` entries of `touched` unless it is present; return the new
+    count.
+    """
     index = row - first
     if is_touched[index]:
         return count
@@ -671,19 +707,20 @@ def _touch(
 def _write_orders(
     world: SimulatedWorld, parents: NodeParents, roots: Int64Array, counts: Int64Array
 ) -> int:
-    """Kernel: write children to the world, and roots, rank by rank, with their counts.
+    """Kernel: write all children to the world, and the roots of all ranks to `roots`.
 
-    Return the number of roots.
+    `roots` receives the roots rank by rank, `counts` their number per rank. Return the total number
+    of roots.
     """
     link_children(world, parents)
     total = 0
     for rank in range(len(counts)):
-        counts[rank] = roots_in_order(rank, world, parents)
+        counts[rank] = find_roots_in_order(rank, world, parents)
         for position in range(counts[rank]):
             roots[total] = world.freed[position]
             total += 1
     return total
 
 
-run = Kernel(_run)
+run = Kernel(_simulate)
 write_orders = Kernel(_write_orders)

@@ -1,4 +1,4 @@
-"""How long the steps of one rank alone take: reductions, copies and opaque work."""
+"""Durations of computations: reductions, copies and opaque work."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from hub_core.columns import Int64Array
 from hub_core.model import Algorithm, message_bytes
 from hub_core.schedules import work_times_ns
 
-# ASTRA-sim turns a duration of 0 into a cycle.
+# ASTRA-sim turns a duration of 0 into one cycle.
 SHORTEST_NS = 1
 
 
-def stated_durations_ns(nodes: NodeTable) -> Int64Array:
-    """Stated durations, int64 per node; at least 1 ns, and 1 ns where none is stated."""
+def get_trace_durations_ns(nodes: NodeTable) -> Int64Array:
+    """Return the durations of the traces, int64 per node; at least 1 ns, also if missing."""
     return np.maximum(nodes.duration_ns, SHORTEST_NS)
 
 
-def local_durations_ns(
+def compute_durations_ns(
     algorithm: Algorithm, nodes: NodeTable, collective_bytes: int, model: TimingModel
 ) -> Int64Array:
-    """Durations, int64 per node, by the model's bandwidths where none is stated."""
-    durations = stated_durations_ns(nodes)
+    """Return durations, int64 per node; missing ones are computed from the model's bandwidths."""
+    durations = get_trace_durations_ns(nodes)
     is_local = (nodes.type == NodeType.COMP) & (nodes.step >= 0)
     rows = np.flatnonzero(is_local & (nodes.duration_ns < 0))
     steps, unit_count = algorithm.steps, algorithm.collective.unit_count

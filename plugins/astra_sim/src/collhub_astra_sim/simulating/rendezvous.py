@@ -1,7 +1,7 @@
 """Simulate an algorithm with ASTRA-sim's rendezvous protocol, as a custom collective of a job.
 
-With the protocol a message is sent when a message of 8192 bytes from its receiver has arrived. The
-kernel of whole jobs models it; it gives no times of single nodes of an algorithm.
+With this protocol a message is sent only after a message of 8192 bytes from its receiver has
+arrived. The kernel of jobs models it; it reports no times of single nodes of an algorithm.
 """
 
 from __future__ import annotations
@@ -38,10 +38,12 @@ def simulate_rendezvous(
     options: AnalyticalOptions,
     npus: Sequence[int] | None,
 ) -> SimulationResult:
-    """The times of ranks; `nodes`: with the durations of all computations.
+    """Return the finish times of ranks with the rendezvous protocol.
 
-    `npus`: ascending NPUs of the ranks, None for the first ones. Raises `UsageError` for networks
-    of several planes and for other link models than that of ASTRA-sim.
+    `nodes`: with the durations of all computations. `npus`: ascending NPUs of the ranks, None for
+    the first ones. Raises `UsageError` for NPUs that do not ascend, for networks of several planes
+    and for link models other than that of ASTRA-sim. Ranks that never finish are reported as a
+    diagnostic.
     """
     members = tuple(range(nodes.num_ranks)) if npus is None else tuple(npus)
     if list(members) != sorted(members):
@@ -60,14 +62,16 @@ def simulate_rendezvous(
         backend=options.network,
     )
     finish = tuple(times.rank_finish_ns[npu] for npu in members)
-    never = [rank for rank, end in enumerate(finish) if end is None]
-    message = f"rank {format_ranks(never)} waits for messages, or for receivers, that never come"
-    found = (Diagnostic("unfinished", message),) if never else times.diagnostics
-    return SimulationResult(finish, link_loads=times.link_loads, diagnostics=found)
+    unfinished = [rank for rank, end in enumerate(finish) if end is None]
+    message = (
+        f"rank {format_ranks(unfinished)} waits for messages, or for receivers, that never come"
+    )
+    diagnostics = (Diagnostic("unfinished", message),) if unfinished else times.diagnostics
+    return SimulationResult(finish, link_loads=times.link_loads, diagnostics=diagnostics)
 
 
 def _one_collective(members: Sequence[int], num_npus: int) -> Workload:
-    """A job of one all-reduce on these NPUs, which runs the algorithm whatever its kind is."""
+    """Return a job of one all-reduce on these NPUs, which runs the algorithm of any collective."""
     count = len(members)
     is_part = count < num_npus
     columns = {

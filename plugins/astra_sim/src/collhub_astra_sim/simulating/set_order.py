@@ -1,6 +1,6 @@
-"""The iteration order of libstdc++'s hash sets of integers, as parts of kernels.
+"""Parts of kernels: the iteration order of libstdc++'s hash sets of integers.
 
-ASTRA-sim issues nodes in the order of `std::unordered_set`, which is part of its timing model.
+ASTRA-sim starts nodes in the order of a `std::unordered_set`, which is part of its timing model.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from collhub_astra_sim.compiling import compiled
 from collhub_astra_sim.simulating.event_queue import Integer, Records
 from hub_core.columns import Int64Array, IntArray, UInt64Array
 
-# One element of the hash set in work.
+# One element of the hash set that is being reordered.
 ELEMENT = np.dtype(
     [("row", np.int64), ("identity", np.uint64), ("bucket", np.int64), ("after", np.int64)],
     align=True,
 )
 
 
-class SetRoom(Protocol):
-    """The part of a state in which sets are ordered, as in `SimulatedWorld`."""
+class SetState(Protocol):
+    """The fields of a state that are needed to reorder sets, as in `SimulatedWorld`."""
 
     @property
     def identity(self) -> UInt64Array: ...
@@ -31,25 +31,27 @@ class SetRoom(Protocol):
     def before(self) -> Int64Array: ...
 
 
-# Bucket counts of libstdc++'s hash sets as they grow one by one from empty
+# Bucket counts of libstdc++'s hash sets that grow element by element from empty
 # (`_Prime_rehash_policy`): the next prime of its table above twice the last one.
 BUCKET_COUNTS = (
     13, 29, 59, 127, 257, 541, 1109, 2357, 5087, 10273, 20753, 42043, 85229, 172933, 351061,
     712697, 1447153, 2938679, 5967347, 12117689,
 )  # fmt: skip
-# Typed, since numba compiles a function once more for a literal argument.
+# Bucket count of a new set. Typed, because numba compiles a function again for a literal argument.
 EMPTY_SET = np.int64(1)
 
 
 @compiled
-def set_order(rows: IntArray, count: Integer, buckets: Integer, world: SetRoom) -> Integer:
-    """Put the first `count` rows, given as inserted, in the order of libstdc++'s unordered_set.
+def sort_as_set(rows: IntArray, count: Integer, buckets: Integer, world: SetState) -> Integer:
+    """Reorder the first `count` rows in place, from insertion order to the order of an
+    unordered_set.
 
-    Keys are the ids of the nodes, hashed to themselves. The set is empty before and has `buckets`
-    buckets; the number that it has afterwards is returned. Cost: linear.
+    Keys are the IDs of the nodes; the hash of an ID is the ID. The set is initially empty with
+    `buckets` buckets; return its final number of buckets. Cost: linear.
     """
-    # Nearly all sets are this small. Each new element goes to the front, unless its bucket is
-    # taken; then it goes before the first one of the bucket, which is the front as well.
+    # Nearly all sets are this small. A new element is inserted at the front unless its bucket is
+    # occupied; then it is inserted before the first element of the bucket, which here is also the
+    # front.
     if count < 3:
         if count == 2:
             rows[0], rows[1] = rows[1], rows[0]
@@ -65,10 +67,10 @@ def _long_set_order(
     element: Records,
     before: Int64Array,
 ) -> Integer:
-    """As `set_order`, by a linked list of positions, as libstdc++ has one.
+    """Reorder rows as `sort_as_set` does, with a linked list of positions as in libstdc++.
 
-    `before`: the position before a bucket's first element. `element[len(rows)]` is the head of the
-    list, which stands before its first element.
+    `before`: by bucket, the position before its first element, -1 if the bucket is empty.
+    `element[len(rows)]` is the head of the list, which precedes its first element.
     """
     head = len(rows)
     element[head]["after"] = -1
@@ -76,7 +78,7 @@ def _long_set_order(
         entry = element[position]
         entry["row"] = rows[position]
         entry["identity"] = identity[rows[position]]
-        # libstdc++ grows before the element that would exceed one a bucket.
+        # libstdc++ grows before inserting the element that would exceed one element per bucket.
         if buckets == EMPTY_SET or position == buckets:
             buckets = _grow(head, buckets, element, before)
         _place(position, head, buckets, element, before)
@@ -86,9 +88,9 @@ def _long_set_order(
 
 @compiled
 def _write_order(rows: IntArray, element: Records, before: Int64Array) -> None:
-    """Write the rows as the list has them, and leave `before` all -1 for the next set.
+    """Write the rows in list order, and reset `before` to -1 for the next set.
 
-    Only buckets that hold an element are reset, so the cost is that of the rows.
+    Only buckets with elements are reset, so the cost is proportional to the rows.
     """
     position = element[len(rows)]["after"]
     for index in range(len(rows)):
@@ -102,13 +104,13 @@ def _write_order(rows: IntArray, element: Records, before: Int64Array) -> None:
 def _place(
     position: Integer, head: Integer, buckets: Integer, element: Records, before: Int64Array
 ) -> None:
-    """Link an element in before the first one of its bucket, or at the front of the list."""
+    """Insert an element before the first element of its bucket, or at the front of the list."""
     entry = element[position]
     bucket = np.int64(entry["identity"] % np.uint64(buckets))
     entry["bucket"] = bucket
     previous = before[bucket]
     if previous < 0:
-        # The bucket is empty: the element comes to the front, before what has been there.
+        # The bucket is empty: insert at the front, before the previous front.
         previous = head
         front = element[head]["after"]
         if front >= 0:
@@ -120,17 +122,17 @@ def _place(
 
 @compiled
 def _grow(head: Integer, buckets: Integer, element: Records, before: Int64Array) -> Integer:
-    """Take the next number of buckets and place all elements anew, as they stand in the list."""
+    """Increase the bucket count, reinsert all elements in list order; return the new count."""
     for bucket in range(buckets):
         before[bucket] = -1
-    for larger in BUCKET_COUNTS:
-        if larger > buckets:
-            buckets = larger
+    for bucket_count in BUCKET_COUNTS:
+        if bucket_count > buckets:
+            buckets = bucket_count
             break
     position = element[head]["after"]
     element[head]["after"] = -1
     while position >= 0:
-        # Read first: placing the element overwrites it.
+        # Read first: inserting the element overwrites it.
         following = element[position]["after"]
         _place(position, head, buckets, element, before)
         position = following

@@ -1,8 +1,8 @@
-"""Routes over a topology, and the times that messages take on their links.
+"""Routes on a topology, and the times of messages on their links.
 
 A message of S bytes on a link of bandwidth B occupies it for trunc(S / B) ns and arrives after
-trunc(latency + S / B), one truncation of the sum, as ASTRA-sim's congestion-aware backend computes
-it. Times are tabulated by size and class of links, as algorithms have few of either.
+trunc(latency + S / B), with one truncation of the sum, as in ASTRA-sim's congestion-aware backend.
+Times are tabulated by size and class of links, because algorithms have few of both.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from collhub_astra_sim.simulating.private_links import private_links
+from collhub_astra_sim.simulating.private_links import find_private_links
 from collhub_astra_sim.simulating.timing_model import TimingModel
 from hub_core.columns import Float64Array, Int64Array, distinct
 from hub_core.model import InputError
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 LONGEST_NS = 1 << 62
 _LARGEST_TABLE = 1 << 27
-# Pairs up to which routes are kept: a network is mostly simulated again and again.
+# Maximum number of pairs whose routes are cached: a network is usually simulated repeatedly.
 _MOST_KEPT = 1 << 14
 
 
@@ -34,7 +34,7 @@ _MOST_KEPT = 1 << 14
 class SimulatedNetwork:
     """Links with routes and times.
 
-    Pair p of NPUs takes the links `routes.links[routes.indptr[p]:routes.indptr[p + 1]]`. A message
+    Pair p of NPUs uses the links `routes.links[routes.indptr[p]:routes.indptr[p + 1]]`. A message
     of `sizes[s]` bytes occupies link l for `busy_ns[s, link_class[l]]` and arrives at its end after
     `arrival_ns[s, link_class[l]]`.
     """
@@ -46,7 +46,7 @@ class SimulatedNetwork:
     arrival_ns: Int64Array
 
 
-def network_between(
+def build_network(
     topology: Topology,
     sources: Int64Array,
     destinations: Int64Array,
@@ -54,31 +54,31 @@ def network_between(
     model: TimingModel,
     channels: Int64Array | None = None,
 ) -> SimulatedNetwork:
-    """Route pairs of NPUs and tabulate the times of messages of `sizes` bytes on links in use.
+    """Route pairs of NPUs and tabulate the times of messages of `sizes` bytes on the links in use.
 
-    `channels`: int64 per pair, by default 0; it chooses the plane. Raises `InputError` where a pair
-    has no path, or a time does not fit.
+    `channels`: int64 per pair, by default 0; selects the plane. Raises `InputError` for a pair
+    without a path, or if a time does not fit.
     """
     is_shared = model.is_congestion_aware
-    links = routed_links(topology, sources, destinations, is_shared, channels)
+    links = route_links(topology, sources, destinations, is_shared, channels)
     return _with_times(*links, sizes, model.occupancy)
 
 
-def routed_links(
+def route_links(
     topology: Topology,
     sources: Int64Array,
     destinations: Int64Array,
     is_shared: bool,
     channels: Int64Array | None = None,
 ) -> tuple[Routes, Float64Array, Float64Array]:
-    """(routes of pairs of NPUs, bandwidth in bytes/s and latency in ns of every link).
+    """Return (routes of pairs of NPUs, bandwidth in bytes/s and latency in ns of every link).
 
-    The links are those of the topology, or, if they are not shared, one for every pair.
+    The links are those of the topology, or, if `is_shared` is false, one private link per pair.
     """
     if is_shared:
         routes = _routes(topology, sources, destinations, channels)
         return routes, topology.bandwidth_bytes_per_s, topology.latency_ns
-    bandwidth, latency_ns = private_links(topology, sources, destinations, channels)
+    bandwidth, latency_ns = find_private_links(topology, sources, destinations, channels)
     pairs = np.arange(len(sources) + 1, dtype=np.int64)
     return Routes(pairs, pairs[:-1]), bandwidth, latency_ns
 
@@ -89,20 +89,22 @@ def _routes(
     destinations: Int64Array,
     channels: Int64Array | None,
 ) -> Routes:
-    """`Topology.routes`, from what was found before where the pairs are few."""
+    """Return `Topology.routes`, cached if the number of pairs is small."""
     if len(sources) > _MOST_KEPT:
         return topology.routes(sources, destinations, channels)
-    # As bytes, by which they are found again.
-    chosen = b"" if channels is None else channels.astype(np.int64).tobytes()
-    routes = _kept_routes(topology, sources.tobytes(), destinations.tobytes(), chosen)
-    # Copied: kernels take no arrays that must not be written to.
+    # Converted to bytes, which are hashable.
+    channel_bytes = b"" if channels is None else channels.astype(np.int64).tobytes()
+    routes = _cached_routes(topology, sources.tobytes(), destinations.tobytes(), channel_bytes)
+    # Copied, because kernels do not accept read-only arrays.
     return Routes(routes.indptr.copy(), routes.links.copy())
 
 
 @lru_cache(maxsize=64)
-def _kept_routes(topology: Topology, sources: bytes, destinations: bytes, chosen: bytes) -> Routes:
-    """The same for pairs as the bytes of int64."""
-    channels = np.frombuffer(chosen, np.int64) if chosen else None
+def _cached_routes(
+    topology: Topology, sources: bytes, destinations: bytes, channel_bytes: bytes
+) -> Routes:
+    """Return the routes of pairs that are given as the bytes of int64 arrays; cached."""
+    channels = np.frombuffer(channel_bytes, np.int64) if channel_bytes else None
     pairs = np.frombuffer(sources, np.int64), np.frombuffer(destinations, np.int64)
     return topology.routes(*pairs, channels)
 
@@ -114,7 +116,10 @@ def _with_times(
     sizes: Int64Array,
     occupancy: Occupancy,
 ) -> SimulatedNetwork:
-    """The network of routes over links of these bandwidths and latencies."""
+    """Build the network of routes over links with these bandwidths (bytes/s) and latencies.
+
+    Raises `InputError` if the table of times would be too large.
+    """
     link_class, classes = _link_classes(routes, bandwidth, latency_ns)
     if len(classes) * len(sizes) > _LARGEST_TABLE:
         raise InputError(
@@ -131,9 +136,9 @@ def _with_times(
 def _link_classes(
     routes: Routes, bandwidth: Float64Array, latency_ns: Float64Array
 ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.complex128]]:
-    """(class of every link, 0 for those without traffic; bandwidth + i latency of every class)."""
+    """Return (class of every link, 0 without traffic; bandwidth + i latency of every class)."""
     used = distinct(routes.links)
-    # A complex number per link, so that pairs of doubles sort and compare exactly.
+    # A complex number per link, so that pairs of doubles are sorted and compared exactly.
     kinds = bandwidth[used] + 1j * latency_ns[used]
     classes, class_of_used = np.unique(kinds, return_inverse=True)
     link_class = np.zeros(len(bandwidth), np.int32)
@@ -141,15 +146,15 @@ def _link_classes(
     return link_class, classes
 
 
-def link_loads(topology: Topology, link: Records) -> tuple[LinkLoad, ...]:
-    """Links that carried anything, the busiest first.
+def report_link_loads(topology: Topology, link: Records) -> tuple[LinkLoad, ...]:
+    """Return the loads of links that carried messages, the busiest first.
 
-    By bytes, then by busy time in ns; equal links stay in the order of the topology.
+    Sorted by busy time (ns), then by bytes, descending; equal links in the order of the topology.
     """
     carried = link["bytes"]
     busy_ns = link["busy_ns"]
     used = np.flatnonzero(carried)
-    # The last key is the first to sort by.
+    # `lexsort` sorts by the last key first.
     keys = (used, -carried[used], -busy_ns[used])
     used = used[np.lexsort(keys)]
     columns = (

@@ -1,4 +1,4 @@
-"""Lay out the state of a simulation before its start, from traces and a topology."""
+"""Build the initial state of a simulation from traces and a topology."""
 
 from __future__ import annotations
 
@@ -16,12 +16,19 @@ from collhub_astra_sim.simulating.event_queue import (
     STORE,
     Records,
 )
-from collhub_astra_sim.simulating.kernel import LINK, NOBODY, NODE, RANK, TIME, SimulatedWorld
-from collhub_astra_sim.simulating.matching import dense_codes, message_keys, pair_codes
+from collhub_astra_sim.simulating.kernel import LINK, NO_RECEIVER, NODE, RANK, TIME, SimulatedWorld
+from collhub_astra_sim.simulating.matching import (
+    compute_dense_codes,
+    compute_message_keys,
+    compute_pair_codes,
+)
 from collhub_astra_sim.simulating.node_checks import Locate, check_longest_time, check_nodes
 from collhub_astra_sim.simulating.set_order import BUCKET_COUNTS, ELEMENT
-from collhub_astra_sim.simulating.simulated_network import SimulatedNetwork, network_between
-from collhub_astra_sim.simulating.switch_ways import no_switched_records, switched_records
+from collhub_astra_sim.simulating.simulated_network import SimulatedNetwork, build_network
+from collhub_astra_sim.simulating.switch_ways import (
+    build_switched_records,
+    create_no_switched_records,
+)
 from collhub_astra_sim.simulating.timing_model import TimingModel
 from hub_core import NodeTable, NodeType
 from hub_core.columns import Int64Array, IntArray, distinct, group_of_entry
@@ -29,14 +36,14 @@ from hub_core.model import InputError
 from hub_core.network import Topology
 from hub_core.schedules.switch_groups import SwitchGroups
 
-# The kernel counts nodes and hops in 32 bits.
+# The kernel numbers nodes and hops with 32 bits.
 _MOST_ROWS = 1 << 31
 _ROWS_AT_A_TIME = 1 << 12
-# Fields of a node in which nothing has happened yet.
+# Fields that are -1 until an event sets them.
 _UNSET = ("start", "end", "next_message")
 
 
-def world_of(
+def build_world(
     nodes: NodeTable,
     duration_ns: Int64Array,
     topology: Topology,
@@ -46,17 +53,18 @@ def world_of(
     channel: Int64Array | None = None,
     groups: SwitchGroups | None = None,
 ) -> SimulatedWorld:
-    """The state before the start; `channel` (int64 per node) chooses the plane of a message.
+    """Build the state before the start.
 
-    `groups`: what switches copy and add up, by steps.
+    `channel`: int64 per node, selects the plane of a message. `groups`: multicasts and sums in
+    switches, by steps.
 
-    Ranks start in the order of their numbers, which is that of their NPUs where these ascend, as
-    ASTRA-sim's groups have to. Raises `InputError` for what cannot be simulated, at the place that
-    `locate` gives.
+    Ranks start in the order of their numbers, which is the order of their NPUs if these ascend, as
+    ASTRA-sim requires of groups. Raises `InputError` for traces that cannot be simulated, with the
+    location that `locate` returns.
     """
     rank = group_of_entry(nodes.rank_indptr)
     check_nodes(nodes, rank, topology, locate)
-    # Of few values a search is faster than the sort behind an inverse.
+    # For few distinct values a binary search is faster than the sort of `return_inverse`.
     sizes = distinct(nodes.size)
     size_class = np.searchsorted(sizes, nodes.size)
     sends = np.flatnonzero(nodes.type == NodeType.COMM_SEND)
@@ -67,43 +75,45 @@ def world_of(
     hops = np.diff(network.routes.indptr)[route_of_send]
     slowest_ns = network.arrival_ns.max(axis=1, initial=0)
     check_longest_time(hops, slowest_ns[size_class[sends]], duration_ns)
-    key, first_slot = message_keys(nodes, rank, size_class)
+    key, first_slot = compute_message_keys(nodes, rank, size_class)
     work = duration_ns.copy()
-    # The way of a message: a range of the links of all routes.
+    # The route of a message: its range in the links of all routes.
     last = network.routes.indptr[route_of_send + 1] - 1
     work[sends] = (last << 32) + network.routes.indptr[route_of_send]
     node = _node_records(nodes, work, rank, key, size_class)
     node["slot"] = _only_slots(key, first_slot)
     if groups is None:
-        switches = no_switched_records()
+        switches = create_no_switched_records()
     else:
         route_of_node = np.full(len(nodes), -1, np.int64)
         route_of_node[sends] = route_of_send
         node_of_row = _sends_of_steps(nodes, sends)
-        switches = switched_records(groups, topology, network.routes, node_of_row, route_of_node)
+        switches = build_switched_records(
+            groups, topology, network.routes, node_of_row, route_of_node
+        )
     return _world(nodes, node, first_slot, network, model, switches)
 
 
 def estimate_events(world: SimulatedWorld) -> int:
-    """Steps of the run: one for each node, and two for each link that a message passes."""
+    """Return the number of events: one per node, and two per link that a message traverses."""
     work = world.node["work"][world.node["kind"] == NodeType.COMM_SEND]
-    # Of a SEND: its last link times 2^32, and its first one.
+    # SEND: the last link times 2^32 plus the first link.
     hops = (work >> 32) - (work & 0xFFFFFFFF) + 1
     return len(world.node) + 2 * int(hops.sum())
 
 
 def _sends_of_steps(nodes: NodeTable, sends: Int64Array) -> Int64Array:
-    """The node that sends for every step, -1 for none: int64[steps]."""
-    found = np.full(int(nodes.step.max(initial=-1)) + 1, -1, np.int64)
+    """Return the SEND node of every step, -1 for none: int64[steps]."""
+    send_of_step = np.full(int(nodes.step.max(initial=-1)) + 1, -1, np.int64)
     rows = nodes.step[sends]
-    found[rows[rows >= 0]] = sends[rows >= 0]
-    return found
+    send_of_step[rows[rows >= 0]] = sends[rows >= 0]
+    return send_of_step
 
 
 def _planes(topology: Topology, sends: Int64Array, channel: Int64Array | None) -> Int64Array:
-    """The plane of every send.
+    """Return the plane of every send: its channel modulo the number of planes; int64[sends].
 
-    0 where `channel` is None, else the channel modulo the number of planes; int64[sends].
+    0 if `channel` is None.
     """
     if channel is None:
         return np.zeros(len(sends), np.int64)
@@ -113,14 +123,14 @@ def _planes(topology: Topology, sends: Int64Array, channel: Int64Array | None) -
 def _routed_pairs(
     nodes: NodeTable, rank: Int64Array, sends: Int64Array, planes: Int64Array
 ) -> tuple[Int64Array, Int64Array]:
-    """(a code for each pair of ranks that talk on a plane, and which of them every send uses)."""
-    pair = pair_codes(rank[sends], nodes.peer[sends], nodes.num_ranks)
+    """Return (code of each distinct triple of plane, source, destination; its index by send)."""
+    pair = compute_pair_codes(rank[sends], nodes.peer[sends], nodes.num_ranks)
     codes = planes * nodes.num_ranks**2 + pair
     span = int(codes.max(initial=-1)) + 1
-    of_send, number = dense_codes(codes, span)
-    code_of_pair = np.empty(number, np.int64)
-    code_of_pair[of_send] = codes
-    return code_of_pair, of_send
+    index_of_send, pair_count = compute_dense_codes(codes, span)
+    code_of_pair = np.empty(pair_count, np.int64)
+    code_of_pair[index_of_send] = codes
+    return code_of_pair, index_of_send
 
 
 def _network(
@@ -130,15 +140,16 @@ def _network(
     sizes: Int64Array,
     model: TimingModel,
 ) -> SimulatedNetwork:
-    """Routes and times for codes of `_routed_pairs`."""
+    """Return routes and times for the codes of `_routed_pairs`."""
     ranks = len(npu_of_rank)
     planes, pair = np.divmod(routed, ranks**2)
     sources, destinations = np.divmod(pair, ranks)
     ends = npu_of_rank[sources], npu_of_rank[destinations]
-    return network_between(topology, *ends, sizes, model, planes)
+    return build_network(topology, *ends, sizes, model, planes)
 
 
 def _check_rows(nodes: NodeTable, network: SimulatedNetwork) -> None:
+    """Raise `InputError` if the nodes or hops exceed the kernel's 32-bit indices."""
     if max(len(nodes), len(network.routes.links)) >= _MOST_ROWS:
         raise InputError(
             f"more than {_MOST_ROWS - 1} nodes or hops",
@@ -148,11 +159,11 @@ def _check_rows(nodes: NodeTable, network: SimulatedNetwork) -> None:
 
 
 def _only_slots(key: npt.NDArray[np.int32], first_slot: Int64Array) -> Int64Array:
-    """The slot of messages whose key has one alone, -1 for all others.
+    """Return the slot of messages whose key has exactly one slot, -1 for all other nodes.
 
-    Other messages get theirs from the kernel when they begin; int64[nodes].
+    The kernel assigns the remaining slots when the messages begin; int64[nodes].
     """
-    # The last entry is for nodes of no key, whose key is -1.
+    # The last entry serves nodes without a key, whose key is -1.
     only = np.append(np.where(np.diff(first_slot) == 1, first_slot[:-1], -1), -1)
     slots: Int64Array = only[key]
     return slots
@@ -165,7 +176,7 @@ def _node_records(
     key: npt.NDArray[np.int32],
     size_class: IntArray,
 ) -> Records:
-    """Records of all nodes, but for the slots of their messages."""
+    """Build the records of all nodes, without the slots of their messages."""
     columns: dict[str, npt.ArrayLike] = {
         "work": work,
         "rank": rank,
@@ -185,6 +196,7 @@ def _world(
     model: TimingModel,
     switches: tuple[Records, Records],
 ) -> SimulatedWorld:
+    """Assemble the state from its parts and allocate the scratch arrays."""
     count, ranks, links = len(nodes), nodes.num_ranks, len(network.link_class)
     largest = int(np.diff(nodes.rank_indptr).max(initial=2))
     # At most one event is pending per node and per link, and at most one COMP is running per node.
@@ -201,7 +213,7 @@ def _world(
         receives=np.zeros(keys, np.int32),
         link=_records(LINK, links, {"first": -1, "last": -1, "link_class": network.link_class}),
         time=_time_records(network),
-        slot=np.full(int(first_slot[-1]), NOBODY, np.int32),
+        slot=np.full(int(first_slot[-1]), NO_RECEIVER, np.int32),
         path_link=np.ascontiguousarray(network.routes.links),
         child=np.empty(edges, np.int32),
         heap=_records(HEAP, ranks + 1, {"first": heap_first}),
@@ -225,7 +237,7 @@ def _world(
 
 
 def _time_records(network: SimulatedNetwork) -> Records:
-    """Times by size and class of links."""
+    """Return the times by size and class of links, as records."""
     columns = {
         "size": network.sizes[:, None],
         "busy_ns": network.busy_ns,
@@ -235,19 +247,19 @@ def _time_records(network: SimulatedNetwork) -> Records:
 
 
 def _buckets_for(count: int) -> int:
-    """The number of buckets of a set that has grown to so many elements."""
+    """Return the bucket count of a hash set that has grown to `count` elements."""
     return next(buckets for buckets in BUCKET_COUNTS if buckets >= count)
 
 
 def _records(
     dtype: np.dtype[np.void], shape: int | tuple[int, ...], columns: Mapping[str, npt.ArrayLike]
 ) -> Records:
-    """Records with these columns, 0 elsewhere."""
+    """Create records with these columns (broadcast to `shape`), 0 elsewhere."""
     records = np.zeros(shape, dtype)
-    whole = {name: np.broadcast_to(column, shape) for name, column in columns.items()}
-    # Some rows at a time, so that they stay in the cache until they have all their columns.
+    full_columns = {name: np.broadcast_to(column, shape) for name, column in columns.items()}
+    # Filled block by block, so that a block stays in the cache until it has all its columns.
     for first in range(0, len(records), _ROWS_AT_A_TIME):
-        some = slice(first, first + _ROWS_AT_A_TIME)
-        for name, column in whole.items():
-            records[name][some] = column[some]
+        block = slice(first, first + _ROWS_AT_A_TIME)
+        for name, column in full_columns.items():
+            records[name][block] = column[block]
     return records

@@ -1,8 +1,8 @@
-"""The nodes that did not end in a simulation, and what they wait for.
+"""The nodes that did not finish in a simulation, and the reasons.
 
-ASTRA-sim itself ends with success when ranks hang, and names no node. A node is named here by what
-holds it in the end: a message that nobody sends, or the node at the start of the chain that the
-sender waits for.
+ASTRA-sim itself exits with success when ranks hang, and names no node. Here the root cause of a
+stuck node is reported: a message that is never sent, or the node at the start of the chain of
+dependencies that the sender waits for.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _DISAGREEMENT_CURE = "let both sides agree on size, tag and number of messages"
 
 
 class StuckNodes:
-    """Nodes without an end, and the reasons for it in words."""
+    """Unfinished nodes, and the reasons as text."""
 
     def __init__(self, nodes: NodeTable, world: SimulatedWorld, locate: Locate) -> None:
         self._nodes = nodes
@@ -34,26 +34,30 @@ class StuckNodes:
         self._blocker = _blockers(nodes, self._start, self._end)
 
     def findings_of(self, rank: int) -> Iterator[Diagnostic]:
-        """At most one: the rank never finishes, or it finishes without some of its nodes."""
+        """Yield at most one diagnostic: the rank never finishes, or finishes without some of its
+        nodes.
+        """
         first, end = self._rows_of(rank)
         unended = first + np.flatnonzero(self._end[first:end] < 0)
         begun = unended[self._start[unended] >= 0]
         if self._finish[rank] >= 0:
-            # A rank finishes when nothing is under way, whatever has not begun.
+            # A rank finishes when no node is ongoing, even if some nodes have not begun.
             if len(unended):
                 yield self._cycle(rank, unended)
         elif len(begun):
             yield self._waiting(rank, int(begun[0]), len(begun), len(unended))
         else:
-            what = "every step waits for another one" if end > first else "it has no steps"
-            message = f"rank {rank} never finishes: {what}"
+            reason = "every step waits for another one" if end > first else "it has no steps"
+            message = f"rank {rank} never finishes: {reason}"
             yield Diagnostic("never-finishes", message, location=Location(rank=rank))
 
     def _rows_of(self, rank: int) -> tuple[int, int]:
+        """Return the range of rows of a rank."""
         first, end = self._nodes.rank_indptr[rank : rank + 2].tolist()
         return first, end
 
     def _cycle(self, rank: int, unended: Int64Array) -> Diagnostic:
+        """Return the warning that the remaining steps of a rank form a cycle."""
         steps = _steps(len(unended))
         return Diagnostic(
             "cyclic-dependencies",
@@ -63,39 +67,43 @@ class StuckNodes:
         )
 
     def _waiting(self, rank: int, node: int, begun: int, unended: int) -> Diagnostic:
-        """The first node of a rank that began and never ended, with the number of others."""
-        others = _others(begun - 1, unended - begun)
+        """Report the first node of a rank that began and never finished, with the number of further
+        ones.
+        """
+        further_steps = _others(begun - 1, unended - begun)
         return Diagnostic(
             "never-finishes",
-            f"rank {rank} never finishes: {self._wait(node)}{others}",
+            f"rank {rank} never finishes: {self._wait(node)}{further_steps}",
             location=self._locate(node),
             cure=self._cure(node),
         )
 
     def _wait(self, node: int) -> str:
-        """What a node that began waits for."""
-        # Sends and local work end by themselves; nodes of other types ASTRA-sim takes and keeps.
+        """Return text about the event for which a started node waits."""
+        # Sends and local work always finish; ASTRA-sim starts nodes of other types and never
+        # finishes them.
         if self._nodes.type[node] != NodeType.COMM_RECV:
             return f"a node of type {self._type_name(node)} has no place in an algorithm"
         peer = self._nodes.peer[node]
         size = self._nodes.size[node]
         tag = self._nodes.tag[node]
-        wanted = f"it waits for a message of {size} bytes with tag {tag} from rank {peer}"
+        text = f"it waits for a message of {size} bytes with tag {tag} from rank {peer}"
         sender = self._sender(node)
         if sender is None:
-            return f"{wanted}, which {self._near_miss(node)}"
+            return f"{text}, which {self._near_miss(node)}"
         obstacle = self._obstacle(sender)
-        return f"{wanted}, but {self._name(sender)} that sends it never starts: {obstacle}"
+        return f"{text}, but {self._name(sender)} that sends it never starts: {obstacle}"
 
     def _type_name(self, node: int) -> str:
+        """Return the name of a node's type, or its number if it is unknown."""
         kind = int(self._nodes.type[node])
-        # A file may hold any number.
+        # A file may contain any number.
         if kind not in set(NodeType):
             return str(kind)
         return NodeType(kind).name
 
     def _sender(self, receive: int) -> int | None:
-        """The first SEND of the message's key that never began, or None when there is none."""
+        """Return the first SEND of the message's key that never began, or None."""
         sends = self._sends_to(receive)
         has_key = self._key[sends] == self._key[receive]
         is_waiting = self._start[sends] < 0
@@ -103,7 +111,7 @@ class StuckNodes:
         return int(waiting[0]) if len(waiting) else None
 
     def _sends_to(self, receive: int) -> Int64Array:
-        """All SENDs of the rank that a RECV names to the rank of that RECV."""
+        """Return all SENDs from the peer of a RECV to the rank of the RECV."""
         nodes = self._nodes
         sender = int(nodes.peer[receive])
         first, end = self._rows_of(sender)
@@ -112,7 +120,7 @@ class StuckNodes:
         return first + np.flatnonzero(is_send & is_to_receiver)
 
     def _near_miss(self, receive: int) -> str:
-        """How the messages between the two ranks differ from the one that a RECV waits for."""
+        """Describe how the messages from a RECV's peer differ from the one that it expects."""
         sender = f"rank {self._nodes.peer[receive]}"
         tag, size = self._nodes.tag, self._nodes.size
         sends = self._sends_to(receive)
@@ -121,47 +129,49 @@ class StuckNodes:
         if np.any(has_tag & has_size):
             return f"{sender} sends less often than it is received"
         if has_tag.any():
-            other = int(sends[has_tag][0])
-            return f"{sender} sends with {size[other]} bytes ({self._name(other)})"
+            candidate = int(sends[has_tag][0])
+            return f"{sender} sends with {size[candidate]} bytes ({self._name(candidate)})"
         if has_size.any():
-            other = int(sends[has_size][0])
-            return f"{sender} sends with tag {tag[other]} ({self._name(other)})"
+            candidate = int(sends[has_size][0])
+            return f"{sender} sends with tag {tag[candidate]} ({self._name(candidate)})"
         return f"{sender} never sends"
 
     def _obstacle(self, node: int) -> str:
-        """What keeps a node from starting in the end."""
+        """Describe the root cause that prevents a node from starting."""
         blocker = int(self._blocker[node])
         if self._start[blocker] < 0:
             return "its dependencies form a cycle"
         return f"it waits for {self._name(blocker)}"
 
     def _cure(self, node: int) -> str:
+        """Return the cure for a RECV that no SEND matches, else an empty text."""
         is_receive = self._nodes.type[node] == NodeType.COMM_RECV
         if not is_receive or self._sender(node) is not None:
             return ""
-        # Nobody sends what it waits for.
+        # No rank sends the message.
         return _DISAGREEMENT_CURE
 
     def _name(self, node: int) -> str:
-        """A node in messages: its step and its rank."""
-        place = self._locate(node)
-        return f"step {place.step} of rank {place.rank}"
+        """Return the name of a node in messages: its step and its rank."""
+        location = self._locate(node)
+        return f"step {location.step} of rank {location.rank}"
 
 
 def _blockers(nodes: NodeTable, start: Int64Array, end: Int64Array) -> Int64Array:
-    """For every node that never started, a node that did and that it waits for in the end.
+    """Return for every unstarted node the started node that blocks it, directly or indirectly.
 
-    One of a cycle if none did. Cost: O(n log n), whatever the length of the chains.
+    If no started node blocks it, a node of the cycle that does. Started nodes block themselves.
+    int64[nodes]. Cost: O(n log n), for chains of any length.
     """
     blocker = np.arange(len(nodes))
-    # Data dependencies stand last, as of several assignments numpy keeps the last.
+    # Data dependencies come last: if an element is assigned repeatedly, numpy uses the last value.
     for indptr, parents in (
         (nodes.control_indptr, nodes.control_indices),
         (nodes.data_indptr, nodes.data_indices),
     ):
         children = group_of_entry(indptr)
-        holds = (start[children] < 0) & (end[parents] < 0)
-        blocker[children[holds]] = parents[holds]
+        is_blocking = (start[children] < 0) & (end[parents] < 0)
+        blocker[children[is_blocking]] = parents[is_blocking]
     # Every round doubles the length of the chains that are followed.
     for _ in range(len(nodes).bit_length()):
         blocker = blocker[blocker]
@@ -169,12 +179,14 @@ def _blockers(nodes: NodeTable, start: Int64Array, end: Int64Array) -> Int64Arra
 
 
 def _steps(count: int) -> str:
-    """A number with its noun: `1 step`, `2 steps`."""
+    """Format a count of steps: `1 step`, `2 steps`."""
     return "1 step" if count == 1 else f"{count} steps"
 
 
 def _others(begun: int, waiting: int) -> str:
-    """What else is unfinished in the same rank."""
+    """Format the further unfinished steps of the same rank, in parentheses; empty if there are
+    none.
+    """
     parts = [*_begun_steps(begun), *_waiting_steps(waiting)]
     if not parts:
         return ""
@@ -182,14 +194,14 @@ def _others(begun: int, waiting: int) -> str:
 
 
 def _begun_steps(count: int) -> Iterator[str]:
-    """What is said of further steps that began and never ended; nothing for 0."""
+    """Yield text about further steps that began and never finished, if `count` is not 0."""
     if count:
         verb = "wait for messages" if count > 1 else "waits for a message"
         yield f"{_steps(count)} more {verb}"
 
 
 def _waiting_steps(count: int) -> Iterator[str]:
-    """What is said of steps that never start; nothing for 0."""
+    """Yield text about steps that never start, if `count` is not 0."""
     if count:
         verb = "start" if count > 1 else "starts"
         yield f"{_steps(count)} behind never {verb}"

@@ -1,10 +1,10 @@
-"""Where switches copy messages and add them up, on the routes that these take.
+"""Copies and sums that switches make of messages, on the routes of the messages.
 
-Routes of a multicast are joined from the sender on, as far as the last switch that they share and
-that multicasts: a trie of their links, of which each is carried once. A sum is the mirror image: a
-switch that reduces waits for all messages of a sum that come through it to the same receiver, and
-sends on one. Groups of one shape of routes are laid out once; cost: the hops of each shape, and
-arrays of the messages.
+The routes of a multicast are merged from the sender up to the last shared switch that supports
+multicast: a trie of links, each of which carries the message once. A sum is the mirror image: a
+switch that supports reduction waits for all messages of a sum that pass it on the way to the same
+receiver, and forwards one. Groups with equal routes are computed once. Cost: the hops of each set
+of routes, and arrays over the messages.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from hub_core.columns import Int64Array, run_starts
 from hub_core.network import Routes, Topology
 from hub_core.schedules.switch_groups import SwitchGroups
 
-# Links, in order.
+# Links of a route, in order.
 _Way = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class _Copy:
-    """Member `member` of a multicast is copied from `origin`, after so many links."""
+    """Member `member` of a multicast is copied from member `origin` after `hops` links."""
 
     member: int
     origin: int
@@ -35,9 +35,9 @@ class _Copy:
 
 @dataclass(frozen=True, slots=True)
 class _Sum:
-    """A sum in a switch: the members of a group that come into it, and after how many links each.
+    """A sum in a switch: the members of a group that enter it, and after how many links each.
 
-    The first one carries it on.
+    The first member carries the result.
     """
 
     members: tuple[int, ...]
@@ -46,27 +46,30 @@ class _Sum:
 
 @dataclass(frozen=True, slots=True)
 class _Sums:
-    """Sums of a group, the farthest from the receiver first, and who arrives with whom."""
+    """Sums of a group, the farthest from the receiver first; and the members delivered together.
+
+    `arrivals`: tuples of members, each beginning with the carrier.
+    """
 
     sums: tuple[_Sum, ...]
     arrivals: tuple[tuple[int, ...], ...]
 
 
-def no_switched_records() -> tuple[Records, Records]:
-    """Those of switches that forward alone."""
+def create_no_switched_records() -> tuple[Records, Records]:
+    """Return empty records, for switches that only forward."""
     return np.zeros(0, SWITCHED), np.zeros(0, SUM)
 
 
-def switched_records(
+def build_switched_records(
     groups: SwitchGroups,
     topology: Topology,
     routes: Routes,
     node_of_row: Int64Array,
     route_of_node: Int64Array,
 ) -> tuple[Records, Records]:
-    """What switches do with every message, and their sums.
+    """Return (the switch actions of every message, the sums).
 
-    `node_of_row`: the node of every step's message, `route_of_node`: the route of a SEND.
+    `node_of_row`: the SEND node of every step; `route_of_node`: the route of every SEND.
     """
     switched = np.zeros(len(route_of_node), SWITCHED)
     for name in ("first_copy", "next_copy", "leaves_at", "sum", "sum_at"):
@@ -77,20 +80,23 @@ def switched_records(
         laid_out.copy(nodes, route_of_node[nodes])
     for nodes in _members(groups.sums, node_of_row):
         laid_out.add(nodes, route_of_node[nodes])
-    return switched, np.array([tuple(one) for one in laid_out.sums], SUM)
+    return switched, np.array([tuple(record) for record in laid_out.sums], SUM)
 
 
 def _members(
     groups: tuple[Int64Array, Int64Array], node_of_row: Int64Array
 ) -> Iterator[Int64Array]:
-    """The nodes of every group."""
+    """Yield the nodes of every group."""
     rows, group = groups
     if len(rows):
         yield from np.split(node_of_row[rows], run_starts(group)[1:])
 
 
 class _Layout:
-    """Records while they are filled; `sums`: carrier, missing, next sum, and where that is."""
+    """Fills the records of switches.
+
+    `sums`: lists of carrier, missing messages, next sum, and its position.
+    """
 
     def __init__(self, shapes: _Shapes, routes: Routes, switched: Records) -> None:
         self._shapes = shapes
@@ -99,49 +105,49 @@ class _Layout:
         self.sums: list[list[int]] = []
 
     def copy(self, nodes: Int64Array, routes: Int64Array) -> None:
-        """Let switches make the messages of a multicast, but for those that leave on their own."""
+        """Record that switches copy the messages of a multicast, except those sent separately."""
         switched = self._switched
-        for one in self._shapes.copies(routes):
-            node, source = nodes[one.member], nodes[one.origin]
+        for copied in self._shapes.copies(routes):
+            node, source = nodes[copied.member], nodes[copied.origin]
             leader = switched["leader"][source]
             switched["leader"][node] = source if leader < 0 else leader
-            switched["leaves_at"][node] = self._first[routes[one.origin]] + one.hops
-            switched["skipped"][node] = one.hops
+            switched["leaves_at"][node] = self._first[routes[copied.origin]] + copied.hops
+            switched["skipped"][node] = copied.hops
             switched["next_copy"][node] = switched["first_copy"][source]
             switched["first_copy"][source] = node
 
     def add(self, nodes: Int64Array, routes: Int64Array) -> None:
-        """Let switches add up the messages of a sum."""
-        found = self._shapes.sums(routes)
+        """Record that switches add up the messages of a sum."""
+        group_sums = self._shapes.sums(routes)
         last: dict[int, int] = {}
-        for one in found.sums:
+        for group_sum in group_sums.sums:
             index = len(self.sums)
-            self.sums.append([int(nodes[one.members[0]]), len(one.members), -1, -1])
-            for member, hops in zip(one.members, one.hops, strict=True):
-                place = int(self._first[routes[member]]) + hops
-                self._enter(int(nodes[member]), last.get(member), index, place)
+            self.sums.append([int(nodes[group_sum.members[0]]), len(group_sum.members), -1, -1])
+            for member, hops in zip(group_sum.members, group_sum.hops, strict=True):
+                position = int(self._first[routes[member]]) + hops
+                self._enter(int(nodes[member]), last.get(member), index, position)
                 last[member] = index
-        for first, *others in found.arrivals:
-            self._arrive_together(int(nodes[first]), nodes[others])
+        for first, *parts in group_sums.arrivals:
+            self._arrive_together(int(nodes[first]), nodes[parts])
 
-    def _enter(self, node: int, before: int | None, index: int, place: int) -> None:
-        """Let a message come into a sum, as its first one or behind the one before."""
+    def _enter(self, node: int, before: int | None, index: int, position: int) -> None:
+        """Let a message enter a sum: its first one, or the next one after sum `before`."""
         if before is not None:
-            self.sums[before][2:] = [index, place]
+            self.sums[before][2:] = [index, position]
             return
         self._switched["sum"][node] = index
-        self._switched["sum_at"][node] = place
+        self._switched["sum_at"][node] = position
 
-    def _arrive_together(self, carrier: int, others: Int64Array) -> None:
-        """Chain those that arrive within a message to it."""
-        if not len(others):
+    def _arrive_together(self, carrier: int, parts: Int64Array) -> None:
+        """Chain the messages that are delivered with a carrier to the carrier's record."""
+        if not len(parts):
             return
-        self._switched["first_part"][carrier] = others[0]
-        self._switched["next_part"][others[:-1]] = others[1:]
+        self._switched["first_part"][carrier] = parts[0]
+        self._switched["next_part"][parts[:-1]] = parts[1:]
 
 
 class _Shapes:
-    """Copies and sums by the routes of the members of a group, each found once."""
+    """Caches copies and sums by the routes of the members of a group."""
 
     def __init__(self, topology: Topology, routes: Routes) -> None:
         self._topology = topology
@@ -150,36 +156,41 @@ class _Shapes:
         self._sums: dict[tuple[int, ...], _Sums] = {}
 
     def copies(self, routes: Int64Array) -> list[_Copy]:
-        """Members of a multicast that a switch copies from others before them."""
+        """Return the members of a multicast that a switch copies from earlier members."""
         shape = tuple(routes.tolist())
         if shape not in self._copies:
             self._copies[shape] = self._found_copies(self._ways(routes))
         return self._copies[shape]
 
     def sums(self, routes: Int64Array) -> _Sums:
-        """Sums of the members of a group that switches can add up."""
+        """Return the sums of a group that switches can compute."""
         shape = tuple(routes.tolist())
         if shape not in self._sums:
             self._sums[shape] = self._found_sums(self._ways(routes))
         return self._sums[shape]
 
     def _ways(self, routes: Int64Array) -> list[_Way]:
+        """Return the links of every route, in order."""
         bounds = zip(self._routes.indptr[routes], self._routes.indptr[routes + 1], strict=True)
         return [tuple(self._routes.links[first:end].tolist()) for first, end in bounds]
 
     def _found_copies(self, ways: Sequence[_Way]) -> list[_Copy]:
+        """Find the copies of a multicast, members in order."""
         owner: dict[_Way, int] = {}
-        found = []
+        copies = []
         for member, way in enumerate(ways):
             hops = self._shared_hops(way, owner)
             if hops:
-                found.append(_Copy(member, owner[way[:hops]], hops))
+                copies.append(_Copy(member, owner[way[:hops]], hops))
             for end in range(hops + 1, len(way) + 1):
                 owner.setdefault(way[:end], member)
-        return found
+        return copies
 
     def _shared_hops(self, way: _Way, owner: Mapping[_Way, int]) -> int:
-        """Links from the sender on that others take too, up to the last switch that multicasts."""
+        """Return the length of the prefix of a route that is shared with an earlier one.
+
+        Counted up to the last switch on the shared prefix that supports multicast; 0 for none.
+        """
         hops = 0
         for end in range(1, len(way)):
             if way[:end] not in owner:
@@ -189,22 +200,23 @@ class _Shapes:
         return hops
 
     def _found_sums(self, ways: Sequence[_Way]) -> _Sums:
+        """Find the sums of a group, and the members that are delivered together."""
         ends: dict[_Way, list[int]] = {}
         for member, way in enumerate(ways):
             for start in range(1, len(way)):
                 if int(self._topology.source[way[start]]) in self._topology.reduction:
                     ends.setdefault(way[start:], []).append(member)
-        # By the carrier of the sum that a member is in so far.
+        # By member: the carrier of the last sum that it entered.
         carrier = list(range(len(ways)))
-        found = []
+        sums = []
         for end in sorted(ends, key=lambda end: (-len(end), end)):
             members = tuple(dict.fromkeys(carrier[member] for member in ends[end]))
             if len(members) > 1:
                 hops = tuple(len(ways[member]) - len(end) for member in members)
-                found.append(_Sum(members, hops))
+                sums.append(_Sum(members, hops))
                 for member in ends[end]:
                     carrier[member] = members[0]
         arrivals: dict[int, list[int]] = {}
         for member, first in enumerate(carrier):
             arrivals.setdefault(first, []).append(member)
-        return _Sums(tuple(found), tuple(map(tuple, arrivals.values())))
+        return _Sums(tuple(sums), tuple(map(tuple, arrivals.values())))

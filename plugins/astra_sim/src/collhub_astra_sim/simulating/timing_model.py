@@ -1,4 +1,4 @@
-"""What a user can choose about the analytical model."""
+"""User choices of the analytical model."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from hub_core.network import Occupancy
 
 @dataclass(frozen=True, slots=True)
 class TimingModel:
-    """The choices, with ASTRA-sim's as defaults.
+    """Parameters of the analytical model, with ASTRA-sim's as defaults.
 
     `is_congestion_aware`: messages wait for one another on links. `reduce_bytes_per_s`,
-    `copy_bytes_per_s`: speed of local steps whose time is not stated; None: 1 ns each.
+    `copy_bytes_per_s`: speed of local steps without a duration; None: 1 ns per step.
     """
 
     is_congestion_aware: bool = True
@@ -23,7 +23,7 @@ class TimingModel:
 
     @classmethod
     def of_options(cls, options: AnalyticalOptions) -> TimingModel:
-        """The model that the options of the simulator describe."""
+        """Return the model that the options of the simulator describe."""
         return cls(
             options.network == CONGESTION_AWARE,
             Occupancy(options.occupancy),

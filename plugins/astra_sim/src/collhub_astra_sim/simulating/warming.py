@@ -1,4 +1,4 @@
-"""Compile the kernels of the simulators of algorithms and jobs beforehand, by small runs."""
+"""Compile the kernels of the simulators of algorithms and jobs in advance, by small runs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ _BYTES = 64
 
 
 def check(request: CheckRequest, options: WarmOptions) -> CheckReport:
-    """Compile and store the kernels that are not stored yet, if `options.warm` is set."""
+    """Compile and store the kernels that are not yet stored, if `options.warm` is set.
+
+    The check always passes; with `warm` it reports the elapsed time.
+    """
     if not options.warm:
         return CheckReport(True)
     start = time.perf_counter()
@@ -28,7 +31,8 @@ def check(request: CheckRequest, options: WarmOptions) -> CheckReport:
 
 
 def _run_every_kernel() -> None:
-    # Imported here, so that a check that is not requested costs nothing.
+    # Imported here, so that a check that is not requested needs no time.
+    """Run every kernel once in the mode that compiles at once."""
     from collhub_astra_sim.compiling import compile_at_once
     from collhub_astra_sim.simulating.analytical import simulate
     from collhub_astra_sim.workloads.custom_tables import custom_tables

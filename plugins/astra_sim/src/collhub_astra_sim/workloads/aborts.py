@@ -36,9 +36,10 @@ _SMALLEST_RING = 3
 
 
 def network_abort(topology: Topology, backend: str) -> Diagnostic | None:
-    """Why the congestion-aware backend aborts on a network; None if it runs, or is not used.
+    """Return the reason why the congestion-aware backend aborts on a network.
 
-    It knows one dimension: Ring of three NPUs or more, FullyConnected or Switch.
+    None if it runs, or if the backend is another one. The backend supports one dimension: Ring of
+    three NPUs or more, FullyConnected or Switch.
     """
     dimensions = topology.dimensions
     if backend != CONGESTION_AWARE or not dimensions:
@@ -58,25 +59,28 @@ def network_abort(topology: Topology, backend: str) -> Diagnostic | None:
 
 
 def event_at_zero(workload: Workload, layout: Layout, machine: Machine) -> Diagnostic:
-    """The node that schedules an event at time 0, of a run that has stopped there."""
-    place = machine.entry[machine.heap[0]["first"]]["item"]
-    item = int(machine.event[machine.bucket[place]["first"]]["item"])
+    """Return the error about the node that schedules an event at time 0.
+
+    The run must have stopped at that event (`ABORTED`).
+    """
+    bucket = machine.entry[machine.heap[0]["first"]]["item"]
+    item = int(machine.event[machine.bucket[bucket]["first"]]["item"])
     row = _node_of_event(item & 3, item >> 2, layout, machine)
     nodes = workload.nodes
-    what = f"node {int(nodes.identity[row])} ({NodeKind(int(nodes.kind[row])).name})"
-    message = f"{what} takes less than 1 ns at the start: ASTRA-sim aborts on an event at time 0"
+    name = f"node {int(nodes.identity[row])} ({NodeKind(int(nodes.kind[row])).name})"
+    message = f"{name} takes less than 1 ns at the start: ASTRA-sim aborts on an event at time 0"
     cure = "let a computation of 1 ns or more precede it, or make it larger"
     return Diagnostic(CODE, message, location=nodes.location(row), cure=cure)
 
 
 def _node_of_event(kind: int, item: int, layout: Layout, machine: Machine) -> int:
-    """The row of the workload's node that an event belongs to."""
+    """Return the row of the workload's node to which an event belongs."""
     rank, code = -1, -1
     if kind == BATCH_ENDS:
         rank = int(machine.batch[item]["rank"])
         code = int(machine.delay[machine.batch[item]["first"]]["code"])
     elif kind == LINK_FREE:
-        # The message that keeps the link busy is at the hop of that link.
+        # The message that occupies the link is at the hop of that link.
         on_link = machine.path_link[machine.message["hop"]] == item
         is_sent = ~machine.message["is_receive"] & (machine.message["bytes"] > 0)
         item = int(np.flatnonzero(on_link & is_sent)[0])
@@ -87,13 +91,13 @@ def _node_of_event(kind: int, item: int, layout: Layout, machine: Machine) -> in
     row = _node_of_code(code, machine)
     if row < 0:
         # A message of a native collective: the only collective of its rank at the start.
-        own = (machine.node["rank"] == rank) & (machine.node["start"] == 0)
-        row = int(np.argmax(own & (machine.node["action"] == COLLECTIVE_NODE)))
+        is_of_rank = (machine.node["rank"] == rank) & (machine.node["start"] == 0)
+        row = int(np.argmax(is_of_rank & (machine.node["action"] == COLLECTIVE_NODE)))
     return int(layout.order[row])
 
 
 def _node_of_code(code: int, machine: Machine) -> int:
-    """The node, in the order of the machine, that a code ends; -1 for other codes."""
+    """Return the machine's node that a code finishes; -1 for codes of other kinds."""
     kind, index = code & ((1 << CODE_BITS) - 1), code >> CODE_BITS
     if code >= 0 and kind == NODE_ENDS:
         return index
@@ -105,37 +109,38 @@ def _node_of_code(code: int, machine: Machine) -> int:
 def unknown_at_start(
     workload: Workload, layout: Layout, machine: Machine
 ) -> tuple[Diagnostic, ...]:
-    """Collectives of the host, or of unknown kinds, that are issued at time 0.
+    """Return errors about collectives on the host, or of unknown kinds, that start at time 0.
 
-    The exception that they throw ends the run there; inside a later event it only stops the rank.
+    The exception that they throw ends the run; inside a later event it only stops the rank.
     """
     node = machine.node
     rows = layout.order[(node["action"] == NEVER_ENDS) & (node["start"] == 0)]
     nodes = workload.nodes
-    found = []
+    diagnostics = []
     for row in rows[nodes.is_kind(NodeKind.COLLECTIVE)[rows]].tolist():
-        what = "of the host" if nodes.on_host[row] else "of a kind without algorithms"
+        reason = "of the host" if nodes.on_host[row] else "of a kind without algorithms"
         message = (
-            f"node {int(nodes.identity[row])} is a collective {what} that is issued at the start: "
-            "ASTRA-sim aborts"
+            f"node {int(nodes.identity[row])} is a collective {reason} that is issued at the start:"
+            " ASTRA-sim aborts"
         )
         cure = "choose another kind, and let it run on the device"
-        found.append(Diagnostic(CODE, message, location=nodes.location(row), cure=cure))
-    return tuple(found)
+        diagnostics.append(Diagnostic(CODE, message, location=nodes.location(row), cure=cure))
+    return tuple(diagnostics)
 
 
 def statistics_aborts(
     workload: Workload, layout: Layout, machine: Machine
 ) -> tuple[Diagnostic, ...]:
-    """Ranks with host or memory nodes whose last event is a message, by rank.
+    """Return errors about ranks with host or memory nodes whose last event is a message.
 
-    The statistics at the end of such a rank throw an exception. ASTRA-sim survives it inside the
-    event of a computation, a memory or a native collective, but not inside one of the network.
+    In rank order. The statistics at the end of such a rank throw an exception. ASTRA-sim survives
+    it inside the event of a computation, a memory access or a native collective, but not inside an
+    event of the network.
     """
     nodes = workload.nodes
     is_risky = nodes.is_kind(NodeKind.LOAD, NodeKind.STORE, NodeKind.MARKER)
     is_risky |= nodes.is_kind(NodeKind.COMPUTE) & nodes.on_host
-    found = []
+    diagnostics = []
     for rank in distinct(nodes.rank[is_risky]).tolist():
         last = machine.node[machine.rank[rank]["last"]]
         ends_by_message = last["action"] in (SEND_NODE, RECV_NODE)
@@ -148,5 +153,5 @@ def statistics_aborts(
                 " or marker nodes: ASTRA-sim aborts in its statistics"
             )
             cure = "let a COMPUTE node of the device come last"
-            found.append(Diagnostic(CODE, message, location=nodes.location(row), cure=cure))
-    return tuple(found)
+            diagnostics.append(Diagnostic(CODE, message, location=nodes.location(row), cure=cure))
+    return tuple(diagnostics)

@@ -1,4 +1,4 @@
-"""Which algorithm every collective runs, who its members are, and which ranks talk by it."""
+"""Choose algorithm and members of every collective, and find the communicating pairs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from collhub_astra_sim.simulating.event_queue import Records
-from collhub_astra_sim.simulating.matching import dense_codes
+from collhub_astra_sim.simulating.matching import compute_dense_codes
 from collhub_astra_sim.workloads.machine_state import (
     DIRECT,
     HALVING_DOUBLING,
@@ -28,16 +28,16 @@ from hub_core import NodeTable, NodeType
 from hub_core.columns import Int64Array, distinct
 from hub_core.model import InputError, ProcessGroup, Workload
 
-# Streams of one group are numbered from a multiple of this.
+# The streams of a group are numbered from a multiple of this number.
 _STREAMS_OF_A_GROUP = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Choices:
-    """The choices of all collectives.
+    """The choices for all collectives.
 
     `choice`, `member`: by node, as in `machine_state.NODE`. `pairs`: source * ranks + destination
-    of all that may talk by native or custom algorithms, ascending.
+    of all pairs that may communicate in native or custom algorithms, ascending.
     """
 
     choice: Int64Array
@@ -52,14 +52,14 @@ class Choices:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NamedAlgorithms:
-    """Algorithms that nodes name themselves: `number`: index of `names` by row, -1 for none."""
+    """Algorithms that nodes name explicitly: `number`: index of `names` by row, -1 for none."""
 
     names: tuple[str, ...]
     number: Int64Array
 
 
 class _Chooser:
-    """Collects plans, custom algorithms and pairs while the kinds of collectives are gone through.
+    """Collects plans, custom algorithms and communicating pairs of the kinds of collectives.
 
     `dimensions`: sizes of the network's dimensions.
     """
@@ -82,7 +82,9 @@ class _Chooser:
         return self.workload.num_ranks
 
     def native(self, kind: int, group: int, mask: int) -> int:
-        """The number of the plan of native collectives."""
+        """Add the plan of native collectives of this kind, group and mask of dimensions; return its
+        index.
+        """
         ranks = np.array(self.workload.members(group), np.int64)
         if len(ranks) < self.num_ranks:
             phases = group_phases(kind, self.system, len(ranks))
@@ -96,12 +98,16 @@ class _Chooser:
         return len(self.plans) - 1
 
     def of_traces(self, prefix: str, group: int) -> int:
-        """The choice of a custom algorithm."""
+        """Add a custom algorithm and return its choice (-2 - index).
+
+        Raises `InputError` if the algorithm is missing, does not have the group's number of ranks,
+        or if ASTRA-sim cannot run it.
+        """
         if prefix not in self.available:
-            cure = "give the traces that the system JSON names"
+            cure = "provide the traces that the system JSON names"
             raise InputError(f"no algorithm {prefix!r}", cure=cure, code="no-algorithm")
         if self.system.splits != 1:
-            message = "custom algorithms need preferred-dataset-splits 1: no rank ever finishes"
+            message = "custom algorithms need preferred-dataset-splits 1: else no rank finishes"
             raise InputError(message, cure="set it to 1", code="invalid-system")
         nodes, ranks = self.available[prefix], self.workload.members(group)
         if nodes.num_ranks != len(ranks):
@@ -109,7 +115,7 @@ class _Chooser:
             raise InputError(message, code="no-algorithm")
         if list(ranks) != sorted(ranks):
             name = self.workload.groups[group].name
-            message = f"process group {name!r}: ASTRA-sim mixes up unsorted ranks"
+            message = f"process group {name!r}: ASTRA-sim confuses unsorted ranks"
             raise InputError(message, cure="list its ranks in ascending order", code="group")
         self.pairs.append(_custom_pairs(nodes, np.array(ranks), self.num_ranks))
         return -2 - self.custom.setdefault(prefix, len(self.custom))
@@ -125,24 +131,24 @@ def choices(
     per_node: Mapping[int, str],
     named: NamedAlgorithms | None = None,
 ) -> Choices:
-    """Choose for the collectives of the rows `is_running`; `kind`: native types by node.
+    """Choose algorithms for the collectives in the rows `is_running`; `kind`: native type by node.
 
-    `per_node`: identities of nodes to prefixes, `named`: prefixes by row, which go first. Raises
-    `InputError` where there is no choice.
+    `per_node`: prefixes by identity of nodes; `named`: prefixes by row, which take precedence.
+    Raises `InputError` if a collective has no algorithm.
     """
     nodes, rows = workload.nodes, is_running
     chooser = _Chooser(workload, system, dimensions, algorithms)
     choice = np.full(len(nodes), NO_CHOICE, np.int64)
     prefix = _prefixes(workload, system, kind, rows, per_node, named)
-    # These decide: type, group, dimensions, prefix.
+    # Determined by: type, group, dimensions, prefix.
     columns = (kind[rows], nodes.group[rows], nodes.dimensions[rows], prefix.number)
     example, of_row = _settings(columns)
     settings = zip(*(column[example].tolist() for column in columns), strict=True)
     numbers = [
-        chooser.native(one, group, mask)
+        chooser.native(native_kind, group, mask)
         if name < 0
         else chooser.of_traces(prefix.names[name], group)
-        for one, group, mask, name in settings
+        for native_kind, group, mask, name in settings
     ]
     choice[rows] = np.array(numbers, np.int64)[of_row]
     member, members, group_rank = _members(workload, rows)
@@ -152,20 +158,22 @@ def choices(
 
 
 def _settings(columns: Sequence[npt.NDArray[np.integer[Any]]]) -> tuple[Int64Array, Int64Array]:
-    """(a row of each combination of values that occurs, ascending; the combination of every row).
+    """Return (one row of each distinct combination of values, ascending; combination of every row).
 
     Cost: linear, unless values are far apart.
     """
     rows = len(columns[0])
-    of_row, count = np.zeros(rows, np.int64), 1
+    combination_of_row, count = np.zeros(rows, np.int64), 1
     for column in columns:
         low = int(column.min(initial=0))
         span = int(column.max(initial=0)) - low + 1
-        of_row, count = dense_codes(of_row * span + (column.astype(np.int64) - low), count * span)
+        combination_of_row, count = compute_dense_codes(
+            combination_of_row * span + (column.astype(np.int64) - low), count * span
+        )
     example = np.zeros(count if rows else 0, np.int64)
-    # Of several rows the last assignment counts.
-    example[of_row[::-1]] = np.arange(rows - 1, -1, -1)
-    return example, of_row
+    # If several rows are assigned, the last assignment counts.
+    example[combination_of_row[::-1]] = np.arange(rows - 1, -1, -1)
+    return example, combination_of_row
 
 
 def _prefixes(
@@ -176,9 +184,9 @@ def _prefixes(
     per_node: Mapping[int, str],
     named: NamedAlgorithms | None,
 ) -> NamedAlgorithms:
-    """The custom algorithm of every row: that of the node, before that of the type."""
-    others = () if named is None else named.names
-    names = tuple(sorted({*system.custom.values(), *per_node.values(), *others}))
+    """Return the custom algorithm of every row: the node's takes precedence over its type's."""
+    explicit_names = () if named is None else named.names
+    names = tuple(sorted({*system.custom.values(), *per_node.values(), *explicit_names}))
     number_of = {name: number for number, name in enumerate(names)}
     by_type = np.full(TYPES, -1, np.int64)
     for collective, name in system.custom.items():
@@ -193,34 +201,37 @@ def _prefixes(
 
 
 def dimension_sizes(dimensions: Sequence[int], num_ranks: int) -> tuple[int, ...]:
-    """Sizes of a network's dimensions; one of all ranks where it is not regular."""
+    """Return the sizes of a network's dimensions; one of all ranks if it is not regular."""
     return tuple(dimensions) if prod(dimensions) == num_ranks and dimensions else (num_ranks,)
 
 
 def _members(workload: Workload, rows: Int64Array) -> tuple[Int64Array, Records, Int64Array]:
-    """(member of every node, records of members, ranks of all groups)."""
+    """Return (member of every node, records of members, ranks of all groups one after the other).
+
+    Raises `InputError` if a collective's group does not contain its rank.
+    """
     nodes = workload.nodes
     groups = workload.groups
     first = np.cumsum([0, *(len(group.ranks) for group in groups)])
     group_rank = np.array([rank for group in groups for rank in group.ranks], np.int64)
-    place = {
+    position_of = {
         (number, rank): position
         for number, group in enumerate(groups)
         for position, rank in enumerate(group.ranks)
     }
     grouped = rows[nodes.group[rows] >= 0]
     code = nodes.group[grouped].astype(np.int64) * workload.num_ranks + nodes.rank[grouped]
-    example, of_row = _settings([code])
+    example, index_of_row = _settings([code])
     member = np.full(len(nodes), -1, np.int64)
-    member[grouped] = of_row
-    # Compiled code may look at the first one where there are none.
+    member[grouped] = index_of_row
+    # At least one record, because compiled code may read the first one in any case.
     members = np.zeros(max(len(example), 1), MEMBER)
     group_numbers = _group_numbers(groups)
-    for index, one in enumerate(code[example].tolist()):
-        number, rank = divmod(one, workload.num_ranks)
-        position = place.get((number, rank))
+    for index, member_code in enumerate(code[example].tolist()):
+        number, rank = divmod(member_code, workload.num_ranks)
+        position = position_of.get((number, rank))
         if position is None:
-            message = f"a collective of process group {groups[number].name!r}, without its rank"
+            message = f"a collective of process group {groups[number].name!r}, which lacks its rank"
             raise InputError(
                 message, location=nodes.location(int(grouped[example[index]])), code="group"
             )
@@ -231,17 +242,17 @@ def _members(workload: Workload, rows: Int64Array) -> tuple[Int64Array, Records,
 
 
 def _group_numbers(groups: Sequence[ProcessGroup]) -> list[int]:
-    """The numbers by which ASTRA-sim knows groups: names, else numbers above all of the names."""
-    stated = [
+    """Return ASTRA-sim's numbers of groups: decimal names, otherwise numbers above all names."""
+    named_numbers = [
         int(group.name) if group.name.isascii() and group.name.isdecimal() else -1
         for group in groups
     ]
-    above = max([0, *stated]) + 1
-    return [number if number >= 0 else above + place for place, number in enumerate(stated)]
+    above = max([0, *named_numbers]) + 1
+    return [number if number >= 0 else above + index for index, number in enumerate(named_numbers)]
 
 
 def _plan_records(plans: Sequence[tuple[Phase, ...]]) -> tuple[Records, Records]:
-    """(plans, phases of all plans)."""
+    """Return (records of plans, records of the phases of all plans)."""
     counts = np.array([len(plan) for plan in plans], np.int64)
     plan = np.zeros(len(plans), PLAN)
     plan["first"], plan["count"] = np.cumsum(counts) - counts, counts
@@ -249,11 +260,11 @@ def _plan_records(plans: Sequence[tuple[Phase, ...]]) -> tuple[Records, Records]
     return plan, phase
 
 
-# --- who talks to whom ---
+# --- pairs that communicate ---
 
 
 def _rings(num_ranks: int, phase: Phase) -> Int64Array:
-    """The ranks of every part of a dimension, int64[parts, size of the dimension]."""
+    """Return the ranks of every line along a dimension, int64[lines, size of the dimension]."""
     ranks = np.arange(num_ranks)
     starts = ranks[ranks // phase.stride % phase.size == 0]
     grid: Int64Array = starts[:, None] + np.arange(phase.size) * phase.stride
@@ -261,16 +272,16 @@ def _rings(num_ranks: int, phase: Phase) -> Int64Array:
 
 
 def _native_pairs(phase: Phase, members: Int64Array, num_ranks: int) -> Int64Array:
-    """Codes of the pairs that may talk in a phase, both ways."""
-    found = []
+    """Return the codes of the pairs that may communicate in a phase, in both directions."""
+    codes = []
     for shift in _shifts(phase):
         ahead = np.roll(members, -shift, axis=1)
-        found += [members * num_ranks + ahead, ahead * num_ranks + members]
-    return distinct(np.concatenate(found).ravel()) if found else np.zeros(0, np.int64)
+        codes += [members * num_ranks + ahead, ahead * num_ranks + members]
+    return distinct(np.concatenate(codes).ravel()) if codes else np.zeros(0, np.int64)
 
 
 def _shifts(phase: Phase) -> Iterator[int]:
-    """Distances between positions that talk."""
+    """Yield the distances between communicating positions."""
     if phase.algorithm == RING:
         yield 1
     elif phase.algorithm == DIRECT:
@@ -278,14 +289,14 @@ def _shifts(phase: Phase) -> Iterator[int]:
     elif phase.algorithm == HALVING_DOUBLING:
         yield from (1 << power for power in range(phase.size.bit_length() - 1))
     else:
-        # Parents and children are a power of two apart, counted from the root around.
+        # Parents and children differ by a power of two, counted cyclically from the root.
         powers = (1 << power for power in range(phase.size.bit_length()))
         yield from sorted({step % phase.size for power in powers for step in (power, power - 1)})
 
 
 def _custom_pairs(nodes: NodeTable, ranks: Int64Array, num_ranks: int) -> Int64Array:
-    """Codes of the pairs that talk in a custom algorithm, both ways."""
+    """Return the codes of the pairs that communicate in a custom algorithm, in both directions."""
     rows = np.flatnonzero((nodes.type == NodeType.COMM_SEND) | (nodes.type == NodeType.COMM_RECV))
-    own = np.repeat(np.arange(nodes.num_ranks), np.diff(nodes.rank_indptr))[rows]
-    one, other = ranks[own], ranks[nodes.peer[rows]]
-    return distinct(np.concatenate([one * num_ranks + other, other * num_ranks + one]))
+    rank_of_node = np.repeat(np.arange(nodes.num_ranks), np.diff(nodes.rank_indptr))[rows]
+    rank, peer = ranks[rank_of_node], ranks[nodes.peer[rows]]
+    return distinct(np.concatenate([rank * num_ranks + peer, peer * num_ranks + rank]))

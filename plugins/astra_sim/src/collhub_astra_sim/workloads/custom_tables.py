@@ -1,4 +1,4 @@
-"""Lay out custom algorithms for compiled code: their nodes in the orders of ASTRA-sim's sets."""
+"""Build tables of custom algorithms for compiled code, in the order of ASTRA-sim's sets."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hub_core.model import Location
 
 
 class CustomTables(NamedTuple):
-    """The fields of `Machine` that describe custom algorithms. `most_nodes`: of a rank."""
+    """The fields of `Machine` that describe custom algorithms; `most_nodes`: maximum of a rank."""
 
     custom: Records
     custom_rank: Records
@@ -30,7 +30,7 @@ class CustomTables(NamedTuple):
 
 
 def custom_tables(algorithms: Sequence[NodeTable]) -> CustomTables:
-    """The tables of these algorithms, one behind the other."""
+    """Return the concatenated tables of these algorithms."""
     parts = [_one(nodes) for nodes in algorithms]
     node_first = np.cumsum([0, *(len(part.custom) for part in parts)])
     root_first = np.cumsum([0, *(len(part.custom_root) for part in parts)])
@@ -44,7 +44,7 @@ def custom_tables(algorithms: Sequence[NodeTable]) -> CustomTables:
         part.custom_root[:] += nodes
         part.custom_child[:] += nodes
     ranks = np.cumsum([0, *(len(part.custom_rank) for part in parts)])
-    most = max((part.most_nodes for part in parts), default=0)
+    max_nodes = max((part.most_nodes for part in parts), default=0)
     empty = np.zeros(0, np.int64)
     return CustomTables(
         np.concatenate([np.zeros(0, CUSTOM), *(part.custom for part in parts)]),
@@ -55,47 +55,47 @@ def custom_tables(algorithms: Sequence[NodeTable]) -> CustomTables:
         np.concatenate([empty.astype(np.uint64), *(part.identity for part in parts)]),
         max((part.element for part in parts), key=len, default=np.zeros(1, ELEMENT)),
         max((part.before for part in parts), key=len, default=np.full(16, -1)),
-        most,
+        max_nodes,
     )
 
 
 def _one(nodes: NodeTable) -> CustomTables:
-    """The tables of one algorithm."""
-    # Imported here, since most jobs have no custom algorithms.
-    from collhub_astra_sim.simulating.kernel import parents_of, write_orders
-    from collhub_astra_sim.simulating.local_costs import stated_durations_ns
-    from collhub_astra_sim.simulating.starting_world import world_of
+    """Return the tables of one algorithm."""
+    # Imported here, because most jobs have no custom algorithms.
+    from collhub_astra_sim.simulating.kernel import get_parents, write_orders
+    from collhub_astra_sim.simulating.local_costs import get_trace_durations_ns
+    from collhub_astra_sim.simulating.starting_world import build_world
     from collhub_astra_sim.simulating.timing_model import TimingModel
     from hub_core import parse_topology
 
     ranks = nodes.num_ranks
-    # Any network will do: the orders have nothing to do with it.
+    # The order of nodes does not depend on the network.
     topology = parse_topology(f"switch:{ranks}")
-    durations = stated_durations_ns(nodes)
-    world = world_of(
+    durations = get_trace_durations_ns(nodes)
+    world = build_world(
         nodes, durations, topology, TimingModel(), lambda row: Location(step=row), np.arange(ranks)
     )
     roots = np.zeros(len(nodes), np.int64)
     counts = np.zeros(ranks, np.int64)
-    write_orders(world, parents_of(nodes), roots, counts, events=len(nodes))
+    write_orders(world, get_parents(nodes), roots, counts, events=len(nodes))
     custom = np.zeros(len(nodes), CUSTOM)
     for name in ("first_child", "children", "unmet", "kind"):
         custom[name] = world.node[name]
     is_message = (nodes.type == NodeType.COMM_SEND) | (nodes.type == NodeType.COMM_RECV)
     custom["work"] = np.where(is_message, nodes.size, durations)
     custom["peer"], custom["tag"] = nodes.peer, nodes.tag
-    own = np.zeros(ranks, CUSTOM_RANK)
-    own["first"], own["count"] = nodes.rank_indptr[:-1], np.diff(nodes.rank_indptr)
-    own["first_root"], own["roots"] = np.cumsum(counts) - counts, counts
-    own["buckets"] = world.rank["buckets"][:-1]
+    custom_rank = np.zeros(ranks, CUSTOM_RANK)
+    custom_rank["first"], custom_rank["count"] = nodes.rank_indptr[:-1], np.diff(nodes.rank_indptr)
+    custom_rank["first_root"], custom_rank["roots"] = np.cumsum(counts) - counts, counts
+    custom_rank["buckets"] = world.rank["buckets"][:-1]
     return CustomTables(
         custom,
-        own,
+        custom_rank,
         np.zeros(0, np.int64),
         roots[: counts.sum()],
         world.child[: int(custom["children"].sum())],
         nodes.node_id,
         world.element,
         world.before,
-        int(own["count"].max(initial=0)),
+        int(custom_rank["count"].max(initial=0)),
     )

@@ -1,7 +1,8 @@
-"""What ASTRA-sim hangs, aborts or goes wrong on in a workload, by the numbers of its hazards.
+"""Nodes of a workload on which ASTRA-sim hangs, aborts or computes wrong results (hazards H1 to
+H9).
 
-Measured with the public release of March 2026. H4 and H5 show in a simulation alone: ranks that
-never finish, which `simulate_workload` names.
+Measured with the public release of March 2026. H4 and H5 are visible only in a simulation: ranks
+that never finish, which `simulate_workload` reports.
 """
 
 from __future__ import annotations
@@ -17,42 +18,50 @@ from hub_core.columns import BoolArray, distinct
 from hub_core.model import Diagnostic, JobCollective, NodeKind, Severity, Workload
 
 EXTENSION = "astra-sim"
-"""Key of `Workload.extensions`: the texts of `system`, `network` and `memory`; `custom`: the prefix
-of each of `Workload.algorithms`; `per_node`: prefixes by node."""
-NO_TIME = "takes no time: what it frees waits for another node to end"
-NO_TIME_CURE = "state a tensor size, or leave the node out"
+"""Key of `Workload.extensions`: the texts of `system`, `network` and `memory`;
+
+`custom`: the prefix of each of `Workload.algorithms`; `per_node`: prefixes by node.
+"""
+NO_TIME = "takes no time: nodes that depend on it start only when another node finishes"
+NO_TIME_CURE = "specify a tensor size, or leave the node out"
 ABORTS = frozenset({"h2", "host-message", "no-size", "no-tag", "foreign-end"})
 """Codes of hazards on which ASTRA-sim aborts, so that no rank has a time."""
-# Tags of streams wrap above this group.
+# The tags of streams wrap around above this group.
 _LAST_GROUP = 499
 
 
 def hazards(workload: Workload, system: System) -> tuple[Diagnostic, ...]:
-    """The first node of each hazard, with how many there are. The codes `ABORTS` end a run."""
-    found = []
-    for code, is_there, message, severity, cure in _checks(workload, system):
-        rows = np.flatnonzero(is_there)
+    """Return one diagnostic per hazard: its first node, and the number of nodes.
+
+    Diagnostics with codes in `ABORTS` end a run.
+    """
+    diagnostics = []
+    for code, is_affected, message, severity, cure in _checks(workload, system):
+        rows = np.flatnonzero(is_affected)
         if len(rows):
             row = int(rows[0])
             name = f"node {int(workload.nodes.identity[row])}"
             more = f" ({len(rows)} nodes)" if len(rows) > 1 else ""
-            place = workload.nodes.location(row)
-            found.append(Diagnostic(code, f"{name} {message}{more}", severity, place, cure))
-    return tuple(found)
+            location = workload.nodes.location(row)
+            diagnostics.append(
+                Diagnostic(code, f"{name} {message}{more}", severity, location, cure)
+            )
+    return tuple(diagnostics)
 
 
 _Check = tuple[str, BoolArray, str, Severity, str]
 
 
 def _checks(workload: Workload, system: System) -> Iterator[_Check]:
+    """Yield (code, affected nodes, message, severity, cure) of every hazard."""
     yield from _hardware_checks(workload, system)
-    # With replay-only every node is a timer, whatever it states.
+    # With replay-only every node is a timer, regardless of its attributes.
     if not system.is_replay_only:
         yield from _network_checks(workload, system)
 
 
 def _hardware_checks(workload: Workload, system: System) -> Iterator[_Check]:
-    """Hazards of slots and statistics, which count the nodes of every kind."""
+    """Yield hazards of slots and statistics, which count the nodes of all kinds."""
     nodes = workload.nodes
     is_memory = nodes.is_kind(NodeKind.LOAD, NodeKind.STORE)
     is_marker = nodes.is_kind(NodeKind.MARKER)
@@ -63,10 +72,10 @@ def _hardware_checks(workload: Workload, system: System) -> Iterator[_Check]:
         "breaks the statistics at the rank's end: ASTRA-sim aborts if a message ends last",
         Severity.WARNING, "let a COMPUTE node come last",
     )  # fmt: skip
-    is_metadata = is_marker & _by_extra(workload, lambda one: one.node_type == NodeType.METADATA)
+    is_metadata = is_marker & _by_extra(workload, lambda node: node.node_type == NodeType.METADATA)
     yield (
-        "h2", is_metadata, "is a METADATA node: the statistics of ASTRA-sim abort",
-        Severity.ERROR, "leave the node out, and state process groups in groups.json",
+        "h2", is_metadata, "is a METADATA node: ASTRA-sim aborts in its statistics",
+        Severity.ERROR, "leave the node out, and specify process groups in groups.json",
     )  # fmt: skip
     yield (
         "host-message", nodes.is_kind(NodeKind.SEND, NodeKind.RECV) & nodes.on_host,
@@ -76,7 +85,7 @@ def _hardware_checks(workload: Workload, system: System) -> Iterator[_Check]:
 
 
 def _network_checks(workload: Workload, system: System) -> Iterator[_Check]:
-    """Hazards of nodes that are issued to the system layer."""
+    """Yield hazards of nodes that are passed to the system layer."""
     nodes = workload.nodes
     is_collective = nodes.is_kind(NodeKind.COLLECTIVE)
     is_empty = is_empty_work(workload, system) | nodes.is_kind(NodeKind.MARKER)
@@ -85,30 +94,30 @@ def _network_checks(workload: Workload, system: System) -> Iterator[_Check]:
     is_unknown = is_collective & ~np.isin(nodes.collective, known)
     yield (
         "h6", is_unknown | (is_collective & nodes.on_host),
-        "is a collective that ASTRA-sim never ends", Severity.ERROR,
+        "is a collective that ASTRA-sim never finishes", Severity.ERROR,
         "choose another kind, and let it run on the device",
     )  # fmt: skip
     is_native = is_collective & np.isin(nodes.collective, NATIVE_TYPES) & ~nodes.on_host
     yield (
         "no-size", is_native & (nodes.bytes < 0),
-        "states no comm_size, without which ASTRA-sim aborts", Severity.ERROR,
-        "state the bytes of the collective",
+        "has no comm_size, without which ASTRA-sim aborts", Severity.ERROR,
+        "specify the bytes of the collective",
     )  # fmt: skip
     is_message = nodes.is_kind(NodeKind.SEND, NodeKind.RECV)
     is_transfer = nodes.is_kind(NodeKind.LOAD, NodeKind.STORE)
     yield (
         "no-size", is_transfer & (nodes.bytes < 0),
-        "states no tensor_size, without which ASTRA-sim aborts", Severity.ERROR,
-        "state the bytes of the transfer",
+        "has no tensor_size, without which ASTRA-sim aborts", Severity.ERROR,
+        "specify the bytes of the transfer",
     )  # fmt: skip
     yield (
-        "no-tag", is_message & _by_extra(workload, lambda one: "comm_tag" not in one.attributes),
-        "states no comm_tag, without which ASTRA-sim aborts", Severity.ERROR,
-        "state a tag, equal on both sides",
+        "no-tag", is_message & _by_extra(workload, lambda node: "comm_tag" not in node.attributes),
+        "has no comm_tag, without which ASTRA-sim aborts", Severity.ERROR,
+        "specify a tag, equal on both sides",
     )  # fmt: skip
     yield (
         "foreign-end", is_message & _names_other_rank(workload),
-        "states another rank as its own end: ASTRA-sim aborts", Severity.ERROR,
+        "names another rank as its local end: ASTRA-sim aborts", Severity.ERROR,
         "comm_src of a SEND, and comm_dst of a RECV, is the rank of the file",
     )  # fmt: skip
     is_gather = is_collective & (nodes.collective == JobCollective.ALL_GATHER)
@@ -132,33 +141,33 @@ def _network_checks(workload: Workload, system: System) -> Iterator[_Check]:
 
 
 def _by_extra(workload: Workload, is_true: Callable[[StatedFields], bool]) -> BoolArray:
-    """A condition on the records of nodes: bool by node, False for nodes without a record."""
-    found = [bool(extra) and is_true(stated_fields(extra)) for extra in workload.extras]
-    mask: BoolArray = np.array([*found, False])[workload.nodes.extra]
+    """Evaluate a condition on the extra records of nodes: bool by node, False without a record."""
+    values = [bool(extra) and is_true(stated_fields(extra)) for extra in workload.extras]
+    mask: BoolArray = np.array([*values, False])[workload.nodes.extra]
     return mask
 
 
 def _names_other_rank(workload: Workload) -> BoolArray:
-    """Nodes that state a source or a destination other than their rank: bool by node."""
+    """Return the nodes whose source or destination differs from their rank: bool by node."""
     nodes = workload.nodes
     mask = np.zeros(len(nodes), np.bool_)
     for kind, name in ((NodeKind.SEND, "comm_src"), (NodeKind.RECV, "comm_dst")):
-        stated = [stated_fields(extra).numbers.get(name, -1) for extra in workload.extras]
-        end = np.array([*stated, -1], np.int64)[nodes.extra]
+        values = [stated_fields(extra).numbers.get(name, -1) for extra in workload.extras]
+        end = np.array([*values, -1], np.int64)[nodes.extra]
         mask |= nodes.is_kind(kind) & (end >= 0) & (end != nodes.rank)
     return mask
 
 
 def _may_end_with_message(workload: Workload, system: System) -> BoolArray:
-    """Ranks with a message, or a custom algorithm, that no other node waits for: bool by rank."""
+    """Return the ranks with a message, or a custom algorithm, without successors: bool by rank."""
     nodes = workload.nodes
     is_last = np.ones(len(nodes), np.bool_)
     parents, children = nodes.edges()
-    # A marker ends with its parents.
+    # A marker finishes with its parents.
     is_last[parents[~nodes.is_kind(NodeKind.MARKER)[children]]] = False
     is_message = nodes.is_kind(NodeKind.SEND, NodeKind.RECV)
-    stated = workload.extensions.get(EXTENSION)
-    per_node = stated.get("per_node") if isinstance(stated, dict) else None
+    extension = workload.extensions.get(EXTENSION)
+    per_node = extension.get("per_node") if isinstance(extension, dict) else None
     custom = np.isin(nodes.collective, [int(kind) for kind in system.custom])
     if isinstance(per_node, dict) and per_node:
         numbers = np.array([int(node) for node in per_node], np.uint64)
@@ -170,30 +179,33 @@ def _may_end_with_message(workload: Workload, system: System) -> BoolArray:
 
 
 def is_empty_work(workload: Workload, system: System) -> BoolArray:
-    """Computations of no bytes by roofline: bool by node."""
+    """Return the computations without bytes under the roofline model: bool by node."""
     nodes = workload.nodes
     is_device = nodes.is_kind(NodeKind.COMPUTE) & ~nodes.on_host
     if not system.has_roofline:
-        # Stated durations need no bytes.
+        # Given durations need no bytes.
         return np.zeros(len(nodes), np.bool_)
-    found: BoolArray = is_device & (nodes.bytes == 0)
-    return found
+    is_empty: BoolArray = is_device & (nodes.bytes == 0)
+    return is_empty
 
 
 def empty_work(workload: Workload, system: System) -> tuple[Diagnostic, ...]:
-    """The first computation of no bytes by roofline, with how many there are."""
+    """Return a warning about the first computation of no bytes by roofline, with their number."""
     rows = np.flatnonzero(is_empty_work(workload, system))
     if not len(rows):
         return ()
     row = int(rows[0])
     more = f" ({len(rows)} nodes)" if len(rows) > 1 else ""
     message = f"node {int(workload.nodes.identity[row])} has no bytes and {NO_TIME}{more}"
-    place = workload.nodes.location(row, workload.provenance.source_name or None)
-    return (Diagnostic("h3", message, Severity.WARNING, place, NO_TIME_CURE),)
+    location = workload.nodes.location(row, workload.provenance.source_name or None)
+    return (Diagnostic("h3", message, Severity.WARNING, location, NO_TIME_CURE),)
 
 
 def _has_other_group(workload: Workload, system: System) -> BoolArray:
-    """Nodes whose rank runs the same type in another small group, with one-entry algorithms."""
+    """Return nodes whose rank runs the same type in another small group: bool by node.
+
+    Only types whose algorithm has one entry count.
+    """
     nodes = workload.nodes
     is_small = [len(group.ranks) < workload.num_ranks for group in workload.groups]
     is_one_entry = [

@@ -1,23 +1,23 @@
 """Kernel: the event loop of a whole job.
 
-A discrete-event simulation on the event queue of `simulating.kernel`: what happens is a code, the
-kind of the happening and the index of the thing that it happens to. One event hands on at most two
-codes, a batch any number, and each is acted on before the next one is looked at, as ASTRA-sim's
-callbacks are.
+A discrete-event simulation on the event queue of `simulating.kernel`. An event carries a code: the
+kind of the action and the index of its object. One event yields at most two codes, a batch any
+number; each is processed before the next one is read, as in ASTRA-sim's callbacks.
 
-Native collectives are never expanded: a message exists from the instant in which it is sent, or its
-receive is posted, until both have met and it has arrived. What is under way has to fit in pools of
-fixed size; where less than a margin is left, the run returns, its caller enlarges them, and it goes
-on. The margin bounds what one event can cause.
+Native collectives are never expanded: a message exists from the time when it is sent, or its
+receive is posted, until it has been matched and has arrived. Messages in flight are stored in pools
+of fixed size; if less than a margin is free, the run returns, its caller enlarges the pools, and
+the run continues. The margin bounds the demand of one event.
 
-Cost: O(1) for an event whose time is in use, else O(log n), as in `simulating.kernel`; O(log d) for
-a message's route, d destinations of its source; O(log n) for a node among the free ones.
+Cost: O(1) for an event if a bucket of its time exists, else O(log n), as in `simulating.kernel`;
+O(log d) for the route of a message, with d destinations of its source; O(log n) to find a free
+node.
 """
 
 from __future__ import annotations
 
 from collhub_astra_sim.compiling import Kernel, compiled, outlined
-from collhub_astra_sim.simulating.event_queue import Integer, end_bucket, next_event
+from collhub_astra_sim.simulating.event_queue import Integer, remove_bucket, take_event
 from collhub_astra_sim.workloads.custom import end_custom
 from collhub_astra_sim.workloads.machine_state import (
     CODE_BITS,
@@ -52,44 +52,45 @@ from collhub_astra_sim.workloads.pools import (
 )
 from collhub_astra_sim.workloads.streams import leave, next_phase
 
-# Outcomes of a call.
+# Results of a call.
 DONE, NEEDS_ROOM, OVERFLOWED, ABORTED = range(4)
 
 
-# Entries of `counter` beside the event queue's: whether room ran out, events, ranks that started,
-# whether events at time 0 are executed instead of ending the run.
+# Entries of `counter` after the event queue's: whether a pool overflowed, number of events, number
+# of started ranks, and whether events at time 0 are executed instead of ending the run.
 OVERFLOW, EVENTS, STARTED, PASSES_ZERO = 1, 2, 3, 4
 
 
 @outlined
 def _start(rank: Integer, machine: Machine) -> None:
-    """Issue the nodes of a rank that wait for nothing, at time 0."""
+    """Start the nodes of a rank without parents, at time 0."""
     issue_free(rank, 0, machine)
     finish_if_done(rank, 0, machine)
 
 
 @compiled
 def _advance(index: Integer, now: Integer, machine: Machine) -> None:
-    """Go on with a stream whose phase has ended.
+    """Advance a stream whose phase has finished: start its next phase, or finish it.
 
-    The node ends before the queue is left: the rank's next collective may start first.
+    The node finishes before the stream leaves its queue, because the rank's next collective may
+    start first.
     """
     stream = machine.stream[index]
     if stream["steps_left"] > 1:
         next_phase(index, now, machine)
         return
     node = machine.node[stream["row"]]
-    left = stream["queue"]
+    queue = stream["queue"]
     node["unfinished"] -= 1
     if node["unfinished"] == 0:
         end_node(stream["row"], now, machine)
-    leave(left, now, machine)
+    leave(queue, now, machine)
     given_back(machine.stream, STREAMS, index, machine)
 
 
 @outlined
 def _act(code: Integer, now: Integer, machine: Machine) -> None:
-    """Let what a code says happen."""
+    """Perform the action of a code at time `now` (ns)."""
     kind, index = code & ((1 << CODE_BITS) - 1), code >> CODE_BITS
     stream: Integer = -1
     if kind == PACKET_READY:
@@ -118,7 +119,7 @@ def _act(code: Integer, now: Integer, machine: Machine) -> None:
 
 @compiled
 def _happen(event: Integer, now: Integer, machine: Machine) -> None:
-    """Let an event happen, and all that it hands on."""
+    """Process one event and all codes that it yields."""
     kind, item = event & 3, event >> 2
     if kind == LINK_FREE:
         free_link(item, now, machine)
@@ -129,13 +130,13 @@ def _happen(event: Integer, now: Integer, machine: Machine) -> None:
         count = arrive(item, now, machine)
     elif kind != BATCH_ENDS:
         machine.codes[0] = item
-    # The codes of a delivery are two at most; read before the first one writes others.
+    # A delivery yields at most two codes; read the second before the first action overwrites it.
     second = machine.codes[1]
     while position < count:
         code = machine.codes[0] if position == 0 else second
         if kind == BATCH_ENDS:
             code = next_of_batch(item, machine)
-            # Until the batch says that it has ended.
+            # Continue until the batch returns -1.
             count = position + 2 if code >= 0 else 0
         if code >= 0:
             _act(code, now, machine)
@@ -144,7 +145,7 @@ def _happen(event: Integer, now: Integer, machine: Machine) -> None:
 
 @compiled
 def _has_room(machine: Machine) -> bool:
-    """Whether all pools have their margins."""
+    """Return whether all pools have their margins."""
     margin = machine.margin
     store = machine.store
     is_enough = store[0]["fresh"] + 2 * margin < len(machine.event)
@@ -156,10 +157,10 @@ def _has_room(machine: Machine) -> bool:
 
 
 def _run(machine: Machine) -> int:
-    """Go on until nothing is left to happen (`DONE`) or pools have to grow (`NEEDS_ROOM`).
+    """Run until the event queue is empty (`DONE`) or pools have to grow (`NEEDS_ROOM`).
 
     `OVERFLOWED`: one event has needed more than the margin. `ABORTED`: there is an event at time 0,
-    which the event queue of ASTRA-sim refuses; the event is left in the queue.
+    which ASTRA-sim's event queue refuses; the event remains in the queue.
     """
     while machine.counter[STARTED] < len(machine.rank):
         if not _has_room(machine):
@@ -169,17 +170,17 @@ def _run(machine: Machine) -> int:
     buckets = machine.heap[0]
     first = buckets["first"]
     while buckets["size"] > 0:
-        now, place = machine.entry[first]["time"], machine.entry[first]["item"]
+        now, bucket = machine.entry[first]["time"], machine.entry[first]["item"]
         if now <= 0 and machine.counter[PASSES_ZERO] == 0:
             return ABORTED
-        while machine.bucket[place]["first"] >= 0:
+        while machine.bucket[bucket]["first"] >= 0:
             if machine.counter[OVERFLOW] != 0:
                 return OVERFLOWED
             if not _has_room(machine):
                 return NEEDS_ROOM
             machine.counter[EVENTS] += 1
-            _happen(next_event(place, machine), now, machine)
-        end_bucket(place, now, machine)
+            _happen(take_event(bucket, machine), now, machine)
+        remove_bucket(bucket, now, machine)
     return DONE
 
 

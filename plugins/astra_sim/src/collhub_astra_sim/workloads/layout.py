@@ -1,4 +1,4 @@
-"""Lay out the machine of a job before its start."""
+"""Build the initial state (machine) of a job."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from collhub_astra_sim.simulating.event_queue import (
     STORE,
     Records,
 )
-from collhub_astra_sim.simulating.simulated_network import routed_links
+from collhub_astra_sim.simulating.simulated_network import route_links
 from collhub_astra_sim.workloads.choices import (
     Choices,
     NamedAlgorithms,
@@ -58,7 +58,7 @@ _GIGA = 1e9
 
 
 class Layout:
-    """A machine, and how its nodes are numbered: `order[i]` is the workload's row of its node i."""
+    """Builds a machine, and numbers its nodes: `order[i]` is the workload's row of node i."""
 
     def __init__(
         self,
@@ -86,7 +86,11 @@ class Layout:
     def machine(
         self, *, queues: int, has_rendezvous: bool, is_shared: bool, has_slots: bool
     ) -> Machine:
-        """The machine before the start."""
+        """Return the machine before the start.
+
+        `queues`: per level. `has_rendezvous`: messages wait for their receivers. `is_shared`:
+        messages contend for links. `has_slots`: a rank runs one node of each kind at a time.
+        """
         workload, system, chosen = self.workload, self.system, self.choices
         ranks, levels = workload.num_ranks, len(self.dimensions)
         node = _node_records(workload.nodes, self.order, self.work, chosen)
@@ -99,7 +103,7 @@ class Layout:
         if not has_slots:
             regions[custom_rows] = np.arange(len(custom_rows))
         node["instance"] = regions * tables.most_nodes
-        held = (ranks if has_slots else len(custom_rows)) * tables.most_nodes
+        progress_count = (ranks if has_slots else len(custom_rows)) * tables.most_nodes
         queue = np.zeros(max(int(owners.max(initial=0)) + 1, 1) * lines, LINE)
         queue["first"] = -1
         link, pair_first, pair_peer, path_first, path_link = self._network(is_shared)
@@ -107,7 +111,7 @@ class Layout:
         child = _children(workload.nodes, self.order, node)
         heap, entry = _heaps(node, ranks)
         line_of, memory_lines = _memory_lines(self.memory, ranks)
-        most = int(np.bincount(node["rank"], minlength=1).max(initial=1)) + tables.most_nodes
+        max_free = int(np.bincount(node["rank"], minlength=1).max(initial=1)) + tables.most_nodes
         chunks = system.active_chunks
         return Machine(
             node=node,
@@ -137,7 +141,7 @@ class Layout:
             custom_first=tables.custom_first,
             custom_root=tables.custom_root,
             custom_child=tables.custom_child,
-            progress=np.zeros(held, PROGRESS),
+            progress=np.zeros(progress_count, PROGRESS),
             memory=memory_lines,
             memory_of=line_of,
             heap=heap,
@@ -150,7 +154,7 @@ class Layout:
             identity=tables.identity,
             element=tables.element,
             before=tables.before,
-            freed=np.zeros(most, np.int64),
+            freed=np.zeros(max_free, np.int64),
             codes=np.zeros(2, np.int64),
             endpoint_ns=system.endpoint_ns,
             reduce_bytes_per_s=float((system.local_memory_gb_per_s or 0.0) * _GIGA),
@@ -164,7 +168,7 @@ class Layout:
         )
 
     def estimate_events(self, machine: Machine) -> int:
-        """Steps of the run: of each node, of each message and of each link that it passes."""
+        """Return the number of events: of nodes, of messages and of links that they traverse."""
         phase, plan = machine.phase, machine.plan
         triples = zip(
             *(phase[name].tolist() for name in ("algorithm", "type", "size")), strict=True
@@ -177,36 +181,39 @@ class Layout:
         messages += int(np.count_nonzero(machine.node["action"] == SEND_NODE))
         nodes = len(machine.node) + len(machine.progress)
         routes = max(len(machine.path_first) - 1, 1)
-        # Of a message: its packet is ready, its delivery over each link, and the link's release.
+        # Events of a message: its packet is ready, its delivery over each link, and each link's
+        # release.
         return nodes + messages * (1 + 2 * -(-len(machine.path_link) // routes))
 
     def _margin(self, node: Records, custom_nodes: int, has_slots: bool) -> int:
-        """What one event can cause, of messages, delays or streams: it is that of one rank."""
+        """Return an upper bound of the messages, delays or streams that one event creates (in one
+        rank).
+        """
         widths = self.choices.phase["size"].max(initial=1) + 4
         streams = node["streams"] * (node["choice"] != NO_CHOICE)
         ranks = self.workload.num_ranks
-        most = int(streams.max(initial=0))
+        max_streams = int(streams.max(initial=0))
         if not has_slots:
-            most = int(np.bincount(node["rank"], streams, ranks).max(initial=0))
+            max_streams = int(np.bincount(node["rank"], streams, ranks).max(initial=0))
         nodes = int(np.bincount(node["rank"], minlength=ranks).max(initial=0))
-        active = min(most, 2 * self.system.active_chunks * len(self.dimensions) + 2)
+        active = min(max_streams, 2 * self.system.active_chunks * len(self.dimensions) + 2)
         if not has_slots:
-            active = most
-        return 64 + 2 * (nodes + most + custom_nodes) + 4 * active * int(widths)
+            active = max_streams
+        return 64 + 2 * (nodes + max_streams + custom_nodes) + 4 * active * int(widths)
 
     def _network(
         self, is_shared: bool
     ) -> tuple[Records, Int64Array, Int64Array, Int64Array, Int64Array]:
-        """(links; routes: first by source, destinations, first hop, hops)."""
+        """Return (links; routes: first index by source, destinations, first hop, hops)."""
         nodes, ranks = self.workload.nodes, self.workload.num_ranks
         rows = np.flatnonzero(nodes.is_kind(NodeKind.SEND, NodeKind.RECV))
         if self.system.is_replay_only:
             rows = rows[:0]
-        own, peer = nodes.rank[rows].astype(np.int64), nodes.peer[rows].astype(np.int64)
-        pairs = [self.choices.pairs, own * ranks + peer, peer * ranks + own]
+        rank, peer = nodes.rank[rows].astype(np.int64), nodes.peer[rows].astype(np.int64)
+        pairs = [self.choices.pairs, rank * ranks + peer, peer * ranks + rank]
         codes = distinct(np.concatenate(pairs))
         source, destination = np.divmod(codes, ranks)
-        routes, bandwidth, latency_ns = routed_links(self.topology, source, destination, is_shared)
+        routes, bandwidth, latency_ns = route_links(self.topology, source, destination, is_shared)
         link = _filled(LINK, len(bandwidth), first=-1, last=-1)
         link["bytes_per_ns"], link["latency_ns"] = bandwidth / _GIGA, latency_ns
         first = np.searchsorted(source, np.arange(ranks + 1)).astype(np.int64)
@@ -214,6 +221,7 @@ class Layout:
 
 
 def _check_size(workload: Workload, topology: Topology) -> None:
+    """Raise `UsageError` unless the topology has one NPU per rank."""
     if workload.num_ranks != topology.num_npus:
         message = (
             f"topology {topology.name} has {topology.num_npus} NPUs, "
@@ -224,7 +232,7 @@ def _check_size(workload: Workload, topology: Topology) -> None:
 
 
 def _filled(dtype: np.dtype[np.void], count: int, **values: int) -> Records:
-    """Records with these values, 0 elsewhere."""
+    """Create records with these values, 0 elsewhere."""
     records = np.zeros(count, dtype)
     for name, value in values.items():
         records[name] = value
@@ -234,7 +242,7 @@ def _filled(dtype: np.dtype[np.void], count: int, **values: int) -> Records:
 def _node_records(
     nodes: NodeColumns, order: Int64Array, work: NodeWork, chosen: Choices
 ) -> Records:
-    """Records of all nodes, in ascending order of ids, without children."""
+    """Return the records of all nodes, in ascending order of IDs, without children."""
     node = _filled(NODE, len(nodes), start=-1, end=-1)
     for name in ("rank", "peer", "tag"):
         node[name] = getattr(nodes, name)[order]
@@ -245,7 +253,9 @@ def _node_records(
 
 
 def _owners(node: Records, has_slots: bool) -> Int64Array:
-    """Whose queues a collective stands in: those of its rank, or its own where slots do not end."""
+    """Return the owner of each collective's queues: its rank, or with unlimited slots the node
+    itself.
+    """
     if has_slots:
         return node["rank"].astype(np.int64)
     owners = np.zeros(len(node), np.int64)
@@ -255,12 +265,12 @@ def _owners(node: Records, has_slots: bool) -> Int64Array:
 
 
 def _children(nodes: NodeColumns, order: Int64Array, node: Records) -> Int64Array:
-    """Link children to parents in `node`; data and control dependencies are alike."""
+    """Set and return the children of all nodes of `node`, by data and control dependencies."""
     count = len(nodes)
-    place = np.empty(count, np.int64)
-    place[order] = np.arange(count)
+    position = np.empty(count, np.int64)
+    position[order] = np.arange(count)
     parent, child = nodes.edges()
-    codes = distinct(place[parent] * max(count, 1) + place[child])
+    codes = distinct(position[parent] * max(count, 1) + position[child])
     parents, children = np.divmod(codes, max(count, 1))
     first, children = csr(parents, children, count)
     node["first_child"], node["children"] = first[:-1], np.diff(first)
@@ -269,7 +279,7 @@ def _children(nodes: NodeColumns, order: Int64Array, node: Records) -> Int64Arra
 
 
 def _heaps(node: Records, ranks: int) -> tuple[Records, Records]:
-    """Heaps of the nodes that wait for nothing, behind which that of event buckets begins."""
+    """Build the heaps of nodes without parents, followed by the range of the event heap."""
     code = node["rank"].astype(np.int64) * SLOTS + node["slot"]
     room = np.bincount(code, minlength=ranks * SLOTS)
     heap = np.zeros(1 + ranks * SLOTS, HEAP)
@@ -279,7 +289,7 @@ def _heaps(node: Records, ranks: int) -> tuple[Records, Records]:
     roots = roots[np.argsort(code[roots], kind="stable")]
     sizes = np.bincount(code[roots], minlength=ranks * SLOTS)
     heap["size"][1:] = sizes
-    # Ascending rows are a heap already.
+    # Ascending rows already form a heap.
     offset = np.arange(len(roots)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
     entry = np.zeros(len(node), ENTRY)
     places = heap["first"][1:][code[roots]] + offset
@@ -289,7 +299,7 @@ def _heaps(node: Records, ranks: int) -> tuple[Records, Records]:
 
 
 def _memory_lines(memory: RemoteMemory, ranks: int) -> tuple[Int64Array, Records]:
-    """(line of every rank, -1: none; the lines)."""
+    """Return (queue of every rank for remote memory, -1: none; the queues)."""
     line_of: npt.NDArray[np.int64] = np.full(ranks, -1, np.int64)
     if memory.kind is MemoryKind.PER_NODE:
         line_of = np.arange(ranks) // memory.npus_per_node
@@ -299,7 +309,7 @@ def _memory_lines(memory: RemoteMemory, ranks: int) -> tuple[Int64Array, Records
 
 
 def enlarged(machine: Machine) -> Machine:
-    """The same machine with pools of twice the size."""
+    """Return a copy of the machine with pools of twice the size."""
     fields = ("stream", "stream_queue", "message", "batch", "delay", "bucket", "event", "entry")
     larger = {}
     for name in fields:

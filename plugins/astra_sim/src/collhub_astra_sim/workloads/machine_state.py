@@ -1,8 +1,8 @@
-"""The state of a simulated job: records of numpy, and the tuple of arrays that compiled code takes.
+"""The state of a simulated job: numpy records, and the tuple of arrays that compiled code takes.
 
-Names follow ASTRA-sim (public release of March 2026): a node of the workload layer may start a
-data set; it is cut into streams; a stream goes through phases, each one algorithm in one dimension;
-a phase sends and receives messages and passes delays.
+Names follow ASTRA-sim (public release of March 2026): a node of the workload layer may start a data
+set; it is divided into streams; a stream passes through phases, each one algorithm in one
+dimension; a phase sends and receives messages and waits for delays.
 """
 
 from __future__ import annotations
@@ -14,28 +14,28 @@ import numpy as np
 from collhub_astra_sim.simulating.event_queue import Records
 from hub_core.columns import Int32Array, Int64Array, UInt64Array
 
-# What a node of the workload does when it is issued.
+# Action of a node of the workload when it starts.
 TIMER, SEND_NODE, RECV_NODE, MEMORY_NODE, COLLECTIVE_NODE, SKIPPED, NEVER_ENDS = range(7)
-# What a node occupies while it is under way; RECV nodes occupy nothing.
+# Slot that a node occupies while it runs; RECV nodes occupy none.
 COMM_SLOT, COMPUTE_SLOT, HOST_SLOT, NO_SLOT = range(4)
 SLOTS = 4
-# What happens next to a thing: the lowest bits of a code, its index above them.
+# Next action for an object: the lowest bits of a code; the object's index is in the higher bits.
 (
     NOTHING, NODE_ENDS, PACKET_ARRIVES, PACKET_READY, PACKET_REDUCES, CUSTOM_ENDS, MEMORY_ENDS,
     SEND_IS_CLEARED, RECEIVE_IS_CLEARED,
 ) = range(9)  # fmt: skip
 CODE_BITS = 4
-# Types of collectives that native algorithms know.
+# Types of collectives with native algorithms.
 ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, ALL_TO_ALL = range(4)
 TYPES = 4
 # Native algorithms.
 RING, DIRECT, HALVING_DOUBLING, TREE = range(4)
-# Which queues of a dimension a phase takes.
+# The queues of a dimension that a phase may use.
 ANY_QUEUE, FIRST_QUEUES, LAST_QUEUES = range(3)
-# What is taken from and given back to: events and buckets as in `simulating.kernel`, then these.
+# Kinds of free lists: events and buckets as in `simulating.kernel`, then these.
 MESSAGES, DELAYS, BATCHES, STREAMS = range(2, 6)
 STORES = 6
-# Of `node["choice"]` and `member_choice`: nothing chosen; custom algorithm t is -2 - t.
+# Value of `node["choice"]` and `member_choice` without an algorithm; custom algorithm t is -2 - t.
 NO_CHOICE = -1
 MOST_PHASES = 16
 
@@ -43,27 +43,27 @@ NODE = np.dtype(
     [
         ("start", np.int64),
         ("end", np.int64),
-        # Duration of a timer in ns, else bytes: of a message, or of one stream of a collective.
+        # Timer: duration in ns; message: bytes; collective: bytes of one stream.
         ("work", np.int64),
         ("first_child", np.int64),
-        ("queue", np.int64),  # the first queue that its streams may stand in
-        ("instance", np.int64),  # the first place for nodes of a custom algorithm in progress
-        ("buckets", np.int64),  # of the set of free nodes of that algorithm
+        ("queue", np.int64),  # first of the queues that its streams may use
+        ("instance", np.int64),  # first index in `progress` of the nodes of its custom algorithm
+        ("buckets", np.int64),  # bucket count of the set of free nodes of that algorithm
         ("children", np.int32),
         ("unmet", np.int32),
         ("rank", np.int32),
         ("peer", np.int32),
         ("tag", np.int32),
         ("streams", np.int32),
-        ("unfinished", np.int32),  # streams
-        ("ongoing", np.int32),  # nodes of the custom algorithm
+        ("unfinished", np.int32),  # number of unfinished streams
+        ("ongoing", np.int32),  # number of running nodes of the custom algorithm
         ("choice", np.int32),
         ("member", np.int32),  # the rank's membership in the node's group, -1: all ranks
         ("type", np.int8),
         ("action", np.uint8),
         ("slot", np.uint8),
-        ("is_counted", np.bool_),  # as computation
-        ("ended_by", np.uint8),  # type of the node of its custom algorithm that ended last
+        ("is_counted", np.bool_),  # whether its time counts as computation
+        ("ended_by", np.uint8),  # type of the node of its custom algorithm that finished last
     ],
     align=True,
 )
@@ -73,17 +73,17 @@ RANK = np.dtype(
         ("ongoing", np.int64),
         ("compute_ns", np.int64),
         ("streams", np.int64),
-        ("occupied", np.int64),  # slots, one bit each
-        ("last", np.int64),  # node that ended last
+        ("occupied", np.int64),  # bit mask of occupied slots
+        ("last", np.int64),  # node that finished last
     ],
     align=True,
 )
-# A rank in a group; group -1 of all ranks has one for every rank, too.
+# Membership of a rank in a group; group -1 of all ranks has one per rank, too.
 MEMBER = np.dtype(
     [
-        ("base", np.int64),  # of stream numbers
+        ("base", np.int64),  # base of stream numbers
         ("streams", np.int64),
-        ("first", np.int64),  # of the group's ranks in `group_rank`
+        ("first", np.int64),  # first index of the group's ranks in `group_rank`
         ("position", np.int32),
         ("size", np.int32),
         ("is_small", np.bool_),  # has fewer ranks than the system
@@ -95,9 +95,10 @@ PHASE = np.dtype(
     [
         ("type", np.int32),
         ("algorithm", np.int32),
-        ("width", np.int32),  # packets at once, of DIRECT; -1: as many as peers
-        ("level", np.int32),  # the dimension
-        ("stride", np.int32),  # between the ranks of that dimension; 0: those of the group
+        ("width", np.int32),  # maximum number of packets in flight, for DIRECT; -1: one per peer
+        ("level", np.int32),  # dimension
+        # distance between the ranks of that dimension; 0: the ranks of the group
+        ("stride", np.int32),
         ("size", np.int32),
         ("half", np.int32),
     ],
@@ -106,32 +107,32 @@ PHASE = np.dtype(
 STREAM = np.dtype(
     [
         ("row", np.int64),
-        ("number", np.int64),  # of its messages' tags
+        ("number", np.int64),  # determines the tag of its messages
         ("bytes", np.int64),
         ("phase", np.int64),
         ("steps_left", np.int64),
         ("step", np.int64),
         ("queue", np.int64),
         ("next", np.int64),
-        ("base", np.int64),  # rank at position 0 of the dimension, or first of `group_rank`
+        ("base", np.int64),  # rank at position 0 of the dimension, or first index in `group_rank`
         ("delay_ns", np.int64),
         ("reduce_ns", np.int64),
-        ("made", np.int64),  # packets, of which `sent` have been sent
+        ("made", np.int64),  # number of packets created, of which `sent` have been sent
         ("sent", np.int64),
         ("to_send", np.int64),
         ("arrived", np.int64),
         ("free", np.int64),
-        ("plain", np.int64),  # packets until the next one to reduce
-        ("reduced", np.int64),  # packets to reduce
+        ("plain", np.int64),  # remaining packets without reduction until the next one with it
+        ("reduced", np.int64),  # remaining packets with reduction
         ("position", np.int32),
         ("rank", np.int32),
         ("is_reducing", np.bool_),
-        ("is_reverse", np.bool_),  # anticlockwise
-        ("is_lowest", np.bool_),  # the root of the tree
+        ("is_reverse", np.bool_),  # counterclockwise
+        ("is_lowest", np.bool_),  # whether the tree's root is the lowest position
     ],
     align=True,
 )
-# Also a receive that has met no message. Codes: -1 for none.
+# A message, or a posted receive without a matching message. Codes: -1 for none.
 MESSAGE = np.dtype(
     [
         ("bytes", np.int64),
@@ -156,14 +157,14 @@ LINK = np.dtype(
         ("latency_ns", np.float64),
         ("bytes", np.int64),
         ("busy_ns", np.int64),
-        ("first", np.int64),  # messages that wait in line
+        ("first", np.int64),  # queue of waiting messages
         ("last", np.int64),
         ("is_busy", np.bool_),
     ],
     align=True,
 )
 LINE = np.dtype([("first", np.int64), ("last", np.int64), ("active", np.int64)], align=True)
-# The delays of one rank that end at one time.
+# The delays of one rank that expire at the same time.
 BATCH = np.dtype(
     [
         ("time", np.int64), ("rank", np.int64), ("first", np.int64), ("last", np.int64),
@@ -172,7 +173,7 @@ BATCH = np.dtype(
     align=True,
 )  # fmt: skip
 DELAY = np.dtype([("code", np.int64), ("next", np.int64)], align=True)
-# Nodes of custom algorithms, and of one in progress.
+# Nodes of custom algorithms, and their state in a running instance.
 CUSTOM = np.dtype(
     [
         ("work", np.int64),  # bytes or ns
@@ -199,19 +200,19 @@ PROGRESS = np.dtype(
 
 
 class Machine(NamedTuple):
-    """Everything that a run reads and changes.
+    """The complete state of a run, changed in place by the kernel.
 
-    Nodes are in ascending order of their ids within a rank, as ASTRA-sim issues them. `heap`: 0
-    the buckets of events, 1 + 4 r + s the free nodes of rank r that need slot s; `entry`, `bucket`,
+    Nodes are in ascending order of their IDs within a rank, as ASTRA-sim starts them. `heap`: 0 the
+    buckets of events, 1 + 4 r + s the free nodes of rank r that need slot s; `entry`, `bucket`,
     `event`, `recent`, `store`, `counter`, `identity`, `element`, `before`: as in
-    `simulating.kernel`; `counter[1]`: whether room ran out. `pair_first`, `pair_peer`: by source,
-    the destinations that have a route, ascending; the links of route p are
-    `path_link[path_first[p]:path_first[p + 1]]`. `unmet`: by hash, the messages and receives that
-    have met no other side. `batch_of`: by hash, the open batches. `member_choice`: by member and
-    type. `turn`: whose turn it is, by rank and level: queue of all, first ones, last ones, and
-    trees by type. `stream_queue`: of every phase of a stream its queue, direction and tree.
-    `custom_rank`: by custom algorithm and position; `custom_first` by algorithm. `memory`: lines of
-    transfers to remote memory. `memory_of`: by rank, -1: no line.
+    `simulating.kernel`; `counter[1]`: whether a pool overflowed. `pair_first`, `pair_peer`: by
+    source, the destinations that have a route, ascending; the links of route p are
+    `path_link[path_first[p]:path_first[p + 1]]`. `unmet`: by hash, the unmatched messages and
+    receives. `batch_of`: by hash, the open batches. `member_choice`: by member and type. `turn`:
+    state of the round robin, by rank and level: all queues, first half, last half, and trees by
+    type. `stream_queue`: queue, direction and tree of every phase of a stream. `custom_rank`: by
+    custom algorithm and position; `custom_first`: by algorithm. `memory`: queues of transfers to
+    remote memory. `memory_of`: by rank, -1: no queue.
 
     Scalars: `reduce_bytes_per_s` 0: reductions take no time.
     """

@@ -1,9 +1,9 @@
 """Parts of the kernel: messages between ranks, their receives, and the links that carry them.
 
 Classes of ASTRA-sim: `CallbackTracker`, `Link` and `Chunk` of astra-network-analytical, and the
-rendezvous of `Sys`. The n-th receive of a key (tag, source, destination, bytes) meets its n-th
-send. Only what has met no other side is looked for, so sides of one key stand in a line in which
-either all are messages or all are receives: the first one is the one to meet.
+rendezvous of `Sys`. The n-th receive of a key (tag, source, destination, bytes) is matched with its
+n-th send. Only unmatched sides are searched, so the unmatched sides of one key form a queue that
+contains either only messages or only receives: its first element is the match.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from collhub_astra_sim.workloads.machine_state import (
 from collhub_astra_sim.workloads.pools import DELIVERY, HAPPENS, LINK_FREE
 
 _CLEARANCE_BYTES = 8192
-# ASTRA-sim gives clearances tags of their own, too.
+# ASTRA-sim uses separate tags for clearances, too.
 _CLEARANCE_TAG = 1 << 50
 _LOW_BITS = (1 << 24) - 1
 
@@ -32,9 +32,9 @@ def send(
     source: Integer, destination: Integer, size: Integer, tag: Integer, sender: Integer,
     now: Integer, machine: Machine,
 ) -> None:  # fmt: skip
-    """Send a message; the code `sender` happens when it has arrived, -1: nothing does.
+    """Send a message; the action with code `sender` is performed on its arrival, -1: none.
 
-    With rendezvous it waits for the clearance that its receiver sends.
+    With rendezvous the message waits for the clearance that its receiver sends.
     """
     index = _new_side(source, destination, size, tag, machine)
     message = machine.message[index]
@@ -51,9 +51,9 @@ def receive(
     source: Integer, destination: Integer, size: Integer, tag: Integer, receiver: Integer,
     now: Integer, machine: Machine,
 ) -> None:  # fmt: skip
-    """Wait for a message; the code `receiver` happens when it is there.
+    """Wait for a message; the action with code `receiver` is performed when it has arrived.
 
-    With rendezvous the wait itself begins when the clearance has arrived at the sender.
+    With rendezvous the wait begins when the clearance has arrived at the sender.
     """
     if not machine.has_rendezvous:
         _wait(source, destination, size, tag, receiver, now, machine)
@@ -67,7 +67,7 @@ def receive(
 
 @outlined
 def await_cleared(index: Integer, now: Integer, machine: Machine) -> None:
-    """Wait for the message of a receive whose clearance has arrived."""
+    """Post the receive whose clearance has arrived at the sender."""
     side = machine.message[index]
     code, size, tag = side["receiver"], side["bytes"], side["tag"]
     source, destination = side["source"], side["destination"]
@@ -79,7 +79,10 @@ def await_cleared(index: Integer, now: Integer, machine: Machine) -> None:
 def _new_side(
     source: Integer, destination: Integer, size: Integer, tag: Integer, machine: Machine
 ) -> Integer:
-    """A message, or a receive, that is nowhere yet."""
+    """Allocate a message or receive with these fields and return its index.
+
+    If the pool is exhausted, sets `counter[1]`.
+    """
     store = machine.store[MESSAGES]
     index: Integer = store["returned"]
     if index >= 0:
@@ -105,13 +108,14 @@ def _new_side(
 
 @compiled
 def _give_back(index: Integer, machine: Machine) -> None:
+    """Return a message or receive to the pool."""
     machine.message[index]["next_unmet"] = machine.store[MESSAGES]["returned"]
     machine.store[MESSAGES]["returned"] = index
 
 
 @outlined
 def launch(index: Integer, now: Integer, machine: Machine) -> None:
-    """Let a message meet its receive, if that is posted, and put it on its way."""
+    """Match a message with its receive, if that is posted, and put it on its first link."""
     message = machine.message[index]
     posted = _meet(index, True, machine)
     if posted >= 0:
@@ -130,33 +134,36 @@ def _wait(
 ) -> None:  # fmt: skip
     """Post a receive.
 
-    If its message is there, the code happens in the same instant, but through the event queue.
+    If its message has already arrived, the action is performed at the same time through the event
+    queue.
     """
     index = _new_side(source, destination, size, tag, machine)
     machine.message[index]["receiver"] = receiver
     machine.message[index]["is_receive"] = True
-    met = _meet(index, False, machine)
-    if met < 0:
+    match = _meet(index, False, machine)
+    if match < 0:
         return
     _give_back(index, machine)
-    if machine.message[met]["is_arrived"]:
-        _give_back(met, machine)
+    if machine.message[match]["is_arrived"]:
+        _give_back(match, machine)
         push(machine, now, (receiver << 2) | HAPPENS)
     else:
-        machine.message[met]["receiver"] = receiver
+        machine.message[match]["receiver"] = receiver
 
 
 @outlined
 def _meet(index: Integer, meets_receive: bool, machine: Machine) -> Integer:
-    """Take the other side out of its line, or stand in line for it and return -1."""
+    """Remove the matching side from its queue and return it; otherwise enqueue this side, return
+    -1.
+    """
     side = machine.message[index]
-    # Without overflow, of which compiled code may make anything.
+    # The hash must not overflow, because overflow is undefined in compiled code.
     mixed = (side["tag"] & _LOW_BITS) * 31 + (side["tag"] >> 24) + (side["bytes"] & _LOW_BITS)
     mixed = mixed + np.int64(side["source"]) * 40503 + np.int64(side["destination"]) * 9973
     line = machine.unmet[(mixed ^ (mixed >> 16)) & (len(machine.unmet) - 1)]
-    before, other = -1, line["first"]
-    while other >= 0:
-        candidate = machine.message[other]
+    before, candidate_index = -1, line["first"]
+    while candidate_index >= 0:
+        candidate = machine.message[candidate_index]
         if (
             candidate["is_receive"] == meets_receive
             and candidate["tag"] == side["tag"]
@@ -169,12 +176,12 @@ def _meet(index: Integer, meets_receive: bool, machine: Machine) -> Integer:
                 line["first"] = following
             else:
                 machine.message[before]["next_unmet"] = following
-            if line["last"] == other:
+            if line["last"] == candidate_index:
                 line["last"] = before
             candidate["is_unmet"] = False
-            found: Integer = other
-            return found
-        before, other = other, candidate["next_unmet"]
+            match: Integer = candidate_index
+            return match
+        before, candidate_index = candidate_index, candidate["next_unmet"]
     if line["first"] < 0:
         line["first"] = index
     else:
@@ -186,8 +193,8 @@ def _meet(index: Integer, meets_receive: bool, machine: Machine) -> Integer:
 
 @compiled
 def _route(source: Integer, destination: Integer, machine: Machine) -> Integer:
-    """The number of a route, by halving the destinations of its source."""
-    # Destinations of a source ascend.
+    """Return the index of a route, by binary search among the destinations of its source."""
+    # The destinations of a source are sorted in ascending order.
     low, high = machine.pair_first[source], machine.pair_first[source + 1] - 1
     while low < high:
         middle = (low + high) >> 1
@@ -195,8 +202,8 @@ def _route(source: Integer, destination: Integer, machine: Machine) -> Integer:
             low = middle + 1
         else:
             high = middle
-    found: Integer = low
-    return found
+    route: Integer = low
+    return route
 
 
 # --- links ---
@@ -204,13 +211,15 @@ def _route(source: Integer, destination: Integer, machine: Machine) -> Integer:
 
 @compiled
 def _put(index: Integer, now: Integer, machine: Machine) -> None:
-    """Put a message on the next link of its route, or in the line of those that wait for it."""
-    place = machine.path_link[machine.message[index]["hop"]]
-    link = machine.link[place]
+    """Send a message over the next link of its route, or append it to the link's queue if it is
+    busy.
+    """
+    link_index = machine.path_link[machine.message[index]["hop"]]
+    link = machine.link[link_index]
     if not link["is_busy"]:
-        _transmit(place, index, now, machine)
+        _transmit(link_index, index, now, machine)
         return
-    # The line is a list of messages, each of which knows the next.
+    # The queue is a linked list of messages.
     if link["first"] < 0:
         link["first"] = index
     else:
@@ -219,25 +228,25 @@ def _put(index: Integer, now: Integer, machine: Machine) -> None:
 
 
 @outlined
-def _transmit(place: Integer, index: Integer, now: Integer, machine: Machine) -> None:
-    """Send a message over a link: stored and forwarded whole, one truncation of each time."""
-    link, size = machine.link[place], machine.message[index]["bytes"]
+def _transmit(link_index: Integer, index: Integer, now: Integer, machine: Machine) -> None:
+    """Send a message over a link: store and forward, with one truncation of each time."""
+    link, size = machine.link[link_index], machine.message[index]["bytes"]
     serialization_ns = size / link["bytes_per_ns"]
     arrival = now + int(link["latency_ns"] + serialization_ns)
     push(machine, arrival, (index << 2) | DELIVERY)
-    # Without congestion every pair has a link of its own, which serves any number at once.
+    # Without congestion every pair has a private link, which serves any number of messages at once.
     if machine.is_shared:
         busy_ns = int(serialization_ns)
         link["is_busy"] = True
         link["bytes"] += size
         link["busy_ns"] += busy_ns
-        push(machine, now + busy_ns, (place << 2) | LINK_FREE)
+        push(machine, now + busy_ns, (link_index << 2) | LINK_FREE)
 
 
 @outlined
-def free_link(place: Integer, now: Integer, machine: Machine) -> None:
-    """End the use of a link by one message, and send the next one in line."""
-    link = machine.link[place]
+def free_link(link_index: Integer, now: Integer, machine: Machine) -> None:
+    """Release a link and send the next message of its queue, if any."""
+    link = machine.link[link_index]
     link["is_busy"] = False
     index = link["first"]
     if index >= 0:
@@ -245,14 +254,15 @@ def free_link(place: Integer, now: Integer, machine: Machine) -> None:
         link["first"] = message["next_in_line"]
         message["next_in_line"] = -1
         # First come, first served.
-        _transmit(place, index, now, machine)
+        _transmit(link_index, index, now, machine)
 
 
 @outlined
 def arrive(index: Integer, now: Integer, machine: Machine) -> Integer:
-    """Pass a whole message on, or deliver it.
+    """Handle the arrival of a message at the end of a link: forward it, or deliver it.
 
-    Codes that happen are written to `machine.codes`, the sender's first; their number is returned.
+    At delivery, write the codes of the resulting actions to `machine.codes`, the sender's first,
+    and return their number.
     """
     message = machine.message[index]
     if message["hop"] < message["last_hop"]:

@@ -1,12 +1,12 @@
-"""Parts of the kernel: ASTRA-sim's own algorithms, phase by phase.
+"""Parts of the kernel: ASTRA-sim's native algorithms, phase by phase.
 
 Classes of ASTRA-sim: `Ring`, `AllToAll` (direct), `HalvingDoubling`, `DoubleBinaryTreeAllReduce`
-and `PacketBundle`. A packet is made at the start of a phase or by an arrival, and is ready after
-the endpoint's delay, after the time of a reduction too where it is reduced; only then may a message
-be sent, and the receive that goes with it be posted. A phase does not wait for the arrival of its
-own messages.
+and `PacketBundle`. A packet is created at the start of a phase or by an arrival, and is ready after
+the endpoint's delay, plus the time of a reduction if it is reduced; only then may a message be sent
+and the corresponding receive be posted. A phase does not wait for the arrival of the messages that
+it sends.
 
-Packets are made in order and sent in order, so their number alone says to whom and how much.
+Packets are created and sent in order, so their number determines destination and size.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _NATIVE_TAG = 500_000_000
 
 @outlined
 def start_native(index: Integer, now: Integer, machine: Machine) -> None:
-    """Begin the phase in which a stream is."""
+    """Begin the current phase of a stream."""
     stream = machine.stream[index]
     phase = machine.phase[stream["phase"]]
     _reset(index, machine)
@@ -52,6 +52,7 @@ def start_native(index: Integer, now: Integer, machine: Machine) -> None:
 
 @compiled
 def _reset(index: Integer, machine: Machine) -> None:
+    """Reset the fields of a stream for its current phase."""
     stream = machine.stream[index]
     phase = machine.phase[stream["phase"]]
     stream["made"] = 0
@@ -78,7 +79,7 @@ def _reset(index: Integer, machine: Machine) -> None:
 
 @compiled
 def messages_to_send(algorithm: Integer, kind: Integer, size: Integer) -> Integer:
-    """Messages that each of `size` ranks sends in a phase; a tree does not go by this number."""
+    """Return the number of messages that a rank sends in a phase; unused for trees."""
     steps = size - 1
     if algorithm == HALVING_DOUBLING:
         steps = _log2(size)
@@ -91,7 +92,7 @@ def messages_to_send(algorithm: Integer, kind: Integer, size: Integer) -> Intege
 
 @compiled
 def _log2(size: Integer) -> Integer:
-    """The logarithm, rounded down."""
+    """Return the binary logarithm, rounded down."""
     result = 0
     while size > 1:
         size = size >> 1
@@ -101,7 +102,7 @@ def _log2(size: Integer) -> Integer:
 
 @compiled
 def _width(index: Integer, machine: Machine) -> Integer:
-    """Packets that may be under way at once."""
+    """Return the maximum number of packets in flight."""
     phase = machine.phase[machine.stream[index]["phase"]]
     if phase["algorithm"] != DIRECT:
         return 1
@@ -112,7 +113,7 @@ def _width(index: Integer, machine: Machine) -> Integer:
 
 @compiled
 def _width_of_reduced(index: Integer, machine: Machine) -> Integer:
-    """Packets that are reduced before one is not."""
+    """Return the number of consecutive packets with reduction between those without."""
     phase = machine.phase[machine.stream[index]["phase"]]
     peers: Integer = phase["size"] - 1
     if phase["algorithm"] == RING:
@@ -125,7 +126,7 @@ def _width_of_reduced(index: Integer, machine: Machine) -> Integer:
 
 @outlined
 def make_packet(index: Integer, now: Integer, machine: Machine) -> None:
-    """Make the next packet of a phase, which is ready after its delay."""
+    """Create the next packet of a phase, which is ready after its delay."""
     stream = machine.stream[index]
     kind = machine.phase[stream["phase"]]["type"]
     if stream["plain"] == 0 and stream["reduced"] == 0:
@@ -148,7 +149,7 @@ def make_packet(index: Integer, now: Integer, machine: Machine) -> None:
 
 @compiled
 def reduction_ns(size: Integer, machine: Machine) -> Integer:
-    """Time to reduce so many bytes."""
+    """Return the time (ns) to reduce `size` bytes."""
     if machine.reduce_bytes_per_s == 0:
         return 0
     return _ACCESSES * int(size / machine.reduce_bytes_per_s * 1e9)
@@ -156,7 +157,7 @@ def reduction_ns(size: Integer, machine: Machine) -> Integer:
 
 @outlined
 def packet_arrives(index: Integer, now: Integer, machine: Machine) -> None:
-    """Go on after the arrival of a message."""
+    """Continue a stream after the arrival of a message."""
     stream = machine.stream[index]
     stream["arrived"] += 1
     if machine.phase[stream["phase"]]["algorithm"] != TREE:
@@ -169,7 +170,7 @@ def packet_arrives(index: Integer, now: Integer, machine: Machine) -> None:
 
 @outlined
 def packet_is_ready(index: Integer, now: Integer, machine: Machine) -> bool:
-    """Send what may be sent. Return whether the phase ends by it."""
+    """Send the messages that may be sent; return whether the phase finishes."""
     stream = machine.stream[index]
     phase = machine.phase[stream["phase"]]
     if phase["algorithm"] == TREE:
@@ -191,7 +192,7 @@ def packet_is_ready(index: Integer, now: Integer, machine: Machine) -> bool:
 
 @outlined
 def _send_packet(index: Integer, now: Integer, machine: Machine) -> None:
-    """Send the next packet, and post the receive that goes with it."""
+    """Send the next packet, if there is one, and post the corresponding receive."""
     stream = machine.stream[index]
     if stream["sent"] == stream["made"] or stream["to_send"] == 0 or stream["free"] == 0:
         return
@@ -212,7 +213,7 @@ def _send_packet(index: Integer, now: Integer, machine: Machine) -> None:
 
 @outlined
 def _packet_bytes(index: Integer, number: Integer, machine: Machine) -> Integer:
-    """Size of a packet's message."""
+    """Return the size of a packet's message in bytes."""
     stream = machine.stream[index]
     phase = machine.phase[stream["phase"]]
     size: Integer = stream["bytes"]
@@ -224,21 +225,21 @@ def _packet_bytes(index: Integer, number: Integer, machine: Machine) -> Integer:
         return size << number
     steps = _log2(ranks)
     if phase["type"] == ALL_REDUCE and number >= steps:
-        # Halved once more at the turn, then doubled.
+        # Halved once more at the turning point, then doubled.
         return (size >> (steps + 1)) << (number - steps + 1)
     return size >> (number + 1)
 
 
 @compiled
 def _distance(index: Integer, number: Integer, machine: Machine) -> Integer:
-    """Positions from the sender to the receiver of a packet, clockwise."""
+    """Return the distance from the sender to the receiver of a packet, clockwise in positions."""
     stream = machine.stream[index]
     phase = machine.phase[stream["phase"]]
     if phase["algorithm"] == RING:
         return 1
     if phase["algorithm"] == DIRECT:
-        found: Integer = 1 + number % (phase["size"] - 1)
-        return found
+        distance: Integer = 1 + number % (phase["size"] - 1)
+        return distance
     steps = _log2(phase["size"])
     offset = 1 << number
     if phase["type"] == ALL_GATHER:
@@ -247,13 +248,13 @@ def _distance(index: Integer, number: Integer, machine: Machine) -> Integer:
         offset = 1 << (2 * steps - 1 - number)
     if stream["position"] // offset % 2 == 1:
         offset = -offset
-    # Both partners of a pair say so, and a stream's direction does not count.
+    # Both partners of a pair compute the same offset, and a stream's direction has no effect.
     return -offset if stream["is_reverse"] else offset
 
 
 @compiled
 def _rank_at(index: Integer, position: Integer, machine: Machine) -> Integer:
-    """The rank at a position of the stream's dimension or group, cyclically."""
+    """Return the rank at a position of the stream's dimension or group, cyclically."""
     stream = machine.stream[index]
     phase = machine.phase[stream["phase"]]
     position = position % phase["size"]
@@ -269,6 +270,7 @@ def _rank_at(index: Integer, position: Integer, machine: Machine) -> Integer:
 def _send_to(
     index: Integer, position: Integer, size: Integer, now: Integer, machine: Machine
 ) -> None:
+    """Send a message of the stream to a position."""
     stream = machine.stream[index]
     tag = _NATIVE_TAG + stream["number"] % _NATIVE_TAG
     send(stream["rank"], _rank_at(index, position, machine), size, tag, -1, now, machine)
@@ -278,6 +280,7 @@ def _send_to(
 def _receive_from(
     index: Integer, position: Integer, size: Integer, now: Integer, machine: Machine
 ) -> None:
+    """Post a receive of the stream from a position."""
     stream = machine.stream[index]
     tag = _NATIVE_TAG + stream["number"] % _NATIVE_TAG
     code = (index << CODE_BITS) | PACKET_ARRIVES
@@ -293,14 +296,15 @@ def _receive_from(
 
 @compiled
 def _number_in_tree(index: Integer, machine: Machine) -> Integer:
-    """The number from 1, 0 or the number of ranks for the root."""
+    """Return the stream's number in the tree (from 1); for the root 0 or the number of ranks."""
     stream = machine.stream[index]
-    found: Integer = stream["position"] if stream["is_lowest"] else stream["position"] + 1
-    return found
+    number: Integer = stream["position"] if stream["is_lowest"] else stream["position"] + 1
+    return number
 
 
 @compiled
 def _position_in_tree(index: Integer, number: Integer, machine: Machine) -> Integer:
+    """Return the position of a number in the tree."""
     stream = machine.stream[index]
     size = machine.phase[stream["phase"]]["size"]
     return number % size if stream["is_lowest"] else number - 1
@@ -308,22 +312,24 @@ def _position_in_tree(index: Integer, number: Integer, machine: Machine) -> Inte
 
 @compiled
 def _is_root(index: Integer, machine: Machine) -> bool:
+    """Return whether the stream's rank is the root of its tree."""
     size = machine.phase[machine.stream[index]["phase"]]["size"]
     return bool(_number_in_tree(index, machine) % size == 0)
 
 
 @compiled
 def _is_leaf(index: Integer, machine: Machine) -> bool:
+    """Return whether the stream's rank is a leaf of its tree."""
     return bool(_number_in_tree(index, machine) % 2 == 1) and not _is_root(index, machine)
 
 
 @compiled
 def _child_number(index: Integer, is_second: bool, machine: Machine) -> Integer:
-    """The number of a child of a node that is no leaf."""
+    """Return the number of the first or second child of an inner node."""
     size = machine.phase[machine.stream[index]["phase"]]["size"]
     if _is_root(index, machine):
-        found: Integer = size >> 1
-        return found
+        only_child: Integer = size >> 1
+        return only_child
     number = _number_in_tree(index, machine)
     half = (number & -number) >> 1
     return number + half if is_second else number - half
@@ -331,6 +337,7 @@ def _child_number(index: Integer, is_second: bool, machine: Machine) -> Integer:
 
 @compiled
 def _parent_position(index: Integer, machine: Machine) -> Integer:
+    """Return the position of the parent of a node."""
     number = _number_in_tree(index, machine)
     bit = number & -number
     return _position_in_tree(index, (number & ~bit) | (2 * bit), machine)
@@ -338,7 +345,7 @@ def _parent_position(index: Integer, machine: Machine) -> Integer:
 
 @outlined
 def _start_tree(index: Integer, now: Integer, machine: Machine) -> None:
-    """Leaves begin to send after the endpoint's delay; the others wait for their children."""
+    """Start a tree phase: leaves send after the endpoint's delay; inner nodes wait for children."""
     stream = machine.stream[index]
     size = stream["bytes"]
     if _is_leaf(index, machine):
@@ -352,10 +359,10 @@ def _start_tree(index: Integer, now: Integer, machine: Machine) -> None:
 
 @outlined
 def _climb(index: Integer, now: Integer, machine: Machine) -> bool:
-    """Take the next step in the tree. Return whether the phase ends by it."""
+    """Perform the next step in the tree; return whether the phase finishes."""
     stream = machine.stream[index]
     size = stream["bytes"]
-    # What is ready: of a leaf also its start, of others each arrival.
+    # Number of events so far: for a leaf its start and arrivals, for inner nodes the arrivals.
     stream["made"] += 1
     children = 0 if _is_leaf(index, machine) else 2
     if _is_root(index, machine):

@@ -1,4 +1,4 @@
-"""What every node of a workload does on ASTRA-sim, how long, and which slot it takes."""
+"""Determine action, duration and slot of every node of a workload on ASTRA-sim."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SHORTEST_NS = 1
 
 
 class NodeWork(NamedTuple):
-    """Columns by node, as `machine_state.NODE` has them; `type` -1: no native collective."""
+    """Columns by node, as in `machine_state.NODE`; `type` -1: no native collective."""
 
     action: npt.NDArray[np.uint8]
     slot: npt.NDArray[np.uint8]
@@ -39,7 +39,10 @@ class NodeWork(NamedTuple):
 
 
 def node_work(workload: Workload, system: System, memory: RemoteMemory) -> NodeWork:
-    """What the nodes do. Raises `InputError` for what ASTRA-sim aborts on, at the first node."""
+    """Return the work of all nodes.
+
+    Raises `InputError` at the first node on which ASTRA-sim aborts.
+    """
     nodes = workload.nodes
     count = len(nodes)
     action = np.full(count, TIMER, np.uint8)
@@ -47,7 +50,7 @@ def node_work(workload: Workload, system: System, memory: RemoteMemory) -> NodeW
     slot[nodes.is_kind(NodeKind.RECV)] = NO_SLOT
     is_compute = nodes.is_kind(NodeKind.COMPUTE)
     slot[is_compute] = COMPUTE_SLOT
-    # Whatever its kind: loads and stores of the host leave the slot of communication empty.
+    # Regardless of the kind: loads and stores of the host do not occupy the communication slot.
     slot[nodes.on_host] = HOST_SLOT
     work = np.maximum(nodes.duration_ns, SHORTEST_NS)
     streams = np.zeros(count, np.int64)
@@ -64,7 +67,7 @@ def node_work(workload: Workload, system: System, memory: RemoteMemory) -> NodeW
 
 
 def is_timed_by_duration(workload: Workload, system: System) -> BoolArray:
-    """Nodes whose time ASTRA-sim takes from `duration_micros`: bool by node."""
+    """Return the nodes whose time ASTRA-sim takes from `duration_micros`: bool by node."""
     nodes = workload.nodes
     if system.is_replay_only:
         return np.ones(len(nodes), np.bool_)
@@ -77,20 +80,20 @@ def is_timed_by_duration(workload: Workload, system: System) -> BoolArray:
 
 
 def collective_types(nodes: NodeColumns) -> npt.NDArray[np.int8]:
-    """Native types of collectives in the order of `NATIVE_TYPES`, -1 for all other nodes."""
+    """Return native types of collectives in the order of `NATIVE_TYPES`, -1 for all other nodes."""
     table = np.full(len(JobCollective) + 1, -1, np.int8)
     table[list(NATIVE_TYPES)] = range(len(NATIVE_TYPES))
-    # The last entry is for nodes that are no collective.
+    # The last entry serves nodes that are not collectives.
     kind: npt.NDArray[np.int8] = table[nodes.collective]
     kind[~nodes.is_kind(NodeKind.COLLECTIVE)] = -1
     return kind
 
 
 def _refuse(nodes: NodeColumns, is_wrong: BoolArray, message: str, cure: str, code: str) -> None:
-    """Refuse the first of the wrong nodes, if there is one."""
+    """Raise `InputError` at the first invalid node, if there is one."""
     if is_wrong.any():
-        place = nodes.location(int(np.argmax(is_wrong)))
-        raise InputError(message, location=place, cure=cure, code=code)
+        location = nodes.location(int(np.argmax(is_wrong)))
+        raise InputError(message, location=location, cure=cure, code=code)
 
 
 def _compute(
@@ -100,12 +103,15 @@ def _compute(
     action: npt.NDArray[np.uint8],
     work: Int64Array,
 ) -> None:
-    """Durations by the roofline, in doubles as ASTRA-sim computes them."""
+    """Set the durations of the roofline model, in double precision as in ASTRA-sim.
+
+    Changes `action` and `work` in place. Raises `InputError` for nodes without operations or bytes.
+    """
     if not system.has_roofline or system.local_memory_gb_per_s is None:
         return
     is_unstated = is_device & ((nodes.operations < 0) | (nodes.bytes < 0))
     message = "with roofline-enabled a COMPUTE node needs operations and bytes: ASTRA-sim aborts"
-    cure = "state both, or set roofline-enabled to 0"
+    cure = "specify both, or set roofline-enabled to 0"
     _refuse(nodes, is_unstated, message, cure, "no-operations")
     action[is_device & (nodes.bytes == 0)] = SKIPPED
     action[is_device & (nodes.operations == 0) & (nodes.bytes > 0)] = NEVER_ENDS
@@ -117,11 +123,12 @@ def _compute(
 
 
 def _messages(nodes: NodeColumns, action: npt.NDArray[np.uint8], work: Int64Array) -> None:
+    """Set action and work of messages; raise `InputError` for invalid ones."""
     is_message = nodes.is_kind(NodeKind.SEND, NodeKind.RECV)
-    is_stranger = (nodes.peer < 0) | (nodes.peer >= nodes.num_ranks)
-    _refuse(nodes, is_message & is_stranger, "names a peer that is no rank", "", "peer-range")
-    is_own = is_message & (nodes.peer == nodes.rank)
-    _refuse(nodes, is_own, "sends to or receives from its own rank", "", "self-message")
+    is_no_rank = (nodes.peer < 0) | (nodes.peer >= nodes.num_ranks)
+    _refuse(nodes, is_message & is_no_rank, "names a peer that is no rank", "", "peer-range")
+    is_to_self = is_message & (nodes.peer == nodes.rank)
+    _refuse(nodes, is_to_self, "sends to or receives from its own rank", "", "self-message")
     is_empty = is_message & (nodes.bytes <= 0)
     _refuse(nodes, is_empty, "a message without bytes: ASTRA-sim aborts", "", "empty-message")
     action[nodes.is_kind(NodeKind.SEND)] = SEND_NODE
@@ -132,6 +139,7 @@ def _messages(nodes: NodeColumns, action: npt.NDArray[np.uint8], work: Int64Arra
 def _transfers(
     nodes: NodeColumns, memory: RemoteMemory, action: npt.NDArray[np.uint8], work: Int64Array
 ) -> None:
+    """Set action and work of transfers to remote memory; raise `InputError` if there is none."""
     is_transfer = nodes.is_kind(NodeKind.LOAD, NodeKind.STORE)
     if memory.kind is MemoryKind.NONE:
         message = "a LOAD or STORE node needs a remote memory: ASTRA-sim exits"
@@ -149,8 +157,9 @@ def _collectives(
     work: Int64Array,
     streams: Int64Array,
 ) -> None:
+    """Set action, work and streams of collectives; raise `InputError` for endless all-gathers."""
     is_collective = nodes.is_kind(NodeKind.COLLECTIVE)
-    # All others throw, and the rank hangs; a broadcast is a timer.
+    # All other kinds throw, and the rank hangs; a broadcast is a timer.
     is_known = (kind >= 0) | (nodes.collective == JobCollective.BROADCAST)
     action[is_collective & ~is_known] = NEVER_ENDS
     action[is_collective & nodes.on_host] = NEVER_ENDS
@@ -162,16 +171,16 @@ def _collectives(
     _refuse(nodes, is_endless, message, "use fewer preferred-dataset-splits", "endless")
     rows = np.flatnonzero(is_native & (chunk > 0))
     work[rows] = chunk[rows]
-    # What is left over becomes one more chunk of full size.
+    # The remainder becomes one more chunk of full size.
     streams[rows] = -(-size[rows] // chunk[rows])
 
 
 def _chunks(nodes: NodeColumns, splits: int) -> tuple[Int64Array, Int64Array, BoolArray]:
-    """(bytes of every collective, bytes of a stream of it, whether it is an all-gather)."""
+    """Return (bytes of every collective, bytes of one stream, whether it is an all-gather)."""
     size = np.maximum(nodes.bytes, 0)
     chunk = size // splits
     is_gather = nodes.collective == JobCollective.ALL_GATHER
-    # At least a byte for every rank of the system, also in smaller groups.
+    # At least one byte per rank of the system, also in smaller groups.
     is_raised = ~is_gather & (chunk < nodes.num_ranks)
     chunk = np.where(is_raised, nodes.num_ranks, chunk)
     return np.where(is_raised, splits * chunk, size), chunk, is_gather

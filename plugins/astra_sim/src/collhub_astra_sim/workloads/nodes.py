@@ -1,7 +1,8 @@
 """Parts of the kernel: ASTRA-sim's workload layer, the nodes of every rank.
 
-Classes of ASTRA-sim: `Workload` and `HardwareResource`. At most one node a rank occupies each slot;
-whenever a node of the rank ends, the free ones are looked at again in ascending order of their ids.
+Classes of ASTRA-sim: `Workload` and `HardwareResource`. At most one node per rank occupies each
+slot; whenever a node of the rank finishes, the free nodes are examined in ascending order of their
+IDs.
 """
 
 from __future__ import annotations
@@ -28,44 +29,44 @@ from collhub_astra_sim.workloads.messages import receive, send
 from collhub_astra_sim.workloads.pools import delay
 from collhub_astra_sim.workloads.streams import begin_collective
 
-# Above all numbers of rows.
+# Larger than all row numbers.
 _NO_ROW = 1 << 62
 _TAG_MODULUS = 500_000_000
 
 
 @compiled
 def _heap(rank: Integer, slot: Integer) -> Integer:
-    """The heap of the free nodes of a rank that need a slot."""
+    """Return the heap of the free nodes of a rank that need a slot."""
     return 1 + SLOTS * rank + slot
 
 
 @outlined
 def free(row: Integer, machine: Machine) -> None:
-    """Put a node whose parents have ended among those that may be issued."""
+    """Add a node whose parents have finished to the free nodes of its rank."""
     node = machine.node[row]
     insert(machine, _heap(node["rank"], node["slot"]), row, row)
 
 
 @outlined
 def issue_free(rank: Integer, now: Integer, machine: Machine) -> None:
-    """Issue the free nodes of a rank whose slots are empty, in ascending order of their ids."""
-    held: Integer = 0
+    """Start the free nodes of a rank whose slots are empty, in ascending order of their IDs."""
+    deferred_count: Integer = 0
     while True:
         row = _next_free(rank, machine)
         if row < 0:
             break
         if machine.node[row]["action"] == SKIPPED:
-            held = _skip(row, held, now, machine)
+            deferred_count = _skip(row, deferred_count, now, machine)
         else:
             _issue(row, now, machine)
-    # What a skipped node frees waits until another node ends; a rank may stop for ever by it.
-    for position in range(held):
+    # Children of skipped nodes become free only when another node finishes; the rank may hang.
+    for position in range(deferred_count):
         free(machine.freed[position], machine)
 
 
 @outlined
 def _next_free(rank: Integer, machine: Machine) -> Integer:
-    """Take the free node of the lowest id whose slot is empty; -1: there is none."""
+    """Remove and return the free node with the lowest ID whose slot is empty; -1: none."""
     best = -1
     best_row = _NO_ROW
     occupied = machine.rank[rank]["occupied"]
@@ -83,8 +84,12 @@ def _next_free(rank: Integer, machine: Machine) -> Integer:
 
 
 @outlined
-def _skip(row: Integer, held: Integer, now: Integer, machine: Machine) -> Integer:
-    """End a node at once, which occupies nothing; write what it frees to `machine.freed`."""
+def _skip(row: Integer, deferred_count: Integer, now: Integer, machine: Machine) -> Integer:
+    """Finish a node immediately, without a slot. Return the new number of deferred nodes.
+
+    With slots, children without unfinished parents are deferred (appended to `machine.freed`);
+    otherwise they become free.
+    """
     node = machine.node[row]
     node["start"] = now
     node["end"] = now
@@ -94,16 +99,16 @@ def _skip(row: Integer, held: Integer, now: Integer, machine: Machine) -> Intege
         if machine.node[child]["unmet"] > 0:
             continue
         if machine.has_slots:
-            machine.freed[held] = child
-            held += 1
+            machine.freed[deferred_count] = child
+            deferred_count += 1
         else:
             free(child, machine)
-    return held
+    return deferred_count
 
 
 @outlined
 def _issue(row: Integer, now: Integer, machine: Machine) -> None:
-    """Start a node."""
+    """Start a node at time `now` (ns)."""
     node = machine.node[row]
     index = node["rank"]
     rank = machine.rank[index]
@@ -125,12 +130,12 @@ def _issue(row: Integer, now: Integer, machine: Machine) -> None:
         begin_collective(row, now, machine)
     elif action == MEMORY_NODE:
         _transfer(row, now, machine)
-    # Any other never ends.
+    # Nodes with any other action never finish.
 
 
 @outlined
 def end_node(row: Integer, now: Integer, machine: Machine) -> None:
-    """End a node, and issue what waited for it or for its slot."""
+    """Finish a node, and start nodes that waited for it or for its slot."""
     node = machine.node[row]
     index = node["rank"]
     rank = machine.rank[index]
@@ -149,7 +154,7 @@ def end_node(row: Integer, now: Integer, machine: Machine) -> None:
 
 @outlined
 def finish_if_done(index: Integer, now: Integer, machine: Machine) -> None:
-    """Note when a rank has nothing free and nothing under way, also where nodes never begin."""
+    """Set the finish time of a rank without free and running nodes, even if some never begin."""
     rank = machine.rank[index]
     if rank["ongoing"] > 0:
         return
@@ -164,35 +169,35 @@ def finish_if_done(index: Integer, now: Integer, machine: Machine) -> None:
 
 @compiled
 def _transfer(row: Integer, now: Integer, machine: Machine) -> None:
-    """Start a transfer, or stand in the line of those that share its memory."""
+    """Start a transfer, or append it to the queue of the shared memory if that is busy."""
     node = machine.node[row]
-    place = machine.memory_of[node["rank"]]
-    if place < 0:
+    queue_index = machine.memory_of[node["rank"]]
+    if queue_index < 0:
         delay(node["rank"], now, node["work"], (row << CODE_BITS) | NODE_ENDS, machine)
         return
-    line = machine.memory[place]
+    queue = machine.memory[queue_index]
     node["queue"] = -1
-    if line["active"] == 0:
-        line["active"] = 1
+    if queue["active"] == 0:
+        queue["active"] = 1
         delay(node["rank"], now, node["work"], (row << CODE_BITS) | MEMORY_ENDS, machine)
-    elif line["first"] < 0:
-        line["first"] = row
-        line["last"] = row
+    elif queue["first"] < 0:
+        queue["first"] = row
+        queue["last"] = row
     else:
-        machine.node[line["last"]]["queue"] = row
-        line["last"] = row
+        machine.node[queue["last"]]["queue"] = row
+        queue["last"] = row
 
 
 @outlined
 def end_transfer(row: Integer, now: Integer, machine: Machine) -> None:
-    """End a transfer of a shared memory, and start the next one in line."""
-    line = machine.memory[machine.memory_of[machine.node[row]["rank"]]]
-    following = line["first"]
-    line["active"] = 0
+    """Finish a transfer of a shared memory, and start the next one in its queue."""
+    queue = machine.memory[machine.memory_of[machine.node[row]["rank"]]]
+    following = queue["first"]
+    queue["active"] = 0
     if following >= 0:
         node = machine.node[following]
-        line["first"] = node["queue"]
-        line["active"] = 1
+        queue["first"] = node["queue"]
+        queue["active"] = 1
         code = (following << CODE_BITS) | MEMORY_ENDS
         delay(node["rank"], now, node["work"], code, machine)
     end_node(row, now, machine)

@@ -1,4 +1,4 @@
-"""Which phases a native collective goes through: one algorithm in one dimension each.
+"""Determine the phases of a native collective: one algorithm in one dimension each.
 
 Methods of ASTRA-sim: `Sys::generate_collective` and `generate_collective_phase`.
 """
@@ -43,10 +43,10 @@ class Phase(NamedTuple):
 def system_phases(
     kind: int, system: System, sizes: Sequence[int], dimensions: int
 ) -> tuple[Phase, ...]:
-    """The phases of a collective of all ranks on a network of these dimensions.
+    """Return the phases of a collective of all ranks on a network of these dimensions.
 
-    `dimensions`: bit d says that dimension d takes part. Raises `InputError` for what ASTRA-sim
-    aborts on or leaves to chance.
+    `dimensions`: bit d is set if dimension d takes part. Raises `InputError` if ASTRA-sim aborts or
+    its behaviour is undefined.
     """
     names = _names(kind, system)
     if names[0].startswith("one"):
@@ -68,7 +68,10 @@ def system_phases(
 
 
 def group_phases(kind: int, system: System, size: int) -> tuple[Phase, ...]:
-    """The phases of a collective of a group smaller than the system; none for one member."""
+    """Return the phases of a collective of a group smaller than the system; none for one member.
+
+    Raises `InputError` if ASTRA-sim crashes.
+    """
     names = _names(kind, system)
     if size == 1:
         return ()
@@ -82,7 +85,10 @@ def group_phases(kind: int, system: System, size: int) -> tuple[Phase, ...]:
 
 
 def _names(kind: int, system: System) -> tuple[str, ...]:
-    """Native algorithms that the system names for a collective. Raises `InputError` without any."""
+    """Return the native algorithms that the system names for a collective.
+
+    Raises `InputError` if there is none.
+    """
     names = system.algorithms.get(NATIVE_TYPES[kind])
     if not names:
         _refuse(kind, "the system names no algorithm for it")
@@ -90,6 +96,7 @@ def _names(kind: int, system: System) -> tuple[str, ...]:
 
 
 def _stride(sizes: Sequence[int], level: int) -> int:
+    """Return the distance between neighbouring ranks of a dimension."""
     stride = 1
     for size in sizes[:level]:
         stride *= size
@@ -97,6 +104,7 @@ def _stride(sizes: Sequence[int], level: int) -> int:
 
 
 def _phase(kind: int, name: str, level: int, stride: int, size: int) -> Phase:
+    """Build the phase of a named algorithm in a dimension."""
     name = name.removeprefix("one").lower()
     direct = re.fullmatch(r"direct(\d*)", name)
     if direct:
@@ -106,15 +114,17 @@ def _phase(kind: int, name: str, level: int, stride: int, size: int) -> Phase:
 
 
 def _is_split(kind: int, system: System) -> bool:
+    """Return whether an all-reduce is divided into reduce-scatters and all-gathers."""
     return kind == ALL_REDUCE and system.optimization is not Optimization.BASELINE
 
 
 def _in_order(kind: int, parts: Sequence[Phase], system: System) -> Iterator[Phase]:
+    """Yield the phases in the order of execution, with the halves of queues that they use."""
     if kind == ALL_GATHER:
         yield from reversed(parts)
         return
     if kind == ALL_REDUCE and len(parts) > 1 and system.optimization is None:
-        _refuse(kind, "collective-optimization is not stated, and ASTRA-sim guesses")
+        _refuse(kind, "collective-optimization is missing, and ASTRA-sim guesses")
     if not parts or not _is_split(kind, system):
         yield from parts
         return
@@ -126,6 +136,7 @@ def _in_order(kind: int, parts: Sequence[Phase], system: System) -> Iterator[Pha
 
 
 def _check(kind: int, phase: Phase) -> None:
+    """Raise `InputError` for a phase that ASTRA-sim cannot run."""
     if phase.algorithm == HALVING_DOUBLING and phase.type == ALL_TO_ALL:
         _refuse(kind, "ASTRA-sim has no halvingDoubling for it")
     if phase.algorithm == TREE and phase.size & (phase.size - 1):
@@ -133,6 +144,7 @@ def _check(kind: int, phase: Phase) -> None:
 
 
 def _refuse(kind: int, reason: str) -> NoReturn:
+    """Raise the `InputError` of a collective."""
     name = NATIVE_TYPES[kind].name.lower().replace("_", "-")
     cure = f"choose another {name}-implementation in the system JSON"
     raise InputError(f"{name}: {reason}", cure=cure, code="no-implementation")

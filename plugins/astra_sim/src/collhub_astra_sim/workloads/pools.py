@@ -1,8 +1,8 @@
-"""Parts of the kernel: pools of records, and delays of ranks, which end in batches.
+"""Parts of the kernel: pools of records, and delays of ranks, which expire in batches.
 
-A rank of ASTRA-sim has one callback for each instant (`Sys::try_register_event`): all of its delays
-that end then are gone through by it in order of making, those of no length that are made meanwhile
-included.
+A rank of ASTRA-sim has one callback per point in time (`Sys::try_register_event`): it processes all
+delays of the rank that expire then, in creation order, including delays of length 0 that are
+created meanwhile.
 """
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ DELIVERY, LINK_FREE, BATCH_ENDS, HAPPENS = 0, 1, 2, 3
 
 @compiled
 def taken(pool: Records, kind: Integer, machine: Machine) -> Integer:
-    """The index of something free in a pool; where none is left, the run stops after this event."""
+    """Allocate a record of a pool and return its index.
+
+    If the pool is exhausted, sets `counter[1]`: the run stops after this event.
+    """
     store = machine.store[kind]
     index: Integer = store["returned"]
     if index >= 0:
@@ -35,25 +38,26 @@ def taken(pool: Records, kind: Integer, machine: Machine) -> Integer:
 
 @compiled
 def given_back(pool: Records, kind: Integer, index: Integer, machine: Machine) -> None:
-    """Make something free again."""
+    """Return a record to its pool."""
     pool[index]["next"] = machine.store[kind]["returned"]
     machine.store[kind]["returned"] = index
 
 
 @compiled
 def _place_of(rank: Integer, time: Integer, machine: Machine) -> Integer:
+    """Return the hash slot of a batch."""
     return (time * 31 + np.int64(rank) * 0x9E3779B1) & (len(machine.batch_of) - 1)
 
 
 @outlined
 def delay(rank: Integer, now: Integer, length: Integer, code: Integer, machine: Machine) -> None:
-    """Let a code happen to a rank after so many ns."""
+    """Perform an action for a rank after `length` ns."""
     time = now + length
     entry = taken(machine.delay, DELAYS, machine)
     machine.delay[entry]["code"] = code
     machine.delay[entry]["next"] = -1
-    place = _place_of(rank, time, machine)
-    index = machine.batch_of[place]
+    hash_slot = _place_of(rank, time, machine)
+    index = machine.batch_of[hash_slot]
     while index >= 0:
         batch = machine.batch[index]
         if batch["time"] == time and batch["rank"] == rank:
@@ -67,14 +71,14 @@ def delay(rank: Integer, now: Integer, length: Integer, code: Integer, machine: 
     index = taken(machine.batch, BATCHES, machine)
     batch = machine.batch[index]
     batch["time"], batch["rank"], batch["first"], batch["last"] = time, rank, entry, entry
-    batch["next"] = machine.batch_of[place]
-    machine.batch_of[place] = index
+    batch["next"] = machine.batch_of[hash_slot]
+    machine.batch_of[hash_slot] = index
     push(machine, time, (index << 2) | BATCH_ENDS)
 
 
 @outlined
 def next_of_batch(index: Integer, machine: Machine) -> Integer:
-    """The next code of a batch; -1 at its end, with which the batch is gone."""
+    """Remove and return the next code of a batch; at its end free the batch and return -1."""
     batch = machine.batch[index]
     entry = batch["first"]
     if entry >= 0:
@@ -82,13 +86,13 @@ def next_of_batch(index: Integer, machine: Machine) -> Integer:
         batch["first"] = machine.delay[entry]["next"]
         given_back(machine.delay, DELAYS, entry, machine)
         return code
-    place = _place_of(batch["rank"], batch["time"], machine)
-    other = machine.batch_of[place]
-    if other == index:
-        machine.batch_of[place] = batch["next"]
+    hash_slot = _place_of(batch["rank"], batch["time"], machine)
+    previous = machine.batch_of[hash_slot]
+    if previous == index:
+        machine.batch_of[hash_slot] = batch["next"]
     else:
-        while machine.batch[other]["next"] != index:
-            other = machine.batch[other]["next"]
-        machine.batch[other]["next"] = batch["next"]
+        while machine.batch[previous]["next"] != index:
+            previous = machine.batch[previous]["next"]
+        machine.batch[previous]["next"] = batch["next"]
     given_back(machine.batch, BATCHES, index, machine)
     return -1

@@ -1,4 +1,4 @@
-"""The simulator of whole jobs: of a folder for ASTRA-sim, or of traces with a system by options."""
+"""The simulator of jobs: from a folder for ASTRA-sim, or from traces with a system by options."""
 
 from __future__ import annotations
 
@@ -37,41 +37,42 @@ from hub_core.plugin_api import NoOptions, Source, WorkloadRequest, WorkloadTime
 
 
 def simulate(request: WorkloadRequest, options: JobOptions) -> WorkloadTimes:
-    """Simulator `analytical` of jobs. Raises `InputError` and `UsageError` for what cannot run.
+    """Simulator `analytical` of jobs.
 
-    A job of a folder for ASTRA-sim is simulated exactly as ASTRA-sim runs it: where ASTRA-sim
-    aborts, no rank has a time, and a finding says why. Of any other job markers take no time, as
-    in the folder that is written of it.
+    A job of a folder for ASTRA-sim is simulated exactly as ASTRA-sim runs it: if ASTRA-sim aborts,
+    no rank has a time, and a finding gives the reason. In any other job, markers take no time, as
+    in the folder that the writer produces from it. Raises `InputError` and `UsageError` for jobs
+    that cannot run.
     """
-    stated = request.workload.extensions.get(EXTENSION)
-    if isinstance(stated, dict):
-        return _of_folder(request, stated, options)
+    folder = request.workload.extensions.get(EXTENSION)
+    if isinstance(folder, dict):
+        return _of_folder(request, folder, options)
     system, _ = _system({}, options)
     backend = options.network or CONGESTION_AWARE
-    # Imported here, since a job of a folder keeps its markers.
+    # Imported here, because a job of a folder retains its markers.
     from collhub_job_traces import bridge_markers
 
-    workload, kept = bridge_markers(request.workload)
+    workload, simulated_rows = bridge_markers(request.workload)
     if request.topology is None:
-        raise UsageError("the job states no network", cure="name one with --topology")
+        raise UsageError("the job has no network", cure="name one with --topology")
     times = _simulated(workload, request.topology, system, {}, None, options, backend)
-    start, end = with_markers(request.workload, kept, times.start_ns, times.end_ns)
-    found = (*times.diagnostics, *empty_work(workload, system))
-    times = replace(times, start_ns=start, end_ns=end, diagnostics=found)
+    start, end = with_markers(request.workload, simulated_rows, times.start_ns, times.end_ns)
+    findings = (*times.diagnostics, *empty_work(workload, system))
+    times = replace(times, start_ns=start, end_ns=end, diagnostics=findings)
     return _reported(times, options, backend)
 
 
 def _of_folder(
     request: WorkloadRequest, folder: Mapping[str, JsonValue], options: JobOptions
 ) -> WorkloadTimes:
-    """The times of a folder for ASTRA-sim, or the reasons why it aborts."""
+    """Return the times of a folder for ASTRA-sim, or the reasons why it aborts."""
     workload = request.workload
     system, memory = _system(folder, options)
     topology = request.topology or _topology(folder)
-    aborts = [found for found in hazards(workload, system) if found.code in ABORTS]
+    aborts = [finding for finding in hazards(workload, system) if finding.code in ABORTS]
     backend = options.network or folder.get("backend")
     on_network = None
-    # Several dimensions with congestion are a network of the hub where the user names one.
+    # Several dimensions with congestion are simulated if the user names the network.
     if request.topology is None or len(topology.dimensions) == 1:
         on_network = network_abort(topology, str(backend or CONGESTION_AWARE))
     notes: tuple[Diagnostic, ...] = ()
@@ -84,8 +85,8 @@ def _of_folder(
         aborts.append(on_network)
     backend = str(backend or CONGESTION_AWARE)
     if aborts and options.slots == ASTRA_SIM_SLOTS:
-        never = (None,) * workload.num_ranks
-        times = SimulatedTimes(never, never, *never_begun(workload), (), tuple(aborts), 0)
+        no_times = (None,) * workload.num_ranks
+        times = SimulatedTimes(no_times, no_times, *never_begun(workload), (), tuple(aborts), 0)
         return _reported(times, options, backend)
     times = _simulated(workload, topology, system, folder, memory, options, backend)
     return _reported(replace(times, diagnostics=times.diagnostics + notes), options, backend)
@@ -100,6 +101,7 @@ def _simulated(
     options: JobOptions,
     backend: str,
 ) -> SimulatedTimes:
+    """Simulate a job with the custom algorithms of its folder and of its nodes."""
     algorithms = _algorithms(workload, folder, system)
     named = _named_algorithms(workload, algorithms)
     return simulate_workload(
@@ -119,7 +121,7 @@ def _simulated(
 
 
 def _reported(times: SimulatedTimes, options: JobOptions, backend: str) -> WorkloadTimes:
-    """The result in the form of the hub."""
+    """Convert the result to the record of the hub."""
     return WorkloadTimes(
         times.rank_finish_ns,
         times.start_ns,
@@ -133,52 +135,54 @@ def _reported(times: SimulatedTimes, options: JobOptions, backend: str) -> Workl
 
 
 def _topology(folder: Mapping[str, JsonValue]) -> Topology:
+    """Return the network of a folder. Raises `UsageError` if it has none."""
     text = folder.get("network")
     if not isinstance(text, str):
-        raise UsageError("the job states no network", cure="name one with --topology")
+        raise UsageError("the job has no network", cure="name one with --topology")
     return network_yaml.read(Source.of_bytes("network.yml", text.encode()), NoOptions())
 
 
 def _system(
     folder: Mapping[str, JsonValue], options: JobOptions
 ) -> tuple[System, RemoteMemory | None]:
-    """The system and the memory of the folder, or the system that options state."""
+    """Return (system, memory) of the folder; without a folder the system given by options."""
     text, memory = folder.get("system"), folder.get("memory")
     if not isinstance(text, str):
         return System.of_json(json.dumps(stated_system(options)), "the options"), None
     refuse_given(options)
-    found = RemoteMemory.of_json(memory) if isinstance(memory, str) else None
-    return System.of_json(text), found
+    remote_memory = RemoteMemory.of_json(memory) if isinstance(memory, str) else None
+    return System.of_json(text), remote_memory
 
 
 def _algorithms(
     workload: Workload, folder: Mapping[str, JsonValue], system: System
 ) -> dict[str, NodeTable]:
-    """The nodes of custom algorithms, by the prefixes that the configurations name."""
+    """Return the nodes of custom algorithms, by the prefixes that the configurations name."""
     prefixes, by_kind = folder.get("custom"), folder.get("by_kind")
     if not isinstance(prefixes, list) or not prefixes or not isinstance(by_kind, dict):
         return {}
-    # Imported here, since most jobs have none.
+    # Imported here, because most jobs have no custom algorithms.
     from hub_core import chakra_nodes
 
     tables = {
         str(prefix): chakra_nodes(algorithm, algorithm.collective_bytes or 0)
-        # Further ones are named by nodes.
+        # Nodes name further algorithms.
         for prefix, algorithm in zip(prefixes, workload.algorithms, strict=False)
     }
-    # A configuration names traces by a path from where the simulator runs.
-    for kind, stated in system.custom.items():
-        used = by_kind.get(str(kind.kind))
-        tables[stated] = tables[str(used)]
+    # A configuration names traces by a path relative to the simulator's working directory.
+    for kind, configured_prefix in system.custom.items():
+        prefix_of_folder = by_kind.get(str(kind.kind))
+        tables[configured_prefix] = tables[str(prefix_of_folder)]
     return tables
 
 
 def _named_algorithms(
     workload: Workload, algorithms: dict[str, NodeTable]
 ) -> NamedAlgorithms | None:
-    """The algorithms that nodes name; their traces, for the bytes of each, go into `algorithms`.
+    """Return the algorithms that nodes name; None if there are none.
 
-    Raises `InputError` for nodes whose kind has no custom algorithms in ASTRA-sim.
+    Adds the traces of each algorithm and size to `algorithms`. Raises `InputError` for nodes of a
+    kind without custom algorithms in ASTRA-sim.
     """
     nodes = workload.nodes
     rows = np.flatnonzero(nodes.is_kind(NodeKind.COLLECTIVE) & (nodes.algorithm >= 0))
@@ -188,27 +192,28 @@ def _named_algorithms(
     if is_other.any():
         row = int(rows[np.argmax(is_other)])
         message = "ASTRA-sim runs no algorithm for this kind of collective"
-        cure = "run collhub expand, which makes messages of it"
+        cure = "run collhub expand, which replaces it by messages"
         raise InputError(message, location=nodes.location(row), cure=cure, code="no-algorithm")
-    # Imported here, since most jobs name none.
+    # Imported here, because most jobs name none.
     from hub_core import chakra_nodes
 
     members = [len(workload.members(group)) for group in range(-1, len(workload.groups))]
-    # Jobs count the input of a rank of an all-gather, algorithms the whole.
+    # Jobs count the input of a rank of an all-gather, algorithms the entire output.
     is_gather = nodes.collective[rows] == JobCollective.ALL_GATHER
     parts = np.where(is_gather, np.array(members)[nodes.group[rows] + 1], 1)
     keys = np.stack([nodes.algorithm[rows].astype(np.int64), nodes.bytes[rows].clip(0) * parts])
-    used, which = np.unique(keys, axis=1, return_inverse=True)
-    names = tuple(f"algorithm {index} for {size} bytes" for index, size in used.T.tolist())
-    for name, (index, size) in zip(names, used.T.tolist(), strict=True):
+    distinct_keys, key_of_row = np.unique(keys, axis=1, return_inverse=True)
+    names = tuple(f"algorithm {index} for {size} bytes" for index, size in distinct_keys.T.tolist())
+    for name, (index, size) in zip(names, distinct_keys.T.tolist(), strict=True):
         algorithm = workload.algorithms[index]
         algorithms[name] = chakra_nodes(algorithm, size)
     number = np.full(len(nodes), -1, np.int64)
-    number[rows] = which.reshape(-1)
+    number[rows] = key_of_row.reshape(-1)
     return NamedAlgorithms(names, number)
 
 
 def _per_node(folder: Mapping[str, JsonValue]) -> dict[int, str]:
-    stated = folder.get("per_node")
-    pairs = stated if isinstance(stated, dict) else {}
+    """Return the prefixes of custom algorithms by identity of nodes."""
+    mapping = folder.get("per_node")
+    pairs = mapping if isinstance(mapping, dict) else {}
     return {int(node): str(prefix) for node, prefix in pairs.items()}

@@ -1,4 +1,4 @@
-"""The system.json that options state, for jobs that come without one."""
+"""Build the system.json of jobs without one from options."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ _GB = 1e9
 
 
 def stated_system(options: SystemOptions) -> dict[str, object]:
-    """The content of a system.json that says what options say; keys that have to be there are."""
-    chosen: dict[str, object] = {
+    """Return the content of a system.json with the options' values; required keys have defaults."""
+    content: dict[str, object] = {
         f"{kind.replace('_', '-')}-implementation": (getattr(options, kind) or "ring").split(",")
         for kind in _COLLECTIVES
     }
-    chosen |= {
+    content |= {
         "scheduling-policy": "FIFO",
         "endpoint-delay": 10 if options.endpoint_delay is None else options.endpoint_delay,
         "preferred-dataset-splits": options.splits or 1,
@@ -25,16 +25,16 @@ def stated_system(options: SystemOptions) -> dict[str, object]:
         "collective-optimization": options.optimization or "localBWAware",
     }
     if options.memory_bandwidth is not None:
-        chosen["local-mem-bw"] = options.memory_bandwidth / _GB
+        content["local-mem-bw"] = options.memory_bandwidth / _GB
     if options.peak_tflops is not None:
-        chosen |= {"roofline-enabled": 1, "peak-perf": options.peak_tflops}
-    return chosen
+        content |= {"roofline-enabled": 1, "peak-perf": options.peak_tflops}
+    return content
 
 
 def refuse_given(options: SystemOptions) -> None:
-    """Raise `UsageError` where an option says what the folder of the job says already."""
-    names = [one.name for one in fields(SystemOptions) if one.default is None]
-    given = [name for name in names if getattr(options, name) is not None]
-    if given:
-        message = f"the folder states its system: option {given[0]} has no meaning"
+    """Raise `UsageError` if an option conflicts with the system of the job's folder."""
+    names = [item.name for item in fields(SystemOptions) if item.default is None]
+    conflicting = [name for name in names if getattr(options, name) is not None]
+    if conflicting:
+        message = f"the folder has a system.json: option {conflicting[0]} has no effect"
         raise UsageError(message, cure="change system.json of the folder")

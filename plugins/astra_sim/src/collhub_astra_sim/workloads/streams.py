@@ -1,9 +1,9 @@
-"""Parts of the kernel: collectives as data sets of streams, and the queues in which these stand.
+"""Parts of the kernel: collectives as data sets of streams, and the queues of streams.
 
 Methods of ASTRA-sim: `Sys::generate_collective`, `proceed_to_next_vnet_baseline`, and those of
-`SchedulerUnit` and `QueueLevels`. All streams of a queue that have not started stand in line; of a
-rank's collectives one is in progress at a time, so that priorities decide nothing. Where slots are
-unlimited, every collective has queues of its own, as if it were a graph of messages.
+`SchedulerUnit` and `QueueLevels`. The streams of a queue that have not started wait in FIFO order;
+a rank runs one collective at a time, so priorities have no effect. With unlimited slots every
+collective has separate queues, as if it were a graph of messages.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from collhub_astra_sim.workloads.machine_state import (
 from collhub_astra_sim.workloads.native import start_native
 from collhub_astra_sim.workloads.pools import taken
 
-# Entries of `turn` by rank and level: queues of all, first ones, last ones, then trees by type.
+# Entries of `turn` by rank and level: all queues, first half, last half, then trees by type.
 TURNS = 8
 _FIRST_TREE = 3
-# Bits of `stream_queue` above the queue.
+# Bits of `stream_queue` above the queue's number.
 _QUEUE_MASK, _REVERSE, _LOWEST = (1 << 16) - 1, 1 << 16, 1 << 17
 
 
 @outlined
 def begin_collective(row: Integer, now: Integer, machine: Machine) -> None:
-    """Create the streams of a collective; each starts as soon as its queue lets it."""
+    """Create the streams of a collective; each starts as soon as its queue has capacity."""
     node = machine.node[row]
     _choose(row, machine)
     node["unfinished"] = node["streams"]
     is_native = node["choice"] >= 0
-    # Without a phase nothing ever ends.
+    # Without a phase the collective never finishes.
     if is_native and machine.plan[node["choice"]]["count"] == 0:
         return
     for _ in range(node["streams"]):
@@ -62,19 +62,19 @@ def begin_collective(row: Integer, now: Integer, machine: Machine) -> None:
 
 @compiled
 def _choose(row: Integer, machine: Machine) -> None:
-    """Inside a group the algorithm of a type's first collective holds for all that follow."""
+    """Use the algorithm of the group's first collective of a type for all subsequent ones."""
     node = machine.node[row]
     if node["member"] < 0:
         return
-    place = node["member"] * TYPES + node["type"]
-    if machine.member_choice[place] == NO_CHOICE:
-        machine.member_choice[place] = node["choice"]
-    node["choice"] = machine.member_choice[place]
+    choice_index = node["member"] * TYPES + node["type"]
+    if machine.member_choice[choice_index] == NO_CHOICE:
+        machine.member_choice[choice_index] = node["choice"]
+    node["choice"] = machine.member_choice[choice_index]
 
 
 @compiled
 def _next_number(row: Integer, machine: Machine) -> Integer:
-    """The number of a new stream: counted by group, without a group over all of the rank."""
+    """Return the number of a new stream: counted per group, without a group per rank."""
     node = machine.node[row]
     rank = machine.rank[node["rank"]]
     number: Integer = rank["streams"]
@@ -88,10 +88,10 @@ def _next_number(row: Integer, machine: Machine) -> Integer:
 
 @compiled
 def _choose_queues(index: Integer, machine: Machine) -> None:
-    """Take the queues of all phases of a stream in turn."""
+    """Assign queues to all phases of a stream, round robin."""
     stream = machine.stream[index]
     if stream["phase"] < 0:
-        # A custom algorithm is queued in the first queue and does not advance the round robin.
+        # A custom algorithm uses the first queue and does not advance the round robin.
         machine.stream_queue[index, 0] = 0
         return
     kind = machine.node[stream["row"]]["type"]
@@ -99,17 +99,19 @@ def _choose_queues(index: Integer, machine: Machine) -> None:
         phase = machine.phase[stream["phase"] + step]
         queue = _next_queue(stream["rank"], phase["level"], phase["half"], machine)
         if phase["algorithm"] == TREE:
-            place = (stream["rank"] * machine.levels + phase["level"]) * TURNS + _FIRST_TREE + kind
+            turn_index = (
+                (stream["rank"] * machine.levels + phase["level"]) * TURNS + _FIRST_TREE + kind
+            )
             # The first tree has its root at the highest position.
-            if machine.turn[place] == 1:
+            if machine.turn[turn_index] == 1:
                 queue = queue | _LOWEST
-            machine.turn[place] = 1 - machine.turn[place]
+            machine.turn[turn_index] = 1 - machine.turn[turn_index]
         machine.stream_queue[index, step] = queue
 
 
 @compiled
 def _next_queue(rank: Integer, level: Integer, half: Integer, machine: Machine) -> Integer:
-    """The next queue of a dimension, with its direction."""
+    """Return the next queue of a dimension with its direction bit, and advance the round robin."""
     queues = machine.queues_per_level
     first, count = 0, queues
     if half == FIRST_QUEUES:
@@ -117,20 +119,20 @@ def _next_queue(rank: Integer, level: Integer, half: Integer, machine: Machine) 
     elif half != ANY_QUEUE:
         first = queues // 2
         count = queues - first
-    place = (rank * machine.levels + level) * TURNS + half
-    queue = first + machine.turn[place]
-    machine.turn[place] = (machine.turn[place] + 1) % count
+    turn_index = (rank * machine.levels + level) * TURNS + half
+    queue = first + machine.turn[turn_index]
+    machine.turn[turn_index] = (machine.turn[turn_index] + 1) % count
     is_reverse = half != FIRST_QUEUES and queue >= queues // 2
     if half == ANY_QUEUE and queues == 1:
         is_reverse = False
     result = level * queues + queue
-    found: Integer = result | _REVERSE if is_reverse else result
-    return found
+    queue_bits: Integer = result | _REVERSE if is_reverse else result
+    return queue_bits
 
 
 @outlined
 def stand_in_line(index: Integer, machine: Machine) -> Integer:
-    """Put a stream behind those that wait for the queue of its phase; return the queue."""
+    """Append a stream to the queue of its current phase and return the queue."""
     stream = machine.stream[index]
     choice = machine.stream_queue[index, stream["step"]]
     stream["is_reverse"] = choice & _REVERSE != 0
@@ -144,13 +146,13 @@ def stand_in_line(index: Integer, machine: Machine) -> Integer:
     else:
         machine.stream[queue["last"]]["next"] = index
     queue["last"] = index
-    found: Integer = number
-    return found
+    queue_number: Integer = number
+    return queue_number
 
 
 @outlined
 def pump(number: Integer, now: Integer, machine: Machine) -> None:
-    """Start the streams that a queue has room for."""
+    """Start the waiting streams of a queue up to its capacity."""
     queue = machine.queue[number]
     while queue["active"] < machine.most_active and queue["first"] >= 0:
         index = queue["first"]
@@ -164,17 +166,17 @@ def pump(number: Integer, now: Integer, machine: Machine) -> None:
 
 @outlined
 def leave(number: Integer, now: Integer, machine: Machine) -> None:
-    """End a stream's time in a queue."""
+    """Release a stream's position in a queue and start the next stream."""
     machine.queue[number]["active"] -= 1
     pump(number, now, machine)
 
 
 @outlined
 def next_phase(index: Integer, now: Integer, machine: Machine) -> None:
-    """Hand the bytes of a stream on to its next phase."""
+    """Advance a stream to its next phase, with the bytes that the finished phase leaves."""
     stream = machine.stream[index]
     phase = machine.phase[stream["phase"]]
-    left = stream["queue"]
+    previous_queue = stream["queue"]
     if phase["algorithm"] != TREE:
         if phase["type"] == REDUCE_SCATTER:
             stream["bytes"] = stream["bytes"] // phase["size"]
@@ -183,6 +185,6 @@ def next_phase(index: Integer, now: Integer, machine: Machine) -> None:
     stream["phase"] += 1
     stream["step"] += 1
     stream["steps_left"] -= 1
-    entered = stand_in_line(index, machine)
-    leave(left, now, machine)
-    pump(entered, now, machine)
+    next_queue = stand_in_line(index, machine)
+    leave(previous_queue, now, machine)
+    pump(next_queue, now, machine)

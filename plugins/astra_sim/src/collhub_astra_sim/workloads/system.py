@@ -1,7 +1,7 @@
-"""ASTRA-sim's system JSON and its remote memory, as far as the model of whole jobs knows them.
+"""ASTRA-sim's system JSON and remote memory, with the keys that the model of jobs supports.
 
 Source: `Sys::initialize_sys` and `AnalyticalRemoteMemory` of ASTRA-sim (public release of March
-2026). What makes ASTRA-sim hang, crash or read a variable that nobody set is refused.
+2026). Values on which ASTRA-sim hangs, crashes or reads an uninitialized variable are refused.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ NATIVE_TYPES = (
     JobCollective.ALL_REDUCE, JobCollective.ALL_GATHER, JobCollective.REDUCE_SCATTER,
     JobCollective.ALL_TO_ALL,
 )  # fmt: skip
-"""The collectives that ASTRA-sim has algorithms for, in the order of `machine_state`'s types."""
+"""The collectives with algorithms in ASTRA-sim, in the order of `machine_state`'s types."""
 
 _ALGORITHM = re.compile(
     r"(one)?(ring|Ring|halvingDoubling|HalvingDoubling|direct(\d*)|Direct(\d*))|doubleBinaryTree"
@@ -29,7 +29,7 @@ _DEFAULT_ENDPOINT_NS = 10
 
 
 class Optimization(StrEnum):
-    """How an all-reduce goes through several dimensions (key `collective-optimization`)."""
+    """Order of an all-reduce over several dimensions (key `collective-optimization`)."""
 
     BASELINE = "baseline"
     LOCAL_BANDWIDTH_AWARE = "localBWAware"
@@ -46,7 +46,7 @@ class RemoteMemory:
 
     @classmethod
     def of_json(cls, content: bytes | str, name: str = "memory.json") -> RemoteMemory:
-        """The memory that a file describes. Raises `InputError`."""
+        """Parse the memory that a file describes. Raises `InputError`."""
         keys = _Keys(content, name)
         kind = MemoryKind(keys.text("memory-type", tuple(MemoryKind)))
         if kind is MemoryKind.NONE:
@@ -61,8 +61,8 @@ class System:
     """A system configuration.
 
     `endpoint_ns`: before every message of a native algorithm. `splits`: streams of a collective.
-    `active_chunks`: streams of a dimension at once. `optimization`: None where not stated.
-    `algorithms`: names of native algorithms, one a dimension. `custom`: prefix of the algorithm's
+    `active_chunks`: concurrent streams of a dimension. `optimization`: None if missing.
+    `algorithms`: names of native algorithms, one per dimension. `custom`: prefix of the algorithm's
     traces. `per_node_file`: name of the YAML that maps nodes to prefixes. `local_memory_gb_per_s`
     (1e9 bytes/s), None: reductions take no time. `peak_tflops`: of the roofline.
     """
@@ -83,10 +83,10 @@ class System:
     def of_json(
         cls, content: bytes | str, name: str = "system.json", injection_scale: float = 1.0
     ) -> System:
-        """The system that a file describes.
+        """Parse the system that a file describes.
 
         `injection_scale`: ASTRA-sim's option of that name, a factor of the endpoint's delay. Raises
-        `InputError` for what ASTRA-sim hangs or aborts on, and for what is not modelled.
+        `InputError` if ASTRA-sim hangs or aborts on the system, or if it is not modelled.
         """
         keys = _Keys(content, name)
         if keys.integer("model-shared-bus", 0, 0):
@@ -98,7 +98,7 @@ class System:
         has_roofline = bool(keys.integer("roofline-enabled", 0, 0))
         memory = keys.number("local-mem-bw") if "local-mem-bw" in keys.values else None
         if has_roofline and not memory:
-            keys.fail("roofline-enabled needs local-mem-bw", "state it in GB/s")
+            keys.fail("roofline-enabled needs local-mem-bw", "specify it in GB/s")
         endpoint_ns = keys.integer("endpoint-delay", 0, _DEFAULT_ENDPOINT_NS)
         return cls(
             endpoint_ns=int(endpoint_ns * injection_scale),
@@ -116,7 +116,7 @@ class System:
 
 
 class MemoryKind(StrEnum):
-    """Who shares remote memory (key `memory-type`)."""
+    """The NPUs that share a remote memory (key `memory-type`)."""
 
     NONE = "NO_MEMORY_EXPANSION"
     PER_NPU = "PER_NPU_MEMORY_EXPANSION"
@@ -125,7 +125,7 @@ class MemoryKind(StrEnum):
 
 
 class _Keys:
-    """The object of a configuration file, asked for values of one kind."""
+    """The object of a configuration file, with typed access to its values."""
 
     def __init__(self, content: bytes | str, name: str) -> None:
         """Parse the JSON of the file `name`. Raises `InputError` unless it is an object."""
@@ -139,78 +139,84 @@ class _Keys:
         self.values: Mapping[str, JsonValue] = values
 
     def fail(self, message: str, cure: str = "") -> NoReturn:
+        """Raise the `InputError` of this file."""
         raise InputError(message, location=Location(self._name), cure=cure, code="invalid-system")
 
     def _value(self, key: str) -> JsonValue:
+        """Return the value of a key. Raises `InputError` if it is missing."""
         if key not in self.values:
             self.fail(
-                f"the key {key!r} is missing: ASTRA-sim crashes, hangs or guesses", "state it"
+                f"the key {key!r} is missing: ASTRA-sim crashes, hangs or guesses", "specify it"
             )
         return self.values[key]
 
-    def integer(self, key: str, least: int, default: int | None = None) -> int:
-        """A whole number of at least `least`; where `default` is None, the key is required."""
+    def integer(self, key: str, minimum: int, default: int | None = None) -> int:
+        """Return an integer of at least `least`; if `default` is None, the key is required."""
         if default is not None and key not in self.values:
             return default
         value = self._value(key)
-        if not isinstance(value, int) or value < least:
-            self.fail(f"{key}: {value!r} is not a whole number of at least {least}")
+        if not isinstance(value, int) or value < minimum:
+            self.fail(f"{key}: {value!r} is not an integer of at least {minimum}")
         return int(value)
 
     def number(self, key: str) -> float:
+        """Return a finite number of at least 0; the key is required."""
         value = self._value(key)
-        # Written so that not-a-number fails, too.
+        # Written so that NaN fails, too.
         if not isinstance(value, int | float) or not 0 <= value < float("inf"):
             self.fail(f"{key}: {value!r} is not a number of at least 0")
         return float(value)
 
     def text(self, key: str, choices: tuple[str, ...]) -> str:
+        """Return one of the choices; the key is required."""
         value = self._value(key)
         if value not in choices:
             self.fail(f"{key}: {value!r} is not one of {', '.join(choices)}")
         return str(value)
 
     def optional_text(self, key: str) -> str | None:
+        """Return a text, None if it is missing or empty."""
         value = self.values.get(key)
         if value is not None and not isinstance(value, str):
             self.fail(f"{key}: a file name was expected, not {value!r}")
         return value or None
 
     def _names(self, key: str) -> tuple[str, ...]:
+        """Return the list of names of a key."""
         value = self.values[key]
         if not isinstance(value, list) or not value or not all(isinstance(x, str) for x in value):
             self.fail(f"{key}: a list of names was expected, not {value!r}")
         return tuple(str(name) for name in value)
 
     def algorithms(self) -> dict[JobCollective, tuple[str, ...]]:
-        """The native algorithms of every collective that has some."""
-        found = {}
+        """Return the native algorithms by collective, for the keys that exist."""
+        names_by_collective = {}
         for collective in NATIVE_TYPES:
             key = f"{_text_of(collective)}-implementation"
             if key not in self.values:
                 continue
-            found[collective] = self._names(key)
-            for name in found[collective]:
+            names_by_collective[collective] = self._names(key)
+            for name in names_by_collective[collective]:
                 if not _ALGORITHM.fullmatch(name):
                     self.fail(
                         f"{key}: {name!r} is no algorithm of ASTRA-sim",
                         "choose ring, direct, halvingDoubling, doubleBinaryTree or a one... form",
                     )
-        return found
+        return names_by_collective
 
     def custom(self) -> dict[JobCollective, str]:
-        """The prefix of every collective's custom algorithm."""
-        found = {}
+        """Return the prefix of every collective's custom algorithm, for the keys that exist."""
+        prefixes = {}
         for collective in NATIVE_TYPES:
             key = f"{_text_of(collective)}-implementation-custom"
             if key in self.values:
                 names = self._names(key)
                 if len(names) > 1:
                     self.fail(f"{key}: ASTRA-sim takes one prefix, not {len(names)}")
-                found[collective] = names[0]
-        return found
+                prefixes[collective] = names[0]
+        return prefixes
 
 
 def _text_of(collective: JobCollective) -> str:
-    """The collective in the spelling of the system's keys, such as all-reduce."""
+    """Return the collective in the spelling of the system's keys, such as all-reduce."""
     return collective.name.lower().replace("_", "-")
