@@ -1,4 +1,4 @@
-"""Levelled programs and their execution on real data: what executors and emitters share."""
+"""Levelled programs and their execution on real data, shared by executors and emitters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What every executor does around its runs: level, check inputs, choose the background, divide."""
+"""Common work of all executors: level the request, check inputs, choose the background, divide
+averages.
+"""
 
 from __future__ import annotations
 
@@ -24,11 +26,12 @@ from hub_core.plugin_api import ExecutionRequest, ExecutionResult
 
 @dataclass(frozen=True, slots=True)
 class LevelledRequest:
-    """An `ExecutionRequest` as a transport can run it: steps are a program, an average is a sum.
+    """An `ExecutionRequest` in a form that a transport can run: steps are a program, averages are
+    sums.
 
-    `inputs`: read-only flat arrays that fit the program. `reduce_op`: never AVG. `background`: what
-    all memory but INPUT holds before a run, so that what nothing wrote is seen. The rest as in
-    `ExecutionRequest`.
+    `inputs`: read-only flat arrays that fit the program. `reduce_op`: never AVG. `background`: the
+    initial value of all memory except INPUT, which reveals elements that are never written. The
+    remaining fields as in `ExecutionRequest`.
     """
 
     algorithm: Algorithm
@@ -43,18 +46,18 @@ class LevelledRequest:
 
     @property
     def runs(self) -> int:
-        """All runs of the program, the one that is timed step by step included."""
+        """Number of runs of the program, including the one that is timed step by step."""
         step_timing = int(self.wants_step_times)
         return self.warmups + self.repeats + step_timing
 
     @property
     def elements(self) -> int:
-        """Elements of a block."""
+        """Elements per block."""
         return elements_of_block(self.program.blocks, self.inputs)
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Of all inputs and outputs."""
+        """dtype of all inputs and outputs."""
         return self.inputs[0].dtype
 
     @property
@@ -66,20 +69,20 @@ class LevelledRequest:
 def execute_levelled(
     request: ExecutionRequest, run: Callable[[LevelledRequest], ExecutionResult]
 ) -> ExecutionResult:
-    """Level a request, `run` it, and finish the result: all that an executor has to call.
+    """Level a request, `run` it, and complete the result: the only function that an executor calls.
 
-    Averages are divided behind the timed part, and `statistics` tells `messages` and `levels`.
-    Raises `InputError` for what cannot run (see `levelled_program`), `UsageError` for inputs of
-    wrong sizes and for more memory than the machine has.
+    Averages are divided after the timed part, and `statistics` gets `messages` and `levels`. Raises
+    `InputError` for algorithms that cannot run (see `levelled_program`), `UsageError` for inputs of
+    wrong sizes and if the memory of this host is too small.
     """
     levelled = levelled_request(request)
     return _finished(request, levelled, run(levelled))
 
 
 def levelled_request(request: ExecutionRequest) -> LevelledRequest:
-    """Level a request and check its inputs; see `execute_levelled` for what it raises."""
+    """Level a request and check its inputs; raises as `execute_levelled` does."""
     program = levelled_program(request.algorithm, request.in_place)
-    # A sum that is divided at the end also carries an average's background on.
+    # The background of a sum also serves an average, which is a sum that is divided at the end.
     fill = background(request.inputs[0].dtype, request.reduce_op)
     collective = request.algorithm.collective
     inputs = checked_inputs(collective, program.blocks, request.inputs, fill)
@@ -101,7 +104,7 @@ def levelled_request(request: ExecutionRequest) -> LevelledRequest:
 def _finished(
     request: ExecutionRequest, levelled: LevelledRequest, result: ExecutionResult
 ) -> ExecutionResult:
-    """Divide sums that stand for averages, and add what the program itself tells."""
+    """Divide sums of averages, and add the statistics of the program."""
     outputs = result.outputs
     if request.reduce_op is ReduceOp.AVG:
         outputs = averaged(request.algorithm.collective, outputs)

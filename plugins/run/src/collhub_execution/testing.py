@@ -1,4 +1,4 @@
-"""What tests of executors share: programs that are wrong on purpose, runs on samples, processes."""
+"""Shared by tests of executors: deliberately wrong programs, runs of samples, and processes."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from hub_core.model import Algorithm, InputError, ReduceOp
 from hub_core.plugin_api import ExecutionRequest, ExecutionResult
 from hub_core.testing import ring_all_reduce
 
-# They have the command of the ranks among their arguments.
+# Launchers also have the command of the ranks among their arguments.
 _LAUNCHERS = (b"mpiexec", b"mpirun", b"prterun")
 
-# Of /proc/net/tcp and tcp6: the state, and 127.0.0.1 and ::1 as little-endian machines write them.
+# Values in /proc/net/tcp and tcp6: the state, and 127.0.0.1 and ::1 in little-endian byte order.
 _LISTENING = "0A"
 _LOOPBACK = ("0100007F:", "00000000000000000000000001000000:")
 
@@ -39,8 +39,9 @@ _NOT_BY_RECORD = frozenset({"rank_indptr", "layout"})
 
 
 def only_records(program: LevelledProgram, is_kept: BoolArray) -> LevelledProgram:
-    """The program without some of its records, int64[records] of which are kept."""
-    # All arrays are columns but these two, which are made anew or stay.
+    """Return the program with only the records in the mask `is_kept`."""
+    # All arrays are columns except `rank_indptr`, which is recomputed, and `layout`, which is
+    # unchanged.
     columns: dict[str, Any] = {}
     for field in fields(program):
         value = getattr(program, field.name)
@@ -51,15 +52,15 @@ def only_records(program: LevelledProgram, is_kept: BoolArray) -> LevelledProgra
 
 
 def without_send(program: LevelledProgram, message: int = 0) -> LevelledProgram:
-    """The program in which a message is awaited but never sent: a deadlock, on every transport."""
+    """Return the program without the SEND of one message: a deadlock on every transport."""
     is_sending = (program.kind == RecordKind.SEND) & (program.message == message)
     return only_records(program, ~is_sending)
 
 
 def in_threads(work: Callable[[int], Any], count: int, timeout_s: float = 60.0) -> list[Any]:
-    """Results of work(0), work(1), ... on a thread each, as ranks are; the first error is raised.
+    """Run work(0), work(1), ... in one thread each and return the results; raise the first error.
 
-    A thread that does not end in time is a failed assertion.
+    A thread that does not finish in time is a failed assertion.
     """
     results: list[Any] = [None] * count
     errors: list[BaseException] = []
@@ -92,9 +93,9 @@ def request_for(
     in_place: bool | None = None,
     **more: Any,
 ) -> ExecutionRequest:
-    """A request with `exact_inputs`, out of place where the algorithm claims that unless told.
+    """Build a request with `exact_inputs`, by default out of place if the algorithm claims that.
 
-    `elements`: of a block. `more`: fields of the request, such as `repeats`.
+    `elements`: per block. `more`: fields of the request, such as `repeats`.
     """
     if in_place is None:
         in_place = not algorithm.collective.out_of_place
@@ -105,7 +106,7 @@ def request_for(
 def levelled_for(
     algorithm: Algorithm, program: LevelledProgram | None = None, **more: Any
 ) -> LevelledRequest:
-    """What `request_for` makes, levelled; `program` takes the place of the levelled one."""
+    """Return the levelled request of `request_for`; `program` replaces its levelled program."""
     levelled = levelled_request(request_for(algorithm, **more))
     return levelled if program is None else replace(levelled, program=program)
 
@@ -113,20 +114,20 @@ def levelled_for(
 def judged(
     request: ExecutionRequest, result: ExecutionResult, *, is_exact: bool = True
 ) -> OutputJudgement:
-    """What is to be said of a result."""
+    """Compare a result with the definition of the collective."""
     collective = request.algorithm.collective
     return judge(collective, request.inputs, result.outputs, request.reduce_op, is_exact)
 
 
 def claimed_modes(algorithm: Algorithm) -> list[bool]:
-    """The values of `in_place` for which the algorithm claims to work."""
+    """Return the values of `in_place` for which the algorithm claims to work."""
     collective = algorithm.collective
     claims = {False: collective.out_of_place, True: collective.in_place}
     return [in_place for in_place, is_claimed in claims.items() if is_claimed]
 
 
 def write_traps(folder: Path, *modules: str) -> Path:
-    """Modules that leave a mark when they are imported; the path of the mark."""
+    """Write modules that create a file when they are imported; return the path of that file."""
     mark = folder / "executed"
     for module in modules:
         (folder / f"{module}.py").write_text(f"open({str(mark)!r}, 'w').close()\n")
@@ -134,58 +135,58 @@ def write_traps(folder: Path, *modules: str) -> Path:
 
 
 def processes_running(module: str) -> list[int]:
-    """Python processes of `python -m MODULE`, ascending; only where the system has /proc."""
-    found = []
+    """Return the IDs of processes of `python -m MODULE`, ascending; requires /proc."""
+    process_ids = []
     for process in Path("/proc").glob("[0-9]*"):
         try:
             words = (process / "cmdline").read_bytes().split(b"\0")
         except OSError:
-            # It ended while we looked.
+            # The process has exited in the meantime.
             continue
         is_launcher = any(name in words[0] for name in _LAUNCHERS)
         if module.encode() in words and not is_launcher:
-            found.append(int(process.name))
-    return sorted(found)
+            process_ids.append(int(process.name))
+    return sorted(process_ids)
 
 
 def foreign_listeners(processes: Iterable[int]) -> set[str]:
-    """Addresses other than loopback on which processes listen, as /proc/net writes them."""
-    own = set()
+    """Return the non-loopback addresses on which processes listen, as in /proc/net."""
+    sockets = set()
     for process in processes:
         for descriptor in Path(f"/proc/{process}/fd").glob("*"):
             with suppress(OSError):
-                own.add(os.readlink(descriptor))
-    found = set()
+                sockets.add(os.readlink(descriptor))
+    addresses = set()
     for table in ("tcp", "tcp6"):
         for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
             columns = line.split()
             address, state, inode = columns[1], columns[3], columns[9]
-            is_own = state == _LISTENING and f"socket:[{inode}]" in own
-            if is_own and not address.startswith(_LOOPBACK):
-                found.add(address)
-    return found
+            is_listening = state == _LISTENING and f"socket:[{inode}]" in sockets
+            if is_listening and not address.startswith(_LOOPBACK):
+                addresses.add(address)
+    return addresses
 
 
 def _need_proc() -> None:
-    """Skip a test where the processes of ranks cannot be found."""
+    """Skip the test if the system has no /proc to find the processes of ranks."""
     if not Path("/proc/self/cmdline").exists():
         raise SkipTest("finding the ranks needs /proc")
 
 
-def wait_until(is_so: Callable[[], bool], limit_s: float) -> bool:
-    """Whether it became so within the limit."""
+def wait_until(condition: Callable[[], bool], limit_s: float) -> bool:
+    """Return whether a condition becomes true within the limit."""
     deadline = time.monotonic() + limit_s
-    while not is_so() and time.monotonic() < deadline:
+    while not condition() and time.monotonic() < deadline:
         time.sleep(0.05)
-    return is_so()
+    return condition()
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchedExecutor:
-    """An executor that lets a launcher start one process a rank, and what must hold for it.
+    """An executor that uses a launcher to start one process per rank, with checks of its behaviour.
 
-    `execute`, `run`: with its options bound. `module`: what a process of a rank runs. `helpers`:
-    processes of that module that are no rank.
+    `execute`, `run`: with its options bound. `module`: the module that a rank's process runs.
+    `helpers`: number of processes of that module that are no rank.
     """
 
     execute: Callable[[ExecutionRequest], ExecutionResult]
@@ -201,7 +202,9 @@ class LaunchedExecutor:
         *,
         native_runs: int,
     ) -> None:
-        """Two repeats are right bit by bit and timed; of the library's own, `native_runs` are."""
+        """Check that two repeats are bitwise correct and timed, and `native_runs` library
+        collectives are timed.
+        """
         dtype = element_type(dtype_name)
         request = request_for(algorithm, dtype, op, elements=500, repeats=2)
         result = self.execute(request)
@@ -210,14 +213,16 @@ class LaunchedExecutor:
         assert judged(request, result).is_right
 
     def check_working_folder(self, folder: Path, *modules: str, native_runs: int) -> None:
-        """Nothing that lies in the user's working folder is imported, whatever it is called."""
+        """Check that no module of the user's working folder is imported, regardless of its name."""
         mark = write_traps(folder, *modules, "numpy", "pickle")
         with chdir(folder):
             self.check_result(ring_all_reduce(4), native_runs=native_runs)
         assert not mark.exists()
 
     def check_deadlock(self, *, timeout_s: float, limit_s: float) -> None:
-        """A message that is never sent ends the run in time, with the position of a rank."""
+        """Check that a message that is never sent ends the run in time, with the position of a
+        rank.
+        """
         program = without_send(levelled_program(ring_all_reduce(4), in_place=True))
         start = time.monotonic()
         error = self._failure(program, timeout_s=timeout_s)
@@ -226,7 +231,7 @@ class LaunchedExecutor:
         assert "waits for rank" in error.diagnostics[1].message
 
     def check_killed_rank(self, *, timeout_s: float, limit_s: float) -> InputError:
-        """When one rank is killed, all end; return what is said."""
+        """Check that all ranks exit when one is killed; return the error."""
         _need_proc()
         program = levelled_program(ring_all_reduce(4), in_place=True)
         killer = threading.Thread(target=self._kill_one, args=(program.num_ranks,))
@@ -239,44 +244,45 @@ class LaunchedExecutor:
         return error
 
     def foreign_listeners(self, *, seconds: float) -> set[str]:
-        """Addresses other than loopback on which ranks listen while they run."""
+        """Return the non-loopback addresses on which ranks listen during a run."""
         _need_proc()
         program = levelled_program(ring_all_reduce(4), in_place=True)
-        found: set[str] = set()
+        addresses: set[str] = set()
 
         def look() -> None:
             self._wait_for_ranks(program.num_ranks)
             deadline = time.monotonic() + seconds
-            # Sockets come and go while ranks start: all that are ever there count.
+            # Sockets come and go while ranks start: collect all that ever exist.
             while time.monotonic() < deadline:
-                found.update(foreign_listeners(processes_running(self.module)))
+                addresses.update(foreign_listeners(processes_running(self.module)))
                 time.sleep(0.05)
             self._kill_one(program.num_ranks)
 
-        looking = threading.Thread(target=look)
-        looking.start()
+        observer = threading.Thread(target=look)
+        observer.start()
         self._failure(program, timeout_s=60.0, repeats=100000)
-        looking.join()
-        return found
+        observer.join()
+        return addresses
 
     def leaves_nothing(self, limit_s: float) -> bool:
-        """Whether all processes of ranks are gone."""
+        """Return whether all processes of ranks exit within the limit."""
         return wait_until(lambda: not processes_running(self.module), limit_s)
 
     def _kill_one(self, ranks: int) -> None:
-        """Kill a rank as soon as all are there."""
+        """Kill a rank as soon as all ranks have started."""
         if self._wait_for_ranks(ranks):
-            # The youngest is a rank: helpers start ranks.
+            # The newest process is a rank, because helpers start ranks.
             os.kill(processes_running(self.module)[-1], signal.SIGKILL)
 
     def _wait_for_ranks(self, ranks: int) -> bool:
-        wanted = ranks + self.helpers
-        return wait_until(lambda: len(processes_running(self.module)) >= wanted, 60.0)
+        """Wait for all processes; return whether they have started."""
+        expected = ranks + self.helpers
+        return wait_until(lambda: len(processes_running(self.module)) >= expected, 60.0)
 
     def _failure(
         self, program: LevelledProgram, *, timeout_s: float, repeats: int = 1
     ) -> InputError:
-        """What is said of a program that cannot end well."""
+        """Run a program that must fail and return its error."""
         request = levelled_for(
             ring_all_reduce(4),
             program,
@@ -290,4 +296,4 @@ class LaunchedExecutor:
             self.run(request)
         except InputError as error:
             return error
-        raise AssertionError("the run ended as if nothing were wrong")
+        raise AssertionError("the run finished without an error")

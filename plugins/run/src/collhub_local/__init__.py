@@ -1,1 +1,1 @@
-"""Runs on this machine for Collective Hub: two executors that need numpy alone, `collhub run`."""
+"""Runs on this host for Collective Hub: two executors that need only numpy, and `collhub run`."""

@@ -1,4 +1,4 @@
-"""The processes of one execution on shared memory, watched by the one that started them."""
+"""The processes of one execution on shared memory, monitored by the process that started them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _STILL_S = 4 * _POLL_S
 
 
 class ForkedRanks:
-    """One process a rank; whoever makes it calls `end` at last, whatever happens."""
+    """One process per rank; the creator must finally call `end`, in any case."""
 
     def __init__(self, request: LevelledRequest, board: SharedBoard) -> None:
         self._request, self._board = request, board
@@ -25,10 +25,10 @@ class ForkedRanks:
         self._deadline = time.monotonic() + request.timeout_s
 
     def start(self, plans: RankPlans) -> None:
-        """Fork one process a rank."""
+        """Fork one process per rank."""
         with warnings.catch_warnings():
-            # Python 3.12 warns of forks beside threads; the child only computes on arrays and waits
-            # for semaphores.
+            # Python 3.12 warns about forks in multithreaded processes; the child only computes on
+            # arrays and waits for semaphores.
             warnings.simplefilter("ignore", DeprecationWarning)
             for rank in range(self._request.program.num_ranks):
                 process = self._board.context.Process(
@@ -43,21 +43,23 @@ class ForkedRanks:
     def await_all(self) -> None:
         """Wait until every rank has reported.
 
-        Raises `InputError` with all positions when one died or time is up.
+        Raises `InputError` with all positions if a rank died or the time limit has passed.
         """
-        # Once a round even if all are fast, so that runs that go on and on end too.
+        # Checked at least once per call, so that a long sequence of fast runs ends, too.
         self._check_time()
         for _ in self._processes:
             while not self._board.ready.acquire(True, _POLL_S):
                 self._check()
 
     def let_go(self) -> None:
-        """Let all ranks run, which have reported."""
+        """Start the next run of all ranks, which must have reported."""
         for go in self._board.go:
             go.release()
 
     def _check(self) -> None:
-        """Look for ranks that ended, which a wait alone would never see."""
+        """Raise `InputError` if a rank has exited, which a wait would never detect, or after the
+        time limit.
+        """
         dead = []
         for rank, process in enumerate(self._processes):
             if process.exitcode not in (None, 0):
@@ -67,39 +69,39 @@ class ForkedRanks:
         self._check_time()
 
     def _end_of(self, rank: int) -> str:
-        """How the process of a rank ended, in words."""
+        """Describe how the process of a rank exited."""
         failures = self._board.failures
         reason = "" if failures.empty() else f": {failures.get()}"
         status = self._processes[rank].exitcode or 0
         # Negative numbers are signals, see multiprocessing.Process.exitcode.
-        how = f"by signal {-status}" if status < 0 else f"with status {status}"
-        return f"the process of rank {rank} ended {how}{reason}"
+        manner = f"by signal {-status}" if status < 0 else f"with status {status}"
+        return f"the process of rank {rank} ended {manner}{reason}"
 
     def _check_time(self) -> None:
-        """Raise where time is up, as a deadlock where nobody moves any more."""
+        """Raise `InputError` after the time limit; as a deadlock if no rank makes progress."""
         if time.monotonic() > self._deadline:
-            what = f"the ranks have not ended after {self._request.timeout_s:g} s"
+            message = f"the ranks have not ended after {self._request.timeout_s:g} s"
             code = "deadlock" if self._is_still() else "timeout"
-            raise self._stopped(code, what, set())
+            raise self._stopped(code, message, set())
 
     def _is_still(self) -> bool:
-        """Whether no rank moves any more."""
+        """Return whether no rank makes progress."""
         before = self._board.at.copy()
         time.sleep(_STILL_S)
         return bool(np.array_equal(before, self._board.at))
 
-    def _stopped(self, code: str, what: str, dead: set[int]) -> InputError:
-        """The error, with the position of every rank that still waits."""
+    def _stopped(self, code: str, message: str, dead: set[int]) -> InputError:
+        """Return the error, with the position of every rank that still waits."""
         at: list[int | None] = []
         for rank, record in enumerate(self._board.at.tolist()):
             is_waiting = record >= 0 and rank not in dead
             at.append(record if is_waiting else None)
-        found = positions(self._request.algorithm, self._request.program, at)
-        return InputError([Diagnostic(code, what), *found])
+        waiting = positions(self._request.algorithm, self._request.program, at)
+        return InputError([Diagnostic(code, message), *waiting])
 
     def end(self) -> None:
-        """Leave no process behind."""
-        # All are killed before one is waited for: none may go on alone.
+        """Kill and remove all processes."""
+        # All are killed before the first join, so that none continues.
         for process in self._processes:
             process.kill()
         for process in self._processes:

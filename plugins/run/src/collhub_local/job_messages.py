@@ -1,4 +1,6 @@
-"""The messages of a flat job as a custom collective, so that executors can run it on real data."""
+"""Convert the messages of a flat job to a custom collective, so that executors can run it on real
+data.
+"""
 
 from __future__ import annotations
 
@@ -26,18 +28,19 @@ from hub_core.model import (
     pair_in_order,
 )
 
-# Contracts have a row a unit.
+# Contracts have one row per unit.
 _MOST_UNITS = 1 << 20
 _STEP_KINDS = {NodeKind.SEND: StepKind.SEND, NodeKind.RECV: StepKind.RECV}
 
 
 def algorithm_of_job(workload: Workload) -> Algorithm:
-    """Every message takes its own data from the input of its sender to the output of its receiver.
+    """Return an algorithm in which every message carries separate data from sender INPUT to
+    receiver OUTPUT.
 
-    All else that a rank does becomes work between messages, which executors do not run; what waits
-    for what stays. Units are the greatest size that divides all messages, or where that makes more
-    than 2^20 of them, a larger one to which messages are rounded up. Raises `UsageError` for
-    collectives, and for a job without messages.
+    All other nodes become work between messages, which executors do not run; dependencies are
+    preserved. The unit is the greatest common divisor of all message sizes, or, with more than 2^20
+    units, a larger size to which messages are rounded up. Raises `UsageError` for collectives, and
+    for a job without messages.
     """
     nodes = workload.nodes
     _check(nodes)
@@ -77,21 +80,21 @@ def algorithm_of_job(workload: Workload) -> Algorithm:
 
 
 def _check(nodes: NodeColumns) -> None:
-    """Refuse what is no flat job with messages."""
+    """Raise `UsageError` for a job with collectives or without messages."""
     calls = np.flatnonzero(nodes.is_kind(NodeKind.COLLECTIVE))
     if len(calls):
         first = f"node {nodes.identity[calls[0]]}"
         message = f"{first} is a collective without steps, which cannot be run"
         raise UsageError(message, cure="run 'collhub expand' first", code="collective")
-    # A buffer of no units cannot be.
+    # A buffer without units is invalid.
     if not nodes.is_kind(NodeKind.SEND).any():
-        raise UsageError("the job has no messages, so there is nothing to run", code="no-messages")
+        raise UsageError("the job has no messages, so it cannot be run", code="no-messages")
 
 
 def _counts(nodes: NodeColumns) -> tuple[Int64Array, int]:
-    """Units of every message, 1 for other nodes, and the bytes of one."""
+    """Return the units of every message, 1 for other nodes, and the bytes per unit."""
     is_message = nodes.is_kind(NodeKind.SEND, NodeKind.RECV)
-    # A message that states no size, or none at all, is one unit.
+    # A message without size, or of size 0, is one unit.
     sizes = np.where(is_message, nodes.bytes, 0).clip(0)
     total = int(sizes[nodes.is_kind(NodeKind.SEND)].sum())
     unit = max(int(np.gcd.reduce(sizes)), 1)
@@ -101,7 +104,8 @@ def _counts(nodes: NodeColumns) -> tuple[Int64Array, int]:
 
 
 def _places(nodes: NodeColumns, counts: Int64Array) -> tuple[Int64Array, Int64Array]:
-    """Where units of each row begin when those of a rank lie one behind the other, and their sums.
+    """Return the first unit of each row when the units of a rank are stored in sequence, and their
+    sums.
 
     int64 by row, and by rank.
     """
@@ -112,20 +116,22 @@ def _places(nodes: NodeColumns, counts: Int64Array) -> tuple[Int64Array, Int64Ar
 
 
 def _channels(nodes: NodeColumns) -> Int64Array:
-    """Messages of one pair match in order where tag and bytes are equal: a channel for both."""
+    """Return the channel of each node: messages of a pair match in order if tag and bytes are
+    equal.
+    """
     is_message = nodes.is_kind(NodeKind.SEND, NodeKind.RECV)
     return np.where(is_message, labels(nodes.tag, nodes.bytes), 0)
 
 
 def _kinds(nodes: NodeColumns) -> npt.NDArray[np.uint8]:
-    """What becomes of every node."""
-    # What is no message is work of some kind.
+    """Return the step kind of every node."""
+    # All nodes except messages become work.
     by_kind = [_STEP_KINDS.get(kind, StepKind.COMPUTE) for kind in NodeKind]
     return np.asarray(by_kind, np.uint8)[nodes.kind]
 
 
 def _messages(nodes: NodeColumns, channel: Int64Array) -> Messages:
-    """Sends and receives that meet; others are left to verification."""
+    """Match sends and receives; unmatched ones are reported by verification."""
     sends = np.flatnonzero(nodes.is_kind(NodeKind.SEND))
     receives = np.flatnonzero(nodes.is_kind(NodeKind.RECV))
     both = np.concatenate([sends, receives])
@@ -142,14 +148,14 @@ def _expected(
     sent: Int64Array,
     received: Int64Array,
 ) -> Contributions:
-    """Every unit that is received is the one that was sent."""
+    """Return the contract: every unit that is received is the one that was sent."""
     send, receive = messages.send, messages.receive
     sizes = counts[send]
-    # One row a unit.
-    place = counted_positions(sizes)
+    # One row per unit.
+    unit = counted_positions(sizes)
     return Contributions(
         np.repeat(nodes.rank[receive].astype(np.int64), sizes),
-        np.repeat(received[receive], sizes) + place,
+        np.repeat(received[receive], sizes) + unit,
         np.repeat(nodes.rank[send].astype(np.int64), sizes),
-        np.repeat(sent[send], sizes) + place,
+        np.repeat(sent[send], sizes) + unit,
     )

@@ -1,4 +1,4 @@
-"""One run of an algorithm, and what is to be said of it."""
+"""The record of one execution, and its findings."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ if TYPE_CHECKING:
 
     from hub_core.plugin_api import ExecutionResult
 
-# The executor whose order of reduction is the schedule's own.
+# The executor that reduces in the order of the schedule.
 REFERENCE = "numpy"
 
 
 @dataclass(frozen=True, slots=True)
 class LocalRun:
-    """One execution, and what is to be said of it.
+    """One execution.
 
-    `order_kept`: whether the bits are those of the schedule's own order of reduction, None where
-    that was not asked.
+    `order_kept`: whether the bits are those of the schedule's order of reduction, None if not
+    checked.
     """
 
     executor: str
@@ -31,11 +31,11 @@ class LocalRun:
 
     @property
     def setup(self) -> RunSetup:
-        """What was run."""
+        """The parameters of the run."""
         return self.outcome.setup
 
     def findings(self) -> list[Diagnostic]:
-        """What the user should know, errors last."""
+        """Return all findings for the user, errors last."""
         return [
             *self.setup.notes(),
             *self._remarks(),
@@ -44,19 +44,19 @@ class LocalRun:
         ]
 
     def _remarks(self) -> list[Diagnostic]:
-        """What is no error, but worth knowing."""
-        found = []
+        """Return notes and warnings about the run."""
+        remarks = []
         if not self.setup.claims_mode:
             mode = "in" if self.setup.in_place else "out of"
             message = f"the algorithm does not claim to work {mode} place"
-            found.append(Diagnostic("mode-not-claimed", message, Severity.WARNING))
+            remarks.append(Diagnostic("mode-not-claimed", message, Severity.WARNING))
         if self.outcome.judgement.comparison == "none":
-            message = "the custom collective states no result, so that nothing was compared"
-            found.append(Diagnostic("contents-not-judged", message, Severity.NOTE))
+            message = "the custom collective defines no result, so the outputs were not compared"
+            remarks.append(Diagnostic("contents-not-judged", message, Severity.NOTE))
         if self.order_kept is False:
             message = (
-                "the bits are not those of the schedule's own order of reduction, "
-                f"as the executor {REFERENCE} gives them"
+                "the bits differ from those of the schedule's order of reduction, "
+                f"which the executor {REFERENCE} uses"
             )
-            found.append(Diagnostic("order-changed", message, Severity.WARNING))
-        return found
+            remarks.append(Diagnostic("order-changed", message, Severity.WARNING))
+        return remarks

@@ -1,4 +1,4 @@
-"""The executor `numpy`: all ranks in one process and one thread, on one flat memory."""
+"""The executor `numpy`: all ranks in one process and one thread, in one flat memory."""
 
 from __future__ import annotations
 
@@ -32,22 +32,23 @@ from hub_core.plugin_api import ExecutionRequest, ExecutionResult, NoOptions
 
 Array = npt.NDArray[Any]
 
-# (first element written, first read, how many, whether it reduces).
+# (first element written, first read, number of elements, whether it reduces).
 _Move = tuple[int, int, int, bool]
 # (blocks written, blocks read, whether it reduces).
 _Batch = tuple[Int64Array, Int64Array, bool]
 
-# Below this mean size of a move, all moves of a level by one indexed copy are faster than one each.
+# Below this mean size of a move, one indexed copy per level is faster than one copy per move.
 _INDEXED_BYTES = 2048
-# The indices take memory, 16 bytes a block.
+# The indices take 16 bytes per block.
 _MAX_INDEXED_BLOCKS = 1 << 24
 
 
 def execute(request: ExecutionRequest, options: NoOptions) -> ExecutionResult:
-    """Run in an order in which a transport without buffers could, and refuse what has none.
+    """Run in an order in which a transport without buffers could run; refuse a program without such
+    an order.
 
-    A message is copied straight from the sender's memory into the receiver's. `timeout_s` is
-    observed between runs. This is the reference: it reduces in the order of the schedule.
+    A message is copied directly from the sender's memory to the receiver's. `timeout_s` is checked
+    between runs. This is the reference: it reduces in the order of the schedule.
     """
     return execute_levelled(request, run_in_one_thread)
 
@@ -60,7 +61,7 @@ def run_in_one_thread(request: LevelledRequest) -> ExecutionResult:
     deadline = time.monotonic() + request.timeout_s
     times = []
     starts = ends = None
-    # Contents of undefined memory overflow; nobody is to be told in the middle of a run.
+    # Undefined memory may overflow; warnings must not interrupt a run.
     with np.errstate(all="ignore"):
         for _ in range(request.warmups + request.repeats):
             _refuse_late(request, deadline)
@@ -79,20 +80,20 @@ def run_in_one_thread(request: LevelledRequest) -> ExecutionResult:
 
 
 def _refuse_late(request: LevelledRequest, deadline: float) -> None:
-    """Give up between two runs; a run itself waits for nothing and ends."""
+    """Raise `InputError` after the deadline. Called between runs, because a run always finishes."""
     if time.monotonic() > deadline:
         message = f"the runs take more than {request.timeout_s:g} s"
         raise InputError(message, cure="allow more time", code="timeout")
 
 
 def _fill_all(memory: Array, request: LevelledRequest, used: Sequence[int | None]) -> None:
-    """The state before a run; `used`: elements of every rank, see `fill_rank`."""
+    """Set the memory to its state before a run; `used`: elements of every rank, see `fill_rank`."""
     for rank, used_by_rank in enumerate(used):
         fill_rank(memory, request, rank, used_by_rank)
 
 
 def _whole(request: LevelledRequest) -> Sequence[int | None]:
-    """All of the memory of every rank, for `_fill_all`."""
+    """Return the argument of `_fill_all` for the entire memory of every rank."""
     return [None] * request.program.num_ranks
 
 
@@ -105,9 +106,9 @@ class _Runner:
 
 
 def _runner(request: LevelledRequest, order: RunOrder, memory: Array) -> _Runner:
-    """The moves in the way that suits their size."""
+    """Build the runner that is faster for the mean size of the moves."""
     reduction = REDUCTIONS[request.reduce_op]
-    # Small moves cost more as calls of numpy than as bytes: then one call a batch wins.
+    # Small moves cost more as calls of numpy than as bytes: then one call per batch is faster.
     blocks = request.program.count[order.records]
     mean_blocks = blocks.mean() if len(blocks) else 0
     mean_bytes = mean_blocks * request.elements * memory.itemsize
@@ -115,7 +116,7 @@ def _runner(request: LevelledRequest, order: RunOrder, memory: Array) -> _Runner
         batches = _index_batches(find_moves(request.program, 1), order)
         rows = memory.reshape(-1, request.elements)
         return _Runner(lambda: _run_indexed(rows, batches, reduction), _whole(request))
-    # A message that is only reduced is reduced out of the sender's memory: it needs no slot.
+    # A message that is only reduced is reduced from the sender's memory, so it needs no slot.
     moves = find_moves(request.program, request.elements)
     moves, is_done = fused_moves(moves, fused_reductions(request))
     listed = _listed(moves, order.records[~is_done[order.records]])
@@ -124,7 +125,9 @@ def _runner(request: LevelledRequest, order: RunOrder, memory: Array) -> _Runner
 
 
 def _listed(moves: RecordMoves, records: Int64Array) -> list[_Move]:
-    """The moves of `records` as Python numbers: slicing by numpy's own is slow."""
+    """Return the moves of `records` as Python integers, because slicing with numpy integers is
+    slow.
+    """
     return list(
         zip(
             moves.destination[records].tolist(),
@@ -137,9 +140,9 @@ def _listed(moves: RecordMoves, records: Int64Array) -> list[_Move]:
 
 
 def _run_singly(memory: Array, moves: Iterable[_Move], reduction: Reduction) -> None:
-    """One copy or reduction after the other; how long that takes is what is measured."""
+    """Run the moves one by one; this is the measured part."""
     for destination, source, length, reduces in moves:
-        # Reduced in place: a result of its own would cost another pass through memory.
+        # Reduced in place: a separate result would cost another pass through memory.
         written = memory[destination : destination + length]
         if reduces:
             reduction(written, memory[source : source + length], out=written)
@@ -148,8 +151,8 @@ def _run_singly(memory: Array, moves: Iterable[_Move], reduction: Reduction) -> 
 
 
 def _index_batches(moves: RecordMoves, order: RunOrder) -> list[_Batch]:
-    """The moves of every batch as one; `moves` are in blocks."""
-    # Indices of all batches are made at once and then cut, in time linear in blocks.
+    """Combine the moves of every batch into index arrays; `moves` are in blocks."""
+    # Indices of all batches are created at once and then divided, in time linear in blocks.
     records = order.records
     length = moves.length[records]
     written = expanded_ranges(moves.destination[records], length)
@@ -165,7 +168,7 @@ def _index_batches(moves: RecordMoves, order: RunOrder) -> list[_Batch]:
 
 
 def _run_indexed(blocks: Array, batches: Iterable[_Batch], reduction: Reduction) -> None:
-    """Batch after batch; records of a batch are independent, so that numpy may take any order."""
+    """Run batch by batch; records of a batch are independent, so numpy may use any order."""
     for written, read, reduces in batches:
         if reduces:
             blocks[written] = reduction(blocks[written], blocks[read])
@@ -176,10 +179,13 @@ def _run_indexed(blocks: Array, batches: Iterable[_Batch], reduction: Reduction)
 def _run_timed(
     request: LevelledRequest, records: Int64Array, memory: Array
 ) -> tuple[Int64Array, Int64Array]:
-    """One more run, timed move by move; both ends of a message take as long as its copy."""
+    """Run once more, timed move by move; both ends of a message get the times of its copy.
+
+    Return (start, end) of every step in ns.
+    """
     _fill_all(memory, request, _whole(request))
     program, reduction = request.program, REDUCTIONS[request.reduce_op]
-    # One look at the clock a move: the end of one is the start of the next.
+    # One timestamp per move: the end of a move is the start of the next one.
     clock = [time.perf_counter_ns()]
     for move in _listed(find_moves(program, request.elements), records):
         _run_singly(memory, (move,), reduction)

@@ -1,4 +1,4 @@
-"""What this distribution offers to the hub."""
+"""The offers of this plugin: two executors and the command `run`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NUMPY = Executor(
 
 SHARED_MEMORY = Executor(
     "shared-memory",
-    "one process a rank, on shared memory of this machine",
+    "one process per rank, on shared memory of this host",
     "collhub_local.shared_memory:execute",
 )
 

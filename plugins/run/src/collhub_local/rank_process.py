@@ -1,4 +1,4 @@
-"""What the process of one rank does: run its task on shared memory, each time when told to go."""
+"""The process of one rank: run its task on shared memory, on signals of the starter."""
 
 from __future__ import annotations
 
@@ -38,26 +38,26 @@ _LOOK_FOR_PARENT_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class RankPair:
-    """The rendezvous of one sender with one receiver: messages posted, and messages received."""
+    """The rendezvous of one sender with one receiver: counts of posted and of received messages."""
 
     posted: Semaphore
     received: Semaphore
 
     @classmethod
     def at_start(cls, context: ForkContext) -> RankPair:
-        """Nothing is posted yet, so nothing received."""
+        """Create semaphores without posted or received messages."""
         return cls(context.Semaphore(0), context.Semaphore(0))
 
 
 @dataclass(frozen=True, slots=True)
 class SharedBoard:
-    """What the processes share.
+    """Data shared by the processes.
 
-    `memory`: the flat memory of all ranks. `at`: int64[ranks], see `RankLog`. `times`:
-    float64[2, runs, ranks], start and end in seconds of the common clock. `record_times`:
-    int64[2, records], start and end in ns. `pairs`: by (source, destination). `ready` counts ranks
-    that wait for `go`. `failures`: the reasons of ranks that ended early. `starter`: the process
-    that started the ranks and watches them.
+    `memory`: the flat memory of all ranks. `at`: int64[ranks], see `RankLog`. `times`: float64[2,
+    runs, ranks], start and end in seconds of the common clock. `record_times`: int64[2, records],
+    start and end in ns. `pairs`: by (source, destination). `ready` counts ranks that wait for `go`.
+    `failures`: the reasons of ranks that failed. `starter`: the process that started the ranks and
+    monitors them.
     """
 
     memory: Array
@@ -73,11 +73,13 @@ class SharedBoard:
 
 
 def run_rank(request: LevelledRequest, plans: RankPlans, board: SharedBoard, rank: int) -> None:
-    """The whole life of the process of a rank; an exception becomes a line and a status."""
-    # Ctrl-C reaches all processes of a terminal: the one that started the ranks ends them.
+    """Main function of the process of a rank; an exception is reported to `failures` and by the
+    exit status.
+    """
+    # Ctrl-C reaches all processes of a terminal: the starter ends the ranks.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        # A child of a fork has everything; nothing is sent to it.
+        # A forked child inherits all data, so none is sent.
         task = rank_task(request, plans.plan(rank))
         first = request.program.rank_memory(rank).start * request.elements
         memory = NumpyMemory(task, board.memory[first : first + task.plan.memory_size])
@@ -90,8 +92,8 @@ def run_rank(request: LevelledRequest, plans: RankPlans, board: SharedBoard, ran
 
 
 def _log(task: RankTask, board: SharedBoard) -> RankLog:
-    """The part of the board on which the starter reads where a rank stands."""
-    # There is no library whose own collective could be timed: those times go nowhere.
+    """Return the rank's log on the board, which the starter reads."""
+    # There is no library with a collective that could be timed, so those times are discarded.
     rank, first = task.plan.rank, task.plan.first_record
     return RankLog(
         at=board.at[rank : rank + 1],
@@ -102,9 +104,9 @@ def _log(task: RankTask, board: SharedBoard) -> RankLog:
 
 
 class SharedMemoryTransport:
-    """Messages as copies out of the sender's memory, between two semaphores.
+    """Messages as copies from the sender's memory, synchronized by two semaphores.
 
-    No queue and no descriptor travels: the receiver knows from the program where the message lies.
+    No data or descriptors are sent: the receiver knows the address of the message from the program.
     """
 
     def __init__(
@@ -122,7 +124,7 @@ class SharedMemoryTransport:
         self._starts = log.record_times[0] if task.wants_step_times else None
 
     def prepare(self, sends: Sequence[Post[Array]], receives: Sequence[Post[Array]]) -> PostLevel:
-        """Posting tells receivers that messages lie ready; waiting for one copies it."""
+        """Prepare a level: posting signals the receivers, waiting for a message copies it."""
         posted = [self._board.pairs[self._rank, send.end.peer].posted for send in sends]
         arriving = [self._arrival(post) for post in receives]
         leaving = [self._departure(post) for post in sends]
@@ -136,13 +138,13 @@ class SharedMemoryTransport:
         return post_level
 
     def barrier(self) -> None:
-        """Report to the starter, which lets all ranks go when it has heard of all."""
-        # Not among the ranks themselves: the starter waits with a limit and sees who is missing.
+        """Report to the starter, which starts all ranks when all have reported."""
+        # Not among the ranks: the starter waits with a time limit and detects missing ranks.
         self._board.ready.release()
         _acquire(self._board.go[self._rank], self._board.starter)
 
     def _arrival(self, post: Post[Array]) -> Waiting:
-        """A message for this rank; `sent_from` has its place in the memory of all."""
+        """Return a message for this rank, with its address in the memory of all ranks."""
         end = post.end
         start = int(self._sent_from[end.record])
         return _Arrival(
@@ -156,13 +158,13 @@ class SharedMemoryTransport:
         )
 
     def _departure(self, post: Post[Array]) -> Waiting:
-        """A message of this rank."""
+        """Return a message from this rank."""
         return _Departure(self._board.pairs[self._rank, post.end.peer], self._board.starter)
 
 
 @dataclass(frozen=True, slots=True)
 class _Arrival:
-    """A message to be received: `act` copies what is read, or reduces what is there with it."""
+    """A message to be received: `act` copies it, or reduces the destination with it."""
 
     pair: RankPair
     starter: int
@@ -173,11 +175,11 @@ class _Arrival:
     index: int
 
     def wait(self) -> None:
-        """Copy the message as soon as it lies ready, and acknowledge it."""
+        """Wait until the message is posted, copy it, and acknowledge it."""
         _acquire(self.pair.posted, self.starter)
         if self.starts is not None:
-            # A receive starts when there is something to copy. Earlier runs write here too: the
-            # last one, which alone is timed step by step, has the last word.
+            # A receive starts when its data are available. All runs write here, but only the last
+            # one, which is timed step by step, counts.
             self.starts[self.index] = time.perf_counter_ns()
         self.act(self.written, self.read)
         self.pair.received.release()
@@ -185,7 +187,7 @@ class _Arrival:
 
 @dataclass(frozen=True, slots=True)
 class _Departure:
-    """A message that was sent: its memory may change when the receiver has copied it."""
+    """A sent message: its memory may change when the receiver has copied it."""
 
     pair: RankPair
     starter: int
@@ -196,8 +198,8 @@ class _Departure:
 
 
 def _acquire(semaphore: Semaphore, starter: int) -> None:
-    """Wait, but not beyond the life of the process that started this one."""
-    # A starter that was killed cannot end its ranks: they see that they have a new parent.
+    """Acquire a semaphore; exit if the starter has exited."""
+    # A killed starter cannot end its ranks: they detect that their parent has changed.
     while not semaphore.acquire(True, _LOOK_FOR_PARENT_S):
         if os.getppid() != starter:
             os._exit(FAILED)

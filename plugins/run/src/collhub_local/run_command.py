@@ -1,4 +1,6 @@
-"""`collhub run`: an algorithm on real data, its result held against the collective's definition."""
+"""`collhub run`: run an algorithm on real data and compare its result with the collective's
+definition.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ from hub_core import (
 from hub_core.model import ExitCode, format_bytes
 from hub_core.plugin_api import Executor
 
-# What needs numpy is imported where it is used: the help of a command comes at once.
+# numpy is imported where it is needed, so that the help of the command is fast.
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @source_argument
-@offer_option("--executor", Executor, "What runs it; collhub formats lists all.", REFERENCE)
+@offer_option("--executor", Executor, "Executor; collhub formats lists all.", REFERENCE)
 @run_options
 @click.option(
     "--timeline",
@@ -58,19 +60,19 @@ def run(
 ) -> int:
     """Run the algorithm or flat job in IN on real data and check the result of every rank.
 
-    Of a job all messages are run, each with data of its own. Exit 0 where all ranks hold what the
-    collective promises, else 1 with the first wrong elements.
+    For a job, all messages are run, each with separate data. Exit 0 if the outputs of all ranks are
+    as the collective defines them, else 1 with the first wrong elements.
     """
     from collhub_execution import RunSetup
 
     executor_options = context.options_of(Executor, executor)
     opened = context.open_input(source, source_format)
-    given = assign(assignments, {"reader": opened.options, "executor": executor_options})
-    algorithm = _algorithm(context, opened, given["reader"])
+    options = assign(assignments, {"reader": opened.options, "executor": executor_options})
+    algorithm = _algorithm(context, opened, options["reader"])
     setup = RunSetup.of(algorithm, run_options_of(values), opened.name)
-    # Step times take one more run, which nobody else needs.
+    # Step times need one more run, which only the timeline uses.
     wants_step_times = timeline_out is not None
-    done = _run(context, setup, executor, given["executor"], wants_step_times)
+    done = _run(context, setup, executor, options["executor"], wants_step_times)
     if timeline_out is not None:
         _write_timeline(context, done, timeline_out)
     if as_json:
@@ -84,7 +86,7 @@ def run(
 def _algorithm(
     context: CommandContext, opened: OpenedInput, options: Mapping[str, str]
 ) -> Algorithm:
-    """What IN holds; the messages of a job, which expansion has made flat."""
+    """Read the algorithm in IN; for a flat job, its messages as an algorithm."""
     from collhub_local.job_messages import algorithm_of_job
 
     if not opened.holds_workload:
@@ -101,7 +103,7 @@ def _run(
     options: Mapping[str, str],
     wants_step_times: bool,
 ) -> LocalRun:
-    """Run and judge; where results are rounded, run the reference too, to compare the bits."""
+    """Run and compare; if results are rounded, also run the reference, to compare the bits."""
     from collhub_execution import RunOutcome
 
     import hub_core
@@ -123,7 +125,7 @@ def _run(
         )
     with context.progress("checking"):
         judgement = setup.judge(inputs, result.outputs)
-        # Where nothing is rounded, right outputs are the reference's outputs.
+        # Without rounding, right outputs equal the reference's outputs.
         is_rounded = judgement.comparison == "bound" and executor != REFERENCE
         order_kept = _has_reference_bits(context, setup, inputs, result) if is_rounded else None
     outcome = RunOutcome(setup, judgement, result.repeat_times_s, result.native_times_s)
@@ -136,7 +138,7 @@ def _has_reference_bits(
     inputs: tuple[Array, ...],
     result: ExecutionResult,
 ) -> bool:
-    """Whether outputs are bit by bit what the reference makes of the same inputs."""
+    """Return whether outputs are bitwise equal to those of the reference for the same inputs."""
     from collhub_execution import same_bits
 
     import hub_core
@@ -150,11 +152,11 @@ def _has_reference_bits(
         registry=context.registry(),
     )
     pairs = zip(result.outputs, reference.outputs, strict=True)
-    return all(same_bits(output, wanted) for output, wanted in pairs)
+    return all(same_bits(output, expected) for output, expected in pairs)
 
 
 def _write_timeline(context: CommandContext, done: LocalRun, out: str) -> None:
-    """Write the steps of the last run; a writer refuses runs whose executor tells no times."""
+    """Write the steps of the last run; a writer refuses runs without step times."""
     from hub_core.plugin_api import ReportRequest, Shown
 
     request = ReportRequest(

@@ -1,4 +1,4 @@
-"""What `collhub run` says: the JSON report, and the lines for people."""
+"""The output of `collhub run`: the JSON report and the text."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _AGREEMENT = {
 
 
 def run_document(source: str, done: LocalRun) -> dict[str, JsonValue]:
-    """The report as `report-run-1` describes it; `source`: the input as the user named it."""
+    """Return the report in the schema `report-run-1`; `source`: the input as named by the user."""
     outcome = done.outcome
     return {
         "schema": "collhub/report-run-1",
@@ -34,12 +34,12 @@ def run_document(source: str, done: LocalRun) -> dict[str, JsonValue]:
         "order_kept": done.order_kept,
         "repeat_times_s": list(outcome.repeat_times_s),
         "native_repeat_times_s": list(outcome.native_times_s),
-        "diagnostics": [diagnostic_object(found) for found in done.findings()],
+        "diagnostics": [diagnostic_object(finding) for finding in done.findings()],
     }
 
 
 def run_fields(done: LocalRun) -> dict[str, str]:
-    """One line a field; fields that have nothing to say are left out."""
+    """Return the lines of the text output by name; empty ones are omitted."""
     judgement = done.outcome.judgement
     fields = {
         "algorithm": _algorithm(done),
@@ -56,14 +56,14 @@ def run_fields(done: LocalRun) -> dict[str, str]:
 
 
 def _algorithm(done: LocalRun) -> str:
-    """`all-reduce, 8 ranks, in place`."""
+    """Return `all-reduce, 8 ranks, in place`."""
     collective = done.setup.algorithm.collective
     mode = "in place" if done.setup.in_place else "out of place"
     return f"{collective.kind}, {collective.num_ranks} ranks, {mode}"
 
 
 def _program(done: LocalRun) -> str:
-    """`112 messages in 14 levels`, where the executor tells."""
+    """Return `112 messages in 14 levels`, empty if the executor does not report it."""
     statistics = done.result.statistics
     if "messages" not in statistics:
         return ""
@@ -71,21 +71,21 @@ def _program(done: LocalRun) -> str:
 
 
 def _data(done: LocalRun) -> str:
-    """`64 MiB of float32, sum`."""
+    """Return `64 MiB of float32, sum`."""
     setup = done.setup
-    # What only moves has an operator, too, which says nothing.
+    # Collectives that only move data have an operator without effect.
     text = f"{format_bytes(setup.collective_bytes)} of {setup.dtype.name}"
     return f"{text}, {setup.op}" if setup.algorithm.collective.reduces else text
 
 
 def _time(done: LocalRun) -> str:
-    """`1.2 ms, median of 5`."""
+    """Return `1.2 ms, median of 5`."""
     time_ns = 1e9 * done.outcome.time_s
     return f"{format_time(time_ns)}, median of {len(done.outcome.repeat_times_s)}"
 
 
 def _bandwidth(done: LocalRun) -> str:
-    """`algorithm 1 GB/s, bus 2 GB/s`; custom collectives have no bus bandwidth."""
+    """Return `algorithm 1 GB/s, bus 2 GB/s`; custom collectives have no bus bandwidth."""
     outcome = done.outcome
     text = f"algorithm {format_bandwidth(outcome.algorithm_bandwidth)}"
     if outcome.bus_bandwidth is None:
@@ -94,23 +94,23 @@ def _bandwidth(done: LocalRun) -> str:
 
 
 def _native(done: LocalRun) -> str:
-    """The library's own collective beside the run, where it has one."""
+    """Return the time of the library's collective and the ratio to it, empty if there is none."""
     native_s = done.outcome.native_time_s
     if native_s is None:
         return ""
     ratio = done.outcome.time_s / native_s
-    own = "for the library's own collective"
-    return f"{format_time(1e9 * native_s)} {own}: ratio {ratio:.2f}"
+    label = "for the library's own collective"
+    return f"{format_time(1e9 * native_s)} {label}: ratio {ratio:.2f}"
 
 
 def _verdict(judgement: OutputJudgement) -> str:
-    """Right or wrong, and how far off."""
+    """Return the verdict with the largest error."""
     if judgement.comparison == "none":
         return "not compared"
-    # None is a NaN or an infinity where a number should be.
+    # None means NaN or infinity.
     error = judgement.max_abs_error
-    off = "holds what is no number" if error is None else f"off by up to {error:.3g}"
+    difference = "holds what is no number" if error is None else f"off by up to {error:.3g}"
     if judgement.comparison == "bitwise":
-        return "right, bit by bit" if judgement.is_right else f"wrong, {off}"
+        return "right, bit by bit" if judgement.is_right else f"wrong, {difference}"
     verdict = "right" if judgement.is_right else "wrong"
-    return f"{verdict}, {off} where rounding allows {judgement.max_bound:.3g}"
+    return f"{verdict}, {difference} where rounding allows {judgement.max_bound:.3g}"

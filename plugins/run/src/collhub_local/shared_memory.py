@@ -1,4 +1,4 @@
-"""The executor `shared-memory`: one process a rank on anonymous shared memory."""
+"""The executor `shared-memory`: one process per rank on anonymous shared memory."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ from hub_core.plugin_api import ExecutionRequest, ExecutionResult, NoOptions
 Array = npt.NDArray[Any]
 
 _MAX_RANKS = 256
-# Each pair of ranks takes two semaphores, and each of these a mapping of the process, of which
-# Linux allows 65530 (vm.max_map_count).
+# Each pair of ranks needs two semaphores, each of which needs a mapping of the process; Linux
+# allows 65530 mappings (vm.max_map_count).
 _MAX_PAIRS = 1 << 14
 
 
 def execute(request: ExecutionRequest, options: NoOptions) -> ExecutionResult:
-    """Run with true concurrency, one process a rank.
+    """Run with true concurrency, one process per rank.
 
-    A receiver waits for the sender's post, copies straight out of its memory, and acknowledges; a
-    sender goes on when all its messages are acknowledged. What a message is only reduced with is
-    reduced on the way, without a copy in scratch.
+    A receiver waits for the sender's post, copies directly from its memory, and acknowledges; a
+    sender continues when all its messages are acknowledged. A message that is only reduced is
+    reduced directly from the sender's memory, without a copy in scratch.
 
-    Nothing has a name: when the processes end, however they end, no shared memory and no semaphore
-    is left.
+    No resource has a name: when the processes exit, for any reason, no shared memory and no
+    semaphore remains.
     """
     return execute_levelled(request, run_in_processes)
 
@@ -52,7 +52,7 @@ def run_in_processes(request: LevelledRequest) -> ExecutionResult:
     board = _board(request, _fork_context(request))
     ranks = ForkedRanks(request, board)
     try:
-        # Before the fork, so that the plans of all ranks are made once.
+        # Before the fork, so that the plans of all ranks are created once.
         ranks.start(RankPlans(request.program, request.elements, fused_reductions(request)))
         for _ in range(request.runs):
             ranks.await_all()
@@ -64,7 +64,8 @@ def run_in_processes(request: LevelledRequest) -> ExecutionResult:
 
 
 def _result(request: LevelledRequest, board: SharedBoard) -> ExecutionResult:
-    # From the first start to the last end, on the clock that all processes of a machine share.
+    # From the first start to the last end, on the clock that all processes of a host share.
+    """Build the result from the shared memory and times."""
     starts, ends = board.times
     spans = (ends.max(axis=1) - starts.min(axis=1)).tolist()
     step_start = step_end = None
@@ -79,7 +80,10 @@ def _result(request: LevelledRequest, board: SharedBoard) -> ExecutionResult:
 
 
 def _fork_context(request: LevelledRequest) -> ForkContext:
-    """Refuse what this machine cannot start."""
+    """Return the context for forks.
+
+    Raises `PluginError` or `UsageError` if this host cannot run the ranks.
+    """
     ranks = request.program.num_ranks
     if "fork" not in multiprocessing.get_all_start_methods():
         message = "the executor shared-memory needs a system that can fork"
@@ -94,7 +98,7 @@ def _fork_context(request: LevelledRequest) -> ForkContext:
 
 
 def _board(request: LevelledRequest, context: ForkContext) -> SharedBoard:
-    """What all processes share; made before the fork, so that they inherit it."""
+    """Create the shared data before the fork, so that the processes inherit it."""
     ranks = request.program.num_ranks
     times = _shared(2 * request.runs * ranks, np.float64)
     board = SharedBoard(
@@ -116,9 +120,12 @@ def _board(request: LevelledRequest, context: ForkContext) -> SharedBoard:
 
 
 def _pairs(request: LevelledRequest, context: ForkContext) -> dict[tuple[int, int], RankPair]:
-    """The rendezvous of every pair of ranks between which messages travel."""
+    """Create the rendezvous of every pair of ranks that exchanges messages.
+
+    Raises `UsageError` for too many pairs.
+    """
     program = request.program
-    # Only pairs that exchange something: semaphores of all pairs would be too many.
+    # Only pairs that exchange messages: semaphores for all pairs would be too many.
     sends = program.kind == RecordKind.SEND
     ends = np.stack([program.rank[sends], program.peer[sends]], axis=1)
     pairs = np.unique(ends, axis=0).tolist()
@@ -132,9 +139,9 @@ def _pairs(request: LevelledRequest, context: ForkContext) -> dict[tuple[int, in
 
 
 def _shared(elements: int, dtype: npt.DTypeLike) -> Array:
-    """Zeros in memory that forked processes share."""
-    # Anonymous and shared: it needs no name, and goes when the last process has gone.
+    """Return zeros in memory that forked processes share."""
+    # Anonymous and shared: it needs no name, and is freed when the last process exits.
     kind: np.dtype[Any] = np.dtype(dtype)
-    # An empty mapping is refused by the system.
+    # The system refuses an empty mapping.
     mapping = mmap.mmap(-1, max(1, elements * kind.itemsize))
     return np.frombuffer(mapping, kind, elements)

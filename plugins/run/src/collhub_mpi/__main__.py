@@ -16,13 +16,13 @@ from hub_core.model import Diagnostic, HubError
 
 @dataclass(frozen=True, slots=True)
 class MpiChannel:
-    """All ranks that mpirun has started."""
+    """Communication between all ranks that mpirun has started."""
 
     world: MPI.Intracomm
 
     @property
     def rank(self) -> int:
-        """Of this process."""
+        """Rank of this process."""
         return int(self.world.rank)
 
     @property
@@ -53,22 +53,22 @@ def _run(name: str, values: dict[str, Any], world: MPI.Intracomm, as_json: bool)
         engine_of = partial(mpi_engine, communicator=world)
         return script_rank(run, MpiChannel(world), engine_of, _end, as_json=as_json)
     except BaseException as error:
-        # Without this, MPI would wait for the other ranks at the end of the process.
+        # Without this, MPI would wait for the other ranks when the process exits.
         _end(_findings(error))
         raise
 
 
 def _findings(error: BaseException) -> Sequence[Diagnostic]:
-    """What is to be said of an error of any kind."""
+    """Return the diagnostics of any error."""
     if isinstance(error, HubError):
         return error.diagnostics
     return [Diagnostic("rank-died", f"{type(error).__name__}: {error}")]
 
 
-def _end(found: Sequence[Diagnostic]) -> None:
-    """Say where this rank stands, and end all."""
-    # Abort, unlike an exit, also ends ranks that wait inside MPI.
-    print_findings(found)
+def _end(findings: Sequence[Diagnostic]) -> None:
+    """Print the position of this rank, and abort all ranks."""
+    # Abort, unlike exit, also ends ranks that wait inside MPI.
+    print_findings(findings)
     MPI.COMM_WORLD.Abort(1)
 
 

@@ -1,4 +1,4 @@
-"""The executor `mpi`: lets mpiexec start one process per rank on this machine."""
+"""The executor `mpi`: uses mpiexec to start one process per rank on this host."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ INSTALL = "python -m pip install mpi4py mpich"
 _CURE = f"{INSTALL}; the executor numpy works without it"
 _VERSION_TIMEOUT_S = 20.0
 
-# Of Open MPI 5; MPICH 5 takes 3 MiB a rank.
+# Maximum of Open MPI 5; MPICH 5 needs 3 MiB per rank.
 _SEGMENT_BYTES = 16 << 20
 
-# Ranks of one machine need no network: they listen to nobody, or to their own machine alone.
+# Ranks of one host need no network: they listen on no port, or only on the loopback interface.
 _ON_ONE_MACHINE = {
-    # UCX, of which MPICH and Open MPI are users.
+    # UCX, used by MPICH and Open MPI.
     "UCX_TLS": "sm,self",
-    # libfabric, of which MPICH is a user.
+    # libfabric, used by MPICH.
     "FI_TCP_IFACE": "lo",
     "FI_SOCKETS_IFACE": "lo",
     # Open MPI.
@@ -40,7 +40,10 @@ _ON_ONE_MACHINE = {
 
 
 def execute(request: ExecutionRequest, options: MpiOptions) -> ExecutionResult:
-    """Run with MPI's non-blocking messages; data stays in numpy arrays."""
+    """Run with MPI's non-blocking messages; data are in numpy arrays.
+
+    Raises `PluginError` without mpi4py or mpiexec.
+    """
     if importlib.util.find_spec("mpi4py") is None:
         message = "the executor mpi needs the package mpi4py, which is not installed"
         raise PluginError(message, cure=_CURE, code="no-mpi4py")
@@ -50,13 +53,13 @@ def execute(request: ExecutionRequest, options: MpiOptions) -> ExecutionResult:
 
 def run_in_processes(request: LevelledRequest, options: MpiOptions) -> ExecutionResult:
     """Run a levelled request; see `execute`."""
-    # A launcher that is named brings its own options, of which we know nothing.
+    # A launcher that the user names includes its options, which are unknown here.
     launcher = shlex.split(options.launcher) if options.launcher else found_launcher()
     start = [*launcher, "-n", str(request.program.num_ranks)]
 
     def command(folder: Path) -> list[str]:
-        """One process a rank, each with a Python of its own."""
-        # -P: files of the working folder, such as an mpi4py.py, are not to be imported.
+        """Return the command that starts one Python process per rank."""
+        # -P: do not import files of the working folder, such as an mpi4py.py.
         return [*start, sys.executable, "-P", "-m", "collhub_mpi.rank", str(folder)]
 
     with segments_removed():
@@ -65,30 +68,30 @@ def run_in_processes(request: LevelledRequest, options: MpiOptions) -> Execution
 
 
 def found_launcher() -> Sequence[str]:
-    """The command that starts ranks, more of them than cores where need be.
+    """Return the command that starts ranks, also more ranks than cores.
 
-    An mpiexec that was installed beside this Python comes first: mpi4py then loads the same MPI.
-    Raises `PluginError` where there is none.
+    An mpiexec in the folder of this Python takes precedence: mpi4py then loads the same MPI. Raises
+    `PluginError` if there is none.
     """
-    beside = str(Path(sys.executable).parent)
-    found = shutil.which("mpiexec", path=beside) or shutil.which("mpiexec")
-    if found is None:
+    python_folder = str(Path(sys.executable).parent)
+    launcher = shutil.which("mpiexec", path=python_folder) or shutil.which("mpiexec")
+    if launcher is None:
         message = "the executor mpi needs mpiexec, which is not on the path"
         raise PluginError(message, cure=_CURE, code="no-mpiexec")
-    printed = _printed_version(found)
-    forking = Path(found).with_name("mpiexec.gforker")
+    printed = _printed_version(launcher)
+    forking = Path(launcher).with_name("mpiexec.gforker")
     if b"HYDRA" in printed and forking.exists():
-        # MPICH's other launcher only forks, and listens on no port.
+        # MPICH's alternative launcher only forks, and listens on no port.
         return [str(forking)]
     if b"Open MPI" not in printed and b"OpenRTE" not in printed:
-        return [found]
-    # Open MPI counts cores, and refuses the super-user, unless told otherwise.
+        return [launcher]
+    # By default Open MPI refuses more ranks than cores, and the super-user.
     as_root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
-    return [found, "--oversubscribe", *as_root]
+    return [launcher, "--oversubscribe", *as_root]
 
 
 def _printed_version(launcher: str) -> bytes:
-    """What the launcher says of itself."""
+    """Return the output of `--version` of the launcher. Raises `PluginError` if it fails."""
     command = [launcher, "--version"]
     try:
         done = subprocess.run(command, capture_output=True, timeout=_VERSION_TIMEOUT_S, check=False)

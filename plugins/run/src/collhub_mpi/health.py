@@ -1,4 +1,4 @@
-"""Check for `collhub doctor`: is mpi4py there, and an mpiexec that starts ranks for it."""
+"""Check for `collhub doctor`: whether mpi4py is installed, and an mpiexec that starts its ranks."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from hub_core.plugin_api import CheckLine, CheckReport, CheckRequest, NoOptions
 
 
 def check(request: CheckRequest, options: NoOptions) -> CheckReport:
-    """One line for mpi4py, one for mpiexec; nothing is imported, because that would start MPI.
+    """Return one line for mpi4py, one for mpiexec;
 
-    All is well without mpi4py too: everything but this executor works.
+    MPI is not imported, because that would start it.
+
+    Passes without mpi4py: only this executor needs it.
     """
     try:
         installed = version("mpi4py")
@@ -20,14 +22,14 @@ def check(request: CheckRequest, options: NoOptions) -> CheckReport:
         need = f"the executor mpi needs it ({INSTALL})"
         details = f"not installed; {need}, the executor numpy does not"
         return CheckReport(ok=True, lines=(CheckLine("mpi4py", True, details),))
-    # An mpi4py without launcher is an installation that somebody wanted and that does not work.
+    # An mpi4py without launcher is an incomplete installation.
     library = CheckLine("mpi4py", True, f"mpi4py {installed} for the executor mpi")
     launcher = _launcher_line()
     return CheckReport(ok=launcher.is_ok, lines=(library, launcher))
 
 
 def _launcher_line() -> CheckLine:
-    """The command that starts ranks, or what is wrong with it."""
+    """Return a line with the command that starts ranks, or its error."""
     try:
         return CheckLine("mpiexec", True, " ".join(found_launcher()))
     except PluginError as error:

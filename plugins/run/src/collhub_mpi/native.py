@@ -1,4 +1,4 @@
-"""The collectives of MPI itself, on arrays of their own, to be timed beside ours."""
+"""The collectives of the MPI library, on separate arrays, timed for comparison."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _KNOWN_TO_MPI = frozenset({"float32", "float64", "int32", "int64"})
 
 
 def native_collective(world: MPI.Intracomm, task: RankTask) -> NativeCollective | None:
-    """The collective of MPI on the same input; None for element types that MPI does not know."""
+    """Return MPI's collective on the same input; None if MPI lacks it or the element type."""
     run = _NATIVE.get(task.collective)
     dtype = task.input.dtype
     if run is None or dtype.name not in _KNOWN_TO_MPI:
@@ -34,7 +34,7 @@ def native_collective(world: MPI.Intracomm, task: RankTask) -> NativeCollective 
     arrays = _NativeArrays(world, task, task.input, target)
 
     def fill() -> None:
-        # The others write all of their target in every run.
+        # The remaining collectives overwrite their target in every run.
         if task.collective is CollectiveKind.BROADCAST:
             np.copyto(target, arrays.source)
 
@@ -43,7 +43,7 @@ def native_collective(world: MPI.Intracomm, task: RankTask) -> NativeCollective 
 
 @dataclass(frozen=True, slots=True)
 class _NativeArrays:
-    """Input and output of a rank; each method is a collective on them."""
+    """Input and output of a rank; each method runs a collective on them."""
 
     world: MPI.Intracomm
     task: RankTask
@@ -52,39 +52,39 @@ class _NativeArrays:
 
     @property
     def op(self) -> MPI.Op:
-        """The operator, as MPI calls it."""
+        """The operator of MPI."""
         return _OPS[self.task.reduce_op]
 
     def all_reduce(self) -> None:
-        """Get the reduced array at all ranks."""
+        """All-reduce `source` into `target`."""
         self.world.Allreduce(self.source, self.target, self.op)
 
     def all_gather(self) -> None:
-        """Gather the parts of all ranks in one array."""
+        """All-gather `source` into `target`."""
         self.world.Allgather(self.source, self.target)
 
     def reduce_scatter(self) -> None:
-        """Keep the own share of the reduced arrays; all shares have one size."""
+        """Reduce-scatter `source` into `target`; all shares have one size."""
         self.world.Reduce_scatter_block(self.source, self.target, self.op)
 
     def all_to_all(self) -> None:
-        """Get a share of every rank's array."""
+        """Exchange one share of `source` with every rank into `target`."""
         self.world.Alltoall(self.source, self.target)
 
     def broadcast(self) -> None:
-        """Spread the root's `target`, which holds its input."""
+        """Broadcast the root's `target`, which contains its input."""
         self.world.Bcast(self.target, self.task.root)
 
     def reduce(self) -> None:
-        """Get the reduced array at the root."""
+        """Reduce `source` into the root's `target`."""
         self.world.Reduce(self.source, self.target, self.op, self.task.root)
 
     def gather(self) -> None:
-        """Gather the parts of all ranks in one array at the root."""
+        """Gather `source` of all ranks into the root's `target`."""
         self.world.Gather(self.source, self.target, self.task.root)
 
     def scatter(self) -> None:
-        """Get the own share of the root's array."""
+        """Scatter the root's `source` into `target`."""
         self.world.Scatter(self.source, self.target, self.task.root)
 
 

@@ -1,4 +1,4 @@
-"""The options of the executor `mpi`; nothing of MPI is imported."""
+"""The options of this plugin; does not import MPI."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from hub_core.plugin_api import choice, optional
 
 @dataclass(frozen=True, slots=True)
 class MpiOptions:
-    """How ranks are started."""
+    """Options of the executor `mpi`."""
 
     launcher: str | None = optional(
         "program that starts the ranks, with its arguments "
-        "(default: the mpiexec beside this Python, else on the path)"
+        "(default: the mpiexec next to this Python, else on the path)"
     )
 
 
@@ -33,5 +33,5 @@ class MpichOptions:
 
     defaults: str | None = optional(
         "MPICH's own selection file of your release: maint/tuning/coll/mpir/generic.json "
-        "of its sources (default: nothing is written)"
+        "of its sources (default: no file is written)"
     )

@@ -1,4 +1,4 @@
-"""What this distribution offers to the hub."""
+"""The offers of this plugin: the executor `mpi` and writers of tuned selections."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ COLLHUB_PLUGIN_API = (1, 0)
 
 MPI = Executor(
     "mpi",
-    "MPI by mpi4py, a process per rank on this machine",
+    "MPI by mpi4py, a process per rank on this host",
     "collhub_mpi.executor:execute",
     MpiOptions,
 )
@@ -68,5 +68,5 @@ def collhub_consumers() -> Sequence[Executor | SelectionWriter]:
 
 @hookimpl
 def collhub_checks() -> Sequence[Check]:
-    """Describe the check of the library."""
+    """Describe the check of the installation."""
     return [INSTALLATION]

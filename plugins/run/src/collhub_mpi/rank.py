@@ -15,24 +15,24 @@ from hub_core.model import PluginError
 
 
 def main() -> int:
-    """Serve the rank that MPI gives to this process."""
-    # Which rank this is, MPI knows; the folder has a task for each.
+    """Serve the rank that MPI assigns to this process; the argument is the job folder."""
+    # MPI determines the rank; the folder has a task for each.
     job, world = JobFolder(Path(sys.argv[1])), MPI.COMM_WORLD
     try:
         drop_names(world)
         serve_rank(job, world.rank, lambda part: _run(part, world))
     except BaseException:
-        # Without this, MPI would wait for the other ranks at the end of the process. The failure is
-        # in the folder.
+        # Without this, MPI would wait for the other ranks when the process exits. The failure is in
+        # the folder.
         os._exit(FAILED)
     return 0
 
 
 def _run(part: RankPart, world: MPI.Intracomm) -> Array:
-    """Run the task, if MPI is the one whose launcher started this process."""
+    """Run the task. Raises `PluginError` if the launcher belongs to another MPI."""
     task = part.task
     if world.size != task.plan.num_ranks:
-        # Ranks of another MPI's launcher each believe to be alone.
+        # With another MPI's launcher each rank is in a world of size 1.
         message = (
             f"mpiexec started {task.plan.num_ranks} processes, but mpi4py sees {world.size}: "
             "it belongs to another MPI"

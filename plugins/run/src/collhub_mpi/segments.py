@@ -1,4 +1,4 @@
-"""Leave no shared memory behind: names in /dev/shm outlive the ranks of MPI that are killed."""
+"""Remove shared memory: names in /dev/shm outlive ranks of MPI that are killed."""
 
 from __future__ import annotations
 
@@ -11,34 +11,34 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-# The launcher's side must not start MPI.
+# The launcher process must not start MPI.
 if TYPE_CHECKING:
     from mpi4py import MPI
 
 _FOLDER = Path("/dev/shm")
 # MPICH, UCX, and Open MPI from version 5 on and before.
 _PREFIXES = ("mpich_shm_", "ucx_shm_", "sm_segment.", "vader_segment.")
-# A rank maps a segment as soon as it has made it: one that is older and unmapped is left over.
+# A rank maps a segment immediately after creating it: an older, unmapped one is left over.
 _OLD_S = 1.0
 _LIMIT_S = 2.5
 _POLL_S = 0.1
 
 
 def drop_names(world: MPI.Intracomm) -> None:
-    """Take the names of the ranks' shared memory away; it then ends with the last of them."""
-    # Open MPI maps the memory of another rank at the first message: every two exchange one.
+    """Unlink the names of the ranks' shared memory, which is then freed with the last rank."""
+    # Open MPI maps the memory of another rank at the first message, so every pair exchanges one.
     byte_a_rank = np.zeros(world.size, np.uint8)
     world.Alltoall(byte_a_rank, np.empty_like(byte_a_rank))
     world.Barrier()
     for name in _mapped("self"):
-        # Ranks share segments: another may have been faster.
+        # Ranks share segments: another rank may have unlinked the name first.
         with suppress(OSError):
             os.unlink(name)
 
 
 @contextmanager
 def segments_removed() -> Iterator[None]:
-    """Remove what ranks have left that were killed before they could drop the names."""
+    """If the block fails, remove segments of ranks that were killed before unlinking them."""
     start = time.time()
     try:
         yield
@@ -48,43 +48,44 @@ def segments_removed() -> Iterator[None]:
 
 
 def _remove_left_over(start: float) -> None:
-    """Remove the segments made by this user since `start` that no process has mapped."""
+    """Remove the segments of this user, created since `start`, that no process has mapped."""
     deadline = time.monotonic() + _LIMIT_S
-    # Until the last rank is gone and all are old enough, so that none of another job goes.
-    while (found := _made_since(start)) and time.monotonic() < deadline:
+    # Repeat until the last rank has exited and all are old enough, so that no segment of another
+    # job is removed.
+    while (segments := _made_since(start)) and time.monotonic() < deadline:
         mapped = {name for process in _processes() for name in _mapped(process)}
         now = time.time()
-        for name, made in found.items():
-            if name not in mapped and now - made > _OLD_S:
+        for name, creation_time in segments.items():
+            if name not in mapped and now - creation_time > _OLD_S:
                 with suppress(OSError):
                     os.unlink(name)
         time.sleep(_POLL_S)
 
 
 def _made_since(start: float) -> dict[str, float]:
-    """Segments of this user by name, and when each was made."""
-    found = {}
+    """Return the segments of this user by name, with their creation times."""
+    segments = {}
     for prefix in _PREFIXES:
         for path in _FOLDER.glob(f"{prefix}*"):
             with suppress(OSError):
                 status = path.lstat()
                 if status.st_uid == os.geteuid() and status.st_ctime >= start - _OLD_S:
-                    found[str(path)] = status.st_ctime
-    return found
+                    segments[str(path)] = status.st_ctime
+    return segments
 
 
 def _processes() -> Iterator[str]:
-    """Numbers of all processes."""
+    """Yield the IDs of all processes."""
     return (path.name for path in Path("/proc").glob("[0-9]*"))
 
 
 def _mapped(process: str) -> set[str]:
-    """Paths of the segments that a process has mapped; none where it cannot be looked into."""
+    """Return the paths of the segments that a process has mapped; empty if it is not accessible."""
     try:
         lines = Path(f"/proc/{process}/maps").read_text("utf-8", "replace").splitlines()
     except OSError:
         return set()
-    # The path is the last of six columns; " (deleted)" behind it tells that the name is gone.
+    # The path is the last of six columns; the suffix " (deleted)" marks an unlinked name.
     names = {line.split(maxsplit=5)[5] for line in lines if str(_FOLDER) in line}
     starts = tuple(str(_FOLDER / prefix) for prefix in _PREFIXES)
     return {name for name in names if name.startswith(starts) and not name.endswith("(deleted)")}

@@ -14,10 +14,10 @@ __all__ = ["load"]
 def load(folder: str | Path, device: str = "cuda") -> LoadedAlgorithm:
     """Load the library that was built in a folder of the format `nccl`.
 
-    `device`: cuda, or cpu for the test double, whose ranks are on one machine. Raises `HubError`
-    with the cure.
+    `device`: cuda, or cpu for the test double, whose ranks are on one host. Raises `HubError` with
+    a cure.
     """
-    # Imports torch, which takes seconds; the hub imports this package to list what it offers.
+    # Imports torch, which takes seconds; the hub imports this package to list its offers.
     from collhub_torch.loaded import load_once
 
     return load_once(Path(folder).resolve(), device)

@@ -18,13 +18,13 @@ from collhub_torch.group import RankPlace, join
 from collhub_torch.options import DEVICES, TorchOptions
 from hub_core.model import Diagnostic, UsageError
 
-# As torchrun sets them: docs.pytorch.org, torch.distributed.run, "Environment Variables".
+# Set by torchrun: docs.pytorch.org, torch.distributed.run, "Environment Variables".
 _VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
 
 
 @dataclass(frozen=True, slots=True)
 class TorchChannel:
-    """The group that torchrun has started; bytes travel on the device of the group."""
+    """The group that torchrun has started; bytes are sent from the device of the group."""
 
     rank: int
     num_ranks: int
@@ -32,12 +32,12 @@ class TorchChannel:
 
     def send(self, array: Array, peer: int) -> None:
         """Send bytes."""
-        # A copy, because arrays from others may be read-only, of which torch warns.
+        # A copy, because received arrays may be read-only, about which torch warns.
         dist.send(torch.from_numpy(array.copy()).to(self.device), peer)
 
     def receive(self, array: Array, peer: int) -> None:
         """Receive bytes."""
-        # NCCL moves memory of its GPU alone.
+        # NCCL accesses only memory of its GPU.
         tensor = torch.empty(len(array), dtype=torch.uint8, device=self.device)
         dist.recv(tensor, peer)
         array[:] = tensor.cpu().numpy()
@@ -60,7 +60,7 @@ def main(algorithm: str, as_json: bool, device: str, batch: bool, **values: Any)
 
 def _run(name: str, values: dict[str, Any], options: TorchOptions, as_json: bool) -> int:
     """Run one rank and return its exit status."""
-    # Read and checked before the group is joined: an error then needs no farewell.
+    # Read and checked before the group is joined, so that an error needs no clean-up.
     place = _place()
     run = StartedRun.read(name, values, place.num_ranks)
     torch.set_num_threads(1)
@@ -68,14 +68,17 @@ def _run(name: str, values: dict[str, Any], options: TorchOptions, as_json: bool
     channel = TorchChannel(place.rank, place.num_ranks, device)
     engine_of = partial(torch_engine, device=device, is_batched=options.batch)
     status = script_rank(run, channel, engine_of, _end, as_json=as_json)
-    # A rank that leaves early may take down what others still receive.
+    # A rank that exits early may discard messages that other ranks still receive.
     dist.barrier()
     dist.destroy_process_group()
     return status
 
 
 def _place() -> RankPlace:
-    """Where torchrun has put this process."""
+    """Return the ranks that torchrun has assigned to this process.
+
+    Raises `UsageError` without torchrun.
+    """
     missing = [name for name in _VARIABLES if name not in os.environ]
     if missing:
         message = (
@@ -86,9 +89,9 @@ def _place() -> RankPlace:
     return RankPlace(*(int(os.environ[name]) for name in _VARIABLES))
 
 
-def _end(found: Sequence[Diagnostic]) -> None:
-    """Say where this rank stands; torchrun then ends the others."""
-    print_findings(found)
+def _end(findings: Sequence[Diagnostic]) -> None:
+    """Print the position of this rank and exit; torchrun then ends the other ranks."""
+    print_findings(findings)
     os._exit(1)
 
 

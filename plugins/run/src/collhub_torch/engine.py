@@ -28,33 +28,33 @@ _REDUCTIONS: dict[ReduceOp, Callable[..., object]] = {
 def torch_engine(
     task: RankTask, device: torch.device, is_batched: bool, shared: Array | None = None
 ) -> RankEngine[torch.Tensor]:
-    """Memory and transport of a rank on its device, and torch's own collectives.
+    """Return memory and transport of a rank on its device, and torch's collectives.
 
-    `shared`: memory of the machine for a rank on the CPU to use, in place of its own.
+    `shared`: memory of the host that a rank on the CPU uses instead of a new tensor.
     """
     memory = TensorMemory(task, device, shared)
-    # NCCL has one queue for all messages of a rank: those of a level must start together, or two
-    # ranks that both send first wait for each other.
+    # NCCL has one queue for all messages of a rank: those of a level must start together, otherwise
+    # two ranks that both send first wait for each other.
     transport = TorchTransport(is_batched or device.type == "cuda")
     return RankEngine(memory, transport, partial(native_collective, memory.input))
 
 
 def to_tensor(array: Array) -> torch.Tensor:
-    """A copy of an array as a tensor on the CPU."""
+    """Return a copy of an array as a tensor on the CPU."""
     return as_tensor(np.array(array))
 
 
 def as_tensor(array: Array) -> torch.Tensor:
-    """An array that may be written as a tensor on the same memory."""
+    """Return a writeable array as a tensor on the same memory."""
     if array.dtype.name == "bfloat16":
-        # numpy has this type from another package, which torch does not know: by its bits.
+        # torch does not know the bfloat16 of ml_dtypes: reinterpret its bits.
         return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
     return torch.from_numpy(array)
 
 
 def to_numpy(tensor: torch.Tensor, dtype: np.dtype[Any]) -> Array:
-    """A tensor as an array of its own dtype, which `dtype` names."""
-    # By its bytes: torch gives no numpy array of a bfloat16.
+    """Return a tensor as an array with the equivalent dtype `dtype`."""
+    # Reinterpret bytes: torch cannot convert a bfloat16 tensor to numpy.
     bits: Array = tensor.cpu().view(torch.uint8).numpy()
     return bits.view(dtype)
 
@@ -63,7 +63,7 @@ class TensorMemory:
     """The `EngineMemory` of a rank: one tensor of `task.plan.memory_size` elements."""
 
     def __init__(self, task: RankTask, device: torch.device, shared: Array | None = None) -> None:
-        # A fill is a copy on the device: nothing crosses the bus between two runs.
+        # A fill is a copy on the device, so no data cross the bus between two runs.
         self._device = device
         self._dtype = task.input.dtype
         self._background = to_tensor(np.full(1, task.background)).to(device)
@@ -71,17 +71,17 @@ class TensorMemory:
         if shared is not None and device.type == "cpu":
             self._memory = as_tensor(shared)
         self._reduction = _REDUCTIONS[task.reduce_op]
-        # What is shared may be written, and is not: torch has no tensors for reading alone.
-        given = to_tensor(task.input) if shared is None else as_tensor(task.input)
-        self.input = given.to(device)
+        # Shared input is never written, but torch has no read-only tensors.
+        input_tensor = to_tensor(task.input) if shared is None else as_tensor(task.input)
+        self.input = input_tensor.to(device)
 
     def part(self, start: int, length: int) -> torch.Tensor:
-        """A view."""
+        """Return a view."""
         return self._memory[start : start + length]
 
     def fill(self, task: RankTask) -> None:
-        """INPUT, and the background everywhere else."""
-        # The background first: in place, INPUT may be a part of OUTPUT.
+        """Store INPUT, and the background in all other elements."""
+        # The background first, because in place INPUT may be a part of OUTPUT.
         self._memory[:] = self._background
         self.part(task.plan.input_start, len(self.input)).copy_(self.input)
 
@@ -99,24 +99,26 @@ class TensorMemory:
             torch.cuda.synchronize(self._device)
 
     def output(self, task: RankTask) -> Array:
-        """OUTPUT as an array."""
+        """Return OUTPUT as an array."""
         tensor = self.part(task.plan.output_start, task.plan.output_size)
         return to_numpy(tensor, self._dtype)
 
 
 class TorchTransport:
-    """Messages of torch.distributed, one by one or the messages of a level as a batch."""
+    """Messages of torch.distributed, started one by one or as one batch per level."""
 
     def __init__(self, is_batched: bool) -> None:
-        """Choose whether the messages of a level start as one batch or one by one."""
+        """`is_batched`: start the messages of a level as one batch."""
         self._start = _start_batch if is_batched else _start_each
         self._posted: Sequence[Waiting] = ()
 
     def prepare(
         self, sends: Sequence[Post[torch.Tensor]], receives: Sequence[Post[torch.Tensor]]
     ) -> PostLevel:
-        """Posting starts all; receives first, so that messages find their place."""
-        # Both functions take (tensor, peer, tag=...), and `P2POp` wants the function itself.
+        """Prepare a level; posting starts all messages, receives first, to avoid unexpected
+        messages.
+        """
+        # Both functions take (tensor, peer, tag=...), and `P2POp` requires the function.
         ends: _Ends = [(dist.irecv, post) for post in receives]
         ends += [(dist.isend, post) for post in sends]
         return lambda: self._post(ends)
@@ -124,8 +126,8 @@ class TorchTransport:
     def _post(self, ends: _Ends) -> Sequence[Waiting]:
         """Start the messages of a level."""
         posted = self._start(ends)
-        # Those of the level before go only now: to free a message of gloo before the next is on its
-        # way makes short levels two to four times slower (torch 2.13).
+        # The previous level's messages are freed only now: to free a message of gloo before the
+        # next one has started makes short levels two to four times slower (torch 2.13).
         self._posted = posted
         return posted
 
@@ -138,7 +140,7 @@ _Ends = list[tuple[Callable[..., dist.Work | None], Post[torch.Tensor]]]
 
 
 def _start_each(ends: _Ends) -> Sequence[Waiting]:
-    """Start message by message, each with the tag that both its ends have."""
+    """Start message by message, each with the tag that is equal at both ends."""
     works = []
     for start, post in ends:
         works.append(start(post.memory, post.end.peer, tag=post.end.tag))
@@ -146,18 +148,18 @@ def _start_each(ends: _Ends) -> Sequence[Waiting]:
 
 
 def _start_batch(ends: _Ends) -> Sequence[Waiting]:
-    """NCCL has no tags: messages of one pair match in their order, the same at both ends."""
+    """Start one batch. NCCL has no tags: messages of one pair match in order at both ends."""
     batch = []
     for start, post in ends:
         batch.append(dist.P2POp(start, post.memory, post.end.peer, tag=post.end.tag))
     works = dist.batch_isend_irecv(batch)
     if len(works) != len(ends):
-        # NCCL answers with one piece of work for the whole batch.
+        # NCCL returns one work object for the entire batch.
         works = works[-1:] * len(ends)
     return _started(works)
 
 
 def _started(works: Sequence[dist.Work | None]) -> list[Waiting]:
-    """What can be waited for."""
-    # None is for a process outside the group, which a rank never is.
+    """Return the work objects to wait for."""
+    # None occurs only for a process outside the group, which a rank never is.
     return [work for work in works if work is not None]

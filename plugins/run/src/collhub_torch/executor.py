@@ -1,4 +1,4 @@
-"""The executor `torch`: starts one process per rank on this machine, by torch.distributed."""
+"""The executor `torch`: starts one process per rank on this host, with torch.distributed."""
 
 from __future__ import annotations
 
@@ -17,14 +17,17 @@ INSTALL = "python -m pip install torch"
 
 
 def execute(request: ExecutionRequest, options: TorchOptions) -> ExecutionResult:
-    """Run with real messages: gloo for data on the CPU, NCCL for data on GPUs."""
+    """Run with real messages: gloo for data on the CPU, NCCL for data on GPUs.
+
+    Raises `PluginError` without torch.
+    """
     require_torch()
     run = partial(run_in_processes, options=options)
     return execute_levelled(request, run)
 
 
 def require_torch() -> None:
-    """Raise `PluginError` where torch is not installed. Nothing is imported: that takes seconds."""
+    """Raise `PluginError` if torch is not installed, without the slow import of torch."""
     if importlib.util.find_spec("torch") is None:
         message = "the executor torch needs the package torch, which is not installed"
         cure = f"{INSTALL}; the executor numpy works without it"
@@ -35,8 +38,8 @@ def run_in_processes(request: LevelledRequest, options: TorchOptions) -> Executi
     """Run a levelled request; see `execute`."""
 
     def command(folder: Path) -> list[str]:
-        """One program for all ranks: torch is imported once, and forked."""
-        # -P: files of the working folder, such as a torch.py, are not to be imported.
+        """Return the command of one program for all ranks: torch is imported once, and forked."""
+        # -P: do not import files of the working folder, such as a torch.py.
         program = [sys.executable, "-P", "-m", "collhub_torch.rank", str(folder)]
         batch = ["--batch"] if options.batch else []
         return [*program, f"--device={options.device}", *batch]

@@ -12,7 +12,7 @@ from hub_core.model import PluginError
 
 @dataclass(frozen=True, slots=True)
 class RankPlace:
-    """Number of a rank among all ranks, and among those of its machine."""
+    """Number of a rank among all ranks, and among those of its host."""
 
     rank: int
     num_ranks: int
@@ -21,10 +21,10 @@ class RankPlace:
 
 
 def join(device: str, place: RankPlace, init_method: str) -> torch.device:
-    """Join the group of all ranks and return the own device.
+    """Join the group of all ranks and return the rank's device.
 
-    `init_method`: where ranks meet, see `torch.distributed.init_process_group`. Raises
-    `PluginError` without a GPU for every rank.
+    `init_method`: how ranks find each other, see `torch.distributed.init_process_group`. Raises
+    `PluginError` without a GPU per rank.
     """
     if device == "cpu":
         dist.init_process_group(
@@ -32,24 +32,25 @@ def join(device: str, place: RankPlace, init_method: str) -> torch.device:
         )
         return torch.device("cpu")
     _require_gpus(place)
-    own = torch.device("cuda", place.local_rank)
-    torch.cuda.set_device(own)
-    # With the device NCCL connects at once, so that no first message is slow.
+    gpu = torch.device("cuda", place.local_rank)
+    torch.cuda.set_device(gpu)
+    # With the device NCCL connects immediately, so the first message is not slow.
     dist.init_process_group(
         "nccl",
         init_method=init_method,
         rank=place.rank,
         world_size=place.num_ranks,
-        device_id=own,
+        device_id=gpu,
     )
-    return own
+    return gpu
 
 
 def _require_gpus(place: RankPlace) -> None:
+    """Raise `PluginError` unless this host has NCCL and a GPU per rank."""
     gpus = torch.cuda.device_count()
     if gpus < place.local_ranks or not dist.is_nccl_available():
         message = (
-            f"NCCL needs a GPU for each of the {place.local_ranks} ranks on this machine, "
+            f"NCCL needs a GPU for each of the {place.local_ranks} ranks on this host, "
             f"torch {torch.__version__} finds {gpus}"
         )
         cure = "use -O device=cpu, or a torch with CUDA on a machine with GPUs"

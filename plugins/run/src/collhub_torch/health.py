@@ -1,4 +1,4 @@
-"""Check for `collhub doctor`: is torch there, with torch.distributed."""
+"""Check for `collhub doctor`: whether torch is installed."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from hub_core.plugin_api import CheckLine, CheckReport, CheckRequest, NoOptions
 
 
 def check(request: CheckRequest, options: NoOptions) -> CheckReport:
-    """One line, from the installed distribution: importing torch would take seconds.
+    """Return one line, from the installed distribution: importing torch would take seconds.
 
-    All is well without torch too: everything but this executor works.
+    Passes without torch: only this executor needs it.
     """
     return CheckReport(ok=True, lines=(CheckLine("torch", True, _details()),))
 
 
 def _details() -> str:
-    """The version, or how to install it."""
+    """Return the version, or how to install it."""
     try:
         return f"torch {version('torch')} for the executor torch"
     except PackageNotFoundError:

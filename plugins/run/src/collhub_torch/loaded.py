@@ -21,26 +21,28 @@ class LoadedAlgorithm:
     """The library of one folder.
 
     `op`: the operator `torch.ops.collhub.<collective>_<name>(input, op, group)`, which returns a
-    new tensor. `op` is sum, prod, min, max or avg, and not read where nothing is reduced; `group`
-    is what `attach` returned.
+    new tensor. `op` is sum, prod, min, max or avg, and ignored by collectives without reduction;
+    `group` is the result of `attach`.
     """
 
     def __init__(self, manifest: Manifest, device: str) -> None:
-        """Load the library for `device` and register its operator; no group is attached yet."""
+        """Load the library for `device` and register its operator, without any group."""
         self.manifest = manifest
         self.device = device
         self.kind = CollectiveKind(manifest.collective)
         self.shape = SHAPES[self.kind]
         self._library = NativeLibrary(manifest, device)
         self._sessions: dict[str, Session] = {}
-        # Names are not used twice, so that none means another group later.
+        # Names are not reused, so an old name never refers to a new group.
         self._attached = 0
         self.op = self._operator()
 
     def attach(self, group: dist.ProcessGroup | None = None) -> str:
-        """Let a group call `op`, and return the name by which it does: on every rank of it.
+        """Allow a group to call `op`, and return its name for calls; must be called on every rank
+        of the group.
 
-        The default group is taken where none is named. The communicator is made by the first call.
+        By default the default group. The communicator is created by the first call. Raises
+        `UsageError` without a group.
         """
         group = dist.group.WORLD if group is None else group
         if group is None:
@@ -53,12 +55,17 @@ class LoadedAlgorithm:
         return name
 
     def detach(self, name: str) -> None:
-        """End the communicator of an attached group: before its process group is destroyed."""
+        """Close the communicator of an attached group; call it before the process group is
+        destroyed.
+        """
         self._named(name).close()
         del self._sessions[name]
 
     def session(self, group: dist.ProcessGroup) -> Session:
-        """A rank of the algorithm for a group. Raises `UsageError` for one of another size."""
+        """Return a rank of the algorithm for a group.
+
+        Raises `UsageError` for a group of another size.
+        """
         ranks = self.manifest.num_ranks
         if group.size() != ranks:
             message = f"the algorithm is for {ranks} ranks, the group has {group.size()}"
@@ -73,25 +80,26 @@ class LoadedAlgorithm:
         max_bytes: int | None = None,
         fallback: str | None = None,
     ) -> dist.ProcessGroup:
-        """A new group of torch.distributed, on every rank of the default group.
+        """Create a group of torch.distributed; call it on every rank of the default group.
 
         Its calls of this collective run the algorithm, from `min_bytes` to `max_bytes` of the full
-        buffer, both inclusive; all others go to a group of the backend `fallback`, which is nccl
-        for GPUs and gloo for the CPU.
+        buffer, both inclusive; all other calls use a group of the backend `fallback`, by default
+        nccl for GPUs and gloo for the CPU.
         """
         backend = fallback or ("nccl" if self.device == "cuda" else "gloo")
         window = SizeWindow(min_bytes, max_bytes)
         return new_group(ranks, backend, GroupOptions(self.session, self.kind, self.device, window))
 
     def _named(self, name: str) -> Session:
+        """Return the session of an attached group. Raises `UsageError` for other names."""
         if name not in self._sessions:
             message = f"group {name[:40]!r} is not attached"
-            cure = "pass what LoadedAlgorithm.attach returned"
+            cure = "pass the result of LoadedAlgorithm.attach"
             raise UsageError(message, cure=cure, code="no-group")
         return self._sessions[name]
 
     def _call(self, source: torch.Tensor, op: str, group: str) -> torch.Tensor:
-        """What the operator does."""
+        """Implementation of the operator. Raises `UsageError` for invalid arguments."""
         session = self._named(group)
         check_tensor(source, self.device)
         ranks = self.manifest.num_ranks
@@ -105,25 +113,25 @@ class LoadedAlgorithm:
         return target
 
     def _operator(self) -> torch._ops.OpOverloadPacket:
-        """Register the operator, and what torch.compile must know of it: the shape."""
+        """Register the operator, and its output shape for torch.compile."""
         name = self.manifest.functions["run"].removeprefix("collhub_")
         schema = "(Tensor input, str op, str group) -> Tensor"
-        made = torch.library.custom_op(
+        custom_op = torch.library.custom_op(
             f"collhub::{name}", self._call, mutates_args=(), schema=schema
         )
-        made.register_fake(
+        custom_op.register_fake(
             lambda source, op, group: self.shape.like(source, self.manifest.num_ranks)
         )
-        found: torch._ops.OpOverloadPacket = getattr(torch.ops.collhub, name)
-        return found
+        operator: torch._ops.OpOverloadPacket = getattr(torch.ops.collhub, name)
+        return operator
 
 
 @cache
 def load_once(folder: Path, device: str) -> LoadedAlgorithm:
-    """The algorithm of a resolved folder; a second call gives the same one.
+    """Return the algorithm of a resolved folder; further calls return the same object.
 
-    Raises `InputError` for a folder of another kind, `PluginError` where it is not built or offers
-    nothing to torch, `UsageError` where another folder has taken its name.
+    Raises `InputError` for a folder of another kind, `PluginError` if the library is not built or
+    torch does not support its collective, `UsageError` if another folder uses its name.
     """
     if device not in DEVICES:
         raise UsageError(

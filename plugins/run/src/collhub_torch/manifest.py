@@ -1,4 +1,4 @@
-"""Read what a folder of the format `nccl` says of the library that is built in it."""
+"""Read the description of the library that is built in a folder of the format `nccl`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hub_core.model import InputError, Location
 
 _FILE = "collhub.json"
 _FORMAT, _VERSION = "collhub-nccl-library", 1
-# Far above what is written; a larger file is not this format.
+# Far above the size of valid files.
 _MOST_BYTES = 1 << 16
 _MOST_RANKS = 1 << 20
 _FUNCTIONS = ("run", "release", "error", "level")
@@ -20,10 +20,10 @@ _CURE = "write the folder by collhub convert ALGORITHM --to nccl -o FOLDER"
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What the folder states.
+    """Contents of the folder's description.
 
-    `library`: the file of the library for a kind of device; it need not be built. `functions`: the
-    names of the C functions by what they do.
+    `library`: the file of the library for a kind of device; it may not be built yet. `functions`:
+    the names of the C functions by role.
     """
 
     folder: Path
@@ -37,7 +37,7 @@ class Manifest:
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """Raises `InputError`, which names the file and the place in it."""
+    """Read the description. Raises `InputError` with the file and the field."""
     path = folder / _FILE
     document = _Fields(path, _document(path))
     if (document.text("format"), document.number("version")) != (_FORMAT, _VERSION):
@@ -60,60 +60,60 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def _document(path: Path) -> Mapping[str, object]:
-    """The JSON object of the file."""
+    """Return the JSON object of the file. Raises `InputError`."""
     location = Location(str(path))
     try:
         with path.open("rb") as file:
             content = file.read(_MOST_BYTES + 1)
         if len(content) > _MOST_BYTES:
             raise InputError(f"more than {_MOST_BYTES} bytes", location=location, cure=_CURE)
-        found = json.loads(content)
+        content_object = json.loads(content)
     except OSError as error:
         message = f"the folder of a library has this file: {error.strerror}"
         raise InputError(message, location=location, cure=_CURE) from None
     except (ValueError, RecursionError) as error:
         raise InputError(f"no JSON: {error}", location=location, cure=_CURE) from None
-    if not isinstance(found, dict):
+    if not isinstance(content_object, dict):
         raise InputError("expected an object", location=location, cure=_CURE)
-    return found
+    return content_object
 
 
 @dataclass(frozen=True, slots=True)
 class _Fields:
-    """Fields of an object, checked as they are asked for."""
+    """Fields of an object, with typed access that raises `InputError`."""
 
     path: Path
     values: Mapping[str, object]
 
     def refuse(self, name: str, expected: str) -> None:
-        """Raise `InputError`."""
+        """Raise the `InputError` of a field."""
         shown = repr(self.values.get(name))[:60]
         message = f"{name}: expected {expected}, got {shown}"
         raise InputError(message, location=Location(str(self.path)), cure=_CURE)
 
     def text(self, name: str) -> str:
-        """A string."""
+        """Return a string."""
         value = self.values.get(name)
         if not isinstance(value, str):
             self.refuse(name, "a string")
         return str(value)
 
     def word(self, name: str) -> str:
-        """A name of C, which is part of other names."""
+        """Return a C identifier, which becomes part of other names."""
         value = self.text(name)
         if not (value.isascii() and value.isidentifier()):
             self.refuse(name, "letters, digits and _")
         return value
 
     def file(self, name: str) -> str:
-        """A file of the folder itself: nothing outside it may be loaded."""
+        """Return the name of a file in the folder: files outside must not be loaded."""
         value = self.text(name)
         if value != Path(value).name or not value:
             self.refuse(name, "the name of a file in this folder")
         return value
 
     def number(self, name: str) -> int:
-        """A whole number."""
+        """Return an integer."""
         value = self.values.get(name)
         if not isinstance(value, int) or isinstance(value, bool):
             self.refuse(name, "a whole number")
@@ -121,18 +121,18 @@ class _Fields:
         return value
 
     def optional_number(self, name: str) -> int | None:
-        """A whole number, or null."""
+        """Return an integer, or None for null."""
         return None if self.values.get(name) is None else self.number(name)
 
     def flag(self, name: str) -> bool:
-        """True or false."""
+        """Return a boolean."""
         value = self.values.get(name)
         if not isinstance(value, bool):
             self.refuse(name, "true or false")
         return value is True
 
     def fields(self, name: str) -> _Fields:
-        """An object."""
+        """Return a nested object."""
         value = self.values.get(name)
         if not isinstance(value, dict):
             self.refuse(name, "an object")

@@ -1,4 +1,4 @@
-"""The collectives of torch.distributed itself, on tensors of their own, to be timed beside ours."""
+"""The collectives of torch.distributed, on separate tensors, timed for comparison."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ _OPS = {
     ReduceOp.MAX: dist.ReduceOp.MAX,
 }
 
-# These work on one tensor, which is input and output.
+# These use one tensor as input and output.
 _ON_ONE_TENSOR = frozenset(
     {CollectiveKind.ALL_REDUCE, CollectiveKind.BROADCAST, CollectiveKind.REDUCE}
 )
 
 
 def native_collective(source: torch.Tensor, task: RankTask) -> NativeCollective | None:
-    """The collective of torch.distributed on the same input, `source`; None where it has none."""
+    """Return torch's collective on the same input, `source`; None if torch has none."""
     run = _NATIVE.get(task.collective)
     if run is None:
         return None
     tensors = _NativeTensors(task, source, source.new_empty(task.plan.output_size))
 
     def fill() -> None:
-        # The others write all of their target in every run.
+        # The remaining collectives overwrite their target in every run.
         if task.collective in _ON_ONE_TENSOR:
             tensors.target.copy_(source)
 
@@ -41,7 +41,7 @@ def native_collective(source: torch.Tensor, task: RankTask) -> NativeCollective 
 
 @dataclass(frozen=True, slots=True)
 class _NativeTensors:
-    """Input and output of a rank; each method is a collective on them."""
+    """Input and output of a rank; each method runs a collective on them."""
 
     task: RankTask
     source: torch.Tensor
@@ -49,7 +49,7 @@ class _NativeTensors:
 
     @property
     def op(self) -> dist.ReduceOp.RedOpType:
-        """The operator, as torch.distributed calls it."""
+        """The operator of torch.distributed."""
         return _OPS[self.task.reduce_op]
 
     @property
@@ -58,40 +58,41 @@ class _NativeTensors:
         return self.task.plan.rank == self.task.root
 
     def all_reduce(self) -> None:
-        """Reduce in `target`, which holds the input."""
+        """All-reduce in `target`, which contains the input."""
         dist.all_reduce(self.target, self.op)
 
     def all_gather(self) -> None:
-        """Gather the parts of all ranks in one tensor."""
+        """All-gather `source` into `target`."""
         dist.all_gather_into_tensor(self.target, self.source)
 
     def reduce_scatter(self) -> None:
-        """Keep the own share of the reduced tensors."""
+        """Reduce-scatter `source` into `target`."""
         dist.reduce_scatter_tensor(self.target, self.source, self.op)
 
     def all_to_all(self) -> None:
-        """Get a share of every rank's tensor."""
+        """Exchange one share of `source` with every rank into `target`."""
         dist.all_to_all_single(self.target, self.source)
 
     def broadcast(self) -> None:
-        """Spread the root's `target`, which holds its input."""
+        """Broadcast the root's `target`, which contains its input."""
         dist.broadcast(self.target, self.task.root)
 
     def reduce(self) -> None:
-        """Reduce in `target`; only the root's holds the result."""
+        """Reduce in `target`; only the root's contains the result."""
         dist.reduce(self.target, self.task.root, self.op)
 
     def gather(self) -> None:
-        """Gather in views of the root's `target`, one a rank."""
+        """Gather into views of the root's `target`, one per rank."""
         parts = self._shares(self.target) if self.is_root else None
         dist.gather(self.source, parts, dst=self.task.root)
 
     def scatter(self) -> None:
-        """Scatter views of the root's `source`, one a rank."""
+        """Scatter views of the root's `source`, one per rank."""
         parts = self._shares(self.source) if self.is_root else None
         dist.scatter(self.target, parts, src=self.task.root)
 
     def _shares(self, tensor: torch.Tensor) -> list[torch.Tensor]:
+        """Return one view per rank."""
         return list(tensor.chunk(self.task.plan.num_ranks))
 
 

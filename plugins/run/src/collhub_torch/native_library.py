@@ -1,4 +1,4 @@
-"""The C functions of a built library, and those of NCCL that it stands on, by ctypes."""
+"""The C functions of a built library, and the functions of NCCL that it uses, by ctypes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ class _UniqueId(ctypes.Structure):
 
 @dataclass(frozen=True, slots=True)
 class NativeCall:
-    """Arguments of the library's function: addresses, the count, NCCL's numbers of type and op.
+    """Arguments of the library's function: addresses, the count, NCCL's numbers of type and
+    operator.
 
     `stream`: address of a CUDA stream, 0 for the default stream.
     """
@@ -33,54 +34,55 @@ class NativeCall:
 
 
 class NativeLibrary:
-    """A library that is loaded; errors of its functions are raised as `PluginError`."""
+    """A loaded library; errors of its functions are raised as `PluginError`."""
 
     def __init__(self, manifest: Manifest, device: str) -> None:
+        """Load the library for `device`. Raises `PluginError` if it is not built or loadable."""
         path = manifest.library[device]
         target = "library" if device == "cuda" else "double"
         if not path.exists():
             message = f"{path}: the library of the folder is not built for {device}"
-            cure = f"run `make {target}` in {manifest.folder}; its README.md says how"
+            cure = f"run `make {target}` in {manifest.folder}; see its README.md"
             raise PluginError(message, cure=cure, code="not-built")
         try:
-            # NCCL comes with it: the one that is loaded already, which is torch's, or its own.
+            # This also loads NCCL: the one that is already loaded by torch, or the library's.
             self._functions = ctypes.CDLL(str(path.resolve()))
             self._run = self._functions[manifest.functions["run"]]
             self._release = self._functions[manifest.functions["release"]]
             self._error = self._functions[manifest.functions["error"]]
         except (OSError, AttributeError) as error:
             message = f"{path} cannot be loaded: {error}"
-            cure = f"build it anew on this machine: `make clean {target}`"
+            cure = f"rebuild it on this host: `make clean {target}`"
             raise PluginError(message, cure=cure, code="not-loadable") from None
         self._error.restype = ctypes.c_char_p
         for name in ("ncclGetErrorString", "ncclGetLastError"):
             getattr(self._functions, name).restype = ctypes.c_char_p
 
     def new_id(self) -> bytes:
-        """The id of a communicator, which all of its ranks join by."""
-        made = _UniqueId()
-        self._check(self._functions.ncclGetUniqueId(ctypes.byref(made)), "ncclGetUniqueId")
-        return bytes(made)
+        """Return the ID of a new communicator, with which all its ranks join."""
+        unique_id = _UniqueId()
+        self._check(self._functions.ncclGetUniqueId(ctypes.byref(unique_id)), "ncclGetUniqueId")
+        return bytes(unique_id)
 
     def join(self, unique_id: bytes, num_ranks: int, rank: int) -> int:
         """Join a communicator on the current device and return it; waits for all ranks."""
         communicator = ctypes.c_void_p()
-        given = _UniqueId.from_buffer_copy(unique_id)
+        nccl_id = _UniqueId.from_buffer_copy(unique_id)
         status = self._functions.ncclCommInitRank(
-            ctypes.byref(communicator), num_ranks, given, rank
+            ctypes.byref(communicator), num_ranks, nccl_id, rank
         )
         self._check(status, "ncclCommInitRank")
         assert communicator.value is not None
         return communicator.value
 
     def leave(self, communicator: int) -> None:
-        """Give back what the library holds of a communicator, and end it."""
+        """Release the library's resources of a communicator, and destroy it."""
         handle = ctypes.c_void_p(communicator)
         self._check(self._release(handle), "release")
         self._check(self._functions.ncclCommDestroy(handle), "ncclCommDestroy")
 
     def run(self, communicator: int, call: NativeCall) -> None:
-        """Enqueue the collective."""
+        """Enqueue the collective. Raises `PluginError` if it fails."""
         status = self._run(
             ctypes.c_void_p(call.send),
             ctypes.c_void_p(call.recv),
@@ -95,6 +97,7 @@ class NativeLibrary:
             raise PluginError(reason, code="nccl", cure="the communicator cannot be used further")
 
     def _check(self, status: int, call: str) -> None:
+        """Raise `PluginError` unless the status is success."""
         if status != _SUCCESS:
             reason = self._functions.ncclGetErrorString(status).decode(errors="replace")
             detail = self._functions.ncclGetLastError(None).decode(errors="replace")

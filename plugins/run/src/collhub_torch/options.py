@@ -1,4 +1,4 @@
-"""The options of the executor `torch`; nothing of torch is imported."""
+"""The options of the executor `torch`; does not import torch."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ DEVICES = ("cpu", "cuda")
 
 @dataclass(frozen=True, slots=True)
 class TorchOptions:
-    """Where tensors lie, and how messages start."""
+    """The device of tensors, and how messages start."""
 
-    device: str = choice(DEVICES, "where the data lies: cpu (gloo), or cuda (NCCL, a GPU per rank)")
+    device: str = choice(DEVICES, "device of the data: cpu (gloo), or cuda (NCCL, a GPU per rank)")
     batch: bool = option(
         OptionType.BOOL,
         False,

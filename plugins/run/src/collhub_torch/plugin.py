@@ -1,4 +1,4 @@
-"""What this distribution offers to the hub."""
+"""The offers of this plugin: the executor `torch`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ INSTALLATION = Check(
 
 TORCH = Executor(
     "torch",
-    "torch.distributed, a process per rank on this machine: gloo on CPUs, NCCL on GPUs",
+    "torch.distributed, a process per rank on this host: gloo on CPUs, NCCL on GPUs",
     "collhub_torch.executor:execute",
     TorchOptions,
 )
@@ -32,5 +32,5 @@ def collhub_consumers() -> Sequence[Executor]:
 
 @hookimpl
 def collhub_checks() -> Sequence[Check]:
-    """Describe the check of the library."""
+    """Describe the check of the installation."""
     return [INSTALLATION]

@@ -1,7 +1,7 @@
-"""A process group of torch.distributed that runs one collective by a loaded algorithm.
+"""A process group of torch.distributed that runs one collective with a loaded algorithm.
 
-Everything else goes to a fallback group. The class stands on what torch documents as experimental:
-process groups in Python (`torch.distributed.Backend.register_backend`).
+All other calls use a fallback group. The class depends on an interface that torch documents as
+experimental: process groups in Python (`torch.distributed.Backend.register_backend`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collhub_torch.shapes import SHAPES, op_name
 from hub_core.model import CollectiveKind, PluginError
 
 if TYPE_CHECKING:
-    # Types are checked without torch too, and its own have overloads that nobody overrides.
+    # Types are also checked without torch, whose stubs have overloads that are not overridden here.
     class _Work:
         """dist.Work."""
 
@@ -44,13 +44,13 @@ class SizeWindow:
     most: int | None = None
 
     def holds(self, size: int) -> bool:
-        """Whether a size is within."""
+        """Return whether a size is in the window."""
         return self.least <= size and (self.most is None or size <= self.most)
 
 
 @dataclass(frozen=True, slots=True)
 class GroupOptions:
-    """What a group runs by itself: `session_of` makes its session on a group that carries ids."""
+    """The collective that a group runs; `session_of` creates its session on the fallback group."""
 
     session_of: Callable[[dist.ProcessGroup], Session]
     kind: CollectiveKind
@@ -60,57 +60,61 @@ class GroupOptions:
 
 @dataclass(frozen=True, slots=True)
 class _BackendOptions:
-    """What torch hands through to `_made`."""
+    """Options that torch passes to `_made`."""
 
     group: GroupOptions
     fallback: dist.ProcessGroup
 
 
 def new_group(ranks: list[int] | None, fallback: str, options: GroupOptions) -> dist.ProcessGroup:
-    """A registered group of these ranks; see `LoadedAlgorithm.new_group`."""
+    """Create a registered group of these ranks; see `LoadedAlgorithm.new_group`."""
     if _BACKEND.upper() not in dist.Backend._plugins:
         devices = ["cpu", "cuda"]
         dist.Backend.register_backend(_BACKEND, _made, extended_api=True, devices=devices)
-    below = dist.new_group(ranks, backend=fallback)
-    if not isinstance(below, dist.ProcessGroup):
-        # This rank is not of the group, but takes part in making it.
+    fallback_group = dist.new_group(ranks, backend=fallback)
+    if not isinstance(fallback_group, dist.ProcessGroup):
+        # This rank is not in the group, but must take part in its creation.
         return _registered(ranks, None)
-    return _registered(ranks, _BackendOptions(options, below))
+    return _registered(ranks, _BackendOptions(options, fallback_group))
 
 
 def _registered(ranks: list[int] | None, options: _BackendOptions | None) -> dist.ProcessGroup:
+    """Create the group through torch, which registers it."""
     group: dist.ProcessGroup = dist.new_group(ranks, backend=_BACKEND, pg_options=options)
     return group
 
 
 def _made(place: Any, options: _BackendOptions) -> CollhubGroup:
-    """What torch calls for a new group of the backend."""
+    """Create the group; torch calls this for a new group of the backend."""
     return CollhubGroup(options.fallback, options.group)
 
 
 class FinishedWork(_Work):
-    """Work whose result is in its future; on a GPU waiting for it is left to the stream."""
+    """Work whose result is in its future; on a GPU the stream waits for it."""
 
     def __init__(self, future: torch.futures.Future[Any]) -> None:
         super().__init__()
         self._future = future
 
     def wait(self, timeout: object = None) -> bool:
-        """Let the current stream wait, on the CPU nothing is left to wait for."""
+        """Make the current stream wait; on the CPU the work is already finished."""
         self._future.wait()
         return True
 
     def get_future(self) -> torch.futures.Future[Any]:
-        """For hooks of DistributedDataParallel."""
+        """Return the future, for hooks of DistributedDataParallel."""
         return self._future
 
     def is_completed(self) -> bool:
-        """Whether all is enqueued."""
+        """Return whether the work is enqueued."""
         return bool(self._future.done())
 
 
 def _delegated(*names: str) -> Callable[..., Any]:
-    """A method that is the fallback's, by the first of these names that this torch has."""
+    """Return a method that calls the fallback's method of the first name that this torch has.
+
+    The method raises `PluginError` if there is none.
+    """
 
     def method(self: CollhubGroup, *arguments: Any, **named: Any) -> Any:
         for name in names:
@@ -123,38 +127,38 @@ def _delegated(*names: str) -> Callable[..., Any]:
 
 
 class CollhubGroup(_ProcessGroup):
-    """See the module. Ranks decide by what they have in common, so that all decide alike."""
+    """See the module. All ranks decide by the same data, so they make the same decisions."""
 
     def __init__(self, fallback: dist.ProcessGroup, options: GroupOptions) -> None:
-        """Take the rank and size of the fallback group, and make the session on it."""
+        """Take the rank and size of the fallback group, and create the session on it."""
         super().__init__(fallback.rank(), fallback.size())
         self.fallback = fallback
         self._options = options
         self._session = options.session_of(fallback)
         self._shape = SHAPES[options.kind]
         self._name = self._description = ""
-        # Made with the first call: collectives overlap with what the caller computes meanwhile.
+        # Created by the first call: collectives overlap with the caller's computation.
         self._stream: torch.cuda.Stream | None = None
 
     def getBackendName(self) -> str:  # noqa: N802 - the name that torch looks for
-        """What torch shows."""
+        """Return the name of the backend."""
         return _BACKEND
 
-    # A group in Python keeps what torch calls it, by which torch registers and forgets it.
+    # A group in Python must store the name under which torch registers and removes it.
     def setGroupName(self, name: str) -> None:  # noqa: N802
-        """Called once, by torch."""
+        """Store the name; called once by torch."""
         self._name = name
 
     def getGroupName(self) -> str:  # noqa: N802
-        """The name in the registry of torch."""
+        """Return the name in the registry of torch."""
         return self._name
 
     def setGroupDesc(self, description: str) -> None:  # noqa: N802
-        """Called once, by torch."""
+        """Store the description; called once by torch."""
         self._description = description
 
     def getGroupDesc(self) -> str:  # noqa: N802
-        """What torch shows."""
+        """Return the description."""
         return self._description
 
     def allreduce(self, tensors: list[torch.Tensor], opts: Any = None) -> Any:
@@ -165,13 +169,13 @@ class CollhubGroup(_ProcessGroup):
         return self.fallback.allreduce(tensors, opts)
 
     def broadcast(self, tensors: list[torch.Tensor], opts: Any) -> Any:
-        """Broadcast from the root of the algorithm; other roots are the fallback's."""
+        """Broadcast from the root of the algorithm; other roots use the fallback."""
         if self._serves(CollectiveKind.BROADCAST, tensors, tensors, root=opts.rootRank):
             return self._run(tensors[0], tensors[0])
         return self.fallback.broadcast(tensors, opts)
 
     def reduce(self, tensors: list[torch.Tensor], opts: Any) -> Any:
-        """Reduce to the root of the algorithm; other roots are the fallback's."""
+        """Reduce to the root of the algorithm; other roots use the fallback."""
         kind = CollectiveKind.REDUCE
         if self._serves(kind, tensors, tensors, opts.reduceOp, opts.rootRank):
             return self._run(tensors[0], tensors[0], opts.reduceOp)
@@ -180,7 +184,7 @@ class CollhubGroup(_ProcessGroup):
     def all_gather_single(
         self, output: torch.Tensor, source: torch.Tensor, opts: Any = None
     ) -> Any:
-        """All-gather to one tensor."""
+        """All-gather into one tensor."""
         if self._serves(CollectiveKind.ALL_GATHER, [source], [output]):
             return self._run(source, output)
         return _ALL_GATHER(self, output, source, *_given(opts))
@@ -202,13 +206,13 @@ class CollhubGroup(_ProcessGroup):
         source_splits: list[int],
         opts: Any = None,
     ) -> Any:
-        """All-to-all of equal parts; others are the fallback's."""
+        """All-to-all of equal parts; unequal parts use the fallback."""
         is_equal = not output_splits and not source_splits
         if is_equal and self._serves(CollectiveKind.ALL_TO_ALL, [source], [output]):
             return self._run(source, output)
         return _ALL_TO_ALL(self, output, source, output_splits, source_splits, *_given(opts))
 
-    # The names before torch 2.13.
+    # Names before torch 2.13.
     _allgather_base = all_gather_single
     _reduce_scatter_base = reduce_scatter_single
     alltoall_base = all_to_all_single
@@ -234,14 +238,14 @@ class CollhubGroup(_ProcessGroup):
     _get_backend = _delegated("_get_backend")
 
     def abort(self) -> None:
-        """End the fallback, as torch asks for when ranks hang.
+        """Abort the fallback, which torch requests when ranks hang.
 
-        The communicator of the algorithm may hang too: it is left to the end of the process.
+        The communicator of the algorithm may hang too: it is freed when the process exits.
         """
         self.fallback.abort()
 
     def shutdown(self) -> None:
-        """What destroy_process_group calls."""
+        """Close the session; called by destroy_process_group."""
         self._session.close()
 
     def _serves(
@@ -252,7 +256,7 @@ class CollhubGroup(_ProcessGroup):
         op: object = dist.ReduceOp.SUM,
         root: int = 0,
     ) -> bool:
-        """Whether a call is for the algorithm."""
+        """Return whether the algorithm serves a call."""
         if kind is not self._options.kind or len(sources) != 1 or op_name(op) is None:
             return False
         source, target = sources[0], targets[0]
@@ -267,7 +271,7 @@ class CollhubGroup(_ProcessGroup):
     def _run(
         self, source: torch.Tensor, target: torch.Tensor, op: object = dist.ReduceOp.SUM
     ) -> FinishedWork:
-        """Enqueue a call, beside what the caller enqueues next."""
+        """Enqueue a call, concurrent with the caller's subsequent work."""
         count = self._shape.count(source, self.size())
         name = op_name(op) or "sum"
         if source.device.type != "cuda":
@@ -280,17 +284,17 @@ class CollhubGroup(_ProcessGroup):
     def _run_on_stream(
         self, source: torch.Tensor, target: torch.Tensor, count: int, op: str
     ) -> FinishedWork:
-        """On a stream of the group, which waits for what is enqueued already."""
+        """Enqueue a call on a stream of the group, which waits for previously enqueued work."""
         if self._stream is None:
             new_stream: Callable[..., torch.cuda.Stream] = torch.cuda.Stream
             self._stream = new_stream(source.device)
         self._stream.wait_stream(torch.cuda.current_stream(source.device))
-        # Tells when it is set that the work of this stream is what waits.
+        # When set, it records that the work of this stream has to be awaited.
         future: torch.futures.Future[Any] = torch.futures.Future(devices=[source.device])
         with torch.cuda.stream(self._stream):
             self._session.run(source, target, count, op)
             for tensor in (source, target):
-                # Its memory must not go to others before this stream is done with it.
+                # The memory must not be reused before this stream has finished with it.
                 tensor.record_stream(self._stream)
             future.set_result([target])
         return FinishedWork(future)
@@ -302,5 +306,5 @@ _ALL_TO_ALL = _delegated("all_to_all_single", "alltoall_base")
 
 
 def _given(opts: Any) -> tuple[Any, ...]:
-    """Options as the last argument, where there are any."""
+    """Return the options as the last argument, if there are any."""
     return () if opts is None else (opts,)

@@ -1,6 +1,6 @@
-"""The program behind the executor: imports torch once, then forks a process per rank.
+"""The program of the executor: imports torch once, then forks one process per rank.
 
-They meet through a file in the folder of the job.
+The processes find each other through a file in the folder of the job.
 """
 
 from __future__ import annotations
@@ -24,28 +24,30 @@ from collhub_torch.options import DEVICES, TorchOptions
 @click.option("--device", type=click.Choice(DEVICES), default="cpu")
 @click.option("--batch", is_flag=True)
 def main(folder: Path, device: str, batch: bool) -> None:
-    """Fork all ranks, and end as soon as one has failed: the launcher ends the others."""
+    """Fork all ranks, and exit as soon as one has failed: the launcher ends the remaining ranks."""
     sys.exit(fork_ranks(JobFolder(folder), TorchOptions(device, batch)))
 
 
 def fork_ranks(job: JobFolder, options: TorchOptions) -> int:
-    """Serve all ranks of a job; the exit status."""
-    # One thread a rank: there are more ranks than cores as it is.
+    """Serve all ranks of a job and return the exit status."""
+    # One thread per rank: there may already be more ranks than cores.
     torch.set_num_threads(1)
-    # Nothing of torch has run yet, so that there are no threads that a fork would lose.
+    # torch has not run yet, so there are no threads that a fork would lose.
     ranks = {_forked(job, rank, options): rank for rank in range(job.num_tasks())}
     while ranks:
         process, status = os.wait()
         rank, code = ranks.pop(process), os.waitstatus_to_exitcode(status)
         if code:
-            how = f"was ended by signal {-code}" if code < 0 else f"ended with status {code}"
-            job.write_failure(rank, ChildProcessError(how))
+            description = (
+                f"was ended by signal {-code}" if code < 0 else f"ended with status {code}"
+            )
+            job.write_failure(rank, ChildProcessError(description))
             return FAILED
     return 0
 
 
 def _forked(job: JobFolder, rank: int, options: TorchOptions) -> int:
-    """The number of the new process; in that process this does not return."""
+    """Return the ID of the new process, in which this function does not return."""
     process = os.fork()
     if process:
         return process
@@ -54,17 +56,18 @@ def _forked(job: JobFolder, rank: int, options: TorchOptions) -> int:
         serve_rank(job, rank, lambda part: _run(job, part, options))
         status = 0
     finally:
-        # The failure is in the folder; threads of gloo need no farewell.
+        # The failure is in the folder; threads of gloo need no clean-up.
         os._exit(status)
 
 
 def _run(job: JobFolder, part: RankPart, options: TorchOptions) -> Array:
-    """Join the others, run the task, leave."""
+    """Join the group, run the task, leave the group."""
     if sys.platform == "linux":
-        # All ranks are on this machine, whatever its name resolves to, and listen to it alone.
+        # All ranks run on this host: use the loopback interface, regardless of the host name's
+        # address.
         os.environ.update(GLOO_SOCKET_IFNAME="lo", NCCL_SOCKET_IFNAME="lo")
     task = part.task
-    # All ranks are on one machine, so that numbers there are numbers everywhere.
+    # All ranks are on one host, so global and local ranks are equal.
     rank, ranks = task.plan.rank, task.plan.num_ranks
     place = RankPlace(rank, ranks, local_rank=rank, local_ranks=ranks)
     device = join(options.device, place, f"file://{job.folder / 'rendezvous'}")

@@ -11,18 +11,18 @@ from hub_core.model import UsageError
 
 
 class Session:
-    """The communicator of a rank, joined by its first call, which waits for all ranks."""
+    """The communicator of a rank, joined in the first call, which waits for all ranks."""
 
     def __init__(self, library: NativeLibrary, group: dist.ProcessGroup, root: int | None) -> None:
         self._library = library
         self._group = group
-        # Of collectives that have one.
+        # Root of collectives that have one.
         self.root = root or 0
         self._communicator: int | None = None
 
     @property
     def num_ranks(self) -> int:
-        """Ranks of the group."""
+        """Number of ranks of the group."""
         return int(self._group.size())
 
     def run(self, source: torch.Tensor, target: torch.Tensor, count: int, op: str) -> None:
@@ -46,11 +46,11 @@ class Session:
             self._library.leave(communicator)
 
     def _joined(self, device: torch.device) -> int:
-        """A communicator of the group's ranks; its id travels through the group itself."""
+        """Join a communicator of the group's ranks; its ID is broadcast through the group."""
         rank = self._group.rank()
-        own = self._library.new_id() if rank == 0 else bytes(128)
-        # NCCL moves memory of its GPU alone.
-        shared = torch.tensor(list(own), dtype=torch.uint8, device=device)
+        unique_id = self._library.new_id() if rank == 0 else bytes(128)
+        # NCCL accesses only memory of its GPU.
+        shared = torch.tensor(list(unique_id), dtype=torch.uint8, device=device)
         options = dist.BroadcastOptions()
         options.rootRank = 0
         options.rootTensor = 0
@@ -64,14 +64,14 @@ class Session:
 
 
 def check_tensor(tensor: torch.Tensor, device: str) -> None:
-    """Raise `UsageError` for a tensor that the library cannot take."""
+    """Raise `UsageError` for a tensor that the library does not support."""
     reason = tensor_defect(tensor, device)
     if reason is not None:
         raise UsageError(f"the tensor {reason}", code="tensor")
 
 
 def tensor_defect(tensor: torch.Tensor, device: str) -> str | None:
-    """Why the library cannot take a tensor."""
+    """Return why the library does not support a tensor, None if it does."""
     if tensor.device.type != device:
         return f"is on {tensor.device.type}, the library is loaded for {device}"
     if tensor.layout != torch.strided or not tensor.is_contiguous():
@@ -83,6 +83,7 @@ def tensor_defect(tensor: torch.Tensor, device: str) -> str | None:
 
 
 def _current_stream(device: torch.device) -> int:
+    """Return the address of the current CUDA stream, 0 for the CPU."""
     if device.type != "cuda":
         return 0
     return int(torch.cuda.current_stream(device).cuda_stream)

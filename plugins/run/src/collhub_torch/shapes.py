@@ -1,4 +1,4 @@
-"""What tensors a collective takes, and the numbers that NCCL has for types and operators."""
+"""Tensor shapes of collectives, and NCCL's numbers of types and operators."""
 
 from __future__ import annotations
 
@@ -30,7 +30,9 @@ _NAMED_OPS = (
 
 
 def op_name(op: object) -> str | None:
-    """The name of an operator of torch.distributed, None where NCCL's kernels are needed for it."""
+    """Return the name of an operator of torch.distributed, None if NCCL's library does not support
+    it.
+    """
     for known, name in _NAMED_OPS:
         if op == known:
             return name
@@ -39,26 +41,26 @@ def op_name(op: object) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """How the output follows from the input, and which of the two NCCL counts.
+    """Relation between input and output, and the count of NCCL's call.
 
     `output`: the first dimension of the output from that of the input and the number of ranks.
-    `parts`: of the input, by the number of ranks, that are as large as the count of a call.
+    `parts`: the size of the input divided by the count of a call, by the number of ranks.
     """
 
     output: Callable[[int, int], int]
     parts: Callable[[int], int]
 
     def count(self, source: torch.Tensor, num_ranks: int) -> int:
-        """The count of NCCL's call."""
+        """Return the count of NCCL's call."""
         return int(source.numel()) // self.parts(num_ranks)
 
     def divides(self, source: torch.Tensor, num_ranks: int) -> bool:
-        """Whether the parts of the input are equal."""
+        """Return whether the input can be divided into equal parts."""
         first = source.shape[0] if source.dim() else 1
         return first % self.parts(num_ranks) == 0
 
     def like(self, source: torch.Tensor, num_ranks: int) -> torch.Tensor:
-        """A new output."""
+        """Return a new, uninitialized output."""
         if self.output is _same:
             return torch.empty_like(source, memory_format=torch.contiguous_format)
         first, *rest = source.shape or (1,)

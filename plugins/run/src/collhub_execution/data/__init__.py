@@ -1,1 +1,1 @@
-"""Data of a run: element types, inputs with known results, memory and where records touch it."""
+"""Data of a run: element types, inputs with known results, memory, and the accesses of records."""

@@ -13,7 +13,7 @@ from hub_core.model import REDUCING, Collective, Contributions
 
 
 def averaged(collective: Collective, outputs: Sequence[AnyArray]) -> tuple[AnyArray, ...]:
-    """Sums divided by the number of their contributions; see `divided`.
+    """Return the sums divided by the number of their contributions; see `divided`.
 
     `outputs`: OUTPUT of every rank after a run that sums.
     """
@@ -28,32 +28,35 @@ def averaged(collective: Collective, outputs: Sequence[AnyArray]) -> tuple[AnyAr
 def _averaged_by_unit(
     collective: Collective, expected: Contributions, outputs: Sequence[AnyArray]
 ) -> tuple[AnyArray, ...]:
-    # A custom contract may reduce some units and only move others: each has its own divisor.
-    found = []
+    # A custom contract may reduce some units and only move others, so divisors differ.
+    """Divide each unit by its number of contributions."""
+    averages = []
     for rank, units in enumerate(collective.output_units().tolist()):
         output = outputs[rank]
         divisor = _contributions_by_unit(expected, rank, units, collective.num_ranks)
         elements = output.size // max(units, 1)
-        found.append(divided(output, np.repeat(divisor, elements)))
-    return tuple(found)
+        averages.append(divided(output, np.repeat(divisor, elements)))
+    return tuple(averages)
 
 
 def _contributions_by_unit(
     expected: Contributions, rank: int, units: int, num_ranks: int
 ) -> Int64Array:
-    """How many contributions each unit of a rank's OUTPUT holds, at least 1, int64[units]."""
-    # A source rank below 0 stands for all ranks.
+    """Return the contribution count of each unit of a rank's OUTPUT, at least 1, int64[units]."""
+    # A source rank below 0 means all ranks.
     weights = np.where(expected.source_rank < 0, num_ranks, 1)
-    # Contributions to places outside OUTPUT are the verifier's to report, not ours.
+    # Contributions outside OUTPUT are reported by the verifier, not here.
     is_mine = (expected.rank == rank) & (expected.offset >= 0) & (expected.offset < units)
     counts = np.bincount(expected.offset[is_mine], weights[is_mine], units)
     return np.maximum(counts, 1).astype(np.int64)
 
 
 def divided(values: Array, divisor: int | Int64Array) -> Array:
-    """`values` by `divisor` in their own dtype; integers are rounded towards zero, as NCCL does."""
+    """Return `values` divided by `divisor` in their dtype; integers are rounded towards zero, as in
+    NCCL.
+    """
     if not is_floating(values.dtype):
-        # numpy's // alone rounds towards minus infinity.
+        # numpy's // rounds towards minus infinity.
         quotient: Array = np.sign(values) * (np.abs(values) // divisor)
         return quotient.astype(values.dtype)
     # bfloat16 times a Python number would be computed in another type.

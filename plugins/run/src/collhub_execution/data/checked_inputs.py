@@ -1,4 +1,4 @@
-"""Inputs as a program needs them, and what memory holds where nothing is defined."""
+"""Inputs in the form that a program needs, and the initial value of undefined memory."""
 
 from __future__ import annotations
 
@@ -14,12 +14,14 @@ from hub_core.model import Collective, ReduceOp, UsageError
 
 AnyArray = npt.NDArray[np.generic]
 
-# Found nowhere else: odd, far from small whole numbers, and neither its sums nor products are 0.
+# Unlikely to occur elsewhere: odd, far from small integers, and its sums and products are not 0.
 _UNDEFINED_INTEGER = 0x5A5A5A5B
 
 
 def background(dtype: np.dtype[Any], op: ReduceOp) -> np.generic:
-    """What undefined memory holds: a value that no correct result has and that `op` carries on."""
+    """Return the initial value of undefined memory: no correct result has it, and `op` propagates
+    it.
+    """
     if op is ReduceOp.MIN:
         value = _lowest(dtype)
     elif op is ReduceOp.MAX:
@@ -31,22 +33,22 @@ def background(dtype: np.dtype[Any], op: ReduceOp) -> np.generic:
 
 
 def _lowest(dtype: np.dtype[Any]) -> float:
-    """What every minimum keeps."""
+    """Return the value that every minimum preserves."""
     return float("-inf") if is_floating(dtype) else np.iinfo(dtype).min
 
 
 def _highest(dtype: np.dtype[Any]) -> float:
-    """What every maximum keeps."""
+    """Return the value that every maximum preserves."""
     return float("inf") if is_floating(dtype) else np.iinfo(dtype).max
 
 
 def checked_inputs(
     collective: Collective, blocks: BlockCounts, inputs: Sequence[AnyArray], fill: np.generic
 ) -> tuple[AnyArray, ...]:
-    """Read-only flat views of inputs that fit; where a rank's INPUT is undefined, `fill`.
+    """Return read-only flat views of the inputs; an undefined INPUT is replaced by `fill`.
 
-    `inputs`: one array a rank, all of one dtype and of the same number of elements a block. Raises
-    `UsageError`.
+    `inputs`: one array per rank, all of one dtype and with the same number of elements per block.
+    Raises `UsageError` for inputs that do not fit.
     """
     if len(inputs) != blocks.num_ranks:
         message = f"{len(inputs)} inputs are given for {blocks.num_ranks} ranks"
@@ -54,7 +56,7 @@ def checked_inputs(
     _refuse_misfits(blocks, inputs)
     views = []
     for array, is_defined in zip(inputs, collective.defined_inputs().tolist(), strict=True):
-        # A view of its own: the caller's array stays as writeable as it is.
+        # A separate view: the caller's array stays writeable.
         view = array.reshape(-1).view() if is_defined else np.full(array.size, fill)
         view.flags.writeable = False
         views.append(view)
@@ -62,20 +64,20 @@ def checked_inputs(
 
 
 def elements_of_block(blocks: BlockCounts, inputs: Sequence[AnyArray]) -> int:
-    """Elements of a block, from the sizes of the inputs; 1 if no rank has an input."""
+    """Return the elements per block, from the sizes of the inputs; 1 if no rank has an input."""
     sizes = blocks.inputs.tolist()
-    # Ranks without INPUT, as all but the root of a scatter, say nothing.
-    stated: list[int] = [
+    # Ranks without INPUT, such as all but the root of a scatter, do not determine it.
+    candidates: list[int] = [
         array.size // size for array, size in zip(inputs, sizes, strict=True) if size
     ]
-    return max(stated, default=1)
+    return max(candidates, default=1)
 
 
 def _refuse_misfits(blocks: BlockCounts, inputs: Sequence[AnyArray]) -> None:
-    """Raise `UsageError` for the first rank whose input has another size or type than the rest."""
+    """Raise `UsageError` for the first rank whose input differs from the others in size or type."""
     elements = elements_of_block(blocks, inputs)
     for rank, (array, size) in enumerate(zip(inputs, blocks.inputs.tolist(), strict=True)):
-        # An empty block would make every size fit and every result right.
+        # With an empty block every size would fit and every result would be right.
         if array.size != size * elements or not elements:
             raise UsageError(
                 f"the input of rank {rank} has {array.size} elements, "

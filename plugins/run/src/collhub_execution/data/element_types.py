@@ -1,4 +1,4 @@
-"""Element types of runs on real data, and how exact their arithmetic is."""
+"""Element types of runs on real data, and the precision of their arithmetic."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ Array = npt.NDArray[Any]
 
 DTYPE_NAMES = ("float16", "bfloat16", "float32", "float64", "int32", "int64")
 
-# Digits of the significand with the hidden one: IEEE 754-2019, table 3.5; bfloat16 is binary32 with
-# 16 digits cut off.
+# Bits of the significand including the hidden one: IEEE 754-2019, table 3.5; bfloat16 is binary32
+# without its last 16 bits.
 _SIGNIFICANDS = {"bfloat16": 8, "float16": 11, "float32": 24, "float64": 53}
 
 
 def element_type(name: str) -> np.dtype[Any]:
-    """The numpy dtype of one of `DTYPE_NAMES`.
+    """Return the numpy dtype of one of `DTYPE_NAMES`.
 
-    Raises `UsageError` for another name, `PluginError` where bfloat16 is not installed.
+    Raises `UsageError` for another name, `PluginError` if bfloat16 is not installed.
     """
     if name not in DTYPE_NAMES:
         cure = f"use one of {', '.join(DTYPE_NAMES)}"
@@ -29,7 +29,7 @@ def element_type(name: str) -> np.dtype[Any]:
     if name != "bfloat16":
         return np.dtype(name)
     try:
-        # Imported here: numpy has no bfloat16 of its own, and most runs need none.
+        # Imported here: numpy has no bfloat16, and most runs need none.
         import ml_dtypes
     except ImportError as error:
         cure = "python -m pip install ml_dtypes"
@@ -39,20 +39,20 @@ def element_type(name: str) -> np.dtype[Any]:
 
 
 def is_floating(dtype: np.dtype[Any]) -> bool:
-    """Whether values of this type are rounded; holds for bfloat16, which is no `np.floating`."""
+    """Return whether values of this type are rounded; true for bfloat16 (not `np.floating`)."""
     is_whole = np.issubdtype(dtype, np.integer)
     return not is_whole
 
 
 def significand_bits(dtype: np.dtype[Any]) -> int:
-    """Whole numbers up to 2 to this power are exact."""
+    """Return b such that all integers up to 2^b are exact."""
     if not is_floating(dtype):
         return 8 * dtype.itemsize - 1
     return _SIGNIFICANDS[dtype.name]
 
 
 def rounding_unit(dtype: np.dtype[Any]) -> float:
-    """The largest relative error of one rounding; 0 for integers."""
+    """Return the largest relative error of one rounding; 0 for integers."""
     if not is_floating(dtype):
         return 0.0
     return 2.0 ** -significand_bits(dtype)

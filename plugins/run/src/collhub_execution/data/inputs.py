@@ -11,10 +11,11 @@ from collhub_execution.data.element_types import Array, is_floating, significand
 from collhub_execution.levelling.blocks import BlockCounts
 from hub_core.model import ReduceOp
 
-# Prime, so that no shift by whole blocks of a usual size maps the pattern onto itself.
+# Prime, so that no shift by a multiple of a usual block size maps the pattern to itself.
 _TILE = 65521
 _LARGEST_VALUE = 250
-# Ranks whose factors may be 2; those of all others are 1, so that no product overflows float16.
+# Number of ranks whose factors may be 2; the remaining factors are 1, so no product overflows
+# float16.
 _DOUBLING_RANKS = 8
 _SEED = 0x5EED
 
@@ -22,16 +23,16 @@ _TileMaker = Callable[[np.random.Generator, int], Array]
 
 
 def block_elements(blocks: BlockCounts, collective_bytes: int, dtype: np.dtype[Any]) -> int:
-    """Elements of a block where the full buffer has about `collective_bytes`.
+    """Return the elements per block for a full buffer of about `collective_bytes`.
 
-    Rounded down, as nccl-tests do, to whole elements in every block; but at least one of them, as
-    empty blocks would show nothing.
+    Rounded down, as in nccl-tests, to an integral number per block; but at least one, because empty
+    blocks would test no data.
     """
     return max(1, collective_bytes // (blocks.full_buffer * dtype.itemsize))
 
 
 def is_exact(num_ranks: int, dtype: np.dtype[Any], op: ReduceOp) -> bool:
-    """Whether the results of `exact_inputs` are exact: sums of too many ranks are not."""
+    """Return whether the results of `exact_inputs` are exact: sums over too many ranks are not."""
     # Sums grow with the ranks; products of signs and few twos, minima and maxima do not.
     is_sum = op in (ReduceOp.SUM, ReduceOp.AVG)
     return not is_sum or num_ranks < 1 << significand_bits(dtype)
@@ -40,17 +41,18 @@ def is_exact(num_ranks: int, dtype: np.dtype[Any], op: ReduceOp) -> bool:
 def exact_inputs(
     blocks: BlockCounts, elements: int, dtype: np.dtype[Any], op: ReduceOp
 ) -> tuple[Array, ...]:
-    """One input a rank, small whole numbers whose reduction is exact in any order.
+    """Return one input per rank: small integers whose reduction is exact in any order.
 
-    So results are compared by their bits. `elements`: of a block. Sums stay below 2 to the power of
-    `significand_bits` (up to 255 ranks in bfloat16, 2047 in float16, 67 000 in float32), products
-    are powers of two with signs. Ranks and places differ; the same call gives the same values.
+    Results can therefore be compared bitwise. `elements`: per block. Sums stay below 2 to the power
+    of `significand_bits` (up to 255 ranks in bfloat16, 2047 in float16, 67 000 in float32),
+    products are powers of two with signs. Values differ between ranks and positions; every call
+    returns the same values.
     """
     limit = 1 << significand_bits(dtype)
     largest = max(1, min(_LARGEST_VALUE, limit // blocks.num_ranks))
 
     def tile(generator: np.random.Generator, rank: int) -> Array:
-        """A pattern of whole numbers."""
+        """Return a pattern of integers."""
         return _exact_tile(generator, rank, op, largest)
 
     return _tiled(blocks, elements, dtype, tile)
@@ -59,24 +61,24 @@ def exact_inputs(
 def random_inputs(
     blocks: BlockCounts, elements: int, dtype: np.dtype[Any], op: ReduceOp
 ) -> tuple[Array, ...]:
-    """One input a rank of random numbers: -1 to 1, near 1 for products.
+    """Return one input per rank of random numbers: -1 to 1, near 1 for products.
 
     Integers as in `exact_inputs`.
     """
     if not is_floating(dtype):
         return exact_inputs(blocks, elements, dtype, op)
-    # Products of many numbers below 1 would vanish.
+    # Products of many numbers below 1 would underflow.
     low, high = (0.75, 1.25) if op is ReduceOp.PROD else (-1.0, 1.0)
 
     def tile(generator: np.random.Generator, rank: int) -> Array:
-        """A pattern of random numbers."""
+        """Return a pattern of random numbers."""
         return generator.uniform(low, high, _TILE)
 
     return _tiled(blocks, elements, dtype, tile)
 
 
 def _exact_tile(generator: np.random.Generator, rank: int, op: ReduceOp, largest: int) -> Array:
-    """Whole numbers from 0 to `largest`; for products 1 and 2 with signs."""
+    """Return integers from 0 to `largest`; for products 1 and 2 with signs."""
     if op is not ReduceOp.PROD:
         return generator.integers(0, largest, _TILE, endpoint=True)
     is_doubling = rank < _DOUBLING_RANKS
@@ -88,10 +90,10 @@ def _exact_tile(generator: np.random.Generator, rank: int, op: ReduceOp, largest
 def _tiled(
     blocks: BlockCounts, elements: int, dtype: np.dtype[Any], tile: _TileMaker
 ) -> tuple[Array, ...]:
-    """Per rank its pattern as often as fits: drawing every element would take longer than runs."""
+    """Repeat each rank's pattern to its size: drawing every element would take longer than runs."""
     inputs = []
     for rank, size in enumerate((blocks.inputs * elements).tolist()):
-        # A seed a rank: what a rank gets does not depend on how many ranks there are.
+        # One seed per rank: the data of a rank do not depend on the number of ranks.
         generator = np.random.default_rng([_SEED, rank])
         values = tile(generator, rank).astype(dtype)
         inputs.append(np.resize(values, size))

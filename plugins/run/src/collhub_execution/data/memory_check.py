@@ -1,4 +1,4 @@
-"""Refuse runs that this machine has no memory for, before anything is allocated."""
+"""Refuse runs for which this host has too little memory, before any allocation."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from hub_core.model import Buffer, UsageError, format_bytes
 
 
 def check_memory(program: LevelledProgram, elements: int, dtype: np.dtype[Any]) -> None:
-    """Raise `UsageError` where inputs and the memory of all ranks are more than this machine has.
+    """Raise `UsageError` if inputs and the memory of all ranks exceed the memory of this host.
 
-    `elements`: of a block.
+    `elements`: per block.
     """
     blocks = program.layout.total + int(program.layout.size[:, Buffer.INPUT].sum())
     needed = blocks * elements * dtype.itemsize
@@ -29,7 +29,7 @@ def check_memory(program: LevelledProgram, elements: int, dtype: np.dtype[Any]) 
 
 
 def machine_memory_bytes() -> int | None:
-    """Memory of this machine in bytes, None where the system does not tell."""
+    """Return the memory of this host in bytes, None if the system does not report it."""
     if not hasattr(os, "sysconf"):
         return None
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

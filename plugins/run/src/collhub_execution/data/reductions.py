@@ -1,4 +1,4 @@
-"""The operators of reductions as numpy has them; an average is a sum that is divided later."""
+"""The operators of reductions in numpy; an average is a sum that is divided later."""
 
 from __future__ import annotations
 

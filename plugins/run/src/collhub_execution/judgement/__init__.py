@@ -1,1 +1,1 @@
-"""Whether outputs are what the collective promises, and how fast that was."""
+"""Compare outputs with the definition of the collective, and compute bandwidths."""

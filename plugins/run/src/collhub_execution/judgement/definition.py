@@ -15,7 +15,8 @@ from collhub_execution.data.reductions import REDUCTIONS
 from hub_core.columns import BoolArray
 from hub_core.model import REDUCING, Collective, CollectiveKind, Contributions, ReduceOp
 
-# Elements that are reduced at once: what they take is small beside the data of a run.
+# Number of elements that are reduced at once: their memory is small compared with the data of a
+# run.
 _PART = 1 << 20
 
 
@@ -23,8 +24,8 @@ _PART = 1 << 20
 class ExpectedOutput:
     """OUTPUT of a rank, or a part of it, by definition.
 
-    `values`: of the dtype of the inputs where there is no bound, else wider. `bound`: on the
-    rounding errors of any order of reduction, None for none. `is_stated`: which elements must hold
+    `values`: of the dtype of the inputs if there is no bound, else wider. `bound`: on the rounding
+    errors of any order of reduction, None for none. `is_stated`: mask of elements that must equal
     `values`, None for all.
     """
 
@@ -35,15 +36,15 @@ class ExpectedOutput:
 
 @dataclass(frozen=True, slots=True)
 class _Arithmetic:
-    """How contributions are reduced. `is_exact`: no order of reduction rounds anything."""
+    """The reduction of contributions. `is_exact`: no order of reduction rounds."""
 
     op: ReduceOp
     is_exact: bool
 
     def reduced(self, parts: Sequence[Array]) -> ExpectedOutput:
-        """All parts, arrays of one shape and dtype, reduced."""
+        """Reduce all parts, arrays of one shape and dtype."""
         function: Callable[..., Array] = REDUCTIONS[self.plain_op]  # type: ignore[assignment]
-        # A minimum or maximum is one of its operands, so that nothing is rounded.
+        # A minimum or maximum is one of its operands, so it is not rounded.
         is_choice = self.plain_op in (ReduceOp.MIN, ReduceOp.MAX)
         if self.is_exact or is_choice or not is_floating(parts[0].dtype):
             # Integers may overflow, as they do in a run.
@@ -54,33 +55,33 @@ class _Arithmetic:
 
     @property
     def plain_op(self) -> ReduceOp:
-        """The operator of the reduction; that of an average is the sum."""
+        """The operator of the reduction; for an average the sum."""
         is_average = self.op is ReduceOp.AVG
         return ReduceOp.SUM if is_average else self.op
 
     def _rounded(self, parts: Sequence[Array], function: Callable[..., Array]) -> ExpectedOutput:
-        """The total in a wider type, and the bound that `expected_parts` states."""
+        """Return the total in a wider type, with the bound described in `expected_parts`."""
         dtype = parts[0].dtype
-        # The reference's own rounding must not matter: float64 is judged in extended precision.
+        # The reference's rounding must not matter: float64 is compared in extended precision.
         wide = np.longdouble if dtype.itemsize == 8 else np.float64
-        # One part after the other is widened: all at once would take twice the memory of the run.
+        # Parts are widened one by one: all at once would take twice the memory of the run.
         total = reduce(function, (part.astype(wide) for part in parts))
-        size = np.abs(total)
+        magnitude = np.abs(total)
         if self.plain_op is ReduceOp.SUM:
-            size = reduce(np.add, (np.abs(part.astype(wide)) for part in parts))
-        bound = len(parts) * 2 * rounding_unit(dtype) * size
+            magnitude = reduce(np.add, (np.abs(part.astype(wide)) for part in parts))
+        bound = len(parts) * 2 * rounding_unit(dtype) * magnitude
         if self.op is ReduceOp.AVG:
             bound = bound / len(parts)
         return ExpectedOutput(self._finished(total, len(parts)), bound)
 
     def _finished(self, total: Array, count: int) -> Array:
-        """The total of `count` parts as the operator wants it."""
+        """Return the total of `count` parts, divided for an average."""
         return divided(total, count) if self.op is ReduceOp.AVG else total
 
 
 @dataclass(frozen=True, slots=True)
 class ExpectedPart:
-    """What OUTPUT of a rank must hold from the element `start` on."""
+    """The required contents of a rank's OUTPUT from the element `start` on."""
 
     rank: int
     start: int
@@ -90,14 +91,15 @@ class ExpectedPart:
 def expected_parts(
     collective: Collective, inputs: Sequence[Array], op: ReduceOp, is_exact: bool
 ) -> Iterator[ExpectedPart] | None:
-    """What the ranks must hold, part by part; nothing of a rank that nothing is promised to.
+    """Return the required contents of OUTPUT, part by part; ranks without a defined result are
+    skipped.
 
-    None at all for a contract without result. Parts are made one by one: all of them together would
-    be as large as the data of a run. `is_exact`: reductions are exact in any order, so that nothing
-    is rounded. Else, for floating-point sums and products of k contributions, the bound is
-    k eps sum |x|, or k eps |product| (Higham, Accuracy and Stability of Numerical Algorithms,
-    sections 3.1 and 4.2), eps being the distance from 1 to the next number: twice what k - 1
-    roundings and the division of an average need to first order.
+    None for a contract without result. Parts are generated one by one, because all of them together
+    would be as large as the data of a run. `is_exact`: reductions are exact in any order.
+    Otherwise, for floating-point sums and products of k contributions, the bound is k eps sum |x|,
+    or k eps |product| (Higham, Accuracy and Stability of Numerical Algorithms, sections 3.1 and
+    4.2), where eps is the distance from 1 to the next number: twice the first-order error of k - 1
+    roundings and the division of an average.
     """
     arithmetic = _Arithmetic(op, is_exact)
     if collective.kind is CollectiveKind.CUSTOM:
@@ -110,9 +112,9 @@ def expected_parts(
 def _reducing(
     collective: Collective, inputs: Sequence[Array], arithmetic: _Arithmetic
 ) -> Iterator[ExpectedPart]:
-    """The total, or the share of it that a rank gets."""
+    """Yield the total, or the share of it that a rank gets."""
     size, num_ranks = inputs[0].size, collective.num_ranks
-    # (ranks that get it, first element, elements)
+    # (ranks that get it, first element, number of elements)
     shares: list[tuple[Sequence[int], int, int]] = [(range(num_ranks), 0, size)]
     if collective.kind is CollectiveKind.REDUCE:
         shares = [([collective.root or 0], 0, size)]
@@ -122,13 +124,13 @@ def _reducing(
     for ranks, first, length in shares:
         for start in range(0, length, _PART):
             piece = slice(first + start, first + min(start + _PART, length))
-            total = arithmetic.reduced([given[piece] for given in inputs])
+            total = arithmetic.reduced([array[piece] for array in inputs])
             for rank in ranks:
                 yield ExpectedPart(rank, start, total)
 
 
 def _moving(collective: Collective, inputs: Sequence[Array]) -> Iterator[ExpectedPart]:
-    """Inputs, or shares of them, where the collectives that reduce nothing put them."""
+    """Yield inputs, or shares of them, at their positions in collectives that only move data."""
     for rank, sources in _moved(collective, inputs):
         start = 0
         for source in sources:
@@ -139,12 +141,12 @@ def _moving(collective: Collective, inputs: Sequence[Array]) -> Iterator[Expecte
 def _moved(
     collective: Collective, inputs: Sequence[Array]
 ) -> Iterator[tuple[int, Sequence[Array]]]:
-    """By rank, what stands in its OUTPUT one behind the other."""
+    """Yield (rank, arrays that its OUTPUT contains one after the other)."""
     num_ranks, kind = collective.num_ranks, collective.kind
-    # Collectives without root do not look at it.
+    # Collectives without root ignore it.
     root = collective.root or 0
     if kind is CollectiveKind.GATHER:
-        # All but the root have no OUTPUT.
+        # Only the root has an OUTPUT.
         yield root, inputs
         return
     for rank in range(num_ranks):
@@ -153,21 +155,21 @@ def _moved(
         elif kind is CollectiveKind.SCATTER:
             yield rank, [np.split(inputs[root], num_ranks)[rank]]
         elif kind is CollectiveKind.ALL_TO_ALL:
-            yield rank, [np.split(given, num_ranks)[rank] for given in inputs]
+            yield rank, [np.split(array, num_ranks)[rank] for array in inputs]
         else:
             yield rank, inputs
 
 
 # ---- custom collectives --------------------------------------------------------------------------
 
-# Per unit of an OUTPUT the contributions (source rank, unit of its INPUT) that it holds.
+# Per unit of an OUTPUT: its contributions (source rank, unit of its INPUT).
 _Cells = dict[int, list[tuple[int, int]]]
 
 
 def _custom(
     collective: Collective, inputs: Sequence[Array], arithmetic: _Arithmetic
 ) -> Iterator[ExpectedPart] | None:
-    """What a stated contract promises; None where it states nothing."""
+    """Return the parts that a contract requires; None if it defines no result."""
     contract = collective.postcondition()
     if contract is None:
         return None
@@ -180,45 +182,47 @@ def _custom(
 
 
 def _by_unit(collective: Collective, inputs: Sequence[Array]) -> list[Array]:
-    """Every rank's input as rows, one a unit."""
-    # Ranks without INPUT do not say how many elements a unit has.
+    """Return every rank's input as rows, one per unit."""
+    # Ranks without INPUT do not determine the number of elements per unit.
     units = collective.input_units().tolist()
     sizes = [array.size // size for array, size in zip(inputs, units, strict=True) if size]
-    # An empty tensor leaves every rank without an input.
+    # With an empty tensor no rank has an input.
     elements = max(sizes, default=1)
     return [array.reshape(size, elements) for array, size in zip(inputs, units, strict=True)]
 
 
 def _cells(contract: Contributions, num_ranks: int) -> dict[int, _Cells]:
-    """The contributions by rank and unit of the output; source rank -1 stands for all ranks."""
-    # Defaults, so that ranks and units of which the contract says nothing need no test.
+    """Return the contributions by rank and unit of the output; source rank -1 means all ranks."""
+    # Defaults, so that ranks and units missing in the contract need no test.
     cells: dict[int, _Cells] = defaultdict(lambda: defaultdict(list))
     columns = (contract.rank, contract.offset, contract.source_rank, contract.source_unit)
     for rank, offset, source, unit in zip(*(column.tolist() for column in columns), strict=True):
         sources = range(num_ranks) if source < 0 else (source,)
-        cells[rank][offset] += [(each, unit) for each in sources]
+        cells[rank][offset] += [(source_rank, unit) for source_rank in sources]
     return cells
 
 
 def _custom_rank(
     cells: _Cells, units: int, parts: Sequence[Array], arithmetic: _Arithmetic
 ) -> ExpectedOutput:
-    """OUTPUT of one rank, unit by unit."""
-    found: dict[int, ExpectedOutput] = {}
+    """Compute OUTPUT of one rank, unit by unit."""
+    expected_by_unit: dict[int, ExpectedOutput] = {}
     for offset, cell in cells.items():
         contributions = [parts[rank][unit] for rank, unit in cell]
-        found[offset] = arithmetic.reduced(contributions)
-    # All cells have one dtype: wider than the inputs where results are rounded.
-    dtype = next(iter(found.values())).values.dtype if found else parts[0].dtype
+        expected_by_unit[offset] = arithmetic.reduced(contributions)
+    # All cells have one dtype: wider than the inputs if results are rounded.
+    dtype = (
+        next(iter(expected_by_unit.values())).values.dtype if expected_by_unit else parts[0].dtype
+    )
     shape = (units, parts[0].shape[1])
     values, bound = np.zeros(shape, dtype), np.zeros(shape, dtype)
-    # Units that the contract does not name may hold anything.
+    # Units that the contract does not mention may have any value.
     is_stated = np.zeros(shape, np.bool_)
-    for offset, expected in found.items():
+    for offset, expected in expected_by_unit.items():
         values[offset] = expected.values
         is_stated[offset] = True
         bound[offset] = 0 if expected.bound is None else expected.bound
-    is_bounded = any(expected.bound is not None for expected in found.values())
+    is_bounded = any(expected.bound is not None for expected in expected_by_unit.values())
     return ExpectedOutput(
         values.reshape(-1), bound.reshape(-1) if is_bounded else None, is_stated.reshape(-1)
     )

@@ -1,4 +1,4 @@
-"""Compare what the ranks hold after a run with the definition of the collective."""
+"""Compare the outputs of all ranks after a run with the definition of the collective."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from collhub_execution.judgement.definition import ExpectedPart, expected_parts
 from hub_core.model import Collective, CollectiveKind, Diagnostic, Location, ReduceOp
 
 _LISTED_RANKS = 8
-# Elements that are compared at once.
+# Number of elements that are compared at once.
 _PART = 1 << 20
 _SAME_EVERYWHERE = frozenset(
     {CollectiveKind.ALL_REDUCE, CollectiveKind.ALL_GATHER, CollectiveKind.BROADCAST}
@@ -23,8 +23,8 @@ _SAME_EVERYWHERE = frozenset(
 class Comparison(StrEnum):
     """How outputs were compared.
 
-    BITWISE: equal to the definition. BOUND: within the rounding error of a correct order. NONE:
-    not, as a custom collective states no result.
+    BITWISE: equal to the definition. BOUND: within the rounding error of a correct order. NONE: not
+    compared, because a custom collective defines no result.
     """
 
     BITWISE = "bitwise"
@@ -34,12 +34,12 @@ class Comparison(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class OutputJudgement:
-    """Whether outputs are right, and how far they are off.
+    """Whether outputs are right, and their errors.
 
-    `max_abs_error`: largest difference from the definition; None where a difference is no number,
-    or nothing was compared. `max_bound`: the largest bound on the rounding error of a correct
-    result, 0.0 for bitwise comparison. `ranks_agree`: whether all ranks got the same bits, None
-    where they are not meant to hold the same. `diagnostics`: the first wrong element of the first
+    `max_abs_error`: largest difference from the definition; None if a difference is no number, or
+    if there was no comparison. `max_bound`: the largest bound on the rounding error of a correct
+    result, 0.0 for bitwise comparison. `ranks_agree`: whether all ranks got the same bits, None if
+    their outputs are not defined to be equal. `diagnostics`: the first wrong element of the first
     ranks.
     """
 
@@ -58,10 +58,12 @@ def judge(
     op: ReduceOp,
     is_exact: bool,
 ) -> OutputJudgement:
-    """Judge the outputs of a run on `inputs`, which must hold what the executor got.
+    """Compare the outputs of a run with the definition;
+
+    `inputs` must equal the inputs of the executor.
 
     `is_exact`: every order of reduction gives the same bits (`exact_inputs`). Integers, minima,
-    maxima and what is only moved are always compared by their bits, other results within the bound
+    maxima and data that are only moved are always compared bitwise, other results within the bound
     of `expected_parts`.
     """
     agree = _agree(outputs) if collective.kind in _SAME_EVERYWHERE else None
@@ -75,14 +77,14 @@ def judge(
 
 
 def _judgement(compared: Sequence[_RankComparison], ranks_agree: bool | None) -> OutputJudgement:
-    """What the comparisons of all ranks come to."""
+    """Combine the comparisons of all ranks."""
     worst = float(np.max([rank.largest for rank in compared], initial=0.0))
     bounds = [rank.bound for rank in compared if rank.bound is not None]
     wrong = [rank for rank in compared if rank.count]
     return OutputJudgement(
         is_right=not wrong,
         comparison=Comparison.BOUND if bounds else Comparison.BITWISE,
-        # The maximum is no number either where one difference is none.
+        # The maximum is NaN if a difference is NaN.
         max_abs_error=worst if np.isfinite(worst) else None,
         max_bound=max(bounds, default=0.0),
         ranks_agree=ranks_agree,
@@ -91,13 +93,13 @@ def _judgement(compared: Sequence[_RankComparison], ranks_agree: bool | None) ->
 
 
 def same_bits(one: Array, other: Array) -> bool:
-    """Whether two arrays of one dtype hold the same bits.
+    """Return whether two arrays of one dtype have the same bits.
 
     A NaN equals itself, and 0.0 differs from -0.0.
     """
     if one.dtype != other.dtype or one.shape != other.shape:
         return False
-    # By parts, as comparing takes a byte an element.
+    # In parts, because the comparison allocates one byte per element.
     return all(
         np.array_equal(_bits(one[start : start + _PART]), _bits(other[start : start + _PART]))
         for start in range(0, len(one), _PART)
@@ -105,21 +107,21 @@ def same_bits(one: Array, other: Array) -> bool:
 
 
 def _bits(values: Array) -> Array:
-    """The same memory as unsigned integers of the same size."""
+    """Return the same memory as unsigned integers of the same size."""
     return values.view(f"u{values.dtype.itemsize}")
 
 
 def _agree(outputs: Sequence[Array]) -> bool:
-    """Whether all ranks hold the same bits."""
+    """Return whether all ranks have the same bits."""
     return all(same_bits(outputs[0], output) for output in outputs[1:])
 
 
 @dataclass(slots=True)
 class _RankComparison:
-    """OUTPUT of a rank beside what it must be, part by part.
+    """Comparison of a rank's OUTPUT with the definition, part by part.
 
-    `count`: wrong elements, of which `first` is told in words; `largest` difference of all;
-    `bound`: the largest on a rounding error, None where nothing is rounded.
+    `count`: number of wrong elements, the first of which `first` describes; `largest`: largest
+    difference; `bound`: the largest bound on a rounding error, None if there is none.
     """
 
     rank: int
@@ -130,48 +132,48 @@ class _RankComparison:
     bound: float | None = None
 
     def add(self, part: ExpectedPart) -> None:
-        """Compare a part by bits, or within the bound where there is one."""
-        wanted = part.wanted
-        held = self.output[part.start : part.start + wanted.values.size]
-        # The usual case, a right result that needs no bound, takes one pass.
-        is_plain = wanted.bound is None and wanted.is_stated is None
-        if is_plain and same_bits(held, wanted.values):
+        """Compare a part bitwise, or within the bound if there is one."""
+        expected = part.wanted
+        actual = self.output[part.start : part.start + expected.values.size]
+        # The usual case, a correct result without bound, takes one pass.
+        is_plain = expected.bound is None and expected.is_stated is None
+        if is_plain and same_bits(actual, expected.values):
             return
-        error = _differences(held, wanted.values)
-        if wanted.bound is not None:
-            self.bound = max(self.bound or 0.0, float(wanted.bound.max(initial=0.0)))
+        error = _differences(actual, expected.values)
+        if expected.bound is not None:
+            self.bound = max(self.bound or 0.0, float(expected.bound.max(initial=0.0)))
             # A NaN is not within any bound.
-            is_wrong = ~(error <= wanted.bound)
+            is_wrong = ~(error <= expected.bound)
         else:
-            is_wrong = _bits(held) != _bits(wanted.values)
-        if wanted.is_stated is not None:
-            is_wrong = is_wrong & wanted.is_stated
-            error = error[wanted.is_stated]
-        # Unlike max(), this keeps what is no number.
+            is_wrong = _bits(actual) != _bits(expected.values)
+        if expected.is_stated is not None:
+            is_wrong = is_wrong & expected.is_stated
+            error = error[expected.is_stated]
+        # Unlike max(), this propagates NaN.
         self.largest = float(np.maximum(self.largest, error.max(initial=0.0)))
         if is_wrong.any() and not self.count:
-            self.first = _told(part, held, int(np.argmax(is_wrong)))
+            self.first = _told(part, actual, int(np.argmax(is_wrong)))
         self.count += int(np.count_nonzero(is_wrong))
 
     def diagnostic(self) -> Diagnostic:
-        """The first wrong element in words."""
+        """Return the finding about the first wrong element."""
         message = f"{self.first}; {self.count} of {self.output.size} elements are wrong"
         return Diagnostic("wrong-output", message, location=Location(rank=self.rank))
 
 
-def _told(part: ExpectedPart, held: Array, place: int) -> str:
-    """A wrong element in words; `place` in the part, which holds `held`."""
-    wanted = part.wanted
-    within = "" if wanted.bound is None else f" within {float(wanted.bound[place]):.3g}"
+def _told(part: ExpectedPart, actual: Array, index: int) -> str:
+    """Describe a wrong element; `place`: its index in the part with the contents `held`."""
+    expected = part.wanted
+    within = "" if expected.bound is None else f" within {float(expected.bound[index]):.3g}"
     return (
-        f"OUTPUT holds {held[place]!s} at element {part.start + place}, "
-        f"expected {wanted.values[place]!s}{within}"
+        f"OUTPUT holds {actual[index]!s} at element {part.start + index}, "
+        f"expected {expected.values[index]!s}{within}"
     )
 
 
-def _differences(one: Array, other: Array) -> Array:
-    """How far elements differ, in a type in which the difference is not rounded away."""
+def _differences(actual: Array, expected: Array) -> Array:
+    """Return absolute differences in a type that does not round them away."""
     # Differences of large int64 do not fit float64.
-    wide = np.longdouble if other.dtype.itemsize >= 8 else np.float64
-    difference: Array = np.abs(one.astype(wide) - other.astype(wide))
+    wide = np.longdouble if expected.dtype.itemsize >= 8 else np.float64
+    difference: Array = np.abs(actual.astype(wide) - expected.astype(wide))
     return difference

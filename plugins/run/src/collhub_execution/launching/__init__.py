@@ -1,1 +1,1 @@
-"""Executors that let a program start one process a rank on this machine."""
+"""Executors that use another program to start one process per rank on this host."""

@@ -1,4 +1,6 @@
-"""A folder by which a launcher and the ranks on its machine exchange tasks, positions, results."""
+"""A folder through which a launcher and the ranks on its host exchange tasks, positions and
+results.
+"""
 
 from __future__ import annotations
 
@@ -29,17 +31,16 @@ FAILED = 70
 
 _LIFELINE = "launcher-lives"
 _MOST_TRIES = 5
-# A cache line of int64: ranks that write their positions must not wait for each other's cores.
+# A cache line of int64: ranks that write their positions must not share cache lines.
 _LINE = 8
 
 
 @dataclass(frozen=True, slots=True)
 class LoggedTimes:
-    """What the ranks measured.
+    """Times that the ranks measured.
 
     `runs`, `native`: float64[2, runs, ranks], start and end in seconds on one clock; `native` stays
-    0 where the library has no collective of its own. `records`: int64 in nanoseconds, -1 for what
-    was not timed.
+    0 if the library has no such collective. `records`: int64 in nanoseconds, -1 if not timed.
     """
 
     runs: Float64Array
@@ -48,7 +49,7 @@ class LoggedTimes:
 
     @property
     def has_native(self) -> bool:
-        """Whether the library's own collective ran, so that its times are measured."""
+        """Whether the library's collective ran, so that its times were measured."""
         if not self.native.size:
             return False
         # Times that were never written are zeros.
@@ -57,22 +58,22 @@ class LoggedTimes:
 
 @dataclass(frozen=True, slots=True)
 class JobFolder:
-    """The folder of one execution, readable by its user alone.
+    """The folder of one execution, readable only by its user.
 
-    Files: a pickled task a rank; the reason of the first failure. Inputs, buffers and logs of all
-    ranks are shared memory to which the folder leads. The launcher holds a lock on one file: it is
-    free when the launcher is gone.
+    Files: one pickled task per rank; the reason of the first failure. Inputs, buffers and logs of
+    all ranks are shared memory that is reachable through the folder. The launcher holds a lock on
+    one file: it becomes free when the launcher exits.
     """
 
     folder: Path
 
     @contextmanager
     def written(self, request: LevelledRequest) -> Iterator[None]:
-        """Write the tasks, inputs and blank logs, which others find as long as the block lasts.
+        """Write the tasks, inputs and blank logs, which are available within the block.
 
-        Raises `OSError` where there is no room for the tasks.
+        Raises `OSError` if there is no space for the tasks.
         """
-        # Locked before any rank can look: a free lock means that the launcher is gone.
+        # Locked before any rank can check it: a free lock means that the launcher has exited.
         with open(self.folder / _LIFELINE, "wb") as lifeline:
             fcntl.flock(lifeline, fcntl.LOCK_EX)
             with JobMemory(self.folder).created(_shapes(request)):
@@ -80,119 +81,120 @@ class JobFolder:
                 yield
 
     def _write_tasks(self, request: LevelledRequest) -> None:
-        """Write what every rank does, and what it starts with."""
+        """Write the task, the input and the initial log of every rank."""
         arrays = self._arrays()
         arrays["at"][:] = NOT_STARTED
         arrays["records"][:] = -1
         start = 0
         for task in rank_tasks(request):
-            rank, given = task.plan.rank, task.input
-            inputs = slice(start, start + len(given))
-            arrays["inputs"][inputs] = given
+            rank, rank_input = task.plan.rank, task.input
+            inputs = slice(start, start + len(rank_input))
+            arrays["inputs"][inputs] = rank_input
             first = request.program.rank_memory(rank).start * request.elements
             memory = slice(first, first + task.plan.memory_size)
-            places = _TaskPlaces(replace(task, input=given[:0]), inputs, memory)
-            pickled = pickle.dumps(places, pickle.HIGHEST_PROTOCOL)
+            task_places = _TaskPlaces(replace(task, input=rank_input[:0]), inputs, memory)
+            pickled = pickle.dumps(task_places, pickle.HIGHEST_PROTOCOL)
             (self.folder / f"task.{rank}").write_bytes(pickled)
             start = inputs.stop
 
     def part(self, rank: int) -> RankPart:
-        """What a rank needs: its task, and its parts of what all share."""
-        # Only this user can write here; nothing of strangers is unpickled.
-        places: _TaskPlaces = pickle.loads((self.folder / f"task.{rank}").read_bytes())
+        """Return the data of a rank: its task, and its parts of the shared arrays."""
+        # Only this user can write to the folder, so unpickling is safe.
+        task_places: _TaskPlaces = pickle.loads((self.folder / f"task.{rank}").read_bytes())
         arrays = self._arrays()
-        plan = places.task.plan
+        plan = task_places.task.plan
         log = RankLog(
             arrays["at"][rank, :1],
             arrays["times"][:, :, rank],
             arrays["native"][:, :, rank],
             arrays["records"][:, plan.first_record : plan.first_record + len(plan.kind)],
         )
-        task = replace(places.task, input=arrays["inputs"][places.inputs])
-        return RankPart(task, log, arrays["memory"][places.memory], arrays["ended"][rank:])
+        task = replace(task_places.task, input=arrays["inputs"][task_places.inputs])
+        return RankPart(task, log, arrays["memory"][task_places.memory], arrays["ended"][rank:])
 
     def _arrays(self) -> dict[str, Array]:
-        """The shared arrays of the job by name, opened anew by every call."""
+        """Open the shared arrays of the job, by name."""
         return JobMemory(self.folder).arrays()
 
     def num_tasks(self) -> int:
-        """The number of ranks."""
+        """Return the number of ranks."""
         return sum(1 for _ in self.folder.glob("task.*"))
 
     def positions(self) -> list[int]:
-        """Where every rank stands, as in `RankLog.at`."""
-        # Ranks write it themselves, so that it is there after a kill.
-        found: list[int] = self._arrays()["at"][:, 0].tolist()
-        return found
+        """Return the position of every rank, as in `RankLog.at`."""
+        # Written by the ranks, so that it is available after a kill.
+        record_of_rank: list[int] = self._arrays()["at"][:, 0].tolist()
+        return record_of_rank
 
     def have_all_ended(self) -> bool:
-        """Whether every rank has left its OUTPUT."""
+        """Return whether every rank has stored its OUTPUT."""
         return bool(self._arrays()["ended"].all())
 
     def times(self) -> LoggedTimes:
-        """What the ranks measured."""
+        """Return the times that the ranks measured."""
         arrays = self._arrays()
         return LoggedTimes(arrays["times"], arrays["native"], arrays["records"])
 
     def outputs(self, request: LevelledRequest) -> tuple[Array, ...]:
-        """OUTPUT of all ranks, where they left it."""
-        # Views: a large run would not fit into memory twice.
+        """Return OUTPUT of all ranks, as views of the shared memory."""
+        # Views, because a large run would not fit into memory twice.
         return all_outputs(self._arrays()["memory"], request)
 
     def write_failure(self, rank: int, error: BaseException) -> None:
-        """Leave the reason of a failure, unless another rank was faster."""
-        found = error.diagnostics[0] if isinstance(error, HubError) else None
+        """Store the reason of a failure, unless another rank has already stored one."""
+        diagnostic = error.diagnostics[0] if isinstance(error, HubError) else None
         failure = {
             "rank": rank,
-            "message": found.message if found else f"{type(error).__name__}: {error}",
-            "cure": found.cure if found else "",
+            "message": diagnostic.message if diagnostic else f"{type(error).__name__}: {error}",
+            "cure": diagnostic.cure if diagnostic else "",
             "missing": isinstance(error, PluginError),
         }
         path = self.folder / "failure"
-        # "x" creates the file or fails: of two ranks that fail at once, one is told.
+        # "x" creates the file or fails: if two ranks fail at once, one reason is stored.
         with suppress(FileExistsError), open(path, "x", encoding="utf-8") as file:
             json.dump(failure, file)
 
     def failure(self) -> InputError | PluginError | None:
-        """The reason that a rank left, None where there is none.
+        """Return the reason for which a rank failed, None if there is none.
 
-        `PluginError` for something missing on the machine.
+        `PluginError` for missing software, `InputError` otherwise.
         """
         try:
-            found = json.loads((self.folder / "failure").read_text(encoding="utf-8"))
+            failure = json.loads((self.folder / "failure").read_text(encoding="utf-8"))
         except (OSError, ValueError):
-            # Not there, or not yet written to its end.
+            # The file is missing or incomplete.
             return None
-        if found["missing"]:
-            return PluginError(found["message"], cure=found["cure"])
-        message = f"the process of rank {found['rank']} failed: {found['message']}"
+        if failure["missing"]:
+            return PluginError(failure["message"], cure=failure["cure"])
+        message = f"the process of rank {failure['rank']} failed: {failure['message']}"
         return InputError(message, code="rank-died")
 
     def end_with_launcher(self) -> None:
-        """Let this process end, and the folder go, when the launcher is gone, however it ended.
+        """Exit this process and remove the folder when the launcher exits, for any reason.
 
-        Where it is gone already, this does not return.
+        If it has already exited, this does not return.
         """
-        # Not left to the thread: this one would go on and find nothing of what it needs.
+        # Checked here and not only in the thread: otherwise this thread would continue without its
+        # data.
         self._end_if_free(fcntl.LOCK_SH | fcntl.LOCK_NB)
         threading.Thread(target=self._end_if_free, args=(fcntl.LOCK_SH,), daemon=True).start()
 
     def _end_if_free(self, how: int) -> None:
-        """Lock the lifeline, and end unless the launcher holds it; `how`: whether to wait."""
-        # The system frees the lock of a process that ends, even one that is killed.
+        """Lock the lifeline, and exit unless the launcher holds it; `how`: flags of `flock`."""
+        # The system frees the lock of a process that exits, even if it is killed.
         try:
             with open(self.folder / _LIFELINE, "rb") as lifeline:
                 fcntl.flock(lifeline, how)
         except BlockingIOError:
             return
         except OSError:
-            # Another rank has removed it.
+            # Another rank has removed the file.
             pass
         self._remove()
         os._exit(FAILED)
 
     def _remove(self) -> None:
-        """Remove the folder, to which launchers may still write."""
+        """Remove the folder; retried, because launchers may still write to it."""
         for _ in range(_MOST_TRIES):
             shutil.rmtree(self.folder, ignore_errors=True)
             if not self.folder.exists():
@@ -201,9 +203,9 @@ class JobFolder:
 
 @dataclass(frozen=True, slots=True)
 class RankPart:
-    """What belongs to a rank: its task and its log, and the memory of its buffers, which is shared.
+    """The data of a rank: its task, its log, and the shared memory of its buffers.
 
-    `ended`: int64, the first of which becomes 1 when OUTPUT is there.
+    `ended`: int64; the first element becomes 1 when OUTPUT is available.
     """
 
     task: RankTask
@@ -212,18 +214,18 @@ class RankPart:
     ended: Int64Array
 
     def leave(self, output: Array) -> None:
-        """Put OUTPUT where the launcher finds it."""
+        """Store OUTPUT for the launcher and mark the rank as finished."""
         plan = self.task.plan
-        place = self.memory[plan.output_start : plan.output_start + plan.output_size]
-        # Most executors compute in place.
-        if not np.shares_memory(place, output):
-            place[:] = output
+        target = self.memory[plan.output_start : plan.output_start + plan.output_size]
+        # Most executors compute in this memory already.
+        if not np.shares_memory(target, output):
+            target[:] = output
         self.ended[0] = 1
 
 
 @dataclass(frozen=True, slots=True)
 class _TaskPlaces:
-    """A task without its input, and where in the shared arrays its data are."""
+    """A task without its input, and the ranges of its data in the shared arrays."""
 
     task: RankTask
     inputs: slice
@@ -231,9 +233,9 @@ class _TaskPlaces:
 
 
 def _shapes(request: LevelledRequest) -> Shapes:
-    """Names, shapes and types of what launcher and ranks share."""
+    """Return names, shapes and types of the shared arrays."""
     ranks, records = request.program.num_ranks, len(request.program)
-    elements = sum(len(given) for given in request.inputs)
+    elements = sum(len(array) for array in request.inputs)
     return {
         "inputs": ((elements,), request.dtype),
         "memory": ((request.flat_size,), request.dtype),
@@ -246,9 +248,9 @@ def _shapes(request: LevelledRequest) -> Shapes:
 
 
 def serve_rank(job: JobFolder, rank: int, run: Callable[[RankPart], Array]) -> None:
-    """Run the part of a rank with `run`, which returns OUTPUT, and leave what came out.
+    """Run the part of a rank with `run`, which returns OUTPUT, and store the result.
 
-    An exception is left in the folder and raised again.
+    An exception is stored in the folder and raised again.
     """
     job.end_with_launcher()
     try:

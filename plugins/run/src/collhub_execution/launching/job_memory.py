@@ -1,4 +1,4 @@
-"""Arrays that a launcher and the ranks on its machine share, without a name that could be left."""
+"""Arrays shared by a launcher and the ranks on its host, in memory without a persistent name."""
 
 from __future__ import annotations
 
@@ -22,49 +22,52 @@ _SHAPES = "shapes"
 
 @dataclass(frozen=True, slots=True)
 class JobMemory:
-    """Shared arrays by name, which a folder leads to."""
+    """Shared arrays by name, reachable through a folder."""
 
     folder: Path
 
     @contextmanager
     def created(self, shapes: Shapes) -> Iterator[None]:
-        """Make arrays of zeros that others may open as long as the block lasts."""
+        """Create arrays of zeros that other processes may open within the block."""
         (self.folder / _SHAPES).write_bytes(pickle.dumps(dict(shapes)))
-        kept: list[int] = []
+        descriptors: list[int] = []
         try:
             for name, (shape, dtype) in shapes.items():
                 size = int(np.prod(shape, dtype=object)) * np.dtype(dtype).itemsize
-                kept.append(_created(self.folder / name, size))
+                descriptors.append(_created(self.folder / name, size))
             yield
         finally:
-            for descriptor in kept:
+            for descriptor in descriptors:
                 os.close(descriptor)
 
     def arrays(self) -> dict[str, Array]:
-        """All arrays; they last as long as they are used."""
-        # Only this user can write here; nothing of strangers is unpickled.
+        """Open all arrays; they remain valid as long as they are used."""
+        # Only this user can write to the folder, so unpickling is safe.
         shapes: Shapes = pickle.loads((self.folder / _SHAPES).read_bytes())
-        return {name: self._array(name, *of_array) for name, of_array in shapes.items()}
+        return {
+            name: self._array(name, *shape_and_dtype) for name, shape_and_dtype in shapes.items()
+        }
 
     def _array(self, name: str, shape: tuple[int, ...], dtype: Any) -> Array:
+        """Open one array."""
         if 0 in shape:
-            # No memory cannot be mapped.
+            # Empty memory cannot be mapped.
             return np.zeros(shape, dtype)
         return np.memmap(self.folder / name, dtype, "r+", shape=shape)
 
 
 def _created(place: Path, size: int) -> int:
-    """Make `size` bytes of zeros that whoever opens `place` shares; the descriptor that keeps them.
+    """Create `size` bytes of zeros that are shared through `place`; return their descriptor.
 
-    On Linux the memory has no name of its own and counts on no disk: `place` is a link that leads
-    nowhere when the descriptor is closed. Elsewhere it is a file.
+    On Linux the memory has no persistent name and uses no disk: `place` is a link that becomes
+    invalid when the descriptor is closed. Elsewhere it is a file.
     """
-    make: Callable[[str], int] | None = getattr(os, "memfd_create", None)
-    if make is None:
+    create_memory: Callable[[str], int] | None = getattr(os, "memfd_create", None)
+    if create_memory is None:
         descriptor = os.open(place, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
     else:
-        descriptor = make("collhub-job")
-        # What a descriptor stands for may be opened by other processes of the same user.
+        descriptor = create_memory("collhub-job")
+        # Processes of the same user may open the descriptor through /proc.
         place.symlink_to(f"/proc/{os.getpid()}/fd/{descriptor}")
     os.ftruncate(descriptor, size)
     return descriptor

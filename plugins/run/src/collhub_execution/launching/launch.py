@@ -1,4 +1,6 @@
-"""Run a request by programs that start one process a rank here, and leave no process behind."""
+"""Run a request with a program that starts one process per rank on this host, and clean up its
+processes.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ from hub_core.plugin_api import ExecutionResult
 _POLL_S = 0.02
 _STILL_S = 0.2
 _GRACE_S = 2.0
-# Launchers say first what is wrong; Python ends its tracebacks with it.
+# Launchers print the error first; Python prints it at the end of tracebacks.
 _HEAD_LINES = 4
 _TAIL_LINES = 2
 
@@ -39,16 +41,16 @@ def launch(
 ) -> ExecutionResult:
     """Run `command(folder)`, a program that serves every rank of the `JobFolder` in the folder.
 
-    It ends when all ranks have ended. `variables`: of the environment, where the user has set no
-    others. `shared_bytes`: what the ranks may take of /dev/shm, named where they end early and it
-    is not there. Times are from the first rank's start to the last rank's end.
+    It exits when all ranks have finished. `variables`: of the environment, unless the user has set
+    them. `shared_bytes`: maximum use of /dev/shm by the ranks, which is reported if they exit early
+    and the space is not available. Times are from the first rank's start to the last rank's end.
 
-    Raises `InputError` with the position of every rank when one ends early or `timeout_s`, starting
-    included, is over; `PluginError` for what a rank reports as missing, and where the program
-    cannot be started; `UsageError` where no folder can be written.
+    Raises `InputError` with the position of every rank if one exits early or `timeout_s`, including
+    the start, has elapsed; `PluginError` for software that a rank reports as missing, or if the
+    program cannot be started; `UsageError` if the folder cannot be written.
     """
     with _job(request) as job, open(job.folder / "printed", "wb") as printed:
-        # What the program itself leaves in TMPDIR goes with the folder.
+        # Files that the program creates in TMPDIR are removed with the folder.
         environment = {**variables, **os.environ, "TMPDIR": str(job.folder)}
         team = _LaunchedRanks(request, job, command(job.folder), environment, printed.fileno())
         try:
@@ -60,31 +62,31 @@ def launch(
 
 @contextlib.contextmanager
 def _job(request: LevelledRequest) -> Iterator[JobFolder]:
-    """A folder with the tasks of all ranks. Raises `UsageError` where there is no room for one."""
-    place = "TMPDIR"
+    """Create a folder with the tasks of all ranks. Raises `UsageError` if there is no space."""
+    path = "TMPDIR"
     with contextlib.ExitStack() as stack:
         try:
             folder = tempfile.TemporaryDirectory(prefix="collhub-job-", ignore_cleanup_errors=True)
-            place = stack.enter_context(folder)
-            job = JobFolder(Path(place))
+            path = stack.enter_context(folder)
+            job = JobFolder(Path(path))
             stack.enter_context(job.written(request))
         except OSError as error:
-            raise no_room(place, error) from None
+            raise no_room(path, error) from None
         yield job
 
 
 def _result(request: LevelledRequest, job: JobFolder) -> ExecutionResult:
-    """What the ranks left in the folder, warm-ups and the run for step times left out."""
+    """Read the results from the folder, without warm-ups and the run for step times."""
     times = job.times()
     first_timed, end_timed = request.warmups, request.warmups + request.repeats
-    timed = _spans(times.runs)[first_timed:end_timed]
+    repeat_times = _spans(times.runs)[first_timed:end_timed]
     native = _spans(times.native) if times.has_native else []
     starts = ends = None
     if request.wants_step_times:
         starts, ends = step_times(request, *times.records)
     return ExecutionResult(
         outputs=job.outputs(request),
-        repeat_times_s=tuple(timed),
+        repeat_times_s=tuple(repeat_times),
         native_times_s=tuple(native),
         step_start_ns=starts,
         step_end_ns=ends,
@@ -92,15 +94,15 @@ def _result(request: LevelledRequest, job: JobFolder) -> ExecutionResult:
 
 
 def _spans(times: Float64Array) -> list[float]:
-    """Seconds from the first rank's start to the last rank's end, run by run."""
+    """Return seconds from the first rank's start to the last rank's end, per run."""
     starts, ends = times
     spans: list[float] = (ends.max(axis=1) - starts.min(axis=1)).tolist()
     return spans
 
 
 def _summary(printed: str) -> str:
-    """The first lines that a program printed, and the last ones."""
-    # Open MPI draws lines around what it says.
+    """Return the first and last lines of the printed text, joined."""
+    # Open MPI prints horizontal lines around its messages.
     lines = [line.strip() for line in printed.splitlines() if line.strip(" -\t")]
     if len(lines) > _HEAD_LINES + _TAIL_LINES:
         lines[_HEAD_LINES:-_TAIL_LINES] = ["..."]
@@ -108,7 +110,7 @@ def _summary(printed: str) -> str:
 
 
 class _LaunchedRanks:
-    """The program that was started, and what it started: a process group of its own."""
+    """The started program and its child processes, in a separate process group."""
 
     def __init__(
         self,
@@ -133,19 +135,21 @@ class _LaunchedRanks:
             raise PluginError(f"{command[0]} cannot be run: {error.strerror}") from None
 
     def await_end(self, shared_bytes: int) -> None:
-        """Wait for success. Raises `HubError` for anything else; see `launch`."""
+        """Wait for success. Raises `HubError` for any other result; see `launch`."""
         while (status := self._process.poll()) is None:
             if self._job.failure():
                 break
             if time.monotonic() > self._deadline:
                 raise self._late()
             time.sleep(_POLL_S)
-        # Some launchers end as if all were well when ranks were killed.
+        # Some launchers exit successfully when ranks were killed.
         if status != 0 or not self._job.have_all_ended():
             raise self._failed(status, shared_bytes)
 
     def _failed(self, status: int | None, shared_bytes: int) -> InputError | PluginError:
-        """Why the program ended: what a rank wrote, else what was printed and what is full."""
+        """Return why the program ended: the reason of a rank, else its output and full file
+        systems.
+        """
         failure = self._job.failure()
         if isinstance(failure, PluginError):
             return failure
@@ -154,34 +158,37 @@ class _LaunchedRanks:
         printed = (self._job.folder / "printed").read_text("utf-8", "replace")
         ended = f"a rank ended early (status {status})" if status else "a rank ended early"
         crowded = crowded_places(shared_bytes)
-        what = ": ".join(part for part in (ended, crowded, _summary(printed)) if part)
+        message = ": ".join(part for part in (ended, crowded, _summary(printed)) if part)
         cure = "make room there (docker: --shm-size)" if crowded else ""
-        return self._with_positions("rank-died", what, cure)
+        return self._with_positions("rank-died", message, cure)
 
     def _late(self) -> InputError:
-        """Time is up: the ranks were never there, stand still, or are just slow."""
+        """Return the error after the time limit: ranks not started, blocked, or slow."""
         ranks = self._request.program.num_ranks
         before = self._job.positions()
-        what = f"the ranks have not ended after {self._request.timeout_s:g} s"
+        message = f"the ranks have not ended after {self._request.timeout_s:g} s"
         if NOT_STARTED in before:
             waiting = sum(at == NOT_STARTED for at in before)
-            hint = "starting them takes its time, allow more"
-            what += f"; {waiting} of {ranks} have not begun: {hint}"
-            return self._with_positions("timeout", what)
+            hint = "starting them takes time, allow more"
+            message += f"; {waiting} of {ranks} have not begun: {hint}"
+            return self._with_positions("timeout", message)
         time.sleep(_STILL_S)
         is_still = before == self._job.positions()
-        return self._with_positions("deadlock" if is_still else "timeout", what)
+        return self._with_positions("deadlock" if is_still else "timeout", message)
 
-    def _with_positions(self, code: str, what: str, cure: str = "") -> InputError:
-        """`what`, and where every rank stands that waits."""
+    def _with_positions(self, code: str, message: str, cure: str = "") -> InputError:
+        """Return an error with this message and the positions of all waiting ranks."""
         program = self._request.program
         at = [None if record < 0 else record for record in self._job.positions()]
-        found = positions(self._request.algorithm, program, at)
-        return InputError([Diagnostic(code, what, cure=cure), *found])
+        waiting = positions(self._request.algorithm, program, at)
+        return InputError([Diagnostic(code, message, cure=cure), *waiting])
 
     def end(self) -> None:
-        """End the whole group: politely first, as mpiexec has ranks in groups of their own."""
-        # The group outlives its leader where ranks hang, so that it is killed in any case.
+        """Terminate the entire process group.
+
+        SIGTERM first, because mpiexec has ranks in separate groups; then SIGKILL.
+        """
+        # The group outlives its leader if ranks hang, so it is killed in any case.
         if self._process.poll() is None:
             self._process.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):

@@ -1,1 +1,1 @@
-"""From an algorithm to its levelled program, which every executor and emitter runs."""
+"""Conversion of an algorithm to its levelled program, which every executor and emitter runs."""

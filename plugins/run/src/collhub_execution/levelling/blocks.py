@@ -1,4 +1,4 @@
-"""How many blocks the buffers of an algorithm have: all that inputs must fit."""
+"""The number of blocks of the buffers of an algorithm, which inputs must fit."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hub_core.verification import common_unit
 
 @dataclass(frozen=True, slots=True)
 class BlockCounts:
-    """Sizes of buffers in blocks, the largest units of which all regions are whole numbers.
+    """Sizes of buffers in blocks, the largest units that divide all regions.
 
     `full_buffer`: blocks of the full buffer of the collective. `inputs`: int64[num_ranks], blocks
     of every rank's INPUT.
@@ -27,20 +27,20 @@ class BlockCounts:
 
 
 def units_of_block(algorithm: Algorithm) -> int:
-    """The number of units of the algorithm in a block."""
+    """Return the number of units of the algorithm per block."""
     if algorithm.collective.kind is CollectiveKind.CUSTOM:
-        # Its contract states single units, which must stay addressable.
+        # Its contract refers to single units, which must remain addressable.
         return 1
     return common_unit(algorithm)
 
 
 def in_blocks(collective: Collective, block_units: int) -> Collective:
-    """The collective with blocks as its units."""
+    """Return the collective with blocks as its units."""
     return replace(collective, unit_count=collective.unit_count // block_units)
 
 
 def block_counts(algorithm: Algorithm) -> BlockCounts:
-    """The blocks of an algorithm, in time linear in its steps; nothing is levelled."""
+    """Return the block counts of an algorithm, in time linear in its steps."""
     block_units = units_of_block(algorithm)
     collective = in_blocks(algorithm.collective, block_units)
     return BlockCounts(collective.unit_count, collective.input_units())

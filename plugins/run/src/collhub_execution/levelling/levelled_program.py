@@ -1,4 +1,4 @@
-"""Turn an algorithm into a levelled program, or name the steps because of which it cannot run."""
+"""Convert an algorithm to a levelled program, or report the steps that prevent it from running."""
 
 from __future__ import annotations
 
@@ -36,22 +36,22 @@ from hub_core.verification import (
     unordered_in,
 )
 
-# So that addresses times the bytes of an element fit 64 bits.
+# Limit with which addresses in bytes fit into 64 bits.
 _MAX_BLOCKS = 1 << 40
 
 
 def levelled_program(
     algorithm: Algorithm, in_place: bool, *, allow_races: bool = False
 ) -> LevelledProgram:
-    """Level an algorithm for calls in place or out of place, in time close to linear in steps.
+    """Level an algorithm for calls in place or out of place, in time nearly linear in steps.
 
     Every algorithm whose messages match and that has no deadlock with unbounded buffers and no race
-    has a levelled program: where a transport without buffers would deadlock, messages are staged in
+    has a levelled program: if a transport without buffers would deadlock, messages are staged in
     scratch (see `assign_levels`). Conflicting accesses of a rank keep their order. `allow_races`:
-    order accesses that nothing orders as if ranks took turns, each in the order of its steps, as
-    `verify` does to judge contents. Raises `InputError` naming the steps: for timing-only
-    algorithms, messages without partner, regions outside their buffers, deadlocks (with the
-    position of every rank), races.
+    order otherwise unordered accesses as if ranks ran one after the other, each in the order of its
+    steps, as `verify` does to check contents. Raises `InputError` naming the steps: for timing-only
+    algorithms, unmatched messages, regions outside their buffers, deadlocks (with the position of
+    every rank), races.
     """
     findings = Findings(algorithm.provenance.source_name or None)
     refuse_timing_only(algorithm)
@@ -59,7 +59,7 @@ def levelled_program(
     is_valid = check_regions(algorithm, findings)
     if findings.has_errors():
         raise InputError(findings)
-    # Cycles are looked for before races: the order of a deadlock says nothing of races.
+    # Cycles are searched before races: the order of a deadlock does not determine races.
     relation = _order_without_cycle(algorithm.steps, messages, findings)
     block_units = units_of_block(algorithm)
     collective = in_blocks(algorithm.collective, block_units)
@@ -74,18 +74,18 @@ def levelled_program(
 
 
 def refuse_timing_only(algorithm: Algorithm) -> None:
-    """Raise `InputError` for an algorithm whose steps do not say which units they touch."""
+    """Raise `InputError` for an algorithm whose steps do not specify the units that they access."""
     if not algorithm.has_contents:
         message = (
-            "a timing-only algorithm: its steps do not say which units they touch, "
-            "so nothing can be run"
+            "a timing-only algorithm: its steps do not specify the units that they access, "
+            "so it cannot be run"
         )
         file = algorithm.provenance.source_name or None
         raise InputError(message, location=Location(file), code="timing-only")
 
 
 def _order_without_cycle(steps: StepTable, messages: Messages, findings: Findings) -> HappensBefore:
-    """The order of the steps with unbounded buffers. Raises `InputError` for a deadlock."""
+    """Return the order of the steps with unbounded buffers. Raises `InputError` for a deadlock."""
     relation = happens_before(steps, messages)
     if not relation.order.is_complete:
         raise InputError(_deadlock(steps, relation, findings))
@@ -93,9 +93,9 @@ def _order_without_cycle(steps: StepTable, messages: Messages, findings: Finding
 
 
 def _refuse_too_large(collective: Collective, scratch: Int64Array) -> None:
-    """Refuse sizes whose addresses would not fit the arithmetic."""
+    """Raise `InputError` for sizes whose addresses would overflow."""
     parts = (collective.input_units(), collective.output_units(), scratch)
-    # Summed as floats: the sum itself may not fit 64 bits.
+    # Summed as floats, because the sum may not fit into 64 bits.
     blocks = sum(float(part.astype(np.float64).sum()) for part in parts)
     if blocks >= _MAX_BLOCKS:
         raise InputError(
@@ -104,17 +104,17 @@ def _refuse_too_large(collective: Collective, scratch: Int64Array) -> None:
 
 
 def _deadlock(steps: StepTable, relation: HappensBefore, findings: Findings) -> list[Diagnostic]:
-    """The steps that wait for each other, then every rank's first step that never runs."""
+    """Return the steps that wait for each other, then every rank's first step that never runs."""
     report_deadlock(steps, relation, findings)
     cycle = next(item for item in findings if item.code == "deadlock")
-    # Rows are grouped by rank, so that the first index of a rank is its first step.
+    # Rows are grouped by rank, so the first index of a rank is its first step.
     stuck = np.flatnonzero(relation.order.position < 0)
     _, first = np.unique(steps.rank[stuck], return_index=True)
     waiting = []
     for row in stuck[first].tolist():
         message = f"stands at this {action(steps, row)}, which never runs"
-        place = steps.location(row, findings.file)
-        waiting.append(Diagnostic("blocked", message, location=place))
+        location = steps.location(row, findings.file)
+        waiting.append(Diagnostic("blocked", message, location=location))
     return [cycle, *waiting]
 
 
@@ -125,11 +125,13 @@ def _conflicts(
     allow_races: bool,
     findings: Findings,
 ) -> Edges:
-    """Pairs of rows (earlier, later) that touch one unit, enough of them to order all accesses.
+    """Return pairs of rows (earlier, later) with conflicting accesses, sufficient to order all
+    accesses.
 
-    Races are refused, or ordered as if ranks took turns.
+    Races are refused (`InputError`), or with `allow_races` ordered as if ranks ran one after the
+    other.
     """
-    # Neighbours in one linear extension suffice: what they order, orders the others too.
+    # Neighbours in one linear extension suffice: the remaining pairs follow transitively.
     earlier, later = adjacent_conflicts(regions, relation.order.position)
     racing = unordered_in(OrderGraph(steps, relation), earlier, later)
     if not len(racing):
@@ -142,20 +144,20 @@ def _conflicts(
     raise InputError(findings)
 
 
-def _add_race(findings: Findings, steps: StepTable, one: int, other: int) -> None:
-    """Name two steps of a rank that touch one unit in no order, the later one as the place."""
+def _add_race(findings: Findings, steps: StepTable, earlier: int, later: int) -> None:
+    """Add the finding that two steps of a rank access one unit without order, at the later step."""
     message = (
-        f"nothing orders this {action(steps, other)} after {describe(steps, one)}, "
-        "which touches the same units"
+        f"nothing orders this {action(steps, later)} after {describe(steps, earlier)}, "
+        "which accesses the same units"
     )
-    place = steps.location(other, findings.file)
-    findings.add("race", message, place, cure="add a dependency between the two")
+    location = steps.location(later, findings.file)
+    findings.add("race", message, location, cure="add a dependency between the two")
 
 
 def _program(
     records: SortedRecords, collective: Collective, block_units: int, in_place: bool
 ) -> LevelledProgram:
-    """The columns in the types that `LevelledProgram` promises."""
+    """Convert the columns to the types of `LevelledProgram`."""
     columns = records.columns
     return LevelledProgram(
         kind=columns["kind"].astype(np.uint8),

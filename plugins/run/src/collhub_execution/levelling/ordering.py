@@ -1,4 +1,4 @@
-"""Give every message one level at both its ends, so that ranks never wait in a circle."""
+"""Assign every message the same level at both ends, so that ranks never wait in a cycle."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ Edges = tuple[Int64Array, Int64Array]
 
 @dataclass(frozen=True, slots=True)
 class StepLevels:
-    """Where the steps stand; one entry a row of the step table.
+    """The levels of steps; one entry per row of the step table.
 
-    `level`: int64, of a RECV* the level in which it is complete, of a local step that behind whose
-    messages it runs, of a SEND that of its message. `message_level`: int64, the level of the
-    message of a SEND or RECV*, -1 for local steps; `level` of a staged RECV* may be later.
-    `position`: int64, place in a linear extension of all orders, by which the local steps of one
-    level run. `is_staged`: RECV* whose message lands in scratch, as it must not wait for what the
-    RECV* waits for.
+    `level`: int64; for a RECV* the level in which it completes, for a local step the level after
+    whose messages it runs, for a SEND the level of its message. `message_level`: int64, the level
+    of the message of a SEND or RECV*, -1 for local steps; the `level` of a staged RECV* may be
+    later. `position`: int64, index in a linear extension of all orders, which orders the local
+    steps of one level. `is_staged`: RECV* whose message is stored in scratch first, because it must
+    not wait for the predecessors of the RECV*.
     """
 
     level: Int64Array
@@ -35,21 +35,22 @@ class StepLevels:
 def assign_levels(
     steps: StepTable, messages: Messages, relation: HappensBefore, conflicts: Edges
 ) -> StepLevels:
-    """Level the steps under rendezvous: a SEND ends when its message has been received.
+    """Assign levels to the steps under rendezvous: a SEND completes when its message has been
+    received.
 
-    `relation`: an order without cycle; `conflicts`: pairs of rows (earlier, later) that touch one
-    unit, consistent with it. The level of a message is one more than the latest level of all that
-    its two ends wait for, that of a local step the latest level of all that it waits for.
+    `relation`: an order without cycle; `conflicts`: pairs of rows (earlier, later) that access one
+    unit, consistent with it. The level of a message is one more than the maximum level of all
+    predecessors of its two ends; that of a local step is the maximum level of its predecessors.
 
-    What waits for a SEND waits for the end of its message, and where that closes a circle, two
-    things give way, in this order. First, a dependency on a SEND between steps that share no unit
-    then only waits for what the SEND itself waits for: two ranks that both send and then receive
-    exchange in one level. Second, a message whose RECV* still waits in a circle is staged: it lands
-    in scratch when the sender is ready, and the RECV* becomes local. After that there is no circle:
-    along one, every message would be entered at its SEND, so that all its edges were edges of
-    `relation`.
+    A successor of a SEND waits for the completion of its message. If that closes a cycle, two
+    constraints are relaxed, in this order. First, a dependency on a SEND between steps that share
+    no unit waits only for the predecessors of the SEND: two ranks that both send and then receive
+    exchange in one level. Second, a message whose RECV* still waits in a cycle is staged: it is
+    stored in scratch when the sender is ready, and the RECV* becomes local. After that there is no
+    cycle: on a cycle, every message would be entered at its SEND, so that all its edges were edges
+    of `relation`.
 
-    Cost: at most three topological sorts and two searches for circles, all linear in steps and
+    Cost: at most three topological sorts and two searches for cycles, all linear in steps and
     edges.
     """
     graph = _RendezvousGraph(steps, messages, relation, conflicts)
@@ -64,19 +65,19 @@ def assign_levels(
 
 
 class _RendezvousGraph:
-    """Rows, and one node more for the arrival of every staged message, ordered under rendezvous."""
+    """Rows, plus one node for the arrival of every staged message, ordered under rendezvous."""
 
     def __init__(
         self, steps: StepTable, messages: Messages, relation: HappensBefore, conflicts: Edges
     ) -> None:
-        """Nothing is relaxed or staged yet."""
+        """Initially no edge is relaxed and no message is staged."""
         self._rows = len(steps)
         self._messages = messages
         self._receives = steps.receives
         count = relation.num_dependencies
         self._dependencies = relation.parents[:count], relation.children[:count]
         self._conflicts = conflicts
-        # Per row: the node at whose end what waits for the row may go on.
+        # Per row: the node whose completion allows the successors of the row to proceed.
         self._end = np.arange(self._rows)
         self._end[messages.send] = messages.receive
         self._arrival = np.full(self._rows, -1, np.int64)
@@ -84,11 +85,11 @@ class _RendezvousGraph:
 
     @property
     def _nodes(self) -> int:
-        """Rows and arrivals."""
+        """Number of rows and arrivals."""
         return self._rows + int(np.count_nonzero(self._arrival >= 0))
 
     def edges(self) -> Edges:
-        """All edges as (parent node, child node), those into messages last."""
+        """Return all edges as (parent node, child node), those into messages last."""
         before, after = self._dependencies
         first, second = self._conflicts
         send, receive = self._messages.send, self._messages.receive
@@ -109,36 +110,36 @@ class _RendezvousGraph:
         return np.concatenate(parents), np.concatenate(children)
 
     def sort(self) -> Order:
-        """Nodes by longest path; those behind a circle are missing."""
+        """Sort nodes by longest path; nodes on or after a cycle are missing."""
         return topological_levels(self._nodes, *self.edges())
 
     def relax(self, in_core: BoolArray) -> None:
-        """Let dependencies on a SEND in the core wait for what the SEND itself waits for.
+        """Let dependencies on a SEND in the core wait only for the predecessors of the SEND.
 
-        An order that keeps two accesses apart is among the conflicts too, or follows from them.
+        An order that separates two accesses is also among the conflicts, or follows from them.
         """
         before, after = self._dependencies
         waits_for_send = self._end[before] != before
         self._is_relaxed = waits_for_send & in_core[self._end[before]] & in_core[after]
 
     def stage(self, in_core: BoolArray) -> None:
-        """Let messages in the core land in scratch where their RECV* waits for others in it."""
+        """Stage the messages in the core whose RECV* waits for other nodes in it."""
         before, after = self.edges()
         is_message = np.zeros(len(before), np.bool_)
-        # No message is staged yet, so that the last edges are those of the messages alone.
+        # No message is staged yet, so the last edges are those of the messages.
         is_message[len(before) - len(self._messages.send) :] = True
         waits = after[in_core[before] & in_core[after] & ~is_message]
-        # A RECV* may wait by several edges.
+        # A RECV* may wait through several edges.
         staged = np.unique(waits[self._receives[waits]])
         self._arrival[staged] = self._rows + np.arange(len(staged))
-        # What waits for the SEND now waits for the arrival alone.
+        # Successors of the SEND now wait only for the arrival.
         receive = self._messages.receive
         arrival = self._arrival[receive]
         self._end[self._messages.send] = np.where(arrival >= 0, arrival, receive)
 
     def levels(self, order: Order) -> StepLevels:
-        """The longest paths, counted in messages."""
-        # A message counts where it lands: at its RECV*, or at the arrival before a staged one.
+        """Return the longest paths, counted in messages."""
+        # A message counts at its RECV*, or at the arrival that precedes a staged RECV*.
         is_staged = self._arrival >= 0
         is_message = np.ones(self._nodes, np.int64)
         is_message[: self._rows] = self._receives & ~is_staged
@@ -149,15 +150,15 @@ class _RendezvousGraph:
         message_level[receive] = level[lands_at[receive]]
         message_level[send] = message_level[receive]
         row_level = level[: self._rows]
-        # A SEND itself counts no message; it stands in the level in which it ends.
+        # A SEND counts no message; its level is that in which it completes.
         row_level[send] = message_level[send]
         return StepLevels(row_level, message_level, order.position[: self._rows], is_staged)
 
 
 def _core(order: Order, parents: Int64Array, children: Int64Array) -> BoolArray:
-    """Mask of the nodes on circles or between circles: what sorting from both ends leaves over."""
+    """Return the mask of nodes on cycles or between cycles."""
     nodes = len(order.position)
-    # Behind a circle is what sorting forwards leaves; before one, what sorting backwards leaves.
+    # Nodes after a cycle remain when sorting forwards, nodes before one when sorting backwards.
     is_left = order.position < 0
     is_inside = is_left[parents] & is_left[children]
     backwards = topological_levels(nodes, children[is_inside], parents[is_inside])
@@ -168,21 +169,21 @@ def _core(order: Order, parents: Int64Array, children: Int64Array) -> BoolArray:
 def _longest_paths(
     order: Order, parents: Int64Array, children: Int64Array, weight: Int64Array
 ) -> Int64Array:
-    """Largest sum of weights along a path that ends in each node, its own included.
+    """Return the maximum sum of weights along a path that ends at each node, including its weight.
 
-    Dynamic programming along a complete order; one numpy step a sorted level.
+    Dynamic programming along a complete order; one numpy call per sorted level.
     """
-    # Nodes are renumbered by their place, so that the parents of a level are before it.
+    # Nodes are renumbered by position, so that the parents of a level precede it.
     position = order.position
     indptr, before = csr(position[children], position[parents], len(position))
-    # Each sum begins with the node's own weight.
+    # Each sum begins with the node's weight.
     sums = weight[order.nodes]
     borders = order.level_indptr.tolist()
     for low, high in pairwise(borders[1:]):
-        # Behind the first level every node has a parent, so that no group is empty.
+        # After the first level every node has a parent, so no group is empty.
         first, last = indptr[low], indptr[high]
         groups = indptr[low:high] - first
         sums[low:high] += np.maximum.reduceat(sums[before[first:last]], groups)
-    found = np.empty_like(sums)
-    found[order.nodes] = sums
-    return found
+    path_weights = np.empty_like(sums)
+    path_weights[order.nodes] = sums
+    return path_weights

@@ -20,7 +20,7 @@ from hub_core.model import Buffer, MemoryLayout
 
 
 class RecordKind(IntEnum):
-    """What a record does. REDUCE: destination := destination op source."""
+    """The operation of a record. REDUCE: destination := destination op source."""
 
     SEND = 0
     RECV = 1
@@ -33,26 +33,26 @@ class LevelledProgram(ColumnTable):
     """Records of all ranks, read-only columns of equal length, grouped by rank.
 
     Within a rank records are sorted by (level, message), the local ones of a level last, in the
-    order in which they run. A rank runs its levels in turn: it posts all messages of a level at
+    order of execution. A rank runs its levels in sequence: it posts all messages of a level at
     once, waits for them, then runs the local records one after the other. Messages of one level
-    touch no unit in conflict, at either end. A message has the same level at both ends, which is
-    why this never deadlocks, not even where a send ends only when it is received: of all levels
-    that are not complete take the smallest; every rank has completed all before it, so that both
-    ends of each of its messages are posted, and it completes.
+    have no conflicting accesses, at either end. A message has the same level at both ends, so the
+    program never deadlocks, even if a send completes only when it is received: among all incomplete
+    levels consider the smallest; every rank has completed all previous levels, so both ends of each
+    of its messages are posted, and it completes.
 
     `kind` uint8 (`RecordKind`); `level` int32, messages from 1, local records from 0 (before all
-    messages); `peer` int32 and `message` int64: the other rank and the number of the message, the
-    same at both ends, -1 in local records; `src_buffer`, `src_offset` (SEND, COPY, REDUCE) and
+    messages); `peer` int32 and `message` int64: the other rank and the number of the message, equal
+    at both ends, -1 in local records; `src_buffer`, `src_offset` (SEND, COPY, REDUCE) and
     `dst_buffer`, `dst_offset` (RECV, COPY, REDUCE): uint8 (`Buffer`) and int64, (UNKNOWN, 0) on the
-    unused side; `count` int64; `row` int64: the row of the step table that the record serves.
-    Messages of one (source, destination) pair stand in the same order at both ends, so that no
-    tags are needed.
+    unused side; `count` int64; `row` int64: the row of the step table that the record implements.
+    Messages of one (source, destination) pair have the same order at both ends, so no tags are
+    needed.
 
     Offsets and counts are in blocks of `block_units` units of the algorithm; `unit_count` is the
     full buffer in blocks. `rank_indptr` int64[num_ranks + 1]: records of rank r are
     `rank_indptr[r]:rank_indptr[r + 1]`. `layout`: buffers of all ranks in one flat memory of
-    blocks, INPUT and OUTPUT aliased where `in_place`; its sizes of SCRATCH include what levelling
-    added.
+    blocks, INPUT and OUTPUT aliased if `in_place`; its sizes of SCRATCH include the slots added by
+    levelling.
     """
 
     kind: UInt8Array
@@ -72,7 +72,7 @@ class LevelledProgram(ColumnTable):
     layout: MemoryLayout
 
     def __post_init__(self) -> None:
-        # Read-only: executors share programs among processes and threads.
+        # Read-only, because executors share programs among processes and threads.
         for field in fields(self):
             value = getattr(self, field.name)
             if isinstance(value, np.ndarray):
@@ -80,7 +80,7 @@ class LevelledProgram(ColumnTable):
 
     @property
     def num_ranks(self) -> int:
-        """Number of ranks, those without records included."""
+        """Number of ranks, including those without records."""
         return len(self.rank_indptr) - 1
 
     @property
@@ -91,18 +91,18 @@ class LevelledProgram(ColumnTable):
 
     @property
     def num_levels(self) -> int:
-        """The last level that has a message or a local record, and one more; 0 without records."""
+        """One more than the last level that has a message or a local record; 0 without records."""
         last = self.level.max(initial=-1)
         return int(last) + 1
 
     @property
     def num_rounds(self) -> int:
-        """The levels that have messages, as people count them."""
+        """Number of levels with messages."""
         return max(self.num_levels - 1, 0)
 
     @property
     def blocks(self) -> BlockCounts:
-        """What inputs must fit."""
+        """Block counts that inputs must fit."""
         return BlockCounts(self.unit_count, self.layout.size[:, Buffer.INPUT])
 
     @property
@@ -117,7 +117,7 @@ class LevelledProgram(ColumnTable):
         return local
 
     def addresses(self) -> tuple[Int64Array, Int64Array]:
-        """(source, destination): the first block of each record in the memory of `layout`.
+        """Return (source, destination): the first block of each record in the memory of `layout`.
 
         -1 on an unused side.
         """
@@ -126,25 +126,25 @@ class LevelledProgram(ColumnTable):
         return source, destination
 
     def _address(self, buffer: UInt8Array, offset: Int64Array) -> Int64Array:
-        """Addresses of one side of all records."""
+        """Return the addresses of one side of all records, -1 if unused."""
         is_used = buffer <= Buffer.SCRATCH
-        # Any known buffer will do on an unused side, whose address is thrown away.
+        # Any known buffer works for an unused side, whose address is discarded.
         known = np.where(is_used, buffer, Buffer.SCRATCH)
         address = self.layout.base[self.rank, known] + offset
         return np.where(is_used, address, -1)
 
     def rank_memory(self, rank: int) -> slice:
-        """The blocks of the flat memory that belong to a rank."""
-        # In place buffers alias, and which of them comes first depends on the collective.
+        """Return the range of blocks of the flat memory that belongs to a rank."""
+        # In place, buffers alias, and their order depends on the collective.
         base, size = self.layout.base[rank], self.layout.size[rank]
         return slice(int(base.min()), int((base + size).max()))
 
     def message_ends(self) -> tuple[Int64Array, Int64Array]:
-        """(send, receive): the two records of every message, by message number."""
+        """Return (send, receive): the two records of every message, by message number."""
         return self._ends(RecordKind.SEND), self._ends(RecordKind.RECV)
 
     def _ends(self, kind: RecordKind) -> Int64Array:
-        """Records of one kind by message number; of each message at most one."""
+        """Return the records of one kind by message number; at most one per message."""
         records = np.flatnonzero(self.kind == kind)
         order = np.argsort(self.message[records], kind="stable")
         return records[order]

@@ -1,6 +1,7 @@
-"""Write levelled steps out as sends, receives, copies and reductions.
+"""Expand levelled steps into sends, receives, copies and reductions.
 
-What must not land at once, or must not be overwritten while it is read, gets a slot in scratch.
+Data that must not be stored immediately, or must not be overwritten while it is read, gets a slot
+in scratch.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class SortedRecords:
 
 
 class _RecordSide(IntEnum):
-    """A side of a record: what the step reads, what it writes, its slot in scratch, nothing."""
+    """A side of a record: the step's source or target, its slot in scratch, or unused."""
 
     SOURCE = 0
     TARGET = 1
@@ -45,12 +46,12 @@ class _RecordSide(IntEnum):
 _SOURCE, _TARGET, _SLOT, _NOTHING = _RecordSide
 _SEND, _RECV, _COPY, _REDUCE = RecordKind
 
-# (kind, side read, side written), and what a step becomes as a row of these.
+# (kind, side read, side written), and the records of a step as a sequence of these.
 _Line = tuple[RecordKind, _RecordSide, _RecordSide]
 _Template = tuple[_Line, ...]
 
-# Apart: what the step reads and writes shares no unit; onto: both are the same units; across: they
-# overlap, so that one has to be out of the way before the other is written.
+# APART: source and target of the step share no unit; ONTO: they are the same units; ACROSS: they
+# overlap, so the source has to be saved before the target is written.
 _SENT: _Template = ((_SEND, _SOURCE, _NOTHING),)
 _RECEIVED: _Template = ((_RECV, _NOTHING, _TARGET),)
 _RECEIVED_LATER: _Template = ((_RECV, _NOTHING, _SLOT), (_COPY, _SLOT, _TARGET))
@@ -77,11 +78,12 @@ def expand_steps(
     scratch: Int64Array,
     block_units: int,
 ) -> SortedRecords:
-    """Make the records of all steps, in time of a sort.
+    """Create the records of all steps, in the time of a sort.
 
     `regions` and `scratch`, int64[num_ranks], the SCRATCH of the algorithm, are in blocks. A slot
-    lives from the level in which it is filled to that in which it is emptied; slots are placed
-    behind the SCRATCH of the algorithm and share blocks where they do not live at one time.
+    is live from the level in which it is filled to the level in which it is read last; slots are
+    placed after the SCRATCH of the algorithm and share blocks if they are not live at the same
+    time.
     """
     cases = _cases(steps, regions, levels)
     slot, sizes = _slots(steps, regions, levels, scratch, cases)
@@ -99,8 +101,10 @@ def expand_steps(
 
 
 def _sorted(columns: Columns, scratch: Int64Array) -> SortedRecords:
-    """Sort by rank, level, messages before local ones, message or place, line of the template."""
-    # Messages of a level by number: so both ends of a pair of ranks have them in one order.
+    """Sort by rank, level, messages before local records, message or position, line of the
+    template.
+    """
+    # Messages of a level by number, so that both ends of a pair of ranks have them in one order.
     message = columns["message"]
     is_local = message < 0
     within_level = np.where(is_local, columns.pop("place"), message)
@@ -118,7 +122,7 @@ def _slots(
     scratch: Int64Array,
     cases: Sequence[_Case],
 ) -> tuple[Int64Array, Int64Array]:
-    """Per step the offset of its slot in SCRATCH, -1 for none; per rank the size of SCRATCH."""
+    """Return (slot offset in SCRATCH per step, -1: none; size of SCRATCH per rank)."""
     slotted = np.concatenate([rows for template, rows in cases if _needs_slot(template)])
     last = levels.level[slotted]
     filled = levels.message_level[slotted]
@@ -131,17 +135,17 @@ def _slots(
 
 
 def _needs_slot(template: _Template) -> bool:
-    """Whether a step with this template needs a slot in scratch."""
+    """Return whether a step with this template needs a slot in scratch."""
     return any(_SLOT in (source, target) for _, source, target in template)
 
 
 def _cases(steps: StepTable, regions: Regions, levels: StepLevels) -> Sequence[_Case]:
-    """The steps by what becomes of them; a copy of units onto themselves becomes nothing."""
-    # Addresses are those of one flat memory, so that aliases of INPUT and OUTPUT overlap too.
+    """Group the steps by template; a copy of units onto themselves needs no records."""
+    # Addresses refer to one flat memory, so aliases of INPUT and OUTPUT overlap too.
     distance = np.abs(regions.source - regions.destination)
     onto = distance == 0
-    apart = distance >= regions.count
-    across = ~onto & ~apart
+    is_apart = distance >= regions.count
+    across = ~onto & ~is_apart
     staged = levels.is_staged
     sends = steps.is_kind(StepKind.SEND)
     receives = steps.is_kind(StepKind.RECV)
@@ -152,11 +156,11 @@ def _cases(steps: StepTable, regions: Regions, levels: StepLevels) -> Sequence[_
         (_SENT, sends),
         (_RECEIVED, receives & ~staged),
         (_RECEIVED_LATER, receives & staged),
-        (_REDUCED_APART, reducing & apart & ~staged),
+        (_REDUCED_APART, reducing & is_apart & ~staged),
         (_REDUCED_ONTO, reducing & onto),
-        # Staged and apart is treated as across: the message may not land in the target either.
-        (_REDUCED_ACROSS, reducing & (across | (apart & staged))),
-        (_COPIED, copies & apart),
+        # Staged and apart is treated as across: the message may not be stored in the target either.
+        (_REDUCED_ACROSS, reducing & (across | (is_apart & staged))),
+        (_COPIED, copies & is_apart),
         (_COPIED_ACROSS, copies & across),
         (_ADDED, reduces & ~across),
         (_ADDED_ACROSS, reduces & across),
@@ -166,9 +170,9 @@ def _cases(steps: StepTable, regions: Regions, levels: StepLevels) -> Sequence[_
 
 @dataclass(frozen=True, slots=True)
 class _StepSheet:
-    """What records are written from, one entry a step.
+    """Data from which records are created, one entry per step.
 
-    `count`: blocks; `levels`; `slot`: offset of its slot; `number`: of its message.
+    `count`: blocks; `slot`: offset of its slot; `number`: of its message.
     """
 
     steps: StepTable
@@ -179,9 +183,9 @@ class _StepSheet:
     number: Int64Array
 
     def part(self, rows: Int64Array, line: _Line, index: int) -> Columns:
-        """The records that `rows` have in one line of their template; `index` is that line."""
+        """Return the records of `rows` for one line of their template; `index`: of the line."""
         kind, source, target = line
-        # Of a staged step the messages and the local records stand in different levels.
+        # The messages and the local records of a staged step are in different levels.
         is_message = kind <= RecordKind.RECV
         nothing = np.full(len(rows), -1, np.int64)
         level = self.levels.message_level if is_message else self.levels.level
@@ -204,7 +208,7 @@ class _StepSheet:
         }
 
     def _side(self, rows: Int64Array, side: _RecordSide) -> tuple[Int64Array, Int64Array]:
-        """(buffer, offset) of one side of the records."""
+        """Return (buffer, offset) of one side of the records."""
         # A template names sides, not buffers: the same template serves every buffer.
         steps = self.steps
         if side is _SOURCE:
@@ -216,5 +220,5 @@ class _StepSheet:
         return np.full(len(rows), Buffer.UNKNOWN, np.int64), np.zeros(len(rows), np.int64)
 
     def _blocks(self, units: Int64Array, rows: Int64Array) -> Int64Array:
-        """Offsets of `rows` in blocks; a block divides all offsets."""
+        """Return the offsets of `rows` in blocks; the block size divides all offsets."""
         return units[rows] // self.block_units

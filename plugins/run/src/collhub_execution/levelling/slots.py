@@ -1,4 +1,4 @@
-"""Place values that live for a while in as little scratch as a first fit finds."""
+"""Allocate slots in scratch for values with limited lifetimes, by first fit."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ def place_slots(
     count: Int64Array,
     occupied: Int64Array,
 ) -> tuple[Int64Array, Int64Array]:
-    """Offsets of slots of `count` blocks that live from level `first` to `last`, and all scratch.
+    """Allocate slots of `count` blocks that are live from level `first` to `last`.
 
-    `occupied`: int64[num_ranks], blocks that are taken already; the second array, of the same
-    shape, is the scratch of every rank with its slots. Slots of one level lie side by side, at the
-    same place in every level; those that outlive their level are placed behind, each at the first
-    gap. Cost: a sort, and for the latter, which only staged messages need, their number times the
-    number that live at one time.
+    Return their offsets, and the scratch of every rank including slots, int64[num_ranks].
+    `occupied`: blocks in use already, int64[num_ranks]. Slots of one level are adjacent, at the
+    same position in every level; those that outlive their level follow, each in the first gap.
+    Cost: a sort, and for the latter, which only staged messages need, their number times the number
+    of live slots.
     """
     offsets = np.zeros(len(rank), np.int64)
     sizes = occupied.copy()
@@ -48,16 +48,16 @@ def _place_living(
     offsets: Int64Array,
     sizes: Int64Array,
 ) -> None:
-    """Fill in the offsets of `rows`, which are sorted by their first level; `sizes` may grow.
+    """Set the offsets of `rows`, which are sorted by their first level; `sizes` may grow.
 
-    First fit in the order of arrival, as for dynamic storage (Knuth, TAOCP 1, section 2.5):
-    optimal packing of intervals with sizes is NP-hard, and these slots are few.
+    First fit in the order of arrival, as for dynamic storage (Knuth, TAOCP 1, section 2.5): optimal
+    packing of intervals with sizes is NP-hard, and these slots are few.
     """
     base = sizes.tolist()
     living: dict[int, list[_LivingSlot]] = {}
     for row in rows.tolist():
         owner, start, length = int(rank[row]), int(first[row]), int(count[row])
-        # Starts ascend, so that what has ended now stays out of the way.
+        # Starts ascend, so expired slots are never needed again.
         alive = [slot for slot in living.get(owner, ()) if slot[2] >= start]
         offset = _first_gap(alive, base[owner], length)
         end = offset + length
@@ -69,22 +69,25 @@ def _place_living(
 def _side_by_side(
     rank: Int64Array, level: Int64Array, count: Int64Array
 ) -> tuple[Int64Array, Int64Array]:
-    """(start, end) of every slot among those of its rank and level, in the given order."""
-    # One running sum over all groups; each group then starts at its own zero.
+    """Return (start, end) of every slot among those of its rank and level, in the given order."""
+    # One running sum over all groups, from which each group's origin is subtracted.
     order = np.lexsort((level, rank))
     ends = np.cumsum(count[order])
     starts = ends - count[order]
     is_first = run_mask(rank[order], level[order])
     group = np.cumsum(is_first) - 1
     origin = starts[is_first][group]
-    found = np.empty((2, len(order)), np.int64)
-    found[0, order] = starts - origin
-    found[1, order] = ends - origin
-    return found[0], found[1]
+    bounds = np.empty((2, len(order)), np.int64)
+    bounds[0, order] = starts - origin
+    bounds[1, order] = ends - origin
+    return bounds[0], bounds[1]
 
 
 def _first_gap(alive: list[_LivingSlot], base: int, length: int) -> int:
-    """The smallest offset from `base` on with `length` free blocks; `alive` is sorted by offset."""
+    """Return the smallest offset from `base` on with `length` free blocks;
+
+    `alive` is sorted by offset.
+    """
     offset = base
     for start, end, _ in alive:
         if start - offset >= length:

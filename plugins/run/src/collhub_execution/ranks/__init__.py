@@ -1,1 +1,1 @@
-"""One rank at a time: what it has to do, and the engine that does it on any transport."""
+"""One rank: its tasks, and the engine that runs them on any transport."""

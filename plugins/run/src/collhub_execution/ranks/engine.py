@@ -1,7 +1,7 @@
-"""Run the task of one rank, level by level, on whatever moves and reduces its data.
+"""Run the task of one rank, level by level, with any transport and memory.
 
 This is the only engine of ranks: processes that share memory, that MPI or torchrun started, or
-threads of a test differ in their `Transport` and their `EngineMemory` alone.
+threads of a test differ only in their `Transport` and their `EngineMemory`.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ NOT_STARTED = -2
 
 
 class EngineMemory(Protocol[V]):
-    """The memory of one rank, and what works on it; a V is a part of it."""
+    """The memory of one rank and its operations; a V is a part of it."""
 
     def part(self, start: int, length: int) -> V:
-        """Elements of the memory."""
+        """Return `length` elements from `start` on."""
 
     def fill(self, task: RankTask) -> None:
-        """Put the memory in the state before a run."""
+        """Set the memory to its state before a run."""
 
     def copy(self, destination: V, source: V) -> object:
         """destination := source."""
@@ -40,10 +40,10 @@ class EngineMemory(Protocol[V]):
         """destination := destination op source."""
 
     def finish(self) -> None:
-        """Wait for work that was only queued."""
+        """Wait for queued work."""
 
     def output(self, task: RankTask) -> Array:
-        """OUTPUT, in the dtype of the inputs."""
+        """Return OUTPUT, in the dtype of the inputs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,21 +55,21 @@ class Post(Generic[V]):
 
 
 class Waiting(Protocol):
-    """A message that was posted."""
+    """A posted message."""
 
     def wait(self) -> object:
         """Return when the memory of the message may be used again."""
 
 
 PostLevel = Callable[[], Sequence[Waiting]]
-"""Start all messages of a level; what is returned stands for receives, then sends."""
+"""Posts all messages of a level; returns the receives, then the sends."""
 
 
 class Transport(Protocol[V]):
-    """What carries messages between the ranks."""
+    """Communication between the ranks."""
 
     def prepare(self, sends: Sequence[Post[V]], receives: Sequence[Post[V]]) -> PostLevel:
-        """Make ready what every run posts again; nothing is sent yet."""
+        """Prepare the messages of a level, which every run posts again; no message is sent yet."""
 
     def barrier(self) -> None:
         """Wait for all ranks."""
@@ -77,22 +77,22 @@ class Transport(Protocol[V]):
 
 @dataclass(frozen=True, slots=True)
 class NativeCollective:
-    """The library's own collective: `fill` puts its data in place, `run` is timed."""
+    """The library's collective: `fill` initializes its data, `run` is timed."""
 
     fill: Callable[[], object]
     run: Callable[[], object]
 
 
 def no_native(task: RankTask) -> None:
-    """The answer of transports that have no collectives of their own."""
+    """Default of transports whose library has no collectives."""
 
 
 @dataclass(frozen=True, slots=True)
 class RankEngine(Generic[V]):
-    """A rank ready to work.
+    """A rank that is ready to run.
 
-    `native`: makes the library's own collective for a task, None where it has none; called after
-    the runs, so that its buffers are no burden to them.
+    `native`: creates the library's collective for a task, or returns None; called after the runs,
+    so that its buffers do not affect them.
     """
 
     memory: EngineMemory[V]
@@ -102,12 +102,12 @@ class RankEngine(Generic[V]):
 
 @dataclass(frozen=True, slots=True)
 class RankLog:
-    """Where the rank stands and what it measured; others may watch.
+    """The position of the rank and its times; other processes may read it.
 
-    `at`: int64[1], the record for which it waits, `DONE` or `NOT_STARTED`. `times`:
-    float64[2, runs] and `native_times`: float64[2, repeats], start and end in seconds of a clock
-    that ranks of one machine share; native ones stay 0 where there are none. `record_times`:
-    int64[2, records of the rank], ns, start -1 for those not timed.
+    `at`: int64[1], the record for which it waits, `DONE` or `NOT_STARTED`. `times`: float64[2,
+    runs] and `native_times`: float64[2, repeats], start and end in seconds of a clock that ranks of
+    one host share; native ones stay 0 if there are none. `record_times`: int64[2, records of the
+    rank], ns, start -1 if not timed.
     """
 
     at: Int64Array
@@ -117,7 +117,7 @@ class RankLog:
 
     @classmethod
     def blank(cls, task: RankTask) -> RankLog:
-        """A log that nobody else reads."""
+        """Create a private log."""
         return cls(
             np.full(1, NOT_STARTED),
             np.zeros((2, task.runs)),
@@ -128,7 +128,7 @@ class RankLog:
 
 @dataclass(frozen=True, slots=True)
 class _BoundMove:
-    """A local move; `act` copies or reduces, and knows its memory."""
+    """A local move; `act` copies or reduces on its memory."""
 
     record: int
     act: Callable[[], object]
@@ -144,19 +144,19 @@ class _BoundLevel:
 
 
 def run_task(task: RankTask, engine: RankEngine[V], log: RankLog) -> Array:
-    """Run warm-ups and repeats, each from a barrier on, and return OUTPUT.
+    """Run warm-ups and repeats, each after a barrier, and return OUTPUT.
 
-    Then the library's own collective runs as often.
+    Then run the library's collective equally often.
     """
     levels = [_bound(level, engine) for level in task.plan.levels()]
-    # Contents of undefined memory overflow; nobody is to be told in the middle of a run.
+    # Undefined memory may overflow; warnings must not interrupt a run.
     with np.errstate(all="ignore"):
         for run in range(task.runs):
             is_timed = task.wants_step_times and run == task.runs - 1
             _run_once(task, engine, levels, log, run, is_timed)
     output = engine.memory.output(task)
     _run_native(task, engine, log)
-    # A rank that leaves early would take messages with it that others still wait for.
+    # A rank that exits early would discard messages for which other ranks still wait.
     engine.transport.barrier()
     return output
 
@@ -169,9 +169,9 @@ def _run_once(
     run: int,
     is_timed: bool,
 ) -> None:
-    """One run, from a barrier on."""
+    """Run all levels once, after a barrier."""
     engine.memory.fill(task)
-    # Filling may only be queued; it is not to be measured.
+    # Filling may only be queued; it must not be measured.
     engine.memory.finish()
     engine.transport.barrier()
     start = time.perf_counter()
@@ -186,10 +186,10 @@ def _run_once(
 
 
 def _bound(level: RankLevel, engine: RankEngine[V]) -> _BoundLevel:
-    """Look up once what all runs use: memory, messages, functions."""
+    """Resolve memory, messages and functions of a level once for all runs."""
     sends = [_bound_end(end, engine.memory) for end in level.sends]
     receives = [_bound_end(end, engine.memory) for end in level.receives]
-    # In the order in which `PostLevel` answers.
+    # In the order of the result of `PostLevel`.
     records = [post.end.record for post in (*receives, *sends)]
     moves = [_bound_move(move, engine.memory) for move in level.moves]
     post = engine.transport.prepare(sends, receives)
@@ -197,12 +197,12 @@ def _bound(level: RankLevel, engine: RankEngine[V]) -> _BoundLevel:
 
 
 def _bound_end(end: MessageEnd, memory: EngineMemory[V]) -> Post[V]:
-    """One end of a message with its memory."""
+    """Return one end of a message with its memory."""
     return Post(end, memory.part(end.start, end.length))
 
 
 def _bound_move(move: LocalMove, memory: EngineMemory[V]) -> _BoundMove:
-    """A local move with its memory and its function."""
+    """Return a local move with its memory and its function."""
     destination = memory.part(move.destination, move.length)
     source = memory.part(move.source, move.length)
     act = memory.reduce if move.reduces else memory.copy
@@ -210,8 +210,8 @@ def _bound_move(move: LocalMove, memory: EngineMemory[V]) -> _BoundMove:
 
 
 def _run_level(level: _BoundLevel, at: Int64Array) -> None:
-    """Post all messages, wait for them, then do the local records."""
-    # `_run_level_timed` does the same with a look at the clock: this one is what is measured.
+    """Post all messages, wait for them, then run the local records."""
+    # `_run_level_timed` does the same with timestamps; this function is the one that is measured.
     if level.records:
         # Not `strict`: that keyword takes as long as a message.
         for record, posted in zip(level.records, level.post()):  # noqa: B905
@@ -222,7 +222,7 @@ def _run_level(level: _BoundLevel, at: Int64Array) -> None:
 
 
 def _run_level_timed(level: _BoundLevel, log: RankLog, first_record: int) -> None:
-    """As `_run_level`, with start and end of every record; messages start when they are posted."""
+    """Like `_run_level`, with start and end of every record; messages start when posted."""
     starts, ends = log.record_times
     for record in level.records:
         starts[record - first_record] = time.perf_counter_ns()
@@ -238,7 +238,7 @@ def _run_level_timed(level: _BoundLevel, log: RankLog, first_record: int) -> Non
 
 
 def _run_native(task: RankTask, engine: RankEngine[V], log: RankLog) -> None:
-    """Run the library's own collective as often as the program, and time it."""
+    """Run the library's collective as often as the program, and time it."""
     native = engine.native(task)
     if native is None:
         return

@@ -1,4 +1,4 @@
-"""The memory of a rank as a numpy array: for every transport that moves bytes of main memory."""
+"""The memory of a rank as a numpy array, for every transport that moves bytes of main memory."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from collhub_execution.ranks.plans import RankTask
 
 
 class NumpyMemory:
-    """A `EngineMemory` on an array of `task.plan.memory_size` elements, its own or a given one."""
+    """An `EngineMemory` on an array of `task.plan.memory_size` elements, a new or a given one."""
 
     def __init__(self, task: RankTask, memory: Array | None = None) -> None:
-        """Use `memory`, or where it is None a new array of the input's dtype, not initialized."""
-        # Ranks that share memory bring their part of it.
+        """Use `memory`, or if it is None a new uninitialized array of the input's dtype."""
+        # Ranks that share memory pass their part of it.
         if memory is None:
             memory = np.empty(task.plan.memory_size, task.input.dtype)
         self._memory = memory
         self._reduction = REDUCTIONS[task.reduce_op]
 
     def part(self, start: int, length: int) -> Array:
-        """A view."""
+        """Return a view."""
         return self._memory[start : start + length]
 
     def fill(self, task: RankTask) -> None:
-        """INPUT, and the background everywhere else."""
-        # The background first: in place, INPUT may be a part of OUTPUT.
+        """Store INPUT, and the background in all other elements."""
+        # The background first, because in place INPUT may be a part of OUTPUT.
         self._memory[:] = task.background
         self.part(task.plan.input_start, len(task.input))[:] = task.input
 
@@ -39,8 +39,8 @@ class NumpyMemory:
         self._reduction(destination, source, destination)
 
     def finish(self) -> None:
-        """Nothing is only queued."""
+        """No work is queued."""
 
     def output(self, task: RankTask) -> Array:
-        """OUTPUT, a view."""
+        """Return OUTPUT, a view."""
         return self.part(task.plan.output_start, task.plan.output_size)

@@ -1,6 +1,6 @@
-"""What one rank of a levelled program does, in elements of its own memory.
+"""The operations of one rank of a levelled program, in elements of its memory.
 
-A plan and its task are all that a process needs to know, on whatever machine it runs.
+A plan and its task are all that a process needs, on any host.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class MessageEnd:
     """One end of a message: `length` elements from `start` on.
 
     `record`: its number in the program. `tag`: its number among those of its two ranks, from 0.
-    `reduces`: what arrives is not stored but reduced with what is there.
+    `reduces`: arriving data are not stored but reduced with the contents of the memory.
     """
 
     record: int
@@ -48,9 +48,9 @@ class LocalMove:
 
 @dataclass(frozen=True, slots=True)
 class RankLevel:
-    """Messages to post at once and to wait for, then local records in their order.
+    """Messages to post at once and to wait for, then local records in order.
 
-    No message goes to the own rank.
+    No message is sent to the same rank.
     """
 
     sends: tuple[MessageEnd, ...]
@@ -60,12 +60,12 @@ class RankLevel:
 
 @dataclass(frozen=True, slots=True)
 class RankPlan:
-    """The records of one rank, whose memory of `memory_size` elements holds all its buffers.
+    """The records of one rank, whose memory of `memory_size` elements contains all its buffers.
 
     Columns of equal length, as in `LevelledProgram`, but `source` and `destination` in elements of
-    the own memory, -1 on an unused side. `reduces`: REDUCE records, and RECV records that do the
-    work of a REDUCE on the way (see `fused_reductions`), which is then `is_done`. `first_record`:
-    the number that the first record has in the program.
+    the rank's memory, -1 on an unused side. `reduces`: REDUCE records, and RECV records that
+    perform a REDUCE on arrival (see `fused_reductions`), which is then `is_done`. `first_record`:
+    number of the first record in the program.
     """
 
     rank: int
@@ -86,14 +86,14 @@ class RankPlan:
     is_done: BoolArray
 
     def levels(self) -> Iterator[RankLevel]:
-        """The levels of the rank in order; those without records are left out."""
+        """Yield the levels of the rank in order, without empty ones."""
         # Levels may be missing: a rank takes part in few of them.
         borders = np.flatnonzero(np.diff(self.level, prepend=-1)).tolist()
         for low, high in pairwise([*borders, len(self.kind)]):
             yield self._level(range(low, high))
 
     def _level(self, rows: range) -> RankLevel:
-        """The records of one level, in their order."""
+        """Return the records of one level, in order."""
         sends, receives, moves = [], [], []
         for row in rows:
             kind = self.kind[row]
@@ -106,7 +106,7 @@ class RankPlan:
         return RankLevel(tuple(sends), tuple(receives), tuple(moves))
 
     def _end(self, row: int, starts: Int64Array) -> MessageEnd:
-        """A message as this rank sees it."""
+        """Return a message from the point of view of this rank."""
         return MessageEnd(
             record=self.first_record + row,
             peer=int(self.peer[row]),
@@ -117,7 +117,7 @@ class RankPlan:
         )
 
     def _move(self, row: int) -> LocalMove:
-        """A copy or reduction of this rank."""
+        """Return a copy or reduction of this rank."""
         return LocalMove(
             record=self.first_record + row,
             reduces=bool(self.reduces[row]),
@@ -128,10 +128,10 @@ class RankPlan:
 
 
 class RankPlans:
-    """The plans of all ranks of a program whose blocks have `elements` elements.
+    """The plans of all ranks of a program with `elements` elements per block.
 
-    `fused`: int64[records], per RECV the REDUCE that it does on the way, for transports that can
-    reduce while they receive; None for all others.
+    `fused`: int64[records], per RECV the REDUCE that it performs on arrival, for transports that
+    can reduce while they receive; None for other transports.
     """
 
     def __init__(
@@ -143,20 +143,21 @@ class RankPlans:
         if fused is not None:
             self._moves, self._is_done = fused_moves(self._moves, fused)
         self._used = used_elements(program, self._moves, self._is_done, elements)
-        # Per record where its message lies at the sender, in elements of the flat memory of all.
+        # Per record the address of its message at the sender, in elements of the flat memory of all
+        # ranks.
         self.sent_from = self._moves.source
 
     def plan(self, rank: int) -> RankPlan:
-        """The plan of one rank."""
+        """Return the plan of one rank."""
         program, elements = self._program, self._elements
-        # Addresses in the flat memory of all ranks become addresses in that of this rank.
-        own = program.rank_memory(rank)
-        origin = own.start * elements
+        # Convert addresses in the flat memory of all ranks to addresses in that of this rank.
+        memory_blocks = program.rank_memory(rank)
+        origin = memory_blocks.start * elements
         starts = program.layout.base[rank] * elements - origin
         first, last = program.rank_indptr[rank : rank + 2].tolist()
         rows = slice(first, last)
         kind = program.kind[rows]
-        # The sender of what is received has a memory of its own.
+        # The source of a RECV is in the memory of the sender.
         source = np.where(kind == RecordKind.RECV, -1, self._moves.source[rows] - origin)
         destination = self._moves.destination[rows]
         return RankPlan(
@@ -181,10 +182,10 @@ class RankPlans:
 
 @dataclass(frozen=True, slots=True)
 class RankTask:
-    """A plan with the data to run it on, and the runs that are wanted.
+    """A plan with its data and the number of runs.
 
-    `input`: INPUT of the rank; `background`: what all other memory holds before a run. `collective`
-    and `root` (0 where it has no meaning) are what a library's own collective is called with.
+    `input`: INPUT of the rank; `background`: initial value of all other memory. `collective` and
+    `root` (0 if not applicable) are arguments of a library's collective.
     """
 
     plan: RankPlan
@@ -199,13 +200,13 @@ class RankTask:
 
     @property
     def runs(self) -> int:
-        """Runs of the program, the one that is timed step by step included."""
+        """Number of runs of the program, including the one that is timed step by step."""
         step_timing = int(self.wants_step_times)
         return self.warmups + self.repeats + step_timing
 
 
 def rank_task(request: LevelledRequest, plan: RankPlan) -> RankTask:
-    """What a request asks of the rank of a plan."""
+    """Return the task of a request for the rank of a plan."""
     collective = request.algorithm.collective
     return RankTask(
         plan=plan,
@@ -221,21 +222,20 @@ def rank_task(request: LevelledRequest, plan: RankPlan) -> RankTask:
 
 
 def rank_tasks(request: LevelledRequest) -> Iterator[RankTask]:
-    """What a request asks of every rank."""
-    # Plans are made one by one: those of all ranks together would be as large as the program.
+    """Yield the tasks of a request for all ranks."""
+    # Plans are created one by one: all of them together would be as large as the program.
     plans = RankPlans(request.program, request.elements)
     for rank in range(request.program.num_ranks):
         yield rank_task(request, plans.plan(rank))
 
 
 def _tags(program: LevelledProgram) -> Int64Array:
-    """The running number of every message in its pair of ranks, in the order of posting.
+    """Return the running number of every message in its pair of ranks, in the order of posting.
 
-    The same at both ends, by the order of records that `LevelledProgram` promises; 0 in local
-    records.
+    Equal at both ends, due to the order of records in `LevelledProgram`; 0 in local records.
     """
     tags = np.zeros(len(program), np.int64)
-    # One number for (rank, peer); of its two ends a rank posts sends and receives apart.
+    # One number for (rank, peer); sends and receives of a rank are counted separately.
     pair = program.rank * program.num_ranks + program.peer
     for kind in (RecordKind.SEND, RecordKind.RECV):
         rows = np.flatnonzero(program.kind == kind)

@@ -1,1 +1,1 @@
-"""Whether and in which order a program runs where a send ends only when it is received."""
+"""Execution order of a program on a transport where a send completes only when it is received."""

@@ -1,4 +1,4 @@
-"""Say where the ranks of a program stand that cannot go on."""
+"""Report the positions of blocked ranks of a program."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ _LISTED_RANKS = 64
 def deadlock(
     algorithm: Algorithm, program: LevelledProgram, records: Sequence[int | None], what: str
 ) -> InputError:
-    """The error for a program that stands still: `what` happened, then one finding a waiting rank.
+    """Return the error for a blocked program: the message `what`, then one finding per waiting
+    rank.
 
-    `records`: per rank the record for which it waits, None for ranks that are done.
+    `records`: per rank the record for which it waits, None for ranks that have finished.
     """
     return InputError([Diagnostic("deadlock", what), *positions(algorithm, program, records)])
 
@@ -23,8 +24,8 @@ def deadlock(
 def positions(
     algorithm: Algorithm, program: LevelledProgram, records: Sequence[int | None]
 ) -> list[Diagnostic]:
-    """One diagnostic for each of the first ranks that wait: level, peer, message, region."""
-    # Thousands of ranks that wait for one another are told by the first.
+    """Return one diagnostic for each of the first waiting ranks: level, peer, message, region."""
+    # If thousands of ranks wait for one another, the first ones are sufficient.
     waiting = [record for record in records if record is not None]
     listed = [_blocked(algorithm, program, record) for record in waiting[:_LISTED_RANKS]]
     rest = len(waiting) - len(listed)
@@ -34,21 +35,21 @@ def positions(
 
 
 def _blocked(algorithm: Algorithm, program: LevelledProgram, record: int) -> Diagnostic:
-    """Where a rank stands, at the step that its record serves."""
+    """Return the position of a rank, at the step that its record implements."""
     file = algorithm.provenance.source_name or None
-    place = algorithm.steps.location(int(program.row[record]), file)
-    return Diagnostic("blocked", _position(program, record), location=place)
+    location = algorithm.steps.location(int(program.row[record]), file)
+    return Diagnostic("blocked", _position(program, record), location=location)
 
 
 def _position(program: LevelledProgram, record: int) -> str:
-    """`stands at level 3 and waits for rank 1 to send message 7 into SCRATCH[0]`."""
+    """Return `stands at level 3 and waits for rank 1 to send message 7 into SCRATCH[0]`."""
     # Levels are counted as in the program, from 1 for messages.
     level = int(program.level[record])
     return f"stands at level {level} and waits for {_awaited(program, record)}"
 
 
 def _awaited(program: LevelledProgram, record: int) -> str:
-    """What a record waits for, in words."""
+    """Describe the event for which a record waits."""
     kind = RecordKind(int(program.kind[record]))
     peer, number = int(program.peer[record]), int(program.message[record])
     if kind is RecordKind.SEND:
@@ -59,12 +60,12 @@ def _awaited(program: LevelledProgram, record: int) -> str:
 
 
 def _region_read(program: LevelledProgram, record: int) -> str:
-    """`INPUT[0..3]`, in blocks."""
+    """Return the source, such as `INPUT[0..3]`, in blocks."""
     buffer, offset = int(program.src_buffer[record]), int(program.src_offset[record])
     return region(buffer, offset, int(program.count[record]))
 
 
 def _region_written(program: LevelledProgram, record: int) -> str:
-    """`OUTPUT[0..3]`, in blocks."""
+    """Return the destination, such as `OUTPUT[0..3]`, in blocks."""
     buffer, offset = int(program.dst_buffer[record]), int(program.dst_offset[record])
     return region(buffer, offset, int(program.count[record]))

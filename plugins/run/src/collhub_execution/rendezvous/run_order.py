@@ -1,4 +1,4 @@
-"""An order in which one thread can run a program on behalf of all ranks."""
+"""An order in which one thread can run a program for all ranks."""
 
 from __future__ import annotations
 
@@ -27,15 +27,17 @@ class RunOrder:
 
 
 def run_order(algorithm: Algorithm, program: LevelledProgram) -> RunOrder:
-    """An order for the whole program, or `InputError` with the position of every rank.
+    """Return an order of all records.
 
-    For a well levelled program that is level by level, by the proof in `LevelledProgram`, the k-th
-    local records of all ranks together; any other program is simulated message by message.
+    Raises `InputError` with the position of every rank if there is none.
+
+    For a well levelled program the order is level by level, by the proof in `LevelledProgram`, with
+    the k-th local records of all ranks together; any other program is simulated message by message.
     """
     if not is_well_levelled(program):
         records = simulate_rendezvous(algorithm, program)
         return RunOrder(records, np.arange(len(records) + 1))
-    # A SEND moves nothing: the RECV reads the sender's memory.
+    # A SEND moves no data: the RECV reads the sender's memory.
     moves = np.flatnonzero(program.kind != RecordKind.SEND)
     level = program.level[moves]
     is_local = program.is_local[moves]
@@ -48,20 +50,19 @@ def run_order(algorithm: Algorithm, program: LevelledProgram) -> RunOrder:
 
 
 def _local_ordinals(program: LevelledProgram) -> Int64Array:
-    """Of a COPY or REDUCE how many stand before it in its rank and level, of a message 0."""
-    found = np.zeros(len(program), np.int64)
+    """Return the number of preceding local records in the same rank and level; 0 for messages."""
+    ordinal = np.zeros(len(program), np.int64)
     local = np.flatnonzero(program.is_local)
-    # Records are sorted by rank, then level: one number for both keeps the order.
+    # Records are sorted by rank, then level: one number for both preserves the order.
     groups = program.rank[local] * program.num_levels + program.level[local]
-    found[local] = ordinals(groups)
-    return found
+    ordinal[local] = ordinals(groups)
+    return ordinal
 
 
 def is_well_levelled(program: LevelledProgram) -> bool:
-    """Whether the program keeps what `LevelledProgram` promises of levels and order.
+    """Return whether levels and order of the program are as required by `LevelledProgram`.
 
-    Every message has one level and two ends that agree, and the records of every rank stand in
-    their order.
+    Every message has one level and two ends that agree, and the records of every rank are sorted.
     """
     send, receive = program.message_ends()
     if not np.array_equal(program.message[send], program.message[receive]):
@@ -71,7 +72,7 @@ def is_well_levelled(program: LevelledProgram) -> bool:
 
 
 def _ends_agree(program: LevelledProgram, send: Int64Array, receive: Int64Array) -> bool:
-    """Whether both ends of every message name each other, one level and one size."""
+    """Return whether both ends of every message have matching peers, levels and sizes."""
     rank = program.rank
     pairs: list[tuple[_SignedArray, _SignedArray]] = [
         (program.level[send], program.level[receive]),
@@ -83,9 +84,9 @@ def _ends_agree(program: LevelledProgram, send: Int64Array, receive: Int64Array)
 
 
 def _is_in_order(program: LevelledProgram) -> bool:
-    """Whether the records stand by rank, level, messages before local ones, message."""
-    here = np.arange(len(program))
-    # Local records of a level may stand in any order, but behind its messages.
-    number = np.where(program.is_local, here, program.message)
+    """Return whether records are sorted by rank, level, messages before local ones, message."""
+    position = np.arange(len(program))
+    # Local records of a level may have any order, but follow its messages.
+    number = np.where(program.is_local, position, program.message)
     order = np.lexsort((number, program.is_local, program.level, program.rank))
-    return np.array_equal(order, here)
+    return np.array_equal(order, position)

@@ -1,4 +1,4 @@
-"""Run the messages of a program, without data, as a transport without buffers would."""
+"""Simulate the messages of a program, without data, on a transport without buffers."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ def simulate_rendezvous(
 ) -> Int64Array:
     """Run the messages strictly; return RECV, COPY and REDUCE records in order of completion.
 
-    A rank posts the messages of its level, in order, and goes on when all of them have met their
-    other end; messages of one pair of ranks meet in the order in which they are posted. `seed`
-    shuffles which rank goes first, which must not matter. One Python step a record: for programs
-    that may be wrong, and for tests. Raises `InputError` with the position of every rank where all
-    stand still, and for two ends of a message that differ in size.
+    A rank posts the messages of its level, in order, and continues when all of them have been
+    matched; messages of one pair of ranks are matched in the order in which they are posted. `seed`
+    shuffles the order of ranks, which must not affect the result. One Python step per record: for
+    programs that may be wrong, and for tests. Raises `InputError` with the position of every rank
+    if all are blocked, and for two ends of a message that differ in size.
     """
     ranks = _SimulatedRanks(program)
     ready = list(range(program.num_ranks))
@@ -34,31 +34,31 @@ def simulate_rendezvous(
     stuck = ranks.waiting()
     count = sum(record is not None for record in stuck)
     if count:
-        what = f"{count} of {program.num_ranks} ranks wait for each other and never end"
-        raise deadlock(algorithm, program, stuck, what)
+        message = f"{count} of {program.num_ranks} ranks wait for each other and never finish"
+        raise deadlock(algorithm, program, stuck, message)
     return np.asarray(ranks.order, np.int64)
 
 
 class _SimulatedRanks:
-    """Where every rank stands: its next record, and the messages of its level under way.
+    """The state of every rank: its next record, and the open messages of its level.
 
-    A message is open at a rank from its post there until both ends have met.
+    A message is open at a rank from its post until both ends have been matched.
     """
 
     def __init__(self, program: LevelledProgram) -> None:
-        """All ranks stand before their first records."""
-        # Lists: single elements of numpy arrays are slow to read.
+        """All ranks are before their first records."""
+        # Lists, because single elements of numpy arrays are slow to read.
         self._kind, self._level = program.kind.tolist(), program.level.tolist()
         self._peer, self._count = program.peer.tolist(), program.count.tolist()
         self._next = program.rank_indptr[:-1].tolist()
         self._end = program.rank_indptr[1:].tolist()
         self._open: list[list[int]] = [[] for _ in self._next]
-        # (source, destination, which end) to the records that wait for their other end.
+        # (source, destination, kind of end) to the records that wait for their other end.
         self._posted: dict[tuple[int, int, int], deque[int]] = defaultdict(deque)
         self.order: list[int] = []
 
     def advance(self, rank: int) -> Iterator[int]:
-        """Go on while no message of the rank is open; yield the ranks that this may have freed."""
+        """Run a rank while it has no open message; yield the ranks that may be unblocked."""
         while not self._open[rank] and self._next[rank] < self._end[rank]:
             record = self._next[rank]
             if self._is_local(record):
@@ -68,57 +68,60 @@ class _SimulatedRanks:
                 yield from self._post_level(rank, self._level[record])
 
     def _is_local(self, record: int) -> bool:
-        """Whether a record needs no other rank."""
+        """Return whether a record needs no other rank."""
         is_local: bool = self._kind[record] >= RecordKind.COPY
         return is_local
 
     def _post_level(self, rank: int, level: int) -> Iterator[int]:
-        """Post all messages of a level, whose ends may free others as they meet."""
+        """Post all messages of a level; yield the ranks that this may have unblocked."""
         record = self._next[rank]
         while self._is_message_of(level, record, self._end[rank]):
             self._open[rank].append(record)
             record += 1
         self._next[rank] = record
-        # A copy: meeting closes messages.
+        # A copy, because matching removes messages.
         for posted in list(self._open[rank]):
             yield from self._meet(rank, posted)
 
     def _is_message_of(self, level: int, record: int, end: int) -> bool:
-        """Whether a record is a message of this level; `end`: behind the rank's last record."""
+        """Return whether a record is a message of this level;
+
+        `end`: one past the rank's last record.
+        """
         return record < end and self._level[record] == level and not self._is_local(record)
 
     def _meet(self, rank: int, record: int) -> Iterator[int]:
-        """Post one end of a message, and complete the message where the other end is there."""
+        """Post one end of a message, and complete the message if the other end is posted."""
         peer, kind = self._peer[record], self._kind[record]
         pair = (rank, peer) if kind == RecordKind.SEND else (peer, rank)
         # SEND is 0 and RECV is 1.
         other_kind = RecordKind.RECV - kind
-        others = self._posted[(*pair, other_kind)]
-        if not others:
+        candidates = self._posted[(*pair, other_kind)]
+        if not candidates:
             self._posted[(*pair, kind)].append(record)
             return
-        other = others.popleft()
-        self._check_counts(rank, record, other, pair)
-        self.order.append(record if kind == RecordKind.RECV else other)
+        match = candidates.popleft()
+        self._check_counts(rank, record, match, pair)
+        self.order.append(record if kind == RecordKind.RECV else match)
         self._open[rank].remove(record)
-        self._open[peer].remove(other)
+        self._open[peer].remove(match)
         if not self._open[peer]:
             yield peer
 
-    def _check_counts(self, rank: int, record: int, other: int, pair: tuple[int, int]) -> None:
-        """Raise `InputError` where the ends that have met differ in size."""
-        mine, theirs = self._count[record], self._count[other]
-        if mine != theirs:
-            counts = f"{mine} blocks at rank {rank}, {theirs} at rank {self._peer[record]}"
+    def _check_counts(self, rank: int, record: int, match: int, pair: tuple[int, int]) -> None:
+        """Raise `InputError` if the matched ends differ in size."""
+        count, matched_count = self._count[record], self._count[match]
+        if count != matched_count:
+            counts = f"{count} blocks at rank {rank}, {matched_count} at rank {self._peer[record]}"
             message = f"a message from rank {pair[0]} to rank {pair[1]} has {counts}"
             raise InputError(message, code="count-mismatch")
 
     def waiting(self) -> list[int | None]:
-        """Per rank the first record for which it waits, None where it is done."""
+        """Return per rank the first record for which it waits, None if it has finished."""
         return [self._awaited(rank) for rank in range(len(self._next))]
 
     def _awaited(self, rank: int) -> int | None:
-        """The first record for which a rank waits."""
+        """Return the first record for which a rank waits, None if it has finished."""
         if self._open[rank]:
             return self._open[rank][0]
         at: int = self._next[rank]

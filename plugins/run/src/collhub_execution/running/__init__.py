@@ -1,1 +1,1 @@
-"""Runs as users ask for them, by `collhub run` or scripts of clusters: options, data, verdict."""
+"""Runs for users, by `collhub run` or scripts of clusters: options, data, verdict."""

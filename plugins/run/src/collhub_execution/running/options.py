@@ -1,4 +1,4 @@
-"""The options of a run on real data, declared once: for `collhub run` and scripts of clusters."""
+"""The options of a run on real data, declared once for `collhub run` and scripts of clusters."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _METAVARS = {"size": "S", "dtype": "TYPE", "op": "OP"}
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """What a user asks of a run; `size` in bytes, `timeout` in seconds."""
+    """Options of a run; `size` in bytes, `timeout` in seconds."""
 
     size: int | None = optional(
         "Size of the full buffer, 1MiB, rounded down to whole elements in every chunk "
-        "(default: the size that IN states).",
+        "(default: the size of IN).",
         OptionType.SIZE,
     )
-    # Names are checked later, by words that list them: `element_type` and `RunSetup`.
+    # Names are checked later, by errors that list them: `element_type` and `RunSetup`.
     dtype: str = option(
         OptionType.TEXT, "float32", "float16, bfloat16, float32, float64, int32 or int64."
     )
@@ -36,7 +36,7 @@ class RunOptions:
     in_place: bool = option(
         OptionType.BOOL,
         False,
-        "Let INPUT and OUTPUT share memory (default where IN is for that alone).",
+        "Let INPUT and OUTPUT share memory (default if IN works only in place).",
     )
     data: str = choice(("exact", "random"), _DATA_HELP)
     repeats: int = option(OptionType.INT, 5, "Timed runs.", minimum=1, maximum=10000)
@@ -45,9 +45,9 @@ class RunOptions:
 
 
 def run_options(function: Function) -> Function:
-    """Add all options of a run to a click command, which gets them as keywords.
+    """Add all options of a run to a click command, which receives them as keywords.
 
-    `run_options_of` makes the record of them.
+    `run_options_of` converts them to a record.
     """
     for declared in reversed(declared_options(RunOptions)):
         function = _click_option(declared)(function)
@@ -55,15 +55,15 @@ def run_options(function: Function) -> Function:
 
 
 def run_options_of(values: Mapping[str, Any]) -> RunOptions:
-    """The record of what `run_options` gave to a command. Raises `UsageError` for a bad size."""
-    # The only value that click leaves as text.
+    """Return the record of the values of `run_options`. Raises `UsageError` for a bad size."""
+    # The only value that click passes as text.
     size = values["size"]
     size_bytes = None if size is None else parse_size(size)
     return RunOptions(**{**values, "size": size_bytes})
 
 
 def _click_option(declared: Option) -> Callable[[Function], Function]:
-    """The decorator for one option."""
+    """Return the decorator for one option."""
     flag = f"--{declared.name.replace('_', '-')}"
     if declared.type is OptionType.BOOL:
         return click.option(flag, declared.name, is_flag=True, help=declared.help)
@@ -79,17 +79,17 @@ def _click_option(declared: Option) -> Callable[[Function], Function]:
 
 
 def _click_type(declared: Option) -> click.ParamType[Any]:
-    """What click reads the option's text as, range and choices included."""
+    """Return the click type of an option, including range and choices."""
     if declared.choices:
         return click.Choice(list(declared.choices))
     if declared.type is OptionType.INT:
         return click.IntRange(_whole(declared.minimum), _whole(declared.maximum))
     if declared.type is OptionType.FLOAT:
         return click.FloatRange(declared.minimum, declared.maximum)
-    # A SIZE is read later, where an error is one line like any other.
+    # A SIZE is parsed later, where its error is reported like all errors.
     return click.STRING
 
 
 def _whole(bound: float | None) -> int | None:
-    """A bound of whole numbers, as click wants it."""
+    """Convert a bound to an integer for click."""
     return None if bound is None else int(bound)

@@ -1,4 +1,4 @@
-"""What a run has shown: verdict, times, bandwidths."""
+"""The result of a run: verdict, times, bandwidths."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hub_core.model import JsonValue
 
 @dataclass(frozen=True, slots=True)
 class RunOutcome:
-    """A run that has ended: seconds of its repeats, and of the library's own collective, if any."""
+    """Result of a run: seconds of its repeats, and of the library's collective, if any."""
 
     setup: RunSetup
     judgement: OutputJudgement
@@ -22,32 +22,32 @@ class RunOutcome:
 
     @property
     def ok(self) -> bool:
-        """Whether every rank holds what the collective promises."""
+        """Whether every rank's output is as the collective defines it."""
         return self.judgement.is_right
 
     @property
     def time_s(self) -> float:
-        """Median of the repeats."""
+        """Median of the repeats in seconds."""
         return median(self.repeat_times_s)
 
     @property
     def native_time_s(self) -> float | None:
-        """Median of the library's own collective."""
+        """Median of the library's collective in seconds."""
         return median(self.native_times_s) if self.native_times_s else None
 
     @property
     def algorithm_bandwidth(self) -> float:
-        """Bytes per second, as nccl-tests defines it."""
+        """Bytes per second, as defined by nccl-tests."""
         return algorithm_bandwidth(self.setup.collective_bytes, self.time_s)
 
     @property
     def bus_bandwidth(self) -> float | None:
-        """Bytes per second, as nccl-tests defines it; None for custom collectives."""
+        """Bytes per second, as defined by nccl-tests; None for custom collectives."""
         setup = self.setup
         return bus_bandwidth(setup.algorithm.collective, setup.collective_bytes, self.time_s)
 
     def fields(self) -> dict[str, JsonValue]:
-        """What reports say of a run, in the order in which they say it."""
+        """Return the fields of reports, in their order."""
         setup, judgement = self.setup, self.judgement
         return {
             "ok": self.ok,

@@ -1,4 +1,4 @@
-"""What the scripts that torchrun and mpirun start have in common: arguments, words, exit status."""
+"""Common parts of the scripts that torchrun and mpirun start: arguments, messages, exit status."""
 
 from __future__ import annotations
 
@@ -29,19 +29,21 @@ ALGORITHM is a file, or the prefix of a trace set; every rank reads it.
 
 
 def script_command(function: Callable[..., None]) -> click.Command:
-    """A click command with the argument ALGORITHM, the flag `--json` and the options of a run."""
+    """Return a click command with the argument ALGORITHM, the flag `--json` and the options of a
+    run.
+    """
     as_json = click.option("--json", "as_json", is_flag=True, help="One line of JSON.")
-    # click wants arguments outside options, to list them first.
+    # click lists arguments first if they are the outermost decorators.
     with_arguments = click.argument("algorithm")(as_json(run_options(function)))
     return click.command(help=_HELP)(with_arguments)
 
 
 def run_script(run: Callable[[], int], *, is_first: bool) -> NoReturn:
-    """End the process with the status that `run` returns for this rank, or of what it raises."""
+    """Exit with the status that `run` returns for this rank, or with that of its error."""
     try:
         status = run()
     except HubError as error:
-        # All ranks have read the same and find the same: one says it.
+        # All ranks have the same error, so only the first one prints it.
         if is_first:
             print_findings(error.diagnostics)
         sys.exit(error.exit_code)
@@ -56,22 +58,22 @@ def script_rank(
     *,
     as_json: bool,
 ) -> int:
-    """`run_rank`, after which rank 0 prints its report; the exit status of this rank."""
+    """Call `run_rank`, print the report at rank 0, and return the exit status of this rank."""
     return _status(run_rank(run, channel, engine_of, late), as_json)
 
 
 def _status(report: StartedRunReport | None, as_json: bool) -> int:
-    """Print what rank 0 reports; the other ranks have None. The status is that of `collhub run`."""
+    """Print the report (None except at rank 0) and return the exit status of `collhub run`."""
     if report is None:
         return ExitCode.DONE
     text = json.dumps(report.fields) if as_json else report.text()
-    # flush: launchers end processes without ceremony.
+    # Flush, because launchers may kill processes without notice.
     print(text, flush=True)
     print_findings(report.diagnostics)
     return ExitCode.DONE if report.ok else ExitCode.INVALID
 
 
-def print_findings(found: Iterable[Diagnostic]) -> None:
-    """Print findings on standard error, one a line."""
-    for diagnostic in found:
+def print_findings(findings: Iterable[Diagnostic]) -> None:
+    """Print findings on standard error, one per line."""
+    for diagnostic in findings:
         print(diagnostic, file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""A run as it was asked for, checked before any data is made."""
+"""The checked parameters of a run, before any data is created."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from hub_core.model import Algorithm, Diagnostic, ReduceOp, Severity, UsageError
 class RunSetup:
     """An algorithm with the size, the element type and the operator of a run.
 
-    `asked_bytes`: of the full buffer, before rounding. `blocks`: those of the algorithm;
-    `elements`: of a block. Made by `of`, which refuses what does not fit together.
+    `asked_bytes`: requested size of the full buffer, before rounding. `blocks`: those of the
+    algorithm; `elements`: per block. Created by `of`, which refuses contradictory options.
     """
 
     algorithm: Algorithm
@@ -38,26 +38,26 @@ class RunSetup:
     def of(cls, algorithm: Algorithm, options: RunOptions, name: str) -> RunSetup:
         """Check the options against the algorithm, which messages call `name`.
 
-        Raises `UsageError` for sizes, types and operators that cannot be, `InputError` for
-        algorithms that cannot run.
+        Raises `UsageError` for invalid sizes, types and operators, `InputError` for algorithms that
+        cannot run.
         """
-        asked = _size(algorithm, options.size, name)
+        size = _size(algorithm, options.size, name)
         dtype, op = element_type(options.dtype), _operator(algorithm, options.op)
         refuse_timing_only(algorithm)
         in_place = options.in_place or not algorithm.collective.out_of_place
         blocks = block_counts(algorithm)
-        elements = block_elements(blocks, asked, dtype)
-        setup = cls(algorithm, in_place, asked, dtype, op, blocks, elements, options)
+        elements = block_elements(blocks, size, dtype)
+        setup = cls(algorithm, in_place, size, dtype, op, blocks, elements, options)
         setup._refuse_too_large()
         return setup
 
     @property
     def collective_bytes(self) -> int:
-        """Bytes of the full buffer, whole elements in every block."""
+        """Bytes of the full buffer, with an integral number of elements per block."""
         return self.elements * self.blocks.full_buffer * self.dtype.itemsize
 
     def notes(self) -> list[Diagnostic]:
-        """What the user should know of the size: that it is not the one that was asked for."""
+        """Return a note if the size differs from the requested one."""
         if self.collective_bytes == self.asked_bytes:
             return []
         message = (
@@ -68,30 +68,30 @@ class RunSetup:
 
     @property
     def is_exact(self) -> bool:
-        """Whether results must be right bit by bit, in any order of reduction."""
-        # Sums of too many ranks are rounded even with patterns of whole numbers.
+        """Whether results must be bitwise correct, in any order of reduction."""
+        # Sums over too many ranks are rounded even with patterns of integers.
         is_pattern = self.options.data == "exact"
         return is_pattern and is_exact(self.algorithm.num_ranks, self.dtype, self.op)
 
     @property
     def claims_mode(self) -> bool:
-        """Whether the algorithm claims to work in place, or out of place, as it is to run."""
+        """Whether the algorithm claims the mode of this run (in place or out of place)."""
         collective = self.algorithm.collective
         return collective.in_place if self.in_place else collective.out_of_place
 
     def inputs(self) -> tuple[Array, ...]:
-        """What all ranks start with; the same call gives the same values."""
-        make = exact_inputs if self.options.data == "exact" else random_inputs
-        return make(self.blocks, self.elements, self.dtype, self.op)
+        """Return the inputs of all ranks; every call returns the same values."""
+        create = exact_inputs if self.options.data == "exact" else random_inputs
+        return create(self.blocks, self.elements, self.dtype, self.op)
 
     def judge(self, inputs: tuple[Array, ...], outputs: tuple[Array, ...]) -> OutputJudgement:
-        """Compare what a run made of `inputs` with the definition of the collective."""
+        """Compare the outputs of a run on `inputs` with the definition of the collective."""
         return judge(self.algorithm.collective, inputs, outputs, self.op, self.is_exact)
 
     def _refuse_too_large(self) -> None:
-        """Refuse what this machine has no memory for, before inputs are made.
+        """Raise `UsageError` if the memory of this host is too small, before inputs are created.
 
-        Without the scratch that levelling adds, of which executors take account.
+        Does not include the scratch that levelling adds, which executors check.
         """
         algorithm = self.algorithm
         scratch = algorithm.scratch_units
@@ -100,13 +100,16 @@ class RunSetup:
         unit_bytes = self.collective_bytes / algorithm.collective.unit_count
         available = machine_memory_bytes()
         if available is not None and units * unit_bytes > available:
-            # Levelled only here, on the way to an error: then it tells the exact need.
+            # Levelled only on the way to an error, which then reports the exact requirement.
             program = levelled_program(algorithm, self.in_place)
             check_memory(program, self.elements, self.dtype)
 
 
 def _size(algorithm: Algorithm, size: int | None, name: str) -> int:
-    """Bytes of the full buffer: what was asked for, else what the algorithm states."""
+    """Return bytes of the full buffer: the given size, else that of the algorithm.
+
+    Raises `UsageError`.
+    """
     if size is not None:
         return size
     if algorithm.collective_bytes is None:
@@ -116,7 +119,10 @@ def _size(algorithm: Algorithm, size: int | None, name: str) -> int:
 
 
 def _operator(algorithm: Algorithm, text: str | None) -> ReduceOp:
-    """The operator that was asked for, in any case of letters, else that of the collective."""
+    """Return the given operator, case-insensitive, else that of the collective.
+
+    Raises `UsageError`.
+    """
     if text is None:
         return algorithm.collective.reduce_op
     if text.lower() not in set(ReduceOp):

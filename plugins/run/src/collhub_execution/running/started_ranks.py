@@ -1,6 +1,6 @@
-"""Run an algorithm in processes that somebody else has started, one a rank.
+"""Run an algorithm in processes that an external launcher has started, one per rank.
 
-Data come from rank 0, and the verdict is there.
+Rank 0 creates the data and compares the results.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ V = TypeVar("V")
 
 
 class ByteChannel(Protocol):
-    """How processes find each other; `send` and `receive` block."""
+    """Communication between the processes; `send` and `receive` block."""
 
     @property
     def rank(self) -> int:
-        """Of this process."""
+        """Rank of this process."""
 
     @property
     def num_ranks(self) -> int:
@@ -45,14 +45,14 @@ class ByteChannel(Protocol):
         """Send an array of bytes."""
 
     def receive(self, array: Array, peer: int) -> None:
-        """Receive as many bytes as the array has."""
+        """Receive bytes into the array, as many as its size."""
 
 
 @dataclass(frozen=True, slots=True)
 class StartedRunReport:
-    """What rank 0 says at the end.
+    """Final report of rank 0.
 
-    `fields`: those of `collhub run --json` that apply here; `diagnostics`: what is wrong.
+    `fields`: those of `collhub run --json` that apply; `diagnostics`: the errors and notes.
     """
 
     fields: Mapping[str, JsonValue]
@@ -60,17 +60,17 @@ class StartedRunReport:
 
     @property
     def ok(self) -> bool:
-        """Whether every rank holds what the collective promises."""
+        """Whether every rank's output is as the collective defines it."""
         return bool(self.fields["ok"])
 
     def text(self) -> str:
-        """One line a field."""
+        """Return one line per field."""
         return "\n".join(f"{name:32}{value}" for name, value in self.fields.items())
 
 
 @dataclass(frozen=True, slots=True)
 class StartedRun:
-    """What is to be run: the same on every rank."""
+    """The run, equal on every rank."""
 
     setup: RunSetup
     program: LevelledProgram
@@ -79,39 +79,39 @@ class StartedRun:
     def of(cls, algorithm: Algorithm, options: RunOptions, name: str, num_ranks: int) -> StartedRun:
         """Check the options and level the algorithm, which messages call `name`.
 
-        Raises `HubError`, on all ranks the same.
+        Raises `HubError`, the same on all ranks.
         """
-        wanted = algorithm.num_ranks
-        if wanted != num_ranks:
-            message = f"{name} has {wanted} ranks, but {num_ranks} processes were started"
-            raise UsageError(message, cure=f"start {wanted}", code="other-ranks")
+        required = algorithm.num_ranks
+        if required != num_ranks:
+            message = f"{name} has {required} ranks, but {num_ranks} processes were started"
+            raise UsageError(message, cure=f"start {required}", code="other-ranks")
         setup = RunSetup.of(algorithm, options, name)
         return cls(setup, levelled_program(algorithm, setup.in_place))
 
     @classmethod
     def read(cls, name: str, values: Mapping[str, Any], num_ranks: int) -> StartedRun:
-        """Read the algorithm, with what `run_options` gave to a command. Raises `HubError`."""
+        """Read the algorithm, with the values of `run_options`. Raises `HubError`."""
         return cls.of(hub_core.read(name), run_options_of(values), name, num_ranks)
 
     @property
     def background(self) -> np.generic:
-        """What undefined memory holds; an average's is that of a sum."""
+        """The initial value of undefined memory; for an average that of a sum."""
         return background(self.setup.dtype, self.setup.op)
 
     def inputs(self) -> tuple[Array, ...]:
-        """What all ranks start with."""
+        """Return the inputs of all ranks."""
         collective = self.setup.algorithm.collective
-        made = self.setup.inputs()
-        return checked_inputs(collective, self.program.blocks, made, self.background)
+        inputs = self.setup.inputs()
+        return checked_inputs(collective, self.program.blocks, inputs, self.background)
 
     def blank(self, rank: int, buffer: Buffer) -> Array:
-        """An array for a rank's buffer."""
-        # Ranks other than 0 get sizes from the program, not from data.
+        """Return an uninitialized array for a rank's buffer."""
+        # Ranks other than 0 have no data; they get sizes from the program.
         blocks = int(self.program.layout.size[rank, buffer])
         return np.empty(blocks * self.setup.elements, self.setup.dtype)
 
-    def task(self, rank: int, given: Array) -> RankTask:
-        """What one rank does with its input."""
+    def task(self, rank: int, rank_input: Array) -> RankTask:
+        """Return the task of one rank with its input."""
         setup = self.setup
         collective = setup.algorithm.collective
         return RankTask(
@@ -119,7 +119,7 @@ class StartedRun:
             collective=collective.kind,
             root=collective.root or 0,
             reduce_op=ReduceOp.SUM if setup.op is ReduceOp.AVG else setup.op,
-            input=given,
+            input=rank_input,
             background=self.background,
             warmups=setup.options.warmups,
             repeats=setup.options.repeats,
@@ -133,11 +133,12 @@ def run_rank(
     engine_of: Callable[[RankTask], RankEngine[V]],
     late: Callable[[Sequence[Diagnostic]], None],
 ) -> StartedRunReport | None:
-    """Do this rank's part, and at rank 0, which makes all inputs and gets all outputs, report.
+    """Run this rank's part; rank 0 also creates all inputs, receives all outputs, and returns the
+    report.
 
-    Times are the longest of any rank, each counted from a barrier on, since clocks of machines
-    differ. `late` is called in another thread, with the position of this rank, when the time limit
-    is over, and should end the process.
+    Times are the maximum over all ranks, each measured from a barrier, because clocks of hosts
+    differ. `late` is called in another thread, with the position of this rank, after the time
+    limit, and should end the process.
     """
     inputs = run.inputs() if channel.rank == 0 else ()
     task = run.task(channel.rank, _dealt(run, channel, inputs))
@@ -150,7 +151,7 @@ def run_rank(
     watch.cancel()
     spans = _durations(channel, log.times[:, task.warmups :])
     native = _durations(channel, log.native_times)
-    # At the other ranks this sends, and yields nothing.
+    # On the other ranks this sends, and yields no outputs.
     outputs = tuple(_collected(run, channel, output))
     if channel.rank:
         return None
@@ -158,59 +159,59 @@ def run_rank(
 
 
 def _dealt(run: StartedRun, channel: ByteChannel, inputs: Sequence[Array]) -> Array:
-    """The input of this rank, from rank 0."""
-    # One after the other: ranks other than 0 wait for nothing else.
+    """Distribute the inputs from rank 0 and return the input of this rank."""
+    # One after the other: ranks other than 0 wait only for this.
     if channel.rank == 0:
         for peer in range(1, channel.num_ranks):
             channel.send(_bytes(inputs[peer]), peer)
         return inputs[0]
-    given = run.blank(channel.rank, Buffer.INPUT)
-    channel.receive(_bytes(given), 0)
-    return given
+    rank_input = run.blank(channel.rank, Buffer.INPUT)
+    channel.receive(_bytes(rank_input), 0)
+    return rank_input
 
 
 def _collected(run: StartedRun, channel: ByteChannel, output: Array) -> Iterator[Array]:
-    """At rank 0 the outputs of all ranks."""
+    """Yield the outputs of all ranks at rank 0; the other ranks send theirs."""
     if channel.rank:
         channel.send(_bytes(output), 0)
         return
     yield output
     for peer in range(1, channel.num_ranks):
-        theirs = run.blank(peer, Buffer.OUTPUT)
-        channel.receive(_bytes(theirs), peer)
-        yield theirs
+        peer_output = run.blank(peer, Buffer.OUTPUT)
+        channel.receive(_bytes(peer_output), peer)
+        yield peer_output
 
 
 def _durations(channel: ByteChannel, times: Float64Array) -> Float64Array:
-    """At rank 0 the longest of all ranks, run by run; `times` are starts and ends."""
-    # Differences travel, not times: those of different machines cannot be compared.
-    mine = np.ascontiguousarray(times[1] - times[0])
+    """Return, at rank 0, the maximum duration of all ranks per run; `times` are starts and ends."""
+    # Differences are sent, because times of different hosts cannot be compared.
+    durations = np.ascontiguousarray(times[1] - times[0])
     if channel.rank:
-        channel.send(_bytes(mine), 0)
-        return mine
-    longest, theirs = mine.copy(), np.empty_like(mine)
+        channel.send(_bytes(durations), 0)
+        return durations
+    longest, peer_durations = durations.copy(), np.empty_like(durations)
     for peer in range(1, channel.num_ranks):
-        channel.receive(_bytes(theirs), peer)
-        np.maximum(longest, theirs, out=longest)
+        channel.receive(_bytes(peer_durations), peer)
+        np.maximum(longest, peer_durations, out=longest)
     return longest
 
 
 def _bytes(array: Array) -> Array:
-    """What a `ByteChannel` takes; a view where the array is contiguous."""
+    """Return the array as bytes; a view if the array is contiguous."""
     return np.ascontiguousarray(array).view(np.uint8)
 
 
 def _position(run: StartedRun, rank: int, log: RankLog) -> list[Diagnostic]:
-    """Where this rank stands, to be said when time is up."""
+    """Return the position of this rank, reported after the time limit."""
     at = int(log.at[0])
-    # Of the others nothing is known here; each says where it stands itself.
-    places: list[int | None] = [None] * run.program.num_ranks
+    # The positions of the other ranks are unknown here; each rank reports its position.
+    record_of_rank: list[int | None] = [None] * run.program.num_ranks
     if at >= 0:
-        places[rank] = at
-    found = positions(run.setup.algorithm, run.program, places)
-    if found:
-        return found
-    message = f"rank {rank} has not ended after {run.setup.options.timeout:g} s"
+        record_of_rank[rank] = at
+    diagnostics = positions(run.setup.algorithm, run.program, record_of_rank)
+    if diagnostics:
+        return diagnostics
+    message = f"rank {rank} has not finished after {run.setup.options.timeout:g} s"
     return [Diagnostic("timeout", message)]
 
 
@@ -221,7 +222,7 @@ def _report(
     spans: Float64Array,
     native: Float64Array,
 ) -> StartedRunReport:
-    """The verdict and the times, at rank 0."""
+    """Return the verdict and the times, at rank 0."""
     if setup.op is ReduceOp.AVG:
         outputs = averaged(setup.algorithm.collective, outputs)
     judgement = setup.judge(inputs, outputs)

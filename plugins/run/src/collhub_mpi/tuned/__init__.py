@@ -1,1 +1,1 @@
-"""Files by which MPICH, Open MPI and UCC choose among their own algorithms."""
+"""Files with which MPICH, Open MPI and UCC select among their algorithms."""

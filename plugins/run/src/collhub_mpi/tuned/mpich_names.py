@@ -1,7 +1,8 @@
-"""What MPICH calls collectives and algorithms in selection files, and which classic is which.
+"""MPICH's names of collectives and algorithms in selection files, and the equivalent classic
+algorithms.
 
-Names and tests of `maint/tuning/coll/mpir/generic.json`, MPICH 5.0.2. A test is a key; what stands
-below it holds where it is true, and the next sibling where it is not.
+Names and tests of `maint/tuning/coll/mpir/generic.json`, MPICH 5.0.2. A test is a key; its value
+applies if the test is true, otherwise the next sibling.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ COLLECTIVES: Mapping[CollectiveKind, tuple[str, ...]] = {
     CollectiveKind.REDUCE: ("reduce",),
     CollectiveKind.REDUCE_SCATTER: ("reduce_scatter", "reduce_scatter_block"),
 }
-"""Names of a collective; reduce-scatter is two functions of MPI."""
+"""Names of a collective; reduce-scatter corresponds to two functions of MPI."""
 
 ALGORITHMS: Mapping[CollectiveKind, Mapping[str, str]] = {
     CollectiveKind.ALL_REDUCE: {
@@ -44,36 +45,36 @@ ALGORITHMS: Mapping[CollectiveKind, Mapping[str, str]] = {
     CollectiveKind.REDUCE: {"binomial": "binomial"},
     CollectiveKind.REDUCE_SCATTER: {"halving-doubling": "recursive_halving"},
 }
-"""Name of an algorithm, by the classic that it is."""
+"""MPICH's algorithms by the equivalent classic algorithm."""
 
 SIZE_TESTS: Mapping[CollectiveKind, str] = {
     CollectiveKind.ALL_REDUCE: "avg_msg_size",
     CollectiveKind.ALL_GATHER: "total_msg_size",
-    # The bytes for one other rank.
+    # The bytes sent to one rank.
     CollectiveKind.ALL_TO_ALL: "avg_msg_size",
     CollectiveKind.BROADCAST: "avg_msg_size",
     CollectiveKind.REDUCE: "avg_msg_size",
     CollectiveKind.REDUCE_SCATTER: "total_msg_size",
 }
-"""The test of the size: that of the full buffer, but for all-to-all."""
+"""The test of the size: that of the full buffer, except for all-to-all."""
 
 CONDITIONS: Mapping[CollectiveKind, tuple[str, ...]] = {
     CollectiveKind.ALL_REDUCE: ("is_commutative=yes", "is_op_built_in=yes"),
     CollectiveKind.ALL_TO_ALL: ("is_sendbuf_inplace=no",),
     CollectiveKind.REDUCE_SCATTER: ("is_commutative=yes",),
 }
-"""Calls that the algorithms can serve; others keep MPICH's own choice."""
+"""Conditions under which the algorithms apply; other calls keep MPICH's choice."""
 
 LARGEST_TEST = (1 << 31) - 1
 """MPICH reads the number of a test as a C int."""
 
 
 def opposite(condition: str) -> str:
-    """The test that holds where `condition` does not."""
+    """Return the negation of a yes/no condition."""
     name, _, value = condition.partition("=")
     return f"{name}={'no' if value == 'yes' else 'yes'}"
 
 
 def message_parts(kind: CollectiveKind, num_ranks: int) -> int:
-    """How many times the size that is tested fits the full buffer."""
+    """Return the size of the full buffer divided by the size that is tested."""
     return num_ranks if kind is CollectiveKind.ALL_TO_ALL else 1

@@ -1,10 +1,10 @@
-"""Write a selection as a file by which MPICH chooses among its own algorithms.
+"""Write a selection as a file with which MPICH selects among its algorithms.
 
-A file replaces all that MPICH knows, and MPICH ends at the start where a collective is absent. So
-the file is the one of the release, with the tree of a tuned collective put in for communicators of
-exactly the tuned number of ranks:
+A file replaces all defaults of MPICH, and MPICH exits at the start if a collective is missing. The
+output is therefore the release's file, with the tree of a tuned collective inserted for
+communicators of exactly the tuned number of ranks:
 
-    comm_size<N: as it was, comm_size<=N: {conditions: {sizes}}, comm_size=any: as it was
+comm_size<N: as before, comm_size<=N: {conditions: {sizes}}, comm_size=any: as before
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ _Tree = dict[str, object]
 
 
 def write(selection: Selection, options: MpichOptions) -> WriteResult:
-    """One file, and none without the release's own: what MPICH is not told of is a loss.
+    """Write one file; without the release's file write none and report all collectives as losses.
 
-    Raises `InputError` where `options.defaults` is no selection file of MPICH.
+    Raises `InputError` if `options.defaults` is no selection file of MPICH.
     """
     chosen, losses = first_of_kinds(selection)
     if options.defaults is None:
         cure = f"it chooses itself; {_CURE}: -O mpich.defaults=FILE"
-        losses += [Loss("collective", str(one.collective.kind), cure) for one in chosen]
+        losses += [Loss("collective", str(selected.collective.kind), cure) for selected in chosen]
         return WriteResult([], losses)
     document = _defaults(options.defaults)
     for selected in chosen:
@@ -62,14 +62,14 @@ def write(selection: Selection, options: MpichOptions) -> WriteResult:
 
 
 def _defaults(name: str) -> dict[str, _Tree]:
-    """The file of the release. Raises `InputError`."""
+    """Read the file of the release. Raises `InputError` if it is not a complete selection file."""
     try:
         document = json.loads(Path(name).read_bytes())
     except (OSError, ValueError, RecursionError) as error:
         raise _no_defaults(name, str(error)) from None
     if not isinstance(document, dict):
         raise _no_defaults(name, "no JSON object")
-    for collective in (one for names in COLLECTIVES.values() for one in names):
+    for collective in (collective for names in COLLECTIVES.values() for collective in names):
         tree = document.get(f"collective={collective}")
         if not isinstance(tree, dict) or not isinstance(tree.get(_INTRA), dict):
             raise _no_defaults(name, f"no collective={collective} with {_INTRA}")
@@ -77,7 +77,7 @@ def _defaults(name: str) -> dict[str, _Tree]:
 
 
 def _no_defaults(name: str, reason: str) -> InputError:
-    """The refusal of a file that holds no selection of MPICH."""
+    """Return the error for a file that is no selection of MPICH."""
     message = f"no selection file of MPICH: {reason}"
     return InputError(message, code="not-a-selection", location=Location(name), cure=_CURE)
 
@@ -85,7 +85,7 @@ def _no_defaults(name: str, reason: str) -> InputError:
 def _tuned(
     document: dict[str, _Tree], selected: SelectedCollective, num_ranks: int
 ) -> Sequence[Loss]:
-    """Put the tree of a collective in; return what is lost."""
+    """Insert the tree of a collective into `document`; return the losses."""
     kind = selected.collective.kind
     windows, losses = own_windows(selected, _own(kind, num_ranks), "MPICH")
     for name in COLLECTIVES.get(kind, ()) if windows else ():
@@ -103,18 +103,18 @@ def _tuned(
 
 
 def _own(kind: CollectiveKind, num_ranks: int) -> dict[str, str]:
-    """The algorithms that MPICH has for this number of ranks."""
-    own = dict(ALGORITHMS.get(kind, {}))
+    """Return the algorithms that MPICH has for this number of ranks."""
+    algorithms = dict(ALGORITHMS.get(kind, {}))
     if kind is CollectiveKind.ALL_GATHER and num_ranks & (num_ranks - 1):
-        # MPICH has it for powers of two alone.
-        own.pop("recursive-doubling")
-    return own
+        # MPICH has it only for powers of two.
+        algorithms.pop("recursive-doubling")
+    return algorithms
 
 
 def _sizes(
     kind: CollectiveKind, windows: Sequence[SelectedWindow], collective: str, num_ranks: int
 ) -> _Tree:
-    """One test a window, by ascending sizes; the last takes all that is larger."""
+    """Return one test per window, by ascending sizes; the last one applies to all larger sizes."""
     parts, test = message_parts(kind, num_ranks), SIZE_TESTS[kind]
     tree: _Tree = {}
     for window in windows:
@@ -123,20 +123,20 @@ def _sizes(
         if last is None or last > LARGEST_TEST:
             tree[f"{test}=any"] = leaf
             break
-        # Of windows that end within one tested size, the first has it.
+        # If several windows end at the same tested size, the first one applies.
         tree.setdefault(f"{test}<={last}", leaf)
     return tree
 
 
 def _leaf(collective: str, algorithm: str) -> _Tree:
-    """The algorithm, where it is defined."""
+    """Return the algorithm, restricted to the sizes for which it is defined."""
     leaf: _Tree = {_key(collective, algorithm): {}}
     if algorithm != "reduce_scatter_allgather":
         return leaf
-    # It takes an element a rank, of the largest power of two of ranks.
+    # It needs at least one element per rank of the largest power of two of ranks.
     return {"count<pow2": {_key(collective, "recursive_doubling"): {}}, "count=any": leaf}
 
 
 def _key(collective: str, algorithm: str) -> str:
-    """Leaf of a selection tree that names an algorithm."""
+    """Return the key of a selection tree that names an algorithm."""
     return f"algorithm=MPIR_{collective.capitalize()}_intra_{algorithm}"

@@ -1,4 +1,5 @@
-"""What coll/tuned of Open MPI calls collectives and algorithms, and which classic is which.
+"""Names of collectives and algorithms in coll/tuned of Open MPI, and the equivalent classic
+algorithms.
 
 Identifiers of `ompi/mca/coll/base/coll_base_functions.h`, numbers and names of the algorithms of
 `ompi/mca/coll/tuned`, Open MPI 5.0.11. Number 0 is the built-in decision.
@@ -43,7 +44,7 @@ ALGORITHMS: Mapping[CollectiveKind, Mapping[str, tuple[int, str]]] = {
         "bruck": (3, "modified_bruck"),
     },
     CollectiveKind.BROADCAST: {
-        # A chain of segments, one after the other.
+        # A chain with segments.
         "ring": (3, "pipeline"),
         "binomial": (6, "binomial"),
         "k-nomial": (7, "knomial"),
@@ -54,11 +55,13 @@ ALGORITHMS: Mapping[CollectiveKind, Mapping[str, tuple[int, str]]] = {
         "ring": (3, "ring"),
     },
 }
-"""Number and name of an algorithm, by the classic that it is."""
+"""Number and name of an algorithm, by the equivalent classic algorithm."""
 
 
 def algorithm_name(kind: CollectiveKind, number: int) -> str:
-    """The name of an algorithm of Open MPI, or its number where no classic is it."""
+    """Return the name of an algorithm of Open MPI, or its number if no classic algorithm is
+    equivalent.
+    """
     if number == 0:
         return "the built-in decision"
     names = dict(ALGORITHMS[kind].values())

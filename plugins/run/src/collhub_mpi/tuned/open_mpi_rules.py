@@ -1,8 +1,8 @@
 """Write a selection as dynamic rules of Open MPI's coll/tuned, as classic text or as JSON.
 
 Open MPI counts the bytes of the full buffer, as the hub does. The classic text has one set of rules
-a collective, for the communicator size 0: what another size stands for has changed between
-versions. A rule holds from its size on, up to the next one.
+per collective, for the communicator size 0, because the meaning of other sizes differs between
+versions. A rule applies from its size on, up to the next one.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _USE = (
     "set OMPI_MCA_coll_tuned_use_dynamic_rules=1 and OMPI_MCA_coll_tuned_dynamic_rules_filename"
     " to {}; only coll/tuned obeys, not han or ucc"
 )
-# Segments of whole elements of any type.
+# A multiple of the sizes of all element types.
 _SEGMENT_MULTIPLE = 64
 
 
@@ -41,8 +41,8 @@ _SEGMENT_MULTIPLE = 64
 class _Rule:
     """An algorithm from a size on.
 
-    `number`, `name`: what Open MPI calls it, in rules as text and as JSON. `segment_bytes`: of the
-    pieces in which it works, 0 for the whole.
+    `number`, `name`: Open MPI's identifiers in rules as text and as JSON. `segment_bytes`: size of
+    the segments, 0 for unsegmented messages.
     """
 
     window: SelectedWindow
@@ -55,7 +55,9 @@ _Rules = dict[CollectiveKind, list[_Rule]]
 
 
 def write(selection: Selection, options: RulesOptions) -> WriteResult:
-    """One file. What Open MPI does not have goes to the best of what it has, and that is a loss."""
+    """Write one file; algorithms that Open MPI lacks are replaced by the best available one, as a
+    loss.
+    """
     rules: _Rules = {}
     chosen, losses = first_of_kinds(selection)
     for selected in chosen:
@@ -77,38 +79,43 @@ def write(selection: Selection, options: RulesOptions) -> WriteResult:
 
 
 def _rule(selected: SelectedCollective, window: SelectedWindow) -> _Rule:
+    """Return the rule of a window."""
     kind = selected.collective.kind
     number, name = ALGORITHMS[kind][window.algorithm]
     return _Rule(window, number, name, _segment_bytes(selected, window))
 
 
 def _segment_bytes(selected: SelectedCollective, window: SelectedWindow) -> int:
-    """Bytes of a chunk of a pipelined broadcast; without segments, it would be no pipeline."""
+    """Return the bytes of a chunk of a pipelined broadcast (as segments); otherwise 0."""
     is_pipeline = selected.collective.kind is CollectiveKind.BROADCAST
     if not is_pipeline or window.algorithm != "ring":
         return 0
     size = window.sizes[len(window.sizes) // 2]
     chunks = selected.made(window.algorithm, size).collective.unit_count
-    whole = -(-size // (chunks * _SEGMENT_MULTIPLE)) * _SEGMENT_MULTIPLE
-    return whole if chunks > 1 else 0
+    segment_bytes = -(-size // (chunks * _SEGMENT_MULTIPLE)) * _SEGMENT_MULTIPLE
+    return segment_bytes if chunks > 1 else 0
 
 
 def _classic(rules: _Rules, selection: Selection) -> str:
-    place = f"{selection.topology}, {selection.num_ranks} ranks"
-    lines = [f"# collhub tune: {' '.join(place.split())}", f"{len(rules)} # collectives"]
-    for kind, found in rules.items():
+    """Return the rules as classic text."""
+    description = f"{selection.topology}, {selection.num_ranks} ranks"
+    lines = [f"# collhub tune: {' '.join(description.split())}", f"{len(rules)} # collectives"]
+    for kind, kind_rules in rules.items():
         number, name = COLLECTIVES[kind]
         lines += [f"{number} # {name}", "1 # set of rules", "0 # communicators of every size"]
-        lines.append(f"{len(found)} # rules: from bytes, algorithm, fan, segment")
+        lines.append(f"{len(kind_rules)} # rules: from bytes, algorithm, fan, segment")
         lines += [
             f"{rule.window.min_bytes} {rule.number} 0 {rule.segment_bytes} # {rule.name}"
-            for rule in found
+            for rule in kind_rules
         ]
     return "\n".join([*lines, ""])
 
 
 def _json(rules: _Rules, num_ranks: int) -> str:
-    collectives = {COLLECTIVES[kind][1]: [_set(found, num_ranks)] for kind, found in rules.items()}
+    """Return the rules as JSON."""
+    collectives = {
+        COLLECTIVES[kind][1]: [_set(kind_rules, num_ranks)] for kind, kind_rules in rules.items()
+    }
     document = {
         "rule_file_version": JSON_VERSION,
         "module": "tuned",
@@ -118,7 +125,7 @@ def _json(rules: _Rules, num_ranks: int) -> str:
 
 
 def _set(rules: Sequence[_Rule], num_ranks: int) -> dict[str, object]:
-    """The rules of one number of ranks."""
+    """Return the rules of one number of ranks as a JSON object."""
     return {
         "comm_size_min": num_ranks,
         "comm_size_max": num_ranks,

@@ -1,4 +1,4 @@
-"""Tell what a selection file of MPICH serves that `mpich_selection` has written."""
+"""Determine the calls that a selection file of MPICH serves, as written by `mpich_selection`."""
 
 from __future__ import annotations
 
@@ -23,26 +23,30 @@ _ALGORITHM = re.compile(r"algorithm=MPIR_[A-Z][a-z_]*?_intra_(\w+)")
 
 
 def read(source: Source) -> Sequence[ServedCalls]:
-    """A row a size test, for built-in operators; a file with an error serves nothing."""
+    """Return one row per size test, for built-in operators; none for a file with an error."""
     return read_files(source, {FILE: _served})
 
 
 def _served(part: SourcePart) -> list[ServedCalls]:
+    """Return the calls of all collectives. Raises `InputError` for other files."""
     try:
         document = json.loads(part.load())
     except (ValueError, RecursionError):
         raise InputError("no JSON", code="not-a-selection") from None
-    found: list[ServedCalls] = []
+    calls: list[ServedCalls] = []
     for kind, names in COLLECTIVES.items():
         rows = [list(_of_collective(kind, name, document)) for name in names]
-        if any(other != rows[0] for other in rows):
+        if any(name_rows != rows[0] for name_rows in rows):
             raise _wrong(f"{' and '.join(names)} choose differently")
-        found += rows[0]
-    return found
+        calls += rows[0]
+    return calls
 
 
 def _of_collective(kind: CollectiveKind, name: str, document: object) -> Iterator[ServedCalls]:
-    """The rows of a tuned collective; none where it is as MPICH has it."""
+    """Yield the rows of a tuned collective; no rows if the file keeps MPICH's default for it.
+
+    Raises `InputError` for an invalid tree.
+    """
     tree = _below(_below(document, f"collective={name}"), "comm_type=intra")
     ranks = _tuned_ranks(tree)
     if ranks is None:
@@ -55,31 +59,34 @@ def _of_collective(kind: CollectiveKind, name: str, document: object) -> Iterato
         tuned = _below(tuned, condition)
     parts = message_parts(kind, ranks)
     for first, last, leaf in _windows(tuned, SIZE_TESTS[kind]):
-        least = (first - 1) * parts + 1 if first else 0
-        most = None if last is None else last * parts
+        min_bytes = (first - 1) * parts + 1 if first else 0
+        max_bytes = None if last is None else last * parts
         by = f"{_algorithm(leaf)} of {ranks} ranks"
-        yield ServedCalls(kind, not has_mode, True, least, most, by)
+        yield ServedCalls(kind, not has_mode, True, min_bytes, max_bytes, by)
     if has_mode:
         yield ServedCalls(kind, True, False, 0, None, _OWN_CHOICE)
 
 
 def _tuned_ranks(tree: Mapping[str, object]) -> int | None:
-    """The number of ranks between the tests of a tuned tree."""
+    """Return the number of ranks of a tuned tree, None if the tree is not tuned."""
     keys = list(tree)
-    below = re.fullmatch(r"comm_size<(\d+)", keys[0]) if keys else None
-    if below is None or keys != [keys[0], f"comm_size<={below[1]}", "comm_size=any"]:
+    match = re.fullmatch(r"comm_size<(\d+)", keys[0]) if keys else None
+    if match is None or keys != [keys[0], f"comm_size<={match[1]}", "comm_size=any"]:
         return None
-    return int(below[1])
+    return int(match[1])
 
 
 def _windows(
     tree: Mapping[str, object], test: str
 ) -> Iterator[tuple[int, int | None, Mapping[str, object]]]:
-    """(first, last, what is done) of the sizes that MPICH tests, in the order of the tests."""
+    """Yield (first, last, subtree) of the tested sizes, in the order of the tests.
+
+    Raises `InputError` for invalid tests.
+    """
     first = 0
     for key, leaf in tree.items():
         if not isinstance(leaf, dict):
-            raise _wrong(f"nothing stands below {key!r:.60}")
+            raise _wrong(f"no tree below {key!r:.60}")
         if key == f"{test}=any":
             yield first, None, leaf
             if key != list(tree)[-1]:
@@ -90,24 +97,26 @@ def _windows(
             raise _wrong(f"{key!r:.60} is no {test}<= of ascending sizes")
         yield first, int(match[1]), leaf
         first = int(match[1]) + 1
-    raise _wrong(f"{test}=any is absent")
+    raise _wrong(f"{test}=any is missing")
 
 
 def _algorithm(leaf: Mapping[str, object]) -> str:
-    """The name of an algorithm for calls of an element a rank or more."""
-    chosen = leaf if len(leaf) == 1 else _below(leaf, "count=any")
-    match = _ALGORITHM.fullmatch(next(iter(chosen), ""))
+    """Return the name of the algorithm for calls of at least one element per rank."""
+    selected = leaf if len(leaf) == 1 else _below(leaf, "count=any")
+    match = _ALGORITHM.fullmatch(next(iter(selected), ""))
     if match is None:
-        raise _wrong(f"{next(iter(chosen), '')!r:.60} is no algorithm")
+        raise _wrong(f"{next(iter(selected), '')!r:.60} is no algorithm")
     return match[1]
 
 
 def _below(tree: object, key: str) -> Mapping[str, object]:
-    found = tree.get(key) if isinstance(tree, dict) else None
-    if not isinstance(found, dict):
-        raise _wrong(f"{key} is absent")
-    return found
+    """Return the subtree of a key. Raises `InputError` if it is missing."""
+    subtree = tree.get(key) if isinstance(tree, dict) else None
+    if not isinstance(subtree, dict):
+        raise _wrong(f"{key} is missing")
+    return subtree
 
 
 def _wrong(reason: str) -> InputError:
+    """Return the error for a file that does not select as tuned."""
     return InputError(f"MPICH would not choose as tuned: {reason}", code="not-a-selection")

@@ -1,4 +1,4 @@
-"""Tell what dynamic rules of Open MPI serve, classic text or JSON."""
+"""Determine the calls that dynamic rules of Open MPI serve, as classic text or JSON."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _KIND_OF_NAME = {name: kind for kind, (_, name) in COLLECTIVES.items()}
 
 
 def read(source: Source) -> Sequence[ServedCalls]:
-    """A row a rule; a file with an error serves nothing, as Open MPI then takes none of it."""
+    """Return one row per rule; none for a file with an error, which Open MPI ignores."""
     return read_files(source, {CLASSIC_FILE: _classic, JSON_FILE: _json})
 
 
 class _Numbers:
-    """The whole numbers of a classic file, one after the other, without comments."""
+    """The integers of a classic file in sequence, without comments."""
 
     def __init__(self, text: str) -> None:
         lines = [line.partition("#")[0] for line in text.splitlines()]
@@ -39,36 +39,38 @@ class _Numbers:
             self._place = 1
 
     def next(self, what: str) -> int:
-        """The next number. Raises `InputError` where there is none."""
+        """Return the next number. Raises `InputError`, which mentions `what`, if there is none."""
         word = self._words[self._place] if self._place < len(self._words) else "the end"
         if not word.isdecimal():
-            raise InputError(f"{word!r:.40} stands where {what} is expected", code="not-a-rule")
+            raise InputError(f"{word!r:.40} where {what} is expected", code="not-a-rule")
         self._place += 1
         return int(word)
 
     @property
     def is_at_end(self) -> bool:
-        """Whether nothing follows."""
+        """Whether all numbers have been read."""
         return self._place == len(self._words)
 
 
 def _classic(part: SourcePart) -> list[ServedCalls]:
+    """Return the calls of a classic file. Raises `InputError` if it is invalid."""
     numbers = _Numbers(part.load().decode("latin-1"))
-    found: list[ServedCalls] = []
+    calls: list[ServedCalls] = []
     for _ in range(numbers.next("the number of collectives")):
         kind = _KIND_OF_NUMBER.get(numbers.next("a collective"))
         if kind is None:
             raise InputError("a collective that the hub does not write", code="unknown-collective")
         if numbers.next("the number of sets") != 1 or numbers.next("the communicator size") != 0:
-            # Below, above or at which size a set holds differs between versions.
+            # The meaning of a set's communicator size differs between versions.
             raise InputError(f"{kind}: not exactly one set, for size 0", code="communicator-size")
-        found += _of_collective(kind, numbers)
+        calls += _of_collective(kind, numbers)
     if not numbers.is_at_end:
         raise InputError("more follows than is announced", code="not-a-rule")
-    return found
+    return calls
 
 
 def _of_collective(kind: CollectiveKind, numbers: _Numbers) -> Iterator[ServedCalls]:
+    """Yield the calls of one collective. Raises `InputError` if sizes do not ascend from 0."""
     rules = []
     for _ in range(numbers.next("the number of rules")):
         first, number = numbers.next("a size"), numbers.next("an algorithm")
@@ -78,7 +80,7 @@ def _of_collective(kind: CollectiveKind, numbers: _Numbers) -> Iterator[ServedCa
             numbers.next("the number of requests")
         rules.append((first, number, segment))
     starts = [first for first, _, _ in rules]
-    if starts[:1] != [0] or any(one >= other for one, other in pairwise(starts)):
+    if starts[:1] != [0] or any(size >= next_size for size, next_size in pairwise(starts)):
         raise InputError(f"{kind}: sizes do not ascend from 0", code="not-ascending")
     ends = [*(start - 1 for start in starts[1:]), None]
     for (first, number, segment), last in zip(rules, ends, strict=True):
@@ -87,6 +89,7 @@ def _of_collective(kind: CollectiveKind, numbers: _Numbers) -> Iterator[ServedCa
 
 
 def _json(part: SourcePart) -> list[ServedCalls]:
+    """Return the calls of a JSON file. Raises `InputError` if it is invalid."""
     try:
         document = json.loads(part.load())
         if document["rule_file_version"] != JSON_VERSION or document["module"] != "tuned":
@@ -94,8 +97,8 @@ def _json(part: SourcePart) -> list[ServedCalls]:
         return [
             _of_json(name, rule)
             for name, sets in document["collectives"].items()
-            for one in sets
-            for rule in one["rules"]
+            for rule_set in sets
+            for rule in rule_set["rules"]
         ]
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         message = f"no rules of version {JSON_VERSION} in JSON"
@@ -103,16 +106,16 @@ def _json(part: SourcePart) -> list[ServedCalls]:
 
 
 def _of_json(name: str, rule: dict[str, object]) -> ServedCalls:
-    """One rule. Raises `ValueError`, `TypeError` or `KeyError`."""
+    """Return the calls of one rule. Raises `ValueError`, `TypeError` or `KeyError`."""
     first, last = rule["msg_size_min"], rule["msg_size_max"]
     if not isinstance(first, int) or not (last == "inf" or isinstance(last, int)):
         raise ValueError("no sizes")
     segment = rule.get("seg_size", 0)
     by = _by(str(rule["alg"]), segment if isinstance(segment, int) else 0)
-    most = last if isinstance(last, int) else None
-    return ServedCalls(_KIND_OF_NAME[name], True, True, first, most, by)
+    max_bytes = last if isinstance(last, int) else None
+    return ServedCalls(_KIND_OF_NAME[name], True, True, first, max_bytes, by)
 
 
 def _by(name: str, segment: int) -> str:
-    """The algorithm in words; `segment` is in bytes, 0 for messages that are not cut."""
+    """Describe the algorithm; `segment`: bytes per segment, 0 for unsegmented messages."""
     return f"{name} in segments of {segment} bytes" if segment else name

@@ -1,4 +1,4 @@
-"""Read the files of a folder, each by the reader of its name."""
+"""Read the files of a folder, each with the reader for its name."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ PartReader = Callable[[SourcePart], Sequence[ServedCalls]]
 
 
 def read_files(source: Source, readers: Mapping[str, PartReader]) -> list[ServedCalls]:
-    """The calls that all files serve; one with an error, or of another name, serves nothing.
+    """Return the calls that all files serve; a file with an error, or an unknown name, serves none.
 
-    Libraries of MPI take all of a file or none of it. Errors are reported with the file's name.
+    MPI libraries use all of a file or none of it. Errors are reported with the file's name.
     """
-    found: list[ServedCalls] = []
+    calls: list[ServedCalls] = []
     for part in source.parts:
         reader = readers.get(part.name)
         try:
             if reader is None:
                 raise InputError("no file of this format", code="unknown-file")
-            found += reader(part)
+            calls += reader(part)
         except InputError as error:
             first = error.diagnostics[0]
             source.report(Diagnostic(first.code, first.message, location=Location(part.name)))
-    return found
+    return calls

@@ -1,9 +1,10 @@
-"""Write a selection as the tune string of UCC's transport UCP, and tell what such a string serves.
+"""Write a selection as the tune string of UCC's transport UCP, and determine the calls that such a
+string serves.
 
-    collective:from-to:[ranks-ranks]:inf:@algorithm#...
+collective:from-to:[ranks-ranks]:inf:@algorithm#...
 
-Sizes are half-open, and those of the destination: the full buffer, but one rank's part of it for
-reduce-scatter. The score inf puts a choice before those of all other transports.
+Size ranges are half-open and refer to the destination: the full buffer, but for reduce-scatter one
+rank's part of it. The score inf gives a choice precedence over all other transports.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _NAMES: Mapping[CollectiveKind, str] = {
 _KIND_OF = {name: kind for kind, name in _NAMES.items()}
 _ALGORITHMS: Mapping[CollectiveKind, Mapping[str, str]] = {
     CollectiveKind.ALL_REDUCE: {
-        # Of a radix that UCC chooses; recursive doubling is that of radix 2.
+        # Radix chosen by UCC; recursive doubling is the case of radix 2.
         "recursive-doubling": "knomial",
         "halving-doubling": "sra_knomial",
         "double-binary-tree": "dbt",
@@ -57,7 +58,7 @@ _TOKEN = re.compile(r"(\w+):(\d+)-(\d+|inf):\[(\d+)-(\d+)\]:inf:@(\w+)")
 
 
 def write(selection: Selection, options: NoOptions) -> WriteResult:
-    """One file. What UCC does not have goes to the best of what it has, and that is a loss."""
+    """Write one file; algorithms that UCC lacks are replaced by its best one, as a loss."""
     tokens: list[str] = []
     chosen, losses = first_of_kinds(selection)
     for selected in chosen:
@@ -76,26 +77,28 @@ def write(selection: Selection, options: NoOptions) -> WriteResult:
 
 
 def read(source: Source) -> Sequence[ServedCalls]:
-    """A row a choice; what UCC does not parse is an error, and serves nothing."""
+    """Return one row per choice; none for a file with a choice that UCC cannot parse."""
     return read_files(source, {FILE: _served})
 
 
 def _tokens(
     kind: CollectiveKind, windows: Sequence[SelectedWindow], num_ranks: int
 ) -> Iterator[str]:
+    """Yield the choices of a collective."""
     parts = _parts(kind, num_ranks)
     for window in windows:
-        # The first size of the destination that a full buffer of the window has.
+        # The smallest destination size of a full buffer in the window.
         first = -(-window.min_bytes // parts)
-        behind = "inf" if window.max_bytes is None else str(-(-(window.max_bytes + 1) // parts))
-        # A window within one part has no size of its own.
-        if str(first) != behind:
+        end = "inf" if window.max_bytes is None else str(-(-(window.max_bytes + 1) // parts))
+        # Skip a window smaller than one part, which contains no destination size.
+        if str(first) != end:
             name = _ALGORITHMS[kind][window.algorithm]
             team = f"[{num_ranks}-{num_ranks}]"
-            yield f"{_NAMES[kind]}:{first}-{behind}:{team}:inf:@{name}"
+            yield f"{_NAMES[kind]}:{first}-{end}:{team}:inf:@{name}"
 
 
 def _served(part: SourcePart) -> list[ServedCalls]:
+    """Return the calls of a file. Raises `InputError` if it is invalid."""
     lines = part.load().decode("latin-1").splitlines()
     values = [line.partition("=") for line in lines if line.strip() and not line.startswith("#")]
     if any(name.strip() != _VARIABLE for name, _, _ in values) or len(values) > 1:
@@ -105,22 +108,22 @@ def _served(part: SourcePart) -> list[ServedCalls]:
 
 
 def _calls(token: str) -> ServedCalls:
-    """The calls of one choice. Raises `InputError`."""
+    """Return the calls of one choice. Raises `InputError` if it is invalid."""
     match = _TOKEN.fullmatch(token)
     kind = _KIND_OF.get(match[1]) if match else None
     if match is None or kind is None or match[6] not in _ALGORITHMS[kind].values():
-        wanted = "collective:from-to:[ranks-ranks]:inf:@algorithm"
-        raise InputError(f"{token!r:.60} is not {wanted}", code="not-a-rule")
+        expected = "collective:from-to:[ranks-ranks]:inf:@algorithm"
+        raise InputError(f"{token!r:.60} is not {expected}", code="not-a-rule")
     parts = _parts(kind, int(match[4]))
     first = int(match[2])
     # Full buffers between two multiples count as the larger one.
-    least = (first - 1) * parts + 1 if first else 0
-    last = None if match[3] == "inf" else (int(match[3]) - 1) * parts
-    if last is not None and last < least:
-        raise InputError(f"{token!r:.60}: no size is in it", code="not-a-rule")
-    return ServedCalls(kind, True, True, least, last, f"{match[6]} of {match[4]} ranks")
+    min_bytes = (first - 1) * parts + 1 if first else 0
+    max_bytes = None if match[3] == "inf" else (int(match[3]) - 1) * parts
+    if max_bytes is not None and max_bytes < min_bytes:
+        raise InputError(f"{token!r:.60}: the size range is empty", code="not-a-rule")
+    return ServedCalls(kind, True, True, min_bytes, max_bytes, f"{match[6]} of {match[4]} ranks")
 
 
 def _parts(kind: CollectiveKind, num_ranks: int) -> int:
-    """How many times the destination fits the full buffer."""
+    """Return the size of the full buffer divided by that of the destination."""
     return num_ranks if kind is CollectiveKind.REDUCE_SCATTER else 1

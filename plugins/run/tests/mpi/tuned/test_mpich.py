@@ -191,11 +191,11 @@ def test_another_file_as_defaults_is_refused(text: str, tmp_path: Path) -> None:
     ("old", "new", "reason"),
     [
         ("avg_msg_size<=8191", "avg_msg_size<8191", "is no avg_msg_size<= of ascending sizes"),
-        ("avg_msg_size=any", "avg_msg_size<=9000", "avg_msg_size=any is absent"),
+        ("avg_msg_size=any", "avg_msg_size<=9000", "avg_msg_size=any is missing"),
         ("avg_msg_size=any", "avg_msg_size<=80", "is no avg_msg_size<= of ascending sizes"),
-        ("is_commutative=no", "is_commutative=maybe", "is_commutative=no is absent"),
+        ("is_commutative=no", "is_commutative=maybe", "is_commutative=no is missing"),
         ("algorithm=MPIR_Allreduce_intra_recursive", "algorithm=recursive", "is no algorithm"),
-        ("collective=bcast", "collective=broadcast", "collective=bcast is absent"),
+        ("collective=bcast", "collective=broadcast", "collective=bcast is missing"),
     ],
 )
 def test_a_changed_file_serves_nothing(defaults: Path, old: str, new: str, reason: str) -> None:

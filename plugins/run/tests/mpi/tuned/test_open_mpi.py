@@ -120,9 +120,9 @@ def test_one_mode_serves_both() -> None:
         ("8192 4", "0 4", "all-reduce: sizes do not ascend from 0"),
         ("0 3 0 0", "1 3 0 0", "all-reduce: sizes do not ascend from 0"),
         ("0 # communicators", "16 # communicators", "not exactly one set, for size 0"),
-        ("2 # collectives", "3 # collectives", "'the end' stands where a collective is expected"),
+        ("2 # collectives", "3 # collectives", "'the end' where a collective is expected"),
         ("2 # collectives", "1 # collectives", "more follows than is announced"),
-        ("8192 4 0 0", "8192 ring 0 0", "'ring' stands where an algorithm is expected"),
+        ("8192 4 0 0", "8192 ring 0 0", "'ring' where an algorithm is expected"),
         ("2 # allreduce", "99 # allreduce", "a collective that the hub does not write"),
     ],
 )
