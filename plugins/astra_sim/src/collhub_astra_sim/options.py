@@ -101,7 +101,7 @@ class JobFolderOptions:
 
 @dataclass(frozen=True, slots=True)
 class SystemOptions:
-    """Values of the system.json for jobs without one; see `workloads.stated_system`."""
+    """Values of the system.json for jobs without one; see `workloads.system.stated_system`."""
 
     network: str = choice(NETWORKS, "which backend of ASTRA-sim simulates the job")
     all_reduce: str | None = optional("algorithm, of each dimension: ring (default), direct, ...")

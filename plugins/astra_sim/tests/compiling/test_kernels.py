@@ -152,7 +152,7 @@ def test_an_unwritable_folder_is_passed_over(
 ) -> None:
     blocked, second = tmp_path / "file", tmp_path / "second"
     blocked.write_text("")
-    monkeypatch.setattr(machine_code, "_folders", lambda: [blocked / "below", second])
+    monkeypatch.setattr(machine_code, "_list_folders", lambda: [blocked / "below", second])
     with compile_at_once():
         assert Kernel(total)(table(), events=1) == 1
     assert len(list(second.iterdir())) == 1
@@ -164,7 +164,7 @@ def test_a_full_disk_leaves_no_unfinished_file(
     def full(*paths: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(machine_code, "_folders", lambda: [tmp_path])
+    monkeypatch.setattr(machine_code, "_list_folders", lambda: [tmp_path])
     monkeypatch.setattr(machine_code.os, "chmod", full)
     with compile_at_once():
         assert Kernel(total)(table(), events=1) == 1
@@ -177,7 +177,7 @@ def test_a_relative_cache_folder_is_ignored(
     monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", "below")
     monkeypatch.setattr(Path, "home", lambda: tmp_path)
-    assert list(machine_code._folders())[-1] == tmp_path / ".cache" / "collhub" / "kernels"
+    assert list(machine_code._list_folders())[-1] == tmp_path / ".cache" / "collhub" / "kernels"
 
 
 def test_records_are_written_back_only_where_they_were_read() -> None:

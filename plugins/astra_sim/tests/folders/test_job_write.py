@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from collhub_astra_sim.folders.job_cures import carried_host_times
+from collhub_astra_sim.folders.job_cures import carry_host_times
 from collhub_astra_sim.options import JobOptions
 from collhub_astra_sim.workloads.simulator import simulate
 from golden_cases import golden
@@ -220,7 +220,7 @@ def test_host_times_are_whole_microseconds_and_the_rest_is_a_loss(tmp_path: Path
 def test_carried_rests_keep_the_sum_of_a_rank(tmp_path: Path, durations: list[int]) -> None:
     rows = [{**computation(0, duration), "on_host": 1} for duration in durations]
     workload = job(2, *rows, {**computation(1, 2700), "on_host": 1})
-    carried = carried_host_times(workload).nodes.duration_ns
+    carried = carry_host_times(workload).nodes.duration_ns
     assert not (carried % 1000).any()
     assert 0 <= sum(durations) - carried[:-1].sum() < 1000
     assert carried[-1] == 2000

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from astra_calls import write_folder
 from collhub_astra_sim.networks import network_yaml
-from collhub_astra_sim.networks.expressible import expressed
-from collhub_astra_sim.networks.network_yaml import network_text, read
+from collhub_astra_sim.networks.expressible import find_astra_network
+from collhub_astra_sim.networks.network_yaml import format_network, read
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -49,7 +49,7 @@ def described(text):
 
 @given(st.lists(DIMENSIONS, min_size=1, max_size=3))
 def test_network_comes_back_to_the_last_bit(dimensions):
-    topology = described(network_text(dimensions))
+    topology = described(format_network(dimensions))
     assert np.array_equal(
         topology.bandwidth_bytes_per_s, grid("x", dimensions).bandwidth_bytes_per_s
     )
@@ -61,7 +61,7 @@ def test_network_comes_back_to_the_last_bit(dimensions):
 def test_simulator_computes_the_bandwidth_that_the_hub_uses(bandwidth):
     (line,) = (
         line
-        for line in network_text([Dimension(DimensionKind.RING, 3, bandwidth, 0.0)]).splitlines()
+        for line in format_network([Dimension(DimensionKind.RING, 3, bandwidth, 0.0)]).splitlines()
         if "bandw" in line
     )
     written = float(line.split("[")[1].split("]")[0])
@@ -69,7 +69,7 @@ def test_simulator_computes_the_bandwidth_that_the_hub_uses(bandwidth):
 
 
 def test_numbers_are_written_without_exponent():
-    text = network_text([Dimension(DimensionKind.RING, 3, 1.0, 1e-15)])
+    text = format_network([Dimension(DimensionKind.RING, 3, 1.0, 1e-15)])
     assert text.splitlines()[2:] == [
         "bandwidth: [ 0.0000000009313225746154785 ]",
         "latency: [ 0.000001 ]",
@@ -122,22 +122,24 @@ def test_other_networks_are_refused_with_the_reason(text, reason):
 
 def test_network_without_links_is_refused():
     with pytest.raises(UsageError, match="it has no links"):
-        expressed(parse_topology("line:1"), *pairs((0, 0)), is_congestion_aware=True)
+        find_astra_network(parse_topology("line:1"), *pairs((0, 0)), is_congestion_aware=True)
 
 
 def test_dimensions_of_one_node_are_left_out():
-    network = expressed(parse_topology("ring:4*switch:1"), *pairs((0, 1)), is_congestion_aware=True)
+    network = find_astra_network(
+        parse_topology("ring:4*switch:1"), *pairs((0, 1)), is_congestion_aware=True
+    )
     assert [(d.kind, d.size) for d in network.dimensions] == [(DimensionKind.RING, 4)]
 
 
 def test_ring_of_two_is_a_pair():
-    network = expressed(parse_topology("ring:2"), *pairs((0, 1)), is_congestion_aware=True)
+    network = find_astra_network(parse_topology("ring:2"), *pairs((0, 1)), is_congestion_aware=True)
     assert [(d.kind, d.size) for d in network.dimensions] == [(DimensionKind.FULLY_CONNECTED, 2)]
 
 
 def test_topology_that_states_no_dimensions_is_judged_by_its_links():
     bare = dataclasses.replace(parse_topology("ring:4"), dimensions=())
-    network = expressed(bare, *pairs((0, 1), (3, 0)), is_congestion_aware=True)
+    network = find_astra_network(bare, *pairs((0, 1), (3, 0)), is_congestion_aware=True)
     assert [(d.kind, d.size) for d in network.dimensions] == [(DimensionKind.FULLY_CONNECTED, 4)]
 
 
@@ -230,9 +232,11 @@ def test_plain_files_are_read_as_yaml_reads_them(keys, others, random, end):
     lines = [*keys, *others]
     random.shuffle(lines)
     content = ("\n".join(lines) + end).encode()
-    plain = network_yaml._plain_values(content)
+    plain = network_yaml._parse_plain_values(content)
     if plain is not None:
-        by_yaml = network_yaml._values("net.yml", network_yaml._parsed("net.yml", content))
+        by_yaml = network_yaml._collect_values(
+            "net.yml", network_yaml._parse_yaml("net.yml", content)
+        )
         assert {key: plain[key] for key in by_yaml} == by_yaml
     if not others:
         assert plain is not None

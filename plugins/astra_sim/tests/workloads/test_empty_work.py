@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from collhub_astra_sim.workloads.hazards import empty_work
+from collhub_astra_sim.workloads.hazards import report_empty_work
 from collhub_astra_sim.workloads.system import System
 
 from hub_core.model import NodeColumns, NodeKind, Workload
@@ -18,7 +18,7 @@ def test_computations_of_no_bytes_are_said_with_a_roofline(roofline: int, count:
     system = System.of_json(json.dumps({**stated, **policy}))
     kind = [int(NodeKind.COMPUTE)] * 3
     columns = {"rank": [0, 0, 0], "kind": kind, "bytes": [8, 0, 0], "operations": [5, 5, 5]}
-    found = empty_work(Workload(NodeColumns.from_columns(1, columns)), system)
+    found = report_empty_work(Workload(NodeColumns.from_columns(1, columns)), system)
     assert len(found) == count
     assert all("node 1 has no bytes" in one.message for one in found)
     assert all("(2 nodes)" in one.message for one in found)

@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING
 from hub_core import names_from
 
 if TYPE_CHECKING:
-    from collhub_execution.data.element_types import DTYPE_NAMES, Array, element_type
+    from collhub_execution.data.element_types import (
+        DTYPE_NAMES,
+        REDUCTIONS,
+        Array,
+        Reduction,
+        element_type,
+    )
     from collhub_execution.data.inputs import block_elements, exact_inputs, random_inputs
     from collhub_execution.data.memory import (
         RecordMoves,
@@ -19,7 +25,6 @@ if TYPE_CHECKING:
         step_times,
         used_elements,
     )
-    from collhub_execution.data.reductions import REDUCTIONS, Reduction
     from collhub_execution.judgement.bandwidth import algorithm_bandwidth, bus_bandwidth
     from collhub_execution.judgement.judge import Comparison, OutputJudgement, judge, same_bits
     from collhub_execution.launching.job_folder import FAILED, JobFolder, RankPart, serve_rank
@@ -32,6 +37,7 @@ if TYPE_CHECKING:
         NOT_STARTED,
         EngineMemory,
         NativeCollective,
+        NumpyMemory,
         Post,
         PostLevel,
         RankEngine,
@@ -40,11 +46,14 @@ if TYPE_CHECKING:
         Waiting,
         run_task,
     )
-    from collhub_execution.ranks.numpy_memory import NumpyMemory
     from collhub_execution.ranks.plans import RankPlans, RankTask, rank_task, rank_tasks
-    from collhub_execution.rendezvous.positions import positions
-    from collhub_execution.rendezvous.run_order import RunOrder, is_well_levelled, run_order
-    from collhub_execution.rendezvous.simulation import simulate_rendezvous
+    from collhub_execution.rendezvous import (
+        RunOrder,
+        is_well_levelled,
+        positions,
+        run_order,
+        simulate_rendezvous,
+    )
     from collhub_execution.request_levelling import (
         LevelledRequest,
         execute_levelled,
@@ -139,13 +148,12 @@ __all__ = [
 ]
 
 _HOMES = {
-    "collhub_execution.data.element_types": "Array DTYPE_NAMES element_type",
+    "collhub_execution.data.element_types": "Array DTYPE_NAMES REDUCTIONS Reduction element_type",
     "collhub_execution.data.inputs": "block_elements exact_inputs random_inputs",
     "collhub_execution.data.memory": (
         "RecordMoves all_outputs fill_rank find_moves fused_moves fused_reductions step_times "
         "used_elements"
     ),
-    "collhub_execution.data.reductions": "REDUCTIONS Reduction",
     "collhub_execution.judgement.bandwidth": "algorithm_bandwidth bus_bandwidth",
     "collhub_execution.judgement.judge": "Comparison OutputJudgement judge same_bits",
     "collhub_execution.launching.job_folder": "FAILED JobFolder RankPart serve_rank",
@@ -154,14 +162,13 @@ _HOMES = {
     "collhub_execution.levelling.levelled_program": "levelled_program",
     "collhub_execution.levelling.program": "LevelledProgram RecordKind",
     "collhub_execution.ranks.engine": (
-        "DONE EngineMemory NOT_STARTED NativeCollective Post PostLevel RankEngine RankLog "
-        "Transport Waiting run_task"
+        "DONE EngineMemory NOT_STARTED NativeCollective NumpyMemory Post PostLevel RankEngine "
+        "RankLog Transport Waiting run_task"
     ),
-    "collhub_execution.ranks.numpy_memory": "NumpyMemory",
     "collhub_execution.ranks.plans": "RankPlans RankTask rank_task rank_tasks",
-    "collhub_execution.rendezvous.positions": "positions",
-    "collhub_execution.rendezvous.run_order": "RunOrder is_well_levelled run_order",
-    "collhub_execution.rendezvous.simulation": "simulate_rendezvous",
+    "collhub_execution.rendezvous": (
+        "RunOrder is_well_levelled positions run_order simulate_rendezvous"
+    ),
     "collhub_execution.request_levelling": "LevelledRequest execute_levelled levelled_request",
     "collhub_execution.running.options": "RunOptions run_options run_options_of",
     "collhub_execution.running.outcome": "RunOutcome",

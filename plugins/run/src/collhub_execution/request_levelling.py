@@ -76,7 +76,7 @@ def execute_levelled(
     wrong sizes and if the memory of this host is too small.
     """
     levelled = levelled_request(request)
-    return _finished(request, levelled, run(levelled))
+    return _update_result(request, levelled, run(levelled))
 
 
 def levelled_request(request: ExecutionRequest) -> LevelledRequest:
@@ -101,7 +101,7 @@ def levelled_request(request: ExecutionRequest) -> LevelledRequest:
     return levelled
 
 
-def _finished(
+def _update_result(
     request: ExecutionRequest, levelled: LevelledRequest, result: ExecutionResult
 ) -> ExecutionResult:
     """Divide sums of averages, and add the statistics of the program."""

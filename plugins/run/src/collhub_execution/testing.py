@@ -167,7 +167,7 @@ def foreign_listeners(processes: Iterable[int]) -> set[str]:
     return addresses
 
 
-def _need_proc() -> None:
+def _require_proc() -> None:
     """Skip the test if the system has no /proc to find the processes of ranks."""
     if not Path("/proc/self/cmdline").exists():
         raise SkipTest("finding the ranks needs /proc")
@@ -225,19 +225,19 @@ class LaunchedExecutor:
         """
         program = without_send(levelled_program(ring_all_reduce(4), in_place=True))
         start = time.monotonic()
-        error = self._failure(program, timeout_s=timeout_s)
+        error = self._run_to_failure(program, timeout_s=timeout_s)
         assert time.monotonic() - start < limit_s
         assert error.diagnostics[0].code == "deadlock"
         assert "waits for rank" in error.diagnostics[1].message
 
     def check_killed_rank(self, *, timeout_s: float, limit_s: float) -> InputError:
         """Check that all ranks exit when one is killed; return the error."""
-        _need_proc()
+        _require_proc()
         program = levelled_program(ring_all_reduce(4), in_place=True)
-        killer = threading.Thread(target=self._kill_one, args=(program.num_ranks,))
+        killer = threading.Thread(target=self._kill_one_rank, args=(program.num_ranks,))
         killer.start()
         start = time.monotonic()
-        error = self._failure(program, timeout_s=timeout_s, repeats=100000)
+        error = self._run_to_failure(program, timeout_s=timeout_s, repeats=100000)
         killer.join()
         assert time.monotonic() - start < limit_s
         assert error.diagnostics[0].code == "rank-died"
@@ -245,7 +245,7 @@ class LaunchedExecutor:
 
     def foreign_listeners(self, *, seconds: float) -> set[str]:
         """Return the non-loopback addresses on which ranks listen during a run."""
-        _need_proc()
+        _require_proc()
         program = levelled_program(ring_all_reduce(4), in_place=True)
         addresses: set[str] = set()
 
@@ -256,11 +256,11 @@ class LaunchedExecutor:
             while time.monotonic() < deadline:
                 addresses.update(foreign_listeners(processes_running(self.module)))
                 time.sleep(0.05)
-            self._kill_one(program.num_ranks)
+            self._kill_one_rank(program.num_ranks)
 
         observer = threading.Thread(target=look)
         observer.start()
-        self._failure(program, timeout_s=60.0, repeats=100000)
+        self._run_to_failure(program, timeout_s=60.0, repeats=100000)
         observer.join()
         return addresses
 
@@ -268,7 +268,7 @@ class LaunchedExecutor:
         """Return whether all processes of ranks exit within the limit."""
         return wait_until(lambda: not processes_running(self.module), limit_s)
 
-    def _kill_one(self, ranks: int) -> None:
+    def _kill_one_rank(self, ranks: int) -> None:
         """Kill a rank as soon as all ranks have started."""
         if self._wait_for_ranks(ranks):
             # The newest process is a rank, because helpers start ranks.
@@ -279,7 +279,7 @@ class LaunchedExecutor:
         expected = ranks + self.helpers
         return wait_until(lambda: len(processes_running(self.module)) >= expected, 60.0)
 
-    def _failure(
+    def _run_to_failure(
         self, program: LevelledProgram, *, timeout_s: float, repeats: int = 1
     ) -> InputError:
         """Run a program that must fail and return its error."""

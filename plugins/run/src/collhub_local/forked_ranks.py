@@ -65,10 +65,10 @@ class ForkedRanks:
             if process.exitcode not in (None, 0):
                 dead.append(rank)
         if dead:
-            raise self._stopped("rank-died", self._end_of(dead[0]), set(dead))
+            raise self._make_error("rank-died", self._describe_end(dead[0]), set(dead))
         self._check_time()
 
-    def _end_of(self, rank: int) -> str:
+    def _describe_end(self, rank: int) -> str:
         """Describe how the process of a rank exited."""
         failures = self._board.failures
         reason = "" if failures.empty() else f": {failures.get()}"
@@ -82,7 +82,7 @@ class ForkedRanks:
         if time.monotonic() > self._deadline:
             message = f"the ranks have not ended after {self._request.timeout_s:g} s"
             code = "deadlock" if self._is_still() else "timeout"
-            raise self._stopped(code, message, set())
+            raise self._make_error(code, message, set())
 
     def _is_still(self) -> bool:
         """Return whether no rank makes progress."""
@@ -90,7 +90,7 @@ class ForkedRanks:
         time.sleep(_STILL_S)
         return bool(np.array_equal(before, self._board.at))
 
-    def _stopped(self, code: str, message: str, dead: set[int]) -> InputError:
+    def _make_error(self, code: str, message: str, dead: set[int]) -> InputError:
         """Return the error, with the position of every rank that still waits."""
         at: list[int | None] = []
         for rank, record in enumerate(self._board.at.tolist()):

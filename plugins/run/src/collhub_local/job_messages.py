@@ -44,14 +44,14 @@ def algorithm_of_job(workload: Workload) -> Algorithm:
     """
     nodes = workload.nodes
     _check(nodes)
-    counts, unit_bytes = _counts(nodes)
+    counts, unit_bytes = _count_units(nodes)
     is_send, is_receive = nodes.is_kind(NodeKind.SEND), nodes.is_kind(NodeKind.RECV)
-    sent, input_units = _places(nodes, np.where(is_send, counts, 0))
-    received, output_units = _places(nodes, np.where(is_receive, counts, 0))
-    channel = _channels(nodes)
+    sent, input_units = _compute_offsets(nodes, np.where(is_send, counts, 0))
+    received, output_units = _compute_offsets(nodes, np.where(is_receive, counts, 0))
+    channel = _assign_channels(nodes)
     columns: dict[str, npt.ArrayLike] = {
         "rank": nodes.rank,
-        "kind": _kinds(nodes),
+        "kind": _map_kinds(nodes),
         "peer": np.where(is_send | is_receive, nodes.peer, -1),
         "channel": channel,
         "src_buffer": np.where(is_send, Buffer.INPUT, Buffer.UNKNOWN),
@@ -64,12 +64,12 @@ def algorithm_of_job(workload: Workload) -> Algorithm:
     steps = StepTable.from_columns(
         workload.num_ranks, columns, nodes.data_edges, nodes.control_edges
     )
-    messages = _messages(nodes, channel)
+    messages = _match_messages(nodes, channel)
     contract = CustomContract(
         input_units,
         output_units,
         np.ones(workload.num_ranks, np.bool_),
-        _expected(nodes, messages, counts, sent, received),
+        _build_contract(nodes, messages, counts, sent, received),
     )
     collective = Collective(
         CollectiveKind.CUSTOM, workload.num_ranks, int(counts[is_send].sum()), contract=contract
@@ -91,7 +91,7 @@ def _check(nodes: NodeColumns) -> None:
         raise UsageError("the job has no messages, so it cannot be run", code="no-messages")
 
 
-def _counts(nodes: NodeColumns) -> tuple[Int64Array, int]:
+def _count_units(nodes: NodeColumns) -> tuple[Int64Array, int]:
     """Return the units of every message, 1 for other nodes, and the bytes per unit."""
     is_message = nodes.is_kind(NodeKind.SEND, NodeKind.RECV)
     # A message without size, or of size 0, is one unit.
@@ -103,7 +103,7 @@ def _counts(nodes: NodeColumns) -> tuple[Int64Array, int]:
     return np.maximum(-(-sizes // unit), 1), unit
 
 
-def _places(nodes: NodeColumns, counts: Int64Array) -> tuple[Int64Array, Int64Array]:
+def _compute_offsets(nodes: NodeColumns, counts: Int64Array) -> tuple[Int64Array, Int64Array]:
     """Return the first unit of each row when the units of a rank are stored in sequence, and their
     sums.
 
@@ -115,7 +115,7 @@ def _places(nodes: NodeColumns, counts: Int64Array) -> tuple[Int64Array, Int64Ar
     return ends[:-1] - before[nodes.rank], np.diff(before)
 
 
-def _channels(nodes: NodeColumns) -> Int64Array:
+def _assign_channels(nodes: NodeColumns) -> Int64Array:
     """Return the channel of each node: messages of a pair match in order if tag and bytes are
     equal.
     """
@@ -123,14 +123,14 @@ def _channels(nodes: NodeColumns) -> Int64Array:
     return np.where(is_message, labels(nodes.tag, nodes.bytes), 0)
 
 
-def _kinds(nodes: NodeColumns) -> npt.NDArray[np.uint8]:
+def _map_kinds(nodes: NodeColumns) -> npt.NDArray[np.uint8]:
     """Return the step kind of every node."""
     # All nodes except messages become work.
     by_kind = [_STEP_KINDS.get(kind, StepKind.COMPUTE) for kind in NodeKind]
     return np.asarray(by_kind, np.uint8)[nodes.kind]
 
 
-def _messages(nodes: NodeColumns, channel: Int64Array) -> Messages:
+def _match_messages(nodes: NodeColumns, channel: Int64Array) -> Messages:
     """Match sends and receives; unmatched ones are reported by verification."""
     sends = np.flatnonzero(nodes.is_kind(NodeKind.SEND))
     receives = np.flatnonzero(nodes.is_kind(NodeKind.RECV))
@@ -141,7 +141,7 @@ def _messages(nodes: NodeColumns, channel: Int64Array) -> Messages:
     return pair_in_order(sends, receives, keys[: len(sends)], keys[len(sends) :])
 
 
-def _expected(
+def _build_contract(
     nodes: NodeColumns,
     messages: Messages,
     counts: Int64Array,

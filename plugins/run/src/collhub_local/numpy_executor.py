@@ -57,7 +57,7 @@ def run_in_one_thread(request: LevelledRequest) -> ExecutionResult:
     """Run a levelled request; see `execute`."""
     order = run_order(request.algorithm, request.program)
     memory = np.empty(request.flat_size, request.dtype)
-    runner = _runner(request, order, memory)
+    runner = _make_runner(request, order, memory)
     deadline = time.monotonic() + request.timeout_s
     times = []
     starts = ends = None
@@ -65,7 +65,7 @@ def run_in_one_thread(request: LevelledRequest) -> ExecutionResult:
     with np.errstate(all="ignore"):
         for _ in range(request.warmups + request.repeats):
             _refuse_late(request, deadline)
-            _fill_all(memory, request, runner.used)
+            _init_memory(memory, request, runner.used)
             start = time.perf_counter()
             runner.run()
             times.append(time.perf_counter() - start)
@@ -86,14 +86,14 @@ def _refuse_late(request: LevelledRequest, deadline: float) -> None:
         raise InputError(message, cure="allow more time", code="timeout")
 
 
-def _fill_all(memory: Array, request: LevelledRequest, used: Sequence[int | None]) -> None:
+def _init_memory(memory: Array, request: LevelledRequest, used: Sequence[int | None]) -> None:
     """Set the memory to its state before a run; `used`: elements of every rank, see `fill_rank`."""
     for rank, used_by_rank in enumerate(used):
         fill_rank(memory, request, rank, used_by_rank)
 
 
-def _whole(request: LevelledRequest) -> Sequence[int | None]:
-    """Return the argument of `_fill_all` for the entire memory of every rank."""
+def _list_full_use(request: LevelledRequest) -> Sequence[int | None]:
+    """Return the argument of `_init_memory` for the entire memory of every rank."""
     return [None] * request.program.num_ranks
 
 
@@ -105,7 +105,7 @@ class _Runner:
     used: Sequence[int | None]
 
 
-def _runner(request: LevelledRequest, order: RunOrder, memory: Array) -> _Runner:
+def _make_runner(request: LevelledRequest, order: RunOrder, memory: Array) -> _Runner:
     """Build the runner that is faster for the mean size of the moves."""
     reduction = REDUCTIONS[request.reduce_op]
     # Small moves cost more as calls of numpy than as bytes: then one call per batch is faster.
@@ -113,18 +113,18 @@ def _runner(request: LevelledRequest, order: RunOrder, memory: Array) -> _Runner
     mean_blocks = blocks.mean() if len(blocks) else 0
     mean_bytes = mean_blocks * request.elements * memory.itemsize
     if mean_bytes < _INDEXED_BYTES and int(blocks.sum()) < _MAX_INDEXED_BLOCKS:
-        batches = _index_batches(find_moves(request.program, 1), order)
+        batches = _build_index_batches(find_moves(request.program, 1), order)
         rows = memory.reshape(-1, request.elements)
-        return _Runner(lambda: _run_indexed(rows, batches, reduction), _whole(request))
+        return _Runner(lambda: _run_indexed(rows, batches, reduction), _list_full_use(request))
     # A message that is only reduced is reduced from the sender's memory, so it needs no slot.
     moves = find_moves(request.program, request.elements)
     moves, is_done = fused_moves(moves, fused_reductions(request))
-    listed = _listed(moves, order.records[~is_done[order.records]])
+    listed = _list_moves(moves, order.records[~is_done[order.records]])
     used = used_elements(request.program, moves, is_done, request.elements)
     return _Runner(lambda: _run_singly(memory, listed, reduction), used.tolist())
 
 
-def _listed(moves: RecordMoves, records: Int64Array) -> list[_Move]:
+def _list_moves(moves: RecordMoves, records: Int64Array) -> list[_Move]:
     """Return the moves of `records` as Python integers, because slicing with numpy integers is
     slow.
     """
@@ -150,7 +150,7 @@ def _run_singly(memory: Array, moves: Iterable[_Move], reduction: Reduction) -> 
             written[:] = memory[source : source + length]
 
 
-def _index_batches(moves: RecordMoves, order: RunOrder) -> list[_Batch]:
+def _build_index_batches(moves: RecordMoves, order: RunOrder) -> list[_Batch]:
     """Combine the moves of every batch into index arrays; `moves` are in blocks."""
     # Indices of all batches are created at once and then divided, in time linear in blocks.
     records = order.records
@@ -183,11 +183,11 @@ def _run_timed(
 
     Return (start, end) of every step in ns.
     """
-    _fill_all(memory, request, _whole(request))
+    _init_memory(memory, request, _list_full_use(request))
     program, reduction = request.program, REDUCTIONS[request.reduce_op]
     # One timestamp per move: the end of a move is the start of the next one.
     clock = [time.perf_counter_ns()]
-    for move in _listed(find_moves(program, request.elements), records):
+    for move in _list_moves(find_moves(program, request.elements), records):
         _run_singly(memory, (move,), reduction)
         clock.append(time.perf_counter_ns())
     starts, ends = np.full((2, len(program)), -1, np.int64)

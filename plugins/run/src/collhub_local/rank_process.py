@@ -83,7 +83,7 @@ def run_rank(request: LevelledRequest, plans: RankPlans, board: SharedBoard, ran
         task = rank_task(request, plans.plan(rank))
         first = request.program.rank_memory(rank).start * request.elements
         memory = NumpyMemory(task, board.memory[first : first + task.plan.memory_size])
-        log = _log(task, board)
+        log = _make_log(task, board)
         transport = SharedMemoryTransport(board, plans, memory, task, log)
         run_task(task, RankEngine(memory, transport), log)
     except BaseException as error:
@@ -91,7 +91,7 @@ def run_rank(request: LevelledRequest, plans: RankPlans, board: SharedBoard, ran
         os._exit(FAILED)
 
 
-def _log(task: RankTask, board: SharedBoard) -> RankLog:
+def _make_log(task: RankTask, board: SharedBoard) -> RankLog:
     """Return the rank's log on the board, which the starter reads."""
     # There is no library with a collective that could be timed, so those times are discarded.
     rank, first = task.plan.rank, task.plan.first_record
@@ -126,8 +126,8 @@ class SharedMemoryTransport:
     def prepare(self, sends: Sequence[Post[Array]], receives: Sequence[Post[Array]]) -> PostLevel:
         """Prepare a level: posting signals the receivers, waiting for a message copies it."""
         posted = [self._board.pairs[self._rank, send.end.peer].posted for send in sends]
-        arriving = [self._arrival(post) for post in receives]
-        leaving = [self._departure(post) for post in sends]
+        arriving = [self._make_arrival(post) for post in receives]
+        leaving = [self._make_departure(post) for post in sends]
         waiting = [*arriving, *leaving]
 
         def post_level() -> Sequence[Waiting]:
@@ -141,9 +141,9 @@ class SharedMemoryTransport:
         """Report to the starter, which starts all ranks when all have reported."""
         # Not among the ranks: the starter waits with a time limit and detects missing ranks.
         self._board.ready.release()
-        _acquire(self._board.go[self._rank], self._board.starter)
+        _wait_for(self._board.go[self._rank], self._board.starter)
 
-    def _arrival(self, post: Post[Array]) -> Waiting:
+    def _make_arrival(self, post: Post[Array]) -> Waiting:
         """Return a message for this rank, with its address in the memory of all ranks."""
         end = post.end
         start = int(self._sent_from[end.record])
@@ -157,7 +157,7 @@ class SharedMemoryTransport:
             index=end.record - self._first_record,
         )
 
-    def _departure(self, post: Post[Array]) -> Waiting:
+    def _make_departure(self, post: Post[Array]) -> Waiting:
         """Return a message from this rank."""
         return _Departure(self._board.pairs[self._rank, post.end.peer], self._board.starter)
 
@@ -176,7 +176,7 @@ class _Arrival:
 
     def wait(self) -> None:
         """Wait until the message is posted, copy it, and acknowledge it."""
-        _acquire(self.pair.posted, self.starter)
+        _wait_for(self.pair.posted, self.starter)
         if self.starts is not None:
             # A receive starts when its data are available. All runs write here, but only the last
             # one, which is timed step by step, counts.
@@ -194,10 +194,10 @@ class _Departure:
 
     def wait(self) -> None:
         """Wait for the acknowledgement."""
-        _acquire(self.pair.received, self.starter)
+        _wait_for(self.pair.received, self.starter)
 
 
-def _acquire(semaphore: Semaphore, starter: int) -> None:
+def _wait_for(semaphore: Semaphore, starter: int) -> None:
     """Acquire a semaphore; exit if the starter has exited."""
     # A killed starter cannot end its ranks: they detect that their parent has changed.
     while not semaphore.acquire(True, _LOOK_FOR_PARENT_S):

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from collhub_execution import run_options, run_options_of
 
-from collhub_local.local_run import REFERENCE, LocalRun
-from collhub_local.run_report import run_document, run_fields
+from collhub_local.run_report import REFERENCE, LocalRun, run_document, run_fields
 from hub_core import (
     FILE,
     Assignments,
@@ -68,7 +67,7 @@ def run(
     executor_options = context.options_of(Executor, executor)
     opened = context.open_input(source, source_format)
     options = assign(assignments, {"reader": opened.options, "executor": executor_options})
-    algorithm = _algorithm(context, opened, options["reader"])
+    algorithm = _read_algorithm(context, opened, options["reader"])
     setup = RunSetup.of(algorithm, run_options_of(values), opened.name)
     # Step times need one more run, which only the timeline uses.
     wants_step_times = timeline_out is not None
@@ -83,7 +82,7 @@ def run(
     return ExitCode.DONE if done.outcome.ok else ExitCode.INVALID
 
 
-def _algorithm(
+def _read_algorithm(
     context: CommandContext, opened: OpenedInput, options: Mapping[str, str]
 ) -> Algorithm:
     """Read the algorithm in IN; for a flat job, its messages as an algorithm."""

@@ -49,7 +49,7 @@ def execute(request: ExecutionRequest, options: NoOptions) -> ExecutionResult:
 
 def run_in_processes(request: LevelledRequest) -> ExecutionResult:
     """Run a levelled request; see `execute`."""
-    board = _board(request, _fork_context(request))
+    board = _create_board(request, _get_fork_context(request))
     ranks = ForkedRanks(request, board)
     try:
         # Before the fork, so that the plans of all ranks are created once.
@@ -60,10 +60,10 @@ def run_in_processes(request: LevelledRequest) -> ExecutionResult:
         ranks.await_all()
     finally:
         ranks.end()
-    return _result(request, board)
+    return _build_result(request, board)
 
 
-def _result(request: LevelledRequest, board: SharedBoard) -> ExecutionResult:
+def _build_result(request: LevelledRequest, board: SharedBoard) -> ExecutionResult:
     # From the first start to the last end, on the clock that all processes of a host share.
     """Build the result from the shared memory and times."""
     starts, ends = board.times
@@ -79,7 +79,7 @@ def _result(request: LevelledRequest, board: SharedBoard) -> ExecutionResult:
     )
 
 
-def _fork_context(request: LevelledRequest) -> ForkContext:
+def _get_fork_context(request: LevelledRequest) -> ForkContext:
     """Return the context for forks.
 
     Raises `PluginError` or `UsageError` if this host cannot run the ranks.
@@ -97,16 +97,16 @@ def _fork_context(request: LevelledRequest) -> ForkContext:
     return multiprocessing.get_context("fork")
 
 
-def _board(request: LevelledRequest, context: ForkContext) -> SharedBoard:
+def _create_board(request: LevelledRequest, context: ForkContext) -> SharedBoard:
     """Create the shared data before the fork, so that the processes inherit it."""
     ranks = request.program.num_ranks
-    times = _shared(2 * request.runs * ranks, np.float64)
+    times = _create_shared(2 * request.runs * ranks, np.float64)
     board = SharedBoard(
-        memory=_shared(request.flat_size, request.dtype),
-        at=_shared(ranks, np.int64),
+        memory=_create_shared(request.flat_size, request.dtype),
+        at=_create_shared(ranks, np.int64),
         times=times.reshape(2, request.runs, ranks),
-        record_times=_shared(2 * len(request.program), np.int64).reshape(2, -1),
-        pairs=_pairs(request, context),
+        record_times=_create_shared(2 * len(request.program), np.int64).reshape(2, -1),
+        pairs=_create_pairs(request, context),
         ready=context.Semaphore(0),
         go=[context.Semaphore(0) for _ in range(ranks)],
         failures=context.SimpleQueue(),
@@ -119,7 +119,9 @@ def _board(request: LevelledRequest, context: ForkContext) -> SharedBoard:
     return board
 
 
-def _pairs(request: LevelledRequest, context: ForkContext) -> dict[tuple[int, int], RankPair]:
+def _create_pairs(
+    request: LevelledRequest, context: ForkContext
+) -> dict[tuple[int, int], RankPair]:
     """Create the rendezvous of every pair of ranks that exchanges messages.
 
     Raises `UsageError` for too many pairs.
@@ -138,7 +140,7 @@ def _pairs(request: LevelledRequest, context: ForkContext) -> dict[tuple[int, in
     return {(source, destination): RankPair.at_start(context) for source, destination in pairs}
 
 
-def _shared(elements: int, dtype: npt.DTypeLike) -> Array:
+def _create_shared(elements: int, dtype: npt.DTypeLike) -> Array:
     """Return zeros in memory that forked processes share."""
     # Anonymous and shared: it needs no name, and is freed when the last process exits.
     kind: np.dtype[Any] = np.dtype(dtype)

@@ -51,21 +51,21 @@ def _run(name: str, values: dict[str, Any], world: MPI.Intracomm, as_json: bool)
     run = StartedRun.read(name, values, world.size)
     try:
         engine_of = partial(mpi_engine, communicator=world)
-        return script_rank(run, MpiChannel(world), engine_of, _end, as_json=as_json)
+        return script_rank(run, MpiChannel(world), engine_of, _stop_all, as_json=as_json)
     except BaseException as error:
         # Without this, MPI would wait for the other ranks when the process exits.
-        _end(_findings(error))
+        _stop_all(_list_findings(error))
         raise
 
 
-def _findings(error: BaseException) -> Sequence[Diagnostic]:
+def _list_findings(error: BaseException) -> Sequence[Diagnostic]:
     """Return the diagnostics of any error."""
     if isinstance(error, HubError):
         return error.diagnostics
     return [Diagnostic("rank-died", f"{type(error).__name__}: {error}")]
 
 
-def _end(findings: Sequence[Diagnostic]) -> None:
+def _stop_all(findings: Sequence[Diagnostic]) -> None:
     """Print the position of this rank, and abort all ranks."""
     # Abort, unlike exit, also ends ranks that wait inside MPI.
     print_findings(findings)

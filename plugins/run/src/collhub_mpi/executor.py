@@ -1,4 +1,4 @@
-"""The executor `mpi`: uses mpiexec to start one process per rank on this host."""
+"""The executor `mpi`, which uses mpiexec to start ranks on this host, and the check of MPI."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from functools import partial
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from collhub_execution import LevelledRequest, execute_levelled, launch
@@ -17,7 +18,14 @@ from collhub_execution import LevelledRequest, execute_levelled, launch
 from collhub_mpi.options import MpiOptions
 from collhub_mpi.segments import segments_removed
 from hub_core.model import PluginError
-from hub_core.plugin_api import ExecutionRequest, ExecutionResult
+from hub_core.plugin_api import (
+    CheckLine,
+    CheckReport,
+    CheckRequest,
+    ExecutionRequest,
+    ExecutionResult,
+    NoOptions,
+)
 
 INSTALL = "python -m pip install mpi4py mpich"
 
@@ -78,7 +86,7 @@ def found_launcher() -> Sequence[str]:
     if launcher is None:
         message = "the executor mpi needs mpiexec, which is not on the path"
         raise PluginError(message, cure=_CURE, code="no-mpiexec")
-    printed = _printed_version(launcher)
+    printed = _read_version(launcher)
     forking = Path(launcher).with_name("mpiexec.gforker")
     if b"HYDRA" in printed and forking.exists():
         # MPICH's alternative launcher only forks, and listens on no port.
@@ -90,7 +98,7 @@ def found_launcher() -> Sequence[str]:
     return [launcher, "--oversubscribe", *as_root]
 
 
-def _printed_version(launcher: str) -> bytes:
+def _read_version(launcher: str) -> bytes:
     """Return the output of `--version` of the launcher. Raises `PluginError` if it fails."""
     command = [launcher, "--version"]
     try:
@@ -99,3 +107,30 @@ def _printed_version(launcher: str) -> bytes:
         message = f"{launcher} --version: {error}"
         raise PluginError(message, cure=_CURE, code="no-mpiexec") from None
     return done.stdout
+
+
+def check(request: CheckRequest, options: NoOptions) -> CheckReport:
+    """Return one line for mpi4py, one for mpiexec;
+
+    MPI is not imported, because that would start it.
+
+    Passes without mpi4py: only this executor needs it.
+    """
+    try:
+        installed = version("mpi4py")
+    except PackageNotFoundError:
+        need = f"the executor mpi needs it ({INSTALL})"
+        details = f"not installed; {need}, the executor numpy does not"
+        return CheckReport(ok=True, lines=(CheckLine("mpi4py", True, details),))
+    # An mpi4py without launcher is an incomplete installation.
+    library = CheckLine("mpi4py", True, f"mpi4py {installed} for the executor mpi")
+    launcher = _check_launcher()
+    return CheckReport(ok=launcher.is_ok, lines=(library, launcher))
+
+
+def _check_launcher() -> CheckLine:
+    """Return a line with the command that starts ranks, or its error."""
+    try:
+        return CheckLine("mpiexec", True, " ".join(found_launcher()))
+    except PluginError as error:
+        return CheckLine("mpiexec", False, error.diagnostics[0].message, INSTALL)

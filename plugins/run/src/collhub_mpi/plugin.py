@@ -56,7 +56,7 @@ INSTALLATION = Check(
     "mpi",
     Subject.INSTALLATION,
     "whether mpi4py is installed, and an mpiexec for it",
-    "collhub_mpi.health:check",
+    "collhub_mpi.executor:check",
 )
 
 

@@ -30,7 +30,7 @@ def drop_names(world: MPI.Intracomm) -> None:
     byte_a_rank = np.zeros(world.size, np.uint8)
     world.Alltoall(byte_a_rank, np.empty_like(byte_a_rank))
     world.Barrier()
-    for name in _mapped("self"):
+    for name in _find_mapped("self"):
         # Ranks share segments: another rank may have unlinked the name first.
         with suppress(OSError):
             os.unlink(name)
@@ -52,8 +52,8 @@ def _remove_left_over(start: float) -> None:
     deadline = time.monotonic() + _LIMIT_S
     # Repeat until the last rank has exited and all are old enough, so that no segment of another
     # job is removed.
-    while (segments := _made_since(start)) and time.monotonic() < deadline:
-        mapped = {name for process in _processes() for name in _mapped(process)}
+    while (segments := _find_segments(start)) and time.monotonic() < deadline:
+        mapped = {name for process in _list_processes() for name in _find_mapped(process)}
         now = time.time()
         for name, creation_time in segments.items():
             if name not in mapped and now - creation_time > _OLD_S:
@@ -62,7 +62,7 @@ def _remove_left_over(start: float) -> None:
         time.sleep(_POLL_S)
 
 
-def _made_since(start: float) -> dict[str, float]:
+def _find_segments(start: float) -> dict[str, float]:
     """Return the segments of this user by name, with their creation times."""
     segments = {}
     for prefix in _PREFIXES:
@@ -74,12 +74,12 @@ def _made_since(start: float) -> dict[str, float]:
     return segments
 
 
-def _processes() -> Iterator[str]:
+def _list_processes() -> Iterator[str]:
     """Yield the IDs of all processes."""
     return (path.name for path in Path("/proc").glob("[0-9]*"))
 
 
-def _mapped(process: str) -> set[str]:
+def _find_mapped(process: str) -> set[str]:
     """Return the paths of the segments that a process has mapped; empty if it is not accessible."""
     try:
         lines = Path(f"/proc/{process}/maps").read_text("utf-8", "replace").splitlines()

@@ -61,20 +61,20 @@ def main(algorithm: str, as_json: bool, device: str, batch: bool, **values: Any)
 def _run(name: str, values: dict[str, Any], options: TorchOptions, as_json: bool) -> int:
     """Run one rank and return its exit status."""
     # Read and checked before the group is joined, so that an error needs no clean-up.
-    place = _place()
+    place = _read_place()
     run = StartedRun.read(name, values, place.num_ranks)
     torch.set_num_threads(1)
     device = join(options.device, place, "env://")
     channel = TorchChannel(place.rank, place.num_ranks, device)
     engine_of = partial(torch_engine, device=device, is_batched=options.batch)
-    status = script_rank(run, channel, engine_of, _end, as_json=as_json)
+    status = script_rank(run, channel, engine_of, _stop_rank, as_json=as_json)
     # A rank that exits early may discard messages that other ranks still receive.
     dist.barrier()
     dist.destroy_process_group()
     return status
 
 
-def _place() -> RankPlace:
+def _read_place() -> RankPlace:
     """Return the ranks that torchrun has assigned to this process.
 
     Raises `UsageError` without torchrun.
@@ -89,7 +89,7 @@ def _place() -> RankPlace:
     return RankPlace(*(int(os.environ[name]) for name in _VARIABLES))
 
 
-def _end(findings: Sequence[Diagnostic]) -> None:
+def _stop_rank(findings: Sequence[Diagnostic]) -> None:
     """Print the position of this rank and exit; torchrun then ends the other ranks."""
     print_findings(findings)
     os._exit(1)

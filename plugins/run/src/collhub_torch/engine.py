@@ -1,8 +1,9 @@
-"""The engine of a rank that has joined a torch.distributed group: tensors and their messages."""
+"""The engine of a rank in a torch.distributed group: tensors, messages, native collectives."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -10,10 +11,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 import torch.distributed as dist
-from collhub_execution import Post, PostLevel, RankEngine, RankTask, Waiting
+from collhub_execution import NativeCollective, Post, PostLevel, RankEngine, RankTask, Waiting
 
-from collhub_torch.native import native_collective
-from hub_core.model import ReduceOp
+from hub_core.model import CollectiveKind, ReduceOp
 
 Array = npt.NDArray[Any]
 
@@ -121,9 +121,9 @@ class TorchTransport:
         # Both functions take (tensor, peer, tag=...), and `P2POp` requires the function.
         ends: _Ends = [(dist.irecv, post) for post in receives]
         ends += [(dist.isend, post) for post in sends]
-        return lambda: self._post(ends)
+        return lambda: self._start_level(ends)
 
-    def _post(self, ends: _Ends) -> Sequence[Waiting]:
+    def _start_level(self, ends: _Ends) -> Sequence[Waiting]:
         """Start the messages of a level."""
         posted = self._start(ends)
         # The previous level's messages are freed only now: to free a message of gloo before the
@@ -144,7 +144,7 @@ def _start_each(ends: _Ends) -> Sequence[Waiting]:
     works = []
     for start, post in ends:
         works.append(start(post.memory, post.end.peer, tag=post.end.tag))
-    return _started(works)
+    return _list_started(works)
 
 
 def _start_batch(ends: _Ends) -> Sequence[Waiting]:
@@ -156,10 +156,107 @@ def _start_batch(ends: _Ends) -> Sequence[Waiting]:
     if len(works) != len(ends):
         # NCCL returns one work object for the entire batch.
         works = works[-1:] * len(ends)
-    return _started(works)
+    return _list_started(works)
 
 
-def _started(works: Sequence[dist.Work | None]) -> list[Waiting]:
+def _list_started(works: Sequence[dist.Work | None]) -> list[Waiting]:
     """Return the work objects to wait for."""
     # None occurs only for a process outside the group, which a rank never is.
     return [work for work in works if work is not None]
+
+
+_OPS = {
+    ReduceOp.SUM: dist.ReduceOp.SUM,
+    ReduceOp.PROD: dist.ReduceOp.PRODUCT,
+    ReduceOp.MIN: dist.ReduceOp.MIN,
+    ReduceOp.MAX: dist.ReduceOp.MAX,
+}
+
+# These use one tensor as input and output.
+_ON_ONE_TENSOR = frozenset(
+    {CollectiveKind.ALL_REDUCE, CollectiveKind.BROADCAST, CollectiveKind.REDUCE}
+)
+
+
+def native_collective(source: torch.Tensor, task: RankTask) -> NativeCollective | None:
+    """Return torch's collective on the same input, `source`; None if torch has none."""
+    run = _NATIVE.get(task.collective)
+    if run is None:
+        return None
+    tensors = _NativeTensors(task, source, source.new_empty(task.plan.output_size))
+
+    def fill() -> None:
+        # The remaining collectives overwrite their target in every run.
+        if task.collective in _ON_ONE_TENSOR:
+            tensors.target.copy_(source)
+
+    return NativeCollective(fill, lambda: run(tensors))
+
+
+@dataclass(frozen=True, slots=True)
+class _NativeTensors:
+    """Input and output of a rank; each method runs a collective on them."""
+
+    task: RankTask
+    source: torch.Tensor
+    target: torch.Tensor
+
+    @property
+    def op(self) -> dist.ReduceOp.RedOpType:
+        """The operator of torch.distributed."""
+        return _OPS[self.task.reduce_op]
+
+    @property
+    def is_root(self) -> bool:
+        """Whether this rank is the root."""
+        return self.task.plan.rank == self.task.root
+
+    def all_reduce(self) -> None:
+        """All-reduce in `target`, which contains the input."""
+        dist.all_reduce(self.target, self.op)
+
+    def all_gather(self) -> None:
+        """All-gather `source` into `target`."""
+        dist.all_gather_into_tensor(self.target, self.source)
+
+    def reduce_scatter(self) -> None:
+        """Reduce-scatter `source` into `target`."""
+        dist.reduce_scatter_tensor(self.target, self.source, self.op)
+
+    def all_to_all(self) -> None:
+        """Exchange one share of `source` with every rank into `target`."""
+        dist.all_to_all_single(self.target, self.source)
+
+    def broadcast(self) -> None:
+        """Broadcast the root's `target`, which contains its input."""
+        dist.broadcast(self.target, self.task.root)
+
+    def reduce(self) -> None:
+        """Reduce in `target`; only the root's contains the result."""
+        dist.reduce(self.target, self.task.root, self.op)
+
+    def gather(self) -> None:
+        """Gather into views of the root's `target`, one per rank."""
+        parts = self._split_shares(self.target) if self.is_root else None
+        dist.gather(self.source, parts, dst=self.task.root)
+
+    def scatter(self) -> None:
+        """Scatter views of the root's `source`, one per rank."""
+        parts = self._split_shares(self.source) if self.is_root else None
+        dist.scatter(self.target, parts, src=self.task.root)
+
+    def _split_shares(self, tensor: torch.Tensor) -> list[torch.Tensor]:
+        """Return one view per rank."""
+        return list(tensor.chunk(self.task.plan.num_ranks))
+
+
+_NATIVE: Mapping[CollectiveKind, Callable[[_NativeTensors], None]] = {
+    CollectiveKind.ALL_REDUCE: _NativeTensors.all_reduce,
+    CollectiveKind.ALL_GATHER: _NativeTensors.all_gather,
+    CollectiveKind.REDUCE_SCATTER: _NativeTensors.reduce_scatter,
+    CollectiveKind.ALL_TO_ALL: _NativeTensors.all_to_all,
+    CollectiveKind.BROADCAST: _NativeTensors.broadcast,
+    CollectiveKind.REDUCE: _NativeTensors.reduce,
+    CollectiveKind.GATHER: _NativeTensors.gather,
+    CollectiveKind.SCATTER: _NativeTensors.scatter,
+}

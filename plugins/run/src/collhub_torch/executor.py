@@ -1,17 +1,25 @@
-"""The executor `torch`: starts one process per rank on this host, with torch.distributed."""
+"""The executor `torch`, which starts ranks with torch.distributed, and the check of torch."""
 
 from __future__ import annotations
 
 import importlib.util
 import sys
 from functools import partial
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from collhub_execution import LevelledRequest, execute_levelled, launch
 
 from collhub_torch.options import TorchOptions
 from hub_core.model import PluginError
-from hub_core.plugin_api import ExecutionRequest, ExecutionResult
+from hub_core.plugin_api import (
+    CheckLine,
+    CheckReport,
+    CheckRequest,
+    ExecutionRequest,
+    ExecutionResult,
+    NoOptions,
+)
 
 INSTALL = "python -m pip install torch"
 
@@ -45,3 +53,20 @@ def run_in_processes(request: LevelledRequest, options: TorchOptions) -> Executi
         return [*program, f"--device={options.device}", *batch]
 
     return launch(request, command)
+
+
+def check(request: CheckRequest, options: NoOptions) -> CheckReport:
+    """Return one line, from the installed distribution: importing torch would take seconds.
+
+    Passes without torch: only this executor needs it.
+    """
+    return CheckReport(ok=True, lines=(CheckLine("torch", True, _describe_installation()),))
+
+
+def _describe_installation() -> str:
+    """Return the version, or how to install it."""
+    try:
+        return f"torch {version('torch')} for the executor torch"
+    except PackageNotFoundError:
+        need = f"the executor torch needs it ({INSTALL})"
+        return f"not installed; {need}, the executor numpy does not"

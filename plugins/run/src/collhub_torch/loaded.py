@@ -12,8 +12,7 @@ from collhub_torch.manifest import Manifest, read_manifest
 from collhub_torch.native_library import NativeLibrary
 from collhub_torch.options import DEVICES
 from collhub_torch.process_group import GroupOptions, SizeWindow, new_group
-from collhub_torch.session import Session, check_tensor
-from collhub_torch.shapes import OPS, SHAPES
+from collhub_torch.session import OPS, SHAPES, Session, check_tensor
 from hub_core.model import CollectiveKind, PluginError, UsageError
 
 
@@ -35,7 +34,7 @@ class LoadedAlgorithm:
         self._sessions: dict[str, Session] = {}
         # Names are not reused, so an old name never refers to a new group.
         self._attached = 0
-        self.op = self._operator()
+        self.op = self._register_operator()
 
     def attach(self, group: dist.ProcessGroup | None = None) -> str:
         """Allow a group to call `op`, and return its name for calls; must be called on every rank
@@ -58,7 +57,7 @@ class LoadedAlgorithm:
         """Close the communicator of an attached group; call it before the process group is
         destroyed.
         """
-        self._named(name).close()
+        self._get_session(name).close()
         del self._sessions[name]
 
     def session(self, group: dist.ProcessGroup) -> Session:
@@ -90,7 +89,7 @@ class LoadedAlgorithm:
         window = SizeWindow(min_bytes, max_bytes)
         return new_group(ranks, backend, GroupOptions(self.session, self.kind, self.device, window))
 
-    def _named(self, name: str) -> Session:
+    def _get_session(self, name: str) -> Session:
         """Return the session of an attached group. Raises `UsageError` for other names."""
         if name not in self._sessions:
             message = f"group {name[:40]!r} is not attached"
@@ -100,7 +99,7 @@ class LoadedAlgorithm:
 
     def _call(self, source: torch.Tensor, op: str, group: str) -> torch.Tensor:
         """Implementation of the operator. Raises `UsageError` for invalid arguments."""
-        session = self._named(group)
+        session = self._get_session(group)
         check_tensor(source, self.device)
         ranks = self.manifest.num_ranks
         if op not in OPS:
@@ -112,7 +111,7 @@ class LoadedAlgorithm:
         session.run(source, target, self.shape.count(source, ranks), op)
         return target
 
-    def _operator(self) -> torch._ops.OpOverloadPacket:
+    def _register_operator(self) -> torch._ops.OpOverloadPacket:
         """Register the operator, and its output shape for torch.compile."""
         name = self.manifest.functions["run"].removeprefix("collhub_")
         schema = "(Tensor input, str op, str group) -> Tensor"

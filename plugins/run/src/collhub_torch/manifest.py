@@ -39,7 +39,7 @@ class Manifest:
 def read_manifest(folder: Path) -> Manifest:
     """Read the description. Raises `InputError` with the file and the field."""
     path = folder / _FILE
-    document = _Fields(path, _document(path))
+    document = _Fields(path, _read_document(path))
     if (document.text("format"), document.number("version")) != (_FORMAT, _VERSION):
         document.refuse("format", f"{_FORMAT}, version {_VERSION}")
     ranks = document.number("num_ranks")
@@ -59,7 +59,7 @@ def read_manifest(folder: Path) -> Manifest:
     )
 
 
-def _document(path: Path) -> Mapping[str, object]:
+def _read_document(path: Path) -> Mapping[str, object]:
     """Return the JSON object of the file. Raises `InputError`."""
     location = Location(str(path))
     try:

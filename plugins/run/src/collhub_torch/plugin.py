@@ -13,7 +13,7 @@ INSTALLATION = Check(
     "torch",
     Subject.INSTALLATION,
     "whether torch is installed",
-    "collhub_torch.health:check",
+    "collhub_torch.executor:check",
 )
 
 TORCH = Executor(

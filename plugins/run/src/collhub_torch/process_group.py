@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
-from collhub_torch.session import Session, tensor_defect
-from collhub_torch.shapes import SHAPES, op_name
+from collhub_torch.session import SHAPES, Session, op_name, tensor_defect
 from hub_core.model import CollectiveKind, PluginError
 
 if TYPE_CHECKING:
@@ -60,7 +59,7 @@ class GroupOptions:
 
 @dataclass(frozen=True, slots=True)
 class _BackendOptions:
-    """Options that torch passes to `_made`."""
+    """Options that torch passes to `_make_group`."""
 
     group: GroupOptions
     fallback: dist.ProcessGroup
@@ -70,21 +69,21 @@ def new_group(ranks: list[int] | None, fallback: str, options: GroupOptions) -> 
     """Create a registered group of these ranks; see `LoadedAlgorithm.new_group`."""
     if _BACKEND.upper() not in dist.Backend._plugins:
         devices = ["cpu", "cuda"]
-        dist.Backend.register_backend(_BACKEND, _made, extended_api=True, devices=devices)
+        dist.Backend.register_backend(_BACKEND, _make_group, extended_api=True, devices=devices)
     fallback_group = dist.new_group(ranks, backend=fallback)
     if not isinstance(fallback_group, dist.ProcessGroup):
         # This rank is not in the group, but must take part in its creation.
-        return _registered(ranks, None)
-    return _registered(ranks, _BackendOptions(options, fallback_group))
+        return _create_group(ranks, None)
+    return _create_group(ranks, _BackendOptions(options, fallback_group))
 
 
-def _registered(ranks: list[int] | None, options: _BackendOptions | None) -> dist.ProcessGroup:
+def _create_group(ranks: list[int] | None, options: _BackendOptions | None) -> dist.ProcessGroup:
     """Create the group through torch, which registers it."""
     group: dist.ProcessGroup = dist.new_group(ranks, backend=_BACKEND, pg_options=options)
     return group
 
 
-def _made(place: Any, options: _BackendOptions) -> CollhubGroup:
+def _make_group(place: Any, options: _BackendOptions) -> CollhubGroup:
     """Create the group; torch calls this for a new group of the backend."""
     return CollhubGroup(options.fallback, options.group)
 
@@ -110,7 +109,7 @@ class FinishedWork(_Work):
         return bool(self._future.done())
 
 
-def _delegated(*names: str) -> Callable[..., Any]:
+def _make_delegate(*names: str) -> Callable[..., Any]:
     """Return a method that calls the fallback's method of the first name that this torch has.
 
     The method raises `PluginError` if there is none.
@@ -164,20 +163,20 @@ class CollhubGroup(_ProcessGroup):
     def allreduce(self, tensors: list[torch.Tensor], opts: Any = None) -> Any:
         """All-reduce in place."""
         opts = dist.AllreduceOptions() if opts is None else opts
-        if self._serves(CollectiveKind.ALL_REDUCE, tensors, tensors, opts.reduceOp):
+        if self._is_served(CollectiveKind.ALL_REDUCE, tensors, tensors, opts.reduceOp):
             return self._run(tensors[0], tensors[0], opts.reduceOp)
         return self.fallback.allreduce(tensors, opts)
 
     def broadcast(self, tensors: list[torch.Tensor], opts: Any) -> Any:
         """Broadcast from the root of the algorithm; other roots use the fallback."""
-        if self._serves(CollectiveKind.BROADCAST, tensors, tensors, root=opts.rootRank):
+        if self._is_served(CollectiveKind.BROADCAST, tensors, tensors, root=opts.rootRank):
             return self._run(tensors[0], tensors[0])
         return self.fallback.broadcast(tensors, opts)
 
     def reduce(self, tensors: list[torch.Tensor], opts: Any) -> Any:
         """Reduce to the root of the algorithm; other roots use the fallback."""
         kind = CollectiveKind.REDUCE
-        if self._serves(kind, tensors, tensors, opts.reduceOp, opts.rootRank):
+        if self._is_served(kind, tensors, tensors, opts.reduceOp, opts.rootRank):
             return self._run(tensors[0], tensors[0], opts.reduceOp)
         return self.fallback.reduce(tensors, opts)
 
@@ -185,18 +184,18 @@ class CollhubGroup(_ProcessGroup):
         self, output: torch.Tensor, source: torch.Tensor, opts: Any = None
     ) -> Any:
         """All-gather into one tensor."""
-        if self._serves(CollectiveKind.ALL_GATHER, [source], [output]):
+        if self._is_served(CollectiveKind.ALL_GATHER, [source], [output]):
             return self._run(source, output)
-        return _ALL_GATHER(self, output, source, *_given(opts))
+        return _ALL_GATHER(self, output, source, *_as_arguments(opts))
 
     def reduce_scatter_single(
         self, output: torch.Tensor, source: torch.Tensor, opts: Any = None
     ) -> Any:
         """Reduce-scatter from one tensor."""
         op = dist.ReduceOp.SUM if opts is None else opts.reduceOp
-        if self._serves(CollectiveKind.REDUCE_SCATTER, [source], [output], op):
+        if self._is_served(CollectiveKind.REDUCE_SCATTER, [source], [output], op):
             return self._run(source, output, op)
-        return _REDUCE_SCATTER(self, output, source, *_given(opts))
+        return _REDUCE_SCATTER(self, output, source, *_as_arguments(opts))
 
     def all_to_all_single(
         self,
@@ -208,34 +207,34 @@ class CollhubGroup(_ProcessGroup):
     ) -> Any:
         """All-to-all of equal parts; unequal parts use the fallback."""
         is_equal = not output_splits and not source_splits
-        if is_equal and self._serves(CollectiveKind.ALL_TO_ALL, [source], [output]):
+        if is_equal and self._is_served(CollectiveKind.ALL_TO_ALL, [source], [output]):
             return self._run(source, output)
-        return _ALL_TO_ALL(self, output, source, output_splits, source_splits, *_given(opts))
+        return _ALL_TO_ALL(self, output, source, output_splits, source_splits, *_as_arguments(opts))
 
     # Names before torch 2.13.
     _allgather_base = all_gather_single
     _reduce_scatter_base = reduce_scatter_single
     alltoall_base = all_to_all_single
 
-    allgather = _delegated("allgather")
-    allgather_coalesced = _delegated("allgather_coalesced")
-    allgather_into_tensor_coalesced = _delegated("allgather_into_tensor_coalesced")
-    all_gather_single_coalesced = _delegated("all_gather_single_coalesced")
-    allreduce_coalesced = _delegated("allreduce_coalesced")
-    alltoall = _delegated("alltoall")
-    barrier = _delegated("barrier")
-    gather = _delegated("gather")
-    monitored_barrier = _delegated("monitored_barrier")
-    recv = _delegated("recv")
-    recv_anysource = _delegated("recv_anysource")
-    reduce_scatter = _delegated("reduce_scatter")
-    reduce_scatter_single_coalesced = _delegated("reduce_scatter_single_coalesced")
-    reduce_scatter_tensor_coalesced = _delegated("reduce_scatter_tensor_coalesced")
-    scatter = _delegated("scatter")
-    send = _delegated("send")
-    _start_coalescing = _delegated("_start_coalescing")
-    _end_coalescing = _delegated("_end_coalescing")
-    _get_backend = _delegated("_get_backend")
+    allgather = _make_delegate("allgather")
+    allgather_coalesced = _make_delegate("allgather_coalesced")
+    allgather_into_tensor_coalesced = _make_delegate("allgather_into_tensor_coalesced")
+    all_gather_single_coalesced = _make_delegate("all_gather_single_coalesced")
+    allreduce_coalesced = _make_delegate("allreduce_coalesced")
+    alltoall = _make_delegate("alltoall")
+    barrier = _make_delegate("barrier")
+    gather = _make_delegate("gather")
+    monitored_barrier = _make_delegate("monitored_barrier")
+    recv = _make_delegate("recv")
+    recv_anysource = _make_delegate("recv_anysource")
+    reduce_scatter = _make_delegate("reduce_scatter")
+    reduce_scatter_single_coalesced = _make_delegate("reduce_scatter_single_coalesced")
+    reduce_scatter_tensor_coalesced = _make_delegate("reduce_scatter_tensor_coalesced")
+    scatter = _make_delegate("scatter")
+    send = _make_delegate("send")
+    _start_coalescing = _make_delegate("_start_coalescing")
+    _end_coalescing = _make_delegate("_end_coalescing")
+    _get_backend = _make_delegate("_get_backend")
 
     def abort(self) -> None:
         """Abort the fallback, which torch requests when ranks hang.
@@ -248,7 +247,7 @@ class CollhubGroup(_ProcessGroup):
         """Close the session; called by destroy_process_group."""
         self._session.close()
 
-    def _serves(
+    def _is_served(
         self,
         kind: CollectiveKind,
         sources: list[torch.Tensor],
@@ -300,11 +299,11 @@ class CollhubGroup(_ProcessGroup):
         return FinishedWork(future)
 
 
-_ALL_GATHER = _delegated("all_gather_single", "_allgather_base")
-_REDUCE_SCATTER = _delegated("reduce_scatter_single", "_reduce_scatter_base")
-_ALL_TO_ALL = _delegated("all_to_all_single", "alltoall_base")
+_ALL_GATHER = _make_delegate("all_gather_single", "_allgather_base")
+_REDUCE_SCATTER = _make_delegate("reduce_scatter_single", "_reduce_scatter_base")
+_ALL_TO_ALL = _make_delegate("all_to_all_single", "alltoall_base")
 
 
-def _given(opts: Any) -> tuple[Any, ...]:
+def _as_arguments(opts: Any) -> tuple[Any, ...]:
     """Return the options as the last argument, if there are any."""
     return () if opts is None else (opts,)

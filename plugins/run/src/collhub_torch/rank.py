@@ -33,7 +33,7 @@ def fork_ranks(job: JobFolder, options: TorchOptions) -> int:
     # One thread per rank: there may already be more ranks than cores.
     torch.set_num_threads(1)
     # torch has not run yet, so there are no threads that a fork would lose.
-    ranks = {_forked(job, rank, options): rank for rank in range(job.num_tasks())}
+    ranks = {_fork_rank(job, rank, options): rank for rank in range(job.num_tasks())}
     while ranks:
         process, status = os.wait()
         rank, code = ranks.pop(process), os.waitstatus_to_exitcode(status)
@@ -46,7 +46,7 @@ def fork_ranks(job: JobFolder, options: TorchOptions) -> int:
     return 0
 
 
-def _forked(job: JobFolder, rank: int, options: TorchOptions) -> int:
+def _fork_rank(job: JobFolder, rank: int, options: TorchOptions) -> int:
     """Return the ID of the new process, in which this function does not return."""
     process = os.fork()
     if process:

@@ -1,13 +1,15 @@
-"""One rank of a group and its communicator, on which a loaded algorithm runs."""
+"""One rank of a loaded algorithm: its communicator, tensor shapes, and NCCL's numbers of types."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
 
 from collhub_torch.native_library import NativeCall, NativeLibrary
-from collhub_torch.shapes import DATATYPES, OPS
-from hub_core.model import UsageError
+from hub_core.model import CollectiveKind, UsageError
 
 
 class Session:
@@ -28,14 +30,14 @@ class Session:
     def run(self, source: torch.Tensor, target: torch.Tensor, count: int, op: str) -> None:
         """Enqueue a call on the current stream of the tensors' device."""
         if self._communicator is None:
-            self._communicator = self._joined(source.device)
+            self._communicator = self._join(source.device)
         call = NativeCall(
             source.data_ptr(),
             target.data_ptr(),
             count,
             DATATYPES[source.dtype],
             OPS[op],
-            _current_stream(source.device),
+            _get_current_stream(source.device),
         )
         self._library.run(self._communicator, call)
 
@@ -45,7 +47,7 @@ class Session:
             communicator, self._communicator = self._communicator, None
             self._library.leave(communicator)
 
-    def _joined(self, device: torch.device) -> int:
+    def _join(self, device: torch.device) -> int:
         """Join a communicator of the group's ranks; its ID is broadcast through the group."""
         rank = self._group.rank()
         unique_id = self._library.new_id() if rank == 0 else bytes(128)
@@ -82,8 +84,84 @@ def tensor_defect(tensor: torch.Tensor, device: str) -> str | None:
     return None
 
 
-def _current_stream(device: torch.device) -> int:
+def _get_current_stream(device: torch.device) -> int:
     """Return the address of the current CUDA stream, 0 for the CPU."""
     if device.type != "cuda":
         return 0
     return int(torch.cuda.current_stream(device).cuda_stream)
+
+
+# As in nccl.h.
+DATATYPES = {
+    torch.float16: 6,
+    torch.float32: 7,
+    torch.float64: 8,
+    torch.bfloat16: 9,
+    torch.int32: 2,
+    torch.int64: 4,
+}
+OPS = {"sum": 0, "prod": 1, "max": 2, "min": 3, "avg": 4}
+_NAMED_OPS = (
+    (dist.ReduceOp.SUM, "sum"),
+    (dist.ReduceOp.PRODUCT, "prod"),
+    (dist.ReduceOp.MAX, "max"),
+    (dist.ReduceOp.MIN, "min"),
+    (dist.ReduceOp.AVG, "avg"),
+)
+
+
+def op_name(op: object) -> str | None:
+    """Return the name of an operator of torch.distributed, None if NCCL's library does not support
+    it.
+    """
+    for known, name in _NAMED_OPS:
+        if op == known:
+            return name
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Relation between input and output, and the count of NCCL's call.
+
+    `output`: the first dimension of the output from that of the input and the number of ranks.
+    `parts`: the size of the input divided by the count of a call, by the number of ranks.
+    """
+
+    output: Callable[[int, int], int]
+    parts: Callable[[int], int]
+
+    def count(self, source: torch.Tensor, num_ranks: int) -> int:
+        """Return the count of NCCL's call."""
+        return int(source.numel()) // self.parts(num_ranks)
+
+    def divides(self, source: torch.Tensor, num_ranks: int) -> bool:
+        """Return whether the input can be divided into equal parts."""
+        first = source.shape[0] if source.dim() else 1
+        return first % self.parts(num_ranks) == 0
+
+    def like(self, source: torch.Tensor, num_ranks: int) -> torch.Tensor:
+        """Return a new, uninitialized output."""
+        if self.output is _keep_size:
+            return torch.empty_like(source, memory_format=torch.contiguous_format)
+        first, *rest = source.shape or (1,)
+        return source.new_empty((self.output(first, num_ranks), *rest))
+
+
+def _keep_size(first: int, _: int) -> int:
+    return first
+
+
+def _count_one_part(_: int) -> int:
+    return 1
+
+
+# Collectives in which every rank passes tensors of one shape.
+SHAPES = {
+    CollectiveKind.ALL_REDUCE: Shape(_keep_size, _count_one_part),
+    CollectiveKind.BROADCAST: Shape(_keep_size, _count_one_part),
+    CollectiveKind.REDUCE: Shape(_keep_size, _count_one_part),
+    CollectiveKind.ALL_GATHER: Shape(lambda first, ranks: first * ranks, _count_one_part),
+    CollectiveKind.REDUCE_SCATTER: Shape(lambda first, ranks: first // ranks, lambda ranks: ranks),
+    CollectiveKind.ALL_TO_ALL: Shape(_keep_size, lambda ranks: ranks),
+}

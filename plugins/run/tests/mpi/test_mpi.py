@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from collhub_execution.testing import LaunchedExecutor, request_for
-from collhub_mpi import executor, health
+from collhub_mpi import executor
 from collhub_mpi.options import MpiOptions
 
 import hub_core
@@ -174,14 +174,14 @@ def test_mpich_starts_ranks_without_listening(
 
 
 def test_doctor_tells_whether_mpi_is_there() -> None:
-    first = health.check(CheckRequest(), NoOptions()).lines[0]
+    first = executor.check(CheckRequest(), NoOptions()).lines[0]
     assert first.is_ok
     assert ("pip install mpi4py mpich" in first.details) != HAS_MPI
 
 
 def test_doctor_tells_of_mpi4py_without_mpiexec(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("collhub_mpi.health.version", lambda name: "4.1.2")
+    monkeypatch.setattr("collhub_mpi.executor.version", lambda name: "4.1.2")
     monkeypatch.setattr("shutil.which", lambda name, path=None: None)
-    report = health.check(CheckRequest(), NoOptions())
+    report = executor.check(CheckRequest(), NoOptions())
     assert not report.ok
     assert [line.is_ok for line in report.lines] == [True, False]

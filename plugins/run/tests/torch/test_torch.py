@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from collhub_execution import element_type, levelled_request, rank_tasks
 from collhub_execution.testing import LaunchedExecutor, request_for
-from collhub_torch import health
+from collhub_torch import executor as torch_executor
 from collhub_torch.executor import execute, run_in_processes
 from collhub_torch.options import TorchOptions
 
@@ -193,7 +193,7 @@ def test_absent_torch_is_told_with_the_cure(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_doctor_tells_whether_torch_is_there() -> None:
-    report = health.check(CheckRequest(), NoOptions())
+    report = torch_executor.check(CheckRequest(), NoOptions())
     (line,) = report.lines
     assert report.ok
     assert line.is_ok

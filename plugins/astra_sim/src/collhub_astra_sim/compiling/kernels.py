@@ -75,10 +75,10 @@ class Kernel:
         machine code depends on counts of events and not on time; the results are equal. Raises
         `InputError` if an interpreted number needs more than 64 bits.
         """
-        native = self._machine_code(states, events)
-        return self._interpret(states) if native is None else native(*states)
+        native = self._find_machine_code(states, events)
+        return self._run_interpreted(states) if native is None else native(*states)
 
-    def _machine_code(self, states: Sequence[Any], events: int) -> Callable[..., int] | None:
+    def _find_machine_code(self, states: Sequence[Any], events: int) -> Callable[..., int] | None:
         """Return the machine code for these states; None if they are to be interpreted."""
         self._events += events
         if self._events <= MAX_EVENTS_BEFORE_LOADING and not _COMPILES_AT_ONCE.get():
@@ -96,7 +96,7 @@ class Kernel:
             self._native[types] = load(self.function, options, digest, states, compiles)
         return self._native[types]
 
-    def _interpret(self, states: Sequence[Any]) -> int:
+    def _run_interpreted(self, states: Sequence[Any]) -> int:
         """Run the function in plain Python and write changed records back to the arrays."""
         records: list[LazyRecords] = []
         try:

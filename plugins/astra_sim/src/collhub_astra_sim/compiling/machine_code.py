@@ -48,34 +48,34 @@ def load(
     sources. `compiles`: whether to compile a kernel that is not stored, which takes up to 50 s;
     otherwise the result is None in that case.
     """
-    key = _key(digest, states)
-    stored = _read(function, key)
+    key = _compute_key(digest, states)
+    stored = _read_code(function, key)
     if stored is None:
         if not compiles:
             return None
-        stored = _compile(function, parts, states)
-        _write(function, key, stored)
-    return _callable(*stored, states)
+        stored = _compile_kernel(function, parts, states)
+        _write_code(function, key, stored)
+    return _load_callable(*stored, states)
 
 
 # --- the form in which states are passed ---
 
 
-def _values(states: Sequence[Any]) -> Iterator[Any]:
+def _iterate_values(states: Sequence[Any]) -> Iterator[Any]:
     """Yield the arrays and numbers of (nested) states, in order."""
     for state in states:
         if isinstance(state, tuple):
-            yield from _values(state)
+            yield from _iterate_values(state)
         else:
             yield state.item() if isinstance(state, np.generic) else state
 
 
-def _arguments(states: Sequence[Any]) -> Iterator[int | float]:
+def _iterate_arguments(states: Sequence[Any]) -> Iterator[int | float]:
     """Yield the arguments of machine code: the address and the lengths of arrays, and numbers.
 
     Raises `ValueError` for an array that is not contiguous.
     """
-    for value in _values(states):
+    for value in _iterate_values(states):
         if isinstance(value, np.ndarray):
             if not value.flags.c_contiguous:
                 raise ValueError("machine code takes contiguous arrays")
@@ -91,7 +91,7 @@ def types_of(states: Sequence[Any]) -> tuple[object, ...]:
         (value.dtype.num, value.dtype.itemsize, value.ndim)
         if isinstance(value, np.ndarray)
         else type(value)
-        for value in _values(states)
+        for value in _iterate_values(states)
     )
 
 
@@ -104,7 +104,7 @@ def _describe(value: Any) -> str:
     return type(value.item() if isinstance(value, np.generic) else value).__name__
 
 
-def _entry(function: _Function, states: Sequence[Any]) -> tuple[_Function, Any]:
+def _build_entry(function: _Function, states: Sequence[Any]) -> tuple[_Function, Any]:
     """Return (function of addresses, lengths and numbers that calls the kernel, its signature)."""
     import numba
     from numba.np import arrayobj
@@ -141,7 +141,7 @@ def _entry(function: _Function, states: Sequence[Any]) -> tuple[_Function, Any]:
 # --- compilation ---
 
 
-def _compile(
+def _compile_kernel(
     function: _Function, parts: Mapping[_Function, Mapping[str, Any]], states: Sequence[Any]
 ) -> tuple[str, bytes]:
     """Compile a kernel with numba. Return (name of the compiled function, object code)."""
@@ -153,7 +153,7 @@ def _compile(
         if part not in _REGISTERED:
             register_jitable(**part_options, **options)(part)
             _REGISTERED.add(part)
-    entry, signature = _entry(function, states)
+    entry, signature = _build_entry(function, states)
     njit: Any = numba.njit
     dispatcher = njit(signature, **_ENTRY_OPTIONS, **options)(entry)
     (result,) = dispatcher.overloads.values()
@@ -161,7 +161,7 @@ def _compile(
     return result.fndesc.llvm_func_name, code
 
 
-def _callable(name: str, code: bytes, states: Sequence[Any]) -> Callable[..., int]:
+def _load_callable(name: str, code: bytes, states: Sequence[Any]) -> Callable[..., int]:
     """Load object code and return a Python function that runs it on states.
 
     The function raises `ArithmeticError` if the machine code reports an error.
@@ -179,7 +179,7 @@ def _callable(name: str, code: bytes, states: Sequence[Any]) -> Callable[..., in
     # first.
     kinds = [
         ctypes.c_int64 if isinstance(value, int) else ctypes.c_double
-        for value in _arguments(states)
+        for value in _iterate_arguments(states)
     ]
     pointer = ctypes.POINTER(ctypes.c_int64)
     native = ctypes.CFUNCTYPE(ctypes.c_int32, pointer, pointer, *kinds)(
@@ -188,7 +188,7 @@ def _callable(name: str, code: bytes, states: Sequence[Any]) -> Callable[..., in
 
     def run(*states: Any) -> int:
         result, exception = ctypes.c_int64(), ctypes.c_int64()
-        status = native(ctypes.byref(result), ctypes.byref(exception), *_arguments(states))
+        status = native(ctypes.byref(result), ctypes.byref(exception), *_iterate_arguments(states))
         if status:
             raise ArithmeticError(f"machine code ended with status {status}")
         return result.value
@@ -199,7 +199,7 @@ def _callable(name: str, code: bytes, states: Sequence[Any]) -> Callable[..., in
 # --- storage ---
 
 
-def _key(digest: str, states: Sequence[Any]) -> str:
+def _compute_key(digest: str, states: Sequence[Any]) -> str:
     """Return the digest that identifies a stored file: sources, types, versions and processor."""
     from llvmlite import binding
 
@@ -216,7 +216,7 @@ def _key(digest: str, states: Sequence[Any]) -> str:
     return hashlib.sha256(repr(content).encode()).hexdigest()
 
 
-def _folders() -> Iterator[Path]:
+def _list_folders() -> Iterator[Path]:
     """Yield the folders for stored code, in order of preference."""
     if configured := os.environ.get("NUMBA_CACHE_DIR"):
         yield Path(configured)
@@ -232,17 +232,17 @@ def _folders() -> Iterator[Path]:
         return
 
 
-def _name(function: _Function, key: str) -> str:
+def _get_file_name(function: _Function, key: str) -> str:
     """Return the file name of a stored kernel."""
     module = str(getattr(function, "__module__", "")).rpartition(".")[0].rpartition(".")[2]
     return f"{module}-{getattr(function, '__name__', 'kernel')}-{key[:32]}{_SUFFIX}"
 
 
-def _read(function: _Function, key: str) -> tuple[str, bytes] | None:
+def _read_code(function: _Function, key: str) -> tuple[str, bytes] | None:
     """Return stored (name, object code); None if the file is missing or damaged."""
-    for folder in _folders():
+    for folder in _list_folders():
         try:
-            content = (folder / _name(function, key)).read_bytes()
+            content = (folder / _get_file_name(function, key)).read_bytes()
         except OSError:
             continue
         checksum, _, rest = content.partition(b"\n")
@@ -252,11 +252,11 @@ def _read(function: _Function, key: str) -> tuple[str, bytes] | None:
     return None
 
 
-def _write(function: _Function, key: str, stored: tuple[str, bytes]) -> None:
+def _write_code(function: _Function, key: str, stored: tuple[str, bytes]) -> None:
     """Store object code in the first writable folder; without one, do nothing."""
     rest = stored[0].encode() + b"\n" + stored[1]
     content = hashlib.sha256(rest).hexdigest().encode() + b"\n" + rest
-    for folder in _folders():
+    for folder in _list_folders():
         try:
             folder.mkdir(parents=True, exist_ok=True)
             with tempfile.NamedTemporaryFile(dir=folder, delete=False) as file:
@@ -265,7 +265,7 @@ def _write(function: _Function, key: str, stored: tuple[str, bytes]) -> None:
                     file.flush()
                     # Other users may load the code of a shared installation.
                     os.chmod(file.name, 0o644)
-                    os.replace(file.name, folder / _name(function, key))
+                    os.replace(file.name, folder / _get_file_name(function, key))
                 except BaseException:
                     # Do not leave incomplete files on a full disk.
                     with contextlib.suppress(OSError):

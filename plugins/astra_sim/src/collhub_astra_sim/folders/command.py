@@ -64,7 +64,7 @@ def astra_sim(
     The traces of IN are named after it and its size. algorithms.yml maps the nodes of the workload
     to them; such a map also works with your own workload.
     """
-    from collhub_astra_sim.folders.write import folder_of_several
+    from collhub_astra_sim.folders.write import build_folder_of_several
 
     request = OutputRequest(_FORMAT, {}, strict=strict, force=force, as_json=False)
     target = context.output_target(out, request)
@@ -72,7 +72,7 @@ def astra_sim(
     _check(named)
     topology = None if topology_text is None else context.read_topology(topology_text)
     options = AstraFolderOptions(network=network, group=group)
-    folder = folder_of_several(named, topology, options)
+    folder = build_folder_of_several(named, topology, options)
     result = WriteResult(folder.artifacts(), folder.losses)
     written = context.write_result(result, target, request)
     names = ", ".join(algorithm.name for algorithm in named)

@@ -80,12 +80,12 @@ class AlgorithmUses:
             self._keys |= {key.removesuffix("-custom") for key in COLLECTIVE_KEYS.values()}
         self.by_kind: dict[CollectiveKind, str] = {}
         self.by_node: dict[int, str] = {}
-        self.file, system = self._system()
+        self.file, system = self._find_system()
         for kind, key in COLLECTIVE_KEYS.items():
             if key in system:
-                self.by_kind[kind] = self._prefix(key, system[key])
+                self.by_kind[kind] = self._find_prefix(key, system[key])
         if PER_NODE_KEY in system:
-            self.by_node = self._per_node(system[PER_NODE_KEY])
+            self.by_node = self._read_node_map(system[PER_NODE_KEY])
 
     def prefix_of(self, node: int, comm_type: object) -> str | None:
         """Return the algorithm of a workload node: by its number, otherwise by its collective."""
@@ -93,7 +93,7 @@ class AlgorithmUses:
         by_kind = self.by_kind.get(kinds[0]) if kinds else None
         return self.by_node.get(node, by_kind)
 
-    def _system(self) -> tuple[str, dict[str, object]]:
+    def _find_system(self) -> tuple[str, dict[str, object]]:
         """Return (file name, content) of the only system configuration, or of `system.json`."""
         objects = self._files.objects()
         candidates = {name: value for name, value in objects if self._keys & value.keys()}
@@ -108,7 +108,7 @@ class AlgorithmUses:
         )
         raise self._files.error(several if candidates else none, cure)
 
-    def _prefix(self, key: str, value: object) -> str:
+    def _find_prefix(self, key: str, value: object) -> str:
         """Return the set of traces that the value of a key names.
 
         Raises `InputError` unless the value is a list of one text that names a set of the folder.
@@ -117,9 +117,9 @@ class AlgorithmUses:
         if not (isinstance(value, list) and len(value) == 1 and isinstance(value[0], str)):
             message = f"{key} is no list of exactly one prefix, on which ASTRA-sim aborts"
             raise self._files.error(message, 'write for example ["traces/ring"]', self.file)
-        return self._set_at(value[0])
+        return self._find_set(value[0])
 
-    def _per_node(self, path: object) -> dict[int, str]:
+    def _read_node_map(self, path: object) -> dict[int, str]:
         """Return the sets of traces by workload node, from the map that a file contains.
 
         Raises `InputError` for a file that is not such a map.
@@ -128,7 +128,7 @@ class AlgorithmUses:
         if part is None:
             message = f"{PER_NODE_KEY} names no file of the folder"
             raise self._files.error(message, file=self.file)
-        pairs = _pairs(part)
+        pairs = _read_pairs(part)
         if not pairs or not all(_is_node(node) for node in pairs):
             message = f"{part.name} is no YAML map of workload nodes to prefixes"
             raise self._files.error(message, "write for example 0: traces/ring", self.file)
@@ -136,9 +136,9 @@ class AlgorithmUses:
             if int(node) >= NODE_LIMIT:
                 message = f"{part.name}: ASTRA-sim aborts on node {node}: its map has 32-bit ids"
                 raise self._files.error(message, "number the nodes below 2147483648", self.file)
-        return {int(node): self._set_at(prefix) for node, prefix in pairs.items()}
+        return {int(node): self._find_set(prefix) for node, prefix in pairs.items()}
 
-    def _set_at(self, path: str) -> str:
+    def _find_set(self, path: str) -> str:
         """Return the prefix of traces at a path. Raises `InputError` if none matches."""
         prefix = self._files.set_at(path)
         if prefix is None:
@@ -147,7 +147,7 @@ class AlgorithmUses:
         return prefix
 
 
-def _pairs(part: SourcePart) -> dict[str, str]:
+def _read_pairs(part: SourcePart) -> dict[str, str]:
     """Return the keys and values of a YAML map of scalars, as text; empty for any other content."""
     # Imported here, because most folders have no such map.
     import yaml
@@ -170,7 +170,7 @@ def _is_node(text: str) -> bool:
     return text.isascii() and text.isdecimal() and len(text) < 20
 
 
-def configuration_of(files: FolderFiles, workload: str | None = None) -> FolderConfiguration:
+def read_configuration(files: FolderFiles, workload: str | None = None) -> FolderConfiguration:
     """Read the configuration of a folder; `workload`: prefix of its workload, if it is ambiguous.
 
     Raises `InputError` for missing or contradictory files.
@@ -178,14 +178,16 @@ def configuration_of(files: FolderFiles, workload: str | None = None) -> FolderC
     uses = AlgorithmUses(files)
     prefixes = sorted({*uses.by_kind.values(), *uses.by_node.values()})
     algorithms = {prefix: FolderAlgorithm(prefix) for prefix in prefixes}
-    prefix_of_workload = workload_prefix(files, prefixes, workload)
+    prefix_of_workload = find_workload_prefix(files, prefixes, workload)
     parts = files.sets[prefix_of_workload] if prefix_of_workload is not None else ()
     for part in parts:
         _note_uses(part.load(), part.name, uses, algorithms)
-    return FolderConfiguration(algorithms, len(parts), folder_groups(files))
+    return FolderConfiguration(algorithms, len(parts), read_groups(files))
 
 
-def workload_prefix(files: FolderFiles, algorithms: list[str], stated: str | None) -> str | None:
+def find_workload_prefix(
+    files: FolderFiles, algorithms: list[str], stated: str | None
+) -> str | None:
     """Return the prefix of the workload: as given, else `workload`, else the only remaining set.
 
     None if there is none. Raises `InputError` if it is missing or ambiguous.
@@ -210,10 +212,10 @@ def _note_uses(
     Changes `algorithms`. Of the sizes of an algorithm's nodes, the first positive one is recorded.
     Raises `InputError` for bytes that are no trace.
     """
-    for node in _nodes(content, file):
+    for node in _read_nodes(content, file):
         if node.type != NodeType.COMM_COLL:
             continue
-        attributes = _attributes(node)
+        attributes = _collect_attributes(node)
         prefix = uses.prefix_of(node.id, attributes.get("comm_type"))
         if prefix is None:
             continue
@@ -225,7 +227,7 @@ def _note_uses(
             used.comm_size = size
 
 
-def _nodes(content: bytes, file: str) -> Iterator[_Node]:
+def _read_nodes(content: bytes, file: str) -> Iterator[_Node]:
     """Yield the nodes of a trace. Raises `InputError` for other bytes."""
     # Imports protobuf, which a folder without a workload does not need.
     from hub_core.chakra.trace_records import decoded_records
@@ -240,7 +242,7 @@ def _nodes(content: bytes, file: str) -> Iterator[_Node]:
         raise InputError(error.reason, location=location, code=error.code) from None
 
 
-def _attributes(node: _Node) -> dict[str, object]:
+def _collect_attributes(node: _Node) -> dict[str, object]:
     """Return the values of a node's attributes by name; of duplicates the first, as in ASTRA-sim.
 
     Attributes without a value are omitted.
@@ -253,14 +255,14 @@ def _attributes(node: _Node) -> dict[str, object]:
     return values
 
 
-def folder_groups(files: FolderFiles) -> Mapping[str, tuple[int, ...]]:
+def read_groups(files: FolderFiles) -> Mapping[str, tuple[int, ...]]:
     """Return the communicator groups by name; empty if no file contains any.
 
     Raises `InputError` if several files contain groups.
     """
     groups_by_file = {}
     for name, value in files.objects():
-        groups = {key: _npus(members) for key, members in value.items() if key.isdecimal()}
+        groups = {key: _parse_npus(members) for key, members in value.items() if key.isdecimal()}
         if value and len(groups) == len(value) and None not in groups.values():
             groups_by_file[name] = {key: npus for key, npus in groups.items() if npus is not None}
     if GROUPS in groups_by_file or len(groups_by_file) == 1:
@@ -271,7 +273,7 @@ def folder_groups(files: FolderFiles) -> Mapping[str, tuple[int, ...]]:
     return {}
 
 
-def _npus(members: object) -> tuple[int, ...] | None:
+def _parse_npus(members: object) -> tuple[int, ...] | None:
     """Return a list of NPUs as a tuple, None for any other value."""
     is_list = isinstance(members, list) and all(type(npu) is int and npu >= 0 for npu in members)
     return tuple(members) if is_list and isinstance(members, list) else None

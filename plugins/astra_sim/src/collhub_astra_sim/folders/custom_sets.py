@@ -29,7 +29,7 @@ class CustomSets:
     per_node: Mapping[int, str] = field(default_factory=dict)
 
 
-def custom_sets(workload: Workload) -> CustomSets:
+def collect_custom_sets(workload: Workload) -> CustomSets:
     """Return the algorithms that nodes name; nodes are renumbered if their numbers are ambiguous.
 
     Raises `InputError` for an algorithm that does not fit the group or the kind of a node.
@@ -52,7 +52,7 @@ def custom_sets(workload: Workload) -> CustomSets:
         algorithm = workload.algorithms[index]
         programs[f"{algorithm.collective.kind}-{number}"] = algorithm, size
     names = list(programs)
-    workload = _unambiguous(workload, rows, key_of_row)
+    workload = _make_numbers_unambiguous(workload, rows, key_of_row)
     identities = workload.nodes.identity[rows].tolist()
     per_node = {
         node: names[index] for node, index in zip(identities, key_of_row.tolist(), strict=True)
@@ -77,7 +77,9 @@ def _check_fits(workload: Workload, rows: Int64Array, ranks: Int64Array) -> None
             raise InputError(message, location=nodes.location(row), code="algorithm")
 
 
-def _unambiguous(workload: Workload, rows: Int64Array, key_of_row: Int64Array) -> Workload:
+def _make_numbers_unambiguous(
+    workload: Workload, rows: Int64Array, key_of_row: Int64Array
+) -> Workload:
     """Renumber all nodes if a number is used for several algorithms, or exceeds ASTRA-sim's limit.
 
     Also if a number is used with and without an algorithm. The order of the numbers within a rank,

@@ -25,11 +25,11 @@ from collhub_astra_sim.folders.workload_traces import (
     COLLECTIVE_KEYS,
     GROUP,
     PER_NODE_KEY,
-    collective_workload,
-    idle_workload,
+    encode_collective_workload,
+    encode_idle_workload,
 )
 from collhub_astra_sim.networks.expressible import AstraNetwork
-from collhub_astra_sim.networks.network_yaml import network_text
+from collhub_astra_sim.networks.network_yaml import format_network
 from hub_core.model import CollectiveKind, Loss
 from hub_core.plugin_api import Artifact, WriteResult
 
@@ -77,31 +77,31 @@ class AstraFolder:
         for program in self.programs:
             for trace in program.traces.artifacts:
                 yield Artifact(f"{program.trace_prefix}{trace.name}", trace.content)
-        yield from self._workloads()
-        for name, text in self._texts().items():
-            content = _constant(text.encode("ascii"))
+        yield from self._list_workloads()
+        for name, text in self._build_texts().items():
+            content = _make_loader(text.encode("ascii"))
             yield Artifact(name, content, executable=name == SCRIPT)
 
-    def _workloads(self) -> Iterator[Artifact]:
+    def _list_workloads(self) -> Iterator[Artifact]:
         """Yield a trace per NPU: the collectives for members, idle work for the remaining NPUs."""
         collectives = [(program.run_as, program.comm_size) for program in self.programs]
-        member = collective_workload(collectives, in_group=self.placement.is_part)
-        idle = idle_workload()
+        member = encode_collective_workload(collectives, in_group=self.placement.is_part)
+        idle = encode_idle_workload()
         members = frozenset(self.placement.members)
         for npu in range(self.placement.npus):
             content = member if npu in members else idle
-            yield Artifact(f"{WORKLOAD}.{npu}.et", _constant(content))
+            yield Artifact(f"{WORKLOAD}.{npu}.et", _make_loader(content))
 
-    def _texts(self) -> dict[str, str]:
+    def _build_texts(self) -> dict[str, str]:
         """Return the configurations and the script, by file name.
 
         A map of nodes is included only for several algorithms, a groups file only if some NPUs do
         not take part.
         """
         texts = {
-            SYSTEM: _json(self._system()),
-            NETWORK: network_text(self.network.dimensions),
-            MEMORY: _json({"memory-type": "NO_MEMORY_EXPANSION"}),
+            SYSTEM: _format_json(self._build_system()),
+            NETWORK: format_network(self.network.dimensions),
+            MEMORY: _format_json({"memory-type": "NO_MEMORY_EXPANSION"}),
         }
         if self._has_several:
             nodes = enumerate(self.programs)
@@ -109,11 +109,11 @@ class AstraFolder:
                 f"{node}: {program.trace_prefix}\n" for node, program in nodes
             )
         if self.placement.is_part:
-            texts[GROUPS] = _json({GROUP: list(self.placement.members)})
-        texts[SCRIPT] = self._script()
+            texts[GROUPS] = _format_json({GROUP: list(self.placement.members)})
+        texts[SCRIPT] = self._build_script()
         return texts
 
-    def _system(self) -> dict[str, object]:
+    def _build_system(self) -> dict[str, object]:
         """Return the system configuration, which names the algorithm of its collective."""
         system: dict[str, object] = {
             # Without this key the simulator reads an uninitialized variable.
@@ -128,7 +128,7 @@ class AstraFolder:
             system[PER_NODE_KEY] = PER_NODE
         return system
 
-    def _script(self) -> str:
+    def _build_script(self) -> str:
         """Return the text of run.sh."""
         ranks = len(self.placement.members)
         descriptions = [
@@ -149,11 +149,11 @@ class AstraFolder:
         return len(self.programs) > 1
 
 
-def _json(value: object) -> str:
+def _format_json(value: object) -> str:
     """Return a value as JSON text, indented by 2 spaces, with a final newline."""
     return json.dumps(value, indent=2) + "\n"
 
 
-def _constant(content: bytes) -> Callable[[], bytes]:
+def _make_loader(content: bytes) -> Callable[[], bytes]:
     """Return a function that returns `content`, as `Artifact` requires."""
     return lambda: content

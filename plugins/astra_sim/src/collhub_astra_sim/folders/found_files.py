@@ -37,7 +37,7 @@ class FolderFiles:
         """Classify the parts of a source by their names."""
         folders = {os.path.dirname(part.name) for part in source.parts}
         root = os.path.commonpath(folders) if folders else ""
-        files = {_relative(part.name, root): part for part in source.parts}
+        files = {_make_relative(part.name, root): part for part in source.parts}
         sets: dict[str, list[SourcePart]] = {}
         for name, part in files.items():
             match = _RANK_FILE.match(name)
@@ -52,7 +52,7 @@ class FolderFiles:
 
         The name of the source, relative to the root, is looked up among the prefixes.
         """
-        name = _relative(self.source.name, self.root)
+        name = _make_relative(self.source.name, self.root)
         return name if name in self.sets else None
 
     def source_of(self, prefix: str) -> Source:
@@ -68,14 +68,14 @@ class FolderFiles:
 
         None if no file matches, or if several match equally well.
         """
-        name = _matching(path, list(self.files))
+        name = _find_match(path, list(self.files))
         return self.files[name] if name is not None else None
 
     def set_at(self, path: str) -> str | None:
         """Return the prefix of the set of traces that a path in a configuration names, None as in
         `part_at`.
         """
-        return _matching(path, list(self.sets))
+        return _find_match(path, list(self.sets))
 
     def texts(self, *suffixes: str) -> Iterator[tuple[str, bytes]]:
         """Yield (path in the folder, content) of short files with one of these suffixes.
@@ -105,13 +105,13 @@ class FolderFiles:
         return InputError(message, location=location, cure=cure, code="astra-sim-folder")
 
 
-def _relative(name: str, root: str) -> str:
+def _make_relative(name: str, root: str) -> str:
     """Return a path relative to the root, if it is below it, with `/` as separator."""
     path = PurePath(name)
     return path.relative_to(root).as_posix() if path.is_relative_to(root) else path.as_posix()
 
 
-def _matching(path: str, names: list[str]) -> str | None:
+def _find_match(path: str, names: list[str]) -> str | None:
     """Return the only name that matches the longest possible tail of a path.
 
     Paths are relative to the simulator's working directory, which is unknown for folders of other

@@ -10,8 +10,8 @@ from collhub_job_traces import read as read_traces
 
 from collhub_astra_sim.folders.configurations import (
     AlgorithmUses,
-    folder_groups,
-    workload_prefix,
+    find_workload_prefix,
+    read_groups,
 )
 from collhub_astra_sim.folders.found_files import FolderFiles
 from collhub_astra_sim.folders.run_script import (
@@ -41,28 +41,28 @@ def read(source: Source, options: JobFolderOptions) -> Workload:
     files = FolderFiles.of(source)
     uses = AlgorithmUses(files, are_natives_enough=True)
     prefixes = sorted({*uses.by_kind.values(), *uses.by_node.values()})
-    prefix = workload_prefix(files, prefixes, files.chosen_prefix or options.workload)
+    prefix = find_workload_prefix(files, prefixes, files.chosen_prefix or options.workload)
     if prefix is None:
         raise files.error("the folder has no traces of a workload")
-    groups = folder_groups(files)
-    traces = _traces(files, prefix, groups)
+    groups = read_groups(files)
+    traces = _read_workload(files, prefix, groups)
     configuration: dict[str, JsonValue] = {
-        "system": _text(files.files[uses.file]),
-        "network": _network(files),
+        "system": _read_text(files.files[uses.file]),
+        "network": _read_network_text(files),
         "backend": script_backend(files),
-        "memory": _memory(files),
+        "memory": _read_memory_text(files),
         "custom": [*prefixes],
         "by_kind": {str(kind): used for kind, used in uses.by_kind.items()},
         "per_node": {str(node): used for node, used in uses.by_node.items()},
     }
     return replace(
         traces,
-        algorithms=tuple(_algorithm(files, used) for used in prefixes),
+        algorithms=tuple(_read_algorithm(files, used) for used in prefixes),
         extensions={**traces.extensions, EXTENSION: configuration},
     )
 
 
-def _algorithm(files: FolderFiles, prefix: str) -> Algorithm:
+def _read_algorithm(files: FolderFiles, prefix: str) -> Algorithm:
     """Read the custom algorithm of a set of traces."""
     # Imported here, because most jobs have no custom algorithms.
     from hub_core import ChakraReadOptions, chakra_algorithm
@@ -70,7 +70,9 @@ def _algorithm(files: FolderFiles, prefix: str) -> Algorithm:
     return chakra_algorithm(files.source_of(prefix), ChakraReadOptions())
 
 
-def _traces(files: FolderFiles, prefix: str, groups: Mapping[str, tuple[int, ...]]) -> Workload:
+def _read_workload(
+    files: FolderFiles, prefix: str, groups: Mapping[str, tuple[int, ...]]
+) -> Workload:
     """Read the workload of the rank files, with the groups of the folder.
 
     Raises `InputError` for a group that no file of the folder contains.
@@ -88,12 +90,12 @@ def _traces(files: FolderFiles, prefix: str, groups: Mapping[str, tuple[int, ...
     return replace(workload, groups=all_groups)
 
 
-def _text(part: SourcePart) -> str:
+def _read_text(part: SourcePart) -> str:
     """Return the content of a file as text; invalid bytes are replaced."""
     return part.load().decode("utf-8", "replace")
 
 
-def _network(files: FolderFiles) -> str | None:
+def _read_network_text(files: FolderFiles) -> str | None:
     """Return the text of the only network YAML, or of `network.yml`; None without one."""
     texts = {name: text for name, text in files.texts(".yml", ".yaml") if NETWORK_KEY in text}
     if len(texts) > 1 and NETWORK in texts:
@@ -113,13 +115,13 @@ def script_backend(files: FolderFiles) -> str | None:
     return None
 
 
-def _memory(files: FolderFiles) -> str | None:
+def _read_memory_text(files: FolderFiles) -> str | None:
     """Return the text of the remote memory's configuration, None without one."""
     names = [file for file, value in files.objects() if _MEMORY_KEY in value]
     if len(names) > 1 and MEMORY not in names:
         raise files.error(f"several files describe memories: {', '.join(names[:8])}")
     name = MEMORY if MEMORY in names else next(iter(names), None)
-    return None if name is None else _text(files.files[name])
+    return None if name is None else _read_text(files.files[name])
 
 
 def claims(source: Source) -> bool:
@@ -136,16 +138,16 @@ def claims(source: Source) -> bool:
         prefixes = sorted({*uses.by_kind.values(), *uses.by_node.values()})
         if files.chosen_prefix in prefixes:
             return False
-        prefix = files.chosen_prefix or workload_prefix(files, prefixes, None)
+        prefix = files.chosen_prefix or find_workload_prefix(files, prefixes, None)
         parts = files.sets[prefix] if prefix is not None else ()
-        ranks = [_ranks_work(part, uses) for part in parts]
+        ranks = [_has_other_work(part, uses) for part in parts]
         # Without a collective no algorithm runs.
         return bool(ranks) and (any(ranks) or not any(rank is False for rank in ranks))
     except (TraceError, HubError):
         return False
 
 
-def _ranks_work(part: SourcePart, uses: AlgorithmUses) -> bool | None:
+def _has_other_work(part: SourcePart, uses: AlgorithmUses) -> bool | None:
     """Return True for other work, False for only custom algorithms, each once, None for an idle
     rank.
     """

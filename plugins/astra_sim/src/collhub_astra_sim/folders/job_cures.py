@@ -21,13 +21,13 @@ EXACT_SYSTEM = {"peak-perf": 0.002, "local-mem-bw": 1000000000, "roofline-enable
 _MICRO_NS = 1000
 
 
-def cured(workload: Workload) -> tuple[Workload, list[str]]:
+def apply_cures(workload: Workload) -> tuple[Workload, list[str]]:
     """Apply all cures that change times by at most 1 ns; return (job, descriptions of changes)."""
     notes = []
     cures: tuple[tuple[Callable[[Workload], Workload], str], ...] = (
-        (_numbered, "process groups are numbered, as ASTRA-sim knows no other names"),
-        (_with_whole_group, "collectives of all ranks name a group of all, besides smaller groups"),
-        (_with_last_computation, "a last computation of 1 ns follows host and memory nodes"),
+        (_assign_numbers, "process groups are numbered, as ASTRA-sim knows no other names"),
+        (_add_group_of_all, "collectives of all ranks name a group of all, besides smaller groups"),
+        (_add_last_computations, "a last computation of 1 ns follows host and memory nodes"),
     )
     for cure, note in cures:
         # A cure returns the same object if there is nothing to do.
@@ -43,15 +43,15 @@ def needs_exact_times(workload: Workload) -> bool:
     # Missing durations are negative, and take 1 ns.
     inexact = workload.nodes.duration_ns.clip(0) % _MICRO_NS > 0
     # One such node is enough to change the system.
-    return bool((_on_device(workload.nodes) & inexact).any())
+    return bool((_find_device_computations(workload.nodes) & inexact).any())
 
 
-def with_exact_times(workload: Workload) -> Workload:
+def set_exact_times(workload: Workload) -> Workload:
     """Return the job with operations at device computations, which take their time in
     `EXACT_SYSTEM`.
     """
     nodes = workload.nodes
-    is_changed = _on_device(nodes)
+    is_changed = _find_device_computations(nodes)
     # A computation of 0 ns takes 1 ns with durations, too.
     duration = np.maximum(nodes.duration_ns, 1)
     operations = np.where(is_changed, 2 * duration + 1, nodes.operations)
@@ -61,7 +61,7 @@ def with_exact_times(workload: Workload) -> Workload:
     return replace(workload, nodes=changed)
 
 
-def carried_host_times(workload: Workload) -> Workload:
+def carry_host_times(workload: Workload) -> Workload:
     """Round the times of host nodes to whole microseconds; carry each remainder to the next node.
 
     The next host node of the rank in ascending order of IDs, which is the order of the CPU slot
@@ -82,7 +82,7 @@ def carried_host_times(workload: Workload) -> Workload:
     return replace(workload, nodes=replace(nodes, duration_ns=duration))
 
 
-def _on_device(nodes: NodeColumns) -> BoolArray:
+def _find_device_computations(nodes: NodeColumns) -> BoolArray:
     # Computations on the host have their duration in every system.
     """Return the computations that are not on the host: bool by node."""
     return nodes.is_kind(NodeKind.COMPUTE) & ~nodes.on_host
@@ -93,7 +93,7 @@ def _is_number(name: str) -> bool:
     return name.isascii() and name.isdecimal() and int(name) > 0
 
 
-def _numbered(workload: Workload) -> Workload:
+def _assign_numbers(workload: Workload) -> Workload:
     # Names that are already numbers are not changed.
     """Rename groups without a numeric name to unused numbers."""
     used_names = {group.name for group in workload.groups if _is_number(group.name)}
@@ -107,7 +107,7 @@ def _numbered(workload: Workload) -> Workload:
     return replace(workload, groups=tuple(groups))
 
 
-def _with_whole_group(workload: Workload) -> Workload:
+def _add_group_of_all(workload: Workload) -> Workload:
     """Assign collectives of all ranks to a new group, if there are also smaller groups.
 
     Otherwise ASTRA-sim numbers their streams together with those of groups, so that messages would
@@ -127,7 +127,7 @@ def _with_whole_group(workload: Workload) -> Workload:
     return replace(workload, nodes=changed, groups=(*workload.groups, group_of_all))
 
 
-def _with_last_computation(workload: Workload) -> Workload:
+def _add_last_computations(workload: Workload) -> Workload:
     """Append a computation of 1 ns to every rank with host, memory or marker nodes.
 
     It depends on all nodes without successors; without it ASTRA-sim may abort at the end of the
@@ -146,7 +146,7 @@ def _with_last_computation(workload: Workload) -> Workload:
     is_last[control[0]] = False
     lasts = np.flatnonzero(is_last)
     added = len(nodes) + np.searchsorted(ranks, nodes.rank[lasts])
-    new_nodes = _last_nodes(nodes, ranks)
+    new_nodes = _build_last_nodes(nodes, ranks)
     table = {
         # One dtype per column: 64-bit identities would lose digits if combined with other integer
         # types.
@@ -158,7 +158,7 @@ def _with_last_computation(workload: Workload) -> Workload:
     return replace(workload, nodes=changed)
 
 
-def _last_nodes(nodes: NodeColumns, ranks: Int64Array) -> dict[str, Int64Array]:
+def _build_last_nodes(nodes: NodeColumns, ranks: Int64Array) -> dict[str, Int64Array]:
     """Return the columns of one computation of 1 ns per rank, with unused numbers."""
     # The highest number of a rank gets a slot last.
     highest = int(nodes.identity.max(initial=0))

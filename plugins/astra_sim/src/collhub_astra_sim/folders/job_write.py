@@ -14,14 +14,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 from collhub_job_traces import bridge_markers, trace_files
 
-from collhub_astra_sim.folders.custom_sets import CustomSets, custom_sets
+from collhub_astra_sim.folders.custom_sets import CustomSets, collect_custom_sets
 from collhub_astra_sim.folders.job import PRIVATE_ATTRIBUTES
 from collhub_astra_sim.folders.job_cures import (
     EXACT_SYSTEM,
-    carried_host_times,
-    cured,
+    apply_cures,
+    carry_host_times,
     needs_exact_times,
-    with_exact_times,
+    set_exact_times,
 )
 from collhub_astra_sim.folders.run_script import (
     GROUPS,
@@ -36,14 +36,14 @@ from collhub_astra_sim.folders.run_script import (
 from collhub_astra_sim.folders.workload_traces import (
     COLLECTIVE_KEYS,
     PER_NODE_KEY,
-    collective_workload,
+    encode_collective_workload,
 )
-from collhub_astra_sim.folders.written_losses import written_losses
-from collhub_astra_sim.networks.expressible import expressed, fully_connected
-from collhub_astra_sim.networks.network_yaml import network_text
+from collhub_astra_sim.folders.written_losses import compute_written_losses
+from collhub_astra_sim.networks.expressible import find_astra_network, make_full_mesh
+from collhub_astra_sim.networks.network_yaml import format_network
 from collhub_astra_sim.options import CONGESTION_AWARE, JobWriteOptions
 from collhub_astra_sim.workloads.hazards import EXTENSION
-from collhub_astra_sim.workloads.stated_system import refuse_given, stated_system
+from collhub_astra_sim.workloads.system import build_system, refuse_given
 from hub_core import TraceOptions, UsageError, chakra_traces, parse_topology
 from hub_core.columns import Int64Array
 from hub_core.model import Algorithm, CollectiveKind, JsonValue, NodeKind, Workload
@@ -90,23 +90,23 @@ def write(workload: Workload, options: JobWriteOptions) -> WriteResult:
     workload = bridge_markers(workload).workload
     folder = workload.extensions.get(EXTENSION)
     if options.form == "custom":
-        return _as_algorithm(workload, options)
+        return _write_as_algorithm(workload, options)
     if isinstance(folder, dict) and isinstance(folder.get("system"), str):
         refuse_given(options)
-        return _as_stated(workload, folder, options)
-    return _as_workload(workload, options)
+        return _write_original(workload, folder, options)
+    return _write_as_workload(workload, options)
 
 
-def _as_stated(
+def _write_original(
     workload: Workload, folder: Mapping[str, JsonValue], options: JobWriteOptions
 ) -> WriteResult:
     """Write the folder that the job was read from; algorithms under their original prefixes."""
     # The paths in it were valid at the original location of the folder.
     system = json.loads(str(folder["system"]))
-    prefixes = [str(prefix) for prefix in _listed(folder.get("custom"))]
-    for kind, prefix in _pairs(folder.get("by_kind")):
+    prefixes = [str(prefix) for prefix in _as_list(folder.get("custom"))]
+    for kind, prefix in _list_pairs(folder.get("by_kind")):
         system[COLLECTIVE_KEYS[CollectiveKind(kind)]] = [prefix]
-    per_node = {int(node): prefix for node, prefix in _pairs(folder.get("per_node"))}
+    per_node = {int(node): prefix for node, prefix in _list_pairs(folder.get("per_node"))}
     if per_node:
         system[PER_NODE_KEY] = PER_NODE
     # Traces have the size with which they were read.
@@ -116,37 +116,37 @@ def _as_stated(
     network = folder.get("network")
     # Options can change only the network.
     if options.topology is not None or not isinstance(network, str):
-        network = _network(workload, options)
-    texts = _texts(workload, system, str(network), per_node)
+        network = _write_network(workload, options)
+    texts = _build_texts(workload, system, str(network), per_node)
     if isinstance(memory, str):
         texts[MEMORY] = memory
-    return _result(workload, programs, texts, options, workload.nodes.duration_ns)
+    return _build_result(workload, programs, texts, options, workload.nodes.duration_ns)
 
 
-def _as_workload(workload: Workload, options: JobWriteOptions) -> WriteResult:
+def _write_as_workload(workload: Workload, options: JobWriteOptions) -> WriteResult:
     """Write the nodes of the job as nodes of the workload, with exact times on devices."""
-    sets: CustomSets = custom_sets(workload)
-    workload, notes = cured(sets.workload)
+    sets: CustomSets = collect_custom_sets(workload)
+    workload, notes = apply_cures(sets.workload)
     exact_ns = workload.nodes.duration_ns
-    system = stated_system(options)
+    system = build_system(options)
     if sets.per_node:
         system[PER_NODE_KEY] = PER_NODE
     has_roofline_options = options.memory_bandwidth is not None or options.peak_tflops is not None
     if needs_exact_times(workload) and not has_roofline_options:
-        workload = with_exact_times(workload)
+        workload = set_exact_times(workload)
         system |= EXACT_SYSTEM
         notes.append("computations on devices are written as operations, so that ns are exact")
     if options.host_times == "carry":
-        workload = carried_host_times(workload)
+        workload = carry_host_times(workload)
     # The directory of the workload's traces must contain no other set.
     programs = {f"traces/{name}": program for name, program in sets.programs.items()}
     per_node = {node: f"traces/{name}" for node, name in sets.per_node.items()}
-    texts = _texts(workload, system, _network(workload, options), per_node)
-    result = _result(workload, programs, texts, options, exact_ns)
+    texts = _build_texts(workload, system, _write_network(workload, options), per_node)
+    result = _build_result(workload, programs, texts, options, exact_ns)
     return replace(result, notes=tuple(notes))
 
 
-def _result(
+def _build_result(
     workload: Workload,
     programs: Mapping[str, tuple[Algorithm, int | None]],
     texts: dict[str, str],
@@ -154,22 +154,26 @@ def _result(
     exact_ns: Int64Array,
 ) -> WriteResult:
     """Return the folder with its losses; `exact_ns`: durations by node before rounding."""
-    traces = trace_files(_bare(workload), omitted=PRIVATE_ATTRIBUTES)
+    traces = trace_files(_remove_folder_data(workload), omitted=PRIVATE_ATTRIBUTES)
     # The script checks for the number of traces of the largest algorithm.
     ranks = [algorithm.num_ranks for algorithm, _ in programs.values()]
-    texts[SCRIPT] = _script(workload, options, list(programs), max(ranks, default=0))
-    artifacts = _loaded(_JobFolder(tuple(_named(traces, WORKLOAD)), programs, texts).artifacts())
-    return WriteResult(artifacts, written_losses(artifacts, workload, exact_ns, options.network))
+    texts[SCRIPT] = _build_script(workload, options, list(programs), max(ranks, default=0))
+    artifacts = _load_artifacts(
+        _JobFolder(tuple(_add_prefix(traces, WORKLOAD)), programs, texts).artifacts()
+    )
+    return WriteResult(
+        artifacts, compute_written_losses(artifacts, workload, exact_ns, options.network)
+    )
 
 
-def _loaded(artifacts: Iterable[Artifact]) -> tuple[Artifact, ...]:
+def _load_artifacts(artifacts: Iterable[Artifact]) -> tuple[Artifact, ...]:
     """Load the contents of artifacts into memory: they are read back before they are written."""
     return tuple(
         Artifact(artifact.name, artifact.content(), artifact.executable) for artifact in artifacts
     )
 
 
-def _as_algorithm(workload: Workload, options: JobWriteOptions) -> WriteResult:
+def _write_as_algorithm(workload: Workload, options: JobWriteOptions) -> WriteResult:
     """Write one collective per rank whose custom algorithm is the job, so that no slots apply.
 
     Raises `UsageError` for kinds of nodes and durations that a custom algorithm cannot have.
@@ -189,35 +193,41 @@ def _as_algorithm(workload: Workload, options: JobWriteOptions) -> WriteResult:
         message = f"a custom algorithm cannot take {duration[is_inexact][0]} ns: 1 ns or whole us"
         raise UsageError(message, cure="write form=workload, in which ns are exact")
     # Its kind and size do not affect the traces.
-    marker = collective_workload([(CollectiveKind.ALL_REDUCE, 1 << 20)], in_group=False)
+    marker = encode_collective_workload([(CollectiveKind.ALL_REDUCE, 1 << 20)], in_group=False)
     system: dict[str, object] = {
         "scheduling-policy": "FIFO",
         "preferred-dataset-splits": 1,
         COLLECTIVE_KEYS[CollectiveKind.ALL_REDUCE]: [_JOB_TRACES],
     }
-    texts = _texts(replace(workload, groups=()), system, _network(workload, options), {})
-    texts[SCRIPT] = _script(workload, options, [_JOB_TRACES], workload.num_ranks)
+    texts = _build_texts(
+        replace(workload, groups=()), system, _write_network(workload, options), {}
+    )
+    texts[SCRIPT] = _build_script(workload, options, [_JOB_TRACES], workload.num_ranks)
     ranks = range(workload.num_ranks)
     starts = (Artifact(f"{WORKLOAD}.{rank}.et", marker) for rank in ranks)
-    traces = trace_files(_bare(workload), profile="", omitted=PRIVATE_ATTRIBUTES)
-    folder = _JobFolder((*_named(traces, _JOB_TRACES), *starts), {}, texts)
-    artifacts = _loaded(folder.artifacts())
-    return WriteResult(artifacts, written_losses(artifacts, workload, None, options.network))
+    traces = trace_files(_remove_folder_data(workload), profile="", omitted=PRIVATE_ATTRIBUTES)
+    folder = _JobFolder((*_add_prefix(traces, _JOB_TRACES), *starts), {}, texts)
+    artifacts = _load_artifacts(folder.artifacts())
+    return WriteResult(
+        artifacts, compute_written_losses(artifacts, workload, None, options.network)
+    )
 
 
-def _texts(
+def _build_texts(
     workload: Workload, system: Mapping[str, object], network: str, per_node: Mapping[int, str]
 ) -> dict[str, str]:
     """Return the configurations by file name, without the script."""
-    texts = {SYSTEM: _json(system), NETWORK: network, MEMORY: _NO_MEMORY}
+    texts = {SYSTEM: _format_json(system), NETWORK: network, MEMORY: _NO_MEMORY}
     if workload.groups:
-        texts[GROUPS] = _json({group.name: list(group.ranks) for group in workload.groups})
+        texts[GROUPS] = _format_json({group.name: list(group.ranks) for group in workload.groups})
     if per_node:
         texts[PER_NODE] = "".join(f"{node}: {prefix}\n" for node, prefix in per_node.items())
     return texts
 
 
-def _script(workload: Workload, options: JobWriteOptions, prefixes: list[str], ranks: int) -> str:
+def _build_script(
+    workload: Workload, options: JobWriteOptions, prefixes: list[str], ranks: int
+) -> str:
     """Return the text of run.sh."""
     name = workload.provenance.source_name or "a job"
     return script(
@@ -230,12 +240,12 @@ def _script(workload: Workload, options: JobWriteOptions, prefixes: list[str], r
     )
 
 
-def _network(workload: Workload, options: JobWriteOptions) -> str:
+def _write_network(workload: Workload, options: JobWriteOptions) -> str:
     """Return the text of network.yml. Raises `UsageError` if ASTRA-sim has no such network."""
     if options.topology is None:
         bandwidth = _DEFAULT_BANDWIDTH_BYTES_PER_S
-        network = fully_connected(workload.num_ranks, bandwidth, _DEFAULT_LATENCY_S)
-        return network_text(network.dimensions)
+        network = make_full_mesh(workload.num_ranks, bandwidth, _DEFAULT_LATENCY_S)
+        return format_network(network.dimensions)
     topology = parse_topology(options.topology)
     nodes = workload.nodes
     if nodes.is_kind(NodeKind.COLLECTIVE).any():
@@ -249,17 +259,17 @@ def _network(workload: Workload, options: JobWriteOptions) -> str:
         sources = nodes.rank[is_send].astype(np.int64)
         destinations = nodes.peer[is_send].astype(np.int64)
     is_aware = options.network == CONGESTION_AWARE
-    network = expressed(topology, sources, destinations, is_congestion_aware=is_aware)
-    return network_text(network.dimensions)
+    network = find_astra_network(topology, sources, destinations, is_congestion_aware=is_aware)
+    return format_network(network.dimensions)
 
 
-def _named(traces: Iterable[Artifact], prefix: str) -> Iterator[Artifact]:
+def _add_prefix(traces: Iterable[Artifact], prefix: str) -> Iterator[Artifact]:
     """Yield the traces with a prefix before their names."""
     for trace in traces:
         yield Artifact(f"{prefix}{trace.name}", trace.content)
 
 
-def _bare(workload: Workload) -> Workload:
+def _remove_folder_data(workload: Workload) -> Workload:
     """Return the job without the data that other files of the folder contain."""
     extensions = {key: value for key, value in workload.extensions.items() if key != EXTENSION}
     # The map of nodes contains the algorithm of each node.
@@ -268,19 +278,19 @@ def _bare(workload: Workload) -> Workload:
     return replace(workload, nodes=plain, algorithms=(), extensions=extensions)
 
 
-def _listed(value: JsonValue) -> list[JsonValue]:
+def _as_list(value: JsonValue) -> list[JsonValue]:
     # Extensions are JSON, which may have any type.
     """Return a JSON list, empty for other values."""
     return value if isinstance(value, list) else []
 
 
-def _pairs(value: JsonValue) -> list[tuple[str, str]]:
+def _list_pairs(value: JsonValue) -> list[tuple[str, str]]:
     """Return the items of a JSON object as texts, empty for other values."""
     entries = value if isinstance(value, dict) else {}
     return [(key, str(item)) for key, item in entries.items()]
 
 
-def _json(value: object) -> str:
+def _format_json(value: object) -> str:
     # Formatted as in the examples of ASTRA-sim.
     """Return a value as JSON text, indented by 2 spaces, with a final newline."""
     return json.dumps(value, indent=2) + "\n"

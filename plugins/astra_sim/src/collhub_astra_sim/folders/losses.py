@@ -18,7 +18,7 @@ from hub_core.model import Algorithm, Location, Loss
 from hub_core.network import link_times_ns
 
 
-def own_losses(
+def collect_losses(
     algorithm: Algorithm,
     nodes: NodeTable,
     network: AstraNetwork,
@@ -32,14 +32,16 @@ def own_losses(
     """
     is_congestion_aware = options.network == CONGESTION_AWARE
     candidates = (
-        _collective_loss(algorithm),
-        _unread_sizes(options),
-        _instant_messages(algorithm, nodes, network, is_congestion_aware) if is_first else None,
+        _check_collective(algorithm),
+        _check_dialect(options),
+        _check_instant_messages(algorithm, nodes, network, is_congestion_aware)
+        if is_first
+        else None,
     )
     return tuple(loss for loss in candidates if loss is not None)
 
 
-def location_of(algorithm: Algorithm, step: int) -> Location:
+def locate_step(algorithm: Algorithm, step: int) -> Location:
     """Return the location of a step in the file from which the algorithm was read.
 
     The file is None if the algorithm has none, likewise the line of the step.
@@ -47,7 +49,7 @@ def location_of(algorithm: Algorithm, step: int) -> Location:
     return algorithm.steps.location(step, algorithm.provenance.source_name or None)
 
 
-def _collective_loss(algorithm: Algorithm) -> Loss | None:
+def _check_collective(algorithm: Algorithm) -> Loss | None:
     """Return the loss of a collective for which ASTRA-sim has no custom algorithms, or None."""
     kind = algorithm.collective.kind
     if kind in COLLECTIVE_KEYS:
@@ -60,7 +62,7 @@ def _collective_loss(algorithm: Algorithm) -> Loss | None:
     )
 
 
-def _unread_sizes(options: AstraFolderOptions) -> Loss | None:
+def _check_dialect(options: AstraFolderOptions) -> Loss | None:
     """Return the loss of sizes that the chosen simulator does not read, or None."""
     unread = {PUBLIC_RELEASE: "symbolic", SYMBOLIC_BRANCH: "absolute"}[options.simulator]
     if options.dialect != unread:
@@ -78,16 +80,16 @@ def _unread_sizes(options: AstraFolderOptions) -> Loss | None:
     )
 
 
-def _instant_messages(
+def _check_instant_messages(
     algorithm: Algorithm, nodes: NodeTable, network: AstraNetwork, is_congestion_aware: bool
 ) -> Loss | None:
     """Return the loss of initial messages with an event at time 0, which ASTRA-sim refuses."""
-    sends = _first_sends(nodes)
-    shortest_ns = _shortest_times_ns(nodes.size[sends], network, is_congestion_aware)
+    sends = _find_first_sends(nodes)
+    shortest_ns = _compute_shortest_times_ns(nodes.size[sends], network, is_congestion_aware)
     instant = sends[shortest_ns == 0]
     if not len(instant):
         return None
-    first = location_of(algorithm, int(nodes.step[instant[0]]))
+    first = locate_step(algorithm, int(nodes.step[instant[0]]))
     return Loss(
         f"{len(instant)} messages that are sent at the start and take less than 1 ns",
         f"first {first}",
@@ -95,7 +97,7 @@ def _instant_messages(
     )
 
 
-def _first_sends(nodes: NodeTable) -> Int64Array:
+def _find_first_sends(nodes: NodeTable) -> Int64Array:
     """Return the rows of the sends without dependencies, int64, ascending."""
     # Data and control dependencies both delay a node.
     waits = np.diff(nodes.data_indptr) + np.diff(nodes.control_indptr)
@@ -103,7 +105,7 @@ def _first_sends(nodes: NodeTable) -> Int64Array:
     return np.flatnonzero(is_send & (waits == 0))
 
 
-def _shortest_times_ns(
+def _compute_shortest_times_ns(
     sizes: Int64Array, network: AstraNetwork, is_congestion_aware: bool
 ) -> Int64Array:
     """Return the time of the earliest event that a message of each size may cause.

@@ -24,7 +24,7 @@ class WorldPlacement:
         return len(self.members) < self.npus
 
 
-def world_placement(
+def choose_placement(
     algorithm: Algorithm, topology: Topology | None, options: AstraFolderOptions
 ) -> WorldPlacement:
     """Return the placement of the options `group` and `npus`, by default the algorithm's placement.
@@ -35,8 +35,8 @@ def world_placement(
     group = options.group or (
         ",".join(map(str, default_npus)) if default_npus is not None else None
     )
-    members = _members(group, algorithm.num_ranks)
-    npus = _npus(topology, options, members)
+    members = _parse_members(group, algorithm.num_ranks)
+    npus = _count_npus(topology, options, members)
     if npus > _MOST_NPUS:
         raise UsageError(
             f"{npus} NPUs are more than {_MOST_NPUS}",
@@ -51,7 +51,9 @@ def world_placement(
     return WorldPlacement(npus, members)
 
 
-def _npus(topology: Topology | None, options: AstraFolderOptions, members: tuple[int, ...]) -> int:
+def _count_npus(
+    topology: Topology | None, options: AstraFolderOptions, members: tuple[int, ...]
+) -> int:
     """Return the size of the world: of the topology, as given, or as small as the members allow.
 
     Raises `UsageError` if the option contradicts the topology.
@@ -66,7 +68,7 @@ def _npus(topology: Topology | None, options: AstraFolderOptions, members: tuple
     return npus
 
 
-def _members(group: str | None, num_ranks: int) -> tuple[int, ...]:
+def _parse_members(group: str | None, num_ranks: int) -> tuple[int, ...]:
     """Return the NPU of every rank by the option `group`, by default NPU r for rank r.
 
     Raises `UsageError` for NPUs that do not ascend.

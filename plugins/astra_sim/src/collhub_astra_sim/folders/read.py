@@ -8,7 +8,7 @@ from dataclasses import replace
 from collhub_astra_sim.folders.configurations import (
     FolderAlgorithm,
     FolderConfiguration,
-    configuration_of,
+    read_configuration,
 )
 from collhub_astra_sim.folders.found_files import FolderFiles
 from collhub_astra_sim.folders.run_script import BINARY_NAMES, NETWORK, NETWORK_KEY, SCRIPT
@@ -29,20 +29,20 @@ def read(source: Source, options: AstraFolderReadOptions) -> Algorithm:
     files = FolderFiles.of(source)
     named = files.chosen_prefix
     if named is None:
-        configuration = configuration_of(files, options.workload)
+        configuration = read_configuration(files, options.workload)
     else:
-        surrounding = _configuration_beside(files, options)
+        surrounding = _read_surrounding_configuration(files, options)
         if surrounding is None or named not in surrounding.algorithms:
-            return _traces(files, named, options)
+            return _read_traces(files, named, options)
         configuration = surrounding
-    used = _chosen(files, configuration, named, options.algorithm)
-    algorithm = _traces(files, used.prefix, options)
+    used = _select_algorithm(files, configuration, named, options.algorithm)
+    algorithm = _read_traces(files, used.prefix, options)
     if algorithm.collective_bytes is None and used.comm_size is not None:
         # Sizes in chunks: the workload's node gives the size.
         algorithm = replace(algorithm, collective_bytes=used.comm_size)
     _note_backend(files)
-    members = _members(files, configuration, used, options.group)
-    return _placed(files, algorithm, members, configuration.num_npus)
+    members = _select_members(files, configuration, used, options.group)
+    return _place_ranks(files, algorithm, members, configuration.num_npus)
 
 
 def read_network(source: Source, options: NoOptions) -> Topology:
@@ -67,12 +67,12 @@ def read_network(source: Source, options: NoOptions) -> Topology:
     return network_yaml.read(Source(part.name, (part,), source.report), options)
 
 
-def _configuration_beside(
+def _read_surrounding_configuration(
     files: FolderFiles, options: AstraFolderReadOptions
 ) -> FolderConfiguration | None:
     """Read the configuration of the traces' folder; None, with a warning, if it is invalid."""
     try:
-        return configuration_of(files, options.workload)
+        return read_configuration(files, options.workload)
     except InputError as error:
         # Other files in the folder may be unrelated to the traces.
         finding = error.diagnostics[0]
@@ -95,7 +95,7 @@ def _note_backend(files: FolderFiles) -> None:
         files.source.report(finding)
 
 
-def _traces(files: FolderFiles, prefix: str, options: AstraFolderReadOptions) -> Algorithm:
+def _read_traces(files: FolderFiles, prefix: str, options: AstraFolderReadOptions) -> Algorithm:
     """Read the algorithm of one set of traces.
 
     Raises `InputError` if they are no algorithm, and `KeyError` for a prefix without traces.
@@ -103,7 +103,7 @@ def _traces(files: FolderFiles, prefix: str, options: AstraFolderReadOptions) ->
     return chakra_algorithm(files.source_of(prefix), options)
 
 
-def _chosen(
+def _select_algorithm(
     files: FolderFiles,
     configuration: FolderConfiguration,
     named: str | None,
@@ -135,7 +135,7 @@ def _chosen(
     raise files.error(message, cure)
 
 
-def _members(
+def _select_members(
     files: FolderFiles,
     configuration: FolderConfiguration,
     used: FolderAlgorithm,
@@ -163,7 +163,7 @@ def _members(
     return members
 
 
-def _placed(
+def _place_ranks(
     files: FolderFiles, algorithm: Algorithm, members: tuple[int, ...] | None, num_npus: int
 ) -> Algorithm:
     """Return the algorithm placed on the NPUs that run it.

@@ -37,7 +37,7 @@ def arguments(*, has_groups: bool) -> tuple[str, ...]:
     return tuple(f"--{option}={file}" for option, file in files.items())
 
 
-def handles_needed(npus: int) -> int:
+def count_file_handles(npus: int) -> int:
     """Return the number of files that the simulator keeps open: two per rank and a few more.
 
     From 480 ranks on, that exceeds the usual limit of 1024.
@@ -63,7 +63,7 @@ def script(
         "@NAME@": BINARY_NAMES[is_congestion_aware],
         "@NPUS@": str(npus),
         "@CHECKS@": "\n".join(f"check {prefix} {num_ranks}" for prefix in trace_prefixes),
-        "@HANDLES@": str(handles_needed(npus)),
+        "@HANDLES@": str(count_file_handles(npus)),
         "@OPTIONS@": " \\\n    ".join(arguments(has_groups=has_groups)),
     }
     text = _SCRIPT

@@ -33,7 +33,7 @@ PER_NODE_KEY = "per-node-custom-implementation"
 """
 
 
-def collective_workload(
+def encode_collective_workload(
     collectives: Sequence[tuple[CollectiveKind, int]], *, in_group: bool
 ) -> bytes:
     """Return the trace of a rank that takes part: one COMM_COLL_NODE per collective, in sequence.
@@ -59,10 +59,10 @@ def collective_workload(
                 "attr": attributes,
             }
         )
-    return _trace(nodes)
+    return _encode_trace(nodes)
 
 
-def idle_workload() -> bytes:
+def encode_idle_workload() -> bytes:
     """Return the trace of a rank outside the group: one COMP_NODE, which takes 1 ns."""
     # The simulator refuses a trace without nodes.
     attributes = [
@@ -70,10 +70,10 @@ def idle_workload() -> bytes:
         {"name": "num_ops", "int64_val": 1},
         {"name": "tensor_size", "uint64_val": 1},
     ]
-    return _trace([{"name": "idle", "type": int(NodeType.COMP), "attr": attributes}])
+    return _encode_trace([{"name": "idle", "type": int(NodeType.COMP), "attr": attributes}])
 
 
-def _trace(nodes: Sequence[Mapping[str, object]]) -> bytes:
+def _encode_trace(nodes: Sequence[Mapping[str, object]]) -> bytes:
     """Encode a trace: a metadata record, then nodes (fields of the message `Node` by name)."""
     # Imported here: it imports protobuf, which only writers of folders need.
     from hub_core.chakra.trace_records import encoded_record

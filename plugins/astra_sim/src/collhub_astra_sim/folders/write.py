@@ -12,10 +12,10 @@ import numpy as np
 
 from collhub_astra_sim.fixed_size import check_size
 from collhub_astra_sim.folders.folder import AstraFolder, FolderProgram
-from collhub_astra_sim.folders.losses import location_of, own_losses
-from collhub_astra_sim.folders.placement import WorldPlacement, world_placement
+from collhub_astra_sim.folders.losses import collect_losses, locate_step
+from collhub_astra_sim.folders.placement import WorldPlacement, choose_placement
 from collhub_astra_sim.folders.workload_traces import COLLECTIVE_KEYS
-from collhub_astra_sim.networks.expressible import AstraNetwork, expressed, fully_connected
+from collhub_astra_sim.networks.expressible import AstraNetwork, find_astra_network, make_full_mesh
 from collhub_astra_sim.options import CONGESTION_AWARE, AstraFolderOptions
 from hub_core import (
     NodeTable,
@@ -63,7 +63,7 @@ def write(algorithm: Algorithm, options: AstraFolderOptions) -> WriteResult:
     Raises `UsageError` and `InputError` for algorithms that ASTRA-sim cannot run.
     """
     topology = parse_topology(options.topology) if options.topology else None
-    folder = folder_of(algorithm, topology, options)
+    folder = build_folder(algorithm, topology, options)
     if options.size is not None or algorithm.collective_bytes is not None:
         return WriteResult(folder.artifacts(), folder.losses)
     # A folder has one size, which is easy to overlook: report the default if none was given.
@@ -72,7 +72,7 @@ def write(algorithm: Algorithm, options: AstraFolderOptions) -> WriteResult:
     return WriteResult(folder.artifacts(), folder.losses, ("collective_bytes",), (note,))
 
 
-def folder_of(
+def build_folder(
     algorithm: Algorithm, topology: Topology | None, options: AstraFolderOptions
 ) -> AstraFolder:
     """Return the folder for an algorithm on a topology.
@@ -82,17 +82,17 @@ def folder_of(
     """
     size = options.size or algorithm.collective_bytes or chakra_bytes(algorithm)
     name = options.name or str(algorithm.collective.kind)
-    return folder_of_several([NamedAlgorithm(name, algorithm, size)], topology, options)
+    return build_folder_of_several([NamedAlgorithm(name, algorithm, size)], topology, options)
 
 
-def folder_of_several(
+def build_folder_of_several(
     named: Sequence[NamedAlgorithm], topology: Topology | None, options: AstraFolderOptions
 ) -> AstraFolder:
     """Return the folder for algorithms of equal numbers of ranks, which run in sequence.
 
     `name` and `size` of the options are ignored. Raises as `write`.
     """
-    placement = world_placement(named[0].algorithm, topology, options)
+    placement = choose_placement(named[0].algorithm, topology, options)
     programs: list[FolderProgram] = []
     networks = []
     losses: list[Loss] = []
@@ -100,9 +100,11 @@ def folder_of_several(
         check_size(entry.algorithm, entry.collective_bytes)
         nodes = chakra_nodes(entry.algorithm, entry.collective_bytes)
         _check_messages(nodes, entry.algorithm)
-        network = _network(topology, placement, nodes, options.network == CONGESTION_AWARE)
-        program = _program(entry, placement, options)
-        folder_losses = own_losses(entry.algorithm, nodes, network, options, is_first=not programs)
+        network = _find_network(topology, placement, nodes, options.network == CONGESTION_AWARE)
+        program = _build_program(entry, placement, options)
+        folder_losses = collect_losses(
+            entry.algorithm, nodes, network, options, is_first=not programs
+        )
         losses += [*program.traces.losses, *network.losses, *folder_losses]
         programs.append(program)
         networks.append(network)
@@ -132,22 +134,22 @@ def _check_types(programs: Sequence[FolderProgram], placement: WorldPlacement) -
         )
 
 
-def _program(
+def _build_program(
     entry: NamedAlgorithm, placement: WorldPlacement, options: AstraFolderOptions
 ) -> FolderProgram:
     """Return an algorithm with its traces."""
     kind = entry.algorithm.collective.kind
     size = entry.collective_bytes
     return FolderProgram(
-        _checked_name(entry.name),
+        _check_name(entry.name),
         size,
         kind if kind in COLLECTIVE_KEYS else CollectiveKind.ALL_REDUCE,
-        _comm_size(entry.algorithm, size, options),
+        _compute_comm_size(entry.algorithm, size, options),
         chakra_traces(placed(entry.algorithm, placement.members), replace(options, size=size)),
     )
 
 
-def _checked_name(name: str) -> str:
+def _check_name(name: str) -> str:
     """Return the name of traces, which becomes a part of paths.
 
     Raises `UsageError` if it is invalid.
@@ -160,7 +162,7 @@ def _checked_name(name: str) -> str:
     return name
 
 
-def _comm_size(algorithm: Algorithm, size: int, options: AstraFolderOptions) -> int:
+def _compute_comm_size(algorithm: Algorithm, size: int, options: AstraFolderOptions) -> int:
     """Return the bytes of the workload node; they scale symbolic traces and do not affect absolute
     ones.
     """
@@ -189,11 +191,11 @@ def _check_messages(nodes: NodeTable, algorithm: Algorithm) -> None:
     for is_wrong, defect, cure in defects:
         if is_wrong.any():
             first = int(np.argmax(is_wrong))
-            location = location_of(algorithm, int(nodes.step[first]))
+            location = locate_step(algorithm, int(nodes.step[first]))
             raise InputError(f"{defect}, on which ASTRA-sim aborts", location=location, cure=cure)
 
 
-def _network(
+def _find_network(
     topology: Topology | None,
     placement: WorldPlacement,
     nodes: NodeTable,
@@ -201,16 +203,18 @@ def _network(
 ) -> AstraNetwork:
     """Return the network of the folder. Raises `UsageError` if ASTRA-sim has no equivalent one."""
     if topology is None:
-        return fully_connected(
+        return make_full_mesh(
             placement.npus,
             _DEFAULT_BANDWIDTH_BYTES_PER_S,
             _DEFAULT_LATENCY_S,
         )
-    sources, destinations = _ends(nodes, np.asarray(placement.members, np.int64))
-    return expressed(topology, sources, destinations, is_congestion_aware=is_congestion_aware)
+    sources, destinations = _find_message_ends(nodes, np.asarray(placement.members, np.int64))
+    return find_astra_network(
+        topology, sources, destinations, is_congestion_aware=is_congestion_aware
+    )
 
 
-def _ends(nodes: NodeTable, members: Int64Array) -> tuple[Int64Array, Int64Array]:
+def _find_message_ends(nodes: NodeTable, members: Int64Array) -> tuple[Int64Array, Int64Array]:
     """Return (sending NPU, receiving NPU) of every message; `members`: the NPU of every rank.
 
     Two int64[messages] columns, in the order of the sends in `nodes`.

@@ -11,7 +11,7 @@ import numpy as np
 
 from collhub_astra_sim.folders.job import read
 from collhub_astra_sim.options import JobFolderOptions, JobOptions
-from collhub_astra_sim.workloads.hazards import EXTENSION, hazards
+from collhub_astra_sim.workloads.hazards import EXTENSION, find_hazards
 from collhub_astra_sim.workloads.node_work import is_timed_by_duration
 from collhub_astra_sim.workloads.simulator import simulate
 from collhub_astra_sim.workloads.system import System
@@ -21,7 +21,7 @@ from hub_core.model import Severity, Workload, format_ranks
 from hub_core.plugin_api import Artifact, Source, SourcePart, WorkloadRequest
 
 
-def written_losses(
+def compute_written_losses(
     artifacts: Sequence[Artifact], workload: Workload, exact_ns: Int64Array | None, network: str
 ) -> tuple[Loss, ...]:
     """Compare the written job with the exact one, and report why it would not finish.
@@ -31,37 +31,39 @@ def written_losses(
     folder.
     """
     try:
-        written = read(_source_of(artifacts), JobFolderOptions())
+        written = read(_make_source(artifacts), JobFolderOptions())
     except HubError as error:
         return (Loss("simulation", "all ranks", f"the folder cannot be read back: {error}"),)
     # A custom algorithm is checked separately, and its nodes are not those of the workload.
-    losses = [] if exact_ns is None else [*_lost_values(written, workload, exact_ns)]
-    findings = hazards(written, _system_of(written))
+    losses = [] if exact_ns is None else [*_report_lost_values(written, workload, exact_ns)]
+    findings = find_hazards(written, _read_system(written))
     losses += [
         Loss(f"hazard {finding.code}", str(finding.location.rank), finding.message)
         for finding in findings
     ]
     if not any(finding.severity is Severity.ERROR for finding in findings):
-        losses += _unfinished_ranks(written, network)
+        losses += _report_unfinished_ranks(written, network)
     return tuple(losses)
 
 
-def _source_of(artifacts: Sequence[Artifact]) -> Source:
+def _make_source(artifacts: Sequence[Artifact]) -> Source:
     """Return the artifacts as the source of a folder's reader."""
     parts = [SourcePart(artifact.name, artifact.content) for artifact in artifacts]
     return Source("folder", tuple(parts), lambda found: None)
 
 
-def _system_of(workload: Workload) -> System:
+def _read_system(workload: Workload) -> System:
     """Return the system configuration of a job that was read from a folder."""
     folder = workload.extensions[EXTENSION]
     assert isinstance(folder, dict)
     return System.of_json(str(folder["system"]))
 
 
-def _lost_values(written: Workload, workload: Workload, exact_ns: Int64Array) -> Iterator[Loss]:
+def _report_lost_values(
+    written: Workload, workload: Workload, exact_ns: Int64Array
+) -> Iterator[Loss]:
     """Yield durations and roots that ASTRA-sim reads differently; both jobs have the same rows."""
-    is_timed = is_timed_by_duration(written, _system_of(written))
+    is_timed = is_timed_by_duration(written, _read_system(written))
     # Without a duration, or with 0, a node takes 1 ns.
     exact = np.where(is_timed, exact_ns.clip(0), 0)
     difference_ns = exact - np.where(is_timed, written.nodes.duration_ns.clip(0), 0)
@@ -80,7 +82,7 @@ def _lost_values(written: Workload, workload: Workload, exact_ns: Int64Array) ->
         yield Loss("root", f"{roots} nodes", "ASTRA-sim knows no root: a broadcast is a timer")
 
 
-def _unfinished_ranks(written: Workload, network: str) -> Iterator[Loss]:
+def _report_unfinished_ranks(written: Workload, network: str) -> Iterator[Loss]:
     """Yield the reason why ranks of the written job do not finish in a simulation, if any."""
     try:
         times = simulate(WorkloadRequest(written), JobOptions(network=network))

@@ -57,7 +57,7 @@ def ring(task: NativeTask) -> NativePlan:
     ranks = task.num_ranks
     steps, me = RankSteps(ranks), np.arange(ranks)
     if task.kind is CollectiveKind.ALL_TO_ALL:
-        return _ring_all_to_all(task)
+        return _build_ring_all_to_all(task)
     previous_rank, next_rank = (me - 1) % ranks, (me + 1) % ranks
     part = task.size // ranks
     reduced_ns = task.delay_ns + task.reduce_ns(part)
@@ -89,7 +89,7 @@ def ring(task: NativeTask) -> NativePlan:
     return NativePlan(steps, ranks, ranks if is_scatter else 0)
 
 
-def _ring_all_to_all(task: NativeTask) -> NativePlan:
+def _build_ring_all_to_all(task: NativeTask) -> NativePlan:
     """Build the ring all-to-all: data for distance d take d hops, nearest distance first."""
     ranks = task.num_ranks
     steps, me = RankSteps(ranks), np.arange(ranks)
@@ -120,14 +120,14 @@ def direct(task: NativeTask) -> NativePlan:
     if task.kind is CollectiveKind.ALL_GATHER:
         copied = steps.copy(Region(INPUT, 0), Region(OUTPUT, me), [])
         ready = steps.wait(task.delay_ns, [copied])
-        _gather(task, steps, Region(OUTPUT, me), [ready], task.delay_ns)
+        _send_to_all(task, steps, Region(OUTPUT, me), [ready], task.delay_ns)
         return NativePlan(steps, ranks, 0)
     if task.kind is CollectiveKind.ALL_TO_ALL:
-        _exchange(task, steps, OUTPUT, task.delay_ns)
+        _send_parts(task, steps, OUTPUT, task.delay_ns)
         steps.copy(Region(INPUT, me), Region(OUTPUT, me), [])
         return NativePlan(steps, ranks, 0, in_place=False)
     reduced_ns = task.delay_ns + task.reduce_ns(task.size // ranks)
-    arrived = _exchange(task, steps, SCRATCH, reduced_ns)
+    arrived = _send_parts(task, steps, SCRATCH, reduced_ns)
     is_scatter = task.kind is CollectiveKind.REDUCE_SCATTER
     sums = Region(OUTPUT, 0 if is_scatter else me)
     # Parts are not added on arrival but when all have arrived.
@@ -136,23 +136,23 @@ def direct(task: NativeTask) -> NativePlan:
         reduced = steps.reduce(Region(SCRATCH, (me - distance) % ranks), sums, [reduced])
     if not is_scatter:
         # In a small group ASTRA-sim applies the time of a reduction to the second half, too.
-        _gather(task, steps, sums, [reduced], reduced_ns if task.is_small else task.delay_ns)
+        _send_to_all(task, steps, sums, [reduced], reduced_ns if task.is_small else task.delay_ns)
     return NativePlan(steps, ranks, ranks)
 
 
-def _width(task: NativeTask) -> int:
+def _count_concurrent_messages(task: NativeTask) -> int:
     """Return the number of concurrent messages, at most one per peer."""
     return min(task.width or task.num_ranks, task.num_ranks - 1)
 
 
-def _exchange(
+def _send_parts(
     task: NativeTask, steps: RankSteps, buffer: Buffer, delay_ns: int
 ) -> list[Int64Array]:
     """Exchange one part with every rank, stored in `buffer` by sender; return the delays after
     arrival.
     """
     ranks, me = task.num_ranks, np.arange(task.num_ranks)
-    ready = [steps.wait(task.delay_ns, [])] * _width(task)
+    ready = [steps.wait(task.delay_ns, [])] * _count_concurrent_messages(task)
     for distance in range(1, ranks):
         to, origin = (me + distance) % ranks, (me - distance) % ranks
         after = [ready[distance - 1]]
@@ -162,12 +162,12 @@ def _exchange(
     return ready[-(ranks - 1) :]
 
 
-def _gather(
+def _send_to_all(
     task: NativeTask, steps: RankSteps, source: Region, first: list[Int64Array], delay_ns: int
 ) -> None:
     """Send the part of every rank to all other ranks."""
     ranks, me = task.num_ranks, np.arange(task.num_ranks)
-    ready = first * _width(task)
+    ready = first * _count_concurrent_messages(task)
     for distance in range(1, ranks):
         to, origin = (me + distance) % ranks, (me - distance) % ranks
         after = [ready[distance - 1]]
@@ -188,7 +188,7 @@ def halving_doubling(task: NativeTask) -> NativePlan:
         raise InputError(message, cure="use ring or direct", code="no-implementation")
     levels = ranks.bit_length() - 1
     steps, me = RankSteps(ranks), np.arange(ranks)
-    position = _reversed_bits(me, levels)
+    position = _reverse_bits(me, levels)
     work = OUTPUT if task.kind is CollectiveKind.ALL_REDUCE else SCRATCH
     ready = [steps.wait(task.delay_ns, [])]
     if task.kind is CollectiveKind.REDUCE_SCATTER:
@@ -199,11 +199,11 @@ def halving_doubling(task: NativeTask) -> NativePlan:
         ready.append(steps.copy(Region(INPUT, 0), Region(SCRATCH, position), []))
     else:
         is_first = task.kind is CollectiveKind.ALL_REDUCE
-        ready = _halve(task, steps, Buffer(INPUT if is_first else SCRATCH), work, ready)
+        ready = _reduce_halves(task, steps, Buffer(INPUT if is_first else SCRATCH), work, ready)
     if task.kind is CollectiveKind.REDUCE_SCATTER:
         steps.copy(Region(SCRATCH, position), Region(OUTPUT, 0), ready)
         return NativePlan(steps, ranks, ranks)
-    ready = _double(task, steps, work, ready)
+    ready = _join_halves(task, steps, work, ready)
     if task.kind is CollectiveKind.ALL_GATHER:
         for unit in range(ranks):
             steps.copy(Region(SCRATCH, int(position[unit])), Region(OUTPUT, unit), ready)
@@ -211,7 +211,7 @@ def halving_doubling(task: NativeTask) -> NativePlan:
     return NativePlan(steps, ranks, 0)
 
 
-def _reversed_bits(numbers: Int64Array, levels: int) -> Int64Array:
+def _reverse_bits(numbers: Int64Array, levels: int) -> Int64Array:
     """Return the numbers with their lowest `levels` bits in reverse order."""
     result = np.zeros_like(numbers)
     for bit in range(levels):
@@ -219,7 +219,7 @@ def _reversed_bits(numbers: Int64Array, levels: int) -> Int64Array:
     return result
 
 
-def _halve(
+def _reduce_halves(
     task: NativeTask, steps: RankSteps, first: Buffer, work: Buffer, ready: list[Int64Array]
 ) -> list[Int64Array]:
     """At each level, keep the half that the rank's bit selects, lowest bit first, and send the
@@ -248,17 +248,17 @@ def _halve(
     return ready
 
 
-def _double(
+def _join_halves(
     task: NativeTask, steps: RankSteps, work: Buffer, ready: list[Int64Array]
 ) -> list[Int64Array]:
     """Exchange all gathered data with the partner at each level, highest bit first."""
     ranks, me = task.num_ranks, np.arange(task.num_ranks)
     levels = ranks.bit_length() - 1
-    position, count = _reversed_bits(me, levels), 1
+    position, count = _reverse_bits(me, levels), 1
     for level in reversed(range(levels)):
         partner = me ^ (1 << level)
         low = position - position % count
-        partner_position = _reversed_bits(partner, levels)
+        partner_position = _reverse_bits(partner, levels)
         steps.send(partner, Region(work, low, count), ready)
         arriving = Region(work, partner_position - partner_position % count, count)
         arrived = steps.receive(partner, arriving, ready)

@@ -43,7 +43,7 @@ class RankSteps:
     ) -> Int64Array:  # fmt: skip
         """Add a delay."""
         # The delay of the endpoint is the only work between messages in ASTRA-sim.
-        return self._add(StepKind.COMPUTE, after, on, duration_ns=duration_ns)
+        return self._add_step(StepKind.COMPUTE, after, on, duration_ns=duration_ns)
 
     def send(
         self, to: Int64Array, source: Region, after: Sequence[Int64Array],
@@ -51,7 +51,7 @@ class RankSteps:
     ) -> Int64Array:  # fmt: skip
         """Add a message to rank `to`."""
         read = {"src_buffer": source.buffer, "src_offset": source.offset, "count": source.count}
-        return self._add(StepKind.SEND, after, on, peer=to, **read)
+        return self._add_step(StepKind.SEND, after, on, peer=to, **read)
 
     def receive(
         self, origin: Int64Array, target: Region, after: Sequence[Int64Array],
@@ -60,7 +60,7 @@ class RankSteps:
         """Add the receive of a message from rank `origin`."""
         # The message has the size of the target.
         written = {"dst_buffer": target.buffer, "dst_offset": target.offset}
-        return self._add(StepKind.RECV, after, on, peer=origin, count=target.count, **written)
+        return self._add_step(StepKind.RECV, after, on, peer=origin, count=target.count, **written)
 
     def receive_reduced(
         self, origin: Int64Array, operand: Region, target: Region, duration_ns: Value,
@@ -69,7 +69,7 @@ class RankSteps:
         """Add a receive that reduces the message with the operand into the target."""
         read = {"src_buffer": operand.buffer, "src_offset": operand.offset}
         written = {"dst_buffer": target.buffer, "dst_offset": target.offset}
-        return self._add(
+        return self._add_step(
             StepKind.RECV_REDUCE, after, None, peer=origin, count=target.count,
             duration_ns=duration_ns, **read, **written,
         )  # fmt: skip
@@ -78,17 +78,17 @@ class RankSteps:
              on: BoolArray | None = None) -> Int64Array:  # fmt: skip
         """Add a copy that takes no time."""
         # ASTRA-sim moves no data: the copy only defines the position of data.
-        return self._local(StepKind.COPY, source, target, after, on)
+        return self._add_local(StepKind.COPY, source, target, after, on)
 
     def reduce(self, source: Region, target: Region, after: Sequence[Int64Array],
                on: BoolArray | None = None) -> Int64Array:  # fmt: skip
         """Add a reduction that takes no time."""
         # Its time is part of a preceding delay.
-        return self._local(StepKind.REDUCE, source, target, after, on)
+        return self._add_local(StepKind.REDUCE, source, target, after, on)
 
     def table(self, npus: Sequence[int], total: int) -> StepTable:
         """Return the step table; the steps of rank r are on NPU `npus[r]` of `total`."""
-        columns = {name: self._column(name) for name in COLUMN_DTYPES}
+        columns = {name: self._build_column(name) for name in COLUMN_DTYPES}
         npu_of_rank = np.asarray(npus, np.int64)
         columns["rank"] = npu_of_rank[columns["rank"]]
         columns["peer"] = np.where(columns["peer"] < 0, -1, npu_of_rank[columns["peer"]])
@@ -96,16 +96,16 @@ class RankSteps:
         edges = np.concatenate(empty + self._parents), np.concatenate(empty + self._children)
         return StepTable.from_columns(total, columns, edges)
 
-    def _local(
+    def _add_local(
         self, kind: StepKind, source: Region, target: Region, after: Sequence[Int64Array],
         on: BoolArray | None,
     ) -> Int64Array:  # fmt: skip
         """Add a copy or reduction without duration."""
         read = {"src_buffer": source.buffer, "src_offset": source.offset}
         written = {"dst_buffer": target.buffer, "dst_offset": target.offset}
-        return self._add(kind, after, on, count=source.count, duration_ns=0, **read, **written)
+        return self._add_step(kind, after, on, count=source.count, duration_ns=0, **read, **written)
 
-    def _add(
+    def _add_step(
         self, kind: StepKind, after: Sequence[Int64Array], on: BoolArray | None, **values: Value
     ) -> Int64Array:
         """Add a step of this kind with these column values and return its handle."""
@@ -120,7 +120,7 @@ class RankSteps:
             self._children.append(handle[both])
         return handle
 
-    def _column(self, name: str) -> Int64Array:
+    def _build_column(self, name: str) -> Int64Array:
         """Return a column of all steps.
 
         Scalars are repeated by one vectorized call, because most calls pass only scalars.

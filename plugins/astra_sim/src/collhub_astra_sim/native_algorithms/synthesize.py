@@ -44,12 +44,12 @@ _ACCESSES = 3
 
 def astra_ring(request: SynthesisRequest, options: NativeAlgorithmOptions) -> SynthesisResult:
     """Synthesize ASTRA-sim's ring."""
-    return _synthesized("astra-ring", ring, _KINDS, request, options)
+    return _synthesize("astra-ring", ring, _KINDS, request, options)
 
 
 def astra_direct(request: SynthesisRequest, options: NativeAlgorithmOptions) -> SynthesisResult:
     """Synthesize ASTRA-sim's direct."""
-    return _synthesized("astra-direct", direct, _KINDS, request, options)
+    return _synthesize("astra-direct", direct, _KINDS, request, options)
 
 
 def astra_halving_doubling(
@@ -57,7 +57,7 @@ def astra_halving_doubling(
 ) -> SynthesisResult:
     """Synthesize ASTRA-sim's halvingDoubling."""
     kinds = _KINDS[:3]
-    return _synthesized("astra-halving-doubling", halving_doubling, kinds, request, options)
+    return _synthesize("astra-halving-doubling", halving_doubling, kinds, request, options)
 
 
 def astra_double_binary_tree(
@@ -65,10 +65,10 @@ def astra_double_binary_tree(
 ) -> SynthesisResult:
     """Synthesize one tree of ASTRA-sim's doubleBinaryTree."""
     kinds = _KINDS[:1]
-    return _synthesized("astra-double-binary-tree", double_binary_tree, kinds, request, options)
+    return _synthesize("astra-double-binary-tree", double_binary_tree, kinds, request, options)
 
 
-def _synthesized(
+def _synthesize(
     name: str,
     plan_of: Callable[[NativeTask], NativePlan],
     kinds: tuple[CollectiveKind, ...],
@@ -91,7 +91,7 @@ def _synthesized(
     total = request.topology.num_npus
     # The size affects only the time of reductions.
     reduced_bytes = 0 if options.memory_bandwidth is None else size
-    plan = _placed(plan_of, collective.kind, options, reduced_bytes, request.npus, total)
+    plan = _build_placed_plan(plan_of, collective.kind, options, reduced_bytes, request.npus, total)
     if size < plan.unit_count:
         message = f"{size} bytes cannot be divided into {plan.unit_count} parts"
         raise UsageError(message, cure="choose a larger size", code="size-too-small")
@@ -108,7 +108,7 @@ def _synthesized(
         Provenance(_NAME, installed_version(_NAME) or "", request.topology.name, "", option_values),
         size,
     )
-    time_ns = request.simulate(algorithm) or _time_ns(algorithm, request)
+    time_ns = request.simulate(algorithm) or _simulate_time_ns(algorithm, request)
     return SynthesisResult(algorithm, time_ns, statistics={"algorithm": name})
 
 
@@ -123,7 +123,7 @@ class _PlacedPlan(NamedTuple):
 
 # A comparison requests the same plan for every size.
 @lru_cache(maxsize=4)
-def _placed(
+def _build_placed_plan(
     plan_of: Callable[[NativeTask], NativePlan],
     kind: CollectiveKind,
     options: NativeAlgorithmOptions,
@@ -153,7 +153,7 @@ def _placed(
     return _PlacedPlan(table, plan.unit_count, plan.scratch_units, plan.in_place)
 
 
-def _time_ns(algorithm: Algorithm, request: SynthesisRequest) -> int:
+def _simulate_time_ns(algorithm: Algorithm, request: SynthesisRequest) -> int:
     """Return the time according to ASTRA-sim's model."""
     simulation = SimulationRequest(algorithm, request.topology, request.collective_bytes)
     options = AnalyticalOptions(occupancy=str(request.occupancy))

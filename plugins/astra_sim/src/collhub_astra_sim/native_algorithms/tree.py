@@ -43,7 +43,7 @@ def double_binary_tree(task: NativeTask) -> NativePlan:
     if ranks & (ranks - 1):
         message = f"ASTRA-sim crashes on doubleBinaryTree of {ranks} ranks"
         raise InputError(message, cure="use ring or direct", code="no-implementation")
-    steps, tree = RankSteps(ranks), _tree(ranks, is_lowest=task.is_lowest)
+    steps, tree = RankSteps(ranks), _build_tree(ranks, is_lowest=task.is_lowest)
     is_inner = ~tree.is_leaf & ~tree.is_root
     reduced_ns = task.delay_ns + task.reduce_ns(task.size)
     sums = [steps.copy(Region(INPUT, 0), Region(OUTPUT, 0), [], ~tree.is_leaf)]
@@ -69,7 +69,7 @@ def double_binary_tree(task: NativeTask) -> NativePlan:
     return NativePlan(steps, 1, 2)
 
 
-def _tree(ranks: int, *, is_lowest: bool) -> _Tree:
+def _build_tree(ranks: int, *, is_lowest: bool) -> _Tree:
     """Compute the tree of all ranks."""
     me = np.arange(ranks)
     number = me if is_lowest else me + 1
@@ -78,10 +78,10 @@ def _tree(ranks: int, *, is_lowest: bool) -> _Tree:
     half = np.where(is_root, 0, bit >> 1)
     children = np.where(is_root, ranks >> 1, number - half), number + half
 
-    def rank_of(numbers: Int64Array) -> Int64Array:
+    def find_ranks(numbers: Int64Array) -> Int64Array:
         """Return the ranks of numbers in the tree."""
         return numbers % ranks if is_lowest else (numbers - 1) % ranks
 
-    parent = rank_of((number & ~bit) | (2 * bit))
-    first, second = (rank_of(child) for child in children)
+    parent = find_ranks((number & ~bit) | (2 * bit))
+    first, second = (find_ranks(child) for child in children)
     return _Tree((number % 2 == 1) & ~is_root, is_root, parent, (first, second))

@@ -25,7 +25,7 @@ class AstraNetwork:
     losses: tuple[Loss, ...] = ()
 
 
-def expressed(
+def find_astra_network(
     topology: Topology, sources: Int64Array, destinations: Int64Array, *, is_congestion_aware: bool
 ) -> AstraNetwork:
     """Return the network for messages from `sources` to `destinations` (NPUs, int64[messages]).
@@ -34,11 +34,11 @@ def expressed(
     of uniform links become FullyConnected if the algorithm sends only to neighbours. Raises
     `UsageError` with the reason if there is no such network.
     """
-    dimensions = () if topology.multicast or topology.reduction else _astra_dimensions(topology)
+    dimensions = () if topology.multicast or topology.reduction else _list_dimensions(topology)
     is_native = bool(dimensions) and all(dimension.kind in KIND_NAMES for dimension in dimensions)
     if is_native and (len(dimensions) == 1 or not is_congestion_aware):
         return AstraNetwork(dimensions)
-    reason = _obstacle(topology, sources, destinations)
+    reason = _find_obstacle(topology, sources, destinations)
     if reason:
         raise UsageError(
             f"ASTRA-sim cannot express topology {topology.name}: {reason}",
@@ -61,11 +61,11 @@ def _as_full_mesh(topology: Topology) -> AstraNetwork:
     # All links have equal values.
     bandwidth_bytes_per_s = float(topology.bandwidth_bytes_per_s[0])
     latency_s = float(topology.latency_s[0])
-    mesh = fully_connected(topology.num_npus, bandwidth_bytes_per_s, latency_s)
+    mesh = make_full_mesh(topology.num_npus, bandwidth_bytes_per_s, latency_s)
     return replace(mesh, losses=(loss,))
 
 
-def fully_connected(npus: int, bandwidth_bytes_per_s: float, latency_s: float) -> AstraNetwork:
+def make_full_mesh(npus: int, bandwidth_bytes_per_s: float, latency_s: float) -> AstraNetwork:
     """Return a network with a private link per ordered pair of NPUs.
 
     Raises `UsageError` for fewer than two NPUs.
@@ -78,7 +78,7 @@ def fully_connected(npus: int, bandwidth_bytes_per_s: float, latency_s: float) -
     return AstraNetwork((dimension,))
 
 
-def _astra_dimensions(topology: Topology) -> tuple[Dimension, ...]:
+def _list_dimensions(topology: Topology) -> tuple[Dimension, ...]:
     """Return the dimensions with ASTRA-sim's kinds, without those of one node.
 
     Empty if the topology has no dimensions, or none of more than one node.
@@ -96,7 +96,7 @@ def _as_astra(dimension: Dimension) -> Dimension:
     return dimension
 
 
-def _obstacle(topology: Topology, sources: Int64Array, destinations: Int64Array) -> str | None:
+def _find_obstacle(topology: Topology, sources: Int64Array, destinations: Int64Array) -> str | None:
     """Return why links cannot be written as private links of equal speed, or None."""
     if not topology.num_links:
         return "it has no links"
@@ -105,10 +105,10 @@ def _obstacle(topology: Topology, sources: Int64Array, destinations: Int64Array)
     if topology.num_planes > 1:
         planes = topology.num_planes
         return f"it has {planes} planes, and ASTRA-sim routes all messages over one network"
-    return _difference(topology) or _distant_pair(topology, sources, destinations)
+    return _find_difference(topology) or _find_distant_pair(topology, sources, destinations)
 
 
-def _difference(topology: Topology) -> str | None:
+def _find_difference(topology: Topology) -> str | None:
     """Return how links differ, or None if they are uniform."""
     bandwidths = topology.bandwidth_bytes_per_s / 1e9
     columns = (
@@ -123,7 +123,9 @@ def _difference(topology: Topology) -> str | None:
     return None
 
 
-def _distant_pair(topology: Topology, sources: Int64Array, destinations: Int64Array) -> str | None:
+def _find_distant_pair(
+    topology: Topology, sources: Int64Array, destinations: Int64Array
+) -> str | None:
     """Describe the first message between NPUs without a link, or return None."""
     # A number for each pair of nodes, so that pairs can be looked up in a sorted array.
     nodes = topology.num_nodes

@@ -60,16 +60,16 @@ class FatTree:
                 return f"{quotient}: {number} / {divisor} is no whole number of at least 1"
         if self.num_cables > MAX_LINKS // 2:
             return f"{self.num_cables} cables are more than {MAX_LINKS // 2}"
-        return self._wiring_defect()
+        return self._check_wiring()
 
-    def _wiring_defect(self) -> str | None:
+    def _check_wiring(self) -> str | None:
         """Return the first mismatch between the ports of adjacent tiers, or None."""
         for number, (low, high) in enumerate(zip(self.tiers, self.tiers[1:], strict=False)):
             up = self.switches(number) * low.radix_up
             down = self.switches(number + 1) * high.radix_down
             if up != down:
                 return f"tier {number} has {up} ports up, tier {number + 1} {down} ports down"
-            reached = self._reached(number)
+            reached = self._count_switches_above(number)
             if low.radix_up != reached * high.bundle:
                 return (
                     f"Radix_Up {low.radix_up} of tier {number} does not reach the "
@@ -99,7 +99,7 @@ class FatTree:
             uplinks = uplinks * low.speed_gbps // (high.speed_gbps * low.oversubscribed)
         return uplinks // self.tiers[number].radix_down
 
-    def _reached(self, number: int) -> int:
+    def _count_switches_above(self, number: int) -> int:
         """Return the number of switches above to which one switch of tier `number` is connected.
 
         A bundle of cables leads to one switch.
@@ -113,24 +113,24 @@ class FatTree:
     def topology(self, name: str) -> Topology:
         """Build the network: NPUs, then switches tier by tier. Requires `defect()` to be None."""
         sizes = [self.switches(number) for number in range(len(self.tiers))]
-        return topology_of(name, self.npus, self.npus + sum(sizes), list(self._cables()))
+        return topology_of(name, self.npus, self.npus + sum(sizes), list(self._list_cables()))
 
-    def _cables(self) -> Iterator[Cable]:
+    def _list_cables(self) -> Iterator[Cable]:
         """Yield all cables, tier by tier from the NPUs."""
         first = self.npus
         for npu in range(self.npus):
-            yield self._cable(0, npu, first + npu // self.tiers[0].radix_down)
+            yield self._make_cable(0, npu, first + npu // self.tiers[0].radix_down)
         for number in range(len(self.tiers) - 1):
             count = self.switches(number)
             for low in range(count):
-                for high in self._above(number, low):
+                for high in self._list_switches_above(number, low):
                     for _ in range(self.tiers[number + 1].bundle):
-                        yield self._cable(number + 1, first + low, first + count + high)
+                        yield self._make_cable(number + 1, first + low, first + count + high)
             first += count
 
-    def _above(self, number: int, switch: int) -> Iterator[int]:
+    def _list_switches_above(self, number: int, switch: int) -> Iterator[int]:
         """Yield the switches above a switch, by their numbers in their tier."""
-        reached = self._reached(number)
+        reached = self._count_switches_above(number)
         if number:
             # Aggregation switch g of a pod with a of them is connected to g, g + a, g + 2a, ...
             in_pod = self.switches(number) // self.pods
@@ -140,7 +140,7 @@ class FatTree:
         pod = 0 if is_one_pod else switch // (self.switches(0) // self.pods)
         yield from range(pod * reached, (pod + 1) * reached)
 
-    def _cable(self, tier: int, low: int, high: int) -> Cable:
+    def _make_cable(self, tier: int, low: int, high: int) -> Cable:
         """Return a cable below a tier, with the bandwidth and latency of the tier."""
         below = self.tiers[tier]
         return Cable(low, high, below.speed_gbps * _GBIT, below.latency_ns / _PER_SECOND)

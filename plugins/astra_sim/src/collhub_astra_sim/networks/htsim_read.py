@@ -58,13 +58,13 @@ class _File:
             words = line.split()
             if not words or words[0].startswith("#"):
                 continue
-            key, value = self._pair(words, number)
+            key, value = self._parse_pair(words, number)
             if key == "tier":
                 block = self._tiers.setdefault(value, {})
                 if block:
                     self._fail(number, f"tier {value} occurs twice")
             else:
-                self._put(block, key, value, number)
+                self._store_value(block, key, value, number)
 
     def topology(self) -> Topology:
         """Build the network. Raises `InputError` for missing or inconsistent numbers."""
@@ -77,13 +77,13 @@ class _File:
             self._fail(
                 None, f"Tiers is {count}, and the blocks are of tiers {numbers}: 2 or 3, 0..n"
             )
-        tiers = tuple(self._tier(number, number == count - 1) for number in range(count))
+        tiers = tuple(self._build_tier(number, number == count - 1) for number in range(count))
         tree = FatTree(self._head["nodes"], self._head["podsize"], tiers)
         if defect := tree.defect():
             self._fail(None, defect, "the numbers have to be consistent: see the manual of htsim")
-        return _with_switch_latencies(tree, tree.topology(self._name))
+        return _add_switch_latencies(tree, tree.topology(self._name))
 
-    def _tier(self, number: int, is_top: bool) -> Tier:
+    def _build_tier(self, number: int, is_top: bool) -> Tier:
         """Build a tier from its keys. Raises `InputError` for missing ones."""
         values_by_key = self._tiers[number]
         needed = _REQUIRED if is_top else _REQUIRED | _UP
@@ -95,14 +95,14 @@ class _File:
             values.pop("radix_up", None)
         return Tier(**values)
 
-    def _pair(self, words: list[str], line: int) -> tuple[str, int]:
+    def _parse_pair(self, words: list[str], line: int) -> tuple[str, int]:
         """Parse a line as (key in lower case, value). Raises `InputError`."""
         text = words[1] if len(words) == 2 else ""
         if not (text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS):
             self._fail(line, "a key and a whole number were expected", "write for example Nodes 16")
         return words[0].lower(), int(text)
 
-    def _put(self, block: dict[str, int], key: str, value: int, line: int) -> None:
+    def _store_value(self, block: dict[str, int], key: str, value: int, line: int) -> None:
         """Store a value. Raises `InputError` for unknown or duplicate keys and invalid values."""
         known: Mapping[str, object] = dict.fromkeys(_HEAD) if block is self._head else _KEYS
         if key not in known:
@@ -121,7 +121,7 @@ class _File:
         raise InputError(message, location=location, cure=cure, code="invalid-htsim-topology")
 
 
-def _with_switch_latencies(tree: FatTree, topology: Topology) -> Topology:
+def _add_switch_latencies(tree: FatTree, topology: Topology) -> Topology:
     """Add the latency of every switch to the links that leave it."""
     sizes = [tree.switches(number) for number in range(len(tree.tiers))]
     latencies_s = [tier.switch_latency_ns / 1e9 for tier in tree.tiers]

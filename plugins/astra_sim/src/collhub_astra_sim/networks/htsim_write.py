@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from collhub_networks import cables_of
 
 from collhub_astra_sim.networks.fat_trees import FatTree, Tier
-from collhub_astra_sim.networks.ns3_write import name_losses
+from collhub_astra_sim.networks.ns3_write import report_name_losses
 from hub_core.model import UsageError
 from hub_core.network import Topology
 from hub_core.plugin_api import Artifact, NoOptions, WriteResult
@@ -25,13 +25,13 @@ def write(topology: Topology, options: NoOptions) -> WriteResult:
             cure="write it for ns-3, which takes any cables: --to ns3",
             code="inexpressible-topology",
         ) from None
-    content = "".join(_lines(tree)).encode("ascii")
-    losses = tuple(name_losses(topology))
+    content = "".join(_format_lines(tree)).encode("ascii")
+    losses = tuple(report_name_losses(topology))
     # Switches may be read back in another order.
     return WriteResult([Artifact("", lambda: content)], losses, ("links", "link order"))
 
 
-def _lines(tree: FatTree) -> Iterator[str]:
+def _format_lines(tree: FatTree) -> Iterator[str]:
     """Yield the text of the file, tier by tier."""
     yield f"Nodes {tree.npus}\nTiers {len(tree.tiers)}\nPodsize {tree.pod_size}\n"
     for number, tier in enumerate(tree.tiers):
@@ -90,8 +90,8 @@ class _Levels:
         """
         if self._count not in (2, 3):
             raise _NoFatTreeError(f"it has {self._count} tiers of switches, htsim 2 or 3")
-        tiers = [self._tier(number) for number in range(self._count)]
-        tree = FatTree(self._npus, self._npus // self._pods(), tuple(tiers))
+        tiers = [self._build_tier(number) for number in range(self._count)]
+        tree = FatTree(self._npus, self._npus // self._count_pods(), tuple(tiers))
         if defect := tree.defect():
             raise _NoFatTreeError(defect)
         self._check_npus(tree)
@@ -99,16 +99,16 @@ class _Levels:
         self._check_cores()
         return tree
 
-    def _tier(self, number: int) -> Tier:
+    def _build_tier(self, number: int) -> Tier:
         """Return the numbers of a tier, from the cables below and above its switches."""
-        speed_gbps, latency_ns = self._speed(number)
+        speed_gbps, latency_ns = self._get_speed(number)
         bundles = {count for node in self._nodes[number] for count in self._above[node].values()}
-        ports_below = self._ports(self._below, number + 1)
+        ports_below = self._count_ports(self._below, number + 1)
         is_top = number == self._count - 1
-        ports_above = 0 if is_top else self._ports(self._above, number + 1)
+        ports_above = 0 if is_top else self._count_ports(self._above, number + 1)
         if len(bundles) != 1 or (number == 0 and bundles != {1}):
             raise _NoFatTreeError(f"the cables below tier {number} have different bundle sizes")
-        share = 1 if is_top else self._oversubscribed(number, speed_gbps, ports_above)
+        share = 1 if is_top else self._compute_oversubscription(number, speed_gbps, ports_above)
         return Tier(
             speed_gbps,
             ports_below,
@@ -118,7 +118,7 @@ class _Levels:
             bundle=bundles.pop(),
         )
 
-    def _speed(self, number: int) -> tuple[int, int]:
+    def _get_speed(self, number: int) -> tuple[int, int]:
         """Return (Gbit/s, ns) of the cables below a tier, which must be equal integers."""
         if len(self._kinds[number]) != 1:
             raise _NoFatTreeError(f"the links below tier {number} differ in bandwidth or latency")
@@ -129,7 +129,7 @@ class _Levels:
             raise _NoFatTreeError(f"htsim requires whole Gbit/s and ns of at least 1, not {values}")
         return int(speed_gbps), int(latency_ns)
 
-    def _ports(self, side: Sequence[Counter[int]], level: int) -> int:
+    def _count_ports(self, side: Sequence[Counter[int]], level: int) -> int:
         """Return the number of cables up, or down, from a node of a level; it must be equal for all
         nodes.
         """
@@ -138,16 +138,16 @@ class _Levels:
             raise _NoFatTreeError(f"switches of tier {level - 1} differ in their number of links")
         return counts.pop()
 
-    def _oversubscribed(self, number: int, speed_gbps: int, ports_above: int) -> int:
+    def _compute_oversubscription(self, number: int, speed_gbps: int, ports_above: int) -> int:
         """Return the bandwidth below the switches of a tier divided by the bandwidth above."""
-        faster, _ = self._speed(number + 1)
-        ports_below = self._ports(self._below, number + 1)
+        faster, _ = self._get_speed(number + 1)
+        ports_below = self._count_ports(self._below, number + 1)
         share, rest = divmod(ports_below * speed_gbps, ports_above * faster)
         if rest or not share:
             raise _NoFatTreeError(f"the oversubscription of tier {number} is not a whole number")
         return share
 
-    def _pods(self) -> int:
+    def _count_pods(self) -> int:
         """Return the number of pods: connected components below the top tier of three tiers."""
         if self._count == 2:
             return 1

@@ -47,7 +47,7 @@ class _Scalar(NamedTuple):
     line: int
 
 
-def network_text(dimensions: Sequence[Dimension]) -> str:
+def format_network(dimensions: Sequence[Dimension]) -> str:
     """Return the four lines of a network YAML.
 
     Read back, bandwidths are the same doubles, and latencies are equal to 1e-6 ns.
@@ -55,24 +55,24 @@ def network_text(dimensions: Sequence[Dimension]) -> str:
     columns = {
         "topology": [KIND_NAMES[dimension.kind] for dimension in dimensions],
         "npus_count": [str(dimension.size) for dimension in dimensions],
-        "bandwidth": [_bandwidth_text(dimension) for dimension in dimensions],
-        "latency": [_latency_text(dimension) for dimension in dimensions],
+        "bandwidth": [_format_bandwidth(dimension) for dimension in dimensions],
+        "latency": [_format_latency(dimension) for dimension in dimensions],
     }
     return "".join(f"{key}: [ {', '.join(values)} ]\n" for key, values in columns.items())
 
 
-def _bandwidth_text(dimension: Dimension) -> str:
+def _format_bandwidth(dimension: Dimension) -> str:
     # Division by a power of two is exact, so that the simulator's product equals the bandwidth.
     """Return the bandwidth in GiB/s."""
-    return _decimal(dimension.bandwidth_bytes_per_s / _GIB)
+    return _format_decimal(dimension.bandwidth_bytes_per_s / _GIB)
 
 
-def _latency_text(dimension: Dimension) -> str:
+def _format_latency(dimension: Dimension) -> str:
     """Return the latency in ns, rounded to 6 decimals, without an exponent."""
-    return _decimal(round(dimension.latency_s * 1e9, 6))
+    return _format_decimal(round(dimension.latency_s * 1e9, 6))
 
 
-def _decimal(value: float) -> str:
+def _format_decimal(value: float) -> str:
     """Return the shortest digits that represent the same double, without an exponent."""
     # YAML 1.1 reads 1e-06 as text.
     return format(Decimal(repr(value)), "f")
@@ -87,10 +87,10 @@ def read(source: Source, options: NoOptions) -> Topology:
     name, content = source.name, source.content()
     if len(content) > _LONGEST_FILE:
         _fail(name, None, "the file is larger than 1 MiB, a network YAML has four lines")
-    values = _plain_values(content) or _values(name, _parsed(name, content))
+    values = _parse_plain_values(content) or _collect_values(name, _parse_yaml(name, content))
     _check_lengths(name, values)
     entries = zip(*(values[key] for key in _KEYS), strict=True)
-    dimensions = [_dimension(name, *entry) for entry in entries]
+    dimensions = [_build_dimension(name, *entry) for entry in entries]
     try:
         return grid(name, dimensions)
     except UsageError as error:
@@ -106,13 +106,13 @@ def samples() -> Sequence[Source]:
     ring = Dimension(DimensionKind.RING, 8, 50.0 * _GIB, 500e-9)
     switch = Dimension(DimensionKind.SWITCH, 2, 25.0 * _GIB, 1e-6)
     texts = {
-        "ring.yml": network_text([ring]),
-        "ring-switch.yml": network_text([ring, switch]),
+        "ring.yml": format_network([ring]),
+        "ring-switch.yml": format_network([ring, switch]),
     }
     return [Source.of_bytes(name, text.encode("ascii")) for name, text in texts.items()]
 
 
-def _plain_values(content: bytes) -> dict[str, list[_Scalar]] | None:
+def _parse_plain_values(content: bytes) -> dict[str, list[_Scalar]] | None:
     """Return the entries of a file of lines such as `topology: [ Ring, Switch ]` and comments.
 
     None for any other content, or without one of the keys: YAML's parser reads those files, but its
@@ -134,7 +134,7 @@ def _plain_values(content: bytes) -> dict[str, list[_Scalar]] | None:
     return values if values.keys() >= set(_KEYS) else None
 
 
-def _parsed(name: str, content: bytes) -> MappingNode:
+def _parse_yaml(name: str, content: bytes) -> MappingNode:
     """Return the mapping at the root of the document, as nodes with line numbers.
 
     Raises `InputError` if the content is no YAML mapping.
@@ -155,7 +155,7 @@ def _parsed(name: str, content: bytes) -> MappingNode:
     return root
 
 
-def _values(name: str, root: MappingNode) -> dict[str, list[_Scalar]]:
+def _collect_values(name: str, root: MappingNode) -> dict[str, list[_Scalar]]:
     """Return the entries of every known key; a single value counts as a list of one.
 
     Raises `InputError` for duplicate and missing keys.
@@ -169,7 +169,7 @@ def _values(name: str, root: MappingNode) -> dict[str, list[_Scalar]]:
         # Other keys are ignored, as in ASTRA-sim.
         if key in _KEYS:
             entries = value_node.value if isinstance(value_node.value, list) else [value_node]
-            entries_by_key[key] = [_scalar(name, key, entry) for entry in entries]
+            entries_by_key[key] = [_read_scalar(name, key, entry) for entry in entries]
     missing = [key for key in _KEYS if key not in entries_by_key]
     if missing:
         cure = "see `network.yml` of a folder written by the hub"
@@ -177,7 +177,7 @@ def _values(name: str, root: MappingNode) -> dict[str, list[_Scalar]]:
     return entries_by_key
 
 
-def _scalar(name: str, key: str, node: Node) -> _Scalar:
+def _read_scalar(name: str, key: str, node: Node) -> _Scalar:
     """Return the text of a node. Raises `InputError` unless it is a scalar."""
     line = node.start_mark.line + 1
     if not isinstance(node.value, str):
@@ -196,7 +196,7 @@ def _check_lengths(name: str, values: dict[str, list[_Scalar]]) -> None:
     _fail(name, None, f"the lists differ in length: {lengths}", cure)
 
 
-def _dimension(
+def _build_dimension(
     name: str, kind: _Scalar, size: _Scalar, bandwidth: _Scalar, latency: _Scalar
 ) -> Dimension:
     """Return the dimension that four entries describe. Raises `InputError` for invalid ones."""
@@ -206,7 +206,7 @@ def _dimension(
     if not _is_positive_number(size.text):
         message = f"npus_count {size.text[:80]!r} is not a whole number of at least 1"
         _fail(name, size.line, message)
-    rate, delay = _number(bandwidth.text), _number(latency.text)
+    rate, delay = _parse_number(bandwidth.text), _parse_number(latency.text)
     # Written so that NaN fails, too.
     if not 0 < rate < 1e9:
         message = f"bandwidth {bandwidth.text[:80]!r} is not a number of GiB/s above 0"
@@ -224,7 +224,7 @@ def _is_positive_number(text: str) -> bool:
     return is_short_number and int(text) > 0
 
 
-def _number(text: str) -> float:
+def _parse_number(text: str) -> float:
     """Return the number, or NaN, which no range contains."""
     try:
         return float(text)

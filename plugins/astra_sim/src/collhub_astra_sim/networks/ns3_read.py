@@ -53,26 +53,26 @@ class _Words:
         # Non-ASCII bytes become a character that no number contains.
         lines = content.decode("ascii", "replace").splitlines()
         self._line = 1
-        self._words = self._all_words(lines)
+        self._words = self._iterate_words(lines)
 
     def topology(self) -> Topology:
         """Build the network. Raises `InputError`."""
-        header = self._header()
-        switches = [self._integer("a switch", header.nodes) for _ in range(header.switches)]
+        header = self._read_header()
+        switches = [self._read_integer("a switch", header.nodes) for _ in range(header.switches)]
         if len(set(switches)) < len(switches):
             self._fail("a switch is named twice")
         # Switches are numbered after the NPUs, which keep their order.
         is_switch = set(switches)
         npus = [node for node in range(header.nodes) if node not in is_switch]
         number = {node: index for index, node in enumerate([*npus, *switches])}
-        cables = list(self._cables(header, number))
+        cables = list(self._read_cables(header, number))
         self._check_end(header, len(cables))
         return topology_of(self._source.name, len(npus), header.nodes, cables)
 
-    def _header(self) -> _Header:
+    def _read_header(self) -> _Header:
         """Read the header of ASTRA-sim or of SimAI."""
-        first = [self._integer("a number of nodes", MAX_NODES + 1)]
-        first += [self._integer("a number of nodes", MAX_LINKS + 1) for _ in range(2)]
+        first = [self._read_integer("a number of nodes", MAX_NODES + 1)]
+        first += [self._read_integer("a number of nodes", MAX_LINKS + 1) for _ in range(2)]
         # SimAI's header has the GPUs of a server and the NVSwitches before the switches, and
         # finally the kind of GPU, a word; without this word the following numbers are the switches
         # and links.
@@ -80,7 +80,7 @@ class _Words:
         is_of_simai = not words[2][:1].isdigit() and all(map(str.isdecimal, words[:2]))
         if is_of_simai and words[2]:
             nodes, _, nvswitches = first
-            switches, cables = (self._number(word, "a number of links") for word in words[:2])
+            switches, cables = (self._parse_number(word, "a number of links") for word in words[:2])
             header = _Header(nodes, nvswitches + switches, cables)
         else:
             self._words = itertools.chain(filter(None, words), self._words)
@@ -89,7 +89,7 @@ class _Words:
             self._fail(f"{header.switches} of {header.nodes} nodes are switches: there is no NPU")
         return header
 
-    def _cables(self, header: _Header, number: dict[int, int]) -> Iterator[Cable]:
+    def _read_cables(self, header: _Header, number: dict[int, int]) -> Iterator[Cable]:
         """Yield the cables up to the end of the file, at most the number in the header.
 
         Raises `InputError` for a link of a node to itself, and for an invalid node, rate or delay.
@@ -98,11 +98,11 @@ class _Words:
             first = next(self._words, None)
             if first is None:
                 return
-            source = number[self._number(first, "a node", header.nodes)]
-            destination = number[self._integer("a node", header.nodes)]
+            source = number[self._parse_number(first, "a node", header.nodes)]
+            destination = number[self._read_integer("a node", header.nodes)]
             if source == destination:
                 self._fail("a link joins a node to itself")
-            rate, delay = self._rate(), self._delay()
+            rate, delay = self._read_rate(), self._read_delay()
             # The packet loss rate has no effect on times here.
             next(self._words, None)
             yield Cable(source, destination, rate, delay)
@@ -119,7 +119,7 @@ class _Words:
         location = Location(self._source.name)
         self._source.report(Diagnostic("link-count", message, Severity.WARNING, location))
 
-    def _rate(self) -> float:
+    def _read_rate(self) -> float:
         """Read a data rate and return bytes per second. Raises `InputError`."""
         word = next(self._words, "")
         match = _RATE.fullmatch(word)
@@ -128,7 +128,7 @@ class _Words:
             self._fail(f"{word[:_LONGEST_WORD]!r} is no data rate", "write for example 400Gbps")
         return value / 8 if match[3].startswith("b") else value
 
-    def _delay(self) -> float:
+    def _read_delay(self) -> float:
         """Read a delay and return seconds.
 
         Raises `InputError` for a word that is no number with a unit from s down to fs.
@@ -139,11 +139,11 @@ class _Words:
             self._fail(f"{word[:_LONGEST_WORD]!r} is no delay", "write for example 500ns")
         return float(match[1]) / _PER_SECOND[match[2]]
 
-    def _integer(self, description: str, above: int) -> int:
+    def _read_integer(self, description: str, above: int) -> int:
         """Read an integer in 0..above-1; `what` names it in errors."""
-        return self._number(next(self._words, ""), description, above)
+        return self._parse_number(next(self._words, ""), description, above)
 
-    def _number(self, word: str, description: str, above: int = MAX_LINKS + 1) -> int:
+    def _parse_number(self, word: str, description: str, above: int = MAX_LINKS + 1) -> int:
         """Parse an integer in 0..above-1; `what` names it in errors. Raises `InputError`."""
         is_number = word.isascii() and word.isdecimal() and len(word) <= len(str(above))
         if not is_number or int(word) >= above:
@@ -151,7 +151,7 @@ class _Words:
             self._fail(f"{description}, 0 to {above - 1}, was expected, not {actual}")
         return int(word)
 
-    def _all_words(self, lines: list[str]) -> Iterator[str]:
+    def _iterate_words(self, lines: list[str]) -> Iterator[str]:
         """Yield the words of all lines in order; sets `_line` to their line number, from 1."""
         for number, line in enumerate(lines, 1):
             self._line = number

@@ -1,16 +1,16 @@
-"""Write the topology text of ASTRA-sim's ns-3 backend, or that of SimAI."""
+"""Write the topology text of ASTRA-sim's ns-3 backend, or that of SimAI with its servers."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 from collhub_networks import Cable, cables_of
 
-from collhub_astra_sim.networks.servers import servers_of
 from collhub_astra_sim.options import SIMAI, Ns3WriteOptions
 from hub_core.columns import BoolArray
-from hub_core.model import Loss, format_ranks
+from hub_core.model import Loss, UsageError, format_ranks
 from hub_core.network import Topology
 from hub_core.plugin_api import Artifact, WriteResult
 
@@ -25,24 +25,28 @@ def write(topology: Topology, options: Ns3WriteOptions) -> WriteResult:
     Raises `UsageError` for links that are no cables, and for servers that SimAI cannot describe.
     """
     cables = cables_of(topology)
-    header = _simai_header if options.header == SIMAI else _header
-    lines = *header(topology, len(cables), options), *_lines(cables)
+    header = _format_simai_header if options.header == SIMAI else _format_header
+    lines = *header(topology, len(cables), options), *_format_lines(cables)
     content = "".join(lines).encode("ascii")
-    losses = (*name_losses(topology), *_rounding_losses(cables), *_forwarding_losses(topology))
+    losses = (
+        *report_name_losses(topology),
+        *_report_rounding(cables),
+        *_report_forwarding(topology),
+    )
     return WriteResult([Artifact("", lambda: content)], losses, ("dimensions", "link order"))
 
 
-def _header(topology: Topology, cables: int, options: Ns3WriteOptions) -> list[str]:
+def _format_header(topology: Topology, cables: int, options: Ns3WriteOptions) -> list[str]:
     """Return the lines of counts and of switches."""
     del options
     npus, nodes = topology.num_npus, topology.num_nodes
     return [f"{nodes} {nodes - npus} {cables}\n", " ".join(map(str, range(npus, nodes))) + "\n"]
 
 
-def _simai_header(topology: Topology, cables: int, options: Ns3WriteOptions) -> list[str]:
+def _format_simai_header(topology: Topology, cables: int, options: Ns3WriteOptions) -> list[str]:
     """Return the lines of counts, including servers, and of switches, NVSwitches first."""
     npus, nodes = topology.num_npus, topology.num_nodes
-    servers = servers_of(topology)
+    servers = find_servers(topology)
     nvswitches = servers.nvswitches
     other_switches = [node for node in range(npus, nodes) if node not in set(nvswitches)]
     counts = f"{nodes} {servers.npus} {len(nvswitches)} {len(other_switches)} {cables}"
@@ -52,14 +56,14 @@ def _simai_header(topology: Topology, cables: int, options: Ns3WriteOptions) -> 
     ]
 
 
-def _lines(cables: list[Cable]) -> Iterator[str]:
+def _format_lines(cables: list[Cable]) -> Iterator[str]:
     """Yield one line per cable."""
     for cable in cables:
-        rate, delay = _rate(cable.bandwidth_bytes_per_s), _delay(cable.latency_s)
+        rate, delay = _format_rate(cable.bandwidth_bytes_per_s), _format_delay(cable.latency_s)
         yield f"{cable.source} {cable.destination} {rate} {delay} 0\n"
 
 
-def _rate(bandwidth_bytes_per_s: float) -> str:
+def _format_rate(bandwidth_bytes_per_s: float) -> str:
     """Return the rate in whole bits per second, as in ns-3, with the largest prefix that divides
     it.
 
@@ -70,12 +74,12 @@ def _rate(bandwidth_bytes_per_s: float) -> str:
     return f"{bits // factor}{prefix}bps"
 
 
-def _delay(latency_s: float) -> str:
+def _format_delay(latency_s: float) -> str:
     """Return the latency rounded to whole nanoseconds, with its unit: 500ns."""
     return f"{round(latency_s * 1e9)}ns"
 
 
-def name_losses(topology: Topology) -> Iterator[Loss]:
+def report_name_losses(topology: Topology) -> Iterator[Loss]:
     """Yield the losses of files of numbers: names of nodes and groups, and in-switch operations."""
     for name, switches in (("multicast", topology.multicast), ("reduction", topology.reduction)):
         if switches:
@@ -86,7 +90,7 @@ def name_losses(topology: Topology) -> Iterator[Loss]:
         yield Loss("groups", ", ".join(topology.groups), "there are no groups of NPUs")
 
 
-def _rounding_losses(cables: list[Cable]) -> Iterator[Loss]:
+def _report_rounding(cables: list[Cable]) -> Iterator[Loss]:
     """Yield values that ns-3 rounds to whole bits per second and, by default, whole ns.
 
     At most one loss of each kind, which names the first cable that is rounded.
@@ -94,22 +98,22 @@ def _rounding_losses(cables: list[Cable]) -> Iterator[Loss]:
     for cable in cables:
         bits = cable.bandwidth_bytes_per_s * 8
         if bits != round(bits):
-            message = f"written as {_rate(cable.bandwidth_bytes_per_s)}"
+            message = f"written as {_format_rate(cable.bandwidth_bytes_per_s)}"
             yield Loss("bandwidth_bytes_per_s", f"{cable.bandwidth_bytes_per_s} B/s", message)
             break
     for cable in cables:
         latency_ns = round(cable.latency_s * 1e9, 6)
         if latency_ns != round(latency_ns):
             where = f"{latency_ns} ns"
-            yield Loss("latency_s", where, f"written as {_delay(cable.latency_s)}: whole ns")
+            yield Loss("latency_s", where, f"written as {_format_delay(cable.latency_s)}: whole ns")
             break
 
 
-def _forwarding_losses(topology: Topology) -> Iterator[Loss]:
+def _report_forwarding(topology: Topology) -> Iterator[Loss]:
     """Yield a loss for NPUs connected only via other NPUs, which do not forward in ns-3."""
     if topology.num_npus > _MOST_JUDGED:
         return
-    unreachable = np.argwhere(~_reached(topology))
+    unreachable = np.argwhere(~_find_reached(topology))
     if len(unreachable):
         first, second = unreachable[0].tolist()
         yield Loss(
@@ -119,13 +123,13 @@ def _forwarding_losses(topology: Topology) -> Iterator[Loss]:
         )
 
 
-def _reached(topology: Topology) -> BoolArray:
+def _find_reached(topology: Topology) -> BoolArray:
     """Return whether NPU i reaches NPU j without another NPU between them, bool[NPUs, NPUs]."""
     npus = topology.num_npus
     reached = np.eye(npus, dtype=np.bool_)
     is_direct = (topology.source < npus) & (topology.destination < npus)
     reached[topology.source[is_direct], topology.destination[is_direct]] = True
-    island = _islands(topology)
+    island = _find_islands(topology)
     goes_up = np.flatnonzero((topology.source < npus) & (topology.destination >= npus))
     reaches = island[topology.destination[goes_up] - npus]
     for number in np.unique(island).tolist():
@@ -134,7 +138,7 @@ def _reached(topology: Topology) -> BoolArray:
     return reached
 
 
-def _islands(topology: Topology) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+def _find_islands(topology: Topology) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     """Return a number for every switch, equal for switches connected via switches."""
     npus = topology.num_npus
     island = np.arange(topology.num_nodes - npus)
@@ -147,3 +151,52 @@ def _islands(topology: Topology) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
         if np.array_equal(island, before):
             break
     return island
+
+
+@dataclass(frozen=True, slots=True)
+class Servers:
+    """`npus`: consecutive NPUs of each server;
+
+    `nvswitches`: nodes that connect only NPUs of one server.
+    """
+
+    npus: int
+    nvswitches: list[int]
+
+
+def find_servers(topology: Topology) -> Servers:
+    """Find the switches that connect only consecutive NPUs, which also have other links.
+
+    Without any, every NPU is a server. Raises `UsageError` for servers that SimAI cannot number: it
+    divides the number of an NPU by the server size.
+    """
+    npus = topology.num_npus
+    ends = np.unique(np.stack([topology.source, topology.destination]), axis=1)
+    links = np.bincount(ends[0], minlength=topology.num_nodes)
+    npus_of_switch: dict[int, np.ndarray[tuple[int], np.dtype[np.int64]]] = {}
+    for switch in range(npus, topology.num_nodes):
+        neighbours = ends[1][ends[0] == switch]
+        # A leaf connects switches, a rail one NPU per server, a single switch NPUs with one link.
+        is_inside = len(neighbours) > 1 and neighbours[-1] < npus and links[neighbours].min() > 1
+        if is_inside and neighbours[-1] - neighbours[0] == len(neighbours) - 1:
+            npus_of_switch[switch] = neighbours
+    # A switch of all NPUs connects servers, unless there is only one server.
+    inner = {
+        switch: neighbours
+        for switch, neighbours in npus_of_switch.items()
+        if len(neighbours) < npus
+    }
+    npus_of_switch = inner or npus_of_switch
+    if not npus_of_switch:
+        return Servers(1, [])
+    size = max(len(neighbours) for neighbours in npus_of_switch.values())
+    for switch, neighbours in npus_of_switch.items():
+        if len(neighbours) != size or neighbours[0] % size:
+            name = topology.node_name(switch)
+            message = (
+                f"{name} joins NPUs {neighbours[0]} to {neighbours[-1]}, "
+                f"others {size} NPUs of a server"
+            )
+            cure = "leave out -O header=simai: its servers have one size, and follow each other"
+            raise UsageError(message, cure=cure, code="uneven-servers")
+    return Servers(size, list(npus_of_switch))

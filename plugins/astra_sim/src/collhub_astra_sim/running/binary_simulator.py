@@ -8,16 +8,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from collhub_astra_sim.folders.folder import AstraFolder
-from collhub_astra_sim.folders.run_script import arguments, handles_needed
-from collhub_astra_sim.folders.write import folder_of
+from collhub_astra_sim.folders.run_script import arguments, count_file_handles
+from collhub_astra_sim.folders.write import build_folder
 from collhub_astra_sim.options import (
     CONGESTION_AWARE,
     CONGESTION_UNAWARE,
     AstraBinaryOptions,
     AstraFolderOptions,
 )
-from collhub_astra_sim.running.printed import AstraPrinted, parse_output
-from collhub_astra_sim.running.process import found_binary, run
+from collhub_astra_sim.running.process import AstraPrinted, find_binary, parse_output, run
 from hub_core.model import Diagnostic, InputError, Location, PluginError, Severity
 from hub_core.plugin_api import SimulationRequest, SimulationResult
 
@@ -38,23 +37,23 @@ def simulate(request: SimulationRequest, options: AstraBinaryOptions) -> Simulat
     Raises `PluginError` without a binary that behaves like ASTRA-sim, `InputError` if it fails or
     exceeds the time limit, `UsageError` for a topology that it cannot simulate.
     """
-    binary = found_binary(options.binary)
+    binary = find_binary(options.binary)
     folder_options = AstraFolderOptions(
-        network=options.network or _network_by_name(binary),
+        network=options.network or _find_network_by_name(binary),
         size=request.collective_bytes,
         dialect="absolute",
         group=None if request.npus is None else ",".join(map(str, request.npus)),
     )
-    folder = folder_of(request.algorithm, request.topology, folder_options)
+    folder = build_folder(request.algorithm, request.topology, folder_options)
     status, printed = _run_on(folder, binary, options.time_limit_s)
     _check(binary, status, printed, folder)
     finish = tuple(printed.finish_ns.get(npu) for npu in folder.placement.members)
     is_aware = folder_options.network == CONGESTION_AWARE
-    diagnostics = tuple(_findings(folder, printed))
+    diagnostics = tuple(_collect_findings(folder, printed))
     return SimulationResult(finish, diagnostics=diagnostics, shares_links=is_aware)
 
 
-def _network_by_name(binary: str) -> str:
+def _find_network_by_name(binary: str) -> str:
     """Return the backend of a binary, by the name that ASTRA-sim's build gives it."""
     is_unaware = "unaware" in Path(binary).name.lower()
     return CONGESTION_UNAWARE if is_unaware else CONGESTION_AWARE
@@ -64,20 +63,20 @@ def _run_on(folder: AstraFolder, binary: str, time_limit_s: float) -> tuple[int,
     """Run the binary on a folder in a temporary directory; return (exit status, parsed output)."""
     with tempfile.TemporaryDirectory(prefix="collhub-astra-sim-") as name:
         input_folder = Path(name, "input")
-        _store(folder, input_folder)
+        _write_files(folder, input_folder)
         output = Path(name, "output.log")
         status = run(
             (binary, *arguments(has_groups=folder.placement.is_part)),
             input_folder,
             output,
             time_limit_s=time_limit_s,
-            handles=handles_needed(folder.placement.npus),
+            handles=count_file_handles(folder.placement.npus),
         )
         with open(output, encoding="utf-8", errors="replace") as lines:
             return status, parse_output(lines)
 
 
-def _store(folder: AstraFolder, place: Path) -> None:
+def _write_files(folder: AstraFolder, place: Path) -> None:
     """Write the files of a folder below `place`, including subfolders."""
     for artifact in folder.artifacts():
         file = place / artifact.name
@@ -90,8 +89,8 @@ def _check(binary: str, status: int, printed: AstraPrinted, folder: AstraFolder)
     output = " | ".join(printed.tail) or "(it printed nothing)"
     if status != 0:
         raise InputError(
-            f"ASTRA-sim ended with {_ending(status)}: {output}",
-            cure=_cure(output) or _expected_abort(folder),
+            f"ASTRA-sim ended with {_describe_status(status)}: {output}",
+            cure=_find_cure(output) or _find_expected_aborts(folder),
             code="astra-sim-failed",
         )
     has_unknown_npus = any(npu >= folder.placement.npus for npu in printed.finish_ns)
@@ -105,7 +104,7 @@ def _check(binary: str, status: int, printed: AstraPrinted, folder: AstraFolder)
         )
 
 
-def _cure(output: str) -> str:
+def _find_cure(output: str) -> str:
     """Return the cure for a known message of the simulator, else an empty text."""
     for text, cure in _CURES.items():
         if text in output:
@@ -113,7 +112,7 @@ def _cure(output: str) -> str:
     return ""
 
 
-def _expected_abort(folder: AstraFolder) -> str:
+def _find_expected_aborts(folder: AstraFolder) -> str:
     """Return the losses of the folder that predicted an abort, as the cure of a failed run.
 
     Empty if no loss mentions an abort.
@@ -122,7 +121,7 @@ def _expected_abort(folder: AstraFolder) -> str:
     return "; ".join(f"{loss.feature}: {loss.consequence}" for loss in aborting)
 
 
-def _ending(status: int) -> str:
+def _describe_status(status: int) -> str:
     """Describe an exit status; a negative one is the number of a signal, as in `subprocess`."""
     is_signal = status < 0
     words = f"signal {signal.Signals(-status).name}" if is_signal else f"exit status {status}"
@@ -131,7 +130,7 @@ def _ending(status: int) -> str:
     return f"{words} (an assertion failed)" if is_abort else words
 
 
-def _findings(folder: AstraFolder, printed: AstraPrinted) -> Iterator[Diagnostic]:
+def _collect_findings(folder: AstraFolder, printed: AstraPrinted) -> Iterator[Diagnostic]:
     """Yield the losses of the folder, and a finding per rank that never finished."""
     for loss in folder.losses:
         yield Diagnostic("loss", str(loss), Severity.NOTE)
@@ -144,10 +143,10 @@ def _findings(folder: AstraFolder, printed: AstraPrinted) -> Iterator[Diagnostic
         )
     for rank, npu in enumerate(folder.placement.members):
         if npu not in printed.finish_ns:
-            yield _unfinished(rank, is_reported=npu in printed.unreleased)
+            yield _report_unfinished(rank, is_reported=npu in printed.unreleased)
 
 
-def _unfinished(rank: int, *, is_reported: bool) -> Diagnostic:
+def _report_unfinished(rank: int, *, is_reported: bool) -> Diagnostic:
     # The simulator names a node of the workload, never the stuck node.
     """Return the finding about a rank that never finished."""
     detail = ", the simulator reports unreleased nodes" if is_reported else ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collhub_astra_sim.options import BINARY_VARIABLE, AstraBinaryOptions
-from collhub_astra_sim.running.process import found_binary
+from collhub_astra_sim.running.process import find_binary
 from hub_core.model import HubError
 from hub_core.plugin_api import (
     CheckLine,
@@ -24,18 +24,18 @@ _KNOWN_TIME_NS = 20031
 def check(request: CheckRequest, options: NoOptions) -> CheckReport:
     """Return one line. Passes without a binary: the simulator analytical needs none."""
     del options
-    line = _line(request.environment.get(BINARY_VARIABLE))
+    line = _check_binary(request.environment.get(BINARY_VARIABLE))
     return CheckReport(line.is_ok, lines=(line,))
 
 
-def _line(name: str | None) -> CheckLine:
+def _check_binary(name: str | None) -> CheckLine:
     """Run one message with the binary and compare its time with the known one."""
     if not name:
         details = f"not named ({BINARY_VARIABLE} is not set); the simulator analytical needs none"
         return CheckLine(_SUBJECT, True, details)
     try:
-        binary = found_binary(name)
-        times = _one_message(binary)
+        binary = find_binary(name)
+        times = _simulate_message(binary)
     except HubError as error:
         diagnostic = error.diagnostics[0]
         return CheckLine(_SUBJECT, False, diagnostic.message, diagnostic.cure)
@@ -49,7 +49,7 @@ def _line(name: str | None) -> CheckLine:
     )
 
 
-def _one_message(binary: str) -> tuple[int | None, ...]:
+def _simulate_message(binary: str) -> tuple[int | None, ...]:
     """Return the finish times of two ranks, one of which sends a message to the other."""
     # Imported here, so that listing checks imports neither numpy nor protobuf.
     import numpy as np

@@ -1,13 +1,16 @@
-"""Run the simulator's binary in a folder, in a separate process group, with a time limit."""
+"""Run the simulator's binary in a folder with a time limit, and parse its output."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
@@ -19,7 +22,7 @@ _CURE = (
 )
 
 
-def found_binary(name: str | None) -> str:
+def find_binary(name: str | None) -> str:
     """Return the absolute path of the binary that the user named.
 
     Raises `PluginError` if there is no executable.
@@ -45,8 +48,8 @@ def run(
     time limit passes (the process and its children are killed), `PluginError` if the binary cannot
     be started.
     """
-    with _file_handles(handles), open(output, "wb") as sink:
-        process = _started(command, folder, sink)
+    with _raise_file_limit(handles), open(output, "wb") as sink:
+        process = _start_process(command, folder, sink)
         try:
             return process.wait(time_limit_s)
         except subprocess.TimeoutExpired:
@@ -56,10 +59,12 @@ def run(
                 code="time-limit",
             ) from None
         finally:
-            _end(process)
+            _stop_process(process)
 
 
-def _started(command: Sequence[str], folder: Path, sink: IO[bytes]) -> subprocess.Popen[bytes]:
+def _start_process(
+    command: Sequence[str], folder: Path, sink: IO[bytes]
+) -> subprocess.Popen[bytes]:
     """Start the binary. Raises `PluginError` if the system cannot start it."""
     try:
         return subprocess.Popen(
@@ -76,7 +81,7 @@ def _started(command: Sequence[str], folder: Path, sink: IO[bytes]) -> subproces
         raise PluginError(message, cure=_CURE, code="no-binary") from None
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def _stop_process(process: subprocess.Popen[bytes]) -> None:
     """Kill the remaining processes of the process group, also after Ctrl-C."""
     # The group no longer exists if all its processes have exited.
     with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -85,7 +90,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 @contextlib.contextmanager
-def _file_handles(needed: int) -> Iterator[None]:
+def _raise_file_limit(needed: int) -> Iterator[None]:
     """Raise the soft limit of open files, which the child inherits, while it starts and runs.
 
     Raises `InputError` if the hard limit is below `needed`.
@@ -108,3 +113,49 @@ def _file_handles(needed: int) -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+_FINISHED = re.compile(r"sys\[(\d{1,9})\] finished, (\d{1,19}) cycles")
+_UNRELEASED = re.compile(r"!!!Hardware Resource sys\.id=(\d{1,9}) has unreleased nodes!!!")
+_LOST_EVENT = "a callable is removed before call"
+_KEPT_LINES = 5
+_LONGEST_LINE = 300
+
+
+@dataclass(frozen=True, slots=True)
+class AstraPrinted:
+    """Contents of the output of a run.
+
+    `finish_ns`: cycles by NPU, for those that finished. `unreleased`: NPUs reported with unreleased
+    nodes. `lost_event`: the simulator dropped an event after an exception. `tail`: the last lines
+    that are not blank.
+    """
+
+    finish_ns: Mapping[int, int]
+    unreleased: frozenset[int]
+    lost_event: bool
+    tail: tuple[str, ...]
+
+
+def parse_output(lines: Iterable[str]) -> AstraPrinted:
+    """Parse the lines of standard output and standard error.
+
+    The tail has the last five lines that are not blank, each cut after 300 characters.
+    """
+    finish_ns: dict[int, int] = {}
+    unreleased = set()
+    lost_event = False
+    tail: deque[str] = deque(maxlen=_KEPT_LINES)
+    for line in lines:
+        # Searched instead of matched, because a logger prefixes its lines.
+        finished = _FINISHED.search(line)
+        stuck = _UNRELEASED.search(line)
+        if finished:
+            finish_ns[int(finished[1])] = int(finished[2])
+        elif stuck:
+            unreleased.add(int(stuck[1]))
+        lost_event = lost_event or _LOST_EVENT in line
+        text = line.strip()
+        if text:
+            tail.append(text[:_LONGEST_LINE])
+    return AstraPrinted(finish_ns, frozenset(unreleased), lost_event, tuple(tail))

@@ -11,8 +11,11 @@ import numpy as np
 
 from collhub_astra_sim.fixed_size import check_size
 from collhub_astra_sim.options import AnalyticalOptions
-from collhub_astra_sim.simulating.local_costs import compute_durations_ns, get_trace_durations_ns
-from collhub_astra_sim.simulating.timing_model import TimingModel
+from collhub_astra_sim.simulating.timing_model import (
+    TimingModel,
+    compute_durations_ns,
+    get_trace_durations_ns,
+)
 from hub_core import NodeTable, chakra_nodes
 from hub_core.columns import Int64Array
 from hub_core.model import Algorithm, Buffer, Diagnostic, Location, Severity, UsageError
@@ -72,16 +75,16 @@ def simulate(request: SimulationRequest, options: AnalyticalOptions) -> Simulati
             request.topology,
             model,
             durations,
-            partial(_step_location, algorithm, nodes),
-            _channels(algorithm, nodes),
+            partial(_find_step_location, algorithm, nodes),
+            _find_channels(algorithm, nodes),
             request.npus,
             groups,
         )
-        start, end = _step_times(nodes, times, len(algorithm.steps))
+        start, end = _compute_step_times(nodes, times, len(algorithm.steps))
         loads, diagnostics = times.link_loads, times.diagnostics
         result = SimulationResult(times.rank_finish_ns, start, end, loads, diagnostics)
     if _is_foreign_trace(algorithm):
-        result = _without_aborted_times(result, request.topology, options)
+        result = _remove_aborted_times(result, request.topology, options)
     # ASTRA-sim does not count the computations inside an algorithm.
     return replace(
         result,
@@ -96,18 +99,18 @@ def _is_foreign_trace(algorithm: Algorithm) -> bool:
     return _TRACE_EXTENSION in algorithm.extensions and bool(is_unknown.any())
 
 
-def _without_aborted_times(
+def _remove_aborted_times(
     result: SimulationResult, topology: Topology, options: AnalyticalOptions
 ) -> SimulationResult:
     """Return the result, or, if ASTRA-sim aborts on a folder of such traces, only the reasons.
 
     In the latter case all finish times are None and the diagnostics are errors.
     """
-    from collhub_astra_sim.workloads.aborts import CODE, network_abort
+    from collhub_astra_sim.workloads.aborts import CODE, find_network_abort
 
     aborts = [finding for finding in result.diagnostics if finding.code == CODE]
     # Networks of several dimensions exist only in the hub; ASTRA-sim cannot simulate them.
-    if len(topology.dimensions) == 1 and (finding := network_abort(topology, options.network)):
+    if len(topology.dimensions) == 1 and (finding := find_network_abort(topology, options.network)):
         aborts.append(finding)
     if not aborts:
         return result
@@ -145,7 +148,7 @@ def simulate_nodes(
     from collhub_astra_sim.simulating.starting_world import build_world, estimate_events
 
     model = model or TimingModel()
-    location_of = locate or partial(_node_location, nodes)
+    location_of = locate or partial(_find_node_location, nodes)
     if duration_ns is None:
         duration_ns = get_trace_durations_ns(nodes)
     npu_of_rank = np.arange(nodes.num_ranks) if npus is None else np.asarray(npus, np.int64)
@@ -157,22 +160,22 @@ def simulate_nodes(
     loads = report_link_loads(topology, world.link) if model.is_congestion_aware else ()
     # Copies, because the columns would keep all records of the world in memory.
     start, end = world.node["start"].copy(), world.node["end"].copy()
-    return NodeTimes(_finish_times(world), start, end, loads, diagnostics)
+    return NodeTimes(_list_finish_times(world), start, end, loads, diagnostics)
 
 
-def _step_location(algorithm: Algorithm, nodes: NodeTable, node: int) -> Location:
+def _find_step_location(algorithm: Algorithm, nodes: NodeTable, node: int) -> Location:
     """Return the location of a node's step in the user's file; without a step, its rank and
     position.
     """
     row = int(nodes.step[node])
     # The node of a rank without steps belongs to no step.
     if row < 0:
-        return _node_location(nodes, node)
+        return _find_node_location(nodes, node)
     file = algorithm.provenance.source_name or None
     return algorithm.steps.location(row, file)
 
 
-def _node_location(nodes: NodeTable, node: int) -> Location:
+def _find_node_location(nodes: NodeTable, node: int) -> Location:
     """Return a location of the node's rank, with its position in the rank (from 0) as the step.
 
     `node` is a row of the table.
@@ -184,7 +187,7 @@ def _node_location(nodes: NodeTable, node: int) -> Location:
     return Location(rank=rank, step=int(position))
 
 
-def _channels(algorithm: Algorithm, nodes: NodeTable) -> Int64Array | None:
+def _find_channels(algorithm: Algorithm, nodes: NodeTable) -> Int64Array | None:
     """Return the channel of every node's step; 0 for nodes without a step.
 
     int64[nodes], or None for an algorithm without steps, whose messages all use plane 0.
@@ -195,7 +198,9 @@ def _channels(algorithm: Algorithm, nodes: NodeTable) -> Int64Array | None:
     return channel
 
 
-def _step_times(nodes: NodeTable, times: NodeTimes, steps: int) -> tuple[Int64Array, Int64Array]:
+def _compute_step_times(
+    nodes: NodeTable, times: NodeTimes, steps: int
+) -> tuple[Int64Array, Int64Array]:
     """Return the start of the first and the end of the last node of every step, int64[steps], -1:
     never.
     """
@@ -209,7 +214,7 @@ def _step_times(nodes: NodeTable, times: NodeTimes, steps: int) -> tuple[Int64Ar
     return start, end
 
 
-def _finish_times(world: SimulatedWorld) -> tuple[int | None, ...]:
+def _list_finish_times(world: SimulatedWorld) -> tuple[int | None, ...]:
     """Return the finish time of each rank in ns from the start, None for never."""
     # The last record only marks the end of the last rank's nodes.
     times: Int64Array = world.rank["finish"][:-1]

@@ -60,7 +60,7 @@ def push(world: EventQueue, time: Integer, item: Integer) -> None:
 
     The lowest two bits of `item` are the kind of the event.
     """
-    event = _taken_event(world)
+    event = _take_event_record(world)
     world.event[event]["item"] = item
     world.event[event]["next"] = -1
     recent_index = time & (RECENT_TIMES - 1)
@@ -68,7 +68,7 @@ def push(world: EventQueue, time: Integer, item: Integer) -> None:
     if bucket_index < 0 or world.bucket[bucket_index]["time"] != time:
         # A bucket of this time may exist that another time has displaced from `recent`. All events
         # of the new bucket come after those of the old one, which receives no more events.
-        bucket_index = _taken_bucket(world)
+        bucket_index = _take_bucket_record(world)
         world.recent[recent_index] = bucket_index
         bucket = world.bucket[bucket_index]
         bucket["time"], bucket["first"], bucket["last"] = time, event, event
@@ -110,7 +110,7 @@ def remove_bucket(bucket_index: Integer, now: Integer, world: EventQueue) -> Non
 
 
 @compiled
-def _taken_event(world: EventQueue) -> Integer:
+def _take_event_record(world: EventQueue) -> Integer:
     """Allocate an event and return its index."""
     store = world.store[0]
     index: Integer = store["returned"]
@@ -123,7 +123,7 @@ def _taken_event(world: EventQueue) -> Integer:
 
 
 @compiled
-def _taken_bucket(world: EventQueue) -> Integer:
+def _take_bucket_record(world: EventQueue) -> Integer:
     """Allocate a bucket and return its index."""
     store = world.store[1]
     index: Integer = store["returned"]
@@ -152,7 +152,7 @@ def insert(world: EventQueue, heap: Integer, time: Integer, item: Integer) -> No
         parent = (hole - 1) >> 1
         if entries[first + parent]["time"] <= time:
             break
-        _copy(entries, first + parent, first + hole)
+        _copy_entry(entries, first + parent, first + hole)
         hole = parent
     entry = entries[first + hole]
     entry["time"] = time
@@ -172,10 +172,10 @@ def pop(entries: Records, heaps: Records, heap: Integer) -> None:
             child += 1
         if _is_before(entries, first + size, first + child):
             break
-        _copy(entries, first + child, first + hole)
+        _copy_entry(entries, first + child, first + hole)
         hole = child
         child = 2 * child + 1
-    _copy(entries, first + size, first + hole)
+    _copy_entry(entries, first + size, first + hole)
 
 
 @compiled
@@ -188,7 +188,7 @@ def _is_before(entries: Records, index: Integer, other_index: Integer) -> bool:
 
 
 @compiled
-def _copy(entries: Records, origin: Integer, destination: Integer) -> None:
+def _copy_entry(entries: Records, origin: Integer, destination: Integer) -> None:
     # Field by field, because numba does not support the assignment of records.
     """Copy an entry."""
     source, target = entries[origin], entries[destination]

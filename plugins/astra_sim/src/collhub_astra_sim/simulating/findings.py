@@ -1,15 +1,22 @@
-"""Report ranks that never finish, with the reasons, and inputs on which ASTRA-sim itself aborts."""
+"""Report ranks that never finish, with the reasons, and inputs on which ASTRA-sim itself aborts.
+
+ASTRA-sim itself exits with success when ranks hang, and names no node. Here the root cause of a
+stuck node is reported: a message that is never sent, or the node at the start of the chain of
+dependencies that the sender waits for.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 import numpy as np
 
 from collhub_astra_sim.simulating.kernel import SimulatedWorld
 from collhub_astra_sim.simulating.node_checks import Locate
-from collhub_astra_sim.simulating.stuck_nodes import StuckNodes
 from collhub_astra_sim.simulating.timing_model import TimingModel
-from hub_core import NodeTable
-from hub_core.model import Diagnostic, Severity
+from hub_core import NodeTable, NodeType
+from hub_core.columns import Int64Array, group_of_entry
+from hub_core.model import Diagnostic, Location, Severity
 from hub_core.network import DimensionKind, Occupancy, Topology
 
 _ASTRA_SIM_KINDS = (DimensionKind.RING, DimensionKind.FULLY_CONNECTED, DimensionKind.SWITCH)
@@ -31,11 +38,11 @@ def report_findings(
         for rank in range(nodes.num_ranks):
             diagnostics += stuck.findings_of(rank)
     if has_event_at_zero and _is_astra_sim_network(topology, model):
-        diagnostics.append(_abort_warning())
+        diagnostics.append(_make_abort_warning())
     return tuple(diagnostics)
 
 
-def _abort_warning() -> Diagnostic:
+def _make_abort_warning() -> Diagnostic:
     # The simulator's event queue asserts that every event is later than its current time.
     """Return the warning about an event at time 0."""
     return Diagnostic(
@@ -58,3 +65,193 @@ def _is_astra_sim_network(topology: Topology, model: TimingModel) -> bool:
     max_dimensions = 1 if model.is_congestion_aware else len(kinds)
     has_valid_count = 1 <= len(kinds) <= max_dimensions
     return has_valid_count and all(kind in _ASTRA_SIM_KINDS for kind in kinds)
+
+
+_DISAGREEMENT_CURE = "let both sides agree on size, tag and number of messages"
+
+
+class StuckNodes:
+    """Unfinished nodes, and the reasons as text."""
+
+    def __init__(self, nodes: NodeTable, world: SimulatedWorld, locate: Locate) -> None:
+        self._nodes = nodes
+        self._start: Int64Array = world.node["start"]
+        self._end: Int64Array = world.node["end"]
+        self._key = world.node["key"]
+        self._finish = world.rank["finish"]
+        self._locate = locate
+        self._rank = group_of_entry(nodes.rank_indptr)
+        self._blocker = _find_blockers(nodes, self._start, self._end)
+
+    def findings_of(self, rank: int) -> Iterator[Diagnostic]:
+        """Yield at most one diagnostic: the rank never finishes, or finishes without some of its
+        nodes.
+        """
+        first, end = self._get_rows(rank)
+        unended = first + np.flatnonzero(self._end[first:end] < 0)
+        begun = unended[self._start[unended] >= 0]
+        if self._finish[rank] >= 0:
+            # A rank finishes when no node is ongoing, even if some nodes have not begun.
+            if len(unended):
+                yield self._report_cycle(rank, unended)
+        elif len(begun):
+            yield self._report_waiting(rank, int(begun[0]), len(begun), len(unended))
+        else:
+            reason = "every step waits for another one" if end > first else "it has no steps"
+            message = f"rank {rank} never finishes: {reason}"
+            yield Diagnostic("never-finishes", message, location=Location(rank=rank))
+
+    def _get_rows(self, rank: int) -> tuple[int, int]:
+        """Return the range of rows of a rank."""
+        first, end = self._nodes.rank_indptr[rank : rank + 2].tolist()
+        return first, end
+
+    def _report_cycle(self, rank: int, unended: Int64Array) -> Diagnostic:
+        """Return the warning that the remaining steps of a rank form a cycle."""
+        steps = _format_steps(len(unended))
+        return Diagnostic(
+            "cyclic-dependencies",
+            f"{steps} of rank {rank} depend on one another in a cycle and never run",
+            Severity.WARNING,
+            self._locate(int(unended[0])),
+        )
+
+    def _report_waiting(self, rank: int, node: int, begun: int, unended: int) -> Diagnostic:
+        """Report the first node of a rank that began and never finished, with the number of further
+        ones.
+        """
+        further_steps = _describe_further_steps(begun - 1, unended - begun)
+        return Diagnostic(
+            "never-finishes",
+            f"rank {rank} never finishes: {self._describe_wait(node)}{further_steps}",
+            location=self._locate(node),
+            cure=self._find_cure(node),
+        )
+
+    def _describe_wait(self, node: int) -> str:
+        """Return text about the event for which a started node waits."""
+        # Sends and local work always finish; ASTRA-sim starts nodes of other types and never
+        # finishes them.
+        if self._nodes.type[node] != NodeType.COMM_RECV:
+            return f"a node of type {self._get_type_name(node)} has no place in an algorithm"
+        peer = self._nodes.peer[node]
+        size = self._nodes.size[node]
+        tag = self._nodes.tag[node]
+        text = f"it waits for a message of {size} bytes with tag {tag} from rank {peer}"
+        sender = self._find_sender(node)
+        if sender is None:
+            return f"{text}, which {self._describe_near_miss(node)}"
+        obstacle = self._describe_obstacle(sender)
+        return f"{text}, but {self._format_name(sender)} that sends it never starts: {obstacle}"
+
+    def _get_type_name(self, node: int) -> str:
+        """Return the name of a node's type, or its number if it is unknown."""
+        kind = int(self._nodes.type[node])
+        # A file may contain any number.
+        if kind not in set(NodeType):
+            return str(kind)
+        return NodeType(kind).name
+
+    def _find_sender(self, receive: int) -> int | None:
+        """Return the first SEND of the message's key that never began, or None."""
+        sends = self._find_sends_to(receive)
+        has_key = self._key[sends] == self._key[receive]
+        is_waiting = self._start[sends] < 0
+        waiting = sends[has_key & is_waiting]
+        return int(waiting[0]) if len(waiting) else None
+
+    def _find_sends_to(self, receive: int) -> Int64Array:
+        """Return all SENDs from the peer of a RECV to the rank of the RECV."""
+        nodes = self._nodes
+        sender = int(nodes.peer[receive])
+        first, end = self._get_rows(sender)
+        is_send = nodes.type[first:end] == NodeType.COMM_SEND
+        is_to_receiver = nodes.peer[first:end] == self._rank[receive]
+        return first + np.flatnonzero(is_send & is_to_receiver)
+
+    def _describe_near_miss(self, receive: int) -> str:
+        """Describe how the messages from a RECV's peer differ from the one that it expects."""
+        sender = f"rank {self._nodes.peer[receive]}"
+        tag, size = self._nodes.tag, self._nodes.size
+        sends = self._find_sends_to(receive)
+        has_tag = tag[sends] == tag[receive]
+        has_size = size[sends] == size[receive]
+        if np.any(has_tag & has_size):
+            return f"{sender} sends less often than it is received"
+        if has_tag.any():
+            candidate = int(sends[has_tag][0])
+            return f"{sender} sends with {size[candidate]} bytes ({self._format_name(candidate)})"
+        if has_size.any():
+            candidate = int(sends[has_size][0])
+            return f"{sender} sends with tag {tag[candidate]} ({self._format_name(candidate)})"
+        return f"{sender} never sends"
+
+    def _describe_obstacle(self, node: int) -> str:
+        """Describe the root cause that prevents a node from starting."""
+        blocker = int(self._blocker[node])
+        if self._start[blocker] < 0:
+            return "its dependencies form a cycle"
+        return f"it waits for {self._format_name(blocker)}"
+
+    def _find_cure(self, node: int) -> str:
+        """Return the cure for a RECV that no SEND matches, else an empty text."""
+        is_receive = self._nodes.type[node] == NodeType.COMM_RECV
+        if not is_receive or self._find_sender(node) is not None:
+            return ""
+        # No rank sends the message.
+        return _DISAGREEMENT_CURE
+
+    def _format_name(self, node: int) -> str:
+        """Return the name of a node in messages: its step and its rank."""
+        location = self._locate(node)
+        return f"step {location.step} of rank {location.rank}"
+
+
+def _find_blockers(nodes: NodeTable, start: Int64Array, end: Int64Array) -> Int64Array:
+    """Return for every unstarted node the started node that blocks it, directly or indirectly.
+
+    If no started node blocks it, a node of the cycle that does. Started nodes block themselves.
+    int64[nodes]. Cost: O(n log n), for chains of any length.
+    """
+    blocker = np.arange(len(nodes))
+    # Data dependencies come last: if an element is assigned repeatedly, numpy uses the last value.
+    for indptr, parents in (
+        (nodes.control_indptr, nodes.control_indices),
+        (nodes.data_indptr, nodes.data_indices),
+    ):
+        children = group_of_entry(indptr)
+        is_blocking = (start[children] < 0) & (end[parents] < 0)
+        blocker[children[is_blocking]] = parents[is_blocking]
+    # Every round doubles the length of the chains that are followed.
+    for _ in range(len(nodes).bit_length()):
+        blocker = blocker[blocker]
+    return blocker
+
+
+def _format_steps(count: int) -> str:
+    """Format a count of steps: `1 step`, `2 steps`."""
+    return "1 step" if count == 1 else f"{count} steps"
+
+
+def _describe_further_steps(begun: int, waiting: int) -> str:
+    """Format the further unfinished steps of the same rank, in parentheses; empty if there are
+    none.
+    """
+    parts = [*_describe_begun_steps(begun), *_describe_waiting_steps(waiting)]
+    if not parts:
+        return ""
+    return f" ({', '.join(parts)})"
+
+
+def _describe_begun_steps(count: int) -> Iterator[str]:
+    """Yield text about further steps that began and never finished, if `count` is not 0."""
+    if count:
+        verb = "wait for messages" if count > 1 else "waits for a message"
+        yield f"{_format_steps(count)} more {verb}"
+
+
+def _describe_waiting_steps(count: int) -> Iterator[str]:
+    """Yield text about steps that never start, if `count` is not 0."""
+    if count:
+        verb = "start" if count > 1 else "starts"
+        yield f"{_format_steps(count)} behind never {verb}"

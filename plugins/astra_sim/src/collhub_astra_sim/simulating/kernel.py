@@ -413,7 +413,7 @@ def _put_on_link(row: Integer, now: Integer, world: SimulatedWorld) -> None:
     index = world.path_link[world.node[row]["work"] & _LOW_BITS]
     link = world.link[index]
     if not link["is_busy"]:
-        _transmit(index, row, now, world)
+        _start_transmission(index, row, now, world)
         return
     # A message waits in one queue at a time, so queues are linked lists through the nodes.
     if link["first"] < 0:
@@ -425,7 +425,7 @@ def _put_on_link(row: Integer, now: Integer, world: SimulatedWorld) -> None:
 
 
 @compiled
-def _transmit(index: Integer, row: Integer, now: Integer, world: SimulatedWorld) -> None:
+def _start_transmission(index: Integer, row: Integer, now: Integer, world: SimulatedWorld) -> None:
     """Send a message over a free link: schedule its arrival, then the release of the link."""
     size_class = world.node[row]["size_class"]
     link = world.link[index]
@@ -454,7 +454,7 @@ def _release_link(index: Integer, now: Integer, world: SimulatedWorld) -> None:
         node = world.node[row]
         link["first"] = node["next_message"]
         node["next_message"] = -1
-        _transmit(index, row, now, world)
+        _start_transmission(index, row, now, world)
 
 
 @compiled
@@ -659,14 +659,14 @@ def _collect_in_file_order(rank: Integer, world: SimulatedWorld, parents: NodePa
         is_touched[index] = False
     count: Integer = 0
     for row in range(first, end):
-        count = _append_once(row, first, is_touched, world.freed, count)
+        count = _add_once(row, first, is_touched, world.freed, count)
         # Earlier nodes have already been named, so only forward references matter.
         if not _has_forward_parent(row, parents):
             continue
         parent_count = _collect_parents(row, world, parents)
         sort_as_set(world.parents, parent_count, EMPTY_SET, world)
         for position in range(parent_count):
-            count = _append_once(world.parents[position], first, is_touched, world.freed, count)
+            count = _add_once(world.parents[position], first, is_touched, world.freed, count)
     return count
 
 
@@ -686,7 +686,7 @@ def _has_forward_parent(row: Integer, parents: NodeParents) -> bool:
 
 
 @compiled
-def _append_once(
+def _add_once(
     row: Integer,
     first: Integer,
     is_touched: BoolArray,

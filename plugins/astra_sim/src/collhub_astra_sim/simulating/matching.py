@@ -29,20 +29,20 @@ def compute_message_keys(
     `rank`, `size_class`: by node. A slot matches one send with one receive: a key has as many slots
     as sends or receives, whichever number is larger.
     """
-    rows, is_send = _messages(nodes)
+    rows, is_send = _find_messages(nodes)
     rank_of_end, peer = rank[rows], nodes.peer[rows]
     # Both ends of a message use the same pair: from the sender to the receiver.
     source = np.where(is_send, rank_of_end, peer)
     destination = np.where(is_send, peer, rank_of_end)
     pair = compute_pair_codes(source, destination, nodes.num_ranks)
     tag = nodes.tag[rows] % TAG_MODULUS
-    codes = _joint_codes((pair, tag, size_class[rows]))
+    codes = _compute_joint_codes((pair, tag, size_class[rows]))
     key = np.full(len(nodes), -1, np.int32)
     key[rows] = codes
-    return key, _slots(codes, is_send)
+    return key, _count_slots(codes, is_send)
 
 
-def _messages(nodes: NodeTable) -> tuple[Int64Array, BoolArray]:
+def _find_messages(nodes: NodeTable) -> tuple[Int64Array, BoolArray]:
     """Return (rows of all SENDs and RECVs, ascending, int64; which of them are SENDs, bool)."""
     is_send = nodes.type == NodeType.COMM_SEND
     is_receive = nodes.type == NodeType.COMM_RECV
@@ -50,7 +50,7 @@ def _messages(nodes: NodeTable) -> tuple[Int64Array, BoolArray]:
     return rows, is_send[rows]
 
 
-def _slots(codes: Int64Array, is_send: BoolArray) -> Int64Array:
+def _count_slots(codes: Int64Array, is_send: BoolArray) -> Int64Array:
     """Return the row pointer of the slots of keys, from the keys of all SENDs and RECVs."""
     keys = int(codes.max(initial=-1)) + 1
     sends = np.bincount(codes[is_send], minlength=keys)
@@ -66,7 +66,7 @@ def compute_pair_codes(source: IntArray, destination: IntArray, num_ranks: int) 
     return source.astype(np.int64) * num_ranks + destination
 
 
-def _joint_codes(columns: Sequence[IntArray]) -> Int64Array:
+def _compute_joint_codes(columns: Sequence[IntArray]) -> Int64Array:
     """Number the distinct combinations of non-negative columns densely, in lexicographic order.
 
     The first column is the most significant; the result is int64[rows], starting at 0.

@@ -54,7 +54,7 @@ def simulate_rendezvous(
         raise UsageError("rendezvous is not modelled with occupancy=alpha-beta", cure=_CURE)
     system = System(custom={JobCollective.ALL_REDUCE: _PREFIX})
     times = simulate_workload(
-        _one_collective(members, topology.num_npus),
+        _build_job(members, topology.num_npus),
         topology,
         system,
         algorithms={_PREFIX: nodes},
@@ -70,7 +70,7 @@ def simulate_rendezvous(
     return SimulationResult(finish, link_loads=times.link_loads, diagnostics=diagnostics)
 
 
-def _one_collective(members: Sequence[int], num_npus: int) -> Workload:
+def _build_job(members: Sequence[int], num_npus: int) -> Workload:
     """Return a job of one all-reduce on these NPUs, which runs the algorithm of any collective."""
     count = len(members)
     is_part = count < num_npus

@@ -56,11 +56,11 @@ def sort_as_set(rows: IntArray, count: Integer, buckets: Integer, world: SetStat
         if count == 2:
             rows[0], rows[1] = rows[1], rows[0]
         return buckets if count == 0 else max(buckets, BUCKET_COUNTS[0])
-    return _long_set_order(rows[:count], buckets, world.identity, world.element, world.before)
+    return _sort_large_set(rows[:count], buckets, world.identity, world.element, world.before)
 
 
 @compiled
-def _long_set_order(
+def _sort_large_set(
     rows: IntArray,
     buckets: Integer,
     identity: UInt64Array,
@@ -80,8 +80,8 @@ def _long_set_order(
         entry["identity"] = identity[rows[position]]
         # libstdc++ grows before inserting the element that would exceed one element per bucket.
         if buckets == EMPTY_SET or position == buckets:
-            buckets = _grow(head, buckets, element, before)
-        _place(position, head, buckets, element, before)
+            buckets = _expand_buckets(head, buckets, element, before)
+        _insert_element(position, head, buckets, element, before)
     _write_order(rows, element, before)
     return buckets
 
@@ -101,7 +101,7 @@ def _write_order(rows: IntArray, element: Records, before: Int64Array) -> None:
 
 
 @compiled
-def _place(
+def _insert_element(
     position: Integer, head: Integer, buckets: Integer, element: Records, before: Int64Array
 ) -> None:
     """Insert an element before the first element of its bucket, or at the front of the list."""
@@ -121,7 +121,9 @@ def _place(
 
 
 @compiled
-def _grow(head: Integer, buckets: Integer, element: Records, before: Int64Array) -> Integer:
+def _expand_buckets(
+    head: Integer, buckets: Integer, element: Records, before: Int64Array
+) -> Integer:
     """Increase the bucket count, reinsert all elements in list order; return the new count."""
     for bucket in range(buckets):
         before[bucket] = -1
@@ -134,6 +136,6 @@ def _grow(head: Integer, buckets: Integer, element: Records, before: Int64Array)
     while position >= 0:
         # Read first: inserting the element overwrites it.
         following = element[position]["after"]
-        _place(position, head, buckets, element, before)
+        _insert_element(position, head, buckets, element, before)
         position = following
     return buckets

@@ -1,8 +1,9 @@
-"""Routes on a topology, and the times of messages on their links.
+"""Routes on a topology, private links, and the times of messages on their links.
 
 A message of S bytes on a link of bandwidth B occupies it for trunc(S / B) ns and arrives after
 trunc(latency + S / B), with one truncation of the sum, as in ASTRA-sim's congestion-aware backend.
-Times are tabulated by size and class of links, because algorithms have few of both.
+Times are tabulated by size and class of links, because algorithms have few of both. In ASTRA-sim's
+congestion-unaware network every pair of NPUs has a private link.
 """
 
 from __future__ import annotations
@@ -14,11 +15,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from collhub_astra_sim.simulating.private_links import find_private_links
 from collhub_astra_sim.simulating.timing_model import TimingModel
 from hub_core.columns import Float64Array, Int64Array, distinct
 from hub_core.model import InputError
-from hub_core.network import Occupancy, Routes, Topology, link_times_ns
+from hub_core.network import Dimension, DimensionKind, Occupancy, Routes, Topology, link_times_ns
 from hub_core.plugin_api import LinkLoad
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def build_network(
     """
     is_shared = model.is_congestion_aware
     links = route_links(topology, sources, destinations, is_shared, channels)
-    return _with_times(*links, sizes, model.occupancy)
+    return _add_times(*links, sizes, model.occupancy)
 
 
 def route_links(
@@ -76,14 +76,14 @@ def route_links(
     The links are those of the topology, or, if `is_shared` is false, one private link per pair.
     """
     if is_shared:
-        routes = _routes(topology, sources, destinations, channels)
+        routes = _find_routes(topology, sources, destinations, channels)
         return routes, topology.bandwidth_bytes_per_s, topology.latency_ns
     bandwidth, latency_ns = find_private_links(topology, sources, destinations, channels)
     pairs = np.arange(len(sources) + 1, dtype=np.int64)
     return Routes(pairs, pairs[:-1]), bandwidth, latency_ns
 
 
-def _routes(
+def _find_routes(
     topology: Topology,
     sources: Int64Array,
     destinations: Int64Array,
@@ -94,13 +94,13 @@ def _routes(
         return topology.routes(sources, destinations, channels)
     # Converted to bytes, which are hashable.
     channel_bytes = b"" if channels is None else channels.astype(np.int64).tobytes()
-    routes = _cached_routes(topology, sources.tobytes(), destinations.tobytes(), channel_bytes)
+    routes = _find_routes_cached(topology, sources.tobytes(), destinations.tobytes(), channel_bytes)
     # Copied, because kernels do not accept read-only arrays.
     return Routes(routes.indptr.copy(), routes.links.copy())
 
 
 @lru_cache(maxsize=64)
-def _cached_routes(
+def _find_routes_cached(
     topology: Topology, sources: bytes, destinations: bytes, channel_bytes: bytes
 ) -> Routes:
     """Return the routes of pairs that are given as the bytes of int64 arrays; cached."""
@@ -109,7 +109,7 @@ def _cached_routes(
     return topology.routes(*pairs, channels)
 
 
-def _with_times(
+def _add_times(
     routes: Routes,
     bandwidth: Float64Array,
     latency_ns: Float64Array,
@@ -120,7 +120,7 @@ def _with_times(
 
     Raises `InputError` if the table of times would be too large.
     """
-    link_class, classes = _link_classes(routes, bandwidth, latency_ns)
+    link_class, classes = _group_links(routes, bandwidth, latency_ns)
     if len(classes) * len(sizes) > _LARGEST_TABLE:
         raise InputError(
             f"{len(sizes)} message sizes on {len(classes)} kinds of links are too many to tabulate",
@@ -133,7 +133,7 @@ def _with_times(
     return SimulatedNetwork(routes, sizes, link_class, busy_ns, arrival_ns)
 
 
-def _link_classes(
+def _group_links(
     routes: Routes, bandwidth: Float64Array, latency_ns: Float64Array
 ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.complex128]]:
     """Return (class of every link, 0 without traffic; bandwidth + i latency of every class)."""
@@ -164,3 +164,73 @@ def report_link_loads(topology: Topology, link: Records) -> tuple[LinkLoad, ...]
         busy_ns[used].tolist(),
     )
     return tuple(LinkLoad(*load) for load in zip(*columns, strict=True))
+
+
+_HOPS_THROUGH_SWITCH = 2
+
+
+def find_private_links(
+    topology: Topology, sources: Int64Array, destinations: Int64Array, channels: Int64Array | None
+) -> tuple[Float64Array, Float64Array]:
+    """Return (bandwidth in bytes/s, latency in ns) per pair of NPUs for messages that never wait.
+
+    Regular networks: only the hops in the first dimension in which the pair differs count, as in
+    ASTRA-sim's congestion-unaware network. Other networks: the minimum bandwidth and the sum of the
+    latencies along the shortest path. Raises `InputError` for a pair without a path.
+    """
+    if topology.dimensions:
+        return _measure_first_dimension(topology.dimensions, sources, destinations)
+    return _measure_shortest_paths(topology, sources, destinations, channels)
+
+
+def _measure_shortest_paths(
+    topology: Topology, sources: Int64Array, destinations: Int64Array, channels: Int64Array | None
+) -> tuple[Float64Array, Float64Array]:
+    """Return (minimum bandwidth in bytes/s, sum of latencies in ns) of the route of every pair."""
+    routes = topology.routes(sources, destinations, channels)
+    # `reduceat` does not accept an empty list of segments.
+    if not len(sources):
+        return np.zeros(0), np.zeros(0)
+    starts = routes.indptr[:-1]
+    bandwidths = topology.bandwidth_bytes_per_s[routes.links]
+    latencies_ns = topology.latency_ns[routes.links]
+    minimum_bandwidth = np.minimum.reduceat(bandwidths, starts)
+    sum_of_latencies_ns = np.add.reduceat(latencies_ns, starts)
+    return minimum_bandwidth, sum_of_latencies_ns
+
+
+def _measure_first_dimension(
+    dimensions: tuple[Dimension, ...], sources: Int64Array, destinations: Int64Array
+) -> tuple[Float64Array, Float64Array]:
+    """Return (bandwidth, latency in ns) in the first dimension in which each pair differs.
+
+    NPU = a0 + n0 * (a1 + ...). Both are 0 for a pair of equal NPUs.
+    """
+    bandwidth = np.zeros(len(sources))
+    latency_ns = np.zeros(len(sources))
+    is_open = np.ones(len(sources), np.bool_)
+    stride = 1
+    for dimension in dimensions:
+        source_position = sources // stride % dimension.size
+        destination_position = destinations // stride % dimension.size
+        is_first = is_open & (source_position != destination_position)
+        hops = _count_hops(dimension, np.abs(source_position - destination_position)[is_first])
+        bandwidth[is_first] = dimension.bandwidth_bytes_per_s
+        # Rounded to the number of digits in the network YAML.
+        latency_ns[is_first] = hops * np.round(dimension.latency_s * 1e9, 6)
+        is_open &= ~is_first
+        stride *= dimension.size
+    return bandwidth, latency_ns
+
+
+def _count_hops(dimension: Dimension, distance: Int64Array) -> Int64Array:
+    """Return the number of links between two positions of a dimension at this distance.
+
+    `distance` is at least 1; a ring is crossed in the shorter direction, a switch by two links.
+    """
+    if dimension.kind is DimensionKind.RING:
+        return np.minimum(distance, dimension.size - distance)
+    if dimension.kind is DimensionKind.LINE:
+        return distance
+    hops = _HOPS_THROUGH_SWITCH if dimension.kind is DimensionKind.SWITCH else 1
+    return np.full_like(distance, hops)

@@ -68,9 +68,9 @@ def build_world(
     sizes = distinct(nodes.size)
     size_class = np.searchsorted(sizes, nodes.size)
     sends = np.flatnonzero(nodes.type == NodeType.COMM_SEND)
-    planes = _planes(topology, sends, channel)
-    routed, route_of_send = _routed_pairs(nodes, rank, sends, planes)
-    network = _network(routed, npu_of_rank, topology, sizes, model)
+    planes = _find_planes(topology, sends, channel)
+    routed, route_of_send = _collect_pairs(nodes, rank, sends, planes)
+    network = _build_pair_network(routed, npu_of_rank, topology, sizes, model)
     _check_rows(nodes, network)
     hops = np.diff(network.routes.indptr)[route_of_send]
     slowest_ns = network.arrival_ns.max(axis=1, initial=0)
@@ -80,18 +80,18 @@ def build_world(
     # The route of a message: its range in the links of all routes.
     last = network.routes.indptr[route_of_send + 1] - 1
     work[sends] = (last << 32) + network.routes.indptr[route_of_send]
-    node = _node_records(nodes, work, rank, key, size_class)
-    node["slot"] = _only_slots(key, first_slot)
+    node = _build_node_records(nodes, work, rank, key, size_class)
+    node["slot"] = _find_single_slots(key, first_slot)
     if groups is None:
         switches = create_no_switched_records()
     else:
         route_of_node = np.full(len(nodes), -1, np.int64)
         route_of_node[sends] = route_of_send
-        node_of_row = _sends_of_steps(nodes, sends)
+        node_of_row = _find_sends_of_steps(nodes, sends)
         switches = build_switched_records(
             groups, topology, network.routes, node_of_row, route_of_node
         )
-    return _world(nodes, node, first_slot, network, model, switches)
+    return _assemble_world(nodes, node, first_slot, network, model, switches)
 
 
 def estimate_events(world: SimulatedWorld) -> int:
@@ -102,7 +102,7 @@ def estimate_events(world: SimulatedWorld) -> int:
     return len(world.node) + 2 * int(hops.sum())
 
 
-def _sends_of_steps(nodes: NodeTable, sends: Int64Array) -> Int64Array:
+def _find_sends_of_steps(nodes: NodeTable, sends: Int64Array) -> Int64Array:
     """Return the SEND node of every step, -1 for none: int64[steps]."""
     send_of_step = np.full(int(nodes.step.max(initial=-1)) + 1, -1, np.int64)
     rows = nodes.step[sends]
@@ -110,7 +110,7 @@ def _sends_of_steps(nodes: NodeTable, sends: Int64Array) -> Int64Array:
     return send_of_step
 
 
-def _planes(topology: Topology, sends: Int64Array, channel: Int64Array | None) -> Int64Array:
+def _find_planes(topology: Topology, sends: Int64Array, channel: Int64Array | None) -> Int64Array:
     """Return the plane of every send: its channel modulo the number of planes; int64[sends].
 
     0 if `channel` is None.
@@ -120,7 +120,7 @@ def _planes(topology: Topology, sends: Int64Array, channel: Int64Array | None) -
     return channel[sends] % topology.num_planes
 
 
-def _routed_pairs(
+def _collect_pairs(
     nodes: NodeTable, rank: Int64Array, sends: Int64Array, planes: Int64Array
 ) -> tuple[Int64Array, Int64Array]:
     """Return (code of each distinct triple of plane, source, destination; its index by send)."""
@@ -133,14 +133,14 @@ def _routed_pairs(
     return code_of_pair, index_of_send
 
 
-def _network(
+def _build_pair_network(
     routed: Int64Array,
     npu_of_rank: Int64Array,
     topology: Topology,
     sizes: Int64Array,
     model: TimingModel,
 ) -> SimulatedNetwork:
-    """Return routes and times for the codes of `_routed_pairs`."""
+    """Return routes and times for the codes of `_collect_pairs`."""
     ranks = len(npu_of_rank)
     planes, pair = np.divmod(routed, ranks**2)
     sources, destinations = np.divmod(pair, ranks)
@@ -158,7 +158,7 @@ def _check_rows(nodes: NodeTable, network: SimulatedNetwork) -> None:
         )
 
 
-def _only_slots(key: npt.NDArray[np.int32], first_slot: Int64Array) -> Int64Array:
+def _find_single_slots(key: npt.NDArray[np.int32], first_slot: Int64Array) -> Int64Array:
     """Return the slot of messages whose key has exactly one slot, -1 for all other nodes.
 
     The kernel assigns the remaining slots when the messages begin; int64[nodes].
@@ -169,7 +169,7 @@ def _only_slots(key: npt.NDArray[np.int32], first_slot: Int64Array) -> Int64Arra
     return slots
 
 
-def _node_records(
+def _build_node_records(
     nodes: NodeTable,
     work: Int64Array,
     rank: Int64Array,
@@ -185,10 +185,10 @@ def _node_records(
         "kind": nodes.type,
     }
     columns |= dict.fromkeys(_UNSET, -1)
-    return _records(NODE, len(nodes), columns)
+    return _create_records(NODE, len(nodes), columns)
 
 
-def _world(
+def _assemble_world(
     nodes: NodeTable,
     node: Records,
     first_slot: Int64Array,
@@ -207,21 +207,25 @@ def _world(
     return SimulatedWorld(
         node=node,
         identity=np.ascontiguousarray(nodes.node_id),
-        rank=_records(RANK, ranks + 1, {"first": nodes.rank_indptr, "finish": -1, "buckets": 1}),
+        rank=_create_records(
+            RANK, ranks + 1, {"first": nodes.rank_indptr, "finish": -1, "buckets": 1}
+        ),
         first_slot=first_slot,
         sends=np.zeros(keys, np.int32),
         receives=np.zeros(keys, np.int32),
-        link=_records(LINK, links, {"first": -1, "last": -1, "link_class": network.link_class}),
-        time=_time_records(network),
+        link=_create_records(
+            LINK, links, {"first": -1, "last": -1, "link_class": network.link_class}
+        ),
+        time=_build_time_records(network),
         slot=np.full(int(first_slot[-1]), NO_RECEIVER, np.int32),
         path_link=np.ascontiguousarray(network.routes.links),
         child=np.empty(edges, np.int32),
-        heap=_records(HEAP, ranks + 1, {"first": heap_first}),
+        heap=_create_records(HEAP, ranks + 1, {"first": heap_first}),
         entry=np.empty(pending + count, ENTRY),
         bucket=np.empty(pending, BUCKET),
         event=np.empty(pending, EVENT),
         recent=np.full(RECENT_TIMES, -1, np.int64),
-        store=_records(STORE, 2, {"returned": -1}),
+        store=_create_records(STORE, 2, {"returned": -1}),
         counter=np.zeros(1, np.int64),
         switched=switches[0],
         sum=switches[1],
@@ -231,27 +235,27 @@ def _world(
         is_touched=np.zeros(largest, np.bool_),
         latest_child=np.full(count, -1, np.int32),
         element=np.empty(largest + 1, ELEMENT),
-        before=np.full(_buckets_for(largest), -1, np.int64),
+        before=np.full(_find_bucket_count(largest), -1, np.int64),
         is_shared=model.is_congestion_aware,
     )
 
 
-def _time_records(network: SimulatedNetwork) -> Records:
+def _build_time_records(network: SimulatedNetwork) -> Records:
     """Return the times by size and class of links, as records."""
     columns = {
         "size": network.sizes[:, None],
         "busy_ns": network.busy_ns,
         "arrival_ns": network.arrival_ns,
     }
-    return _records(TIME, network.busy_ns.shape, columns)
+    return _create_records(TIME, network.busy_ns.shape, columns)
 
 
-def _buckets_for(count: int) -> int:
+def _find_bucket_count(count: int) -> int:
     """Return the bucket count of a hash set that has grown to `count` elements."""
     return next(buckets for buckets in BUCKET_COUNTS if buckets >= count)
 
 
-def _records(
+def _create_records(
     dtype: np.dtype[np.void], shape: int | tuple[int, ...], columns: Mapping[str, npt.ArrayLike]
 ) -> Records:
     """Create records with these columns (broadcast to `shape`), 0 elsewhere."""

@@ -76,14 +76,14 @@ def build_switched_records(
         switched[name] = -1
     switched["first_part"] = switched["next_part"] = switched["leader"] = -1
     laid_out = _Layout(_Shapes(topology, routes), routes, switched)
-    for nodes in _members(groups.multicasts, node_of_row):
+    for nodes in _iterate_members(groups.multicasts, node_of_row):
         laid_out.copy(nodes, route_of_node[nodes])
-    for nodes in _members(groups.sums, node_of_row):
+    for nodes in _iterate_members(groups.sums, node_of_row):
         laid_out.add(nodes, route_of_node[nodes])
     return switched, np.array([tuple(record) for record in laid_out.sums], SUM)
 
 
-def _members(
+def _iterate_members(
     groups: tuple[Int64Array, Int64Array], node_of_row: Int64Array
 ) -> Iterator[Int64Array]:
     """Yield the nodes of every group."""
@@ -125,12 +125,12 @@ class _Layout:
             self.sums.append([int(nodes[group_sum.members[0]]), len(group_sum.members), -1, -1])
             for member, hops in zip(group_sum.members, group_sum.hops, strict=True):
                 position = int(self._first[routes[member]]) + hops
-                self._enter(int(nodes[member]), last.get(member), index, position)
+                self._add_to_sum(int(nodes[member]), last.get(member), index, position)
                 last[member] = index
         for first, *parts in group_sums.arrivals:
-            self._arrive_together(int(nodes[first]), nodes[parts])
+            self._join_arrivals(int(nodes[first]), nodes[parts])
 
-    def _enter(self, node: int, before: int | None, index: int, position: int) -> None:
+    def _add_to_sum(self, node: int, before: int | None, index: int, position: int) -> None:
         """Let a message enter a sum: its first one, or the next one after sum `before`."""
         if before is not None:
             self.sums[before][2:] = [index, position]
@@ -138,7 +138,7 @@ class _Layout:
         self._switched["sum"][node] = index
         self._switched["sum_at"][node] = position
 
-    def _arrive_together(self, carrier: int, parts: Int64Array) -> None:
+    def _join_arrivals(self, carrier: int, parts: Int64Array) -> None:
         """Chain the messages that are delivered with a carrier to the carrier's record."""
         if not len(parts):
             return
@@ -159,34 +159,34 @@ class _Shapes:
         """Return the members of a multicast that a switch copies from earlier members."""
         shape = tuple(routes.tolist())
         if shape not in self._copies:
-            self._copies[shape] = self._found_copies(self._ways(routes))
+            self._copies[shape] = self._find_copies(self._get_ways(routes))
         return self._copies[shape]
 
     def sums(self, routes: Int64Array) -> _Sums:
         """Return the sums of a group that switches can compute."""
         shape = tuple(routes.tolist())
         if shape not in self._sums:
-            self._sums[shape] = self._found_sums(self._ways(routes))
+            self._sums[shape] = self._find_sums(self._get_ways(routes))
         return self._sums[shape]
 
-    def _ways(self, routes: Int64Array) -> list[_Way]:
+    def _get_ways(self, routes: Int64Array) -> list[_Way]:
         """Return the links of every route, in order."""
         bounds = zip(self._routes.indptr[routes], self._routes.indptr[routes + 1], strict=True)
         return [tuple(self._routes.links[first:end].tolist()) for first, end in bounds]
 
-    def _found_copies(self, ways: Sequence[_Way]) -> list[_Copy]:
+    def _find_copies(self, ways: Sequence[_Way]) -> list[_Copy]:
         """Find the copies of a multicast, members in order."""
         owner: dict[_Way, int] = {}
         copies = []
         for member, way in enumerate(ways):
-            hops = self._shared_hops(way, owner)
+            hops = self._count_shared_hops(way, owner)
             if hops:
                 copies.append(_Copy(member, owner[way[:hops]], hops))
             for end in range(hops + 1, len(way) + 1):
                 owner.setdefault(way[:end], member)
         return copies
 
-    def _shared_hops(self, way: _Way, owner: Mapping[_Way, int]) -> int:
+    def _count_shared_hops(self, way: _Way, owner: Mapping[_Way, int]) -> int:
         """Return the length of the prefix of a route that is shared with an earlier one.
 
         Counted up to the last switch on the shared prefix that supports multicast; 0 for none.
@@ -199,7 +199,7 @@ class _Shapes:
                 hops = end
         return hops
 
-    def _found_sums(self, ways: Sequence[_Way]) -> _Sums:
+    def _find_sums(self, ways: Sequence[_Way]) -> _Sums:
         """Find the sums of a group, and the members that are delivered together."""
         ends: dict[_Way, list[int]] = {}
         for member, way in enumerate(ways):

@@ -1,11 +1,17 @@
-"""User choices of the analytical model."""
+"""Parameters of the analytical model, and the durations of computations."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from collhub_astra_sim.options import CONGESTION_AWARE, AnalyticalOptions
+from hub_core import NodeTable, NodeType
+from hub_core.columns import Int64Array
+from hub_core.model import Algorithm, message_bytes
 from hub_core.network import Occupancy
+from hub_core.schedules import work_times_ns
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,3 +36,26 @@ class TimingModel:
             options.reduce_bandwidth,
             options.copy_bandwidth,
         )
+
+
+# ASTRA-sim turns a duration of 0 into one cycle.
+SHORTEST_NS = 1
+
+
+def get_trace_durations_ns(nodes: NodeTable) -> Int64Array:
+    """Return the durations of the traces, int64 per node; at least 1 ns, also if missing."""
+    return np.maximum(nodes.duration_ns, SHORTEST_NS)
+
+
+def compute_durations_ns(
+    algorithm: Algorithm, nodes: NodeTable, collective_bytes: int, model: TimingModel
+) -> Int64Array:
+    """Return durations, int64 per node; missing ones are computed from the model's bandwidths."""
+    durations = get_trace_durations_ns(nodes)
+    is_local = (nodes.type == NodeType.COMP) & (nodes.step >= 0)
+    rows = np.flatnonzero(is_local & (nodes.duration_ns < 0))
+    steps, unit_count = algorithm.steps, algorithm.collective.unit_count
+    sizes = message_bytes(collective_bytes, unit_count, steps.count)
+    times = work_times_ns(steps, sizes, model.reduce_bytes_per_s, model.copy_bytes_per_s)
+    durations[rows] = times[nodes.step[rows]]
+    return durations

@@ -35,7 +35,7 @@ def _run_every_kernel() -> None:
     """Run every kernel once in the mode that compiles at once."""
     from collhub_astra_sim.compiling import compile_at_once
     from collhub_astra_sim.simulating.analytical import simulate
-    from collhub_astra_sim.workloads.custom_tables import custom_tables
+    from collhub_astra_sim.workloads.custom_tables import build_custom_tables
     from collhub_astra_sim.workloads.simulator import simulate as simulate_job
     from hub_core import chakra_nodes, parse_topology
     from hub_core.testing import ring_all_reduce, training_step
@@ -44,4 +44,4 @@ def _run_every_kernel() -> None:
     with compile_at_once():
         simulate(SimulationRequest(algorithm, network, _BYTES), AnalyticalOptions())
         simulate_job(WorkloadRequest(training_step(num_ranks=2), network), JobOptions())
-        custom_tables([chakra_nodes(algorithm, _BYTES)])
+        build_custom_tables([chakra_nodes(algorithm, _BYTES)])

@@ -1,6 +1,6 @@
 """Inputs on which ASTRA-sim itself aborts: by its network, at time 0, or when a rank finishes.
 
-Measured with the public release of March 2026. Hazards of single nodes are in `hazards`.
+Measured with the public release of March 2026. Hazards of single nodes are in `find_hazards`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _UNAWARE_CURE = "simulate it with -O network=congestion-unaware"
 _SMALLEST_RING = 3
 
 
-def network_abort(topology: Topology, backend: str) -> Diagnostic | None:
+def find_network_abort(topology: Topology, backend: str) -> Diagnostic | None:
     """Return the reason why the congestion-aware backend aborts on a network.
 
     None if it runs, or if the backend is another one. The backend supports one dimension: Ring of
@@ -58,14 +58,14 @@ def network_abort(topology: Topology, backend: str) -> Diagnostic | None:
     return None
 
 
-def event_at_zero(workload: Workload, layout: Layout, machine: Machine) -> Diagnostic:
+def report_event_at_zero(workload: Workload, layout: Layout, machine: Machine) -> Diagnostic:
     """Return the error about the node that schedules an event at time 0.
 
     The run must have stopped at that event (`ABORTED`).
     """
     bucket = machine.entry[machine.heap[0]["first"]]["item"]
     item = int(machine.event[machine.bucket[bucket]["first"]]["item"])
-    row = _node_of_event(item & 3, item >> 2, layout, machine)
+    row = _find_node_of_event(item & 3, item >> 2, layout, machine)
     nodes = workload.nodes
     name = f"node {int(nodes.identity[row])} ({NodeKind(int(nodes.kind[row])).name})"
     message = f"{name} takes less than 1 ns at the start: ASTRA-sim aborts on an event at time 0"
@@ -73,7 +73,7 @@ def event_at_zero(workload: Workload, layout: Layout, machine: Machine) -> Diagn
     return Diagnostic(CODE, message, location=nodes.location(row), cure=cure)
 
 
-def _node_of_event(kind: int, item: int, layout: Layout, machine: Machine) -> int:
+def _find_node_of_event(kind: int, item: int, layout: Layout, machine: Machine) -> int:
     """Return the row of the workload's node to which an event belongs."""
     rank, code = -1, -1
     if kind == BATCH_ENDS:
@@ -88,7 +88,7 @@ def _node_of_event(kind: int, item: int, layout: Layout, machine: Machine) -> in
     if kind == DELIVERY:
         rank = int(machine.message[item]["source"])
         code = int(machine.message[item]["sender"])
-    row = _node_of_code(code, machine)
+    row = _find_node_of_code(code, machine)
     if row < 0:
         # A message of a native collective: the only collective of its rank at the start.
         is_of_rank = (machine.node["rank"] == rank) & (machine.node["start"] == 0)
@@ -96,7 +96,7 @@ def _node_of_event(kind: int, item: int, layout: Layout, machine: Machine) -> in
     return int(layout.order[row])
 
 
-def _node_of_code(code: int, machine: Machine) -> int:
+def _find_node_of_code(code: int, machine: Machine) -> int:
     """Return the machine's node that a code finishes; -1 for codes of other kinds."""
     kind, index = code & ((1 << CODE_BITS) - 1), code >> CODE_BITS
     if code >= 0 and kind == NODE_ENDS:
@@ -106,7 +106,7 @@ def _node_of_code(code: int, machine: Machine) -> int:
     return -1
 
 
-def unknown_at_start(
+def report_unknown_at_start(
     workload: Workload, layout: Layout, machine: Machine
 ) -> tuple[Diagnostic, ...]:
     """Return errors about collectives on the host, or of unknown kinds, that start at time 0.
@@ -128,7 +128,7 @@ def unknown_at_start(
     return tuple(diagnostics)
 
 
-def statistics_aborts(
+def report_statistics_aborts(
     workload: Workload, layout: Layout, machine: Machine
 ) -> tuple[Diagnostic, ...]:
     """Return errors about ranks with host or memory nodes whose last event is a message.

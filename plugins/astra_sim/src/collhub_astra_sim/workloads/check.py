@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from collhub_astra_sim.options import JobOptions
-from collhub_astra_sim.workloads.hazards import EXTENSION, hazards
+from collhub_astra_sim.workloads.hazards import EXTENSION, find_hazards
 from collhub_astra_sim.workloads.simulator import simulate
 from collhub_astra_sim.workloads.system import System
 from hub_core import HubError, UsageError
@@ -30,10 +30,10 @@ def check(request: CheckRequest, options: NoOptions) -> CheckReport:
     system = extension.get("system") if isinstance(extension, dict) else None
     if not isinstance(extension, dict) or not isinstance(system, str):
         return CheckReport(True, is_applicable=False)
-    findings = list(hazards(request.workload, System.of_json(system)))
+    findings = list(find_hazards(request.workload, System.of_json(system)))
     is_fatal = any(finding.severity is Severity.ERROR for finding in findings)
     if request.is_thorough and not is_fatal and isinstance(extension.get("network"), str):
-        findings += _simulated(request.workload)
+        findings += _simulate_findings(request.workload)
         is_fatal = any(finding.severity is Severity.ERROR for finding in findings)
     file = request.workload.provenance.source_name or None
     located = [
@@ -42,7 +42,7 @@ def check(request: CheckRequest, options: NoOptions) -> CheckReport:
     return CheckReport(not is_fatal, diagnostics=tuple(located))
 
 
-def _simulated(workload: Workload) -> Iterator[Diagnostic]:
+def _simulate_findings(workload: Workload) -> Iterator[Diagnostic]:
     """Yield the findings of a simulation; equal ones of several ranks only once, at most
     `MAX_FINDINGS`.
     """

@@ -22,7 +22,7 @@ from collhub_astra_sim.workloads.machine_state import (
     RING,
     TYPES,
 )
-from collhub_astra_sim.workloads.phases import Phase, group_phases, system_phases
+from collhub_astra_sim.workloads.phases import Phase, build_group_phases, build_system_phases
 from collhub_astra_sim.workloads.system import NATIVE_TYPES, System
 from hub_core import NodeTable, NodeType
 from hub_core.columns import Int64Array, distinct
@@ -87,13 +87,13 @@ class _Chooser:
         """
         ranks = np.array(self.workload.members(group), np.int64)
         if len(ranks) < self.num_ranks:
-            phases = group_phases(kind, self.system, len(ranks))
+            phases = build_group_phases(kind, self.system, len(ranks))
             lists = [ranks[None, :]] * len(phases)
         else:
-            phases = system_phases(kind, self.system, self.dimensions, mask)
-            lists = [_rings(self.num_ranks, phase) for phase in phases]
+            phases = build_system_phases(kind, self.system, self.dimensions, mask)
+            lists = [_list_rings(self.num_ranks, phase) for phase in phases]
         for phase, members in zip(phases, lists, strict=True):
-            self.pairs.append(_native_pairs(phase, members, self.num_ranks))
+            self.pairs.append(_find_native_pairs(phase, members, self.num_ranks))
         self.plans.append(phases)
         return len(self.plans) - 1
 
@@ -117,11 +117,11 @@ class _Chooser:
             name = self.workload.groups[group].name
             message = f"process group {name!r}: ASTRA-sim confuses unsorted ranks"
             raise InputError(message, cure="list its ranks in ascending order", code="group")
-        self.pairs.append(_custom_pairs(nodes, np.array(ranks), self.num_ranks))
+        self.pairs.append(_find_custom_pairs(nodes, np.array(ranks), self.num_ranks))
         return -2 - self.custom.setdefault(prefix, len(self.custom))
 
 
-def choices(
+def choose_algorithms(
     workload: Workload,
     system: System,
     kind: Int64Array,
@@ -139,10 +139,10 @@ def choices(
     nodes, rows = workload.nodes, is_running
     chooser = _Chooser(workload, system, dimensions, algorithms)
     choice = np.full(len(nodes), NO_CHOICE, np.int64)
-    prefix = _prefixes(workload, system, kind, rows, per_node, named)
+    prefix = _find_prefixes(workload, system, kind, rows, per_node, named)
     # Determined by: type, group, dimensions, prefix.
     columns = (kind[rows], nodes.group[rows], nodes.dimensions[rows], prefix.number)
-    example, of_row = _settings(columns)
+    example, of_row = _group_combinations(columns)
     settings = zip(*(column[example].tolist() for column in columns), strict=True)
     numbers = [
         chooser.native(native_kind, group, mask)
@@ -151,13 +151,17 @@ def choices(
         for native_kind, group, mask, name in settings
     ]
     choice[rows] = np.array(numbers, np.int64)[of_row]
-    member, members, group_rank = _members(workload, rows)
+    member, members, group_rank = _collect_members(workload, rows)
     used = tuple(algorithms[name] for name in chooser.custom)
     pairs = distinct(np.concatenate([np.zeros(0, np.int64), *chooser.pairs]))
-    return Choices(choice, member, members, group_rank, *_plan_records(chooser.plans), used, pairs)
+    return Choices(
+        choice, member, members, group_rank, *_build_plan_records(chooser.plans), used, pairs
+    )
 
 
-def _settings(columns: Sequence[npt.NDArray[np.integer[Any]]]) -> tuple[Int64Array, Int64Array]:
+def _group_combinations(
+    columns: Sequence[npt.NDArray[np.integer[Any]]],
+) -> tuple[Int64Array, Int64Array]:
     """Return (one row of each distinct combination of values, ascending; combination of every row).
 
     Cost: linear, unless values are far apart.
@@ -176,7 +180,7 @@ def _settings(columns: Sequence[npt.NDArray[np.integer[Any]]]) -> tuple[Int64Arr
     return example, combination_of_row
 
 
-def _prefixes(
+def _find_prefixes(
     workload: Workload,
     system: System,
     kind: Int64Array,
@@ -200,12 +204,14 @@ def _prefixes(
     return NamedAlgorithms(names, number)
 
 
-def dimension_sizes(dimensions: Sequence[int], num_ranks: int) -> tuple[int, ...]:
+def get_dimension_sizes(dimensions: Sequence[int], num_ranks: int) -> tuple[int, ...]:
     """Return the sizes of a network's dimensions; one of all ranks if it is not regular."""
     return tuple(dimensions) if prod(dimensions) == num_ranks and dimensions else (num_ranks,)
 
 
-def _members(workload: Workload, rows: Int64Array) -> tuple[Int64Array, Records, Int64Array]:
+def _collect_members(
+    workload: Workload, rows: Int64Array
+) -> tuple[Int64Array, Records, Int64Array]:
     """Return (member of every node, records of members, ranks of all groups one after the other).
 
     Raises `InputError` if a collective's group does not contain its rank.
@@ -221,7 +227,7 @@ def _members(workload: Workload, rows: Int64Array) -> tuple[Int64Array, Records,
     }
     grouped = rows[nodes.group[rows] >= 0]
     code = nodes.group[grouped].astype(np.int64) * workload.num_ranks + nodes.rank[grouped]
-    example, index_of_row = _settings([code])
+    example, index_of_row = _group_combinations([code])
     member = np.full(len(nodes), -1, np.int64)
     member[grouped] = index_of_row
     # At least one record, because compiled code may read the first one in any case.
@@ -251,7 +257,7 @@ def _group_numbers(groups: Sequence[ProcessGroup]) -> list[int]:
     return [number if number >= 0 else above + index for index, number in enumerate(named_numbers)]
 
 
-def _plan_records(plans: Sequence[tuple[Phase, ...]]) -> tuple[Records, Records]:
+def _build_plan_records(plans: Sequence[tuple[Phase, ...]]) -> tuple[Records, Records]:
     """Return (records of plans, records of the phases of all plans)."""
     counts = np.array([len(plan) for plan in plans], np.int64)
     plan = np.zeros(len(plans), PLAN)
@@ -263,7 +269,7 @@ def _plan_records(plans: Sequence[tuple[Phase, ...]]) -> tuple[Records, Records]
 # --- pairs that communicate ---
 
 
-def _rings(num_ranks: int, phase: Phase) -> Int64Array:
+def _list_rings(num_ranks: int, phase: Phase) -> Int64Array:
     """Return the ranks of every line along a dimension, int64[lines, size of the dimension]."""
     ranks = np.arange(num_ranks)
     starts = ranks[ranks // phase.stride % phase.size == 0]
@@ -271,16 +277,16 @@ def _rings(num_ranks: int, phase: Phase) -> Int64Array:
     return grid
 
 
-def _native_pairs(phase: Phase, members: Int64Array, num_ranks: int) -> Int64Array:
+def _find_native_pairs(phase: Phase, members: Int64Array, num_ranks: int) -> Int64Array:
     """Return the codes of the pairs that may communicate in a phase, in both directions."""
     codes = []
-    for shift in _shifts(phase):
+    for shift in _list_shifts(phase):
         ahead = np.roll(members, -shift, axis=1)
         codes += [members * num_ranks + ahead, ahead * num_ranks + members]
     return distinct(np.concatenate(codes).ravel()) if codes else np.zeros(0, np.int64)
 
 
-def _shifts(phase: Phase) -> Iterator[int]:
+def _list_shifts(phase: Phase) -> Iterator[int]:
     """Yield the distances between communicating positions."""
     if phase.algorithm == RING:
         yield 1
@@ -294,7 +300,7 @@ def _shifts(phase: Phase) -> Iterator[int]:
         yield from sorted({step % phase.size for power in powers for step in (power, power - 1)})
 
 
-def _custom_pairs(nodes: NodeTable, ranks: Int64Array, num_ranks: int) -> Int64Array:
+def _find_custom_pairs(nodes: NodeTable, ranks: Int64Array, num_ranks: int) -> Int64Array:
     """Return the codes of the pairs that communicate in a custom algorithm, in both directions."""
     rows = np.flatnonzero((nodes.type == NodeType.COMM_SEND) | (nodes.type == NodeType.COMM_RECV))
     rank_of_node = np.repeat(np.arange(nodes.num_ranks), np.diff(nodes.rank_indptr))[rows]

@@ -38,11 +38,11 @@ def start_custom(index: Integer, now: Integer, machine: Machine) -> None:
     node["buckets"] = algorithm_rank["buckets"]
     for position in range(algorithm_rank["roots"]):
         root = machine.custom_root[algorithm_rank["first_root"] + position]
-        _issue(node["instance"] + root - algorithm_rank["first"], now, machine)
+        _start_node(node["instance"] + root - algorithm_rank["first"], now, machine)
 
 
 @outlined
-def _issue(progress_index: Integer, now: Integer, machine: Machine) -> None:
+def _start_node(progress_index: Integer, now: Integer, machine: Machine) -> None:
     """Start a node of an algorithm; a node of unknown type never finishes."""
     progress = machine.progress[progress_index]
     custom = machine.custom[progress["custom"]]
@@ -53,15 +53,15 @@ def _issue(progress_index: Integer, now: Integer, machine: Machine) -> None:
     if kind == _COMP:
         delay(rank, now, custom["work"], code, machine)
     elif kind == _SEND:
-        peer = _peer(progress["stream"], custom["peer"], machine)
+        peer = _get_peer(progress["stream"], custom["peer"], machine)
         send(rank, peer, custom["work"], tag, code, now, machine)
     elif kind == _RECV:
-        peer = _peer(progress["stream"], custom["peer"], machine)
+        peer = _get_peer(progress["stream"], custom["peer"], machine)
         receive(peer, rank, custom["work"], tag, code, now, machine)
 
 
 @compiled
-def _peer(index: Integer, position: Integer, machine: Machine) -> Integer:
+def _get_peer(index: Integer, position: Integer, machine: Machine) -> Integer:
     """Return the rank at a position of the algorithm."""
     member = machine.node[machine.stream[index]["row"]]["member"]
     if member < 0:
@@ -71,7 +71,7 @@ def _peer(index: Integer, position: Integer, machine: Machine) -> Integer:
 
 
 @outlined
-def end_custom(progress_index: Integer, now: Integer, machine: Machine) -> bool:
+def close_custom_node(progress_index: Integer, now: Integer, machine: Machine) -> bool:
     """Finish a node and start the nodes for which it was the last parent.
 
     Return whether the algorithm has finished.
@@ -92,5 +92,5 @@ def end_custom(progress_index: Integer, now: Integer, machine: Machine) -> bool:
             count += 1
     node["buckets"] = sort_as_set(machine.freed, count, node["buckets"], machine)
     for position in range(count):
-        _issue(shift + machine.freed[position], now, machine)
+        _start_node(shift + machine.freed[position], now, machine)
     return bool(node["ongoing"] == 0)

@@ -29,9 +29,9 @@ class CustomTables(NamedTuple):
     most_nodes: int
 
 
-def custom_tables(algorithms: Sequence[NodeTable]) -> CustomTables:
+def build_custom_tables(algorithms: Sequence[NodeTable]) -> CustomTables:
     """Return the concatenated tables of these algorithms."""
-    parts = [_one(nodes) for nodes in algorithms]
+    parts = [_build_tables(nodes) for nodes in algorithms]
     node_first = np.cumsum([0, *(len(part.custom) for part in parts)])
     root_first = np.cumsum([0, *(len(part.custom_root) for part in parts)])
     child_first = np.cumsum([0, *(len(part.custom_child) for part in parts)])
@@ -59,13 +59,12 @@ def custom_tables(algorithms: Sequence[NodeTable]) -> CustomTables:
     )
 
 
-def _one(nodes: NodeTable) -> CustomTables:
+def _build_tables(nodes: NodeTable) -> CustomTables:
     """Return the tables of one algorithm."""
     # Imported here, because most jobs have no custom algorithms.
     from collhub_astra_sim.simulating.kernel import get_parents, write_orders
-    from collhub_astra_sim.simulating.local_costs import get_trace_durations_ns
     from collhub_astra_sim.simulating.starting_world import build_world
-    from collhub_astra_sim.simulating.timing_model import TimingModel
+    from collhub_astra_sim.simulating.timing_model import TimingModel, get_trace_durations_ns
     from hub_core import parse_topology
 
     ranks = nodes.num_ranks

@@ -30,13 +30,13 @@ ABORTS = frozenset({"h2", "host-message", "no-size", "no-tag", "foreign-end"})
 _LAST_GROUP = 499
 
 
-def hazards(workload: Workload, system: System) -> tuple[Diagnostic, ...]:
+def find_hazards(workload: Workload, system: System) -> tuple[Diagnostic, ...]:
     """Return one diagnostic per hazard: its first node, and the number of nodes.
 
     Diagnostics with codes in `ABORTS` end a run.
     """
     diagnostics = []
-    for code, is_affected, message, severity, cure in _checks(workload, system):
+    for code, is_affected, message, severity, cure in _list_checks(workload, system):
         rows = np.flatnonzero(is_affected)
         if len(rows):
             row = int(rows[0])
@@ -52,15 +52,15 @@ def hazards(workload: Workload, system: System) -> tuple[Diagnostic, ...]:
 _Check = tuple[str, BoolArray, str, Severity, str]
 
 
-def _checks(workload: Workload, system: System) -> Iterator[_Check]:
+def _list_checks(workload: Workload, system: System) -> Iterator[_Check]:
     """Yield (code, affected nodes, message, severity, cure) of every hazard."""
-    yield from _hardware_checks(workload, system)
+    yield from _list_hardware_checks(workload, system)
     # With replay-only every node is a timer, regardless of its attributes.
     if not system.is_replay_only:
-        yield from _network_checks(workload, system)
+        yield from _list_network_checks(workload, system)
 
 
-def _hardware_checks(workload: Workload, system: System) -> Iterator[_Check]:
+def _list_hardware_checks(workload: Workload, system: System) -> Iterator[_Check]:
     """Yield hazards of slots and statistics, which count the nodes of all kinds."""
     nodes = workload.nodes
     is_memory = nodes.is_kind(NodeKind.LOAD, NodeKind.STORE)
@@ -68,11 +68,13 @@ def _hardware_checks(workload: Workload, system: System) -> Iterator[_Check]:
     is_host_compute = nodes.is_kind(NodeKind.COMPUTE) & nodes.on_host
     is_risky = is_host_compute | is_memory | is_marker
     yield (
-        "h1", is_risky & _may_end_with_message(workload, system)[nodes.rank],
+        "h1", is_risky & _find_ranks_with_final_message(workload, system)[nodes.rank],
         "breaks the statistics at the rank's end: ASTRA-sim aborts if a message ends last",
         Severity.WARNING, "let a COMPUTE node come last",
     )  # fmt: skip
-    is_metadata = is_marker & _by_extra(workload, lambda node: node.node_type == NodeType.METADATA)
+    is_metadata = is_marker & _evaluate_extras(
+        workload, lambda node: node.node_type == NodeType.METADATA
+    )
     yield (
         "h2", is_metadata, "is a METADATA node: ASTRA-sim aborts in its statistics",
         Severity.ERROR, "leave the node out, and specify process groups in groups.json",
@@ -84,7 +86,7 @@ def _hardware_checks(workload: Workload, system: System) -> Iterator[_Check]:
     )  # fmt: skip
 
 
-def _network_checks(workload: Workload, system: System) -> Iterator[_Check]:
+def _list_network_checks(workload: Workload, system: System) -> Iterator[_Check]:
     """Yield hazards of nodes that are passed to the system layer."""
     nodes = workload.nodes
     is_collective = nodes.is_kind(NodeKind.COLLECTIVE)
@@ -111,12 +113,13 @@ def _network_checks(workload: Workload, system: System) -> Iterator[_Check]:
         "specify the bytes of the transfer",
     )  # fmt: skip
     yield (
-        "no-tag", is_message & _by_extra(workload, lambda node: "comm_tag" not in node.attributes),
+        "no-tag",
+        is_message & _evaluate_extras(workload, lambda node: "comm_tag" not in node.attributes),
         "has no comm_tag, without which ASTRA-sim aborts", Severity.ERROR,
         "specify a tag, equal on both sides",
     )  # fmt: skip
     yield (
-        "foreign-end", is_message & _names_other_rank(workload),
+        "foreign-end", is_message & _find_foreign_ends(workload),
         "names another rank as its local end: ASTRA-sim aborts", Severity.ERROR,
         "comm_src of a SEND, and comm_dst of a RECV, is the rank of the file",
     )  # fmt: skip
@@ -140,14 +143,14 @@ def _network_checks(workload: Workload, system: System) -> Iterator[_Check]:
     )  # fmt: skip
 
 
-def _by_extra(workload: Workload, is_true: Callable[[StatedFields], bool]) -> BoolArray:
+def _evaluate_extras(workload: Workload, is_true: Callable[[StatedFields], bool]) -> BoolArray:
     """Evaluate a condition on the extra records of nodes: bool by node, False without a record."""
     values = [bool(extra) and is_true(stated_fields(extra)) for extra in workload.extras]
     mask: BoolArray = np.array([*values, False])[workload.nodes.extra]
     return mask
 
 
-def _names_other_rank(workload: Workload) -> BoolArray:
+def _find_foreign_ends(workload: Workload) -> BoolArray:
     """Return the nodes whose source or destination differs from their rank: bool by node."""
     nodes = workload.nodes
     mask = np.zeros(len(nodes), np.bool_)
@@ -158,7 +161,7 @@ def _names_other_rank(workload: Workload) -> BoolArray:
     return mask
 
 
-def _may_end_with_message(workload: Workload, system: System) -> BoolArray:
+def _find_ranks_with_final_message(workload: Workload, system: System) -> BoolArray:
     """Return the ranks with a message, or a custom algorithm, without successors: bool by rank."""
     nodes = workload.nodes
     is_last = np.ones(len(nodes), np.bool_)
@@ -189,7 +192,7 @@ def is_empty_work(workload: Workload, system: System) -> BoolArray:
     return is_empty
 
 
-def empty_work(workload: Workload, system: System) -> tuple[Diagnostic, ...]:
+def report_empty_work(workload: Workload, system: System) -> tuple[Diagnostic, ...]:
     """Return a warning about the first computation of no bytes by roofline, with their number."""
     rows = np.flatnonzero(is_empty_work(workload, system))
     if not len(rows):

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collhub_astra_sim.compiling import Kernel, compiled, outlined
 from collhub_astra_sim.simulating.event_queue import Integer, remove_bucket, take_event
-from collhub_astra_sim.workloads.custom import end_custom
+from collhub_astra_sim.workloads.custom import close_custom_node
 from collhub_astra_sim.workloads.machine_state import (
     CODE_BITS,
     CUSTOM_ENDS,
@@ -34,23 +34,28 @@ from collhub_astra_sim.workloads.machine_state import (
     STREAMS,
     Machine,
 )
-from collhub_astra_sim.workloads.messages import arrive, await_cleared, free_link, launch
-from collhub_astra_sim.workloads.native import packet_arrives, packet_is_ready
+from collhub_astra_sim.workloads.messages import (
+    handle_arrival,
+    start_message,
+    update_link,
+    wait_for_cleared,
+)
+from collhub_astra_sim.workloads.native import handle_packet_arrival, handle_ready_packet
 from collhub_astra_sim.workloads.nodes import (
-    end_node,
-    end_transfer,
+    close_node,
+    close_transfer,
     finish_if_done,
-    issue_free,
+    start_free_nodes,
 )
 from collhub_astra_sim.workloads.pools import (
     BATCH_ENDS,
     DELIVERY,
     LINK_FREE,
     delay,
-    given_back,
-    next_of_batch,
+    return_record,
+    take_next_code,
 )
-from collhub_astra_sim.workloads.streams import leave, next_phase
+from collhub_astra_sim.workloads.streams import start_next_phase, stop_stream
 
 # Results of a call.
 DONE, NEEDS_ROOM, OVERFLOWED, ABORTED = range(4)
@@ -64,12 +69,12 @@ OVERFLOW, EVENTS, STARTED, PASSES_ZERO = 1, 2, 3, 4
 @outlined
 def _start(rank: Integer, machine: Machine) -> None:
     """Start the nodes of a rank without parents, at time 0."""
-    issue_free(rank, 0, machine)
+    start_free_nodes(rank, 0, machine)
     finish_if_done(rank, 0, machine)
 
 
 @compiled
-def _advance(index: Integer, now: Integer, machine: Machine) -> None:
+def _advance_stream(index: Integer, now: Integer, machine: Machine) -> None:
     """Advance a stream whose phase has finished: start its next phase, or finish it.
 
     The node finishes before the stream leaves its queue, because the rank's next collective may
@@ -77,57 +82,57 @@ def _advance(index: Integer, now: Integer, machine: Machine) -> None:
     """
     stream = machine.stream[index]
     if stream["steps_left"] > 1:
-        next_phase(index, now, machine)
+        start_next_phase(index, now, machine)
         return
     node = machine.node[stream["row"]]
     queue = stream["queue"]
     node["unfinished"] -= 1
     if node["unfinished"] == 0:
-        end_node(stream["row"], now, machine)
-    leave(queue, now, machine)
-    given_back(machine.stream, STREAMS, index, machine)
+        close_node(stream["row"], now, machine)
+    stop_stream(queue, now, machine)
+    return_record(machine.stream, STREAMS, index, machine)
 
 
 @outlined
-def _act(code: Integer, now: Integer, machine: Machine) -> None:
+def _execute_code(code: Integer, now: Integer, machine: Machine) -> None:
     """Perform the action of a code at time `now` (ns)."""
     kind, index = code & ((1 << CODE_BITS) - 1), code >> CODE_BITS
     stream: Integer = -1
     if kind == PACKET_READY:
-        if packet_is_ready(index, now, machine):
+        if handle_ready_packet(index, now, machine):
             stream = index
     elif kind == PACKET_ARRIVES:
-        packet_arrives(index, now, machine)
+        handle_packet_arrival(index, now, machine)
     elif kind == PACKET_REDUCES:
         record = machine.stream[index]
         ready = (index << CODE_BITS) | PACKET_READY
         delay(record["rank"], now, record["reduce_ns"], ready, machine)
     elif kind == NODE_ENDS:
-        end_node(index, now, machine)
+        close_node(index, now, machine)
     elif kind == CUSTOM_ENDS:
-        if end_custom(index, now, machine):
+        if close_custom_node(index, now, machine):
             stream = machine.progress[index]["stream"]
     elif kind == MEMORY_ENDS:
-        end_transfer(index, now, machine)
+        close_transfer(index, now, machine)
     elif kind == SEND_IS_CLEARED:
-        launch(index, now, machine)
+        start_message(index, now, machine)
     elif kind == RECEIVE_IS_CLEARED:
-        await_cleared(index, now, machine)
+        wait_for_cleared(index, now, machine)
     if stream >= 0:
-        _advance(stream, now, machine)
+        _advance_stream(stream, now, machine)
 
 
 @compiled
-def _happen(event: Integer, now: Integer, machine: Machine) -> None:
+def _handle_event(event: Integer, now: Integer, machine: Machine) -> None:
     """Process one event and all codes that it yields."""
     kind, item = event & 3, event >> 2
     if kind == LINK_FREE:
-        free_link(item, now, machine)
+        update_link(item, now, machine)
         return
     count: Integer = 1
     position = 0
     if kind == DELIVERY:
-        count = arrive(item, now, machine)
+        count = handle_arrival(item, now, machine)
     elif kind != BATCH_ENDS:
         machine.codes[0] = item
     # A delivery yields at most two codes; read the second before the first action overwrites it.
@@ -135,11 +140,11 @@ def _happen(event: Integer, now: Integer, machine: Machine) -> None:
     while position < count:
         code = machine.codes[0] if position == 0 else second
         if kind == BATCH_ENDS:
-            code = next_of_batch(item, machine)
+            code = take_next_code(item, machine)
             # Continue until the batch returns -1.
             count = position + 2 if code >= 0 else 0
         if code >= 0:
-            _act(code, now, machine)
+            _execute_code(code, now, machine)
         position += 1
 
 
@@ -179,7 +184,7 @@ def _run(machine: Machine) -> int:
             if not _has_room(machine):
                 return NEEDS_ROOM
             machine.counter[EVENTS] += 1
-            _happen(take_event(bucket, machine), now, machine)
+            _handle_event(take_event(bucket, machine), now, machine)
         remove_bucket(bucket, now, machine)
     return DONE
 

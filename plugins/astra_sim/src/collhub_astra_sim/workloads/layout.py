@@ -20,10 +20,10 @@ from collhub_astra_sim.simulating.simulated_network import route_links
 from collhub_astra_sim.workloads.choices import (
     Choices,
     NamedAlgorithms,
-    choices,
-    dimension_sizes,
+    choose_algorithms,
+    get_dimension_sizes,
 )
-from collhub_astra_sim.workloads.custom_tables import custom_tables
+from collhub_astra_sim.workloads.custom_tables import build_custom_tables
 from collhub_astra_sim.workloads.machine_state import (
     BATCH,
     COLLECTIVE_NODE,
@@ -43,8 +43,8 @@ from collhub_astra_sim.workloads.machine_state import (
     TYPES,
     Machine,
 )
-from collhub_astra_sim.workloads.native import messages_to_send
-from collhub_astra_sim.workloads.node_work import NodeWork, node_work
+from collhub_astra_sim.workloads.native import count_messages_to_send
+from collhub_astra_sim.workloads.node_work import NodeWork, compute_node_work
 from collhub_astra_sim.workloads.streams import TURNS
 from collhub_astra_sim.workloads.system import MemoryKind, RemoteMemory, System
 from hub_core import NodeTable
@@ -74,16 +74,16 @@ class Layout:
         self.workload, self.topology, self.system = workload, topology, system
         self.memory = memory
         self.order = np.lexsort((workload.nodes.identity, workload.nodes.rank))
-        self.work = node_work(workload, system, memory)
+        self.work = compute_node_work(workload, system, memory)
         sizes = tuple(dimension.size for dimension in topology.dimensions)
-        self.dimensions = dimension_sizes(sizes, workload.num_ranks)
+        self.dimensions = get_dimension_sizes(sizes, workload.num_ranks)
         running = np.flatnonzero(self.work.action == COLLECTIVE_NODE)
         kind = self.work.type.astype(np.int64)
-        self.choices = choices(
+        self.choices = choose_algorithms(
             workload, system, kind, running, self.dimensions, algorithms, per_node, named
         )
 
-    def machine(
+    def build_machine(
         self, *, queues: int, has_rendezvous: bool, is_shared: bool, has_slots: bool
     ) -> Machine:
         """Return the machine before the start.
@@ -93,10 +93,10 @@ class Layout:
         """
         workload, system, chosen = self.workload, self.system, self.choices
         ranks, levels = workload.num_ranks, len(self.dimensions)
-        node = _node_records(workload.nodes, self.order, self.work, chosen)
-        tables = custom_tables(chosen.algorithms)
+        node = _build_node_records(workload.nodes, self.order, self.work, chosen)
+        tables = build_custom_tables(chosen.algorithms)
         custom_rows = np.flatnonzero(node["choice"] < NO_CHOICE)
-        owners = _owners(node, has_slots)
+        owners = _find_owners(node, has_slots)
         lines = queues * levels
         node["queue"] = owners * lines
         regions = owners if has_slots else np.zeros(len(node), np.int64)
@@ -106,16 +106,16 @@ class Layout:
         progress_count = (ranks if has_slots else len(custom_rows)) * tables.most_nodes
         queue = np.zeros(max(int(owners.max(initial=0)) + 1, 1) * lines, LINE)
         queue["first"] = -1
-        link, pair_first, pair_peer, path_first, path_link = self._network(is_shared)
-        margin = self._margin(node, tables.most_nodes, has_slots)
-        child = _children(workload.nodes, self.order, node)
-        heap, entry = _heaps(node, ranks)
-        line_of, memory_lines = _memory_lines(self.memory, ranks)
+        link, pair_first, pair_peer, path_first, path_link = self._build_routes(is_shared)
+        margin = self._compute_margin(node, tables.most_nodes, has_slots)
+        child = _set_children(workload.nodes, self.order, node)
+        heap, entry = _build_heaps(node, ranks)
+        line_of, memory_lines = _build_memory_queues(self.memory, ranks)
         max_free = int(np.bincount(node["rank"], minlength=1).max(initial=1)) + tables.most_nodes
         chunks = system.active_chunks
         return Machine(
             node=node,
-            rank=_filled(RANK, ranks, finish=-1),
+            rank=_create_records(RANK, ranks, finish=-1),
             child=child,
             member=chosen.members.copy(),
             member_choice=np.full(len(chosen.members) * TYPES, NO_CHOICE, np.int64),
@@ -127,7 +127,7 @@ class Layout:
             queue=queue,
             turn=np.zeros(ranks * levels * TURNS, np.int32),
             message=np.zeros(4 * margin, MESSAGE),
-            unmet=_filled(LINE, _UNMET_LINES, first=-1, last=-1),
+            unmet=_create_records(LINE, _UNMET_LINES, first=-1, last=-1),
             link=link,
             pair_first=pair_first,
             pair_peer=pair_peer,
@@ -149,7 +149,7 @@ class Layout:
             bucket=np.zeros(4 * margin, BUCKET),
             event=np.zeros(4 * margin, EVENT),
             recent=np.full(RECENT_TIMES, -1, np.int64),
-            store=_filled(STORE, STORES, returned=-1),
+            store=_create_records(STORE, STORES, returned=-1),
             counter=np.zeros(5, np.int64),
             identity=tables.identity,
             element=tables.element,
@@ -173,7 +173,7 @@ class Layout:
         triples = zip(
             *(phase[name].tolist() for name in ("algorithm", "type", "size")), strict=True
         )
-        of_phase = np.array([0, *(messages_to_send(*triple) for triple in triples)]).cumsum()
+        of_phase = np.array([0, *(count_messages_to_send(*triple) for triple in triples)]).cumsum()
         of_plan = of_phase[plan["first"] + plan["count"]] - of_phase[plan["first"]]
         choice = machine.node["choice"]
         native = np.flatnonzero(choice >= 0)
@@ -185,7 +185,7 @@ class Layout:
         # release.
         return nodes + messages * (1 + 2 * -(-len(machine.path_link) // routes))
 
-    def _margin(self, node: Records, custom_nodes: int, has_slots: bool) -> int:
+    def _compute_margin(self, node: Records, custom_nodes: int, has_slots: bool) -> int:
         """Return an upper bound of the messages, delays or streams that one event creates (in one
         rank).
         """
@@ -201,7 +201,7 @@ class Layout:
             active = max_streams
         return 64 + 2 * (nodes + max_streams + custom_nodes) + 4 * active * int(widths)
 
-    def _network(
+    def _build_routes(
         self, is_shared: bool
     ) -> tuple[Records, Int64Array, Int64Array, Int64Array, Int64Array]:
         """Return (links; routes: first index by source, destinations, first hop, hops)."""
@@ -214,7 +214,7 @@ class Layout:
         codes = distinct(np.concatenate(pairs))
         source, destination = np.divmod(codes, ranks)
         routes, bandwidth, latency_ns = route_links(self.topology, source, destination, is_shared)
-        link = _filled(LINK, len(bandwidth), first=-1, last=-1)
+        link = _create_records(LINK, len(bandwidth), first=-1, last=-1)
         link["bytes_per_ns"], link["latency_ns"] = bandwidth / _GIGA, latency_ns
         first = np.searchsorted(source, np.arange(ranks + 1)).astype(np.int64)
         return link, first, destination, routes.indptr, routes.links
@@ -231,7 +231,7 @@ def _check_size(workload: Workload, topology: Topology) -> None:
         raise UsageError(message, cure=cure, code="topology-size")
 
 
-def _filled(dtype: np.dtype[np.void], count: int, **values: int) -> Records:
+def _create_records(dtype: np.dtype[np.void], count: int, **values: int) -> Records:
     """Create records with these values, 0 elsewhere."""
     records = np.zeros(count, dtype)
     for name, value in values.items():
@@ -239,11 +239,11 @@ def _filled(dtype: np.dtype[np.void], count: int, **values: int) -> Records:
     return records
 
 
-def _node_records(
+def _build_node_records(
     nodes: NodeColumns, order: Int64Array, work: NodeWork, chosen: Choices
 ) -> Records:
     """Return the records of all nodes, in ascending order of IDs, without children."""
-    node = _filled(NODE, len(nodes), start=-1, end=-1)
+    node = _create_records(NODE, len(nodes), start=-1, end=-1)
     for name in ("rank", "peer", "tag"):
         node[name] = getattr(nodes, name)[order]
     for name in ("action", "slot", "work", "streams", "type", "is_counted"):
@@ -252,7 +252,7 @@ def _node_records(
     return node
 
 
-def _owners(node: Records, has_slots: bool) -> Int64Array:
+def _find_owners(node: Records, has_slots: bool) -> Int64Array:
     """Return the owner of each collective's queues: its rank, or with unlimited slots the node
     itself.
     """
@@ -264,7 +264,7 @@ def _owners(node: Records, has_slots: bool) -> Int64Array:
     return owners
 
 
-def _children(nodes: NodeColumns, order: Int64Array, node: Records) -> Int64Array:
+def _set_children(nodes: NodeColumns, order: Int64Array, node: Records) -> Int64Array:
     """Set and return the children of all nodes of `node`, by data and control dependencies."""
     count = len(nodes)
     position = np.empty(count, np.int64)
@@ -278,7 +278,7 @@ def _children(nodes: NodeColumns, order: Int64Array, node: Records) -> Int64Arra
     return children
 
 
-def _heaps(node: Records, ranks: int) -> tuple[Records, Records]:
+def _build_heaps(node: Records, ranks: int) -> tuple[Records, Records]:
     """Build the heaps of nodes without parents, followed by the range of the event heap."""
     code = node["rank"].astype(np.int64) * SLOTS + node["slot"]
     room = np.bincount(code, minlength=ranks * SLOTS)
@@ -298,17 +298,19 @@ def _heaps(node: Records, ranks: int) -> tuple[Records, Records]:
     return heap, entry
 
 
-def _memory_lines(memory: RemoteMemory, ranks: int) -> tuple[Int64Array, Records]:
+def _build_memory_queues(memory: RemoteMemory, ranks: int) -> tuple[Int64Array, Records]:
     """Return (queue of every rank for remote memory, -1: none; the queues)."""
     line_of: npt.NDArray[np.int64] = np.full(ranks, -1, np.int64)
     if memory.kind is MemoryKind.PER_NODE:
         line_of = np.arange(ranks) // memory.npus_per_node
     elif memory.kind is MemoryKind.POOL:
         line_of = np.zeros(ranks, np.int64)
-    return line_of, _filled(LINE, max(int(line_of.max(initial=0)) + 1, 1), first=-1, last=-1)
+    return line_of, _create_records(
+        LINE, max(int(line_of.max(initial=0)) + 1, 1), first=-1, last=-1
+    )
 
 
-def enlarged(machine: Machine) -> Machine:
+def expand_pools(machine: Machine) -> Machine:
     """Return a copy of the machine with pools of twice the size."""
     fields = ("stream", "stream_queue", "message", "batch", "delay", "bucket", "event", "entry")
     larger = {}

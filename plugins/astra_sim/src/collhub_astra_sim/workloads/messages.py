@@ -36,14 +36,16 @@ def send(
 
     With rendezvous the message waits for the clearance that its receiver sends.
     """
-    index = _new_side(source, destination, size, tag, machine)
+    index = _take_message(source, destination, size, tag, machine)
     message = machine.message[index]
     message["sender"] = sender
     if machine.has_rendezvous:
         clearance = (index << CODE_BITS) | SEND_IS_CLEARED
-        _wait(destination, source, _CLEARANCE_BYTES, tag + _CLEARANCE_TAG, clearance, now, machine)
+        _post_receive(
+            destination, source, _CLEARANCE_BYTES, tag + _CLEARANCE_TAG, clearance, now, machine
+        )
     else:
-        launch(index, now, machine)
+        start_message(index, now, machine)
 
 
 @outlined
@@ -56,27 +58,27 @@ def receive(
     With rendezvous the wait begins when the clearance has arrived at the sender.
     """
     if not machine.has_rendezvous:
-        _wait(source, destination, size, tag, receiver, now, machine)
+        _post_receive(source, destination, size, tag, receiver, now, machine)
         return
-    waiting = _new_side(source, destination, size, tag, machine)
+    waiting = _take_message(source, destination, size, tag, machine)
     machine.message[waiting]["receiver"] = receiver
-    clearance = _new_side(destination, source, _CLEARANCE_BYTES, tag + _CLEARANCE_TAG, machine)
+    clearance = _take_message(destination, source, _CLEARANCE_BYTES, tag + _CLEARANCE_TAG, machine)
     machine.message[clearance]["sender"] = (waiting << CODE_BITS) | RECEIVE_IS_CLEARED
-    launch(clearance, now, machine)
+    start_message(clearance, now, machine)
 
 
 @outlined
-def await_cleared(index: Integer, now: Integer, machine: Machine) -> None:
+def wait_for_cleared(index: Integer, now: Integer, machine: Machine) -> None:
     """Post the receive whose clearance has arrived at the sender."""
     side = machine.message[index]
     code, size, tag = side["receiver"], side["bytes"], side["tag"]
     source, destination = side["source"], side["destination"]
-    _give_back(index, machine)
-    _wait(source, destination, size, tag, code, now, machine)
+    _return_message(index, machine)
+    _post_receive(source, destination, size, tag, code, now, machine)
 
 
 @compiled
-def _new_side(
+def _take_message(
     source: Integer, destination: Integer, size: Integer, tag: Integer, machine: Machine
 ) -> Integer:
     """Allocate a message or receive with these fields and return its index.
@@ -107,28 +109,28 @@ def _new_side(
 
 
 @compiled
-def _give_back(index: Integer, machine: Machine) -> None:
+def _return_message(index: Integer, machine: Machine) -> None:
     """Return a message or receive to the pool."""
     machine.message[index]["next_unmet"] = machine.store[MESSAGES]["returned"]
     machine.store[MESSAGES]["returned"] = index
 
 
 @outlined
-def launch(index: Integer, now: Integer, machine: Machine) -> None:
+def start_message(index: Integer, now: Integer, machine: Machine) -> None:
     """Match a message with its receive, if that is posted, and put it on its first link."""
     message = machine.message[index]
-    posted = _meet(index, True, machine)
+    posted = _match_or_wait(index, True, machine)
     if posted >= 0:
         message["receiver"] = machine.message[posted]["receiver"]
-        _give_back(posted, machine)
-    route = _route(message["source"], message["destination"], machine)
+        _return_message(posted, machine)
+    route = _find_route(message["source"], message["destination"], machine)
     message["hop"] = machine.path_first[route]
     message["last_hop"] = machine.path_first[route + 1] - 1
-    _put(index, now, machine)
+    _send_over_link(index, now, machine)
 
 
 @outlined
-def _wait(
+def _post_receive(
     source: Integer, destination: Integer, size: Integer, tag: Integer, receiver: Integer,
     now: Integer, machine: Machine,
 ) -> None:  # fmt: skip
@@ -137,22 +139,22 @@ def _wait(
     If its message has already arrived, the action is performed at the same time through the event
     queue.
     """
-    index = _new_side(source, destination, size, tag, machine)
+    index = _take_message(source, destination, size, tag, machine)
     machine.message[index]["receiver"] = receiver
     machine.message[index]["is_receive"] = True
-    match = _meet(index, False, machine)
+    match = _match_or_wait(index, False, machine)
     if match < 0:
         return
-    _give_back(index, machine)
+    _return_message(index, machine)
     if machine.message[match]["is_arrived"]:
-        _give_back(match, machine)
+        _return_message(match, machine)
         push(machine, now, (receiver << 2) | HAPPENS)
     else:
         machine.message[match]["receiver"] = receiver
 
 
 @outlined
-def _meet(index: Integer, meets_receive: bool, machine: Machine) -> Integer:
+def _match_or_wait(index: Integer, meets_receive: bool, machine: Machine) -> Integer:
     """Remove the matching side from its queue and return it; otherwise enqueue this side, return
     -1.
     """
@@ -192,7 +194,7 @@ def _meet(index: Integer, meets_receive: bool, machine: Machine) -> Integer:
 
 
 @compiled
-def _route(source: Integer, destination: Integer, machine: Machine) -> Integer:
+def _find_route(source: Integer, destination: Integer, machine: Machine) -> Integer:
     """Return the index of a route, by binary search among the destinations of its source."""
     # The destinations of a source are sorted in ascending order.
     low, high = machine.pair_first[source], machine.pair_first[source + 1] - 1
@@ -210,14 +212,14 @@ def _route(source: Integer, destination: Integer, machine: Machine) -> Integer:
 
 
 @compiled
-def _put(index: Integer, now: Integer, machine: Machine) -> None:
+def _send_over_link(index: Integer, now: Integer, machine: Machine) -> None:
     """Send a message over the next link of its route, or append it to the link's queue if it is
     busy.
     """
     link_index = machine.path_link[machine.message[index]["hop"]]
     link = machine.link[link_index]
     if not link["is_busy"]:
-        _transmit(link_index, index, now, machine)
+        _start_transmission(link_index, index, now, machine)
         return
     # The queue is a linked list of messages.
     if link["first"] < 0:
@@ -228,7 +230,9 @@ def _put(index: Integer, now: Integer, machine: Machine) -> None:
 
 
 @outlined
-def _transmit(link_index: Integer, index: Integer, now: Integer, machine: Machine) -> None:
+def _start_transmission(
+    link_index: Integer, index: Integer, now: Integer, machine: Machine
+) -> None:
     """Send a message over a link: store and forward, with one truncation of each time."""
     link, size = machine.link[link_index], machine.message[index]["bytes"]
     serialization_ns = size / link["bytes_per_ns"]
@@ -244,7 +248,7 @@ def _transmit(link_index: Integer, index: Integer, now: Integer, machine: Machin
 
 
 @outlined
-def free_link(link_index: Integer, now: Integer, machine: Machine) -> None:
+def update_link(link_index: Integer, now: Integer, machine: Machine) -> None:
     """Release a link and send the next message of its queue, if any."""
     link = machine.link[link_index]
     link["is_busy"] = False
@@ -254,11 +258,11 @@ def free_link(link_index: Integer, now: Integer, machine: Machine) -> None:
         link["first"] = message["next_in_line"]
         message["next_in_line"] = -1
         # First come, first served.
-        _transmit(link_index, index, now, machine)
+        _start_transmission(link_index, index, now, machine)
 
 
 @outlined
-def arrive(index: Integer, now: Integer, machine: Machine) -> Integer:
+def handle_arrival(index: Integer, now: Integer, machine: Machine) -> Integer:
     """Handle the arrival of a message at the end of a link: forward it, or deliver it.
 
     At delivery, write the codes of the resulting actions to `machine.codes`, the sender's first,
@@ -267,7 +271,7 @@ def arrive(index: Integer, now: Integer, machine: Machine) -> Integer:
     message = machine.message[index]
     if message["hop"] < message["last_hop"]:
         message["hop"] += 1
-        _put(index, now, machine)
+        _send_over_link(index, now, machine)
         return 0
     count = 0
     if message["sender"] >= 0:
@@ -277,5 +281,5 @@ def arrive(index: Integer, now: Integer, machine: Machine) -> Integer:
         message["is_arrived"] = True
         return count
     machine.codes[count] = message["receiver"]
-    _give_back(index, machine)
+    _return_message(index, machine)
     return count + 1

@@ -42,16 +42,16 @@ def start_native(index: Integer, now: Integer, machine: Machine) -> None:
     """Begin the current phase of a stream."""
     stream = machine.stream[index]
     phase = machine.phase[stream["phase"]]
-    _reset(index, machine)
+    _init_phase(index, machine)
     if phase["algorithm"] == TREE:
         _start_tree(index, now, machine)
         return
-    for _ in range(_width(index, machine)):
+    for _ in range(_count_packets_in_flight(index, machine)):
         make_packet(index, now, machine)
 
 
 @compiled
-def _reset(index: Integer, machine: Machine) -> None:
+def _init_phase(index: Integer, machine: Machine) -> None:
     """Reset the fields of a stream for its current phase."""
     stream = machine.stream[index]
     phase = machine.phase[stream["phase"]]
@@ -74,15 +74,15 @@ def _reset(index: Integer, machine: Machine) -> None:
         position = stream["rank"] // phase["stride"] % phase["size"]
         stream["position"] = position
         stream["base"] = stream["rank"] - position * phase["stride"]
-    stream["to_send"] = messages_to_send(phase["algorithm"], phase["type"], phase["size"])
+    stream["to_send"] = count_messages_to_send(phase["algorithm"], phase["type"], phase["size"])
 
 
 @compiled
-def messages_to_send(algorithm: Integer, kind: Integer, size: Integer) -> Integer:
+def count_messages_to_send(algorithm: Integer, kind: Integer, size: Integer) -> Integer:
     """Return the number of messages that a rank sends in a phase; unused for trees."""
     steps = size - 1
     if algorithm == HALVING_DOUBLING:
-        steps = _log2(size)
+        steps = _compute_log2(size)
     if kind == ALL_REDUCE:
         return 2 * steps
     if kind == ALL_TO_ALL and algorithm == RING:
@@ -91,7 +91,7 @@ def messages_to_send(algorithm: Integer, kind: Integer, size: Integer) -> Intege
 
 
 @compiled
-def _log2(size: Integer) -> Integer:
+def _compute_log2(size: Integer) -> Integer:
     """Return the binary logarithm, rounded down."""
     result = 0
     while size > 1:
@@ -101,7 +101,7 @@ def _log2(size: Integer) -> Integer:
 
 
 @compiled
-def _width(index: Integer, machine: Machine) -> Integer:
+def _count_packets_in_flight(index: Integer, machine: Machine) -> Integer:
     """Return the maximum number of packets in flight."""
     phase = machine.phase[machine.stream[index]["phase"]]
     if phase["algorithm"] != DIRECT:
@@ -112,15 +112,15 @@ def _width(index: Integer, machine: Machine) -> Integer:
 
 
 @compiled
-def _width_of_reduced(index: Integer, machine: Machine) -> Integer:
+def _count_reduced_packets(index: Integer, machine: Machine) -> Integer:
     """Return the number of consecutive packets with reduction between those without."""
     phase = machine.phase[machine.stream[index]["phase"]]
     peers: Integer = phase["size"] - 1
     if phase["algorithm"] == RING:
         return peers
     if phase["algorithm"] == HALVING_DOUBLING:
-        return _log2(phase["size"]) - 1
-    width = _width(index, machine)
+        return _compute_log2(phase["size"]) - 1
+    width = _count_packets_in_flight(index, machine)
     return peers * width if phase["stride"] == 0 else width
 
 
@@ -130,8 +130,8 @@ def make_packet(index: Integer, now: Integer, machine: Machine) -> None:
     stream = machine.stream[index]
     kind = machine.phase[stream["phase"]]["type"]
     if stream["plain"] == 0 and stream["reduced"] == 0:
-        stream["plain"] = _width(index, machine)
-        stream["reduced"] = _width_of_reduced(index, machine)
+        stream["plain"] = _count_packets_in_flight(index, machine)
+        stream["reduced"] = _count_reduced_packets(index, machine)
         stream["is_reducing"] = not stream["is_reducing"]
     is_reduced = False
     if stream["plain"] > 0:
@@ -141,14 +141,16 @@ def make_packet(index: Integer, now: Integer, machine: Machine) -> None:
         stream["reduced"] -= 1
     action = PACKET_READY
     if is_reduced:
-        stream["reduce_ns"] = reduction_ns(_packet_bytes(index, stream["made"], machine), machine)
+        stream["reduce_ns"] = compute_reduction_ns(
+            _compute_packet_bytes(index, stream["made"], machine), machine
+        )
         action = PACKET_REDUCES
     stream["made"] += 1
     delay(stream["rank"], now, stream["delay_ns"], (index << CODE_BITS) | action, machine)
 
 
 @compiled
-def reduction_ns(size: Integer, machine: Machine) -> Integer:
+def compute_reduction_ns(size: Integer, machine: Machine) -> Integer:
     """Return the time (ns) to reduce `size` bytes."""
     if machine.reduce_bytes_per_s == 0:
         return 0
@@ -156,7 +158,7 @@ def reduction_ns(size: Integer, machine: Machine) -> Integer:
 
 
 @outlined
-def packet_arrives(index: Integer, now: Integer, machine: Machine) -> None:
+def handle_packet_arrival(index: Integer, now: Integer, machine: Machine) -> None:
     """Continue a stream after the arrival of a message."""
     stream = machine.stream[index]
     stream["arrived"] += 1
@@ -164,19 +166,19 @@ def packet_arrives(index: Integer, now: Integer, machine: Machine) -> None:
         make_packet(index, now, machine)
         return
     action = PACKET_READY if _is_leaf(index, machine) else PACKET_REDUCES
-    stream["reduce_ns"] = reduction_ns(stream["bytes"], machine)
+    stream["reduce_ns"] = compute_reduction_ns(stream["bytes"], machine)
     delay(stream["rank"], now, stream["delay_ns"], (index << CODE_BITS) | action, machine)
 
 
 @outlined
-def packet_is_ready(index: Integer, now: Integer, machine: Machine) -> bool:
+def handle_ready_packet(index: Integer, now: Integer, machine: Machine) -> bool:
     """Send the messages that may be sent; return whether the phase finishes."""
     stream = machine.stream[index]
     phase = machine.phase[stream["phase"]]
     if phase["algorithm"] == TREE:
-        return _climb(index, now, machine)
+        return _handle_tree_packet(index, now, machine)
     stream["free"] += 1
-    width = _width(index, machine)
+    width = _count_packets_in_flight(index, machine)
     peers = phase["size"] - 1
     is_direct_all_reduce = phase["algorithm"] == DIRECT and phase["type"] == ALL_REDUCE
     # The second half of a direct all-reduce begins when the first one has arrived.
@@ -197,8 +199,8 @@ def _send_packet(index: Integer, now: Integer, machine: Machine) -> None:
     if stream["sent"] == stream["made"] or stream["to_send"] == 0 or stream["free"] == 0:
         return
     number = stream["sent"]
-    size = _packet_bytes(index, number, machine)
-    distance = _distance(index, number, machine)
+    size = _compute_packet_bytes(index, number, machine)
+    distance = _compute_distance(index, number, machine)
     if stream["is_reverse"]:
         distance = -distance
     stream["sent"] += 1
@@ -212,7 +214,7 @@ def _send_packet(index: Integer, now: Integer, machine: Machine) -> None:
 
 
 @outlined
-def _packet_bytes(index: Integer, number: Integer, machine: Machine) -> Integer:
+def _compute_packet_bytes(index: Integer, number: Integer, machine: Machine) -> Integer:
     """Return the size of a packet's message in bytes."""
     stream = machine.stream[index]
     phase = machine.phase[stream["phase"]]
@@ -223,7 +225,7 @@ def _packet_bytes(index: Integer, number: Integer, machine: Machine) -> Integer:
         return size if is_gather else size // ranks
     if is_gather:
         return size << number
-    steps = _log2(ranks)
+    steps = _compute_log2(ranks)
     if phase["type"] == ALL_REDUCE and number >= steps:
         # Halved once more at the turning point, then doubled.
         return (size >> (steps + 1)) << (number - steps + 1)
@@ -231,7 +233,7 @@ def _packet_bytes(index: Integer, number: Integer, machine: Machine) -> Integer:
 
 
 @compiled
-def _distance(index: Integer, number: Integer, machine: Machine) -> Integer:
+def _compute_distance(index: Integer, number: Integer, machine: Machine) -> Integer:
     """Return the distance from the sender to the receiver of a packet, clockwise in positions."""
     stream = machine.stream[index]
     phase = machine.phase[stream["phase"]]
@@ -240,7 +242,7 @@ def _distance(index: Integer, number: Integer, machine: Machine) -> Integer:
     if phase["algorithm"] == DIRECT:
         distance: Integer = 1 + number % (phase["size"] - 1)
         return distance
-    steps = _log2(phase["size"])
+    steps = _compute_log2(phase["size"])
     offset = 1 << number
     if phase["type"] == ALL_GATHER:
         offset = 1 << (steps - 1 - number)
@@ -253,7 +255,7 @@ def _distance(index: Integer, number: Integer, machine: Machine) -> Integer:
 
 
 @compiled
-def _rank_at(index: Integer, position: Integer, machine: Machine) -> Integer:
+def _get_rank_at(index: Integer, position: Integer, machine: Machine) -> Integer:
     """Return the rank at a position of the stream's dimension or group, cyclically."""
     stream = machine.stream[index]
     phase = machine.phase[stream["phase"]]
@@ -273,7 +275,7 @@ def _send_to(
     """Send a message of the stream to a position."""
     stream = machine.stream[index]
     tag = _NATIVE_TAG + stream["number"] % _NATIVE_TAG
-    send(stream["rank"], _rank_at(index, position, machine), size, tag, -1, now, machine)
+    send(stream["rank"], _get_rank_at(index, position, machine), size, tag, -1, now, machine)
 
 
 @outlined
@@ -284,7 +286,7 @@ def _receive_from(
     stream = machine.stream[index]
     tag = _NATIVE_TAG + stream["number"] % _NATIVE_TAG
     code = (index << CODE_BITS) | PACKET_ARRIVES
-    receive(_rank_at(index, position, machine), stream["rank"], size, tag, code, now, machine)
+    receive(_get_rank_at(index, position, machine), stream["rank"], size, tag, code, now, machine)
 
 
 # --- the double binary tree ---
@@ -295,7 +297,7 @@ def _receive_from(
 
 
 @compiled
-def _number_in_tree(index: Integer, machine: Machine) -> Integer:
+def _get_number_in_tree(index: Integer, machine: Machine) -> Integer:
     """Return the stream's number in the tree (from 1); for the root 0 or the number of ranks."""
     stream = machine.stream[index]
     number: Integer = stream["position"] if stream["is_lowest"] else stream["position"] + 1
@@ -303,7 +305,7 @@ def _number_in_tree(index: Integer, machine: Machine) -> Integer:
 
 
 @compiled
-def _position_in_tree(index: Integer, number: Integer, machine: Machine) -> Integer:
+def _get_position_in_tree(index: Integer, number: Integer, machine: Machine) -> Integer:
     """Return the position of a number in the tree."""
     stream = machine.stream[index]
     size = machine.phase[stream["phase"]]["size"]
@@ -314,33 +316,33 @@ def _position_in_tree(index: Integer, number: Integer, machine: Machine) -> Inte
 def _is_root(index: Integer, machine: Machine) -> bool:
     """Return whether the stream's rank is the root of its tree."""
     size = machine.phase[machine.stream[index]["phase"]]["size"]
-    return bool(_number_in_tree(index, machine) % size == 0)
+    return bool(_get_number_in_tree(index, machine) % size == 0)
 
 
 @compiled
 def _is_leaf(index: Integer, machine: Machine) -> bool:
     """Return whether the stream's rank is a leaf of its tree."""
-    return bool(_number_in_tree(index, machine) % 2 == 1) and not _is_root(index, machine)
+    return bool(_get_number_in_tree(index, machine) % 2 == 1) and not _is_root(index, machine)
 
 
 @compiled
-def _child_number(index: Integer, is_second: bool, machine: Machine) -> Integer:
+def _get_child_number(index: Integer, is_second: bool, machine: Machine) -> Integer:
     """Return the number of the first or second child of an inner node."""
     size = machine.phase[machine.stream[index]["phase"]]["size"]
     if _is_root(index, machine):
         only_child: Integer = size >> 1
         return only_child
-    number = _number_in_tree(index, machine)
+    number = _get_number_in_tree(index, machine)
     half = (number & -number) >> 1
     return number + half if is_second else number - half
 
 
 @compiled
-def _parent_position(index: Integer, machine: Machine) -> Integer:
+def _get_parent_position(index: Integer, machine: Machine) -> Integer:
     """Return the position of the parent of a node."""
-    number = _number_in_tree(index, machine)
+    number = _get_number_in_tree(index, machine)
     bit = number & -number
-    return _position_in_tree(index, (number & ~bit) | (2 * bit), machine)
+    return _get_position_in_tree(index, (number & ~bit) | (2 * bit), machine)
 
 
 @outlined
@@ -353,12 +355,14 @@ def _start_tree(index: Integer, now: Integer, machine: Machine) -> None:
         delay(stream["rank"], now, stream["delay_ns"], code, machine)
         return
     for second in range(1 if _is_root(index, machine) else 2):
-        child = _position_in_tree(index, _child_number(index, second == 1, machine), machine)
+        child = _get_position_in_tree(
+            index, _get_child_number(index, second == 1, machine), machine
+        )
         _receive_from(index, child, size, now, machine)
 
 
 @outlined
-def _climb(index: Integer, now: Integer, machine: Machine) -> bool:
+def _handle_tree_packet(index: Integer, now: Integer, machine: Machine) -> bool:
     """Perform the next step in the tree; return whether the phase finishes."""
     stream = machine.stream[index]
     size = stream["bytes"]
@@ -366,18 +370,20 @@ def _climb(index: Integer, now: Integer, machine: Machine) -> bool:
     stream["made"] += 1
     children = 0 if _is_leaf(index, machine) else 2
     if _is_root(index, machine):
-        child = _position_in_tree(index, _child_number(index, False, machine), machine)
+        child = _get_position_in_tree(index, _get_child_number(index, False, machine), machine)
         _send_to(index, child, size, now, machine)
         return True
     asks_parent = stream["made"] == max(children, 1)
     if asks_parent:
-        parent = _parent_position(index, machine)
+        parent = _get_parent_position(index, machine)
         _send_to(index, parent, size, now, machine)
         _receive_from(index, parent, size, now, machine)
         return False
     if stream["made"] < children:
         return False
     for second in range(children):
-        child = _position_in_tree(index, _child_number(index, second == 1, machine), machine)
+        child = _get_position_in_tree(
+            index, _get_child_number(index, second == 1, machine), machine
+        )
         _send_to(index, child, size, now, machine)
     return True

@@ -38,7 +38,7 @@ class NodeWork(NamedTuple):
     is_counted: BoolArray
 
 
-def node_work(workload: Workload, system: System, memory: RemoteMemory) -> NodeWork:
+def compute_node_work(workload: Workload, system: System, memory: RemoteMemory) -> NodeWork:
     """Return the work of all nodes.
 
     Raises `InputError` at the first node on which ASTRA-sim aborts.
@@ -54,14 +54,14 @@ def node_work(workload: Workload, system: System, memory: RemoteMemory) -> NodeW
     slot[nodes.on_host] = HOST_SLOT
     work = np.maximum(nodes.duration_ns, SHORTEST_NS)
     streams = np.zeros(count, np.int64)
-    kind = collective_types(nodes)
+    kind = get_collective_types(nodes)
     is_counted = is_compute & ~nodes.on_host
     if system.is_replay_only:
         return NodeWork(action, slot, work, streams, kind, ~nodes.on_host)
-    _compute(nodes, is_counted, system, action, work)
-    _messages(nodes, action, work)
-    _transfers(nodes, memory, action, work)
-    _collectives(nodes, kind, system, action, work, streams)
+    _set_computations(nodes, is_counted, system, action, work)
+    _set_messages(nodes, action, work)
+    _set_transfers(nodes, memory, action, work)
+    _set_collectives(nodes, kind, system, action, work, streams)
     action[nodes.is_kind(NodeKind.MARKER)] = SKIPPED
     return NodeWork(action, slot, work, streams, kind, is_counted)
 
@@ -79,7 +79,7 @@ def is_timed_by_duration(workload: Workload, system: System) -> BoolArray:
     return timed
 
 
-def collective_types(nodes: NodeColumns) -> npt.NDArray[np.int8]:
+def get_collective_types(nodes: NodeColumns) -> npt.NDArray[np.int8]:
     """Return native types of collectives in the order of `NATIVE_TYPES`, -1 for all other nodes."""
     table = np.full(len(JobCollective) + 1, -1, np.int8)
     table[list(NATIVE_TYPES)] = range(len(NATIVE_TYPES))
@@ -96,7 +96,7 @@ def _refuse(nodes: NodeColumns, is_wrong: BoolArray, message: str, cure: str, co
         raise InputError(message, location=location, cure=cure, code=code)
 
 
-def _compute(
+def _set_computations(
     nodes: NodeColumns,
     is_device: BoolArray,
     system: System,
@@ -122,7 +122,7 @@ def _compute(
     work[rows] = (operations / speed * 1e9).astype(np.int64)
 
 
-def _messages(nodes: NodeColumns, action: npt.NDArray[np.uint8], work: Int64Array) -> None:
+def _set_messages(nodes: NodeColumns, action: npt.NDArray[np.uint8], work: Int64Array) -> None:
     """Set action and work of messages; raise `InputError` for invalid ones."""
     is_message = nodes.is_kind(NodeKind.SEND, NodeKind.RECV)
     is_no_rank = (nodes.peer < 0) | (nodes.peer >= nodes.num_ranks)
@@ -136,7 +136,7 @@ def _messages(nodes: NodeColumns, action: npt.NDArray[np.uint8], work: Int64Arra
     work[is_message] = nodes.bytes[is_message]
 
 
-def _transfers(
+def _set_transfers(
     nodes: NodeColumns, memory: RemoteMemory, action: npt.NDArray[np.uint8], work: Int64Array
 ) -> None:
     """Set action and work of transfers to remote memory; raise `InputError` if there is none."""
@@ -149,7 +149,7 @@ def _transfers(
     work[is_transfer] = memory.latency_ns + sizes // memory.bytes_per_ns
 
 
-def _collectives(
+def _set_collectives(
     nodes: NodeColumns,
     kind: npt.NDArray[np.int8],
     system: System,
@@ -165,7 +165,7 @@ def _collectives(
     action[is_collective & nodes.on_host] = NEVER_ENDS
     is_native = (kind >= 0) & ~nodes.on_host
     action[is_native] = COLLECTIVE_NODE
-    size, chunk, is_gather = _chunks(nodes, system.splits)
+    size, chunk, is_gather = _compute_chunks(nodes, system.splits)
     message = "an all-gather of fewer bytes than splits: ASTRA-sim never stops"
     is_endless = is_native & is_gather & (chunk == 0) & (size > 0)
     _refuse(nodes, is_endless, message, "use fewer preferred-dataset-splits", "endless")
@@ -175,7 +175,7 @@ def _collectives(
     streams[rows] = -(-size[rows] // chunk[rows])
 
 
-def _chunks(nodes: NodeColumns, splits: int) -> tuple[Int64Array, Int64Array, BoolArray]:
+def _compute_chunks(nodes: NodeColumns, splits: int) -> tuple[Int64Array, Int64Array, BoolArray]:
     """Return (bytes of every collective, bytes of one stream, whether it is an all-gather)."""
     size = np.maximum(nodes.bytes, 0)
     chunk = size // splits

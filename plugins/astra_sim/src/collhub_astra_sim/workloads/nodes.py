@@ -27,7 +27,7 @@ from collhub_astra_sim.workloads.machine_state import (
 )
 from collhub_astra_sim.workloads.messages import receive, send
 from collhub_astra_sim.workloads.pools import delay
-from collhub_astra_sim.workloads.streams import begin_collective
+from collhub_astra_sim.workloads.streams import start_collective
 
 # Larger than all row numbers.
 _NO_ROW = 1 << 62
@@ -35,7 +35,7 @@ _TAG_MODULUS = 500_000_000
 
 
 @compiled
-def _heap(rank: Integer, slot: Integer) -> Integer:
+def _get_heap(rank: Integer, slot: Integer) -> Integer:
     """Return the heap of the free nodes of a rank that need a slot."""
     return 1 + SLOTS * rank + slot
 
@@ -44,34 +44,34 @@ def _heap(rank: Integer, slot: Integer) -> Integer:
 def free(row: Integer, machine: Machine) -> None:
     """Add a node whose parents have finished to the free nodes of its rank."""
     node = machine.node[row]
-    insert(machine, _heap(node["rank"], node["slot"]), row, row)
+    insert(machine, _get_heap(node["rank"], node["slot"]), row, row)
 
 
 @outlined
-def issue_free(rank: Integer, now: Integer, machine: Machine) -> None:
+def start_free_nodes(rank: Integer, now: Integer, machine: Machine) -> None:
     """Start the free nodes of a rank whose slots are empty, in ascending order of their IDs."""
     deferred_count: Integer = 0
     while True:
-        row = _next_free(rank, machine)
+        row = _take_next_free(rank, machine)
         if row < 0:
             break
         if machine.node[row]["action"] == SKIPPED:
-            deferred_count = _skip(row, deferred_count, now, machine)
+            deferred_count = _skip_node(row, deferred_count, now, machine)
         else:
-            _issue(row, now, machine)
+            _start_node(row, now, machine)
     # Children of skipped nodes become free only when another node finishes; the rank may hang.
     for position in range(deferred_count):
         free(machine.freed[position], machine)
 
 
 @outlined
-def _next_free(rank: Integer, machine: Machine) -> Integer:
+def _take_next_free(rank: Integer, machine: Machine) -> Integer:
     """Remove and return the free node with the lowest ID whose slot is empty; -1: none."""
     best = -1
     best_row = _NO_ROW
     occupied = machine.rank[rank]["occupied"]
     for slot in range(SLOTS):
-        heap = machine.heap[_heap(rank, slot)]
+        heap = machine.heap[_get_heap(rank, slot)]
         if heap["size"] == 0 or (occupied >> slot) & 1:
             continue
         row = machine.entry[heap["first"]]["item"]
@@ -79,12 +79,12 @@ def _next_free(rank: Integer, machine: Machine) -> Integer:
             best, best_row = slot, row
     if best < 0:
         return -1
-    pop(machine.entry, machine.heap, _heap(rank, best))
+    pop(machine.entry, machine.heap, _get_heap(rank, best))
     return best_row
 
 
 @outlined
-def _skip(row: Integer, deferred_count: Integer, now: Integer, machine: Machine) -> Integer:
+def _skip_node(row: Integer, deferred_count: Integer, now: Integer, machine: Machine) -> Integer:
     """Finish a node immediately, without a slot. Return the new number of deferred nodes.
 
     With slots, children without unfinished parents are deferred (appended to `machine.freed`);
@@ -107,7 +107,7 @@ def _skip(row: Integer, deferred_count: Integer, now: Integer, machine: Machine)
 
 
 @outlined
-def _issue(row: Integer, now: Integer, machine: Machine) -> None:
+def _start_node(row: Integer, now: Integer, machine: Machine) -> None:
     """Start a node at time `now` (ns)."""
     node = machine.node[row]
     index = node["rank"]
@@ -127,14 +127,14 @@ def _issue(row: Integer, now: Integer, machine: Machine) -> None:
     elif action == RECV_NODE:
         receive(node["peer"], index, node["work"], tag, code, now, machine)
     elif action == COLLECTIVE_NODE:
-        begin_collective(row, now, machine)
+        start_collective(row, now, machine)
     elif action == MEMORY_NODE:
-        _transfer(row, now, machine)
+        _start_transfer(row, now, machine)
     # Nodes with any other action never finish.
 
 
 @outlined
-def end_node(row: Integer, now: Integer, machine: Machine) -> None:
+def close_node(row: Integer, now: Integer, machine: Machine) -> None:
     """Finish a node, and start nodes that waited for it or for its slot."""
     node = machine.node[row]
     index = node["rank"]
@@ -148,7 +148,7 @@ def end_node(row: Integer, now: Integer, machine: Machine) -> None:
         machine.node[child]["unmet"] -= 1
         if machine.node[child]["unmet"] == 0:
             free(child, machine)
-    issue_free(index, now, machine)
+    start_free_nodes(index, now, machine)
     finish_if_done(index, now, machine)
 
 
@@ -159,7 +159,7 @@ def finish_if_done(index: Integer, now: Integer, machine: Machine) -> None:
     if rank["ongoing"] > 0:
         return
     for slot in range(SLOTS):
-        if machine.heap[_heap(index, slot)]["size"] > 0:
+        if machine.heap[_get_heap(index, slot)]["size"] > 0:
             return
     rank["finish"] = now
 
@@ -168,7 +168,7 @@ def finish_if_done(index: Integer, now: Integer, machine: Machine) -> None:
 
 
 @compiled
-def _transfer(row: Integer, now: Integer, machine: Machine) -> None:
+def _start_transfer(row: Integer, now: Integer, machine: Machine) -> None:
     """Start a transfer, or append it to the queue of the shared memory if that is busy."""
     node = machine.node[row]
     queue_index = machine.memory_of[node["rank"]]
@@ -189,7 +189,7 @@ def _transfer(row: Integer, now: Integer, machine: Machine) -> None:
 
 
 @outlined
-def end_transfer(row: Integer, now: Integer, machine: Machine) -> None:
+def close_transfer(row: Integer, now: Integer, machine: Machine) -> None:
     """Finish a transfer of a shared memory, and start the next one in its queue."""
     queue = machine.memory[machine.memory_of[machine.node[row]["rank"]]]
     following = queue["first"]
@@ -200,4 +200,4 @@ def end_transfer(row: Integer, now: Integer, machine: Machine) -> None:
         queue["active"] = 1
         code = (following << CODE_BITS) | MEMORY_ENDS
         delay(node["rank"], now, node["work"], code, machine)
-    end_node(row, now, machine)
+    close_node(row, now, machine)

@@ -40,7 +40,7 @@ class Phase(NamedTuple):
     half: int
 
 
-def system_phases(
+def build_system_phases(
     kind: int, system: System, sizes: Sequence[int], dimensions: int
 ) -> tuple[Phase, ...]:
     """Return the phases of a collective of all ranks on a network of these dimensions.
@@ -48,7 +48,7 @@ def system_phases(
     `dimensions`: bit d is set if dimension d takes part. Raises `InputError` if ASTRA-sim aborts or
     its behaviour is undefined.
     """
-    names = _names(kind, system)
+    names = _get_algorithm_names(kind, system)
     if names[0].startswith("one"):
         total = 1
         for size in sizes:
@@ -57,34 +57,34 @@ def system_phases(
     if len(names) > len(sizes):
         _refuse(kind, f"{len(names)} algorithms for {len(sizes)} dimensions")
     parts = [
-        _phase(kind, name, level, _stride(sizes, level), sizes[level])
+        _build_phase(kind, name, level, _compute_stride(sizes, level), sizes[level])
         for level, name in enumerate(names)
         if sizes[level] > 1 and dimensions >> level & 1
     ]
-    phases = tuple(_in_order(kind, parts, system))
+    phases = tuple(_order_phases(kind, parts, system))
     for phase in phases:
-        _check(kind, phase)
+        _check_phase(kind, phase)
     return phases
 
 
-def group_phases(kind: int, system: System, size: int) -> tuple[Phase, ...]:
+def build_group_phases(kind: int, system: System, size: int) -> tuple[Phase, ...]:
     """Return the phases of a collective of a group smaller than the system; none for one member.
 
     Raises `InputError` if ASTRA-sim crashes.
     """
-    names = _names(kind, system)
+    names = _get_algorithm_names(kind, system)
     if size == 1:
         return ()
-    phase = _phase(kind, names[0] if len(names) == 1 else "ring", 0, 0, size)
+    phase = _build_phase(kind, names[0] if len(names) == 1 else "ring", 0, 0, size)
     if phase.algorithm == TREE:
         _refuse(kind, "ASTRA-sim crashes on doubleBinaryTree in a group")
     half = FIRST_QUEUES if _is_split(kind, system) else ANY_QUEUE
     phase = phase._replace(half=half)
-    _check(kind, phase)
+    _check_phase(kind, phase)
     return (phase,)
 
 
-def _names(kind: int, system: System) -> tuple[str, ...]:
+def _get_algorithm_names(kind: int, system: System) -> tuple[str, ...]:
     """Return the native algorithms that the system names for a collective.
 
     Raises `InputError` if there is none.
@@ -95,7 +95,7 @@ def _names(kind: int, system: System) -> tuple[str, ...]:
     return names
 
 
-def _stride(sizes: Sequence[int], level: int) -> int:
+def _compute_stride(sizes: Sequence[int], level: int) -> int:
     """Return the distance between neighbouring ranks of a dimension."""
     stride = 1
     for size in sizes[:level]:
@@ -103,7 +103,7 @@ def _stride(sizes: Sequence[int], level: int) -> int:
     return stride
 
 
-def _phase(kind: int, name: str, level: int, stride: int, size: int) -> Phase:
+def _build_phase(kind: int, name: str, level: int, stride: int, size: int) -> Phase:
     """Build the phase of a named algorithm in a dimension."""
     name = name.removeprefix("one").lower()
     direct = re.fullmatch(r"direct(\d*)", name)
@@ -118,7 +118,7 @@ def _is_split(kind: int, system: System) -> bool:
     return kind == ALL_REDUCE and system.optimization is not Optimization.BASELINE
 
 
-def _in_order(kind: int, parts: Sequence[Phase], system: System) -> Iterator[Phase]:
+def _order_phases(kind: int, parts: Sequence[Phase], system: System) -> Iterator[Phase]:
     """Yield the phases in the order of execution, with the halves of queues that they use."""
     if kind == ALL_GATHER:
         yield from reversed(parts)
@@ -135,7 +135,7 @@ def _in_order(kind: int, parts: Sequence[Phase], system: System) -> Iterator[Pha
         yield part._replace(type=ALL_GATHER, half=LAST_QUEUES)
 
 
-def _check(kind: int, phase: Phase) -> None:
+def _check_phase(kind: int, phase: Phase) -> None:
     """Raise `InputError` for a phase that ASTRA-sim cannot run."""
     if phase.algorithm == HALVING_DOUBLING and phase.type == ALL_TO_ALL:
         _refuse(kind, "ASTRA-sim has no halvingDoubling for it")

@@ -18,7 +18,7 @@ DELIVERY, LINK_FREE, BATCH_ENDS, HAPPENS = 0, 1, 2, 3
 
 
 @compiled
-def taken(pool: Records, kind: Integer, machine: Machine) -> Integer:
+def take_record(pool: Records, kind: Integer, machine: Machine) -> Integer:
     """Allocate a record of a pool and return its index.
 
     If the pool is exhausted, sets `counter[1]`: the run stops after this event.
@@ -37,14 +37,14 @@ def taken(pool: Records, kind: Integer, machine: Machine) -> Integer:
 
 
 @compiled
-def given_back(pool: Records, kind: Integer, index: Integer, machine: Machine) -> None:
+def return_record(pool: Records, kind: Integer, index: Integer, machine: Machine) -> None:
     """Return a record to its pool."""
     pool[index]["next"] = machine.store[kind]["returned"]
     machine.store[kind]["returned"] = index
 
 
 @compiled
-def _place_of(rank: Integer, time: Integer, machine: Machine) -> Integer:
+def _compute_hash_slot(rank: Integer, time: Integer, machine: Machine) -> Integer:
     """Return the hash slot of a batch."""
     return (time * 31 + np.int64(rank) * 0x9E3779B1) & (len(machine.batch_of) - 1)
 
@@ -53,10 +53,10 @@ def _place_of(rank: Integer, time: Integer, machine: Machine) -> Integer:
 def delay(rank: Integer, now: Integer, length: Integer, code: Integer, machine: Machine) -> None:
     """Perform an action for a rank after `length` ns."""
     time = now + length
-    entry = taken(machine.delay, DELAYS, machine)
+    entry = take_record(machine.delay, DELAYS, machine)
     machine.delay[entry]["code"] = code
     machine.delay[entry]["next"] = -1
-    hash_slot = _place_of(rank, time, machine)
+    hash_slot = _compute_hash_slot(rank, time, machine)
     index = machine.batch_of[hash_slot]
     while index >= 0:
         batch = machine.batch[index]
@@ -68,7 +68,7 @@ def delay(rank: Integer, now: Integer, length: Integer, code: Integer, machine: 
             batch["last"] = entry
             return
         index = batch["next"]
-    index = taken(machine.batch, BATCHES, machine)
+    index = take_record(machine.batch, BATCHES, machine)
     batch = machine.batch[index]
     batch["time"], batch["rank"], batch["first"], batch["last"] = time, rank, entry, entry
     batch["next"] = machine.batch_of[hash_slot]
@@ -77,16 +77,16 @@ def delay(rank: Integer, now: Integer, length: Integer, code: Integer, machine: 
 
 
 @outlined
-def next_of_batch(index: Integer, machine: Machine) -> Integer:
+def take_next_code(index: Integer, machine: Machine) -> Integer:
     """Remove and return the next code of a batch; at its end free the batch and return -1."""
     batch = machine.batch[index]
     entry = batch["first"]
     if entry >= 0:
         code: Integer = machine.delay[entry]["code"]
         batch["first"] = machine.delay[entry]["next"]
-        given_back(machine.delay, DELAYS, entry, machine)
+        return_record(machine.delay, DELAYS, entry, machine)
         return code
-    hash_slot = _place_of(batch["rank"], batch["time"], machine)
+    hash_slot = _compute_hash_slot(batch["rank"], batch["time"], machine)
     previous = machine.batch_of[hash_slot]
     if previous == index:
         machine.batch_of[hash_slot] = batch["next"]
@@ -94,5 +94,5 @@ def next_of_batch(index: Integer, machine: Machine) -> Integer:
         while machine.batch[previous]["next"] != index:
             previous = machine.batch[previous]["next"]
         machine.batch[previous]["next"] = batch["next"]
-    given_back(machine.batch, BATCHES, index, machine)
+    return_record(machine.batch, BATCHES, index, machine)
     return -1

@@ -86,7 +86,7 @@ def simulate_workload(
         per_node or {},
         named,
     )
-    machine = layout.machine(
+    machine = layout.build_machine(
         queues=queues,
         has_rendezvous=rendezvous,
         is_shared=backend == CONGESTION_AWARE,
@@ -94,10 +94,10 @@ def simulate_workload(
     )
     from collhub_astra_sim.workloads.kernel import EVENTS
 
-    machine, aborts = _run(workload, layout, machine, stops_at_abort=stops_at_abort)
+    machine, aborts = _run_machine(workload, layout, machine, stops_at_abort=stops_at_abort)
     start, end = np.empty(len(workload.nodes), np.int64), np.empty(len(workload.nodes), np.int64)
     start[layout.order], end[layout.order] = machine.node["start"], machine.node["end"]
-    finish, exposed = _rank_times(machine)
+    finish, exposed = _get_rank_times(machine)
     events = int(machine.counter[EVENTS])
     loads = report_link_loads(topology, machine.link) if machine.is_shared else ()
     if aborts and stops_at_abort:
@@ -105,14 +105,14 @@ def simulate_workload(
         return WorkloadTimes(no_times, no_times, start, end, loads, aborts, events)
     findings: tuple[Diagnostic, ...] = ()
     if None in finish:
-        from collhub_astra_sim.workloads.waiting import waiting_ranks
+        from collhub_astra_sim.workloads.waiting import report_waiting_ranks
 
-        findings = waiting_ranks(workload, layout, machine)
+        findings = report_waiting_ranks(workload, layout, machine)
     warnings = tuple(replace(abort, severity=Severity.WARNING) for abort in aborts)
     return WorkloadTimes(finish, exposed, start, end, loads, (*findings, *warnings), events)
 
 
-def _run(
+def _run_machine(
     workload: Workload, layout: Layout, machine: Machine, *, stops_at_abort: bool
 ) -> tuple[Machine, tuple[Diagnostic, ...]]:
     """Return (the machine after its run, the reasons why ASTRA-sim aborts).
@@ -120,20 +120,20 @@ def _run(
     Raises `UsageError` if one event needs more memory than the margin.
     """
     from collhub_astra_sim.workloads.aborts import (
-        event_at_zero,
-        statistics_aborts,
-        unknown_at_start,
+        report_event_at_zero,
+        report_statistics_aborts,
+        report_unknown_at_start,
     )
     from collhub_astra_sim.workloads.kernel import ABORTED, DONE, NEEDS_ROOM, PASSES_ZERO, run
-    from collhub_astra_sim.workloads.layout import enlarged
+    from collhub_astra_sim.workloads.layout import expand_pools
 
     aborts: tuple[Diagnostic, ...] = ()
     outcome = run(machine, events=layout.estimate_events(machine))
     while outcome in (NEEDS_ROOM, ABORTED):
         if outcome == NEEDS_ROOM:
-            machine = enlarged(machine)
+            machine = expand_pools(machine)
         else:
-            aborts = (event_at_zero(workload, layout, machine),)
+            aborts = (report_event_at_zero(workload, layout, machine),)
             if stops_at_abort:
                 return machine, aborts
             machine.counter[PASSES_ZERO] = 1
@@ -143,17 +143,17 @@ def _run(
     if not stops_at_abort:
         # The remaining aborts do not affect the times.
         return machine, aborts
-    at_start = unknown_at_start(workload, layout, machine)
-    return machine, (*at_start, *statistics_aborts(workload, layout, machine))
+    at_start = report_unknown_at_start(workload, layout, machine)
+    return machine, (*at_start, *report_statistics_aborts(workload, layout, machine))
 
 
-def never_begun(workload: Workload) -> tuple[Int64Array, Int64Array]:
+def make_unstarted_times(workload: Workload) -> tuple[Int64Array, Int64Array]:
     """Return (start, end) of all nodes of a workload, -1: never."""
     times = np.full(len(workload.nodes), -1, np.int64)
     return times, times.copy()
 
 
-def with_markers(
+def add_marker_times(
     workload: Workload, simulated_rows: Int64Array, start_ns: Int64Array, end_ns: Int64Array
 ) -> tuple[Int64Array, Int64Array]:
     """Return (start, end) of all nodes of a job, from the times of the nodes `kept` without
@@ -163,7 +163,7 @@ def with_markers(
     never if a parent never finishes.
     """
     nodes = workload.nodes
-    start, end = never_begun(workload)
+    start, end = make_unstarted_times(workload)
     start[simulated_rows], end[simulated_rows] = start_ns, end_ns
     is_marker = np.ones(len(nodes), np.bool_)
     is_marker[simulated_rows] = False
@@ -184,7 +184,7 @@ def with_markers(
     return start, end
 
 
-def _rank_times(machine: Machine) -> tuple[tuple[int | None, ...], tuple[int | None, ...]]:
+def _get_rank_times(machine: Machine) -> tuple[tuple[int | None, ...], tuple[int | None, ...]]:
     """Return (finish, exposed) times of every rank in ns, None for never."""
     finish = [time if time >= 0 else None for time in machine.rank["finish"].tolist()]
     compute = machine.rank["compute_ns"].tolist()

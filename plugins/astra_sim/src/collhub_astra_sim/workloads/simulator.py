@@ -10,18 +10,23 @@ import numpy as np
 
 from collhub_astra_sim.networks import network_yaml
 from collhub_astra_sim.options import CONGESTION_AWARE, CONGESTION_UNAWARE, JobOptions
-from collhub_astra_sim.workloads.aborts import network_abort
+from collhub_astra_sim.workloads.aborts import find_network_abort
 from collhub_astra_sim.workloads.choices import NamedAlgorithms
-from collhub_astra_sim.workloads.hazards import ABORTS, EXTENSION, empty_work, hazards
+from collhub_astra_sim.workloads.hazards import ABORTS, EXTENSION, find_hazards, report_empty_work
 from collhub_astra_sim.workloads.simulate import (
     ASTRA_SIM_SLOTS,
-    never_begun,
+    add_marker_times,
+    make_unstarted_times,
     simulate_workload,
-    with_markers,
 )
 from collhub_astra_sim.workloads.simulate import WorkloadTimes as SimulatedTimes
-from collhub_astra_sim.workloads.stated_system import refuse_given, stated_system
-from collhub_astra_sim.workloads.system import NATIVE_TYPES, RemoteMemory, System
+from collhub_astra_sim.workloads.system import (
+    NATIVE_TYPES,
+    RemoteMemory,
+    System,
+    build_system,
+    refuse_given,
+)
 from hub_core import NodeTable, UsageError
 from hub_core.model import (
     Diagnostic,
@@ -46,8 +51,8 @@ def simulate(request: WorkloadRequest, options: JobOptions) -> WorkloadTimes:
     """
     folder = request.workload.extensions.get(EXTENSION)
     if isinstance(folder, dict):
-        return _of_folder(request, folder, options)
-    system, _ = _system({}, options)
+        return _simulate_folder(request, folder, options)
+    system, _ = _read_system({}, options)
     backend = options.network or CONGESTION_AWARE
     # Imported here, because a job of a folder retains its markers.
     from collhub_job_traces import bridge_markers
@@ -55,26 +60,26 @@ def simulate(request: WorkloadRequest, options: JobOptions) -> WorkloadTimes:
     workload, simulated_rows = bridge_markers(request.workload)
     if request.topology is None:
         raise UsageError("the job has no network", cure="name one with --topology")
-    times = _simulated(workload, request.topology, system, {}, None, options, backend)
-    start, end = with_markers(request.workload, simulated_rows, times.start_ns, times.end_ns)
-    findings = (*times.diagnostics, *empty_work(workload, system))
+    times = _run_simulation(workload, request.topology, system, {}, None, options, backend)
+    start, end = add_marker_times(request.workload, simulated_rows, times.start_ns, times.end_ns)
+    findings = (*times.diagnostics, *report_empty_work(workload, system))
     times = replace(times, start_ns=start, end_ns=end, diagnostics=findings)
-    return _reported(times, options, backend)
+    return _convert_times(times, options, backend)
 
 
-def _of_folder(
+def _simulate_folder(
     request: WorkloadRequest, folder: Mapping[str, JsonValue], options: JobOptions
 ) -> WorkloadTimes:
     """Return the times of a folder for ASTRA-sim, or the reasons why it aborts."""
     workload = request.workload
-    system, memory = _system(folder, options)
-    topology = request.topology or _topology(folder)
-    aborts = [finding for finding in hazards(workload, system) if finding.code in ABORTS]
+    system, memory = _read_system(folder, options)
+    topology = request.topology or _read_topology(folder)
+    aborts = [finding for finding in find_hazards(workload, system) if finding.code in ABORTS]
     backend = options.network or folder.get("backend")
     on_network = None
     # Several dimensions with congestion are simulated if the user names the network.
     if request.topology is None or len(topology.dimensions) == 1:
-        on_network = network_abort(topology, str(backend or CONGESTION_AWARE))
+        on_network = find_network_abort(topology, str(backend or CONGESTION_AWARE))
     notes: tuple[Diagnostic, ...] = ()
     if on_network is not None and backend is None:
         backend = CONGESTION_UNAWARE
@@ -86,13 +91,15 @@ def _of_folder(
     backend = str(backend or CONGESTION_AWARE)
     if aborts and options.slots == ASTRA_SIM_SLOTS:
         no_times = (None,) * workload.num_ranks
-        times = SimulatedTimes(no_times, no_times, *never_begun(workload), (), tuple(aborts), 0)
-        return _reported(times, options, backend)
-    times = _simulated(workload, topology, system, folder, memory, options, backend)
-    return _reported(replace(times, diagnostics=times.diagnostics + notes), options, backend)
+        times = SimulatedTimes(
+            no_times, no_times, *make_unstarted_times(workload), (), tuple(aborts), 0
+        )
+        return _convert_times(times, options, backend)
+    times = _run_simulation(workload, topology, system, folder, memory, options, backend)
+    return _convert_times(replace(times, diagnostics=times.diagnostics + notes), options, backend)
 
 
-def _simulated(
+def _run_simulation(
     workload: Workload,
     topology: Topology,
     system: System,
@@ -102,14 +109,14 @@ def _simulated(
     backend: str,
 ) -> SimulatedTimes:
     """Simulate a job with the custom algorithms of its folder and of its nodes."""
-    algorithms = _algorithms(workload, folder, system)
-    named = _named_algorithms(workload, algorithms)
+    algorithms = _read_algorithms(workload, folder, system)
+    named = _add_named_algorithms(workload, algorithms)
     return simulate_workload(
         workload,
         topology,
         system,
         algorithms=algorithms,
-        per_node=_per_node(folder),
+        per_node=_read_node_map(folder),
         named=named,
         queues=options.queues,
         rendezvous=options.rendezvous,
@@ -120,7 +127,7 @@ def _simulated(
     )
 
 
-def _reported(times: SimulatedTimes, options: JobOptions, backend: str) -> WorkloadTimes:
+def _convert_times(times: SimulatedTimes, options: JobOptions, backend: str) -> WorkloadTimes:
     """Convert the result to the record of the hub."""
     return WorkloadTimes(
         times.rank_finish_ns,
@@ -134,7 +141,7 @@ def _reported(times: SimulatedTimes, options: JobOptions, backend: str) -> Workl
     )
 
 
-def _topology(folder: Mapping[str, JsonValue]) -> Topology:
+def _read_topology(folder: Mapping[str, JsonValue]) -> Topology:
     """Return the network of a folder. Raises `UsageError` if it has none."""
     text = folder.get("network")
     if not isinstance(text, str):
@@ -142,19 +149,19 @@ def _topology(folder: Mapping[str, JsonValue]) -> Topology:
     return network_yaml.read(Source.of_bytes("network.yml", text.encode()), NoOptions())
 
 
-def _system(
+def _read_system(
     folder: Mapping[str, JsonValue], options: JobOptions
 ) -> tuple[System, RemoteMemory | None]:
     """Return (system, memory) of the folder; without a folder the system given by options."""
     text, memory = folder.get("system"), folder.get("memory")
     if not isinstance(text, str):
-        return System.of_json(json.dumps(stated_system(options)), "the options"), None
+        return System.of_json(json.dumps(build_system(options)), "the options"), None
     refuse_given(options)
     remote_memory = RemoteMemory.of_json(memory) if isinstance(memory, str) else None
     return System.of_json(text), remote_memory
 
 
-def _algorithms(
+def _read_algorithms(
     workload: Workload, folder: Mapping[str, JsonValue], system: System
 ) -> dict[str, NodeTable]:
     """Return the nodes of custom algorithms, by the prefixes that the configurations name."""
@@ -176,7 +183,7 @@ def _algorithms(
     return tables
 
 
-def _named_algorithms(
+def _add_named_algorithms(
     workload: Workload, algorithms: dict[str, NodeTable]
 ) -> NamedAlgorithms | None:
     """Return the algorithms that nodes name; None if there are none.
@@ -212,7 +219,7 @@ def _named_algorithms(
     return NamedAlgorithms(names, number)
 
 
-def _per_node(folder: Mapping[str, JsonValue]) -> dict[int, str]:
+def _read_node_map(folder: Mapping[str, JsonValue]) -> dict[int, str]:
     """Return the prefixes of custom algorithms by identity of nodes."""
     mapping = folder.get("per_node")
     pairs = mapping if isinstance(mapping, dict) else {}

@@ -23,7 +23,7 @@ from collhub_astra_sim.workloads.machine_state import (
     Machine,
 )
 from collhub_astra_sim.workloads.native import start_native
-from collhub_astra_sim.workloads.pools import taken
+from collhub_astra_sim.workloads.pools import take_record
 
 # Entries of `turn` by rank and level: all queues, first half, last half, then trees by type.
 TURNS = 8
@@ -33,22 +33,22 @@ _QUEUE_MASK, _REVERSE, _LOWEST = (1 << 16) - 1, 1 << 16, 1 << 17
 
 
 @outlined
-def begin_collective(row: Integer, now: Integer, machine: Machine) -> None:
+def start_collective(row: Integer, now: Integer, machine: Machine) -> None:
     """Create the streams of a collective; each starts as soon as its queue has capacity."""
     node = machine.node[row]
-    _choose(row, machine)
+    _choose_algorithm(row, machine)
     node["unfinished"] = node["streams"]
     is_native = node["choice"] >= 0
     # Without a phase the collective never finishes.
     if is_native and machine.plan[node["choice"]]["count"] == 0:
         return
     for _ in range(node["streams"]):
-        index = taken(machine.stream, STREAMS, machine)
+        index = take_record(machine.stream, STREAMS, machine)
         stream = machine.stream[index]
         stream["row"] = row
         stream["rank"] = node["rank"]
         stream["bytes"] = node["work"]
-        stream["number"] = _next_number(row, machine)
+        stream["number"] = _take_stream_number(row, machine)
         stream["step"] = 0
         stream["steps_left"] = 1
         stream["phase"] = -1
@@ -57,11 +57,11 @@ def begin_collective(row: Integer, now: Integer, machine: Machine) -> None:
             stream["phase"] = plan["first"]
             stream["steps_left"] = plan["count"]
         _choose_queues(index, machine)
-        pump(stand_in_line(index, machine), now, machine)
+        start_streams(add_to_queue(index, machine), now, machine)
 
 
 @compiled
-def _choose(row: Integer, machine: Machine) -> None:
+def _choose_algorithm(row: Integer, machine: Machine) -> None:
     """Use the algorithm of the group's first collective of a type for all subsequent ones."""
     node = machine.node[row]
     if node["member"] < 0:
@@ -73,7 +73,7 @@ def _choose(row: Integer, machine: Machine) -> None:
 
 
 @compiled
-def _next_number(row: Integer, machine: Machine) -> Integer:
+def _take_stream_number(row: Integer, machine: Machine) -> Integer:
     """Return the number of a new stream: counted per group, without a group per rank."""
     node = machine.node[row]
     rank = machine.rank[node["rank"]]
@@ -97,7 +97,7 @@ def _choose_queues(index: Integer, machine: Machine) -> None:
     kind = machine.node[stream["row"]]["type"]
     for step in range(stream["steps_left"]):
         phase = machine.phase[stream["phase"] + step]
-        queue = _next_queue(stream["rank"], phase["level"], phase["half"], machine)
+        queue = _take_next_queue(stream["rank"], phase["level"], phase["half"], machine)
         if phase["algorithm"] == TREE:
             turn_index = (
                 (stream["rank"] * machine.levels + phase["level"]) * TURNS + _FIRST_TREE + kind
@@ -110,7 +110,7 @@ def _choose_queues(index: Integer, machine: Machine) -> None:
 
 
 @compiled
-def _next_queue(rank: Integer, level: Integer, half: Integer, machine: Machine) -> Integer:
+def _take_next_queue(rank: Integer, level: Integer, half: Integer, machine: Machine) -> Integer:
     """Return the next queue of a dimension with its direction bit, and advance the round robin."""
     queues = machine.queues_per_level
     first, count = 0, queues
@@ -131,7 +131,7 @@ def _next_queue(rank: Integer, level: Integer, half: Integer, machine: Machine) 
 
 
 @outlined
-def stand_in_line(index: Integer, machine: Machine) -> Integer:
+def add_to_queue(index: Integer, machine: Machine) -> Integer:
     """Append a stream to the queue of its current phase and return the queue."""
     stream = machine.stream[index]
     choice = machine.stream_queue[index, stream["step"]]
@@ -151,7 +151,7 @@ def stand_in_line(index: Integer, machine: Machine) -> Integer:
 
 
 @outlined
-def pump(number: Integer, now: Integer, machine: Machine) -> None:
+def start_streams(number: Integer, now: Integer, machine: Machine) -> None:
     """Start the waiting streams of a queue up to its capacity."""
     queue = machine.queue[number]
     while queue["active"] < machine.most_active and queue["first"] >= 0:
@@ -165,14 +165,14 @@ def pump(number: Integer, now: Integer, machine: Machine) -> None:
 
 
 @outlined
-def leave(number: Integer, now: Integer, machine: Machine) -> None:
+def stop_stream(number: Integer, now: Integer, machine: Machine) -> None:
     """Release a stream's position in a queue and start the next stream."""
     machine.queue[number]["active"] -= 1
-    pump(number, now, machine)
+    start_streams(number, now, machine)
 
 
 @outlined
-def next_phase(index: Integer, now: Integer, machine: Machine) -> None:
+def start_next_phase(index: Integer, now: Integer, machine: Machine) -> None:
     """Advance a stream to its next phase, with the bytes that the finished phase leaves."""
     stream = machine.stream[index]
     phase = machine.phase[stream["phase"]]
@@ -185,6 +185,6 @@ def next_phase(index: Integer, now: Integer, machine: Machine) -> None:
     stream["phase"] += 1
     stream["step"] += 1
     stream["steps_left"] -= 1
-    next_queue = stand_in_line(index, machine)
-    leave(previous_queue, now, machine)
-    pump(next_queue, now, machine)
+    next_queue = add_to_queue(index, machine)
+    stop_stream(previous_queue, now, machine)
+    start_streams(next_queue, now, machine)

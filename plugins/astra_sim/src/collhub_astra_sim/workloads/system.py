@@ -9,10 +9,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import NoReturn
 
+from collhub_astra_sim.options import SystemOptions
+from hub_core import UsageError
 from hub_core.model import InputError, JobCollective, JsonValue, Location
 
 NATIVE_TYPES = (
@@ -142,7 +144,7 @@ class _Keys:
         """Raise the `InputError` of this file."""
         raise InputError(message, location=Location(self._name), cure=cure, code="invalid-system")
 
-    def _value(self, key: str) -> JsonValue:
+    def _get_value(self, key: str) -> JsonValue:
         """Return the value of a key. Raises `InputError` if it is missing."""
         if key not in self.values:
             self.fail(
@@ -154,14 +156,14 @@ class _Keys:
         """Return an integer of at least `least`; if `default` is None, the key is required."""
         if default is not None and key not in self.values:
             return default
-        value = self._value(key)
+        value = self._get_value(key)
         if not isinstance(value, int) or value < minimum:
             self.fail(f"{key}: {value!r} is not an integer of at least {minimum}")
         return int(value)
 
     def number(self, key: str) -> float:
         """Return a finite number of at least 0; the key is required."""
-        value = self._value(key)
+        value = self._get_value(key)
         # Written so that NaN fails, too.
         if not isinstance(value, int | float) or not 0 <= value < float("inf"):
             self.fail(f"{key}: {value!r} is not a number of at least 0")
@@ -169,7 +171,7 @@ class _Keys:
 
     def text(self, key: str, choices: tuple[str, ...]) -> str:
         """Return one of the choices; the key is required."""
-        value = self._value(key)
+        value = self._get_value(key)
         if value not in choices:
             self.fail(f"{key}: {value!r} is not one of {', '.join(choices)}")
         return str(value)
@@ -181,7 +183,7 @@ class _Keys:
             self.fail(f"{key}: a file name was expected, not {value!r}")
         return value or None
 
-    def _names(self, key: str) -> tuple[str, ...]:
+    def _get_names(self, key: str) -> tuple[str, ...]:
         """Return the list of names of a key."""
         value = self.values[key]
         if not isinstance(value, list) or not value or not all(isinstance(x, str) for x in value):
@@ -192,10 +194,10 @@ class _Keys:
         """Return the native algorithms by collective, for the keys that exist."""
         names_by_collective = {}
         for collective in NATIVE_TYPES:
-            key = f"{_text_of(collective)}-implementation"
+            key = f"{_format_collective(collective)}-implementation"
             if key not in self.values:
                 continue
-            names_by_collective[collective] = self._names(key)
+            names_by_collective[collective] = self._get_names(key)
             for name in names_by_collective[collective]:
                 if not _ALGORITHM.fullmatch(name):
                     self.fail(
@@ -208,15 +210,48 @@ class _Keys:
         """Return the prefix of every collective's custom algorithm, for the keys that exist."""
         prefixes = {}
         for collective in NATIVE_TYPES:
-            key = f"{_text_of(collective)}-implementation-custom"
+            key = f"{_format_collective(collective)}-implementation-custom"
             if key in self.values:
-                names = self._names(key)
+                names = self._get_names(key)
                 if len(names) > 1:
                     self.fail(f"{key}: ASTRA-sim takes one prefix, not {len(names)}")
                 prefixes[collective] = names[0]
         return prefixes
 
 
-def _text_of(collective: JobCollective) -> str:
+def _format_collective(collective: JobCollective) -> str:
     """Return the collective in the spelling of the system's keys, such as all-reduce."""
     return collective.name.lower().replace("_", "-")
+
+
+_COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
+_GB = 1e9
+
+
+def build_system(options: SystemOptions) -> dict[str, object]:
+    """Return the content of a system.json with the options' values; required keys have defaults."""
+    content: dict[str, object] = {
+        f"{kind.replace('_', '-')}-implementation": (getattr(options, kind) or "ring").split(",")
+        for kind in _COLLECTIVES
+    }
+    content |= {
+        "scheduling-policy": "FIFO",
+        "endpoint-delay": 10 if options.endpoint_delay is None else options.endpoint_delay,
+        "preferred-dataset-splits": options.splits or 1,
+        "active-chunks-per-dimension": options.active_chunks or 1,
+        "collective-optimization": options.optimization or "localBWAware",
+    }
+    if options.memory_bandwidth is not None:
+        content["local-mem-bw"] = options.memory_bandwidth / _GB
+    if options.peak_tflops is not None:
+        content |= {"roofline-enabled": 1, "peak-perf": options.peak_tflops}
+    return content
+
+
+def refuse_given(options: SystemOptions) -> None:
+    """Raise `UsageError` if an option conflicts with the system of the job's folder."""
+    names = [item.name for item in fields(SystemOptions) if item.default is None]
+    conflicting = [name for name in names if getattr(options, name) is not None]
+    if conflicting:
+        message = f"the folder has a system.json: option {conflicting[0]} has no effect"
+        raise UsageError(message, cure="change system.json of the folder")

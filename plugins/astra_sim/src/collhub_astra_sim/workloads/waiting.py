@@ -26,7 +26,9 @@ class _Reason(NamedTuple):
     cure: str = ""
 
 
-def waiting_ranks(workload: Workload, layout: Layout, machine: Machine) -> tuple[Diagnostic, ...]:
+def report_waiting_ranks(
+    workload: Workload, layout: Layout, machine: Machine
+) -> tuple[Diagnostic, ...]:
     """Return the findings of all ranks that never finish, in rank order.
 
     One finding for every running node, and one for the first free node of the rank.
@@ -44,13 +46,16 @@ class _StoppedJob:
 
     def __init__(self, workload: Workload, layout: Layout, machine: Machine) -> None:
         self._workload, self._layout = workload, layout
-        self._start, self._end = self._by_row(machine, "start"), self._by_row(machine, "end")
-        self._unmet = self._by_row(machine, "unmet")
-        self._streams = self._by_row(machine, "streams")
-        self._choice = self._by_row(machine, "choice")
+        self._start, self._end = (
+            self._order_by_row(machine, "start"),
+            self._order_by_row(machine, "end"),
+        )
+        self._unmet = self._order_by_row(machine, "unmet")
+        self._streams = self._order_by_row(machine, "streams")
+        self._choice = self._order_by_row(machine, "choice")
         self._is_ongoing = (self._start >= 0) & (self._end < 0)
 
-    def _by_row(self, machine: Machine, name: str) -> Int64Array:
+    def _order_by_row(self, machine: Machine, name: str) -> Int64Array:
         """Return a column of the machine's nodes in the order of the workload."""
         column = np.empty(len(self._workload.nodes), np.int64)
         column[self._layout.order] = machine.node[name]
@@ -63,40 +68,40 @@ class _StoppedJob:
         ]
         ongoing = rows[self._is_ongoing[rows]].tolist()
         for row in ongoing:
-            yield self._finding("unfinished-node", self._reason(row), row)
+            yield self._make_finding("unfinished-node", self._explain(row), row)
         free = rows[(self._start[rows] < 0) & (self._unmet[rows] == 0)].tolist()
         if ongoing and free:
-            reason = _Reason(f"waits for the slot of {self._name(ongoing[0])}")
-            yield self._finding("slot-occupied", reason, free[0])
+            reason = _Reason(f"waits for the slot of {self._format_name(ongoing[0])}")
+            yield self._make_finding("slot-occupied", reason, free[0])
         elif free:
             text = "depends on a node that takes no time, and no further node of its rank finishes"
-            yield self._finding("never-issued", _Reason(text), free[0])
+            yield self._make_finding("never-issued", _Reason(text), free[0])
 
-    def _finding(self, code: str, reason: _Reason, row: int) -> Diagnostic:
+    def _make_finding(self, code: str, reason: _Reason, row: int) -> Diagnostic:
         """Build the finding about a node."""
-        message = f"{self._name(row)} {reason.text}; the rank never finishes"
+        message = f"{self._format_name(row)} {reason.text}; the rank never finishes"
         location = self._workload.nodes.location(row)
         return Diagnostic(code, message, location=location, cure=reason.cure)
 
-    def _name(self, row: int) -> str:
+    def _format_name(self, row: int) -> str:
         """Return the name of a node: `node 7 (COMPUTE)`."""
         nodes = self._workload.nodes
         return f"node {int(nodes.identity[row])} ({NodeKind(int(nodes.kind[row])).name})"
 
-    def _named_collective(self, row: int) -> str:
+    def _describe_collective(self, row: int) -> str:
         """Return `node 7 (all-reduce of process group '2')`; for other nodes their name."""
         nodes = self._workload.nodes
         if nodes.kind[row] != NodeKind.COLLECTIVE:
-            return self._name(row)
-        kind = _kind_name(int(nodes.collective[row]))
-        return f"node {int(nodes.identity[row])} ({kind} of {self._group_name(row)})"
+            return self._format_name(row)
+        kind = _format_kind(int(nodes.collective[row]))
+        return f"node {int(nodes.identity[row])} ({kind} of {self._format_group(row)})"
 
-    def _group_name(self, row: int) -> str:
+    def _format_group(self, row: int) -> str:
         """Return the name of the node's group, or `all ranks`."""
         group = int(self._workload.nodes.group[row])
         return f"process group {self._workload.groups[group].name!r}" if group >= 0 else "all ranks"
 
-    def _reason(self, row: int) -> _Reason:
+    def _explain(self, row: int) -> _Reason:
         """Return why a running node does not finish."""
         nodes = self._workload.nodes
         kind = NodeKind(int(nodes.kind[row]))
@@ -107,12 +112,12 @@ class _StoppedJob:
         if self._layout.work.action[row] == NEVER_ENDS:
             return _Reason("is of a kind that ASTRA-sim never finishes")
         return (
-            self._collective_reason(row)
+            self._explain_collective(row)
             if kind is NodeKind.COLLECTIVE
             else _Reason("never finishes")
         )
 
-    def _collective_reason(self, row: int) -> _Reason:
+    def _explain_collective(self, row: int) -> _Reason:
         """Return the members that have not begun a collective, or that number its messages
         differently.
         """
@@ -124,18 +129,18 @@ class _StoppedJob:
         is_same &= (nodes.collective == nodes.collective[row]) & (nodes.bytes == nodes.bytes[row])
         rows = np.flatnonzero(is_same)
         missing = sorted(set(members) - set(nodes.rank[rows].tolist()))
-        kind = _kind_name(int(nodes.collective[row]))
+        kind = _format_kind(int(nodes.collective[row]))
         size = int(nodes.bytes[row])
-        text = f"is an {kind} of {size} bytes of {self._group_name(row)} that never finishes"
+        text = f"is an {kind} of {size} bytes of {self._format_group(row)} that never finishes"
         if missing:
-            return self._missing_members(text, missing)
+            return self._describe_missing_members(text, missing)
         if nodes.group[row] < 0 and self._choice[row] >= 0:
-            return self._uneven_numbers(text, rows)
+            return self._describe_uneven_numbers(text, rows)
         return _Reason(
             f"{text}, though all members have begun it: orders or algorithms differ", _ORDER_CURE
         )
 
-    def _missing_members(self, prefix: str, missing: list[int]) -> _Reason:
+    def _describe_missing_members(self, prefix: str, missing: list[int]) -> _Reason:
         """Name the missing members and the collective in which the first of them waits instead."""
         listed = ", ".join(map(str, missing[:_LISTED_RANKS]))
         text = f"{prefix}: not begun by rank {listed}"
@@ -144,10 +149,10 @@ class _StoppedJob:
         collectives = rows[self._is_ongoing[rows] & (nodes.kind[rows] == NodeKind.COLLECTIVE)]
         if not len(collectives):
             return _Reason(text)
-        text += f"; rank {rank} waits in {self._named_collective(int(collectives[0]))}"
+        text += f"; rank {rank} waits in {self._describe_collective(int(collectives[0]))}"
         return _Reason(text, _ORDER_CURE)
 
-    def _uneven_numbers(self, prefix: str, rows: Int64Array) -> _Reason:
+    def _describe_uneven_numbers(self, prefix: str, rows: Int64Array) -> _Reason:
         """Name the members that ran other numbers of streams before a collective without a group.
 
         ASTRA-sim numbers the streams, and with them the messages, of such a collective by all
@@ -164,13 +169,13 @@ class _StoppedJob:
         ranks_with_more = np.flatnonzero(counts > counts.min()).tolist()
         text = (
             f"{prefix}: ranks {format_ranks(ranks_with_more)} have run more collectives before it, "
-            f"such as {self._named_collective(int(earlier[0]))}, than ranks "
+            f"such as {self._describe_collective(int(earlier[0]))}, than ranks "
             f"{format_ranks(ranks_with_fewest)}, so that "
             "ASTRA-sim numbers its messages differently"
         )
-        return _Reason(text, self._group_of_all())
+        return _Reason(text, self._describe_cure())
 
-    def _group_of_all(self) -> str:
+    def _describe_cure(self) -> str:
         """Return the cure: how collectives of all ranks get a separate numbering."""
         groups, count = self._workload.groups, self._workload.num_ranks
         name = next((group.name for group in groups if len(group.ranks) == count), None)
@@ -187,6 +192,6 @@ class _StoppedJob:
         )
 
 
-def _kind_name(collective: int) -> str:
+def _format_kind(collective: int) -> str:
     """Return the name of a collective, such as all-reduce."""
     return JobCollective(collective).name.lower().replace("_", "-")

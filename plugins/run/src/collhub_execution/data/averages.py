@@ -19,13 +19,13 @@ def averaged(collective: Collective, outputs: Sequence[AnyArray]) -> tuple[AnyAr
     """
     contract = collective.contract
     if contract is not None and contract.expected is not None:
-        return _averaged_by_unit(collective, contract.expected, outputs)
+        return _compute_averages_by_unit(collective, contract.expected, outputs)
     if collective.kind not in REDUCING:
         return tuple(outputs)
     return tuple(divided(output, collective.num_ranks) for output in outputs)
 
 
-def _averaged_by_unit(
+def _compute_averages_by_unit(
     collective: Collective, expected: Contributions, outputs: Sequence[AnyArray]
 ) -> tuple[AnyArray, ...]:
     # A custom contract may reduce some units and only move others, so divisors differ.
@@ -33,13 +33,13 @@ def _averaged_by_unit(
     averages = []
     for rank, units in enumerate(collective.output_units().tolist()):
         output = outputs[rank]
-        divisor = _contributions_by_unit(expected, rank, units, collective.num_ranks)
+        divisor = _count_contributions(expected, rank, units, collective.num_ranks)
         elements = output.size // max(units, 1)
         averages.append(divided(output, np.repeat(divisor, elements)))
     return tuple(averages)
 
 
-def _contributions_by_unit(
+def _count_contributions(
     expected: Contributions, rank: int, units: int, num_ranks: int
 ) -> Int64Array:
     """Return the contribution count of each unit of a rank's OUTPUT, at least 1, int64[units]."""

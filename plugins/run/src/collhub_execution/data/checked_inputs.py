@@ -23,21 +23,21 @@ def background(dtype: np.dtype[Any], op: ReduceOp) -> np.generic:
     it.
     """
     if op is ReduceOp.MIN:
-        value = _lowest(dtype)
+        value = _get_lowest(dtype)
     elif op is ReduceOp.MAX:
-        value = _highest(dtype)
+        value = _get_highest(dtype)
     else:
         value = float("nan") if is_floating(dtype) else _UNDEFINED_INTEGER
     filled: np.generic = dtype.type(value)
     return filled
 
 
-def _lowest(dtype: np.dtype[Any]) -> float:
+def _get_lowest(dtype: np.dtype[Any]) -> float:
     """Return the value that every minimum preserves."""
     return float("-inf") if is_floating(dtype) else np.iinfo(dtype).min
 
 
-def _highest(dtype: np.dtype[Any]) -> float:
+def _get_highest(dtype: np.dtype[Any]) -> float:
     """Return the value that every maximum preserves."""
     return float("inf") if is_floating(dtype) else np.iinfo(dtype).max
 

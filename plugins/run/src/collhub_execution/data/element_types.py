@@ -1,13 +1,14 @@
-"""Element types of runs on real data, and the precision of their arithmetic."""
+"""Element types of runs on real data, the precision of their arithmetic, and reductions."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from hub_core.model import PluginError, UsageError
+from hub_core.model import PluginError, ReduceOp, UsageError
 
 Array = npt.NDArray[Any]
 
@@ -56,3 +57,14 @@ def rounding_unit(dtype: np.dtype[Any]) -> float:
     if not is_floating(dtype):
         return 0.0
     return 2.0 ** -significand_bits(dtype)
+
+
+Reduction = Callable[..., object]
+"""`reduction(one, other, out=target)`, element by element."""
+
+REDUCTIONS: dict[ReduceOp, Reduction] = {
+    ReduceOp.SUM: np.add,
+    ReduceOp.PROD: np.multiply,
+    ReduceOp.MIN: np.minimum,
+    ReduceOp.MAX: np.maximum,
+}

@@ -51,11 +51,11 @@ def exact_inputs(
     limit = 1 << significand_bits(dtype)
     largest = max(1, min(_LARGEST_VALUE, limit // blocks.num_ranks))
 
-    def tile(generator: np.random.Generator, rank: int) -> Array:
+    def make_tile(generator: np.random.Generator, rank: int) -> Array:
         """Return a pattern of integers."""
-        return _exact_tile(generator, rank, op, largest)
+        return _make_exact_tile(generator, rank, op, largest)
 
-    return _tiled(blocks, elements, dtype, tile)
+    return _repeat_tiles(blocks, elements, dtype, make_tile)
 
 
 def random_inputs(
@@ -70,14 +70,16 @@ def random_inputs(
     # Products of many numbers below 1 would underflow.
     low, high = (0.75, 1.25) if op is ReduceOp.PROD else (-1.0, 1.0)
 
-    def tile(generator: np.random.Generator, rank: int) -> Array:
+    def make_tile(generator: np.random.Generator, rank: int) -> Array:
         """Return a pattern of random numbers."""
         return generator.uniform(low, high, _TILE)
 
-    return _tiled(blocks, elements, dtype, tile)
+    return _repeat_tiles(blocks, elements, dtype, make_tile)
 
 
-def _exact_tile(generator: np.random.Generator, rank: int, op: ReduceOp, largest: int) -> Array:
+def _make_exact_tile(
+    generator: np.random.Generator, rank: int, op: ReduceOp, largest: int
+) -> Array:
     """Return integers from 0 to `largest`; for products 1 and 2 with signs."""
     if op is not ReduceOp.PROD:
         return generator.integers(0, largest, _TILE, endpoint=True)
@@ -87,14 +89,14 @@ def _exact_tile(generator: np.random.Generator, rank: int, op: ReduceOp, largest
     return signed
 
 
-def _tiled(
-    blocks: BlockCounts, elements: int, dtype: np.dtype[Any], tile: _TileMaker
+def _repeat_tiles(
+    blocks: BlockCounts, elements: int, dtype: np.dtype[Any], make_tile: _TileMaker
 ) -> tuple[Array, ...]:
     """Repeat each rank's pattern to its size: drawing every element would take longer than runs."""
     inputs = []
     for rank, size in enumerate((blocks.inputs * elements).tolist()):
         # One seed per rank: the data of a rank do not depend on the number of ranks.
         generator = np.random.default_rng([_SEED, rank])
-        values = tile(generator, rank).astype(dtype)
+        values = make_tile(generator, rank).astype(dtype)
         inputs.append(np.resize(values, size))
     return tuple(inputs)

@@ -18,13 +18,13 @@ def bus_bandwidth(collective: Collective, collective_bytes: int, time_s: float) 
     Algorithm bandwidth times 2 (n - 1) / n for all-reduce, 1 for broadcast and reduce, (n - 1) / n
     for the remaining collectives (NVIDIA nccl-tests, doc/PERFORMANCE.md).
     """
-    factor = _bus_factor(collective.kind, collective.num_ranks)
+    factor = _compute_bus_factor(collective.kind, collective.num_ranks)
     if factor is None:
         return None
     return factor * algorithm_bandwidth(collective_bytes, time_s)
 
 
-def _bus_factor(kind: CollectiveKind, num_ranks: int) -> float | None:
+def _compute_bus_factor(kind: CollectiveKind, num_ranks: int) -> float | None:
     """Return the ratio of bus to algorithm bandwidth, None for custom collectives."""
     if kind is CollectiveKind.CUSTOM:
         return None

@@ -10,13 +10,11 @@ from functools import reduce
 import numpy as np
 
 from collhub_execution.data.averages import divided
-from collhub_execution.data.element_types import Array, is_floating, rounding_unit
-from collhub_execution.data.reductions import REDUCTIONS
+from collhub_execution.data.element_types import REDUCTIONS, Array, is_floating, rounding_unit
 from hub_core.columns import BoolArray
 from hub_core.model import REDUCING, Collective, CollectiveKind, Contributions, ReduceOp
 
-# Number of elements that are reduced at once: their memory is small compared with the data of a
-# run.
+# Number of elements reduced at once: their memory is small compared with the data of a run.
 _PART = 1 << 20
 
 
@@ -41,7 +39,7 @@ class _Arithmetic:
     op: ReduceOp
     is_exact: bool
 
-    def reduced(self, parts: Sequence[Array]) -> ExpectedOutput:
+    def reduce_parts(self, parts: Sequence[Array]) -> ExpectedOutput:
         """Reduce all parts, arrays of one shape and dtype."""
         function: Callable[..., Array] = REDUCTIONS[self.plain_op]  # type: ignore[assignment]
         # A minimum or maximum is one of its operands, so it is not rounded.
@@ -50,8 +48,8 @@ class _Arithmetic:
             # Integers may overflow, as they do in a run.
             with np.errstate(all="ignore"):
                 total = reduce(function, parts[1:], parts[0].copy())
-            return ExpectedOutput(self._finished(total, len(parts)))
-        return self._rounded(parts, function)
+            return ExpectedOutput(self._divide_average(total, len(parts)))
+        return self._reduce_with_bound(parts, function)
 
     @property
     def plain_op(self) -> ReduceOp:
@@ -59,7 +57,9 @@ class _Arithmetic:
         is_average = self.op is ReduceOp.AVG
         return ReduceOp.SUM if is_average else self.op
 
-    def _rounded(self, parts: Sequence[Array], function: Callable[..., Array]) -> ExpectedOutput:
+    def _reduce_with_bound(
+        self, parts: Sequence[Array], function: Callable[..., Array]
+    ) -> ExpectedOutput:
         """Return the total in a wider type, with the bound described in `expected_parts`."""
         dtype = parts[0].dtype
         # The reference's rounding must not matter: float64 is compared in extended precision.
@@ -72,9 +72,9 @@ class _Arithmetic:
         bound = len(parts) * 2 * rounding_unit(dtype) * magnitude
         if self.op is ReduceOp.AVG:
             bound = bound / len(parts)
-        return ExpectedOutput(self._finished(total, len(parts)), bound)
+        return ExpectedOutput(self._divide_average(total, len(parts)), bound)
 
-    def _finished(self, total: Array, count: int) -> Array:
+    def _divide_average(self, total: Array, count: int) -> Array:
         """Return the total of `count` parts, divided for an average."""
         return divided(total, count) if self.op is ReduceOp.AVG else total
 
@@ -103,13 +103,13 @@ def expected_parts(
     """
     arithmetic = _Arithmetic(op, is_exact)
     if collective.kind is CollectiveKind.CUSTOM:
-        return _custom(collective, inputs, arithmetic)
+        return _evaluate_contract(collective, inputs, arithmetic)
     if collective.kind in REDUCING:
-        return _reducing(collective, inputs, arithmetic)
-    return _moving(collective, inputs)
+        return _reduce_inputs(collective, inputs, arithmetic)
+    return _move_inputs(collective, inputs)
 
 
-def _reducing(
+def _reduce_inputs(
     collective: Collective, inputs: Sequence[Array], arithmetic: _Arithmetic
 ) -> Iterator[ExpectedPart]:
     """Yield the total, or the share of it that a rank gets."""
@@ -124,21 +124,21 @@ def _reducing(
     for ranks, first, length in shares:
         for start in range(0, length, _PART):
             piece = slice(first + start, first + min(start + _PART, length))
-            total = arithmetic.reduced([array[piece] for array in inputs])
+            total = arithmetic.reduce_parts([array[piece] for array in inputs])
             for rank in ranks:
                 yield ExpectedPart(rank, start, total)
 
 
-def _moving(collective: Collective, inputs: Sequence[Array]) -> Iterator[ExpectedPart]:
+def _move_inputs(collective: Collective, inputs: Sequence[Array]) -> Iterator[ExpectedPart]:
     """Yield inputs, or shares of them, at their positions in collectives that only move data."""
-    for rank, sources in _moved(collective, inputs):
+    for rank, sources in _list_moved_arrays(collective, inputs):
         start = 0
         for source in sources:
             yield ExpectedPart(rank, start, ExpectedOutput(source))
             start += source.size
 
 
-def _moved(
+def _list_moved_arrays(
     collective: Collective, inputs: Sequence[Array]
 ) -> Iterator[tuple[int, Sequence[Array]]]:
     """Yield (rank, arrays that its OUTPUT contains one after the other)."""
@@ -166,22 +166,22 @@ def _moved(
 _Cells = dict[int, list[tuple[int, int]]]
 
 
-def _custom(
+def _evaluate_contract(
     collective: Collective, inputs: Sequence[Array], arithmetic: _Arithmetic
 ) -> Iterator[ExpectedPart] | None:
     """Return the parts that a contract requires; None if it defines no result."""
     contract = collective.postcondition()
     if contract is None:
         return None
-    parts = _by_unit(collective, inputs)
-    cells = _cells(contract, collective.num_ranks)
+    parts = _split_by_unit(collective, inputs)
+    cells = _collect_cells(contract, collective.num_ranks)
     return (
-        ExpectedPart(rank, 0, _custom_rank(cells[rank], units, parts, arithmetic))
+        ExpectedPart(rank, 0, _compute_custom_output(cells[rank], units, parts, arithmetic))
         for rank, units in enumerate(collective.output_units().tolist())
     )
 
 
-def _by_unit(collective: Collective, inputs: Sequence[Array]) -> list[Array]:
+def _split_by_unit(collective: Collective, inputs: Sequence[Array]) -> list[Array]:
     """Return every rank's input as rows, one per unit."""
     # Ranks without INPUT do not determine the number of elements per unit.
     units = collective.input_units().tolist()
@@ -191,7 +191,7 @@ def _by_unit(collective: Collective, inputs: Sequence[Array]) -> list[Array]:
     return [array.reshape(size, elements) for array, size in zip(inputs, units, strict=True)]
 
 
-def _cells(contract: Contributions, num_ranks: int) -> dict[int, _Cells]:
+def _collect_cells(contract: Contributions, num_ranks: int) -> dict[int, _Cells]:
     """Return the contributions by rank and unit of the output; source rank -1 means all ranks."""
     # Defaults, so that ranks and units missing in the contract need no test.
     cells: dict[int, _Cells] = defaultdict(lambda: defaultdict(list))
@@ -202,14 +202,14 @@ def _cells(contract: Contributions, num_ranks: int) -> dict[int, _Cells]:
     return cells
 
 
-def _custom_rank(
+def _compute_custom_output(
     cells: _Cells, units: int, parts: Sequence[Array], arithmetic: _Arithmetic
 ) -> ExpectedOutput:
     """Compute OUTPUT of one rank, unit by unit."""
     expected_by_unit: dict[int, ExpectedOutput] = {}
     for offset, cell in cells.items():
         contributions = [parts[rank][unit] for rank, unit in cell]
-        expected_by_unit[offset] = arithmetic.reduced(contributions)
+        expected_by_unit[offset] = arithmetic.reduce_parts(contributions)
     # All cells have one dtype: wider than the inputs if results are rounded.
     dtype = (
         next(iter(expected_by_unit.values())).values.dtype if expected_by_unit else parts[0].dtype

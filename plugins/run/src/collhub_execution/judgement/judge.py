@@ -66,17 +66,17 @@ def judge(
     maxima and data that are only moved are always compared bitwise, other results within the bound
     of `expected_parts`.
     """
-    agree = _agree(outputs) if collective.kind in _SAME_EVERYWHERE else None
+    agree = _have_same_bits(outputs) if collective.kind in _SAME_EVERYWHERE else None
     expected = expected_parts(collective, inputs, op, is_exact)
     if expected is None:
         return OutputJudgement(True, Comparison.NONE, None, 0.0, agree)
     compared = [_RankComparison(rank, output) for rank, output in enumerate(outputs)]
     for part in expected:
         compared[part.rank].add(part)
-    return _judgement(compared, agree)
+    return _summarize(compared, agree)
 
 
-def _judgement(compared: Sequence[_RankComparison], ranks_agree: bool | None) -> OutputJudgement:
+def _summarize(compared: Sequence[_RankComparison], ranks_agree: bool | None) -> OutputJudgement:
     """Combine the comparisons of all ranks."""
     worst = float(np.max([rank.largest for rank in compared], initial=0.0))
     bounds = [rank.bound for rank in compared if rank.bound is not None]
@@ -88,7 +88,7 @@ def _judgement(compared: Sequence[_RankComparison], ranks_agree: bool | None) ->
         max_abs_error=worst if np.isfinite(worst) else None,
         max_bound=max(bounds, default=0.0),
         ranks_agree=ranks_agree,
-        diagnostics=tuple(rank.diagnostic() for rank in wrong[:_LISTED_RANKS]),
+        diagnostics=tuple(rank.make_diagnostic() for rank in wrong[:_LISTED_RANKS]),
     )
 
 
@@ -101,17 +101,17 @@ def same_bits(one: Array, other: Array) -> bool:
         return False
     # In parts, because the comparison allocates one byte per element.
     return all(
-        np.array_equal(_bits(one[start : start + _PART]), _bits(other[start : start + _PART]))
+        np.array_equal(_as_bits(one[start : start + _PART]), _as_bits(other[start : start + _PART]))
         for start in range(0, len(one), _PART)
     )
 
 
-def _bits(values: Array) -> Array:
+def _as_bits(values: Array) -> Array:
     """Return the same memory as unsigned integers of the same size."""
     return values.view(f"u{values.dtype.itemsize}")
 
 
-def _agree(outputs: Sequence[Array]) -> bool:
+def _have_same_bits(outputs: Sequence[Array]) -> bool:
     """Return whether all ranks have the same bits."""
     return all(same_bits(outputs[0], output) for output in outputs[1:])
 
@@ -139,29 +139,29 @@ class _RankComparison:
         is_plain = expected.bound is None and expected.is_stated is None
         if is_plain and same_bits(actual, expected.values):
             return
-        error = _differences(actual, expected.values)
+        error = _compute_differences(actual, expected.values)
         if expected.bound is not None:
             self.bound = max(self.bound or 0.0, float(expected.bound.max(initial=0.0)))
             # A NaN is not within any bound.
             is_wrong = ~(error <= expected.bound)
         else:
-            is_wrong = _bits(actual) != _bits(expected.values)
+            is_wrong = _as_bits(actual) != _as_bits(expected.values)
         if expected.is_stated is not None:
             is_wrong = is_wrong & expected.is_stated
             error = error[expected.is_stated]
         # Unlike max(), this propagates NaN.
         self.largest = float(np.maximum(self.largest, error.max(initial=0.0)))
         if is_wrong.any() and not self.count:
-            self.first = _told(part, actual, int(np.argmax(is_wrong)))
+            self.first = _describe_wrong_element(part, actual, int(np.argmax(is_wrong)))
         self.count += int(np.count_nonzero(is_wrong))
 
-    def diagnostic(self) -> Diagnostic:
+    def make_diagnostic(self) -> Diagnostic:
         """Return the finding about the first wrong element."""
         message = f"{self.first}; {self.count} of {self.output.size} elements are wrong"
         return Diagnostic("wrong-output", message, location=Location(rank=self.rank))
 
 
-def _told(part: ExpectedPart, actual: Array, index: int) -> str:
+def _describe_wrong_element(part: ExpectedPart, actual: Array, index: int) -> str:
     """Describe a wrong element; `place`: its index in the part with the contents `held`."""
     expected = part.wanted
     within = "" if expected.bound is None else f" within {float(expected.bound[index]):.3g}"
@@ -171,7 +171,7 @@ def _told(part: ExpectedPart, actual: Array, index: int) -> str:
     )
 
 
-def _differences(actual: Array, expected: Array) -> Array:
+def _compute_differences(actual: Array, expected: Array) -> Array:
     """Return absolute differences in a type that does not round them away."""
     # Differences of large int64 do not fit float64.
     wide = np.longdouble if expected.dtype.itemsize >= 8 else np.float64

@@ -76,13 +76,13 @@ class JobFolder:
         # Locked before any rank can check it: a free lock means that the launcher has exited.
         with open(self.folder / _LIFELINE, "wb") as lifeline:
             fcntl.flock(lifeline, fcntl.LOCK_EX)
-            with JobMemory(self.folder).created(_shapes(request)):
+            with JobMemory(self.folder).created(_list_shapes(request)):
                 self._write_tasks(request)
                 yield
 
     def _write_tasks(self, request: LevelledRequest) -> None:
         """Write the task, the input and the initial log of every rank."""
-        arrays = self._arrays()
+        arrays = self._open_arrays()
         arrays["at"][:] = NOT_STARTED
         arrays["records"][:] = -1
         start = 0
@@ -101,7 +101,7 @@ class JobFolder:
         """Return the data of a rank: its task, and its parts of the shared arrays."""
         # Only this user can write to the folder, so unpickling is safe.
         task_places: _TaskPlaces = pickle.loads((self.folder / f"task.{rank}").read_bytes())
-        arrays = self._arrays()
+        arrays = self._open_arrays()
         plan = task_places.task.plan
         log = RankLog(
             arrays["at"][rank, :1],
@@ -112,7 +112,7 @@ class JobFolder:
         task = replace(task_places.task, input=arrays["inputs"][task_places.inputs])
         return RankPart(task, log, arrays["memory"][task_places.memory], arrays["ended"][rank:])
 
-    def _arrays(self) -> dict[str, Array]:
+    def _open_arrays(self) -> dict[str, Array]:
         """Open the shared arrays of the job, by name."""
         return JobMemory(self.folder).arrays()
 
@@ -123,22 +123,22 @@ class JobFolder:
     def positions(self) -> list[int]:
         """Return the position of every rank, as in `RankLog.at`."""
         # Written by the ranks, so that it is available after a kill.
-        record_of_rank: list[int] = self._arrays()["at"][:, 0].tolist()
+        record_of_rank: list[int] = self._open_arrays()["at"][:, 0].tolist()
         return record_of_rank
 
     def have_all_ended(self) -> bool:
         """Return whether every rank has stored its OUTPUT."""
-        return bool(self._arrays()["ended"].all())
+        return bool(self._open_arrays()["ended"].all())
 
     def times(self) -> LoggedTimes:
         """Return the times that the ranks measured."""
-        arrays = self._arrays()
+        arrays = self._open_arrays()
         return LoggedTimes(arrays["times"], arrays["native"], arrays["records"])
 
     def outputs(self, request: LevelledRequest) -> tuple[Array, ...]:
         """Return OUTPUT of all ranks, as views of the shared memory."""
         # Views, because a large run would not fit into memory twice.
-        return all_outputs(self._arrays()["memory"], request)
+        return all_outputs(self._open_arrays()["memory"], request)
 
     def write_failure(self, rank: int, error: BaseException) -> None:
         """Store the reason of a failure, unless another rank has already stored one."""
@@ -176,10 +176,10 @@ class JobFolder:
         """
         # Checked here and not only in the thread: otherwise this thread would continue without its
         # data.
-        self._end_if_free(fcntl.LOCK_SH | fcntl.LOCK_NB)
-        threading.Thread(target=self._end_if_free, args=(fcntl.LOCK_SH,), daemon=True).start()
+        self._exit_if_free(fcntl.LOCK_SH | fcntl.LOCK_NB)
+        threading.Thread(target=self._exit_if_free, args=(fcntl.LOCK_SH,), daemon=True).start()
 
-    def _end_if_free(self, how: int) -> None:
+    def _exit_if_free(self, how: int) -> None:
         """Lock the lifeline, and exit unless the launcher holds it; `how`: flags of `flock`."""
         # The system frees the lock of a process that exits, even if it is killed.
         try:
@@ -232,7 +232,7 @@ class _TaskPlaces:
     memory: slice
 
 
-def _shapes(request: LevelledRequest) -> Shapes:
+def _list_shapes(request: LevelledRequest) -> Shapes:
     """Return names, shapes and types of the shared arrays."""
     ranks, records = request.program.num_ranks, len(request.program)
     elements = sum(len(array) for array in request.inputs)

@@ -34,7 +34,7 @@ class JobMemory:
         try:
             for name, (shape, dtype) in shapes.items():
                 size = int(np.prod(shape, dtype=object)) * np.dtype(dtype).itemsize
-                descriptors.append(_created(self.folder / name, size))
+                descriptors.append(_create_shared_file(self.folder / name, size))
             yield
         finally:
             for descriptor in descriptors:
@@ -45,10 +45,11 @@ class JobMemory:
         # Only this user can write to the folder, so unpickling is safe.
         shapes: Shapes = pickle.loads((self.folder / _SHAPES).read_bytes())
         return {
-            name: self._array(name, *shape_and_dtype) for name, shape_and_dtype in shapes.items()
+            name: self._open_array(name, *shape_and_dtype)
+            for name, shape_and_dtype in shapes.items()
         }
 
-    def _array(self, name: str, shape: tuple[int, ...], dtype: Any) -> Array:
+    def _open_array(self, name: str, shape: tuple[int, ...], dtype: Any) -> Array:
         """Open one array."""
         if 0 in shape:
             # Empty memory cannot be mapped.
@@ -56,7 +57,7 @@ class JobMemory:
         return np.memmap(self.folder / name, dtype, "r+", shape=shape)
 
 
-def _created(place: Path, size: int) -> int:
+def _create_shared_file(place: Path, size: int) -> int:
     """Create `size` bytes of zeros that are shared through `place`; return their descriptor.
 
     On Linux the memory has no persistent name and uses no disk: `place` is a link that becomes

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import tempfile
@@ -15,12 +16,11 @@ from pathlib import Path
 
 from collhub_execution.data.memory import step_times
 from collhub_execution.launching.job_folder import JobFolder
-from collhub_execution.launching.room import crowded_places, no_room
 from collhub_execution.ranks.engine import NOT_STARTED
-from collhub_execution.rendezvous.positions import positions
+from collhub_execution.rendezvous import positions
 from collhub_execution.request_levelling import LevelledRequest
 from hub_core.columns import Float64Array
-from hub_core.model import Diagnostic, InputError, PluginError
+from hub_core.model import Diagnostic, InputError, PluginError, UsageError, format_bytes
 from hub_core.plugin_api import ExecutionResult
 
 _POLL_S = 0.02
@@ -49,7 +49,7 @@ def launch(
     the start, has elapsed; `PluginError` for software that a rank reports as missing, or if the
     program cannot be started; `UsageError` if the folder cannot be written.
     """
-    with _job(request) as job, open(job.folder / "printed", "wb") as printed:
+    with _create_job(request) as job, open(job.folder / "printed", "wb") as printed:
         # Files that the program creates in TMPDIR are removed with the folder.
         environment = {**variables, **os.environ, "TMPDIR": str(job.folder)}
         team = _LaunchedRanks(request, job, command(job.folder), environment, printed.fileno())
@@ -57,11 +57,11 @@ def launch(
             team.await_end(shared_bytes)
         finally:
             team.end()
-        return _result(request, job)
+        return _read_result(request, job)
 
 
 @contextlib.contextmanager
-def _job(request: LevelledRequest) -> Iterator[JobFolder]:
+def _create_job(request: LevelledRequest) -> Iterator[JobFolder]:
     """Create a folder with the tasks of all ranks. Raises `UsageError` if there is no space."""
     path = "TMPDIR"
     with contextlib.ExitStack() as stack:
@@ -75,12 +75,12 @@ def _job(request: LevelledRequest) -> Iterator[JobFolder]:
         yield job
 
 
-def _result(request: LevelledRequest, job: JobFolder) -> ExecutionResult:
+def _read_result(request: LevelledRequest, job: JobFolder) -> ExecutionResult:
     """Read the results from the folder, without warm-ups and the run for step times."""
     times = job.times()
     first_timed, end_timed = request.warmups, request.warmups + request.repeats
-    repeat_times = _spans(times.runs)[first_timed:end_timed]
-    native = _spans(times.native) if times.has_native else []
+    repeat_times = _compute_spans(times.runs)[first_timed:end_timed]
+    native = _compute_spans(times.native) if times.has_native else []
     starts = ends = None
     if request.wants_step_times:
         starts, ends = step_times(request, *times.records)
@@ -93,14 +93,14 @@ def _result(request: LevelledRequest, job: JobFolder) -> ExecutionResult:
     )
 
 
-def _spans(times: Float64Array) -> list[float]:
+def _compute_spans(times: Float64Array) -> list[float]:
     """Return seconds from the first rank's start to the last rank's end, per run."""
     starts, ends = times
     spans: list[float] = (ends.max(axis=1) - starts.min(axis=1)).tolist()
     return spans
 
 
-def _summary(printed: str) -> str:
+def _summarize_output(printed: str) -> str:
     """Return the first and last lines of the printed text, joined."""
     # Open MPI prints horizontal lines around its messages.
     lines = [line.strip() for line in printed.splitlines() if line.strip(" -\t")]
@@ -120,7 +120,7 @@ class _LaunchedRanks:
         environment: Mapping[str, str],
         printed: int,
     ) -> None:
-        self._request, self._job = request, job
+        self._request, self._create_job = request, job
         self._deadline = time.monotonic() + request.timeout_s
         try:
             self._process = subprocess.Popen(
@@ -137,49 +137,49 @@ class _LaunchedRanks:
     def await_end(self, shared_bytes: int) -> None:
         """Wait for success. Raises `HubError` for any other result; see `launch`."""
         while (status := self._process.poll()) is None:
-            if self._job.failure():
+            if self._create_job.failure():
                 break
             if time.monotonic() > self._deadline:
-                raise self._late()
+                raise self._make_late_error()
             time.sleep(_POLL_S)
         # Some launchers exit successfully when ranks were killed.
-        if status != 0 or not self._job.have_all_ended():
-            raise self._failed(status, shared_bytes)
+        if status != 0 or not self._create_job.have_all_ended():
+            raise self._make_failure(status, shared_bytes)
 
-    def _failed(self, status: int | None, shared_bytes: int) -> InputError | PluginError:
+    def _make_failure(self, status: int | None, shared_bytes: int) -> InputError | PluginError:
         """Return why the program ended: the reason of a rank, else its output and full file
         systems.
         """
-        failure = self._job.failure()
+        failure = self._create_job.failure()
         if isinstance(failure, PluginError):
             return failure
         if failure is not None:
-            return self._with_positions("rank-died", failure.diagnostics[0].message)
-        printed = (self._job.folder / "printed").read_text("utf-8", "replace")
+            return self._add_positions("rank-died", failure.diagnostics[0].message)
+        printed = (self._create_job.folder / "printed").read_text("utf-8", "replace")
         ended = f"a rank ended early (status {status})" if status else "a rank ended early"
         crowded = crowded_places(shared_bytes)
-        message = ": ".join(part for part in (ended, crowded, _summary(printed)) if part)
+        message = ": ".join(part for part in (ended, crowded, _summarize_output(printed)) if part)
         cure = "make room there (docker: --shm-size)" if crowded else ""
-        return self._with_positions("rank-died", message, cure)
+        return self._add_positions("rank-died", message, cure)
 
-    def _late(self) -> InputError:
+    def _make_late_error(self) -> InputError:
         """Return the error after the time limit: ranks not started, blocked, or slow."""
         ranks = self._request.program.num_ranks
-        before = self._job.positions()
+        before = self._create_job.positions()
         message = f"the ranks have not ended after {self._request.timeout_s:g} s"
         if NOT_STARTED in before:
             waiting = sum(at == NOT_STARTED for at in before)
             hint = "starting them takes time, allow more"
             message += f"; {waiting} of {ranks} have not begun: {hint}"
-            return self._with_positions("timeout", message)
+            return self._add_positions("timeout", message)
         time.sleep(_STILL_S)
-        is_still = before == self._job.positions()
-        return self._with_positions("deadlock" if is_still else "timeout", message)
+        is_still = before == self._create_job.positions()
+        return self._add_positions("deadlock" if is_still else "timeout", message)
 
-    def _with_positions(self, code: str, message: str, cure: str = "") -> InputError:
+    def _add_positions(self, code: str, message: str, cure: str = "") -> InputError:
         """Return an error with this message and the positions of all waiting ranks."""
         program = self._request.program
-        at = [None if record < 0 else record for record in self._job.positions()]
+        at = [None if record < 0 else record for record in self._create_job.positions()]
         waiting = positions(self._request.algorithm, program, at)
         return InputError([Diagnostic(code, message, cure=cure), *waiting])
 
@@ -196,3 +196,40 @@ class _LaunchedRanks:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
+
+
+# POSIX shared memory on Linux; message libraries are killed by a signal if it is full.
+SHARED_MEMORY = Path("/dev/shm")
+
+# For sessions of launchers and files through which ranks find each other.
+_TEMPORARY_BYTES = 1 << 20
+
+
+def no_room(place: str, error: OSError) -> UsageError:
+    """Return the error for a job folder `place` that cannot be written."""
+    return UsageError(
+        f"the ranks have no folder to meet in: {place}: {error.strerror}",
+        cure="make room there, or set TMPDIR to another folder",
+        code="no-space",
+    )
+
+
+def crowded_places(shared_bytes: int) -> str:
+    """Describe file systems with too little space; empty if there is enough.
+
+    `shared_bytes`: maximum use of `SHARED_MEMORY` by the ranks.
+    """
+    required = {Path(tempfile.gettempdir()): _TEMPORARY_BYTES, SHARED_MEMORY: shared_bytes}
+    return " and ".join(_list_crowded(required))
+
+
+def _list_crowded(required: dict[Path, int]) -> Iterator[str]:
+    """Yield a description of each existing folder with less space than required."""
+    for place, needed in required.items():
+        if not needed or not place.is_dir():
+            continue
+        total, _, free = shutil.disk_usage(place)
+        if free < needed:
+            name = f"{place} (TMPDIR)" if place != SHARED_MEMORY else os.fspath(place)
+            available = f"{format_bytes(free)} of {format_bytes(total)} free"
+            yield f"{name} has {available}, where the ranks may take {format_bytes(needed)}"

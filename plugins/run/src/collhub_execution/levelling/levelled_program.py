@@ -67,10 +67,10 @@ def levelled_program(
     _refuse_too_large(collective, scratch)
     layout = collective.memory_layout(in_place, scratch)
     regions = find_regions(algorithm, layout, is_valid, block_units)
-    conflicts = _conflicts(algorithm.steps, relation, regions, allow_races, findings)
+    conflicts = _find_conflicts(algorithm.steps, relation, regions, allow_races, findings)
     levels = assign_levels(algorithm.steps, messages, relation, conflicts)
     records = expand_steps(algorithm.steps, messages, regions, levels, scratch, block_units)
-    return _program(records, collective, block_units, in_place)
+    return _build_program(records, collective, block_units, in_place)
 
 
 def refuse_timing_only(algorithm: Algorithm) -> None:
@@ -88,7 +88,7 @@ def _order_without_cycle(steps: StepTable, messages: Messages, findings: Finding
     """Return the order of the steps with unbounded buffers. Raises `InputError` for a deadlock."""
     relation = happens_before(steps, messages)
     if not relation.order.is_complete:
-        raise InputError(_deadlock(steps, relation, findings))
+        raise InputError(_report_blocked_steps(steps, relation, findings))
     return relation
 
 
@@ -103,7 +103,9 @@ def _refuse_too_large(collective: Collective, scratch: Int64Array) -> None:
         )
 
 
-def _deadlock(steps: StepTable, relation: HappensBefore, findings: Findings) -> list[Diagnostic]:
+def _report_blocked_steps(
+    steps: StepTable, relation: HappensBefore, findings: Findings
+) -> list[Diagnostic]:
     """Return the steps that wait for each other, then every rank's first step that never runs."""
     report_deadlock(steps, relation, findings)
     cycle = next(item for item in findings if item.code == "deadlock")
@@ -118,7 +120,7 @@ def _deadlock(steps: StepTable, relation: HappensBefore, findings: Findings) -> 
     return [cycle, *waiting]
 
 
-def _conflicts(
+def _find_conflicts(
     steps: StepTable,
     relation: HappensBefore,
     regions: Regions,
@@ -154,7 +156,7 @@ def _add_race(findings: Findings, steps: StepTable, earlier: int, later: int) ->
     findings.add("race", message, location, cure="add a dependency between the two")
 
 
-def _program(
+def _build_program(
     records: SortedRecords, collective: Collective, block_units: int, in_place: bool
 ) -> LevelledProgram:
     """Convert the columns to the types of `LevelledProgram`."""

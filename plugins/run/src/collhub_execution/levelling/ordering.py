@@ -56,10 +56,10 @@ def assign_levels(
     graph = _RendezvousGraph(steps, messages, relation, conflicts)
     order = graph.sort()
     if not order.is_complete:
-        graph.relax(_core(order, *graph.edges()))
+        graph.relax(_find_core(order, *graph.edges()))
         order = graph.sort()
     if not order.is_complete:
-        graph.stage(_core(order, *graph.edges()))
+        graph.stage(_find_core(order, *graph.edges()))
         order = graph.sort()
     return graph.levels(order)
 
@@ -143,7 +143,7 @@ class _RendezvousGraph:
         is_staged = self._arrival >= 0
         is_message = np.ones(self._nodes, np.int64)
         is_message[: self._rows] = self._receives & ~is_staged
-        level = _longest_paths(order, *self.edges(), is_message)
+        level = _compute_longest_paths(order, *self.edges(), is_message)
         lands_at = np.where(is_staged, self._arrival, np.arange(self._rows))
         send, receive = self._messages.send, self._messages.receive
         message_level = np.full(self._rows, -1, np.int64)
@@ -155,7 +155,7 @@ class _RendezvousGraph:
         return StepLevels(row_level, message_level, order.position[: self._rows], is_staged)
 
 
-def _core(order: Order, parents: Int64Array, children: Int64Array) -> BoolArray:
+def _find_core(order: Order, parents: Int64Array, children: Int64Array) -> BoolArray:
     """Return the mask of nodes on cycles or between cycles."""
     nodes = len(order.position)
     # Nodes after a cycle remain when sorting forwards, nodes before one when sorting backwards.
@@ -166,7 +166,7 @@ def _core(order: Order, parents: Int64Array, children: Int64Array) -> BoolArray:
     return in_core
 
 
-def _longest_paths(
+def _compute_longest_paths(
     order: Order, parents: Int64Array, children: Int64Array, weight: Int64Array
 ) -> Int64Array:
     """Return the maximum sum of weights along a path that ends at each node, including its weight.

@@ -121,11 +121,11 @@ class LevelledProgram(ColumnTable):
 
         -1 on an unused side.
         """
-        source = self._address(self.src_buffer, self.src_offset)
-        destination = self._address(self.dst_buffer, self.dst_offset)
+        source = self._compute_addresses(self.src_buffer, self.src_offset)
+        destination = self._compute_addresses(self.dst_buffer, self.dst_offset)
         return source, destination
 
-    def _address(self, buffer: UInt8Array, offset: Int64Array) -> Int64Array:
+    def _compute_addresses(self, buffer: UInt8Array, offset: Int64Array) -> Int64Array:
         """Return the addresses of one side of all records, -1 if unused."""
         is_used = buffer <= Buffer.SCRATCH
         # Any known buffer works for an unused side, whose address is discarded.
@@ -141,9 +141,9 @@ class LevelledProgram(ColumnTable):
 
     def message_ends(self) -> tuple[Int64Array, Int64Array]:
         """Return (send, receive): the two records of every message, by message number."""
-        return self._ends(RecordKind.SEND), self._ends(RecordKind.RECV)
+        return self._find_ends(RecordKind.SEND), self._find_ends(RecordKind.RECV)
 
-    def _ends(self, kind: RecordKind) -> Int64Array:
+    def _find_ends(self, kind: RecordKind) -> Int64Array:
         """Return the records of one kind by message number; at most one per message."""
         records = np.flatnonzero(self.kind == kind)
         order = np.argsort(self.message[records], kind="stable")

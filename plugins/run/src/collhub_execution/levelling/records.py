@@ -85,8 +85,8 @@ def expand_steps(
     placed after the SCRATCH of the algorithm and share blocks if they are not live at the same
     time.
     """
-    cases = _cases(steps, regions, levels)
-    slot, sizes = _slots(steps, regions, levels, scratch, cases)
+    cases = _group_steps(steps, regions, levels)
+    slot, sizes = _assign_slots(steps, regions, levels, scratch, cases)
     number = np.full(len(steps), -1, np.int64)
     number[messages.send] = np.arange(len(messages.send))
     number[messages.receive] = number[messages.send]
@@ -97,10 +97,10 @@ def expand_steps(
         for index, line in enumerate(template)
     ]
     columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-    return _sorted(columns, sizes)
+    return _sort_records(columns, sizes)
 
 
-def _sorted(columns: Columns, scratch: Int64Array) -> SortedRecords:
+def _sort_records(columns: Columns, scratch: Int64Array) -> SortedRecords:
     """Sort by rank, level, messages before local records, message or position, line of the
     template.
     """
@@ -115,7 +115,7 @@ def _sorted(columns: Columns, scratch: Int64Array) -> SortedRecords:
     return SortedRecords(ordered, rank, scratch)
 
 
-def _slots(
+def _assign_slots(
     steps: StepTable,
     regions: Regions,
     levels: StepLevels,
@@ -123,7 +123,7 @@ def _slots(
     cases: Sequence[_Case],
 ) -> tuple[Int64Array, Int64Array]:
     """Return (slot offset in SCRATCH per step, -1: none; size of SCRATCH per rank)."""
-    slotted = np.concatenate([rows for template, rows in cases if _needs_slot(template)])
+    slotted = np.concatenate([rows for template, rows in cases if _has_slot(template)])
     last = levels.level[slotted]
     filled = levels.message_level[slotted]
     # A local step fills its slot in the level in which it runs.
@@ -134,12 +134,12 @@ def _slots(
     return slot, sizes
 
 
-def _needs_slot(template: _Template) -> bool:
+def _has_slot(template: _Template) -> bool:
     """Return whether a step with this template needs a slot in scratch."""
     return any(_SLOT in (source, target) for _, source, target in template)
 
 
-def _cases(steps: StepTable, regions: Regions, levels: StepLevels) -> Sequence[_Case]:
+def _group_steps(steps: StepTable, regions: Regions, levels: StepLevels) -> Sequence[_Case]:
     """Group the steps by template; a copy of units onto themselves needs no records."""
     # Addresses refer to one flat memory, so aliases of INPUT and OUTPUT overlap too.
     distance = np.abs(regions.source - regions.destination)
@@ -189,8 +189,8 @@ class _StepSheet:
         is_message = kind <= RecordKind.RECV
         nothing = np.full(len(rows), -1, np.int64)
         level = self.levels.message_level if is_message else self.levels.level
-        src_buffer, src_offset = self._side(rows, source)
-        dst_buffer, dst_offset = self._side(rows, target)
+        src_buffer, src_offset = self._get_side(rows, source)
+        dst_buffer, dst_offset = self._get_side(rows, target)
         return {
             "rank": self.steps.rank[rows].astype(np.int64),
             "kind": np.full(len(rows), kind, np.int64),
@@ -207,18 +207,18 @@ class _StepSheet:
             "index": np.full(len(rows), index, np.int64),
         }
 
-    def _side(self, rows: Int64Array, side: _RecordSide) -> tuple[Int64Array, Int64Array]:
+    def _get_side(self, rows: Int64Array, side: _RecordSide) -> tuple[Int64Array, Int64Array]:
         """Return (buffer, offset) of one side of the records."""
         # A template names sides, not buffers: the same template serves every buffer.
         steps = self.steps
         if side is _SOURCE:
-            return steps.src_buffer[rows].astype(np.int64), self._blocks(steps.src_offset, rows)
+            return steps.src_buffer[rows].astype(np.int64), self._to_blocks(steps.src_offset, rows)
         if side is _TARGET:
-            return steps.dst_buffer[rows].astype(np.int64), self._blocks(steps.dst_offset, rows)
+            return steps.dst_buffer[rows].astype(np.int64), self._to_blocks(steps.dst_offset, rows)
         if side is _SLOT:
             return np.full(len(rows), Buffer.SCRATCH, np.int64), self.slot[rows]
         return np.full(len(rows), Buffer.UNKNOWN, np.int64), np.zeros(len(rows), np.int64)
 
-    def _blocks(self, units: Int64Array, rows: Int64Array) -> Int64Array:
+    def _to_blocks(self, units: Int64Array, rows: Int64Array) -> Int64Array:
         """Return the offsets of `rows` in blocks; the block size divides all offsets."""
         return units[rows] // self.block_units

@@ -30,16 +30,16 @@ def place_slots(
     is_short = first == last
     short = np.flatnonzero(is_short)
     owner = rank[short].astype(np.int64)
-    starts, ends = _side_by_side(owner, first[short], count[short])
+    starts, ends = _assign_adjacent(owner, first[short], count[short])
     offsets[short] = occupied[owner] + starts
     np.maximum.at(sizes, owner, occupied[owner] + ends)
     long = np.flatnonzero(~is_short)
     by_start = long[np.argsort(first[long], kind="stable")]
-    _place_living(by_start, rank, first, last, count, offsets, sizes)
+    _assign_long_slots(by_start, rank, first, last, count, offsets, sizes)
     return offsets, sizes
 
 
-def _place_living(
+def _assign_long_slots(
     rows: Int64Array,
     rank: IntArray,
     first: Int64Array,
@@ -59,14 +59,14 @@ def _place_living(
         owner, start, length = int(rank[row]), int(first[row]), int(count[row])
         # Starts ascend, so expired slots are never needed again.
         alive = [slot for slot in living.get(owner, ()) if slot[2] >= start]
-        offset = _first_gap(alive, base[owner], length)
+        offset = _find_first_gap(alive, base[owner], length)
         end = offset + length
         living[owner] = sorted([*alive, (offset, end, int(last[row]))])
         offsets[row] = offset
         sizes[owner] = max(int(sizes[owner]), end)
 
 
-def _side_by_side(
+def _assign_adjacent(
     rank: Int64Array, level: Int64Array, count: Int64Array
 ) -> tuple[Int64Array, Int64Array]:
     """Return (start, end) of every slot among those of its rank and level, in the given order."""
@@ -83,7 +83,7 @@ def _side_by_side(
     return bounds[0], bounds[1]
 
 
-def _first_gap(alive: list[_LivingSlot], base: int, length: int) -> int:
+def _find_first_gap(alive: list[_LivingSlot], base: int, length: int) -> int:
     """Return the smallest offset from `base` on with `length` free blocks;
 
     `alive` is sorted by offset.

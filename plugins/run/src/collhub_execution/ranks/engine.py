@@ -14,7 +14,7 @@ from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 
-from collhub_execution.data.element_types import Array
+from collhub_execution.data.element_types import REDUCTIONS, Array
 from collhub_execution.ranks.plans import LocalMove, MessageEnd, RankLevel, RankTask
 from hub_core.columns import Float64Array, Int64Array
 
@@ -148,7 +148,7 @@ def run_task(task: RankTask, engine: RankEngine[V], log: RankLog) -> Array:
 
     Then run the library's collective equally often.
     """
-    levels = [_bound(level, engine) for level in task.plan.levels()]
+    levels = [_resolve_level(level, engine) for level in task.plan.levels()]
     # Undefined memory may overflow; warnings must not interrupt a run.
     with np.errstate(all="ignore"):
         for run in range(task.runs):
@@ -185,23 +185,23 @@ def _run_once(
     log.at[0] = DONE
 
 
-def _bound(level: RankLevel, engine: RankEngine[V]) -> _BoundLevel:
+def _resolve_level(level: RankLevel, engine: RankEngine[V]) -> _BoundLevel:
     """Resolve memory, messages and functions of a level once for all runs."""
-    sends = [_bound_end(end, engine.memory) for end in level.sends]
-    receives = [_bound_end(end, engine.memory) for end in level.receives]
+    sends = [_resolve_end(end, engine.memory) for end in level.sends]
+    receives = [_resolve_end(end, engine.memory) for end in level.receives]
     # In the order of the result of `PostLevel`.
     records = [post.end.record for post in (*receives, *sends)]
-    moves = [_bound_move(move, engine.memory) for move in level.moves]
+    moves = [_resolve_move(move, engine.memory) for move in level.moves]
     post = engine.transport.prepare(sends, receives)
     return _BoundLevel(post, tuple(records), tuple(moves))
 
 
-def _bound_end(end: MessageEnd, memory: EngineMemory[V]) -> Post[V]:
+def _resolve_end(end: MessageEnd, memory: EngineMemory[V]) -> Post[V]:
     """Return one end of a message with its memory."""
     return Post(end, memory.part(end.start, end.length))
 
 
-def _bound_move(move: LocalMove, memory: EngineMemory[V]) -> _BoundMove:
+def _resolve_move(move: LocalMove, memory: EngineMemory[V]) -> _BoundMove:
     """Return a local move with its memory and its function."""
     destination = memory.part(move.destination, move.length)
     source = memory.part(move.source, move.length)
@@ -252,3 +252,40 @@ def _run_native(task: RankTask, engine: RankEngine[V], log: RankLog) -> None:
         engine.memory.finish()
         if run >= 0:
             log.native_times[:, run] = start, time.perf_counter()
+
+
+class NumpyMemory:
+    """An `EngineMemory` on an array of `task.plan.memory_size` elements, a new or a given one."""
+
+    def __init__(self, task: RankTask, memory: Array | None = None) -> None:
+        """Use `memory`, or if it is None a new uninitialized array of the input's dtype."""
+        # Ranks that share memory pass their part of it.
+        if memory is None:
+            memory = np.empty(task.plan.memory_size, task.input.dtype)
+        self._memory = memory
+        self._reduction = REDUCTIONS[task.reduce_op]
+
+    def part(self, start: int, length: int) -> Array:
+        """Return a view."""
+        return self._memory[start : start + length]
+
+    def fill(self, task: RankTask) -> None:
+        """Store INPUT, and the background in all other elements."""
+        # The background first, because in place INPUT may be a part of OUTPUT.
+        self._memory[:] = task.background
+        self.part(task.plan.input_start, len(task.input))[:] = task.input
+
+    def copy(self, destination: Array, source: Array) -> None:
+        """destination := source."""
+        destination[:] = source
+
+    def reduce(self, destination: Array, source: Array) -> None:
+        """destination := destination op source."""
+        self._reduction(destination, source, destination)
+
+    def finish(self) -> None:
+        """No work is queued."""
+
+    def output(self, task: RankTask) -> Array:
+        """Return OUTPUT, a view."""
+        return self.part(task.plan.output_start, task.plan.output_size)

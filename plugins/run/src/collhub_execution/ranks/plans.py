@@ -90,22 +90,22 @@ class RankPlan:
         # Levels may be missing: a rank takes part in few of them.
         borders = np.flatnonzero(np.diff(self.level, prepend=-1)).tolist()
         for low, high in pairwise([*borders, len(self.kind)]):
-            yield self._level(range(low, high))
+            yield self._build_level(range(low, high))
 
-    def _level(self, rows: range) -> RankLevel:
+    def _build_level(self, rows: range) -> RankLevel:
         """Return the records of one level, in order."""
         sends, receives, moves = [], [], []
         for row in rows:
             kind = self.kind[row]
             if kind == RecordKind.SEND:
-                sends.append(self._end(row, self.source))
+                sends.append(self._build_end(row, self.source))
             elif kind == RecordKind.RECV:
-                receives.append(self._end(row, self.destination))
+                receives.append(self._build_end(row, self.destination))
             elif not self.is_done[row]:
-                moves.append(self._move(row))
+                moves.append(self._build_move(row))
         return RankLevel(tuple(sends), tuple(receives), tuple(moves))
 
-    def _end(self, row: int, starts: Int64Array) -> MessageEnd:
+    def _build_end(self, row: int, starts: Int64Array) -> MessageEnd:
         """Return a message from the point of view of this rank."""
         return MessageEnd(
             record=self.first_record + row,
@@ -116,7 +116,7 @@ class RankPlan:
             reduces=bool(self.reduces[row]),
         )
 
-    def _move(self, row: int) -> LocalMove:
+    def _build_move(self, row: int) -> LocalMove:
         """Return a copy or reduction of this rank."""
         return LocalMove(
             record=self.first_record + row,
@@ -138,7 +138,7 @@ class RankPlans:
         self, program: LevelledProgram, elements: int, fused: Int64Array | None = None
     ) -> None:
         self._program, self._elements = program, elements
-        self._tags = _tags(program)
+        self._assign_tags = _assign_tags(program)
         self._moves, self._is_done = find_moves(program, elements), np.zeros(len(program), np.bool_)
         if fused is not None:
             self._moves, self._is_done = fused_moves(self._moves, fused)
@@ -171,7 +171,7 @@ class RankPlans:
             kind=kind,
             level=program.level[rows],
             peer=program.peer[rows],
-            tag=self._tags[rows],
+            tag=self._assign_tags[rows],
             source=source,
             destination=np.where(kind == RecordKind.SEND, -1, destination - origin),
             length=self._moves.length[rows],
@@ -229,7 +229,7 @@ def rank_tasks(request: LevelledRequest) -> Iterator[RankTask]:
         yield rank_task(request, plans.plan(rank))
 
 
-def _tags(program: LevelledProgram) -> Int64Array:
+def _assign_tags(program: LevelledProgram) -> Int64Array:
     """Return the running number of every message in its pair of ranks, in the order of posting.
 
     Equal at both ends, due to the order of records in `LevelledProgram`; 0 in local records.

@@ -50,7 +50,7 @@ def run_options(function: Function) -> Function:
     `run_options_of` converts them to a record.
     """
     for declared in reversed(declared_options(RunOptions)):
-        function = _click_option(declared)(function)
+        function = _make_click_option(declared)(function)
     return function
 
 
@@ -62,7 +62,7 @@ def run_options_of(values: Mapping[str, Any]) -> RunOptions:
     return RunOptions(**{**values, "size": size_bytes})
 
 
-def _click_option(declared: Option) -> Callable[[Function], Function]:
+def _make_click_option(declared: Option) -> Callable[[Function], Function]:
     """Return the decorator for one option."""
     flag = f"--{declared.name.replace('_', '-')}"
     if declared.type is OptionType.BOOL:
@@ -70,7 +70,7 @@ def _click_option(declared: Option) -> Callable[[Function], Function]:
     return click.option(
         flag,
         declared.name,
-        type=_click_type(declared),
+        type=_get_click_type(declared),
         metavar=_METAVARS.get(declared.name),
         default=declared.default,
         show_default=declared.default is not None,
@@ -78,18 +78,18 @@ def _click_option(declared: Option) -> Callable[[Function], Function]:
     )
 
 
-def _click_type(declared: Option) -> click.ParamType[Any]:
+def _get_click_type(declared: Option) -> click.ParamType[Any]:
     """Return the click type of an option, including range and choices."""
     if declared.choices:
         return click.Choice(list(declared.choices))
     if declared.type is OptionType.INT:
-        return click.IntRange(_whole(declared.minimum), _whole(declared.maximum))
+        return click.IntRange(_as_integer(declared.minimum), _as_integer(declared.maximum))
     if declared.type is OptionType.FLOAT:
         return click.FloatRange(declared.minimum, declared.maximum)
     # A SIZE is parsed later, where its error is reported like all errors.
     return click.STRING
 
 
-def _whole(bound: float | None) -> int | None:
+def _as_integer(bound: float | None) -> int | None:
     """Convert a bound to an integer for click."""
     return None if bound is None else int(bound)

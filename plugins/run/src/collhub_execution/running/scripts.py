@@ -59,10 +59,10 @@ def script_rank(
     as_json: bool,
 ) -> int:
     """Call `run_rank`, print the report at rank 0, and return the exit status of this rank."""
-    return _status(run_rank(run, channel, engine_of, late), as_json)
+    return _report_status(run_rank(run, channel, engine_of, late), as_json)
 
 
-def _status(report: StartedRunReport | None, as_json: bool) -> int:
+def _report_status(report: StartedRunReport | None, as_json: bool) -> int:
     """Print the report (None except at rank 0) and return the exit status of `collhub run`."""
     if report is None:
         return ExitCode.DONE

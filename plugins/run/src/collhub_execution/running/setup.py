@@ -41,8 +41,8 @@ class RunSetup:
         Raises `UsageError` for invalid sizes, types and operators, `InputError` for algorithms that
         cannot run.
         """
-        size = _size(algorithm, options.size, name)
-        dtype, op = element_type(options.dtype), _operator(algorithm, options.op)
+        size = _choose_size(algorithm, options.size, name)
+        dtype, op = element_type(options.dtype), _choose_operator(algorithm, options.op)
         refuse_timing_only(algorithm)
         in_place = options.in_place or not algorithm.collective.out_of_place
         blocks = block_counts(algorithm)
@@ -105,7 +105,7 @@ class RunSetup:
             check_memory(program, self.elements, self.dtype)
 
 
-def _size(algorithm: Algorithm, size: int | None, name: str) -> int:
+def _choose_size(algorithm: Algorithm, size: int | None, name: str) -> int:
     """Return bytes of the full buffer: the given size, else that of the algorithm.
 
     Raises `UsageError`.
@@ -118,7 +118,7 @@ def _size(algorithm: Algorithm, size: int | None, name: str) -> int:
     return algorithm.collective_bytes
 
 
-def _operator(algorithm: Algorithm, text: str | None) -> ReduceOp:
+def _choose_operator(algorithm: Algorithm, text: str | None) -> ReduceOp:
     """Return the given operator, case-insensitive, else that of the collective.
 
     Raises `UsageError`.

@@ -20,7 +20,7 @@ from collhub_execution.levelling.levelled_program import levelled_program
 from collhub_execution.levelling.program import LevelledProgram
 from collhub_execution.ranks.engine import RankEngine, RankLog, run_task
 from collhub_execution.ranks.plans import RankPlans, RankTask
-from collhub_execution.rendezvous.positions import positions
+from collhub_execution.rendezvous import positions
 from collhub_execution.running.options import RunOptions, run_options_of
 from collhub_execution.running.outcome import RunOutcome
 from collhub_execution.running.setup import RunSetup
@@ -141,67 +141,67 @@ def run_rank(
     limit, and should end the process.
     """
     inputs = run.inputs() if channel.rank == 0 else ()
-    task = run.task(channel.rank, _dealt(run, channel, inputs))
+    task = run.task(channel.rank, _send_inputs(run, channel, inputs))
     log = RankLog.blank(task)
     timeout_s = run.setup.options.timeout
-    watch = threading.Timer(timeout_s, lambda: late(_position(run, channel.rank, log)))
+    watch = threading.Timer(timeout_s, lambda: late(_report_position(run, channel.rank, log)))
     watch.daemon = True
     watch.start()
     output = run_task(task, engine_of(task), log)
     watch.cancel()
-    spans = _durations(channel, log.times[:, task.warmups :])
-    native = _durations(channel, log.native_times)
+    spans = _collect_durations(channel, log.times[:, task.warmups :])
+    native = _collect_durations(channel, log.native_times)
     # On the other ranks this sends, and yields no outputs.
-    outputs = tuple(_collected(run, channel, output))
+    outputs = tuple(_collect_outputs(run, channel, output))
     if channel.rank:
         return None
-    return _report(run.setup, inputs, outputs, spans, native)
+    return _make_report(run.setup, inputs, outputs, spans, native)
 
 
-def _dealt(run: StartedRun, channel: ByteChannel, inputs: Sequence[Array]) -> Array:
+def _send_inputs(run: StartedRun, channel: ByteChannel, inputs: Sequence[Array]) -> Array:
     """Distribute the inputs from rank 0 and return the input of this rank."""
     # One after the other: ranks other than 0 wait only for this.
     if channel.rank == 0:
         for peer in range(1, channel.num_ranks):
-            channel.send(_bytes(inputs[peer]), peer)
+            channel.send(_as_bytes(inputs[peer]), peer)
         return inputs[0]
     rank_input = run.blank(channel.rank, Buffer.INPUT)
-    channel.receive(_bytes(rank_input), 0)
+    channel.receive(_as_bytes(rank_input), 0)
     return rank_input
 
 
-def _collected(run: StartedRun, channel: ByteChannel, output: Array) -> Iterator[Array]:
+def _collect_outputs(run: StartedRun, channel: ByteChannel, output: Array) -> Iterator[Array]:
     """Yield the outputs of all ranks at rank 0; the other ranks send theirs."""
     if channel.rank:
-        channel.send(_bytes(output), 0)
+        channel.send(_as_bytes(output), 0)
         return
     yield output
     for peer in range(1, channel.num_ranks):
         peer_output = run.blank(peer, Buffer.OUTPUT)
-        channel.receive(_bytes(peer_output), peer)
+        channel.receive(_as_bytes(peer_output), peer)
         yield peer_output
 
 
-def _durations(channel: ByteChannel, times: Float64Array) -> Float64Array:
+def _collect_durations(channel: ByteChannel, times: Float64Array) -> Float64Array:
     """Return, at rank 0, the maximum duration of all ranks per run; `times` are starts and ends."""
     # Differences are sent, because times of different hosts cannot be compared.
     durations = np.ascontiguousarray(times[1] - times[0])
     if channel.rank:
-        channel.send(_bytes(durations), 0)
+        channel.send(_as_bytes(durations), 0)
         return durations
     longest, peer_durations = durations.copy(), np.empty_like(durations)
     for peer in range(1, channel.num_ranks):
-        channel.receive(_bytes(peer_durations), peer)
+        channel.receive(_as_bytes(peer_durations), peer)
         np.maximum(longest, peer_durations, out=longest)
     return longest
 
 
-def _bytes(array: Array) -> Array:
+def _as_bytes(array: Array) -> Array:
     """Return the array as bytes; a view if the array is contiguous."""
     return np.ascontiguousarray(array).view(np.uint8)
 
 
-def _position(run: StartedRun, rank: int, log: RankLog) -> list[Diagnostic]:
+def _report_position(run: StartedRun, rank: int, log: RankLog) -> list[Diagnostic]:
     """Return the position of this rank, reported after the time limit."""
     at = int(log.at[0])
     # The positions of the other ranks are unknown here; each rank reports its position.
@@ -215,7 +215,7 @@ def _position(run: StartedRun, rank: int, log: RankLog) -> list[Diagnostic]:
     return [Diagnostic("timeout", message)]
 
 
-def _report(
+def _make_report(
     setup: RunSetup,
     inputs: tuple[Array, ...],
     outputs: tuple[Array, ...],

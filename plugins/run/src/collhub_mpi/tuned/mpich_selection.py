@@ -50,9 +50,9 @@ def write(selection: Selection, options: MpichOptions) -> WriteResult:
         cure = f"it chooses itself; {_CURE}: -O mpich.defaults=FILE"
         losses += [Loss("collective", str(selected.collective.kind), cure) for selected in chosen]
         return WriteResult([], losses)
-    document = _defaults(options.defaults)
+    document = _read_defaults(options.defaults)
     for selected in chosen:
-        losses += _tuned(document, selected, selection.num_ranks)
+        losses += _insert_tuned(document, selected, selection.num_ranks)
     content = json.dumps(document, indent=1) + "\n"
     notes = [
         f"set {VARIABLE} to {FILE}, with the release of MPICH that its defaults are from",
@@ -61,37 +61,37 @@ def write(selection: Selection, options: MpichOptions) -> WriteResult:
     return WriteResult([Artifact(FILE, content.encode("ascii"))], losses, (), notes)
 
 
-def _defaults(name: str) -> dict[str, _Tree]:
+def _read_defaults(name: str) -> dict[str, _Tree]:
     """Read the file of the release. Raises `InputError` if it is not a complete selection file."""
     try:
         document = json.loads(Path(name).read_bytes())
     except (OSError, ValueError, RecursionError) as error:
-        raise _no_defaults(name, str(error)) from None
+        raise _make_refusal(name, str(error)) from None
     if not isinstance(document, dict):
-        raise _no_defaults(name, "no JSON object")
+        raise _make_refusal(name, "no JSON object")
     for collective in (collective for names in COLLECTIVES.values() for collective in names):
         tree = document.get(f"collective={collective}")
         if not isinstance(tree, dict) or not isinstance(tree.get(_INTRA), dict):
-            raise _no_defaults(name, f"no collective={collective} with {_INTRA}")
+            raise _make_refusal(name, f"no collective={collective} with {_INTRA}")
     return document
 
 
-def _no_defaults(name: str, reason: str) -> InputError:
+def _make_refusal(name: str, reason: str) -> InputError:
     """Return the error for a file that is no selection of MPICH."""
     message = f"no selection file of MPICH: {reason}"
     return InputError(message, code="not-a-selection", location=Location(name), cure=_CURE)
 
 
-def _tuned(
+def _insert_tuned(
     document: dict[str, _Tree], selected: SelectedCollective, num_ranks: int
 ) -> Sequence[Loss]:
     """Insert the tree of a collective into `document`; return the losses."""
     kind = selected.collective.kind
-    windows, losses = own_windows(selected, _own(kind, num_ranks), "MPICH")
+    windows, losses = own_windows(selected, _get_algorithms(kind, num_ranks), "MPICH")
     for name in COLLECTIVES.get(kind, ()) if windows else ():
         tree = document[f"collective={name}"]
         before = tree[_INTRA]
-        tuned: object = _sizes(kind, windows, name, num_ranks)
+        tuned: object = _build_size_tests(kind, windows, name, num_ranks)
         for condition in reversed(CONDITIONS.get(kind, ())):
             tuned = {condition: tuned, opposite(condition): before}
         tree[_INTRA] = {
@@ -102,7 +102,7 @@ def _tuned(
     return losses
 
 
-def _own(kind: CollectiveKind, num_ranks: int) -> dict[str, str]:
+def _get_algorithms(kind: CollectiveKind, num_ranks: int) -> dict[str, str]:
     """Return the algorithms that MPICH has for this number of ranks."""
     algorithms = dict(ALGORITHMS.get(kind, {}))
     if kind is CollectiveKind.ALL_GATHER and num_ranks & (num_ranks - 1):
@@ -111,14 +111,14 @@ def _own(kind: CollectiveKind, num_ranks: int) -> dict[str, str]:
     return algorithms
 
 
-def _sizes(
+def _build_size_tests(
     kind: CollectiveKind, windows: Sequence[SelectedWindow], collective: str, num_ranks: int
 ) -> _Tree:
     """Return one test per window, by ascending sizes; the last one applies to all larger sizes."""
     parts, test = message_parts(kind, num_ranks), SIZE_TESTS[kind]
     tree: _Tree = {}
     for window in windows:
-        leaf = _leaf(collective, ALGORITHMS[kind][window.algorithm])
+        leaf = _build_leaf(collective, ALGORITHMS[kind][window.algorithm])
         last = None if window.max_bytes is None else window.max_bytes // parts
         if last is None or last > LARGEST_TEST:
             tree[f"{test}=any"] = leaf
@@ -128,15 +128,15 @@ def _sizes(
     return tree
 
 
-def _leaf(collective: str, algorithm: str) -> _Tree:
+def _build_leaf(collective: str, algorithm: str) -> _Tree:
     """Return the algorithm, restricted to the sizes for which it is defined."""
-    leaf: _Tree = {_key(collective, algorithm): {}}
+    leaf: _Tree = {_format_key(collective, algorithm): {}}
     if algorithm != "reduce_scatter_allgather":
         return leaf
     # It needs at least one element per rank of the largest power of two of ranks.
-    return {"count<pow2": {_key(collective, "recursive_doubling"): {}}, "count=any": leaf}
+    return {"count<pow2": {_format_key(collective, "recursive_doubling"): {}}, "count=any": leaf}
 
 
-def _key(collective: str, algorithm: str) -> str:
+def _format_key(collective: str, algorithm: str) -> str:
     """Return the key of a selection tree that names an algorithm."""
     return f"algorithm=MPIR_{collective.capitalize()}_intra_{algorithm}"

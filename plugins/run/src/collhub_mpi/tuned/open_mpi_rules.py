@@ -65,27 +65,27 @@ def write(selection: Selection, options: RulesOptions) -> WriteResult:
         windows, lost = own_windows(selected, ALGORITHMS.get(kind, {}), "Open MPI")
         losses += lost
         if windows:
-            rules[kind] = [_rule(selected, window) for window in windows]
+            rules[kind] = [_build_rule(selected, window) for window in windows]
     ordered = dict(sorted(rules.items(), key=lambda item: COLLECTIVES[item[0]]))
     if options.format == "json":
-        file, content = JSON_FILE, _json(ordered, selection.num_ranks)
+        file, content = JSON_FILE, _format_json(ordered, selection.num_ranks)
         notes = [_USE.format(file), "JSON is read from Open MPI 6.0 on; older ones ignore it"]
     else:
-        file, content = CLASSIC_FILE, _classic(ordered, selection)
+        file, content = CLASSIC_FILE, _format_classic(ordered, selection)
         notes = [_USE.format(file), "the rules hold for communicators of every size"]
     if CollectiveKind.REDUCE_SCATTER in rules:
         notes.append("reduce-scatter is MPI_Reduce_scatter, not MPI_Reduce_scatter_block")
     return WriteResult([Artifact(file, content.encode("ascii", "replace"))], losses, (), notes)
 
 
-def _rule(selected: SelectedCollective, window: SelectedWindow) -> _Rule:
+def _build_rule(selected: SelectedCollective, window: SelectedWindow) -> _Rule:
     """Return the rule of a window."""
     kind = selected.collective.kind
     number, name = ALGORITHMS[kind][window.algorithm]
-    return _Rule(window, number, name, _segment_bytes(selected, window))
+    return _Rule(window, number, name, _compute_segment_bytes(selected, window))
 
 
-def _segment_bytes(selected: SelectedCollective, window: SelectedWindow) -> int:
+def _compute_segment_bytes(selected: SelectedCollective, window: SelectedWindow) -> int:
     """Return the bytes of a chunk of a pipelined broadcast (as segments); otherwise 0."""
     is_pipeline = selected.collective.kind is CollectiveKind.BROADCAST
     if not is_pipeline or window.algorithm != "ring":
@@ -96,7 +96,7 @@ def _segment_bytes(selected: SelectedCollective, window: SelectedWindow) -> int:
     return segment_bytes if chunks > 1 else 0
 
 
-def _classic(rules: _Rules, selection: Selection) -> str:
+def _format_classic(rules: _Rules, selection: Selection) -> str:
     """Return the rules as classic text."""
     description = f"{selection.topology}, {selection.num_ranks} ranks"
     lines = [f"# collhub tune: {' '.join(description.split())}", f"{len(rules)} # collectives"]
@@ -111,10 +111,11 @@ def _classic(rules: _Rules, selection: Selection) -> str:
     return "\n".join([*lines, ""])
 
 
-def _json(rules: _Rules, num_ranks: int) -> str:
+def _format_json(rules: _Rules, num_ranks: int) -> str:
     """Return the rules as JSON."""
     collectives = {
-        COLLECTIVES[kind][1]: [_set(kind_rules, num_ranks)] for kind, kind_rules in rules.items()
+        COLLECTIVES[kind][1]: [_build_set(kind_rules, num_ranks)]
+        for kind, kind_rules in rules.items()
     }
     document = {
         "rule_file_version": JSON_VERSION,
@@ -124,7 +125,7 @@ def _json(rules: _Rules, num_ranks: int) -> str:
     return json.dumps(document, indent=1) + "\n"
 
 
-def _set(rules: Sequence[_Rule], num_ranks: int) -> dict[str, object]:
+def _build_set(rules: Sequence[_Rule], num_ranks: int) -> dict[str, object]:
     """Return the rules of one number of ranks as a JSON object."""
     return {
         "comm_size_min": num_ranks,

@@ -24,7 +24,7 @@ _KIND_OF_NAME = {name: kind for kind, (_, name) in COLLECTIVES.items()}
 
 def read(source: Source) -> Sequence[ServedCalls]:
     """Return one row per rule; none for a file with an error, which Open MPI ignores."""
-    return read_files(source, {CLASSIC_FILE: _classic, JSON_FILE: _json})
+    return read_files(source, {CLASSIC_FILE: _read_classic, JSON_FILE: _read_json})
 
 
 class _Numbers:
@@ -52,7 +52,7 @@ class _Numbers:
         return self._place == len(self._words)
 
 
-def _classic(part: SourcePart) -> list[ServedCalls]:
+def _read_classic(part: SourcePart) -> list[ServedCalls]:
     """Return the calls of a classic file. Raises `InputError` if it is invalid."""
     numbers = _Numbers(part.load().decode("latin-1"))
     calls: list[ServedCalls] = []
@@ -63,13 +63,13 @@ def _classic(part: SourcePart) -> list[ServedCalls]:
         if numbers.next("the number of sets") != 1 or numbers.next("the communicator size") != 0:
             # The meaning of a set's communicator size differs between versions.
             raise InputError(f"{kind}: not exactly one set, for size 0", code="communicator-size")
-        calls += _of_collective(kind, numbers)
+        calls += _read_collective(kind, numbers)
     if not numbers.is_at_end:
         raise InputError("more follows than is announced", code="not-a-rule")
     return calls
 
 
-def _of_collective(kind: CollectiveKind, numbers: _Numbers) -> Iterator[ServedCalls]:
+def _read_collective(kind: CollectiveKind, numbers: _Numbers) -> Iterator[ServedCalls]:
     """Yield the calls of one collective. Raises `InputError` if sizes do not ascend from 0."""
     rules = []
     for _ in range(numbers.next("the number of rules")):
@@ -84,18 +84,18 @@ def _of_collective(kind: CollectiveKind, numbers: _Numbers) -> Iterator[ServedCa
         raise InputError(f"{kind}: sizes do not ascend from 0", code="not-ascending")
     ends = [*(start - 1 for start in starts[1:]), None]
     for (first, number, segment), last in zip(rules, ends, strict=True):
-        by = _by(algorithm_name(kind, number), segment)
+        by = _describe_algorithm(algorithm_name(kind, number), segment)
         yield ServedCalls(kind, True, True, first, last, by)
 
 
-def _json(part: SourcePart) -> list[ServedCalls]:
+def _read_json(part: SourcePart) -> list[ServedCalls]:
     """Return the calls of a JSON file. Raises `InputError` if it is invalid."""
     try:
         document = json.loads(part.load())
         if document["rule_file_version"] != JSON_VERSION or document["module"] != "tuned":
             raise ValueError("another document")
         return [
-            _of_json(name, rule)
+            _read_rule(name, rule)
             for name, sets in document["collectives"].items()
             for rule_set in sets
             for rule in rule_set["rules"]
@@ -105,17 +105,17 @@ def _json(part: SourcePart) -> list[ServedCalls]:
         raise InputError(message, code="not-a-rule") from None
 
 
-def _of_json(name: str, rule: dict[str, object]) -> ServedCalls:
+def _read_rule(name: str, rule: dict[str, object]) -> ServedCalls:
     """Return the calls of one rule. Raises `ValueError`, `TypeError` or `KeyError`."""
     first, last = rule["msg_size_min"], rule["msg_size_max"]
     if not isinstance(first, int) or not (last == "inf" or isinstance(last, int)):
         raise ValueError("no sizes")
     segment = rule.get("seg_size", 0)
-    by = _by(str(rule["alg"]), segment if isinstance(segment, int) else 0)
+    by = _describe_algorithm(str(rule["alg"]), segment if isinstance(segment, int) else 0)
     max_bytes = last if isinstance(last, int) else None
     return ServedCalls(_KIND_OF_NAME[name], True, True, first, max_bytes, by)
 
 
-def _by(name: str, segment: int) -> str:
+def _describe_algorithm(name: str, segment: int) -> str:
     """Describe the algorithm; `segment`: bytes per segment, 0 for unsegmented messages."""
     return f"{name} in segments of {segment} bytes" if segment else name

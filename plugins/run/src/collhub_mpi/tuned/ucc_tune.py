@@ -65,7 +65,7 @@ def write(selection: Selection, options: NoOptions) -> WriteResult:
         kind = selected.collective.kind
         windows, lost = own_windows(selected, _ALGORITHMS.get(kind, {}), "UCC")
         losses += lost
-        tokens += _tokens(kind, windows, selection.num_ranks)
+        tokens += _format_tokens(kind, windows, selection.num_ranks)
     text = f"# collhub tune: {' '.join(selection.topology.split())}\n"
     if tokens:
         text += f"{_VARIABLE} = {'#'.join(tokens)}\n"
@@ -78,14 +78,14 @@ def write(selection: Selection, options: NoOptions) -> WriteResult:
 
 def read(source: Source) -> Sequence[ServedCalls]:
     """Return one row per choice; none for a file with a choice that UCC cannot parse."""
-    return read_files(source, {FILE: _served})
+    return read_files(source, {FILE: _read_calls})
 
 
-def _tokens(
+def _format_tokens(
     kind: CollectiveKind, windows: Sequence[SelectedWindow], num_ranks: int
 ) -> Iterator[str]:
     """Yield the choices of a collective."""
-    parts = _parts(kind, num_ranks)
+    parts = _count_parts(kind, num_ranks)
     for window in windows:
         # The smallest destination size of a full buffer in the window.
         first = -(-window.min_bytes // parts)
@@ -97,24 +97,24 @@ def _tokens(
             yield f"{_NAMES[kind]}:{first}-{end}:{team}:inf:@{name}"
 
 
-def _served(part: SourcePart) -> list[ServedCalls]:
+def _read_calls(part: SourcePart) -> list[ServedCalls]:
     """Return the calls of a file. Raises `InputError` if it is invalid."""
     lines = part.load().decode("latin-1").splitlines()
     values = [line.partition("=") for line in lines if line.strip() and not line.startswith("#")]
     if any(name.strip() != _VARIABLE for name, _, _ in values) or len(values) > 1:
         raise InputError(f"not one line {_VARIABLE} = ...", code="not-a-rule")
     tokens = [token for _, _, value in values for token in value.strip().split("#")]
-    return [_calls(token) for token in tokens]
+    return [_parse_token(token) for token in tokens]
 
 
-def _calls(token: str) -> ServedCalls:
+def _parse_token(token: str) -> ServedCalls:
     """Return the calls of one choice. Raises `InputError` if it is invalid."""
     match = _TOKEN.fullmatch(token)
     kind = _KIND_OF.get(match[1]) if match else None
     if match is None or kind is None or match[6] not in _ALGORITHMS[kind].values():
         expected = "collective:from-to:[ranks-ranks]:inf:@algorithm"
         raise InputError(f"{token!r:.60} is not {expected}", code="not-a-rule")
-    parts = _parts(kind, int(match[4]))
+    parts = _count_parts(kind, int(match[4]))
     first = int(match[2])
     # Full buffers between two multiples count as the larger one.
     min_bytes = (first - 1) * parts + 1 if first else 0
@@ -124,6 +124,6 @@ def _calls(token: str) -> ServedCalls:
     return ServedCalls(kind, True, True, min_bytes, max_bytes, f"{match[6]} of {match[4]} ranks")
 
 
-def _parts(kind: CollectiveKind, num_ranks: int) -> int:
+def _count_parts(kind: CollectiveKind, num_ranks: int) -> int:
     """Return the size of the full buffer divided by that of the destination."""
     return num_ranks if kind is CollectiveKind.REDUCE_SCATTER else 1

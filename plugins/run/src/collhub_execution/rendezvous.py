@@ -1,0 +1,272 @@
+"""Execution order of a program on a transport without buffers, and positions of blocked ranks."""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from collhub_execution.levelling.program import LevelledProgram, RecordKind
+from hub_core.columns import Int64Array, ordinals, run_starts
+from hub_core.model import Algorithm, Diagnostic, InputError, region
+
+_SignedArray = npt.NDArray[np.signedinteger]
+
+
+@dataclass(frozen=True, slots=True)
+class RunOrder:
+    """RECV, COPY and REDUCE records in an order in which they can run.
+
+    `records[batches[k]:batches[k + 1]]` are of one kind and independent of each other.
+    """
+
+    records: Int64Array
+    batches: Int64Array
+
+
+def run_order(algorithm: Algorithm, program: LevelledProgram) -> RunOrder:
+    """Return an order of all records.
+
+    Raises `InputError` with the position of every rank if there is none.
+
+    For a well levelled program the order is level by level, by the proof in `LevelledProgram`, with
+    the k-th local records of all ranks together; any other program is simulated message by message.
+    """
+    if not is_well_levelled(program):
+        records = simulate_rendezvous(algorithm, program)
+        return RunOrder(records, np.arange(len(records) + 1))
+    # A SEND moves no data: the RECV reads the sender's memory.
+    moves = np.flatnonzero(program.kind != RecordKind.SEND)
+    level = program.level[moves]
+    is_local = program.is_local[moves]
+    ordinal = _count_preceding_records(program)[moves]
+    is_reduction = program.kind[moves] == RecordKind.REDUCE
+    order = np.lexsort((is_reduction, ordinal, is_local, level))
+    keys = (level[order], is_local[order], ordinal[order], is_reduction[order])
+    batches = np.append(run_starts(*keys), len(order))
+    return RunOrder(moves[order], batches)
+
+
+def _count_preceding_records(program: LevelledProgram) -> Int64Array:
+    """Return the number of preceding local records in the same rank and level; 0 for messages."""
+    ordinal = np.zeros(len(program), np.int64)
+    local = np.flatnonzero(program.is_local)
+    # Records are sorted by rank, then level: one number for both preserves the order.
+    groups = program.rank[local] * program.num_levels + program.level[local]
+    ordinal[local] = ordinals(groups)
+    return ordinal
+
+
+def is_well_levelled(program: LevelledProgram) -> bool:
+    """Return whether levels and order of the program are as required by `LevelledProgram`.
+
+    Every message has one level and two ends that agree, and the records of every rank are sorted.
+    """
+    send, receive = program.message_ends()
+    if not np.array_equal(program.message[send], program.message[receive]):
+        return False
+    is_numbered_once = len(np.unique(program.message[send])) == len(send)
+    return is_numbered_once and _has_equal_ends(program, send, receive) and _is_in_order(program)
+
+
+def _has_equal_ends(program: LevelledProgram, send: Int64Array, receive: Int64Array) -> bool:
+    """Return whether both ends of every message have matching peers, levels and sizes."""
+    rank = program.rank
+    pairs: list[tuple[_SignedArray, _SignedArray]] = [
+        (program.level[send], program.level[receive]),
+        (program.count[send], program.count[receive]),
+        (program.peer[send], rank[receive]),
+        (rank[send], program.peer[receive]),
+    ]
+    return all(np.array_equal(at_send, at_receive) for at_send, at_receive in pairs)
+
+
+def _is_in_order(program: LevelledProgram) -> bool:
+    """Return whether records are sorted by rank, level, messages before local ones, message."""
+    position = np.arange(len(program))
+    # Local records of a level may have any order, but follow its messages.
+    number = np.where(program.is_local, position, program.message)
+    order = np.lexsort((number, program.is_local, program.level, program.rank))
+    return np.array_equal(order, position)
+
+
+def simulate_rendezvous(
+    algorithm: Algorithm, program: LevelledProgram, seed: int | None = None
+) -> Int64Array:
+    """Run the messages strictly; return RECV, COPY and REDUCE records in order of completion.
+
+    A rank posts the messages of its level, in order, and continues when all of them have been
+    matched; messages of one pair of ranks are matched in the order in which they are posted. `seed`
+    shuffles the order of ranks, which must not affect the result. One Python step per record: for
+    programs that may be wrong, and for tests. Raises `InputError` with the position of every rank
+    if all are blocked, and for two ends of a message that differ in size.
+    """
+    ranks = _SimulatedRanks(program)
+    ready = list(range(program.num_ranks))
+    generator = None if seed is None else np.random.default_rng(seed)
+    while ready:
+        if generator is not None:
+            generator.shuffle(ready)
+        ready = [freed for rank in ready for freed in ranks.advance(rank)]
+    stuck = ranks.waiting()
+    count = sum(record is not None for record in stuck)
+    if count:
+        message = f"{count} of {program.num_ranks} ranks wait for each other and never finish"
+        raise deadlock(algorithm, program, stuck, message)
+    return np.asarray(ranks.order, np.int64)
+
+
+class _SimulatedRanks:
+    """The state of every rank: its next record, and the open messages of its level.
+
+    A message is open at a rank from its post until both ends have been matched.
+    """
+
+    def __init__(self, program: LevelledProgram) -> None:
+        """All ranks are before their first records."""
+        # Lists, because single elements of numpy arrays are slow to read.
+        self._kind, self._level = program.kind.tolist(), program.level.tolist()
+        self._peer, self._count = program.peer.tolist(), program.count.tolist()
+        self._next = program.rank_indptr[:-1].tolist()
+        self._end = program.rank_indptr[1:].tolist()
+        self._open: list[list[int]] = [[] for _ in self._next]
+        # (source, destination, kind of end) to the records that wait for their other end.
+        self._posted: dict[tuple[int, int, int], deque[int]] = defaultdict(deque)
+        self.order: list[int] = []
+
+    def advance(self, rank: int) -> Iterator[int]:
+        """Run a rank while it has no open message; yield the ranks that may be unblocked."""
+        while not self._open[rank] and self._next[rank] < self._end[rank]:
+            record = self._next[rank]
+            if self._is_local(record):
+                self.order.append(record)
+                self._next[rank] += 1
+            else:
+                yield from self._start_level(rank, self._level[record])
+
+    def _is_local(self, record: int) -> bool:
+        """Return whether a record needs no other rank."""
+        is_local: bool = self._kind[record] >= RecordKind.COPY
+        return is_local
+
+    def _start_level(self, rank: int, level: int) -> Iterator[int]:
+        """Post all messages of a level; yield the ranks that this may have unblocked."""
+        record = self._next[rank]
+        while self._is_message_of(level, record, self._end[rank]):
+            self._open[rank].append(record)
+            record += 1
+        self._next[rank] = record
+        # A copy, because matching removes messages.
+        for posted in list(self._open[rank]):
+            yield from self._match_message(rank, posted)
+
+    def _is_message_of(self, level: int, record: int, end: int) -> bool:
+        """Return whether a record is a message of this level;
+
+        `end`: one past the rank's last record.
+        """
+        return record < end and self._level[record] == level and not self._is_local(record)
+
+    def _match_message(self, rank: int, record: int) -> Iterator[int]:
+        """Post one end of a message, and complete the message if the other end is posted."""
+        peer, kind = self._peer[record], self._kind[record]
+        pair = (rank, peer) if kind == RecordKind.SEND else (peer, rank)
+        # SEND is 0 and RECV is 1.
+        other_kind = RecordKind.RECV - kind
+        candidates = self._posted[(*pair, other_kind)]
+        if not candidates:
+            self._posted[(*pair, kind)].append(record)
+            return
+        match = candidates.popleft()
+        self._check_counts(rank, record, match, pair)
+        self.order.append(record if kind == RecordKind.RECV else match)
+        self._open[rank].remove(record)
+        self._open[peer].remove(match)
+        if not self._open[peer]:
+            yield peer
+
+    def _check_counts(self, rank: int, record: int, match: int, pair: tuple[int, int]) -> None:
+        """Raise `InputError` if the matched ends differ in size."""
+        count, matched_count = self._count[record], self._count[match]
+        if count != matched_count:
+            counts = f"{count} blocks at rank {rank}, {matched_count} at rank {self._peer[record]}"
+            message = f"a message from rank {pair[0]} to rank {pair[1]} has {counts}"
+            raise InputError(message, code="count-mismatch")
+
+    def waiting(self) -> list[int | None]:
+        """Return per rank the first record for which it waits, None if it has finished."""
+        return [self._find_awaited(rank) for rank in range(len(self._next))]
+
+    def _find_awaited(self, rank: int) -> int | None:
+        """Return the first record for which a rank waits, None if it has finished."""
+        if self._open[rank]:
+            return self._open[rank][0]
+        at: int = self._next[rank]
+        return at if at < self._end[rank] else None
+
+
+_LISTED_RANKS = 64
+
+
+def deadlock(
+    algorithm: Algorithm, program: LevelledProgram, records: Sequence[int | None], what: str
+) -> InputError:
+    """Return the error for a blocked program: the message `what`, then one finding per waiting
+    rank.
+
+    `records`: per rank the record for which it waits, None for ranks that have finished.
+    """
+    return InputError([Diagnostic("deadlock", what), *positions(algorithm, program, records)])
+
+
+def positions(
+    algorithm: Algorithm, program: LevelledProgram, records: Sequence[int | None]
+) -> list[Diagnostic]:
+    """Return one diagnostic for each of the first waiting ranks: level, peer, message, region."""
+    # If thousands of ranks wait for one another, the first ones are sufficient.
+    waiting = [record for record in records if record is not None]
+    listed = [_report_blocked(algorithm, program, record) for record in waiting[:_LISTED_RANKS]]
+    rest = len(waiting) - len(listed)
+    if rest:
+        listed.append(Diagnostic("blocked", f"and {rest} more ranks wait"))
+    return listed
+
+
+def _report_blocked(algorithm: Algorithm, program: LevelledProgram, record: int) -> Diagnostic:
+    """Return the position of a rank, at the step that its record implements."""
+    file = algorithm.provenance.source_name or None
+    location = algorithm.steps.location(int(program.row[record]), file)
+    return Diagnostic("blocked", _describe_position(program, record), location=location)
+
+
+def _describe_position(program: LevelledProgram, record: int) -> str:
+    """Return `stands at level 3 and waits for rank 1 to send message 7 into SCRATCH[0]`."""
+    # Levels are counted as in the program, from 1 for messages.
+    level = int(program.level[record])
+    return f"stands at level {level} and waits for {_describe_awaited(program, record)}"
+
+
+def _describe_awaited(program: LevelledProgram, record: int) -> str:
+    """Describe the event for which a record waits."""
+    kind = RecordKind(int(program.kind[record]))
+    peer, number = int(program.peer[record]), int(program.message[record])
+    if kind is RecordKind.SEND:
+        return f"rank {peer} to receive message {number}, {_format_source(program, record)}"
+    if kind is RecordKind.RECV:
+        return f"rank {peer} to send message {number} into {_format_destination(program, record)}"
+    return f"its own work on {_format_destination(program, record)}"
+
+
+def _format_source(program: LevelledProgram, record: int) -> str:
+    """Return the source, such as `INPUT[0..3]`, in blocks."""
+    buffer, offset = int(program.src_buffer[record]), int(program.src_offset[record])
+    return region(buffer, offset, int(program.count[record]))
+
+
+def _format_destination(program: LevelledProgram, record: int) -> str:
+    """Return the destination, such as `OUTPUT[0..3]`, in blocks."""
+    buffer, offset = int(program.dst_buffer[record]), int(program.dst_offset[record])
+    return region(buffer, offset, int(program.count[record]))
