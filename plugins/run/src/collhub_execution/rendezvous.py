@@ -212,14 +212,13 @@ _LISTED_RANKS = 64
 
 
 def deadlock(
-    algorithm: Algorithm, program: LevelledProgram, records: Sequence[int | None], what: str
+    algorithm: Algorithm, program: LevelledProgram, records: Sequence[int | None], message: str
 ) -> InputError:
-    """Return the error for a blocked program: the message `what`, then one finding per waiting
-    rank.
+    """Return the error for a blocked program: `message`, then one finding per waiting rank.
 
     `records`: per rank the record for which it waits, None for ranks that have finished.
     """
-    return InputError([Diagnostic("deadlock", what), *positions(algorithm, program, records)])
+    return InputError([Diagnostic("deadlock", message), *positions(algorithm, program, records)])
 
 
 def positions(

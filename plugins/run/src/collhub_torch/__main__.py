@@ -61,11 +61,11 @@ def main(algorithm: str, as_json: bool, device: str, batch: bool, **values: Any)
 def _run(name: str, values: dict[str, Any], options: TorchOptions, as_json: bool) -> int:
     """Run one rank and return its exit status."""
     # Read and checked before the group is joined, so that an error needs no clean-up.
-    place = _read_place()
-    run = StartedRun.read(name, values, place.num_ranks)
+    position = _read_place()
+    run = StartedRun.read(name, values, position.num_ranks)
     torch.set_num_threads(1)
-    device = join(options.device, place, "env://")
-    channel = TorchChannel(place.rank, place.num_ranks, device)
+    device = join(options.device, position, "env://")
+    channel = TorchChannel(position.rank, position.num_ranks, device)
     engine_of = partial(torch_engine, device=device, is_batched=options.batch)
     status = script_rank(run, channel, engine_of, _stop_rank, as_json=as_json)
     # A rank that exits early may discard messages that other ranks still receive.

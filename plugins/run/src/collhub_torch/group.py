@@ -20,7 +20,7 @@ class RankPlace:
     local_ranks: int
 
 
-def join(device: str, place: RankPlace, init_method: str) -> torch.device:
+def join(device: str, position: RankPlace, init_method: str) -> torch.device:
     """Join the group of all ranks and return the rank's device.
 
     `init_method`: how ranks find each other, see `torch.distributed.init_process_group`. Raises
@@ -28,29 +28,29 @@ def join(device: str, place: RankPlace, init_method: str) -> torch.device:
     """
     if device == "cpu":
         dist.init_process_group(
-            "gloo", init_method=init_method, rank=place.rank, world_size=place.num_ranks
+            "gloo", init_method=init_method, rank=position.rank, world_size=position.num_ranks
         )
         return torch.device("cpu")
-    _require_gpus(place)
-    gpu = torch.device("cuda", place.local_rank)
+    _require_gpus(position)
+    gpu = torch.device("cuda", position.local_rank)
     torch.cuda.set_device(gpu)
     # With the device NCCL connects immediately, so the first message is not slow.
     dist.init_process_group(
         "nccl",
         init_method=init_method,
-        rank=place.rank,
-        world_size=place.num_ranks,
+        rank=position.rank,
+        world_size=position.num_ranks,
         device_id=gpu,
     )
     return gpu
 
 
-def _require_gpus(place: RankPlace) -> None:
+def _require_gpus(position: RankPlace) -> None:
     """Raise `PluginError` unless this host has NCCL and a GPU per rank."""
     gpus = torch.cuda.device_count()
-    if gpus < place.local_ranks or not dist.is_nccl_available():
+    if gpus < position.local_ranks or not dist.is_nccl_available():
         message = (
-            f"NCCL needs a GPU for each of the {place.local_ranks} ranks on this host, "
+            f"NCCL needs a GPU for each of the {position.local_ranks} ranks on this host, "
             f"torch {torch.__version__} finds {gpus}"
         )
         cure = "use -O device=cpu, or a torch with CUDA on a machine with GPUs"

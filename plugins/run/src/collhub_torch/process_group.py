@@ -39,12 +39,12 @@ _BACKEND = "collhub"
 class SizeWindow:
     """Bytes of the full buffer for which an algorithm is used, both ends inclusive."""
 
-    least: int = 0
-    most: int | None = None
+    min_bytes: int = 0
+    max_bytes: int | None = None
 
     def holds(self, size: int) -> bool:
         """Return whether a size is in the window."""
-        return self.least <= size and (self.most is None or size <= self.most)
+        return self.min_bytes <= size and (self.max_bytes is None or size <= self.max_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ def _create_group(ranks: list[int] | None, options: _BackendOptions | None) -> d
     return group
 
 
-def _make_group(place: Any, options: _BackendOptions) -> CollhubGroup:
+def _make_group(store_and_ranks: Any, options: _BackendOptions) -> CollhubGroup:
     """Create the group; torch calls this for a new group of the backend."""
     return CollhubGroup(options.fallback, options.group)
 

@@ -69,8 +69,8 @@ def _run(job: JobFolder, part: RankPart, options: TorchOptions) -> Array:
     task = part.task
     # All ranks are on one host, so global and local ranks are equal.
     rank, ranks = task.plan.rank, task.plan.num_ranks
-    place = RankPlace(rank, ranks, local_rank=rank, local_ranks=ranks)
-    device = join(options.device, place, f"file://{job.folder / 'rendezvous'}")
+    position = RankPlace(rank, ranks, local_rank=rank, local_ranks=ranks)
+    device = join(options.device, position, f"file://{job.folder / 'rendezvous'}")
     output = run_task(task, torch_engine(task, device, options.batch, part.memory), part.log)
     dist.destroy_process_group()
     return output

@@ -244,7 +244,7 @@ def test_sizes_types_and_operators_that_are_not_its_own_go_to_the_fallback(
     algorithm = load(folders["sum"], device="cpu")
 
     def on_rank(rank: int, below: Any) -> list[Any]:
-        group = group_of(algorithm, below, least=40, most=80)
+        group = group_of(algorithm, below, min_bytes=40, max_bytes=80)
         tensors = [given(rank, 9), given(rank, 10), given(rank, 20), given(rank, 21)]
         small = torch.full((20,), rank, dtype=torch.uint8)
         for tensor in (*tensors, small):

@@ -39,7 +39,7 @@ class LazyRecords(dict[Any, dict[str, Any]]):
         if not indices:
             return
         # A tuple of lists selects elements of an array of several dimensions.
-        place: Any = tuple(zip(*indices, strict=True)) if self.array.ndim > 1 else indices
+        selection: Any = tuple(zip(*indices, strict=True)) if self.array.ndim > 1 else indices
         for name in self._names:
             column = self.array[name]
             values: Any = [record[name] for record in self.values()]
@@ -48,7 +48,7 @@ class LazyRecords(dict[Any, dict[str, Any]]):
                 limits = np.iinfo(column.dtype)
                 if min(values) < limits.min or max(values) > limits.max:
                     raise OverflowError(f"a value of {name} does not fit into {column.dtype}")
-            column[place] = values
+            column[selection] = values
 
 
 def interpreted(value: Any, records: list[LazyRecords]) -> Any:

@@ -143,11 +143,11 @@ def _find_islands(topology: Topology) -> np.ndarray[tuple[int], np.dtype[np.int6
     npus = topology.num_npus
     island = np.arange(topology.num_nodes - npus)
     between = (topology.source >= npus) & (topology.destination >= npus)
-    ends = topology.source[between] - npus, topology.destination[between] - npus
+    switch_pairs = topology.source[between] - npus, topology.destination[between] - npus
     # The minimum number spreads over every link until no number changes.
-    while len(ends[0]):
+    while len(switch_pairs[0]):
         before = island.copy()
-        np.minimum.at(island, ends[1], before[ends[0]])
+        np.minimum.at(island, switch_pairs[1], before[switch_pairs[0]])
         if np.array_equal(island, before):
             break
     return island

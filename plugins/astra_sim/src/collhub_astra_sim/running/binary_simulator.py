@@ -76,10 +76,10 @@ def _run_on(folder: AstraFolder, binary: str, time_limit_s: float) -> tuple[int,
             return status, parse_output(lines)
 
 
-def _write_files(folder: AstraFolder, place: Path) -> None:
+def _write_files(folder: AstraFolder, folder_path: Path) -> None:
     """Write the files of a folder below `place`, including subfolders."""
     for artifact in folder.artifacts():
-        file = place / artifact.name
+        file = folder_path / artifact.name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(artifact.content())
 

@@ -21,7 +21,7 @@ from hub_core.network import Routes, Topology
 from hub_core.schedules.switch_groups import SwitchGroups
 
 # Links of a route, in order.
-_Way = tuple[int, ...]
+_Route = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,60 +159,60 @@ class _Shapes:
         """Return the members of a multicast that a switch copies from earlier members."""
         shape = tuple(routes.tolist())
         if shape not in self._copies:
-            self._copies[shape] = self._find_copies(self._get_ways(routes))
+            self._copies[shape] = self._find_copies(self._get_routes(routes))
         return self._copies[shape]
 
     def sums(self, routes: Int64Array) -> _Sums:
         """Return the sums of a group that switches can compute."""
         shape = tuple(routes.tolist())
         if shape not in self._sums:
-            self._sums[shape] = self._find_sums(self._get_ways(routes))
+            self._sums[shape] = self._find_sums(self._get_routes(routes))
         return self._sums[shape]
 
-    def _get_ways(self, routes: Int64Array) -> list[_Way]:
+    def _get_routes(self, routes: Int64Array) -> list[_Route]:
         """Return the links of every route, in order."""
         bounds = zip(self._routes.indptr[routes], self._routes.indptr[routes + 1], strict=True)
         return [tuple(self._routes.links[first:end].tolist()) for first, end in bounds]
 
-    def _find_copies(self, ways: Sequence[_Way]) -> list[_Copy]:
+    def _find_copies(self, routes: Sequence[_Route]) -> list[_Copy]:
         """Find the copies of a multicast, members in order."""
-        owner: dict[_Way, int] = {}
+        owner: dict[_Route, int] = {}
         copies = []
-        for member, way in enumerate(ways):
-            hops = self._count_shared_hops(way, owner)
+        for member, route in enumerate(routes):
+            hops = self._count_shared_hops(route, owner)
             if hops:
-                copies.append(_Copy(member, owner[way[:hops]], hops))
-            for end in range(hops + 1, len(way) + 1):
-                owner.setdefault(way[:end], member)
+                copies.append(_Copy(member, owner[route[:hops]], hops))
+            for end in range(hops + 1, len(route) + 1):
+                owner.setdefault(route[:end], member)
         return copies
 
-    def _count_shared_hops(self, way: _Way, owner: Mapping[_Way, int]) -> int:
+    def _count_shared_hops(self, route: _Route, owner: Mapping[_Route, int]) -> int:
         """Return the length of the prefix of a route that is shared with an earlier one.
 
         Counted up to the last switch on the shared prefix that supports multicast; 0 for none.
         """
         hops = 0
-        for end in range(1, len(way)):
-            if way[:end] not in owner:
+        for end in range(1, len(route)):
+            if route[:end] not in owner:
                 break
-            if int(self._topology.destination[way[end - 1]]) in self._topology.multicast:
+            if int(self._topology.destination[route[end - 1]]) in self._topology.multicast:
                 hops = end
         return hops
 
-    def _find_sums(self, ways: Sequence[_Way]) -> _Sums:
+    def _find_sums(self, routes: Sequence[_Route]) -> _Sums:
         """Find the sums of a group, and the members that are delivered together."""
-        ends: dict[_Way, list[int]] = {}
-        for member, way in enumerate(ways):
-            for start in range(1, len(way)):
-                if int(self._topology.source[way[start]]) in self._topology.reduction:
-                    ends.setdefault(way[start:], []).append(member)
+        ends: dict[_Route, list[int]] = {}
+        for member, route in enumerate(routes):
+            for start in range(1, len(route)):
+                if int(self._topology.source[route[start]]) in self._topology.reduction:
+                    ends.setdefault(route[start:], []).append(member)
         # By member: the carrier of the last sum that it entered.
-        carrier = list(range(len(ways)))
+        carrier = list(range(len(routes)))
         sums = []
         for end in sorted(ends, key=lambda end: (-len(end), end)):
             members = tuple(dict.fromkeys(carrier[member] for member in ends[end]))
             if len(members) > 1:
-                hops = tuple(len(ways[member]) - len(end) for member in members)
+                hops = tuple(len(routes[member]) - len(end) for member in members)
                 sums.append(_Sum(members, hops))
                 for member in ends[end]:
                     carrier[member] = members[0]

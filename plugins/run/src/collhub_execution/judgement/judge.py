@@ -92,17 +92,19 @@ def _summarize(compared: Sequence[_RankComparison], ranks_agree: bool | None) ->
     )
 
 
-def same_bits(one: Array, other: Array) -> bool:
+def same_bits(array: Array, other_array: Array) -> bool:
     """Return whether two arrays of one dtype have the same bits.
 
     A NaN equals itself, and 0.0 differs from -0.0.
     """
-    if one.dtype != other.dtype or one.shape != other.shape:
+    if array.dtype != other_array.dtype or array.shape != other_array.shape:
         return False
     # In parts, because the comparison allocates one byte per element.
     return all(
-        np.array_equal(_as_bits(one[start : start + _PART]), _as_bits(other[start : start + _PART]))
-        for start in range(0, len(one), _PART)
+        np.array_equal(
+            _as_bits(array[start : start + _PART]), _as_bits(other_array[start : start + _PART])
+        )
+        for start in range(0, len(array), _PART)
     )
 
 

@@ -57,18 +57,18 @@ class JobMemory:
         return np.memmap(self.folder / name, dtype, "r+", shape=shape)
 
 
-def _create_shared_file(place: Path, size: int) -> int:
-    """Create `size` bytes of zeros that are shared through `place`; return their descriptor.
+def _create_shared_file(path: Path, size: int) -> int:
+    """Create `size` bytes of zeros that are shared through `path`; return their descriptor.
 
-    On Linux the memory has no persistent name and uses no disk: `place` is a link that becomes
+    On Linux the memory has no persistent name and uses no disk: `path` is a link that becomes
     invalid when the descriptor is closed. Elsewhere it is a file.
     """
     create_memory: Callable[[str], int] | None = getattr(os, "memfd_create", None)
     if create_memory is None:
-        descriptor = os.open(place, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
     else:
         descriptor = create_memory("collhub-job")
         # Processes of the same user may open the descriptor through /proc.
-        place.symlink_to(f"/proc/{os.getpid()}/fd/{descriptor}")
+        path.symlink_to(f"/proc/{os.getpid()}/fd/{descriptor}")
     os.ftruncate(descriptor, size)
     return descriptor

@@ -205,10 +205,10 @@ SHARED_MEMORY = Path("/dev/shm")
 _TEMPORARY_BYTES = 1 << 20
 
 
-def no_room(place: str, error: OSError) -> UsageError:
-    """Return the error for a job folder `place` that cannot be written."""
+def no_room(folder: str, error: OSError) -> UsageError:
+    """Return the error for a job folder that cannot be written."""
     return UsageError(
-        f"the ranks have no folder to meet in: {place}: {error.strerror}",
+        f"the ranks have no folder to meet in: {folder}: {error.strerror}",
         cure="make room there, or set TMPDIR to another folder",
         code="no-space",
     )
@@ -225,11 +225,11 @@ def crowded_places(shared_bytes: int) -> str:
 
 def _list_crowded(required: dict[Path, int]) -> Iterator[str]:
     """Yield a description of each existing folder with less space than required."""
-    for place, needed in required.items():
-        if not needed or not place.is_dir():
+    for folder, needed in required.items():
+        if not needed or not folder.is_dir():
             continue
-        total, _, free = shutil.disk_usage(place)
+        total, _, free = shutil.disk_usage(folder)
         if free < needed:
-            name = f"{place} (TMPDIR)" if place != SHARED_MEMORY else os.fspath(place)
+            name = f"{folder} (TMPDIR)" if folder != SHARED_MEMORY else os.fspath(folder)
             available = f"{format_bytes(free)} of {format_bytes(total)} free"
             yield f"{name} has {available}, where the ranks may take {format_bytes(needed)}"

@@ -38,11 +38,12 @@ class _Numbers:
         if self.has_requests:
             self._place = 1
 
-    def next(self, what: str) -> int:
-        """Return the next number. Raises `InputError`, which mentions `what`, if there is none."""
+    def next(self, expected: str) -> int:
+        """Return the next number. Raises `InputError`, which names `expected`, if there is none."""
         word = self._words[self._place] if self._place < len(self._words) else "the end"
         if not word.isdecimal():
-            raise InputError(f"{word!r:.40} where {what} is expected", code="not-a-rule")
+            message = f"{word!r:.40} where {expected} is expected"
+            raise InputError(message, code="not-a-rule")
         self._place += 1
         return int(word)
 
