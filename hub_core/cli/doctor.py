@@ -18,7 +18,7 @@ from hub_core.model import ExitCode
 from hub_core.plugin_api import CheckLine
 from hub_core.registry.compatibility import CORE_DISTRIBUTION
 from hub_core.registry.plugins import CORE_NAME, Plugin, PluginState, Registry
-from hub_core.testing.requirements import active_requirements, unmet_requirements
+from hub_core.testing.requirements import find_active_requirements, find_unmet_requirements
 from hub_core.version import __version__
 
 if TYPE_CHECKING:
@@ -117,10 +117,10 @@ def _requirement_lines(distribution: str) -> Iterator[CheckLine]:
             "install it with pip",
         )
         return
-    unmet = unmet_requirements(found)
+    unmet = find_unmet_requirements(found)
     versions = [
         f"{r.name} {installed_version(r.name)}"
-        for r in active_requirements(found)
+        for r in find_active_requirements(found)
         if installed_version(r.name)
     ]
     details = f"not met: {', '.join(unmet)}" if unmet else ", ".join(sorted(versions)) or "none"

@@ -1,4 +1,4 @@
-"""What third parties test their plugins with."""
+"""Tools with which third parties test their plugins: samples, conformance rules, strategies."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ if TYPE_CHECKING:
         check_plugin,
         check_rule,
     )
-    from hub_core.testing.contracts import custom_collective, promise_of
     from hub_core.testing.conversion_table import Conversion, Outcome, conversions, validate_all
-    from hub_core.testing.custom_steps import CustomSteps
+    from hub_core.testing.custom_collectives import CustomSteps, custom_collective, promise_of
     from hub_core.testing.documents import check_examples
     from hub_core.testing.networks import check_cabling, check_routes, check_subset
     from hub_core.testing.samples import (
@@ -61,9 +60,8 @@ __all__ = [
 
 _HOMES = {
     "hub_core.testing.conformance": "RULES Rule RuleResult Verdict check_plugin check_rule",
-    "hub_core.testing.contracts": "custom_collective promise_of",
+    "hub_core.testing.custom_collectives": "CustomSteps custom_collective promise_of",
     "hub_core.testing.conversion_table": "Conversion Outcome conversions validate_all",
-    "hub_core.testing.custom_steps": "CustomSteps",
     "hub_core.testing.documents": "check_examples",
     "hub_core.testing.networks": "check_cabling check_routes check_subset",
     "hub_core.testing.samples": (

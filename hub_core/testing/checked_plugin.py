@@ -1,4 +1,4 @@
-"""The plugin under check, and how the conformance kit calls what it offers."""
+"""The plugin under check, and functions that call its offers and write models into memory."""
 
 from __future__ import annotations
 
@@ -38,75 +38,75 @@ _RANK_IN_NAME = re.compile(r"\.(\d+)\.[^.]+\Z")
 
 @dataclass(frozen=True, slots=True)
 class Skip:
-    """Why one offer was not checked."""
+    """Yielded by a rule for an offer that it could not check. `reason`: shown to the user."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class CheckedPlugin:
-    """A loaded plugin and the registry that it stands in."""
+    """A loaded plugin and the registry that contains it."""
 
     plugin: Plugin
     registry: Registry
 
     def offers(self, kind: type[T]) -> list[T]:
-        """What the plugin offers of one kind."""
+        """The plugin's offers that are instances of `kind`, in the plugin's order."""
         return [offer for offer in self.plugin.offers if isinstance(offer, kind)]
 
     def readers(self) -> list[Reader]:
-        """The plugin's readers of algorithms and of topologies."""
-        # Both read files of strangers.
+        """The plugin's readers of algorithms, then its readers of topologies."""
         return [*self.offers(FormatReader), *self.offers(TopologyReader)]
 
-    def writer_of(self, format: Format) -> FormatWriter | None:
-        """A writer of the format, of this plugin or another."""
-        return self._of_format(FormatWriter, format)
+    def find_writer(self, format: Format) -> FormatWriter | None:
+        """A writer of the format by name, preferably of this plugin; None if there is no writer."""
+        return self._find_by_format(FormatWriter, format)
 
-    def reader_of(self, format: Format) -> FormatReader | None:
-        """A reader of the format, of this plugin or another."""
-        return self._of_format(FormatReader, format)
+    def find_reader(self, format: Format) -> FormatReader | None:
+        """A reader of the format by name, preferably of this plugin; None if there is no reader."""
+        return self._find_by_format(FormatReader, format)
 
     def sources(self, reader: Reader) -> dict[str, Source]:
         """Valid inputs of a reader by name.
 
-        Its own samples, and what a writer of its format makes of the kit's.
+        The samples that the reader declares, and for readers of algorithms the kit's samples as
+        written by a writer of the same format, if one is installed. A written sample replaces a
+        declared one of the same name.
         """
-        return {**stated_samples(reader), **self._written_samples(reader)}
+        sources = load_declared_samples(reader)
+        # There are no kit samples for readers of topologies.
+        writer = self.find_writer(reader.format) if isinstance(reader, FormatReader) else None
+        if writer is not None:
+            for name, rendering in render_samples(writer).items():
+                sources[name] = to_source(rendering, writer.format)
+        return sources
 
-    def _of_format(self, kind: type[T], format: Format) -> T | None:
-        found = [provided for provided in self.registry.all(kind) if provided.name == format.name]
-        # A plugin is judged by its own partner where it has one.
-        found.sort(key=lambda provided: provided.plugin != self.plugin)
-        return found[0].offer if found else None
-
-    def _written_samples(self, reader: Reader) -> dict[str, Source]:
-        """The kit's algorithms in the format of a reader, where somebody writes it."""
-        # No offer writes topologies.
-        if not isinstance(reader, FormatReader):
-            return {}
-        writer = self.writer_of(reader.format)
-        if writer is None:
-            return {}
-        written = renderings(writer).items()
-        return {name: source_of(rendering, writer.format) for name, rendering in written}
+    def _find_by_format(self, kind: type[T], format: Format) -> T | None:
+        """First offer of the kind whose name is that of the format; this plugin's come first."""
+        candidates = [entry for entry in self.registry.all(kind) if entry.name == format.name]
+        candidates.sort(key=lambda entry: entry.plugin != self.plugin)
+        return candidates[0].offer if candidates else None
 
 
-def stated_samples(reader: AnyReader) -> dict[str, Source]:
-    """The samples that a reader names itself."""
+def load_declared_samples(reader: AnyReader) -> dict[str, Source]:
+    """Valid inputs that a reader declares in its field `samples`, by name; empty without any.
+
+    Raises `AssertionError` if the function that `samples` refers to returns no list or tuple.
+    """
     if not reader.samples:
         return {}
-    stated = resolve(reader.samples)()
-    message = f"{reader.samples} returned {type(stated).__name__}, expected a list of Source"
-    assert isinstance(stated, list | tuple), message
-    return {source.name: source for source in stated}
+    samples = resolve(reader.samples)()
+    message = f"{reader.samples} returned {type(samples).__name__}, expected a list of Source"
+    assert isinstance(samples, list | tuple), message
+    return {source.name: source for source in samples}
 
 
 @dataclass(frozen=True, slots=True)
 class Rendering:
-    """What a writer made of an algorithm.
+    """Output of a writer for one model.
 
-    Artifacts by name, in order, the losses that it declared, and what it restated.
+    `artifacts`: contents by name, in the writer's order. `losses`: declared losses. `restated`:
+    parts of the model that the file expresses in another form.
     """
 
     artifacts: dict[str, bytes]
@@ -115,58 +115,67 @@ class Rendering:
 
 
 def call(offer: Offer, *arguments: object) -> object:
-    """Call the work behind an offer with its default options; what it raises passes through."""
+    """Call the function of an offer with default options as last argument and return its result.
+
+    Exceptions of the function are not caught.
+    """
     record: type = getattr(offer, "options", NoOptions)
-    # Nothing is given, and the environment is empty: the kit judges the defaults alone.
+    # No options and an empty environment: the kit checks the defaults only.
     options = bind_options(record, {}, {}, title(offer))
-    work = resolve(reference_of(offer))
-    return work(*arguments, options)
+    function = resolve(reference_of(offer))
+    return function(*arguments, options)
 
 
 def title(offer: Offer) -> str:
-    """How problems name an offer."""
+    """Name of an offer in problem texts: its kind and its name, such as `reader msccl`."""
     return f"{kind_of(offer).noun} {offer.name}"
 
 
 def render(writer: AnyWriter, model: Algorithm | Topology | Workload) -> Rendering:
-    """Write a model into memory."""
+    """Write a model with a writer's default options and return its artifacts in memory.
+
+    Raises `AssertionError` if the writer returns no `WriteResult`; the writer's exceptions pass.
+    """
     result = call(writer, model)
     message = f"{writer.write} returned {type(result).__name__}, expected WriteResult"
     assert isinstance(result, WriteResult), message
     artifacts: dict[str, bytes] = {}
-    # Artifacts may come from a generator: each is made before the next one is asked for.
+    # `artifacts` may be a generator: read each content before the generator advances.
     for artifact in result.artifacts:
         artifacts[artifact.name] = bytes(artifact.content())
     return Rendering(artifacts, tuple(result.losses), tuple(result.restated))
 
 
-def renderings(writer: FormatWriter) -> dict[str, Rendering]:
-    """The kit's samples as a writer writes them.
+def render_samples(writer: FormatWriter) -> dict[str, Rendering]:
+    """Write every sample algorithm of the kit with a writer; results by sample name.
 
-    Those that it refuses with a `HubError` are left out.
+    Samples that the writer refuses with a `HubError` are omitted.
     """
-    found: dict[str, Rendering] = {}
+    rendered: dict[str, Rendering] = {}
     for name, algorithm in all_samples().items():
         try:
-            found[name] = render(writer, algorithm)
+            rendered[name] = render(writer, algorithm)
         except HubError:
             continue
-    return found
+    return rendered
 
 
-def source_of(rendering: Rendering, format: Format) -> Source:
-    """Artifacts as a source, as if they had been written to disk and opened."""
+def to_source(rendering: Rendering, format: Format) -> Source:
+    """Convert artifacts to a `Source` named `sample`, as if they were written to disk and opened.
+
+    A single-file format uses the first artifact. In other layouts each artifact is a part, whose
+    rank is the number before its suffix (`sample.3.et`), if any.
+    """
     suffix = format.suffixes[0] if format.suffixes else ""
     if format.layout is Layout.FILE:
         contents = iter(rendering.artifacts.values())
         return Source.of_bytes(f"sample{suffix}", next(contents))
-    # What follows a prefix begins with its rank, what lies in a folder is a path.
     lead = "sample" if format.layout is Layout.PREFIX else "sample/"
-    parts = [_part(f"{lead}{name}", content) for name, content in rendering.artifacts.items()]
+    parts = [_to_part(f"{lead}{name}", content) for name, content in rendering.artifacts.items()]
     return Source("sample", tuple(parts))
 
 
-def _part(name: str, content: bytes) -> SourcePart:
+def _to_part(name: str, content: bytes) -> SourcePart:
     match = _RANK_IN_NAME.search(name)
     rank = int(match[1]) if match else None
     return SourcePart(name, lambda: content, rank, len(content))

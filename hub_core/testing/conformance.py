@@ -1,8 +1,8 @@
-"""The conformance kit: checks as data, run alike by `collhub plugins check` and by pytest."""
+"""The conformance kit: the table of rules, and functions that run them on a plugin."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -41,14 +41,14 @@ from hub_core.testing import (
 from hub_core.testing.checked_plugin import CheckedPlugin, Skip
 from hub_core.testing.probe import trial
 
-# One fault often shows on every sample: the first lines tell it.
-_MOST_PROBLEMS = 8
+# One fault often appears for every sample, so only the first problems are listed.
+_MAX_LISTED_PROBLEMS = 8
 
 Kinds = tuple[type[Offer], ...]
 
 
 class Verdict(StrEnum):
-    """Outcome of a check; SKIPPED says why there was nothing to check."""
+    """Outcome of a rule. SKIPPED: the plugin has no offer that the rule could check."""
 
     PASSED = "passed"
     FAILED = "failed"
@@ -57,10 +57,10 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One rule for plugins: the function yields a line for every way in which the rule is broken.
+    """One rule for plugins.
 
-    It yields `Skip` for an offer that it could not check. `kinds`: the kinds of offers that the
-    rule is about, empty for every plugin.
+    `run` yields one line per violation, and a `Skip` for an offer that it could not check.
+    `kinds`: the kinds of offers that the rule checks; empty if it checks the plugin itself.
     """
 
     name: str
@@ -71,10 +71,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class RuleResult:
-    """What became of one check.
-
-    The problems where it failed, and the reasons why something was not checked.
-    """
+    """Result of one rule. `details`: the problems, then the reasons for offers not checked."""
 
     rule: Rule
     verdict: Verdict
@@ -120,30 +117,35 @@ _RULES_BY_KINDS: tuple[tuple[Callable[[CheckedPlugin], Iterable[str | Skip]], Ki
 )
 
 
-def _rule(run: Callable[[CheckedPlugin], Iterable[str | Skip]], kinds: Kinds) -> Rule:
-    """The rule by its function: the docstring is what people read, on one line."""
-    name = run.__name__.replace("_", "-")
-    words = (run.__doc__ or "").split()
-    return Rule(name, " ".join(words), run, kinds)
+def _build_rule(run: Callable[[CheckedPlugin], Iterable[str | Skip]], kinds: Kinds) -> Rule:
+    """Build a rule: its name from the function's name, its text from the docstring on one line."""
+    text = " ".join((run.__doc__ or "").split())
+    return Rule(run.__name__.replace("_", "-"), text, run, kinds)
 
 
-RULES: tuple[Rule, ...] = tuple(_rule(run, kinds) for run, kinds in _RULES_BY_KINDS)
+RULES: tuple[Rule, ...] = tuple(_build_rule(run, kinds) for run, kinds in _RULES_BY_KINDS)
 """Every rule, in the order in which results are shown."""
 
 
 def check_plugin(name: str, registry: Registry | None = None) -> tuple[RuleResult, ...]:
-    """Run every check on an installed plugin.
+    """Run all `RULES` on an installed plugin and return one result per rule, in their order.
 
-    A plugin that is absent or not loaded fails every check.
+    A plugin that is absent or not loaded fails every rule. `registry`: default is
+    `discover_for_check(name)`.
     """
-    registry = registry or registry_for(name)
+    registry = registry or discover_for_check(name)
     return tuple(check_rule(rule, name, registry) for rule in RULES)
 
 
-def registry_for(name: str) -> Registry:
-    """All installed plugins; that of the name only where another process survives its import."""
+def discover_for_check(name: str) -> Registry:
+    """Discover all installed plugins, for a check of the plugin (or distribution) `name`.
+
+    The plugin under check is first imported in a separate process; it is loaded here only if that
+    process survives.
+    """
 
     def admission(plugin: Plugin) -> str | None:
+        """Reason not to load a plugin, or None."""
         names = canonical_name(plugin.name), canonical_name(plugin.distribution)
         return trial(plugin.name).reason if canonical_name(name) in names else None
 
@@ -151,7 +153,11 @@ def registry_for(name: str) -> Registry:
 
 
 def check_rule(rule: Rule, name: str, registry: Registry) -> RuleResult:
-    """Run one check. Whatever the plugin raises is a problem, not an end."""
+    """Run one rule on the plugin `name` and return its result.
+
+    Exceptions of the plugin (except `KeyboardInterrupt`) are reported as problems, not raised. The
+    result is SKIPPED if no offer could be checked, FAILED if there is a problem, else PASSED.
+    """
     try:
         plugin = registry.plugin(name)
     except PluginError as error:
@@ -160,54 +166,39 @@ def check_rule(rule: Rule, name: str, registry: Registry) -> RuleResult:
     if status.state is not PluginState.LOADED:
         problem = f"{plugin} is {status.state}: {status.reason}"
         return RuleResult(rule, Verdict.FAILED, (problem,))
-    if not _num_subjects(rule, plugin):
-        reason = "the plugin offers nothing of this kind"
+    # A rule without kinds checks the plugin itself.
+    num_subjects = (
+        sum(isinstance(offer, rule.kinds) for offer in plugin.offers) if rule.kinds else 1
+    )
+    if not num_subjects:
+        reason = "the plugin has no offer of this kind"
         return RuleResult(rule, Verdict.SKIPPED, (reason,))
-    return _judged(rule, CheckedPlugin(plugin, registry))
-
-
-def _num_subjects(rule: Rule, plugin: Plugin) -> int:
-    """How many offers a rule is about: 1 for a rule about the plugin as a whole."""
-    if not rule.kinds:
-        return 1
-    return sum(isinstance(offer, rule.kinds) for offer in plugin.offers)
-
-
-def _judged(rule: Rule, subject: CheckedPlugin) -> RuleResult:
-    """Problems and skips of one rule as its result."""
-    problems, skips = _found(rule, subject)
-    unchecked = [f"not checked: {reason}" for reason in skips]
-    details = (*_shortened(problems), *unchecked)
+    problems, skips = _run_rule(rule, CheckedPlugin(plugin, registry))
+    details = [*problems[:_MAX_LISTED_PROBLEMS], *(f"not checked: {reason}" for reason in skips)]
+    if len(problems) > _MAX_LISTED_PROBLEMS:
+        hidden = len(problems) - _MAX_LISTED_PROBLEMS
+        details.insert(_MAX_LISTED_PROBLEMS, f"and {hidden} more")
     if problems:
-        return RuleResult(rule, Verdict.FAILED, details)
-    # Passed as soon as one offer could be checked; each that could not gives one reason.
-    is_unchecked = len(skips) >= _num_subjects(rule, subject.plugin)
+        return RuleResult(rule, Verdict.FAILED, tuple(details))
+    # Passed as soon as one offer could be checked; each unchecked offer gave one reason.
+    is_unchecked = len(skips) >= num_subjects
     verdict = Verdict.SKIPPED if is_unchecked else Verdict.PASSED
-    return RuleResult(rule, verdict, details)
+    return RuleResult(rule, verdict, tuple(details))
 
 
-def _found(rule: Rule, subject: CheckedPlugin) -> tuple[list[str], list[str]]:
-    """What a rule yields: problems, and reasons why something was not checked."""
+def _run_rule(rule: Rule, subject: CheckedPlugin) -> tuple[list[str], list[str]]:
+    """Run a rule; return (problems, reasons for unchecked offers). An exception is a problem."""
     problems: list[str] = []
     skips: list[str] = []
     try:
-        for found in rule.run(subject):
-            if isinstance(found, Skip):
-                skips.append(found.reason)
+        for outcome in rule.run(subject):
+            if isinstance(outcome, Skip):
+                skips.append(outcome.reason)
             else:
-                problems.append(found)
+                problems.append(outcome)
     except KeyboardInterrupt:
         raise
-    # A plugin may raise, or exit with, anything.
+    # BaseException: a plugin may also call sys.exit().
     except BaseException as error:
         problems.append(reason_of(error))
     return problems, skips
-
-
-def _shortened(problems: Sequence[str]) -> tuple[str, ...]:
-    """The first problems, and how many more there are."""
-    # One mistake may show in every sample.
-    hidden = len(problems) - _MOST_PROBLEMS
-    if hidden <= 0:
-        return tuple(problems)
-    return (*problems[:_MOST_PROBLEMS], f"and {hidden} more")

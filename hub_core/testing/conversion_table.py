@@ -1,4 +1,4 @@
-"""Every reader times every writer: what is converted comes back, but for what the writer said.
+"""Convert with every pair of reader and writer, read back, and compare up to declared losses.
 
 After sqlglot's tests, in which one statement names N dialects that are read and M that are written.
 """
@@ -29,17 +29,17 @@ from hub_core.testing.checked_plugin import (
     AnyWriter,
     CheckedPlugin,
     call,
+    load_declared_samples,
     render,
-    source_of,
-    stated_samples,
+    to_source,
 )
-from hub_core.testing.declared import Model, differences_of, loss_problem
+from hub_core.testing.declared import Model, find_differences, find_loss_problem
 from hub_core.testing.samples import all_samples
 from hub_core.testing.topology_samples import sample_topologies
 from hub_core.testing.workload_samples import sample_workloads
 
 _Family = tuple[type[Model], type[AnyReader], type[AnyWriter], Callable[[], Mapping[str, Model]]]
-# Kinds of models, their readers and writers, and what all of them are tried on.
+# Per kind of model: its class, its kind of reader, its kind of writer, its samples.
 _FAMILIES: tuple[_Family, ...] = (
     (Algorithm, FormatReader, FormatWriter, all_samples),
     (Topology, TopologyReader, TopologyWriter, sample_topologies),
@@ -48,11 +48,12 @@ _FAMILIES: tuple[_Family, ...] = (
 
 
 class Outcome(StrEnum):
-    """What became of a conversion.
+    """Outcome of a conversion.
 
-    EQUAL: the same comes back. LOSSY: what differs was declared. WRITTEN: nobody reads the format
-    back. REFUSED: by the writer, with a reason. WRONG: something differs that nobody said, or is
-    said and does not differ.
+    EQUAL: reading back gives the same model. LOSSY: it gives another model, and the writer declared
+    every difference. WRITTEN: no installed reader reads the written format. REFUSED: the writer
+    refused the model. WRONG: an undeclared difference, a declared loss without a difference, or an
+    unexpected exception.
     """
 
     EQUAL = "equal"
@@ -64,7 +65,10 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Conversion:
-    """One cell of the table: `sample` read as format `read` and written as format `written`."""
+    """Conversion of a sample, read from format `read` and written in format `written`.
+
+    `detail`: the problem or the reason of a refusal; for LOSSY the names of the losses.
+    """
 
     sample: str
     read: str
@@ -73,93 +77,86 @@ class Conversion:
     detail: str = ""
 
     def __str__(self) -> str:
-        """One line for people."""
-        said = f": {self.detail}" if self.detail else ""
-        return f"{self.sample}, {self.read} to {self.written}: {self.outcome}{said}"
+        """One line for users: sample, formats, outcome and detail."""
+        detail = f": {self.detail}" if self.detail else ""
+        return f"{self.sample}, {self.read} to {self.written}: {self.outcome}{detail}"
 
 
 def conversions(registry: Registry, formats: Collection[str] | None = None) -> Iterator[Conversion]:
-    """All readers of a registry times all writers of it, over the kit's samples.
+    """Yield the conversions of all samples by all pairs of a reader and a writer of a registry.
 
-    A format that is installed later takes part without a word. Readers get what a writer of their
-    format makes of the samples, and the samples that they name themselves; readers that execute
-    their source are left out. `formats`: only conversions from or to one of these.
+    A reader's samples are those that it declares and the kit's samples as written by a writer of
+    its format. Readers that execute their source are omitted. `formats`: only conversions from or
+    to one of these formats; None: all.
     """
     for family in _FAMILIES:
-        for reader in _readers(registry, family).values():
+        for reader in _find_readers(registry, family).values():
             is_named = formats is None or reader.name in formats
-            yield from _from(reader, registry, family, None if is_named else formats)
+            yield from _convert_from(reader, registry, family, None if is_named else formats)
 
 
 def conversions_are_honest(subject: CheckedPlugin) -> Iterator[str]:
-    """Read in any installed format and written in any other, a model comes back as it was read.
+    """A model read from any installed format, written in any other and read back is unchanged.
 
-    Losses name what differs, and nothing that does not: they are what reading back shows.
+    Exceptions are the declared losses, which name exactly the parts that differ.
     """
-    own = [offer.name for offer in subject.plugin.offers if isinstance(offer, FormatOffer)]
-    for found in conversions(subject.registry, own):
-        if found.outcome is Outcome.WRONG:
-            yield str(found)
+    formats = [offer.name for offer in subject.plugin.offers if isinstance(offer, FormatOffer)]
+    for conversion in conversions(subject.registry, formats):
+        if conversion.outcome is Outcome.WRONG:
+            yield str(conversion)
 
 
-def _readers(
-    registry: Registry,
-    family: _Family,
-) -> dict[str, AnyReader]:
-    """The readers of one kind of model by format."""
-    found = {}
+def _find_readers(registry: Registry, family: _Family) -> dict[str, AnyReader]:
+    """Readers of one kind of model by format name, without those that execute their source."""
+    readers = {}
     for provided in registry.all(family[1]):
         offer: AnyReader = provided.offer
-        # A reader of workloads is a reader of formats too.
+        # Compare exact types: a reader of workloads is a `FormatReader` too.
         if type(offer) is family[1] and not getattr(offer, "executes_source", False):
-            found[offer.name] = offer
-    return found
+            readers[offer.name] = offer
+    return readers
 
 
-def _from(
+def _convert_from(
     reader: AnyReader, registry: Registry, family: _Family, formats: Collection[str] | None
 ) -> Iterator[Conversion]:
-    """All conversions from one format: what the reader makes of its inputs, by every writer."""
+    """Yield the conversions of the models of one reader to all formats (None), or to `formats`."""
     writers: list[AnyWriter] = [provided.offer for provided in registry.all(family[2])]
-    wanted = [one for one in writers if formats is None or one.name in formats]
-    if not wanted:
+    targets = [writer for writer in writers if formats is None or writer.name in formats]
+    if not targets:
         return
     models = dict(_read_samples(reader, writers, family))
-    back = _readers(registry, family)
-    for writer in wanted:
+    readers = _find_readers(registry, family)
+    for writer in targets:
         for sample, model in models.items():
-            outcome, detail = _outcome(model, writer, back.get(writer.name))
-            yield Conversion(
-                sample,
-                reader.name,
-                writer.name,
-                outcome,
-                detail,
-            )
+            outcome, detail = _write_and_read_back(model, writer, readers.get(writer.name))
+            yield Conversion(sample, reader.name, writer.name, outcome, detail)
 
 
 def _read_samples(
-    reader: AnyReader,
-    writers: Sequence[AnyWriter],
-    family: _Family,
+    reader: AnyReader, writers: Sequence[AnyWriter], family: _Family
 ) -> Iterator[tuple[str, Model]]:
-    """The models that a reader makes of the samples, by name of sample."""
-    sources = stated_samples(reader)
+    """Yield (sample name, model) for all samples that a reader can read.
+
+    The samples are those that it declares and those that a writer of its format writes.
+    """
+    sources = load_declared_samples(reader)
     for writer in writers:
         if writer.name == reader.name:
             for name, model in family[3]().items():
                 with contextlib.suppress(HubError):
-                    sources[name] = source_of(render(writer, model), writer.format)
+                    sources[name] = to_source(render(writer, model), writer.format)
     for name, source in sources.items():
-        # What the reader reports is not listened to.
-        quiet = replace(source, report=lambda finding: None)
-        found = call(reader, quiet)
-        if isinstance(found, family[0]):
-            yield name, found
+        # Reports of the reader are discarded.
+        read_model = call(reader, replace(source, report=lambda finding: None))
+        if isinstance(read_model, family[0]):
+            yield name, read_model
 
 
-def _outcome(model: Model, writer: AnyWriter, reader: AnyReader | None) -> tuple[Outcome, str]:
-    """What becomes of a model that is written, and read back where somebody can."""
+def _write_and_read_back(
+    model: Model, writer: AnyWriter, reader: AnyReader | None
+) -> tuple[Outcome, str]:
+    """Write a model and read it back if `reader` is not None; return the outcome and its detail."""
     try:
         written = render(writer, model)
     except HubError as error:
@@ -169,12 +166,11 @@ def _outcome(model: Model, writer: AnyWriter, reader: AnyReader | None) -> tuple
         return Outcome.WRONG, reason_of(error)
     if reader is None:
         return Outcome.WRITTEN, ""
-    source = replace(source_of(written, writer.format), report=lambda finding: None)
+    source = replace(to_source(written, writer.format), report=lambda finding: None)
     try:
-        back = call(reader, source)
-        problem = loss_problem(model, back, written)
+        problem = find_loss_problem(model, call(reader, source), written)
     except HubError as error:
-        return Outcome.WRONG, f"what is written is refused when it is read: {error}"
+        return Outcome.WRONG, f"the reader refuses the written file: {error}"
     except Exception as error:
         return Outcome.WRONG, reason_of(error)
     if problem:
@@ -190,48 +186,48 @@ def validate_all(
     write: Mapping[str, bytes | Mapping[str, bytes] | None],
     registry: Registry,
 ) -> None:
-    """Assert that N texts are read as this model, and that M texts are written of it.
+    """Assert that N texts are read as this model, and that M expected texts are written for it.
 
-    `read`: texts by format. `write`: what is expected by format, by name of artifact where there
-    are several, None for anything. Of every text that is read the same is written, so that one
-    call checks N times M conversions.
+    `read`: texts by format. `write`: expected output by format: bytes for a single file, contents
+    by artifact name for several, None for any output. The models read from the texts are written
+    too, so one call checks N times M conversions.
 
     Raises:
-        AssertionError: All that is wrong, a line each.
+        AssertionError: All problems, one per line.
     """
-    family = next(one for one in _FAMILIES if isinstance(model, one[0]))
-    readers = _readers(registry, family)
-    writers: dict[str, AnyWriter] = {one.name: one.offer for one in registry.all(family[2])}
+    family = next(family for family in _FAMILIES if isinstance(model, family[0]))
+    readers = _find_readers(registry, family)
+    writers: dict[str, AnyWriter] = {entry.name: entry.offer for entry in registry.all(family[2])}
     problems: list[str] = []
     models = {"the model": model}
     for name, text in read.items():
         source = text if isinstance(text, Source) else Source.of_bytes(f"text of {name}", text)
-        found = call(readers[name], source)
-        different = differences_of(model, found)
-        assert isinstance(found, family[0])
-        models[f"the text of {name}"] = found
-        if different:
-            problems.append(f"read as {name}: another {', '.join(different)}")
+        read_model = call(readers[name], source)
+        differences = find_differences(model, read_model)
+        assert isinstance(read_model, family[0])
+        models[f"the text of {name}"] = read_model
+        if differences:
+            problems.append(f"read as {name}: another {', '.join(differences)}")
     for name, expected in write.items():
-        for origin, each in models.items():
-            artifacts = render(writers[name], each).artifacts
-            wanted = {"": expected} if isinstance(expected, bytes) else expected
-            if wanted is not None and artifacts != dict(wanted):
-                problem = _first_difference(artifacts, wanted)
+        for origin, source_model in models.items():
+            artifacts = render(writers[name], source_model).artifacts
+            contents = {"": expected} if isinstance(expected, bytes) else expected
+            if contents is not None and artifacts != dict(contents):
+                problem = _describe_first_difference(artifacts, contents)
                 problems.append(f"written as {name} from {origin}: {problem}")
     assert not problems, "\n".join(problems)
 
 
-def _first_difference(
-    artifacts: Mapping[str, bytes],
-    expected: Mapping[str, bytes],
+def _describe_first_difference(
+    artifacts: Mapping[str, bytes], expected: Mapping[str, bytes]
 ) -> str:
-    """The first artifact that is another, and the first line of it that is."""
+    """Describe the first artifact that differs and its first differing line."""
     if artifacts.keys() != expected.keys():
         return f"artifacts {sorted(artifacts)}, expected {sorted(expected)}"
     name = next(name for name in expected if artifacts[name] != expected[name])
     pairs = zip(artifacts[name].splitlines(), expected[name].splitlines(), strict=False)
-    for number, (found, wanted) in enumerate(pairs, 1):
-        if found != wanted:
-            return f"{name or 'the file'}:{number}: {found!r:.80}, expected {wanted!r:.80}"
+    for number, (actual_line, expected_line) in enumerate(pairs, 1):
+        if actual_line != expected_line:
+            place = f"{name or 'the file'}:{number}"
+            return f"{place}: {actual_line!r:.80}, expected {expected_line!r:.80}"
     return f"{name or 'the file'} is shorter or longer than expected"

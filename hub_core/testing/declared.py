@@ -1,4 +1,4 @@
-"""What a writer said of its losses, against what reading back shows."""
+"""Compare the losses that a writer declares with the differences after reading back."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hub_core.testing.checked_plugin import Rendering
 
 Model = Algorithm | Topology | Workload
 
-# How losses name what the model has under another name: by these words of people's language.
+# Per part of a model: words by which the feature of a loss may name it, if not its field name.
 _FEATURE_WORDS = {
     "collective_bytes": ("collective bytes", "size"),
     "control_indices": ("dependenc",),
@@ -27,87 +27,89 @@ _FEATURE_WORDS = {
     "num_nodes": ("nodes", "switches"),
     "num_npus": ("nodes", "number of npus"),
 }
-_OF_STEPS = frozenset(field.name for field in fields(StepTable))
-_OF_COLLECTIVE = frozenset(field.name for field in fields(Collective))
-_OF_TOPOLOGY = frozenset(
+_STEP_COLUMNS = frozenset(field.name for field in fields(StepTable))
+_COLLECTIVE_FIELDS = frozenset(field.name for field in fields(Collective))
+_TOPOLOGY_PARTS = frozenset(
     ("num_npus", "num_nodes", "dimensions", "node_names", "groups", "links", "link_order")
 )
 
 
-def loss_problem(model: Model, back: object, written: Rendering) -> str | None:
-    """What losses say otherwise than what was read back shows, or None.
+def find_loss_problem(model: Model, read_model: object, written: Rendering) -> str | None:
+    """Describe the first contradiction between declared losses and the model read back, or None.
 
-    Something differs that no loss or restatement names, or a loss names what is as it was.
+    Contradictions: a part differs that no loss or restatement names, or a loss names only parts
+    that do not differ. Raises `AssertionError` if `read_model` is another kind of model.
     """
-    differences = differences_of(model, back)
+    differences = find_differences(model, read_model)
     features = [*(loss.feature for loss in written.losses), *written.restated]
-    silent = [name for name in differences if not is_declared(name, features)]
-    if silent:
-        names = ", ".join(silent)
+    undeclared = [name for name in differences if not is_declared(name, features)]
+    if undeclared:
+        names = ", ".join(undeclared)
         return f"read back with another {names}, and no loss names that as its feature"
     groundless = [
         loss.feature for loss in written.losses if _is_groundless(loss.feature, model, differences)
     ]
     if groundless:
-        return f"a loss names {groundless[0]!r}, and that is read back as it was"
+        return f"a loss names {groundless[0]!r}, but that is read back unchanged"
     return None
 
 
-def differences_of(
-    model: Model,
-    back: object,
-) -> list[str]:
-    """Parts in which two models differ. Raises `AssertionError` for what is no such model."""
-    message = f"read back it is {type(back).__name__}, expected {type(model).__name__}"
-    assert type(back) is type(model), message
-    if isinstance(model, Topology) and isinstance(back, Topology):
-        return model.differences(back)
-    # Who read a file and from where is not part of what the file says.
-    if isinstance(model, Algorithm) and isinstance(back, Algorithm):
-        return model.differences(replace(back, provenance=model.provenance))
-    assert isinstance(model, Workload), message
-    assert isinstance(back, Workload), message
-    return model.differences(replace(back, provenance=model.provenance))
+def find_differences(model: Model, read_model: object) -> list[str]:
+    """Names of the parts in which a model and the model read back differ.
 
-
-def is_declared(
-    difference: str,
-    features: Sequence[str],
-) -> bool:
-    """Whether a loss or a restatement names what differs, or `steps` for the whole table."""
-    words = _words_of(difference)
-    return any(word in _spoken(feature) for feature in features for word in words)
-
-
-def _is_groundless(
-    feature: str,
-    model: Model,
-    differences: Sequence[str],
-) -> bool:
-    """Whether a feature names parts of a model of which none differs.
-
-    A feature that names no part, such as what the target does at run time, is not seen by reading.
+    The provenance of algorithms and workloads is ignored. Raises `AssertionError` if `read_model`
+    is another kind of model.
     """
-    spoken = _spoken(feature)
-    # A loss in people's words may name several parts: one of them that differs will do.
-    named = [part for part in _parts_of(model) if any(word in spoken for word in _words_of(part))]
-    return bool(named) and not set(named) & set(differences)
+    message = f"read back it is {type(read_model).__name__}, expected {type(model).__name__}"
+    assert type(read_model) is type(model), message
+    if isinstance(model, Topology) and isinstance(read_model, Topology):
+        return model.differences(read_model)
+    if isinstance(model, Algorithm) and isinstance(read_model, Algorithm):
+        return model.differences(replace(read_model, provenance=model.provenance))
+    assert isinstance(model, Workload), message
+    assert isinstance(read_model, Workload), message
+    return model.differences(replace(read_model, provenance=model.provenance))
 
 
-def _parts_of(model: Model) -> Iterator[str]:
-    """The names that differences of a model have."""
+def is_declared(difference: str, features: Sequence[str]) -> bool:
+    """Whether one of the features names the part `difference`.
+
+    A feature names a part if it contains the part's name or a synonym, ignoring case and
+    underscores. `steps` names every column of the step table.
+    """
+    synonyms = _get_synonyms(difference)
+    return any(synonym in _normalize(feature) for feature in features for synonym in synonyms)
+
+
+def _is_groundless(feature: str, model: Model, differences: Sequence[str]) -> bool:
+    """Whether a feature names parts of a model, none of which differs.
+
+    False for a feature that names no part (such as a run-time property of the target), because
+    reading back cannot contradict it.
+    """
+    text = _normalize(feature)
+    parts = [
+        part
+        for part in _iterate_part_names(model)
+        if any(synonym in text for synonym in _get_synonyms(part))
+    ]
+    return bool(parts) and not set(parts) & set(differences)
+
+
+def _iterate_part_names(model: Model) -> Iterator[str]:
+    """Yield the part names that may occur in the differences of a topology or an algorithm."""
     if isinstance(model, Topology):
-        yield from sorted(_OF_TOPOLOGY)
+        yield from sorted(_TOPOLOGY_PARTS)
     if isinstance(model, Algorithm):
-        yield from sorted(_OF_STEPS | _OF_COLLECTIVE)
+        yield from sorted(_STEP_COLUMNS | _COLLECTIVE_FIELDS)
         yield from ("collective_bytes", "extensions", "scratch_units")
 
 
-def _words_of(difference: str) -> tuple[str, ...]:
-    """How people name a part of a model."""
-    words = _FEATURE_WORDS.get(difference, (difference.replace("_", " "),))
-    return (*words, "steps") if difference in _OF_STEPS else words
+def _get_synonyms(part: str) -> tuple[str, ...]:
+    """Words by which a feature may name a part of a model, in lower case and with spaces."""
+    words = _FEATURE_WORDS.get(part, (part.replace("_", " "),))
+    return (*words, "steps") if part in _STEP_COLUMNS else words
 
 
-def _spoken(feature: str) -> str:
+def _normalize(feature: str) -> str:
     return feature.lower().replace("_", " ")

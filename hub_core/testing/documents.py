@@ -1,4 +1,4 @@
-"""Examples in documents: they run."""
+"""Run the Python examples of Markdown documents."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ _FENCE = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 def check_examples(document: Path) -> dict[str, object]:
-    """Assert that a Markdown document has `python` blocks, and run them as one script.
+    """Run all `python` blocks of a Markdown document as one script; return its global names.
 
-    Returns the names that they leave behind. Whatever an example raises is raised.
+    Raises `AssertionError` if the document has no such block; exceptions of the blocks pass.
     """
     examples = _FENCE.findall(document.read_text(encoding="utf-8"))
     assert examples, f"{document} has no example"

@@ -1,4 +1,4 @@
-"""See what a piece of code does besides returning: output, files, processes, network."""
+"""Observe the side effects of a function: output, files, processes, network."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 
-# Names of audit events that tell of something outside the process ("Audit events table" of Python's
-# library reference); `open` is looked at apart.
+# Prefixes of audit events that concern the system outside the process ("Audit events table" of
+# Python's library reference); `open` is handled separately.
 _AUDITED = (
     "os.",
     "shutil.",
@@ -25,86 +25,84 @@ _AUDITED = (
     "sqlite3.",
     "glob.",
 )
-# The import system, and what reads the metadata of installed distributions.
+# Modules of the import system; the reader of metadata of installed distributions.
 _IMPORTERS = ("importlib", "importlib_metadata")
 _METADATA_READER = "hub_core.installed"
-_LONGEST_LINE = 120
+_MAX_TEXT_LENGTH = 120
 
 
-def output_of(work: Callable[[], object]) -> str:
-    """What `work` writes to standard output and standard error."""
-    taken = io.StringIO()
-    with contextlib.redirect_stdout(taken), contextlib.redirect_stderr(taken):
+def capture_output(work: Callable[[], object]) -> str:
+    """Call `work` and return the text that it writes to standard output and standard error."""
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
         work()
-    return taken.getvalue()
+    return output.getvalue()
 
 
-def accesses_of(work: Callable[[], object], own_folders: Sequence[str]) -> list[str]:
-    """Files, processes and network addresses that `work` asks for, as Python's audit events tell.
+def record_accesses(work: Callable[[], object], readable_folders: Sequence[str]) -> list[str]:
+    """Call `work` and list its accesses to files, processes and the network.
 
-    Left out: what imports and readers of package metadata do, and files in `own_folders` that are
-    only read.
+    One text per audit event of Python: `EVENT FIRST_ARGUMENT`. Accesses by imports and by readers
+    of package metadata are omitted, and files in `readable_folders` that are opened for reading.
     """
-    watch = _installed_watch()
-    watch.seen, watch.own_folders = [], tuple(own_folders)
+    watch = _install_watch()
+    watch.accesses, watch.readable_folders = [], tuple(readable_folders)
     try:
         work()
     finally:
-        seen, watch.seen = watch.seen, None
-    return seen
+        accesses, watch.accesses = watch.accesses, None
+    return accesses
 
 
 class _Watch(threading.local):
-    """The accesses of the current thread while it is watched, else None."""
+    """Accesses of the current thread while it is watched, else None.
 
-    seen: list[str] | None = None
-    own_folders: tuple[str, ...] = ()
+    `readable_folders`: files below them may be opened for reading.
+    """
+
+    accesses: list[str] | None = None
+    readable_folders: tuple[str, ...] = ()
 
     def note(self, event: str, arguments: tuple[object, ...]) -> None:
-        """Take an event of the whole process: the hook of PEP 578."""
-        if self.seen is None or not _is_access(event):
+        """Record an audit event if the current thread is watched (hook of PEP 578)."""
+        if self.accesses is None or not _is_access(event):
             return
-        # Data files of a distribution are a part of it, as its code is.
-        if event == "open" and self._is_own(*arguments[:2]):
+        if event == "open" and self._is_allowed_read(*arguments[:2]):
             return
-        # A first call imports what the work needs, which opens files as well.
-        if _is_importing():
+        # Imports open files too.
+        if any(
+            name == _METADATA_READER or name.partition(".")[0] in _IMPORTERS
+            for name in _iterate_calling_modules()
+        ):
             return
-        what = ", ".join(map(repr, arguments[:1]))
-        self.seen.append(f"{event} {what}"[:_LONGEST_LINE])
+        argument = ", ".join(map(repr, arguments[:1]))
+        self.accesses.append(f"{event} {argument}"[:_MAX_TEXT_LENGTH])
 
-    def _is_own(self, path: object, mode: object) -> bool:
-        """Whether a file of the distribution itself is opened for reading."""
-        # The mode is None where flags alone are given, as by `os.open`.
+    def _is_allowed_read(self, path: object, mode: object) -> bool:
+        """Whether a file below one of the readable folders is opened for reading only."""
+        # The mode is None for `os.open`, which has only flags.
         is_reading = not isinstance(mode, str) or not set(mode) & set("wax+")
         if not is_reading or not isinstance(path, str):
             return False
-        return os.path.abspath(path).startswith(self.own_folders)
+        return os.path.abspath(path).startswith(self.readable_folders)
 
 
 @functools.cache
-def _installed_watch() -> _Watch:
-    # An audit hook stays for the life of the process, so there is one.
+def _install_watch() -> _Watch:
+    """Install the audit hook on the first call; return its watch."""
+    # An audit hook cannot be removed, so there is one per process.
     watch = _Watch()
     sys.addaudithook(watch.note)
     return watch
 
 
 def _is_access(event: str) -> bool:
-    """Whether an audit event opens a file or stands under one of the prefixes in `_AUDITED`."""
+    """Whether an audit event opens a file or begins with one of the prefixes in `_AUDITED`."""
     return event == "open" or event.startswith(_AUDITED)
 
 
-def _is_importing() -> bool:
-    """Whether the import system or a reader of metadata is at work further up the stack."""
-    return any(
-        name == _METADATA_READER or name.partition(".")[0] in _IMPORTERS
-        for name in _calling_modules()
-    )
-
-
-def _calling_modules() -> Iterator[str]:
-    """Names of the modules whose code is being run, innermost first."""
+def _iterate_calling_modules() -> Iterator[str]:
+    """Yield the module names of all frames on the stack, innermost first."""
     frame = sys._getframe(1)
     while frame is not None:
         yield str(frame.f_globals.get("__name__", ""))

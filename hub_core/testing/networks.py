@@ -1,4 +1,4 @@
-"""Laws that every topology keeps, judged by plain searches that share no code with the core."""
+"""Assertions on topologies: routes, cables, subsets. They share no search code with the core."""
 
 from __future__ import annotations
 
@@ -16,33 +16,33 @@ if TYPE_CHECKING:
     from hub_core.registry.plugins import Registry
 
 
-def distances(topology: Topology, start: int) -> dict[int, int]:
-    """Number of links from a node to each node it reaches, by plain breadth-first search."""
+def find_distances(topology: Topology, start: int) -> dict[int, int]:
+    """Number of links from node `start` to every reachable node, by breadth-first search."""
     neighbours: dict[int, list[int]] = {}
-    for source, destination in _ends(topology):
+    for source, destination in _list_ends(topology):
         neighbours.setdefault(source, []).append(destination)
-    found = {start: 0}
+    counts = {start: 0}
     queue = deque([start])
     while queue:
         node = queue.popleft()
         for neighbour in neighbours.get(node, ()):
-            if neighbour not in found:
-                found[neighbour] = found[node] + 1
+            if neighbour not in counts:
+                counts[neighbour] = counts[node] + 1
                 queue.append(neighbour)
-    return found
+    return counts
 
 
 def check_routes(topology: Topology) -> None:
-    """Assert that the route between every two NPUs is a connected path with the fewest links.
+    """Assert that the route between every two NPUs is a connected path with the minimum of links.
 
-    For builders in tests; takes time in proportion to the square of the NPUs.
+    For tests of topology builders. The time is quadratic in the number of NPUs.
 
     Raises:
-        AssertionError: A route has a gap, ends elsewhere or is longer than need be.
+        AssertionError: A route has a gap, leads to another NPU or is not shortest.
     """
     sources, destinations = np.divmod(np.arange(topology.num_npus**2), topology.num_npus)
     routes = topology.routes(sources, destinations)
-    shortest = [distances(topology, start) for start in range(topology.num_npus)]
+    shortest = [find_distances(topology, start) for start in range(topology.num_npus)]
     for pair, (source, destination) in enumerate(
         zip(sources.tolist(), destinations.tolist(), strict=True)
     ):
@@ -55,45 +55,59 @@ def check_routes(topology: Topology) -> None:
 
 
 def check_cabling(topology: Topology) -> None:
-    """Assert what holds where every cable is a link each way: `check_routes`, and ways back.
+    """Assert `check_routes`, and that every link has a link in the opposite direction.
+
+    For topologies in which every cable is a pair of links.
 
     Raises:
-        AssertionError: As by `check_routes`, or a link leads one way alone.
+        AssertionError: As by `check_routes`, or a link has no opposite link.
     """
     check_routes(topology)
-    ends = set(_ends(topology))
-    alone = sorted(link for link in ends if link[::-1] not in ends)
-    assert not alone, f"links lead one way alone: {alone}"
+    ends = set(_list_ends(topology))
+    unpaired = sorted(link for link in ends if link[::-1] not in ends)
+    assert not unpaired, f"links without a link in the opposite direction: {unpaired}"
 
 
 def check_subset(topology: Topology, npus: Sequence[int], registry: Registry | None = None) -> None:
-    """Assert that the subset on these NPUs keeps the links, rates and names of what stays.
+    """Assert that `topology.subset(npus)` preserves the links, rates and switch names.
 
-    And that its name is the text that builds it, by the builders of the registry (default: those
-    of all plugins).
+    The subset must have all links between these NPUs and the switches. Its name must be a topology
+    text from which the same subset is built, by the builders of `registry` (default: those of all
+    plugins).
 
     Raises:
-        AssertionError: A link is lost, invented or changed, or a switch lost its name.
+        AssertionError: A link is missing, additional or changed, a switch has another name, or the
+            text builds another topology.
     """
     part = topology.subset(npus)
     switches = range(topology.num_npus, topology.num_nodes)
-    kept = [*npus, *switches]
-    found = [(kept[source], kept[destination], rate) for source, destination, rate in _rated(part)]
-    wanted = [link for link in _rated(topology) if link[0] in kept and link[1] in kept]
-    assert found == wanted, f"links of the subset are {found}, not {wanted}"
+    nodes = [*npus, *switches]
+    actual = [
+        (nodes[source], nodes[destination], rate) for source, destination, rate in _list_links(part)
+    ]
+    expected = [link for link in _list_links(topology) if link[0] in nodes and link[1] in nodes]
+    assert actual == expected, f"links of the subset are {actual}, not {expected}"
     names = [part.node_name(node) for node in range(len(npus), part.num_nodes)]
-    before = [topology.node_name(node) for node in switches]
-    assert names == before, f"switches of the subset are named {names}, not {before}"
-    again = parse_topology(part.name, registry)
-    same = (again.name, _rated(again), again.groups) == (part.name, _rated(part), part.groups)
-    assert same, f"{part.name} builds another network than the subset of this name"
-    assert np.array_equal(again.latency_s, part.latency_s), f"{part.name} has other latencies"
+    expected_names = [topology.node_name(node) for node in switches]
+    assert names == expected_names, (
+        f"switches of the subset are named {names}, not {expected_names}"
+    )
+    rebuilt = parse_topology(part.name, registry)
+    is_equal = (rebuilt.name, _list_links(rebuilt), rebuilt.groups) == (
+        part.name,
+        _list_links(part),
+        part.groups,
+    )
+    assert is_equal, f"{part.name} builds another network than the subset of this name"
+    assert np.array_equal(rebuilt.latency_s, part.latency_s), f"{part.name} has other latencies"
 
 
-def _ends(topology: Topology) -> list[tuple[int, int]]:
+def _list_ends(topology: Topology) -> list[tuple[int, int]]:
+    """(source, destination) of every link."""
     return list(zip(topology.source.tolist(), topology.destination.tolist(), strict=True))
 
 
-def _rated(topology: Topology) -> list[tuple[int, int, float]]:
+def _list_links(topology: Topology) -> list[tuple[int, int, float]]:
+    """(source, destination, bandwidth in bytes/s) of every link."""
     rates = topology.bandwidth_bytes_per_s.tolist()
-    return [(*ends, rate) for ends, rate in zip(_ends(topology), rates, strict=True)]
+    return [(*ends, rate) for ends, rate in zip(_list_ends(topology), rates, strict=True)]

@@ -1,9 +1,10 @@
-"""What plugins do in a fresh process: whether they survive loading, what they import and write.
+"""Load a plugin in a new process and report its imports, replaced functions, time and artifacts.
 
-`python -m hub_core.testing.probe WHAT NAME OTHER...` loads the plugin NAME behind those OTHER
-plugins that come before it, no more, and prints an answer as one line of JSON. `imports`: the names
-of the imported modules; `replaced`: what loading replaced in modules of others; `seconds`: how long
-the import took; `digests`: a SHA-256 of every artifact.
+`python -m hub_core.testing.probe QUESTION NAME OTHER...` loads the plugin NAME and, before it,
+those of the OTHER plugins that precede it in the order of discovery. It prints the answer as one
+line of JSON. `imports`: names of the imported modules; `replaced`: functions and classes of Python
+or the core that the import replaced; `seconds`: duration of the import; `digests`: a SHA-256 per
+artifact.
 """
 
 from __future__ import annotations
@@ -21,86 +22,92 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING
 
-# The model, the registry and the samples are imported by the functions that need them: what loading
-# a plugin imports must be the plugin's doing, not this module's.
+# The model, the registry and the samples are imported by the functions that need them, so that
+# modules imported here are not attributed to the plugin.
 if TYPE_CHECKING:
-    from hub_core.plugin_api.writer import FormatWriter
     from hub_core.registry.plugins import Plugin, Registry
 
 TRIAL_LIMIT_S = 10.0
 _TIME_LIMIT_S = 300.0
-_LONGEST_MESSAGE = 200
-# Taken before any plugin can replace it.
+_MAX_MESSAGE_LENGTH = 200
+# Saved before a plugin can replace it.
 _EXIT = os._exit
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """Whether a process survived the import of a plugin: the reason why not, else the seconds."""
+    """Result of a trial import. `reason`: why it failed, else None. `import_s`: duration in s."""
 
     reason: str | None = None
     import_s: float = 0.0
 
 
 class _ProbeError(RuntimeError):
-    """A fresh process gave no answer."""
+    """A new process gave no answer."""
 
 
-def trial(plugin: str, others: Sequence[str] = (), limit_s: float = TRIAL_LIMIT_S) -> Trial:
-    """Import a plugin in a process of its own, behind `others`, as a start of the program does."""
+def trial(plugin: str, other_plugins: Sequence[str] = (), limit_s: float = TRIAL_LIMIT_S) -> Trial:
+    """Import a plugin in a new process, after those of `other_plugins` that precede it.
+
+    A crash, an exit or a run longer than `limit_s` is returned as the reason in the result.
+    """
     try:
-        # It may hang, or end the process.
-        answer = _probe("seconds", plugin, others, limit_s)
+        answer = _probe("seconds", plugin, other_plugins, limit_s)
     except _ProbeError as error:
         return Trial(f"a process that imports it {error}")
     return Trial(None, float(answer.get(plugin, 0.0)))
 
 
 def imported_modules(plugin: str) -> set[str]:
-    """Modules that a fresh process has imported when it has loaded the plugin, and no other."""
+    """Modules that a new process has imported after loading this plugin and no other plugin."""
     return set(_probe("imports", plugin))
 
 
 def replaced_names(plugin: str) -> list[str]:
-    """`module.name` of what loading the plugin replaced in modules that were there before."""
+    """`module.name` of the functions and classes of Python or the core that loading replaces."""
     return sorted(_probe("replaced", plugin))
 
 
-def digests(plugin: str, hash_seed: str) -> dict[str, str]:
-    """SHA-256 of what the plugin's writers make of the samples, under this hash seed."""
-    # The seed of a process cannot be changed from within.
+def hash_artifacts(plugin: str, hash_seed: str) -> dict[str, str]:
+    """SHA-256 of the artifacts of the plugin's writers, by `WRITER SAMPLE ARTIFACT`.
+
+    The new process has the given `PYTHONHASHSEED`; a running process cannot change its seed.
+    """
     return dict(_probe("digests", plugin, hash_seed=hash_seed))
 
 
 def _probe(
-    what: str,
+    question: str,
     plugin: str,
-    others: Sequence[str] = (),
+    other_plugins: Sequence[str] = (),
     limit_s: float = _TIME_LIMIT_S,
     hash_seed: str = "0",
 ) -> dict[str, str]:
-    """The answer of a fresh process. Raises `_ProbeError` where there is none."""
-    # -P: the current folder stays off the path unless it is on ours.
-    command = [sys.executable, "-P", "-m", __name__, what, plugin, *others]
-    # Files, not pipes: a process that the plugin leaves behind would keep a pipe open.
+    """Answer of a new process to a question. Raises `_ProbeError` if it gives no answer."""
+    # -P: do not add the current folder to the path.
+    command = [sys.executable, "-P", "-m", __name__, question, plugin, *other_plugins]
+    # Files, not pipes: a surviving child of the plugin would keep a pipe open.
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as errors:
-        status = _status_of(command, _environment(hash_seed), out, errors, limit_s)
-        # Whatever a plugin prints while it is loaded stands before the answer.
-        last = _last_line(out)
-        if status != 0 or not last.startswith("{"):
-            raise _ProbeError(_failure(status, limit_s, _last_line(errors)))
-    answer: dict[str, str] = json.loads(last)
+        status = _run_command(command, _build_environment(hash_seed), out, errors, limit_s)
+        # The answer follows any output of the plugin.
+        last_line = _read_last_line(out)
+        if status != 0 or not last_line.startswith("{"):
+            raise _ProbeError(_describe_failure(status, limit_s, _read_last_line(errors)))
+    answer: dict[str, str] = json.loads(last_line)
     return answer
 
 
-def _status_of(
+def _run_command(
     command: list[str],
     environment: dict[str, str],
     out: IO[bytes],
     errors: IO[bytes],
     limit_s: float,
 ) -> int | None:
-    """The exit status of a process group that does not outlive this call; None: out of time."""
+    """Run a command in a new process group; return its exit status, None after the time limit.
+
+    Output goes to the files `out` and `errors`. All processes of the group are killed at the end.
+    """
     process = subprocess.Popen(
         command,
         env=environment,
@@ -118,65 +125,66 @@ def _status_of(
 
 
 def _kill_group(process: subprocess.Popen[bytes]) -> None:
-    # Most often nobody of the group is left.
+    """Kill all processes of a group, if any are left, and wait for its first process."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
 
 
-def _last_line(file: IO[bytes]) -> str:
+def _read_last_line(file: IO[bytes]) -> str:
+    """Last line of a file without surrounding blank lines; empty if there is none."""
     file.seek(0)
     lines = file.read().decode("utf-8", "replace").strip().splitlines()
     return lines[-1] if lines else ""
 
 
-def _environment(hash_seed: str) -> dict[str, str]:
-    """Our own environment with our own path: what is importable here is importable there."""
+def _build_environment(hash_seed: str) -> dict[str, str]:
+    """This process's environment, with its module path and the given hash seed."""
     path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
     return {**os.environ, "PYTHONPATH": path, "PYTHONHASHSEED": hash_seed}
 
 
-def _failure(status: int | None, limit_s: float, message: str) -> str:
-    """What became of a process without an answer, as the end of a sentence."""
-    said = f": {message[:_LONGEST_MESSAGE]}" if message else ""
-    # It was killed for its time.
+def _describe_failure(status: int | None, limit_s: float, message: str) -> str:
+    """Predicate of a sentence about a process without an answer: time limit, signal or status."""
     if status is None:
         return f"was not done after {limit_s:g} s"
     if status < 0:
-        return f"was killed by {_signal_name(-status)}"
-    return f"ended with status {status}{said}"
+        return f"was killed by {_get_signal_name(-status)}"
+    detail = f": {message[:_MAX_MESSAGE_LENGTH]}" if message else ""
+    return f"ended with status {status}{detail}"
 
 
-def _signal_name(number: int) -> str:
+def _get_signal_name(number: int) -> str:
     try:
         return signal.Signals(number).name
     except ValueError:
         return f"signal {number}"
 
 
-# --- in the fresh process ---
+# --- in the new process ---
 
 
 class _Loading:
-    """One plugin loaded, behind those that it shall find loaded.
+    """Loads one plugin after the given other plugins and records the effects of its import.
 
-    Others might import what this one needs, or hide what it breaks.
+    Further plugins are not loaded: they might import modules that this one needs, or hide defects.
+    `seconds`: duration of the import, 0 if the plugin was not imported.
     """
 
-    def __init__(self, plugin: str, others: Sequence[str]) -> None:
+    def __init__(self, plugin: str, other_plugins: Sequence[str]) -> None:
         from hub_core.registry.discovery import discover
 
         self._plugin = plugin
         self._start: float | None = None
         self._before: dict[str, dict[str, int]] = {}
-        nothing = discover(use_plugins=False)
-        unwanted = {found.name for found in nothing.plugins[1:]} - {plugin, *others}
-        self.registry: Registry = discover(disabled=unwanted, admission=self._admission)
+        installed = discover(use_plugins=False).plugins[1:]
+        disabled = {entry.name for entry in installed} - {plugin, *other_plugins}
+        self.registry: Registry = discover(disabled=disabled, admission=self._admission)
         end = time.perf_counter()
         self.seconds = 0.0 if self._start is None else end - self._start
 
-    def replaced(self) -> Iterator[str]:
-        """Names that are bound to something else than before the import."""
+    def find_replaced_names(self) -> Iterator[str]:
+        """Yield `module.name` of functions and classes that the import removed or replaced."""
         for module, names in self._before.items():
             now = vars(sys.modules[module])
             for name, identity in names.items():
@@ -184,74 +192,69 @@ class _Loading:
                     yield f"{module}.{name}"
 
     def _admission(self, plugin: Plugin) -> None:
+        """Record the state before the import of the plugin; admit every plugin."""
         if plugin.name == self._plugin:
-            self._before = _functions_by_module()
+            self._before = _record_functions()
             self._start = time.perf_counter()
 
 
-def _functions_by_module() -> dict[str, dict[str, int]]:
-    """Identities of functions and classes of the loaded modules of Python and of the core."""
-    found = {}
+def _record_functions() -> dict[str, dict[str, int]]:
+    """Identities of the functions and classes, per loaded module of Python and the core."""
+    identities = {}
     for name, module in sorted(sys.modules.items()):
         top = name.partition(".")[0]
         if name == "__main__" or not (top in sys.stdlib_module_names or top == "hub_core"):
             continue
-        own = dict(vars(module))
-        found[name] = {key: id(value) for key, value in own.items() if callable(value)}
-    return found
+        variables = dict(vars(module))
+        identities[name] = {key: id(value) for key, value in variables.items() if callable(value)}
+    return identities
 
 
-def _imports(loading: _Loading, plugin: str) -> dict[str, str]:
+def _list_imports(loading: _Loading, plugin: str) -> dict[str, str]:
     return dict.fromkeys(sorted(sys.modules), "")
 
 
-def _replaced(loading: _Loading, plugin: str) -> dict[str, str]:
-    return dict.fromkeys(loading.replaced(), "")
+def _list_replaced_names(loading: _Loading, plugin: str) -> dict[str, str]:
+    return dict.fromkeys(loading.find_replaced_names(), "")
 
 
-def _seconds(loading: _Loading, plugin: str) -> dict[str, str]:
+def _get_seconds(loading: _Loading, plugin: str) -> dict[str, str]:
     return {plugin: f"{loading.seconds:.6f}"}
 
 
-def _digests(loading: _Loading, plugin: str) -> dict[str, str]:
-    """Those of the plugin's own writers: the core's are there as well."""
+def _hash_artifacts(loading: _Loading, plugin: str) -> dict[str, str]:
+    """(WRITER SAMPLE ARTIFACT) to SHA-256, for the writers of this plugin only."""
     from hub_core.plugin_api.writer import FormatWriter
+    from hub_core.testing.checked_plugin import render_samples
 
-    found: dict[str, str] = {}
-    for provided in loading.registry.all(FormatWriter):
-        if provided.plugin.name == plugin:
-            found.update(_digests_of(provided.offer))
-    return found
-
-
-def _digests_of(writer: FormatWriter) -> Iterator[tuple[str, str]]:
-    """(WRITER SAMPLE ARTIFACT, SHA-256) of everything that a writer makes of the samples."""
-    from hub_core.testing.checked_plugin import renderings
-
-    for sample, rendering in renderings(writer).items():
-        for artifact, content in rendering.artifacts.items():
-            name = f"{writer.name} {sample} {artifact}"
-            yield name, hashlib.sha256(content).hexdigest()
+    digests: dict[str, str] = {}
+    for entry in loading.registry.all(FormatWriter):
+        if entry.plugin.name == plugin:
+            for sample, rendering in render_samples(entry.offer).items():
+                for artifact, content in rendering.artifacts.items():
+                    name = f"{entry.name} {sample} {artifact}"
+                    digests[name] = hashlib.sha256(content).hexdigest()
+    return digests
 
 
 _ANSWERS = {
-    "imports": _imports,
-    "replaced": _replaced,
-    "seconds": _seconds,
-    "digests": _digests,
+    "imports": _list_imports,
+    "replaced": _list_replaced_names,
+    "seconds": _get_seconds,
+    "digests": _hash_artifacts,
 }
 
 
-def _answer(asked: str, plugin: str, others: Sequence[str]) -> None:
-    """Print the answer to one question of `_ANSWERS` as a line of JSON, and exit with status 0."""
-    # Kept, as a plugin may replace what this module reaches by name.
+def _print_answer(question: str, plugin: str, other_plugins: Sequence[str]) -> None:
+    """Load the plugin, print the answer to a question of `_ANSWERS` as JSON, exit with status 0."""
+    # Saved, because a plugin may replace these functions.
     write, encode = os.write, json.dumps
-    loading = _Loading(plugin, others)
-    answer = encode(_ANSWERS[asked](loading, plugin))
+    loading = _Loading(plugin, other_plugins)
+    answer = encode(_ANSWERS[question](loading, plugin))
     write(1, f"\n{answer}\n".encode())
-    # Threads that the plugin left behind are not waited for.
+    # Do not wait for threads that the plugin started.
     _EXIT(0)
 
 
 if __name__ == "__main__":
-    _answer(sys.argv[1], sys.argv[2], sys.argv[3:])
+    _print_answer(sys.argv[1], sys.argv[2], sys.argv[3:])

@@ -9,23 +9,18 @@ SUITE = "hub_core.testing.suite"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Declare the option."""
+    """Declare the option `--collhub-plugin`."""
     group = parser.getgroup("collhub")
     help_text = f"the plugin that --pyargs {SUITE} checks"
     group.addoption(OPTION, metavar="NAME", help=help_text)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Refuse to run the kit on nothing. Raises `pytest.UsageError`."""
-    # Without the option its value would be None, and every test would fail at its fixture.
+    """Raise `pytest.UsageError` if tests of the kit were collected without the option."""
     if config.getoption(OPTION) is not None:
         return
     for item in items:
-        if _is_of_the_kit(item):
+        # Tests of the kit are recognized by their fixture, however they were collected.
+        fixtures: tuple[str, ...] = getattr(item, "fixturenames", ())
+        if "collhub_plugin" in fixtures:
             raise pytest.UsageError(f"name the plugin to check: {OPTION} NAME")
-
-
-def _is_of_the_kit(item: pytest.Item) -> bool:
-    # The fixture, since the tests may be collected by file or by package.
-    fixtures: tuple[str, ...] = getattr(item, "fixturenames", ())
-    return "collhub_plugin" in fixtures

@@ -1,4 +1,4 @@
-"""Simulators, executors and passes at work on the kit's samples."""
+"""Run simulators, executors and passes on the sample algorithms of the kit."""
 
 from __future__ import annotations
 
@@ -30,41 +30,38 @@ R = TypeVar("R")
 Sampled = Simulator | Executor | AlgorithmPass
 
 
-def results_on_samples(
+def run_on_samples(
     offer: Sampled,
     run: Callable[[Sampled, Algorithm], R],
 ) -> tuple[dict[str, tuple[Algorithm, R]], Sequence[str | Skip]]:
-    """What the work makes of the samples that it takes, and what is wrong where it takes none.
+    """Call `run(offer, algorithm)` for every sample of 4 ranks.
 
-    Raises `AssertionError` where a sample was changed.
+    Returns the samples that were not refused with (algorithm, result) by name, and the problems: if
+    all samples were refused, one `Skip` (only `PluginError`, such as a missing program or device)
+    or one text. Raises `AssertionError` if the algorithm was changed.
     """
-    found: dict[str, tuple[Algorithm, R]] = {}
+    results: dict[str, tuple[Algorithm, R]] = {}
     refusals: list[HubError] = []
     for sample, algorithm in all_samples(RANKS).items():
-        # A copy of the arrays too: they might be written to in place.
         before = copy.deepcopy(algorithm)
         try:
-            found[sample] = algorithm, run(offer, algorithm)
-        # Who takes some samples may refuse others.
+            results[sample] = algorithm, run(offer, algorithm)
+        # Refusing some of the samples is allowed.
         except HubError as error:
             refusals.append(error)
         changed = before.differences(algorithm)
         place = f"{title(offer)}, sample {sample}"
         assert not changed, f"{place}: the algorithm was changed: {', '.join(changed)}"
-    if found:
-        return found, ()
-    return found, [_all_refused(offer, refusals)]
-
-
-def _all_refused(offer: Sampled, refusals: Sequence[HubError]) -> str | Skip:
-    # A program or a device that is not there is no defect of the plugin.
+    if results:
+        return results, ()
+    # A missing program or device is no defect of the plugin.
     if all(isinstance(error, PluginError) for error in refusals):
-        return Skip(str(refusals[0]))
-    return f"{title(offer)} refuses every sample: {refusals[0]}"
+        return results, [Skip(str(refusals[0]))]
+    return results, [f"{title(offer)} refuses every sample: {refusals[0]}"]
 
 
-def simulated(simulator: Sampled, algorithm: Algorithm) -> SimulationResult:
-    """The result of a simulator. Raises `AssertionError` for another one."""
+def simulate_sample(simulator: Sampled, algorithm: Algorithm) -> SimulationResult:
+    """Simulate 1 MiB on 4 fully connected NPUs. Raises `AssertionError` for a wrong result type."""
     topology = parse_topology(TOPOLOGY)
     request = SimulationRequest(algorithm, topology, _COLLECTIVE_BYTES)
     result = call(simulator, request)
@@ -73,21 +70,25 @@ def simulated(simulator: Sampled, algorithm: Algorithm) -> SimulationResult:
     return result
 
 
-def executed(executor: Sampled, algorithm: Algorithm) -> ExecutionResult:
-    """The result of an executor on `inputs_of`. Raises `AssertionError` for another one."""
-    # Out of place where it may be: a run that spoils its inputs is then seen.
+def execute_sample(executor: Sampled, algorithm: Algorithm) -> ExecutionResult:
+    """Execute an algorithm on `build_inputs`, out of place if it supports that.
+
+    Raises `AssertionError` for a wrong result type.
+    """
+    # Out of place, a run that overwrites its inputs is detected.
     in_place = not algorithm.collective.out_of_place
-    request = ExecutionRequest(algorithm, inputs_of(algorithm), in_place, ReduceOp.SUM)
+    request = ExecutionRequest(algorithm, build_inputs(algorithm), in_place, ReduceOp.SUM)
     result = call(executor, request)
     message = f"returned {type(result).__name__}, expected ExecutionResult"
     assert isinstance(result, ExecutionResult), message
     return result
 
 
-def inputs_of(algorithm: Algorithm) -> tuple[npt.NDArray[np.generic], ...]:
-    """Small whole numbers, which every floating-point type adds exactly: float32, a rank each.
+def build_inputs(algorithm: Algorithm) -> tuple[npt.NDArray[np.generic], ...]:
+    """Build the inputs of all ranks: one read-only float32 array per rank, equal in every call.
 
-    Read-only, and the same in every call.
+    The values are integers from 0 to 99, whose sums are exact. A unit has `ELEMENTS_PER_UNIT`
+    elements.
     """
     generator = np.random.default_rng(_SEED)
     sizes = algorithm.collective.input_units() * ELEMENTS_PER_UNIT

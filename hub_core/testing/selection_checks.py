@@ -1,4 +1,4 @@
-"""The rule for selection writers: what is written serves what was selected, read as written."""
+"""Conformance rule for selection writers: the written files serve every selected window once."""
 
 from __future__ import annotations
 
@@ -17,59 +17,69 @@ from hub_core.testing.selection_samples import sample_selection
 
 
 def selections_come_back(subject: CheckedPlugin) -> Iterator[str]:
-    """What a selection writer writes serves every window once when it is read back.
+    """The files of a selection writer, read back, serve every selected window exactly once.
 
-    Losses may say otherwise. Written twice it is the same.
+    Windows may be unserved if losses are declared. Writing twice gives the same files.
     """
     for writer in subject.offers(SelectionWriter):
-        for problem in _problems(writer):
+        for problem in _check_writer(writer):
             yield f"{title(writer)}: {problem}"
 
 
-def _problems(writer: SelectionWriter) -> Iterator[str]:
+def _check_writer(writer: SelectionWriter) -> Iterator[str]:
+    """Write a sample selection twice, read it back and yield all problems."""
     selection = sample_selection()
-    result, again = call(writer, selection), call(writer, selection)
-    if not isinstance(result, WriteResult) or not isinstance(again, WriteResult):
+    result, repetition = call(writer, selection), call(writer, selection)
+    if not isinstance(result, WriteResult) or not isinstance(repetition, WriteResult):
         yield f"returned {type(result).__name__}, expected WriteResult"
         return
-    files = _files(result)
-    if files != _files(again):
+    files = _load_files(result)
+    if files != _load_files(repetition):
         yield "written twice, the files differ"
     yield from filter(None, (name_defect(name, Layout.FOLDER) for name in files))
-    found: list[Diagnostic] = []
+    reports: list[Diagnostic] = []
     parts = [SourcePart(name, partial(bytes, data)) for name, data in files.items()]
-    served = resolve(writer.read)(Source("sample", tuple(parts), found.append))
+    served = resolve(writer.read)(Source("sample", tuple(parts), reports.append))
     if not isinstance(served, list | tuple) or not all(isinstance(s, ServedCalls) for s in served):
         yield f"{writer.read} returned {type(served).__name__}, expected a list of ServedCalls"
         return
-    yield from (str(one) for one in found if one.severity is Severity.ERROR)
+    yield from (str(report) for report in reports if report.severity is Severity.ERROR)
     for selected in selection.collectives:
-        yield from _coverage(selected, served, has_losses=bool(result.losses))
+        yield from _check_coverage(selected, served, has_losses=bool(result.losses))
 
 
-def _coverage(
+def _check_coverage(
     selected: SelectedCollective, served: Sequence[ServedCalls], *, has_losses: bool
 ) -> Iterator[str]:
+    """Yield a problem per size and mode that is served twice, or not served without any loss.
+
+    The sizes are the selected ones and the bounds of their windows.
+    """
     kind = selected.collective.kind
     modes = [mode for mode in ("in_place", "out_of_place") if getattr(selected.collective, mode)]
     for window in selected.windows(None):
-        ends = {window.min_bytes, *window.sizes}
+        sizes = {window.min_bytes, *window.sizes}
         if window.max_bytes is not None:
-            ends.add(window.max_bytes)
-        for size in sorted(ends):
+            sizes.add(window.max_bytes)
+        for size in sorted(sizes):
             for mode in modes:
-                takers = [one for one in served if getattr(one, mode) and _takes(one, kind, size)]
+                serving = [
+                    calls
+                    for calls in served
+                    if getattr(calls, mode) and _is_served(calls, kind, size)
+                ]
                 place = f"{kind}, {mode.replace('_', ' ')}, {size} bytes"
-                if len(takers) > 1:
+                if len(serving) > 1:
                     yield f"{place}: served twice"
-                if not takers and not has_losses:
-                    yield f"{place}: not served, and no loss says so"
+                if not serving and not has_losses:
+                    yield f"{place}: not served, and no loss is declared"
 
 
-def _takes(one: ServedCalls, kind: object, size: int) -> bool:
-    is_within = one.max_bytes is None or size <= one.max_bytes
-    return one.kind is kind and one.min_bytes <= size and is_within
+def _is_served(calls: ServedCalls, kind: object, size: int) -> bool:
+    """Whether these calls include a collective of the kind with `size` bytes."""
+    is_within = calls.max_bytes is None or size <= calls.max_bytes
+    return calls.kind is kind and calls.min_bytes <= size and is_within
 
 
-def _files(result: WriteResult) -> dict[str, bytes]:
+def _load_files(result: WriteResult) -> dict[str, bytes]:
     return {artifact.name: bytes(artifact.content()) for artifact in result.artifacts}

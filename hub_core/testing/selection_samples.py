@@ -1,4 +1,4 @@
-"""Selections as `collhub tune` hands them to writers, from times that are given."""
+"""Sample selections, of the form that `collhub tune` passes to selection writers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SIZES = (1 << 10, 1 << 14, 1 << 20)
 
 
 def sample_selection(num_ranks: int = 4, num_nodes: int = 1) -> Selection:
-    """Two algorithms of all-reduce in place, the better one by size, and one of all-gather.
+    """A selection with two in-place all-reduces, each fastest at some sizes, and one all-gather.
 
     `num_ranks`: a power of two.
     """
@@ -41,32 +41,39 @@ def selected(
     collective: Collective,
     sizes: Sequence[int],
     times_ns: Mapping[str, Sequence[int]],
-    made: Callable[[str, int], Algorithm],
+    get_algorithm: Callable[[str, int], Algorithm],
 ) -> SelectedCollective:
-    """A collective with the fastest algorithm at every size, each size the first of a window."""
+    """Build a `SelectedCollective` that selects the fastest algorithm at every size.
 
-    def slowdowns(asked: Collection[int]) -> dict[str, float]:
-        places = [place for place, size in enumerate(sizes) if size in asked]
-        best = [min(times[place] for times in times_ns.values()) for place in places]
+    `sizes`: ascending, in bytes. `times_ns`: per algorithm, its time at every size. A window begins
+    at every size at which the fastest algorithm changes; the first begins at 0, the last is open.
+    `get_algorithm`: from name and size.
+    """
+
+    def slowdowns(requested_sizes: Collection[int]) -> dict[str, float]:
+        """Mean time over the fastest time at these sizes, per algorithm, ascending."""
+        indices = [i for i, size in enumerate(sizes) if size in requested_sizes]
+        best = [min(times[i] for times in times_ns.values()) for i in indices]
         means = {
-            name: sum(times[place] / fastest for place, fastest in zip(places, best, strict=True))
-            / len(places)
+            name: sum(times[i] / fastest for i, fastest in zip(indices, best, strict=True))
+            / len(indices)
             for name, times in times_ns.items()
         }
         return dict(sorted(means.items(), key=lambda item: item[1]))
 
     def windows(names: Collection[str] | None) -> tuple[SelectedWindow, ...]:
-        known = [name for name in times_ns if names is None or name in names]
-        if not known:
+        """Windows of the fastest algorithms among `names` (None: all)."""
+        candidates = [name for name in times_ns if names is None or name in names]
+        if not candidates:
             return ()
-        places = range(len(sizes))
-        winners = [min(known, key=lambda name: times_ns[name][at]) for at in places]
-        firsts = [at for at in range(len(winners)) if not at or winners[at] != winners[at - 1]]
-        found = []
-        for first, behind in zip(firsts, [*firsts[1:], len(winners)], strict=True):
-            least = sizes[first] if first else 0
-            most = sizes[behind] - 1 if behind < len(sizes) else None
-            found.append(SelectedWindow(least, most, winners[first], tuple(sizes[first:behind])))
-        return tuple(found)
+        winners = [min(candidates, key=lambda name: times_ns[name][i]) for i in range(len(sizes))]
+        starts = [i for i in range(len(winners)) if not i or winners[i] != winners[i - 1]]
+        result = []
+        for start, end in zip(starts, [*starts[1:], len(winners)], strict=True):
+            min_bytes = sizes[start] if start else 0
+            max_bytes = sizes[end] - 1 if end < len(sizes) else None
+            window_sizes = tuple(sizes[start:end])
+            result.append(SelectedWindow(min_bytes, max_bytes, winners[start], window_sizes))
+        return tuple(result)
 
-    return SelectedCollective(collective, windows, slowdowns, made)
+    return SelectedCollective(collective, windows, slowdowns, get_algorithm)

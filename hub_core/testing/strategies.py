@@ -1,6 +1,6 @@
 """Hypothesis strategies for the model.
 
-Random algorithms that hold every structural rule, whatever they compute.
+Random algorithms satisfy all structural rules, but need not compute their collective.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from hub_core.model.kinds import ROOTED, Buffer, CollectiveKind, ReduceOp, StepK
 from hub_core.model.steps import StepTable, StepTableBuilder
 from hub_core.network.topology import Topology
 
-_KNOWN = [Buffer.INPUT, Buffer.OUTPUT, Buffer.SCRATCH]
+_BUFFERS = [Buffer.INPUT, Buffer.OUTPUT, Buffer.SCRATCH]
 _READS = {StepKind.SEND, StepKind.RECV_REDUCE, StepKind.COPY, StepKind.REDUCE}
 _WRITES = {StepKind.RECV, StepKind.RECV_REDUCE, StepKind.COPY, StepKind.REDUCE}
 _MESSAGES = {StepKind.SEND, StepKind.RECV, StepKind.RECV_REDUCE}
 
 T = TypeVar("T")
 
-# Units of a rank's buffer in a custom collective.
-_MOST_UNITS = 6
-# Small numbers meet each other, large ones find columns that are too narrow.
-_FEW_OR_MANY = st.integers(1, 8) | st.integers(1, 2**40)
+# Maximum size in units of a rank's buffer in a custom collective.
+_MAX_UNITS = 6
+# Small numbers collide often; large numbers detect columns with too few bits.
+_SMALL_OR_LARGE = st.integers(1, 8) | st.integers(1, 2**40)
 _OFFSETS = st.integers(0, 300) | st.integers(0, 2**40)
 
-# More make a subset no more telling.
-_MOST_NPUS_OF_A_SUBSET = 9
+# Larger subsets would find no further defects.
+_MAX_SUBSET_SIZE = 9
 
 json_values: st.SearchStrategy[JsonValue] = st.recursive(
     st.none()
@@ -43,22 +43,22 @@ json_values: st.SearchStrategy[JsonValue] = st.recursive(
     ),
     max_leaves=6,
 )
-"""Values of JSON as every reader keeps them: whole numbers that a double holds, all finite."""
+"""JSON values that every reader preserves: finite, with integers that a double represents."""
 
-# The prefix keeps clear of names that the formats use themselves.
+# The prefix avoids names that the formats use.
 _EXTENSIONS = st.dictionaries(st.text(max_size=6).map("x-{}".format), json_values, max_size=2)
 
 
 @st.composite
 def collectives(draw: st.DrawFn, max_ranks: int = 4) -> Collective:
-    """Any collective, custom ones with their contract."""
+    """Collectives of every kind and mode; custom collectives have a contract."""
     kind = draw(st.sampled_from(CollectiveKind))
     num_ranks = draw(st.integers(1, max_ranks))
     in_place = draw(st.booleans())
-    # Few units a rank, and more than 32 bits hold; divisible by the ranks, as most kinds want it.
-    units_per_rank = draw(_FEW_OR_MANY)
+    # The unit count is divisible by the number of ranks, as most kinds require.
+    units_per_rank = draw(_SMALL_OR_LARGE)
     root = draw(_below(num_ranks)) if kind in ROOTED else None
-    # At least one of the two modes is claimed.
+    # At least one of the two modes is supported.
     out_of_place = not in_place or draw(st.booleans())
     reduce_op = draw(st.sampled_from(ReduceOp))
     is_custom = kind is CollectiveKind.CUSTOM
@@ -77,43 +77,43 @@ def collectives(draw: st.DrawFn, max_ranks: int = 4) -> Collective:
 
 @st.composite
 def _contracts(draw: st.DrawFn, num_ranks: int) -> CustomContract:
-    """Sizes and contributions that need not fit each other."""
-    promised = draw(_contributions(num_ranks))
-    sizes = _one_a_rank(st.integers(1, _MOST_UNITS), num_ranks)
+    """Contracts whose sizes and contributions need not be consistent."""
+    contributions = draw(_contributions(num_ranks))
+    sizes = _one_per_rank(st.integers(1, _MAX_UNITS), num_ranks)
     input_units = np.asarray(draw(sizes), np.int64)
     output_units = np.asarray(draw(sizes), np.int64)
-    defined = draw(_one_a_rank(st.booleans(), num_ranks))
-    # A contract may leave open what comes out.
-    stated = promised if draw(st.booleans()) else None
-    return CustomContract(input_units, output_units, np.asarray(defined, np.bool_), stated)
+    defined = draw(_one_per_rank(st.booleans(), num_ranks))
+    # A contract need not have a postcondition.
+    postcondition = contributions if draw(st.booleans()) else None
+    return CustomContract(input_units, output_units, np.asarray(defined, np.bool_), postcondition)
 
 
 @st.composite
 def _contributions(draw: st.DrawFn, num_ranks: int) -> Contributions:
-    """Up to six rows of (rank, unit of its output, source rank or all, unit of its input)."""
+    """Up to six rows (rank, output unit, source rank or `ALL_RANKS`, input unit)."""
     ranks = _below(num_ranks)
-    units = _below(_MOST_UNITS)
+    units = _below(_MAX_UNITS)
     rows = draw(st.lists(st.tuples(ranks, units, ranks | st.just(ALL_RANKS), units), max_size=6))
-    # An empty list has no second axis.
+    # `reshape`, because an empty list has no second axis.
     table = np.asarray(rows, np.int64).reshape(-1, 4)
     return Contributions(*(column.copy() for column in table.T))
 
 
 def _below(count: int) -> st.SearchStrategy[int]:
-    """A whole number of 0..count-1."""
+    """Integers from 0 to count - 1."""
     return st.integers(0, count - 1)
 
 
-def _one_a_rank(values: st.SearchStrategy[T], num_ranks: int) -> st.SearchStrategy[list[T]]:
-    """A value for every rank."""
+def _one_per_rank(values: st.SearchStrategy[T], num_ranks: int) -> st.SearchStrategy[list[T]]:
+    """Lists with one value per rank."""
     return st.lists(values, min_size=num_ranks, max_size=num_ranks)
 
 
 @st.composite
 def step_tables(draw: st.DrawFn, num_ranks: int, unit_count: int, max_steps: int = 12) -> StepTable:
-    """Steps of every kind with every column in use.
+    """Step tables with steps of every kind that use every column.
 
-    Messages need not match, dependencies point backwards.
+    Sends and receives need not match; dependencies refer to earlier steps of the same rank.
     """
     builder = StepTableBuilder(num_ranks)
     earlier: dict[int, list[int]] = {}
@@ -122,15 +122,15 @@ def step_tables(draw: st.DrawFn, num_ranks: int, unit_count: int, max_steps: int
         kind = draw(st.sampled_from(StepKind))
         rows = earlier.setdefault(rank, [])
         values = draw(_step_values(kind, num_ranks, unit_count))
-        parents = _some_of(rows)
+        parents = _sublists(rows)
         row = builder.add(rank, kind, data=draw(parents), control=draw(parents), **values)
         rows.append(row)
     return builder.build()
 
 
-def _some_of(rows: list[int]) -> st.SearchStrategy[list[int]]:
-    """Up to four of the earlier rows of a rank, in any order."""
-    # Hypothesis samples from nothing only under protest.
+def _sublists(rows: list[int]) -> st.SearchStrategy[list[int]]:
+    """Lists of up to four distinct elements of `rows`, in any order."""
+    # Hypothesis refuses to sample from an empty list.
     if not rows:
         return st.just([])
     return st.lists(st.sampled_from(rows), unique=True, max_size=4)
@@ -143,31 +143,31 @@ def _step_values(
     num_ranks: int,
     unit_count: int,
 ) -> dict[str, int]:
-    """Columns of a step: regions where its kind has them, maybe beyond the buffers."""
+    """Columns of a step, with the operands of its kind; these may exceed the buffers."""
     values = {
         "peer": draw(_below(num_ranks)) if kind in _MESSAGES else -1,
         "channel": draw(st.integers(0, 3)),
         "count": draw(st.integers(0, unit_count)),
-        # -1 stands for what is not stated.
+        # -1: not specified.
         "lane": draw(st.integers(-1, 200)),
         "duration_ns": draw(st.just(-1) | st.integers(0, 10**7)),
         "source_line": draw(st.just(-1) | st.integers(1, 2**31 - 1)),
     }
     for side, kinds in (("src", _READS), ("dst", _WRITES)):
         if kind in kinds:
-            values[f"{side}_buffer"] = draw(st.sampled_from(_KNOWN))
+            values[f"{side}_buffer"] = draw(st.sampled_from(_BUFFERS))
             values[f"{side}_offset"] = draw(_OFFSETS)
     return values
 
 
 @st.composite
 def algorithms(draw: st.DrawFn, max_ranks: int = 4, max_steps: int = 12) -> Algorithm:
-    """Any algorithm in form: a collective and arbitrary steps, provenance, extensions.
+    """Algorithms that are structurally valid but need not be correct.
 
-    It need not be correct.
+    Collective, steps, scratch sizes, provenance, size and extensions are arbitrary.
     """
     collective = draw(collectives(max_ranks))
-    scratch = draw(_one_a_rank(st.integers(0, 2**40), collective.num_ranks))
+    scratch = draw(_one_per_rank(st.integers(0, 2**40), collective.num_ranks))
     steps = draw(step_tables(collective.num_ranks, collective.unit_count, max_steps))
     return Algorithm(
         collective,
@@ -181,7 +181,7 @@ def algorithms(draw: st.DrawFn, max_ranks: int = 4, max_steps: int = 12) -> Algo
 
 @st.composite
 def _provenances(draw: st.DrawFn) -> Provenance:
-    """Any texts: they are people's, and come back as they were."""
+    """Provenances with arbitrary texts."""
     texts = st.text(max_size=12)
     options = st.dictionaries(texts, texts, max_size=2)
     return Provenance(
@@ -194,6 +194,6 @@ def _provenances(draw: st.DrawFn) -> Provenance:
 
 
 def some_npus(topology: Topology) -> st.SearchStrategy[list[int]]:
-    """Up to nine NPUs of a topology, in any order, each once."""
+    """Lists of one to nine distinct NPUs of a topology, in any order."""
     npus = st.integers(0, topology.num_npus - 1)
-    return st.lists(npus, min_size=1, max_size=_MOST_NPUS_OF_A_SUBSET, unique=True)
+    return st.lists(npus, min_size=1, max_size=_MAX_SUBSET_SIZE, unique=True)

@@ -1,7 +1,4 @@
-"""Checks on synthesizers.
-
-Results keep the request's promise, state honest times, and come in parts that fit together.
-"""
+"""Conformance rule for synthesizers: collective, times, bounds and partial results are correct."""
 
 from __future__ import annotations
 
@@ -22,112 +19,103 @@ from hub_core.network.links import Occupancy
 from hub_core.pipeline.topology_input import parse_topology
 from hub_core.plugin_api.synthesizer import SynthesisRequest, SynthesisResult, Synthesizer
 from hub_core.testing.checked_plugin import CheckedPlugin, call, title
-from hub_core.testing.message_times import time_of_messages
+from hub_core.testing.message_times import simulate_time_ns
 from hub_core.verification import verify
 
 _RANKS = 4
 _COLLECTIVE_BYTES = 1 << 20
 _TOPOLOGIES = ("fully-connected:4", "ring:4", "switch:4", "mesh:2x2")
-# Parts are asked for on one topology alone: each takes a synthesis per rank.
-_TOPOLOGY_OF_PARTS = "ring:4"
+# Partial results are requested on one topology only: each requires a synthesis per rank.
+_TOPOLOGY_FOR_PARTS = "ring:4"
 
 
 def synthesizers_synthesize(subject: CheckedPlugin) -> Iterator[str]:
-    """At least one collective on one small topology works.
+    """Every synthesizer can synthesize at least one collective on one of four small topologies.
 
-    Results are correct, above their bounds, the same in every run.
+    Results are correct, not faster than their lower bounds, and the same in every run.
     """
     for synthesizer in subject.offers(Synthesizer):
-        made = 0
-        for request in _requests():
+        num_results = 0
+        for request in _iterate_requests():
             try:
                 result = call(synthesizer, request)
-            # A synthesizer need not know every collective.
+            # A synthesizer need not support every collective.
             except HubError:
                 continue
-            made += 1
-            problem = _problem(synthesizer, request, result)
+            num_results += 1
+            repetition = call(synthesizer, request)
+            problem = _find_result_problem(request, result, repetition)
+            # After a wrong result, partial results give no further information.
+            problem = problem or _find_partial_problem(synthesizer, request)
             if problem:
-                yield f"{title(synthesizer)}, {_named(request)}: {problem}"
-        if not made:
+                npus = format_ranks(request.npus)
+                place = f"{request.collective.kind} among NPUs {npus} of {request.topology.name}"
+                yield f"{title(synthesizer)}, {place}: {problem}"
+        if not num_results:
             yield f"{title(synthesizer)} refuses every collective on {', '.join(_TOPOLOGIES)}"
 
 
-def _named(request: SynthesisRequest) -> str:
-    """The request as problems name it."""
-    # Ranges instead of long lists.
-    npus = format_ranks(request.npus)
-    return f"{request.collective.kind} among NPUs {npus} of {request.topology.name}"
-
-
-def _problem(synthesizer: Synthesizer, request: SynthesisRequest, result: object) -> str | None:
-    """What is wrong with a result, or with the parts of another one."""
-    again = call(synthesizer, request)
-    problem = _synthesis_problem(request, result, again)
-    # Of a result that is wrong as a whole, the parts tell nothing more.
-    if problem:
-        return problem
-    return _parts_problem(synthesizer, request)
-
-
-def _requests() -> Iterator[SynthesisRequest]:
-    """Every collective on every topology, and one between two NPUs that need others as relays."""
+def _iterate_requests() -> Iterator[SynthesisRequest]:
+    """Yield every standard collective on every topology, and one whose NPUs need relays."""
     for kind in STANDARD_KINDS:
         for topology in _TOPOLOGIES:
-            yield _request(kind, topology, range(_RANKS))
-    yield _request(CollectiveKind.ALL_GATHER, "ring:4", (0, 2))
+            yield _build_request(kind, topology, range(_RANKS))
+    yield _build_request(CollectiveKind.ALL_GATHER, "ring:4", (0, 2))
 
 
-def _request(kind: CollectiveKind, topology: str, npus: Sequence[int]) -> SynthesisRequest:
+def _build_request(kind: CollectiveKind, topology: str, npus: Sequence[int]) -> SynthesisRequest:
+    """Request for 1 MiB, in place, with one rank and unit per NPU and root 0, if any."""
     root = 0 if kind in ROOTED else None
     collective = Collective(kind, len(npus), len(npus), root=root, in_place=True)
     network, occupancy = parse_topology(topology), Occupancy.SERIALIZATION
 
     def simulate(algorithm: Algorithm) -> int | None:
-        """The time in ns on the network of the request, None where some steps are never done."""
-        return time_of_messages(algorithm, network, _COLLECTIVE_BYTES, occupancy)
+        """Finish time in ns on the network of the request, None if some steps never finish."""
+        return simulate_time_ns(algorithm, network, _COLLECTIVE_BYTES, occupancy)
 
     return SynthesisRequest(
         collective, network, _COLLECTIVE_BYTES, tuple(npus), occupancy, simulate=simulate
     )
 
 
-def _synthesis_problem(request: SynthesisRequest, result: object, again: object) -> str | None:
-    """What is wrong with the results of two equal requests."""
-    if not isinstance(result, SynthesisResult) or not isinstance(again, SynthesisResult):
+def _find_result_problem(
+    request: SynthesisRequest, result: object, repetition: object
+) -> str | None:
+    """Describe the first problem of a result, compared with that of an equal request, or None."""
+    if not isinstance(result, SynthesisResult) or not isinstance(repetition, SynthesisResult):
         return f"returned {type(result).__name__}, expected SynthesisResult"
-    problem = _promise_problem(request, result.algorithm)
+    problem = _find_collective_problem(request, result.algorithm)
     if problem:
         return problem
-    differences = result.algorithm.differences(again.algorithm)
+    differences = result.algorithm.differences(repetition.algorithm)
     if differences:
         return f"two runs differ in {', '.join(differences)}"
-    problem = _time_problem(result)
+    problem = _find_time_problem(result)
     if problem:
         return problem
     if result.is_partial:
-        return "the result is partial, though all ranks are wanted"
+        return "the result is partial, although all ranks were requested"
     report = verify(result.algorithm)
     return None if report.ok else f"verification fails: {report.diagnostics[0]}"
 
 
-def _promise_problem(request: SynthesisRequest, algorithm: Algorithm) -> str | None:
-    """Another collective than was asked for."""
-    wanted, num_npus = request.collective, request.topology.num_npus
-    expected = wanted.kind, wanted.root, wanted.num_ranks
+def _find_collective_problem(request: SynthesisRequest, algorithm: Algorithm) -> str | None:
+    """Describe a collective that differs from the requested one, or None."""
+    requested, num_npus = request.collective, request.topology.num_npus
+    expected = requested.kind, requested.root, requested.num_ranks
     # With NPUs that only relay, the algorithm has a rank per NPU, and its collective is custom.
     if request.npus != tuple(range(num_npus)):
         expected = CollectiveKind.CUSTOM, None, num_npus
-    made = algorithm.collective
-    if (made.kind, made.root, made.num_ranks) == expected:
+    actual = algorithm.collective
+    if (actual.kind, actual.root, actual.num_ranks) == expected:
         return None
-    return f"made {made.kind} of {made.num_ranks} ranks, root {made.root}"
+    return f"synthesized {actual.kind} of {actual.num_ranks} ranks, root {actual.root}"
 
 
-def _time_problem(result: SynthesisResult) -> str | None:
-    """A time that is none, or that is below a bound."""
+def _find_time_problem(result: SynthesisResult) -> str | None:
+    """Describe a time that is no positive integer or is below a lower bound, or None."""
     time_ns = result.time_ns
-    # Not an instance check: True is an int, and numpy's integers do not print as JSON.
+    # `type(...)`, because bool is a subclass of int, and numpy integers cannot be written as JSON.
     if type(time_ns) is not int or time_ns < 1:
         return f"the time {time_ns!r} is no positive whole number of nanoseconds"
     for name, bound_ns in sorted(result.bounds_ns.items()):
@@ -137,48 +125,53 @@ def _time_problem(result: SynthesisResult) -> str | None:
     return None
 
 
-def _parts_problem(synthesizer: Synthesizer, request: SynthesisRequest) -> str | None:
-    """What is wrong with the steps of every rank, made for it alone.
+def _find_partial_problem(synthesizer: Synthesizer, request: SynthesisRequest) -> str | None:
+    """Request a partial result for every rank; describe the first problem, or None.
 
-    A synthesizer may also return the whole.
+    The partial results must contain only steps of their rank and together be a correct algorithm. A
+    synthesizer may return the full algorithm instead.
     """
-    if request.topology.name != _TOPOLOGY_OF_PARTS:
+    if request.topology.name != _TOPOLOGY_FOR_PARTS:
         return None
     parts: list[Algorithm] = []
     for npu in range(request.topology.num_npus):
         part = call(synthesizer, replace(request, wanted=(npu,)))
         if not isinstance(part, SynthesisResult):
-            return f"for one wanted rank, returned {type(part).__name__}, expected SynthesisResult"
-        # The whole has been checked already.
+            return (
+                f"for one requested rank, returned {type(part).__name__}, expected SynthesisResult"
+            )
+        # A full result has been checked already.
         if not part.is_partial:
             return None
         if np.any(part.algorithm.steps.rank != npu):
             return f"a partial result for rank {npu} holds steps of other ranks"
         parts.append(part.algorithm)
-    report = verify(_joined(parts))
+    report = verify(_join_parts(parts))
     if report.ok:
         return None
-    return f"the steps made for each rank alone do not fit together: {report.diagnostics[0]}"
+    return (
+        f"the partial results of all ranks do not form a correct algorithm: {report.diagnostics[0]}"
+    )
 
 
-def _joined(parts: Sequence[Algorithm]) -> Algorithm:
-    """One algorithm of partial ones, where part r holds the steps of rank r."""
+def _join_parts(parts: Sequence[Algorithm]) -> Algorithm:
+    """Join partial results into one algorithm; part r has the steps of rank r."""
     tables = [part.steps for part in parts]
     columns: dict[str, npt.NDArray[np.generic]] = {}
     for name in COLUMN_DTYPES:
         columns[name] = np.concatenate([getattr(table, name) for table in tables])
-    steps = StepTable.from_columns(len(parts), columns, _joined_edges(tables))
-    # A part states scratch for all ranks, but knows that of its own alone.
+    steps = StepTable.from_columns(len(parts), columns, _join_edges(tables))
+    # In part r only the scratch size of rank r is valid.
     scratch = [part.scratch_units[rank] for rank, part in enumerate(parts)]
     return replace(parts[0], steps=steps, scratch_units=np.asarray(scratch, np.int64))
 
 
-def _joined_edges(tables: Sequence[StepTable]) -> tuple[Int64Array, Int64Array]:
-    """Dependencies of all tables as (parent, child) in rows of the joined one."""
+def _join_edges(tables: Sequence[StepTable]) -> tuple[Int64Array, Int64Array]:
+    """Dependencies of all tables as arrays (parent, child) of rows of the joined table."""
     parents, children = [], []
     rows = first_positions([len(table) for table in tables])
     for table, first_row in zip(tables, rows, strict=True):
-        before, after = table.edges()
-        parents.append(before + first_row)
-        children.append(after + first_row)
+        table_parents, table_children = table.edges()
+        parents.append(table_parents + first_row)
+        children.append(table_children + first_row)
     return np.concatenate(parents), np.concatenate(children)

@@ -1,4 +1,4 @@
-"""Networks, and topology documents by which the kit tries the core's own reader."""
+"""Sample topologies, and topology documents as samples for the core's reader."""
 
 from __future__ import annotations
 
@@ -17,37 +17,42 @@ from hub_core.plugin_api.sources import Source
 
 
 def topology_samples() -> Sequence[Source]:
-    """A ring, a switch, and a product of both."""
-    found = []
+    """Topology documents (JSON) of a ring, a switch, and a product of both."""
+    sources = []
     for text in ("ring:4", "switch:3", "ring:2*switch:2"):
-        content = topology_to_json(_built(text))
-        found.append(Source.of_bytes(f"{text}.json", content))
-    return found
+        content = topology_to_json(_build_regular(text))
+        sources.append(Source.of_bytes(f"{text}.json", content))
+    return sources
 
 
 def sample_topologies() -> Mapping[str, Topology]:
-    """Networks by name.
+    """Build sample topologies by name.
 
-    Regular ones, a fat tree of two levels with names and groups, links one way alone, several
-    cables between two nodes, several planes, and a switch that multicasts and reduces.
+    Four regular ones, two planes, a two-level fat tree with node names and groups, a switch that
+    multicasts and reduces, unidirectional links, and two cables between two nodes.
     """
-    found = {text: _built(text) for text in ("ring:4", "switch:4", "ring:2*switch:2", "torus:3x3")}
-    found["two planes"] = side_by_side("two planes", [_built("ring:4"), _built("switch:4")])
-    found["two leaves"] = _two_leaves()
-    found["multiplying switch"] = replace(
-        _built("switch:4?multicast=true&reduce=true"), name="multiplying switch"
+    samples = {
+        text: _build_regular(text)
+        for text in ("ring:4", "switch:4", "ring:2*switch:2", "torus:3x3")
+    }
+    samples["two planes"] = side_by_side(
+        "two planes", [_build_regular("ring:4"), _build_regular("switch:4")]
+    )
+    samples["two leaves"] = _build_fat_tree()
+    samples["multiplying switch"] = replace(
+        _build_regular("switch:4?multicast=true&reduce=true"), name="multiplying switch"
     )
     ring = np.arange(4)
     one_way = Links.uniform(ring, (ring + 1) % 4, 25e9, 1e-6)
-    found["one way"] = one_way.topology("one way", 4, 4)
+    samples["one way"] = one_way.topology("one way", 4, 4)
     pair = np.asarray([0, 1, 0, 1])
     double = Links.uniform(pair, 1 - pair, 25e9, 1e-6)
-    found["two cables"] = double.topology("two cables", 2, 2)
-    return found
+    samples["two cables"] = double.topology("two cables", 2, 2)
+    return samples
 
 
-def _two_leaves() -> Topology:
-    """Four NPUs at two leaf switches, which two spine switches join."""
+def _build_fat_tree() -> Topology:
+    """Four NPUs at two leaf switches, which are connected by two spine switches."""
     cables = np.asarray([(0, 4), (1, 4), (2, 5), (3, 5), (4, 6), (4, 7), (5, 6), (5, 7)])
     ends = np.stack([cables, cables[:, ::-1]], axis=1).reshape(-1, 2)
     links = Links.uniform(ends[:, 0], ends[:, 1], 50e9, 1e-6)
@@ -56,5 +61,6 @@ def _two_leaves() -> Topology:
     return links.topology("two leaves", 4, 8, node_names=names, groups=groups)
 
 
-def _built(text: str) -> Topology:
+def _build_regular(text: str) -> Topology:
+    """Build a topology text of regular networks, without the registry."""
     return build_topology(text, lambda name: regular)

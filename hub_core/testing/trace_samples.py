@@ -1,4 +1,4 @@
-"""Chakra traces in JSON form by which the conformance kit tries the core's reader of them."""
+"""Chakra traces in JSON form as samples for the core's reader of such traces."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from hub_core.trace_profile.formats import ChakraWriteOptions
 
 
 def json_trace_samples() -> Sequence[Source]:
-    """A ring all-reduce of three ranks, as chakra_jsonizer writes its traces."""
-    # Imported here: listings of plugins need no protobuf.
+    """Traces of a ring all-reduce of three ranks, in the form that chakra_jsonizer writes."""
+    # Imported here, so that listing plugins does not import protobuf.
     from google.protobuf.json_format import MessageToJson
 
     from hub_core.chakra.trace_records import decoded_records

@@ -1,4 +1,4 @@
-"""Rules for simulators, executors, passes, checks, builders and commands."""
+"""Conformance rules for simulators, executors, passes, checks, bounds, engines and commands."""
 
 from __future__ import annotations
 
@@ -33,83 +33,82 @@ from hub_core.plugin_api.topology_builder import TopologyBuilder
 from hub_core.plugin_api.topology_reader import TopologyReader
 from hub_core.plugin_api.topology_writer import TopologyWriter
 from hub_core.testing.checked_plugin import CheckedPlugin, Rendering, Skip, call, title
-from hub_core.testing.declared import loss_problem
-from hub_core.testing.isolation import output_of
-from hub_core.testing.message_times import time_of_messages
+from hub_core.testing.declared import find_loss_problem
+from hub_core.testing.isolation import capture_output
+from hub_core.testing.message_times import simulate_time_ns
 from hub_core.testing.sampled_work import (
     ELEMENTS_PER_UNIT,
     RANKS,
     TOPOLOGY,
-    executed,
-    inputs_of,
-    results_on_samples,
-    simulated,
+    build_inputs,
+    execute_sample,
+    run_on_samples,
+    simulate_sample,
 )
 from hub_core.testing.samples import all_samples
 from hub_core.verification import verify
 
-_NETWORKS = ("ring:4", "switch:4", "ring:2*switch:2", "mesh:2x3?bandwidth=1GB/s&latency=3us")
+_TOPOLOGY_TEXTS = ("ring:4", "switch:4", "ring:2*switch:2", "mesh:2x3?bandwidth=1GB/s&latency=3us")
 
 _OCCUPANCY = Occupancy.SERIALIZATION
 _BOUND_SIZES = (1 << 10, 1 << 20, 1 << 26)
-_Place = tuple[int, int]
+_OutputUnit = tuple[int, int]
 """(rank, unit of its output)."""
-_Data = npt.NDArray[np.generic]
+_Values = npt.NDArray[np.generic]
 
 
 def simulators_simulate(subject: CheckedPlugin) -> Iterator[str | Skip]:
-    """Finish times are not negative, one a rank, the same in every run.
+    """Finish times are not negative, one per rank, and equal in every run.
 
-    The algorithm stays as it is.
+    The algorithm is not changed.
     """
     for simulator in subject.offers(Simulator):
-        results, refusals = results_on_samples(simulator, simulated)
+        results, refusals = run_on_samples(simulator, simulate_sample)
         yield from refusals
         for sample, (algorithm, result) in results.items():
-            again = simulated(simulator, algorithm)
-            problem = _simulation_problem(algorithm, result, again)
+            repetition = simulate_sample(simulator, algorithm)
+            problem = _find_simulation_problem(algorithm, result, repetition)
             if problem:
                 yield f"{title(simulator)}, sample {sample}: {problem}"
 
 
 def executors_compute(subject: CheckedPlugin) -> Iterator[str | Skip]:
-    """Outputs hold what the collective promises, for random whole numbers.
+    """Outputs contain the result of the collective for random integers.
 
-    Inputs stay as they are.
+    The algorithm is not changed.
     """
     for executor in subject.offers(Executor):
-        results, refusals = results_on_samples(executor, executed)
+        results, refusals = run_on_samples(executor, execute_sample)
         yield from refusals
         for sample, (algorithm, result) in results.items():
-            problem = _execution_problem(algorithm, result)
+            problem = _find_execution_problem(algorithm, result)
             if problem:
                 yield f"{title(executor)}, sample {sample}: {problem}"
 
 
 def passes_keep_the_promise(subject: CheckedPlugin) -> Iterator[str | Skip]:
-    """What a pass makes of a correct algorithm is correct, and it leaves its input as it is."""
-    for algorithm_pass in _algorithm_passes(subject):
-        results, refusals = results_on_samples(algorithm_pass, call)
-        # A pass may refuse what it is not for.
+    """A pass turns a correct algorithm into a correct one and does not change its input."""
+    for algorithm_pass in _find_algorithm_passes(subject):
+        results, refusals = run_on_samples(algorithm_pass, call)
         yield from refusals
         for sample, (_, result) in results.items():
-            problem = _pass_problem(result)
+            problem = _find_pass_problem(result)
             if problem:
                 yield f"{title(algorithm_pass)}, sample {sample}: {problem}"
 
 
-def _algorithm_passes(subject: CheckedPlugin) -> list[AlgorithmPass]:
-    """Its passes over algorithms; those over workloads have a rule of their own."""
+def _find_algorithm_passes(subject: CheckedPlugin) -> list[AlgorithmPass]:
+    """The plugin's passes over algorithms; passes over workloads have a separate rule."""
     passes = subject.offers(AlgorithmPass)
-    return [found for found in passes if found.subject is Subject.ALGORITHM]
+    return [offer for offer in passes if offer.subject is Subject.ALGORITHM]
 
 
 def checks_answer(subject: CheckedPlugin) -> Iterator[str | Skip]:
-    """Checks return a report; a line that is not ok says what to do."""
+    """Checks return a report; every line that is not ok has a cure."""
     for check in subject.offers(Check):
-        request = _check_request(check)
+        request = _build_check_request(check)
         if request is None:
-            yield Skip(f"{title(check)} judges a {check.subject}")
+            yield Skip(f"{title(check)} checks a {check.subject}, of which the kit has no sample")
             continue
         report = call(check, request)
         if not isinstance(report, CheckReport):
@@ -121,90 +120,90 @@ def checks_answer(subject: CheckedPlugin) -> Iterator[str | Skip]:
 
 
 def builders_build_their_example(subject: CheckedPlugin) -> Iterator[str]:
-    """Every topology builder builds its example, the same twice, under the example's name."""
+    """Every topology builder builds its example, named as the example, and equal when repeated."""
     for builder in subject.offers(TopologyBuilder):
-        one = read_topology(builder.example, registry=subject.registry)
-        other = read_topology(builder.example, registry=subject.registry)
-        if one.name != builder.example:
-            yield f"{title(builder)}: the example {builder.example!r} is named {one.name!r}"
-        if one.differences(other):
+        topology = read_topology(builder.example, registry=subject.registry)
+        repetition = read_topology(builder.example, registry=subject.registry)
+        if topology.name != builder.example:
+            yield f"{title(builder)}: the example {builder.example!r} is named {topology.name!r}"
+        if topology.differences(repetition):
             yield f"{title(builder)}: {builder.example} built twice differs"
 
 
 def topologies_come_back(subject: CheckedPlugin) -> Iterator[str | Skip]:
-    """What a topology writer writes has the same nodes and links when it is read back.
-
-    Losses may say otherwise.
-    """
+    """A topology that is written and read back is unchanged, except for declared losses."""
     for writer in subject.offers(TopologyWriter):
-        written = 0
-        for text in _NETWORKS:
+        num_written = 0
+        for text in _TOPOLOGY_TEXTS:
             topology = parse_topology(text)
             try:
                 result = call(writer, topology)
             except HubError:
-                # A format need not hold every network.
+                # A format need not be able to express every topology.
                 continue
-            written += 1
-            problem = _topology_problem(subject, writer, topology, result)
+            num_written += 1
+            problem = _find_topology_problem(subject, writer, topology, result)
             if problem:
                 yield f"{title(writer)}, {text}: {problem}"
-        if not written:
-            yield Skip(f"{title(writer)} refuses every network of the kit")
+        if not num_written:
+            yield Skip(f"{title(writer)} refuses every topology of the kit")
 
 
-def _topology_problem(
+def _find_topology_problem(
     subject: CheckedPlugin, writer: TopologyWriter, topology: Topology, result: object
 ) -> str | None:
-    """What is wrong with the file of a network, or None."""
+    """Read a written topology back and describe the first problem, or None.
+
+    Without a reader of the format only the type and the artifacts of the result are checked.
+    """
     if not isinstance(result, WriteResult):
         return f"returned {type(result).__name__}, expected WriteResult"
     artifacts = list(result.artifacts)
     if [artifact.name for artifact in artifacts] != [""]:
         return "one artifact without a name was expected"
-    readers = [found.offer for found in subject.registry.all(TopologyReader)]
+    readers = [entry.offer for entry in subject.registry.all(TopologyReader)]
     reader = next((offer for offer in readers if offer.name == writer.name), None)
     if reader is None:
         return None
     suffix = writer.format.suffixes[0] if writer.format.suffixes else ""
-    back = call(reader, Source.of_bytes(f"sample{suffix}", artifacts[0].content()))
+    read_back = call(reader, Source.of_bytes(f"sample{suffix}", artifacts[0].content()))
     written = Rendering({}, tuple(result.losses), tuple(result.restated))
-    return loss_problem(topology, back, written)
+    return find_loss_problem(topology, read_back, written)
 
 
 def commands_are_click_commands(subject: CheckedPlugin) -> Iterator[str]:
-    """Every command is a click command that describes itself and whose help can be shown."""
+    """Every command is a click command with a help text that can be shown."""
     for command in subject.offers(Command):
-        found = resolve(command.function)
-        if not isinstance(found, click.Command):
-            kind = type(found).__name__
+        function = resolve(command.function)
+        if not isinstance(function, click.Command):
+            kind = type(function).__name__
             yield f"{title(command)}: {command.function} is {kind}, no click command"
-        elif not (found.help or "").strip():
+        elif not (function.help or "").strip():
             yield f"{title(command)} has no help"
         else:
-            # What showing it raises is a problem of the rule.
-            found.get_help(click.Context(found, info_name=command.name))
+            # An exception here is reported as a problem.
+            function.get_help(click.Context(function, info_name=command.name))
 
 
 def work_is_silent(subject: CheckedPlugin) -> Iterator[str]:
-    """Nothing is printed."""
-    for offer, work in _works(subject):
-        # Standard output belongs to the data of the commands that call it.
-        printed = output_of(work).strip()
+    """Simulators, executors, passes and checks print no output."""
+    for offer, work in _iterate_calls(subject):
+        # Commands use standard output for their data.
+        printed = capture_output(work).strip()
         if printed:
             yield f"{title(offer)} prints {printed!r:.60}"
 
 
-def _works(subject: CheckedPlugin) -> Iterator[tuple[Offer, Callable[[], object]]]:
-    """Everything that a plugin's workers can be asked for."""
+def _iterate_calls(subject: CheckedPlugin) -> Iterator[tuple[Offer, Callable[[], object]]]:
+    """Yield (offer, call) for the simulators, executors, passes and checks of a plugin."""
     for simulator in subject.offers(Simulator):
-        yield simulator, partial(results_on_samples, simulator, simulated)
+        yield simulator, partial(run_on_samples, simulator, simulate_sample)
     for executor in subject.offers(Executor):
-        yield executor, partial(results_on_samples, executor, executed)
-    for algorithm_pass in _algorithm_passes(subject):
-        yield algorithm_pass, partial(results_on_samples, algorithm_pass, call)
+        yield executor, partial(run_on_samples, executor, execute_sample)
+    for algorithm_pass in _find_algorithm_passes(subject):
+        yield algorithm_pass, partial(run_on_samples, algorithm_pass, call)
     for check in subject.offers(Check):
-        request = _check_request(check)
+        request = _build_check_request(check)
         if request is not None:
             yield check, partial(call, check, request)
 
@@ -212,80 +211,81 @@ def _works(subject: CheckedPlugin) -> Iterator[tuple[Offer, Callable[[], object]
 # --- simulations ---
 
 
-def _simulation_problem(
-    algorithm: Algorithm,
-    result: SimulationResult,
-    again: SimulationResult,
+def _find_simulation_problem(
+    algorithm: Algorithm, result: SimulationResult, repetition: SimulationResult
 ) -> str | None:
-    """What is wrong with the results of two equal simulations."""
+    """Describe the first problem of a simulation compared with its repetition, or None."""
     finish_ns = result.rank_finish_ns
     if len(finish_ns) != algorithm.num_ranks:
         return f"{len(finish_ns)} finish times for {algorithm.num_ranks} ranks"
     if not all(_is_time(time) for time in finish_ns):
         return f"finish times {finish_ns!r:.80} are not whole numbers of at least 0"
-    if finish_ns != again.rank_finish_ns or result.link_loads != again.link_loads:
+    if finish_ns != repetition.rank_finish_ns or result.link_loads != repetition.link_loads:
         return "two runs differ"
-    return _step_time_problem(result.step_start_ns, result.step_end_ns, len(algorithm.steps))
+    return _find_step_time_problem(result.step_start_ns, result.step_end_ns, len(algorithm.steps))
 
 
 def _is_time(time: object) -> bool:
-    """Whether this is a time of a rank, None for one that never finishes."""
-    # Not an instance check: True is an int, and numpy's integers do not print as JSON.
+    """Whether this is a valid finish time of a rank; None means that it never finishes."""
+    # `type(...)`, because bool is a subclass of int, and numpy integers cannot be written as JSON.
     return time is None or (type(time) is int and time >= 0)
 
 
-def _step_time_problem(
-    starts: Int64Array | None,
-    ends: Int64Array | None,
-    num_steps: int,
+def _find_step_time_problem(
+    start_ns: Int64Array | None, end_ns: Int64Array | None, num_steps: int
 ) -> str | None:
-    """What is wrong with the times of the steps, where they are told."""
-    for times in (starts, ends):
+    """Describe a wrong number of step times or an end before its start, or None.
+
+    None for the arrays: the simulator reports no step times.
+    """
+    for times in (start_ns, end_ns):
         if times is not None and len(times) != num_steps:
             return f"{len(times)} step times for {num_steps} steps"
-    if starts is None or ends is None:
+    if start_ns is None or end_ns is None:
         return None
-    # -1 stands for steps that never ended.
-    is_backwards = (ends >= 0) & (ends < starts)
+    # -1: the step never finished.
+    is_backwards = (end_ns >= 0) & (end_ns < start_ns)
     return "a step ends before it starts" if np.any(is_backwards) else None
 
 
 # --- executions ---
 
 
-def _execution_problem(algorithm: Algorithm, result: ExecutionResult) -> str | None:
-    """The first unit of the outputs that is wrong."""
+def _find_execution_problem(algorithm: Algorithm, result: ExecutionResult) -> str | None:
+    """Describe the first wrong unit of the outputs, or None."""
     if len(result.outputs) != algorithm.num_ranks:
         return f"{len(result.outputs)} outputs for {algorithm.num_ranks} ranks"
     contract = algorithm.collective.postcondition()
-    # A custom collective may leave open what it promises.
+    # A custom collective need not have a postcondition.
     if contract is None:
         return None
-    for (rank, unit), values in _expected(algorithm, contract).items():
+    for (rank, unit), values in _compute_expected_units(algorithm, contract).items():
         output = result.outputs[rank].ravel()
-        if not np.array_equal(output[_elements(unit)], values):
+        if not np.array_equal(output[_slice_of_unit(unit)], values):
             return f"rank {rank}, unit {unit} of the output is wrong"
     return None
 
 
-def _expected(algorithm: Algorithm, contract: Contributions) -> dict[_Place, _Data]:
-    """What every unit of the outputs must hold: the sum of its contributions."""
-    inputs = inputs_of(algorithm)
-    expected: dict[_Place, _Data] = {}
-    places = zip(contract.rank.tolist(), contract.offset.tolist(), strict=True)
-    shares = zip(contract.source_rank.tolist(), contract.source_unit.tolist(), strict=True)
-    for place, (source_rank, unit) in zip(places, shares, strict=True):
-        # A negative rank stands for all ranks.
-        sources = range(algorithm.num_ranks) if source_rank < 0 else (source_rank,)
-        for source in sources:
-            share = inputs[source][_elements(unit)]
-            so_far = expected.get(place, np.zeros_like(share))
-            expected[place] = np.add(so_far, share)
+def _compute_expected_units(
+    algorithm: Algorithm, contract: Contributions
+) -> dict[_OutputUnit, _Values]:
+    """Required values of every output unit of the contract: the sum of its contributions."""
+    inputs = build_inputs(algorithm)
+    expected: dict[_OutputUnit, _Values] = {}
+    units = zip(contract.rank.tolist(), contract.offset.tolist(), strict=True)
+    sources = zip(contract.source_rank.tolist(), contract.source_unit.tolist(), strict=True)
+    for output_unit, (source_rank, source_unit) in zip(units, sources, strict=True):
+        # A negative rank means all ranks.
+        source_ranks = range(algorithm.num_ranks) if source_rank < 0 else (source_rank,)
+        for rank in source_ranks:
+            contribution = inputs[rank][_slice_of_unit(source_unit)]
+            partial_sum = expected.get(output_unit, np.zeros_like(contribution))
+            expected[output_unit] = np.add(partial_sum, contribution)
     return expected
 
 
-def _elements(unit: int) -> slice:
-    """The elements of a unit in a buffer."""
+def _slice_of_unit(unit: int) -> slice:
+    """Slice of the elements of a unit in a buffer."""
     first = unit * ELEMENTS_PER_UNIT
     return slice(first, first + ELEMENTS_PER_UNIT)
 
@@ -293,8 +293,8 @@ def _elements(unit: int) -> slice:
 # --- passes, checks and topologies ---
 
 
-def _pass_problem(result: object) -> str | None:
-    """What is wrong with what a pass returns."""
+def _find_pass_problem(result: object) -> str | None:
+    """Describe a result of the wrong type or an incorrect algorithm of a pass, or None."""
     pair = result if isinstance(result, tuple) else ()
     if len(pair) != 2 or not isinstance(pair[1], PassReport):
         return f"returned {type(result).__name__}, not (Algorithm, PassReport)"
@@ -303,9 +303,11 @@ def _pass_problem(result: object) -> str | None:
     return None
 
 
-def _check_request(check: Check) -> CheckRequest | None:
-    """A subject for a check, None where the kit has none: certificates, and files for runtimes."""
-    # Any sample will do: a check answers, right or wrong.
+def _build_check_request(check: Check) -> CheckRequest | None:
+    """Build a request with a sample subject for a check.
+
+    None: the kit has no sample of the subject (certificates and files for runtimes).
+    """
     if check.subject is Subject.ALGORITHM:
         algorithm = next(iter(all_samples(RANKS).values()))
         return CheckRequest("sample", algorithm=algorithm)
@@ -317,7 +319,7 @@ def _check_request(check: Check) -> CheckRequest | None:
 
 
 def engines_run_tasks(subject: CheckedPlugin) -> Iterator[str | Skip]:
-    """Every engine runs tasks, and its futures have what they return or raise."""
+    """Every engine runs tasks; their futures give the results and the exceptions of the tasks."""
     for engine in subject.offers(Engine):
         try:
             executor = call(engine, EngineRequest(2))
@@ -329,22 +331,22 @@ def engines_run_tasks(subject: CheckedPlugin) -> Iterator[str | Skip]:
             continue
         with executor:
             powers = [executor.submit(pow, 2, number) for number in range(8)]
-            wrong = executor.submit(divmod, 1, 0)
+            failing = executor.submit(divmod, 1, 0)
             if [task.result() for task in powers] != [2**number for number in range(8)]:
-                yield f"{title(engine)}: results of tasks are not theirs"
-            if not isinstance(wrong.exception(), ZeroDivisionError):
-                yield f"{title(engine)}: what a task raises is lost"
+                yield f"{title(engine)}: futures give wrong results"
+            if not isinstance(failing.exception(), ZeroDivisionError):
+                yield f"{title(engine)}: the exception of a task is lost"
 
 
 def bounds_hold(subject: CheckedPlugin) -> Iterator[str | Skip]:
-    """No lower bound is above the time of a correct algorithm; a larger size has no lower one.
+    """No lower bound exceeds the simulated time of a correct algorithm.
 
-    Every size of the request has a time, or none has one.
+    Bounds do not decrease with the size; there is one for every requested size, or none at all.
     """
     for offer in subject.offers(LowerBound):
         for sample, algorithm in all_samples(RANKS).items():
             collective = algorithm.collective
-            for text in _NETWORKS:
+            for text in _TOPOLOGY_TEXTS:
                 topology = parse_topology(text)
                 if collective.kind not in offer.kinds or topology.num_npus != RANKS:
                     continue
@@ -358,6 +360,6 @@ def bounds_hold(subject: CheckedPlugin) -> Iterator[str | Skip]:
                 if list(result.times_ps) != sorted(result.times_ps):
                     yield f"{place}: a larger size has a lower bound"
                 for size, bound_ps in zip(_BOUND_SIZES, result.times_ps, strict=False):
-                    time_ps = 1000 * (time_of_messages(algorithm, topology, size, _OCCUPANCY) or 0)
+                    time_ps = 1000 * (simulate_time_ns(algorithm, topology, size, _OCCUPANCY) or 0)
                     if bound_ps > time_ps + 1:
                         yield f"{place}: {bound_ps} ps at {size} bytes, an algorithm {time_ps} ps"

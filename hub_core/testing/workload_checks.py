@@ -1,7 +1,4 @@
-"""Rules for what makes, changes, writes and simulates workloads.
-
-Their readers are tried as those of algorithms.
-"""
+"""Conformance rules for generators, passes, writers and simulators of workloads."""
 
 from __future__ import annotations
 
@@ -24,26 +21,25 @@ from hub_core.plugin_api.workload_simulator import (
 from hub_core.plugin_api.workload_writer import WorkloadWriter
 from hub_core.testing.checked_plugin import (
     CheckedPlugin,
-    Rendering,
     Skip,
     call,
     render,
-    source_of,
     title,
+    to_source,
 )
-from hub_core.testing.declared import loss_problem
+from hub_core.testing.declared import find_loss_problem
 from hub_core.testing.workload_samples import sample_workloads
 
 _NETWORK = "ring:4"
 
 
 def workloads_come_back(subject: CheckedPlugin) -> Iterator[str | Skip]:
-    """A workload written twice gives the same bytes, and comes back but for declared losses."""
+    """A workload is written equally twice and read back unchanged except for declared losses."""
     for writer in subject.offers(WorkloadWriter):
         readers = [
-            provided.offer
-            for provided in subject.registry.all(WorkloadReader)
-            if provided.name == writer.name
+            entry.offer
+            for entry in subject.registry.all(WorkloadReader)
+            if entry.name == writer.name
         ]
         if not readers:
             yield Skip(f"{title(writer)}: no reader of the same format is installed")
@@ -55,93 +51,87 @@ def workloads_come_back(subject: CheckedPlugin) -> Iterator[str | Skip]:
             if written.artifacts != render(writer, workload).artifacts:
                 yield f"{title(writer)}, {name}: two writings differ"
             for reader in readers:
-                yield from _lost(writer, reader, name, workload, written)
+                read_workload = call(reader, to_source(written, writer.format))
+                problem = find_loss_problem(workload, read_workload, written)
+                if problem:
+                    yield f"{title(writer)}, {name}: {problem}"
 
 
 def workload_simulators_simulate(subject: CheckedPlugin) -> Iterator[str]:
-    """Finish and exposed times are not negative, one a rank, the same in every run."""
+    """Finish times and exposed times are not negative, one per rank, and equal in every run."""
     network = parse_topology(_NETWORK, registry=subject.registry)
     for simulator in subject.offers(WorkloadSimulator):
         for name, workload in sample_workloads().items():
-            found, again = (_times(simulator, workload, network) for _ in range(2))
-            if found != again:
+            result, repetition = (_simulate(simulator, workload, network) for _ in range(2))
+            if result != repetition:
                 yield f"{title(simulator)}, {name}: two runs differ"
-            for times in found:
+            for times in result:
                 if len(times) != workload.num_ranks:
-                    yield f"{title(simulator)}, {name}: {len(times)} times, expected one a rank"
+                    yield f"{title(simulator)}, {name}: {len(times)} times, expected one per rank"
                 if any(time is not None and time < 0 for time in times):
                     yield f"{title(simulator)}, {name}: a time is negative"
 
 
 def workload_generators_generate(subject: CheckedPlugin) -> Iterator[str]:
-    """Default options give a job, the same in every run, in which no installed check errs."""
+    """Default options give a workload without errors of installed checks, equal in every run."""
     for generator in subject.offers(WorkloadGenerator):
-        made, again = call(generator), call(generator)
-        if not isinstance(made, Workload) or not isinstance(again, Workload):
-            yield f"{title(generator)} returned {type(made).__name__}, expected Workload"
+        workload, repetition = call(generator), call(generator)
+        if not isinstance(workload, Workload) or not isinstance(repetition, Workload):
+            yield f"{title(generator)} returned {type(workload).__name__}, expected Workload"
             continue
-        if differences := made.differences(again):
+        if differences := workload.differences(repetition):
             yield f"{title(generator)}: two runs differ in {', '.join(differences)}"
-        for problem in _problems(subject, made):
+        for problem in _find_check_errors(subject, workload):
             yield f"{title(generator)}: {problem}"
 
 
 def workload_passes_keep_jobs_correct(subject: CheckedPlugin) -> Iterator[str | Skip]:
-    """What a pass makes of a correct job is one, and it leaves its input as it is."""
-    for offered in subject.offers(AlgorithmPass):
-        if offered.subject is not Subject.WORKLOAD:
+    """A pass turns a correct workload into a correct one and does not change its input."""
+    for workload_pass in subject.offers(AlgorithmPass):
+        if workload_pass.subject is not Subject.WORKLOAD:
             continue
-        taken = 0
+        num_accepted = 0
         for name, workload in sample_workloads().items():
             before = copy.deepcopy(workload)
             try:
-                result = call(offered, workload)
-            # A pass may want an option, or another kind of job.
+                result = call(workload_pass, workload)
+            # A pass may require an option or another kind of workload.
             except HubError:
                 continue
-            taken += 1
-            for problem in _pass_problems(subject, result):
-                yield f"{title(offered)}, {name}: {problem}"
+            num_accepted += 1
+            for problem in _find_pass_problems(subject, result):
+                yield f"{title(workload_pass)}, {name}: {problem}"
             if before.differences(workload):
-                yield f"{title(offered)}, {name}: the job was changed"
-        if not taken:
-            yield Skip(f"{title(offered)} refuses every job of the kit")
+                yield f"{title(workload_pass)}, {name}: the input workload was changed"
+        if not num_accepted:
+            yield Skip(f"{title(workload_pass)} refuses every workload of the kit")
 
 
-def _pass_problems(subject: CheckedPlugin, result: object) -> Iterator[str]:
-    """What is wrong with what a pass returned."""
+def _find_pass_problems(subject: CheckedPlugin, result: object) -> Iterator[str]:
+    """Yield the problems of the result of a pass: its type, and errors of installed checks."""
     pair = result if isinstance(result, tuple) else ()
-    if [type(part) for part in pair] != [Workload, PassReport]:
+    if [type(member) for member in pair] != [Workload, PassReport]:
         yield f"returned {type(result).__name__}, not (Workload, PassReport)"
         return
-    yield from _problems(subject, pair[0])
+    yield from _find_check_errors(subject, pair[0])
 
 
-def _problems(subject: CheckedPlugin, workload: Workload) -> Iterator[str]:
-    """Findings of the installed checks of workloads."""
-    for provided in subject.registry.all(Check):
-        if provided.offer.subject is Subject.WORKLOAD:
-            report = call(provided.offer, CheckRequest("job", workload=workload))
+def _find_check_errors(subject: CheckedPlugin, workload: Workload) -> Iterator[str]:
+    """Yield the first finding of every installed workload check that does not pass."""
+    for entry in subject.registry.all(Check):
+        if entry.offer.subject is Subject.WORKLOAD:
+            report = call(entry.offer, CheckRequest("job", workload=workload))
             if isinstance(report, CheckReport) and not report.ok:
                 yield str(report.diagnostics[0])
 
 
-def _lost(
-    writer: WorkloadWriter,
-    reader: WorkloadReader,
-    name: str,
-    workload: Workload,
-    written: Rendering,
-) -> Iterator[str]:
-    found = call(reader, source_of(written, writer.format))
-    problem = loss_problem(workload, found, written)
-    if problem:
-        yield f"{title(writer)}, {name}: {problem}"
-
-
-def _times(
+def _simulate(
     simulator: WorkloadSimulator, workload: Workload, network: Topology
 ) -> tuple[tuple[int | None, ...], tuple[int | None, ...]]:
+    """Simulate a workload; return the finish times and exposed times of all ranks in ns.
+
+    Raises `AssertionError` for a wrong result type.
+    """
     result = call(simulator, WorkloadRequest(workload, network))
     message = f"{simulator.simulate} returned {type(result).__name__}, expected WorkloadTimes"
     assert isinstance(result, WorkloadTimes), message

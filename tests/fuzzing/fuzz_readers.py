@@ -54,7 +54,7 @@ from hub_core.plugin_api import (
     WorkloadWriter,
 )
 from hub_core.testing import sample_workloads
-from hub_core.testing.checked_plugin import render, renderings, source_of, stated_samples
+from hub_core.testing.checked_plugin import load_declared_samples, render, render_samples, to_source
 
 CORPUS = Path(__file__).with_name("corpus")
 MAX_CPU_S = 5
@@ -156,7 +156,7 @@ def seeds_of(target: Target) -> list[Parts]:
         for provided in registry.all(kind):
             if provided.name == target.name:
                 offer: Any = provided.offer
-                sources += stated_samples(offer).values()
+                sources += load_declared_samples(offer).values()
     if target.command[0] == "inspect":
         sources += _written(target)
     parts = [{part.name: part.load() for part in source.parts} for source in sources]
@@ -169,14 +169,14 @@ def _written(target: Target) -> list[Source]:
     sources = []
     for algorithms in registry.all(FormatWriter):
         if algorithms.name == target.name:
-            samples = renderings(algorithms.offer).values()
-            sources += [source_of(one, algorithms.offer.format) for one in samples]
+            samples = render_samples(algorithms.offer).values()
+            sources += [to_source(one, algorithms.offer.format) for one in samples]
     for workloads in registry.all(WorkloadWriter):
         if workloads.name in (target.name, target.name.removesuffix("-job")):
             for workload in sample_workloads().values():
                 with contextlib.suppress(HubError):
                     written = render(workloads.offer, workload)
-                    sources.append(source_of(written, workloads.offer.format))
+                    sources.append(to_source(written, workloads.offer.format))
     return sources
 
 

@@ -18,7 +18,7 @@ from hub_core.network.topology import Dimension, DimensionKind, Topology
 from hub_core.plugin_api import NoOptions, Source, TopologyBuilder
 from hub_core.registry.discovery import core_alone
 from hub_core.testing import check_cabling, check_routes, check_subset, some_npus
-from hub_core.testing.networks import distances
+from hub_core.testing.networks import find_distances
 
 KINDS = st.sampled_from(list(DimensionKind))
 GRIDS = st.lists(st.tuples(KINDS, st.integers(1, 4)), min_size=1, max_size=3)
@@ -86,7 +86,7 @@ def test_every_route_of_an_irregular_network_is_a_shortest_path(pairs):
     ends = np.asarray([pair for pair in pairs if pair[0] != pair[1]], np.int64).reshape(-1, 2)
     topology = Links.uniform(ends[:, 0], ends[:, 1], 1e9, 1e-6).topology("random", 3, 6)
     for source, destination in itertools.product(range(3), repeat=2):
-        wanted = distances(topology, source).get(destination)
+        wanted = find_distances(topology, source).get(destination)
         pair = np.asarray([source]), np.asarray([destination])
         if wanted is None:
             with pytest.raises(InputError, match=f"no path from {source} to {destination}"):

@@ -168,7 +168,7 @@ def test_unmet_requirement_is_found(make_plugin: MakePlugin) -> None:
     make_plugin("subject", SOUND, requires="no-such-distribution>=2")
     details = _result("subject", "requirements-are-met").details
     assert details == (
-        "dist-subject does not state which versions of collhub it works with (Requires-Dist)",
+        "dist-subject lacks a requirement on collhub with its versions (Requires-Dist)",
         "requirement not met: no-such-distribution>=2 (not installed)",
     )
 

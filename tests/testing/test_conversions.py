@@ -10,7 +10,7 @@ from hub_core import discover
 from hub_core.model import Loss
 from hub_core.testing import Outcome, all_samples, conversions, validate_all
 from hub_core.testing.checked_plugin import Rendering
-from hub_core.testing.declared import loss_problem
+from hub_core.testing.declared import find_loss_problem
 from hub_core.testing.topology_samples import sample_topologies
 
 CORE = discover(use_plugins=False)
@@ -67,7 +67,7 @@ def test_table_can_be_of_some_formats_alone() -> None:
 
 def test_difference_that_no_loss_names_is_a_problem() -> None:
     other = replace(RING, collective_bytes=9)
-    problem = loss_problem(RING, other, written())
+    problem = find_loss_problem(RING, other, written())
     assert (
         problem == "read back with another collective_bytes, and no loss names that as its feature"
     )
@@ -75,30 +75,30 @@ def test_difference_that_no_loss_names_is_a_problem() -> None:
 
 @pytest.mark.parametrize("feature", ["collective bytes", "size"])
 def test_difference_that_a_loss_names_is_none(feature) -> None:
-    assert loss_problem(RING, replace(RING, collective_bytes=9), written(feature)) is None
+    assert find_loss_problem(RING, replace(RING, collective_bytes=9), written(feature)) is None
 
 
 def test_restatement_names_a_difference_too() -> None:
     other = replace(RING, collective_bytes=9)
-    assert loss_problem(RING, other, written(restated=("collective bytes",))) is None
+    assert find_loss_problem(RING, other, written(restated=("collective bytes",))) is None
 
 
 def test_loss_that_reading_back_does_not_show_is_a_problem() -> None:
-    problem = loss_problem(RING, RING, written("lane"))
-    assert problem == "a loss names 'lane', and that is read back as it was"
+    problem = find_loss_problem(RING, RING, written("lane"))
+    assert problem == "a loss names 'lane', but that is read back unchanged"
 
 
 def test_loss_of_what_is_no_part_of_the_model_is_not_judged() -> None:
-    assert loss_problem(RING, RING, written("hazard of the target")) is None
+    assert find_loss_problem(RING, RING, written("hazard of the target")) is None
 
 
 def test_loss_of_the_links_of_a_network_is_held_to_them() -> None:
     network = sample_topologies()["ring:4"]
     faster = replace(network, bandwidth_bytes_per_s=network.bandwidth_bytes_per_s * 2)
     bare = replace(faster, dimensions=())
-    assert loss_problem(network, bare, written("bandwidth", "dimensions")) is None
-    assert "another dimensions, links" in str(loss_problem(network, bare, written("groups")))
-    assert "a loss names 'groups'" in str(loss_problem(network, network, written("groups")))
+    assert find_loss_problem(network, bare, written("bandwidth", "dimensions")) is None
+    assert "another dimensions, links" in str(find_loss_problem(network, bare, written("groups")))
+    assert "a loss names 'groups'" in str(find_loss_problem(network, network, written("groups")))
 
 
 def test_texts_are_read_and_written_as_one_model() -> None:

@@ -12,7 +12,7 @@ import hub_core
 from hub_core import Algorithm, StepKind, StepTableBuilder
 from hub_core.network import Occupancy, lower_bound_ns
 from hub_core.testing import all_samples, ring_all_gather, ring_all_reduce
-from hub_core.testing.message_times import time_of_messages
+from hub_core.testing.message_times import simulate_time_ns
 
 SIZE = 1 << 20
 TOPOLOGIES = ("fully-connected:4", "ring:4", "switch:4", "mesh:2x2")
@@ -21,7 +21,7 @@ TOPOLOGIES = ("fully-connected:4", "ring:4", "switch:4", "mesh:2x2")
 def _time_ns(
     algorithm: Algorithm, text: str, occupancy: Occupancy = Occupancy.SERIALIZATION
 ) -> int:
-    time_ns = time_of_messages(algorithm, hub_core.parse_topology(text), SIZE, occupancy)
+    time_ns = simulate_time_ns(algorithm, hub_core.parse_topology(text), SIZE, occupancy)
     assert time_ns is not None
     return time_ns
 
@@ -49,7 +49,7 @@ def test_message_without_a_sender_never_ends() -> None:
     builder.add(1, StepKind.RECV, peer=0, count=1)
     algorithm = replace(ring_all_reduce(2), steps=builder.build())
     network = hub_core.parse_topology("ring:2")
-    assert time_of_messages(algorithm, network, SIZE, Occupancy.SERIALIZATION) is None
+    assert simulate_time_ns(algorithm, network, SIZE, Occupancy.SERIALIZATION) is None
 
 
 @pytest.mark.parametrize("text", TOPOLOGIES)

@@ -97,4 +97,4 @@ def test_a_pass_that_takes_no_job_of_the_kit_is_skipped(make_plugin: MakePlugin)
     body = 'raise UsageError("not this one")'
     found = result(make_plugin, "workload-passes-keep-jobs-correct", SOUND[0], body)
     assert found.verdict is Verdict.SKIPPED
-    assert "refuses every job of the kit" in " ".join(found.details)
+    assert "refuses every workload of the kit" in " ".join(found.details)
