@@ -1,26 +1,25 @@
-"""Schedules on links become algorithms, and carry certificates of how good they are."""
+"""Build algorithms from schedules on links; certificates of their optimality."""
 
-from hub_core.schedules.algorithms import algorithm_of
-from hub_core.schedules.certificates.documents import (
+from hub_core.schedules.algorithms import algorithm_of, collective_among
+from hub_core.schedules.certificates import (
     CERTIFICATE_SCHEMA,
-    find_certificate,
-    network_digest,
-    network_object,
-)
-from hub_core.schedules.certificates.rates import LinkCapacities, partition_rate, spreading_rate
-from hub_core.schedules.certificates.records import (
     Certificate,
     CertifiedBound,
     CertifiedNetwork,
     CertifiedPlane,
     CertifiedTree,
     CertifiedWay,
+    LinkCapacities,
     TreeCount,
+    find_certificate,
+    network_digest,
+    network_object,
+    partition_rate,
+    spreading_rate,
 )
 from hub_core.schedules.chunks import Chunks
 from hub_core.schedules.fastest import Searched, fastest_of
 from hub_core.schedules.local_work import work_times_ns
-from hub_core.schedules.membership import collective_among
 from hub_core.schedules.transfers import Transfers, link_channels
 
 __all__ = [

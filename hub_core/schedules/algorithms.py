@@ -1,4 +1,4 @@
-"""From a schedule to an algorithm: what every synthesizer needs last."""
+"""Build an algorithm from a schedule: the last step of every synthesizer."""
 
 from __future__ import annotations
 
@@ -8,13 +8,27 @@ from dataclasses import replace
 import numpy as np
 
 from hub_core.columns import Int64Array
-from hub_core.model import Algorithm, Collective, CollectiveKind, JsonValue, Provenance
+from hub_core.model import (
+    Algorithm,
+    Collective,
+    CollectiveKind,
+    Contributions,
+    CustomContract,
+    JsonValue,
+    Provenance,
+    StepTable,
+)
 from hub_core.schedules.chunks import Chunks
-from hub_core.schedules.lowering.holders import ChunkHolders
-from hub_core.schedules.lowering.message_ends import MessageEnds
-from hub_core.schedules.lowering.steps import steps_of
-from hub_core.schedules.membership import collective_among
-from hub_core.schedules.transfers import Transfers
+from hub_core.schedules.lowering.link_order import order_links
+from hub_core.schedules.lowering.local_steps import (
+    RowPairs,
+    build_copies,
+    build_startup_steps,
+    concatenate_columns,
+)
+from hub_core.schedules.lowering.message_ends import ChunkHolders, MessageEnds, check_causality
+from hub_core.schedules.lowering.message_steps import allocate_scratch, build_message_steps
+from hub_core.schedules.transfers import Transfers, link_channels
 
 
 def algorithm_of(
@@ -30,30 +44,35 @@ def algorithm_of(
     extensions: Mapping[str, JsonValue] | None = None,
     startup_ns: Sequence[int] = (),
 ) -> Algorithm:
-    """The algorithm that performs `transfers`: rank v is NPU v, ranks outside `npus` only relay.
+    """Build the algorithm that performs `transfers`. Rank v of the algorithm is NPU v.
 
-    Every transfer becomes a SEND and a RECV or RECV_REDUCE, on its stated channel, or channel k
-    where its link is the k-th between its ends. `startup_ns[p]`: time until plane p of the topology
-    can be used, that is, channels c with c % len(startup_ns) == p: a COMPUTE step of that time
-    precedes the sends there that wait for no data.
+    `npus[r]`: the NPU of rank r of `collective` (default: r). Ranks of other NPUs only relay.
+    `num_npus`: default is the highest NPU of `npus` plus 1. `startup_ns[p]`: time until plane p of
+    the topology is ready; its channels are those with c % len(startup_ns) == p. A COMPUTE step of
+    that time precedes the sends on them that wait for no data. `wanted`: ranks whose steps are
+    created; None for all.
 
-    What a rank forwards it reads where it arrived: in OUTPUT where the rank needs it, else in
-    SCRATCH. A SEND has a data dependency on the arrival of what it sends, and a control dependency
-    on the message `window` turns before it on its link. A rank that needs what it has itself copies
-    it last. With `wanted`, only the steps of these ranks are made. An all-to-all is claimed out of
-    place alone: in place, what arrives would stand where something still waits to be sent.
+    Every transfer becomes a SEND and a RECV or RECV_REDUCE, on its channel if `transfers.channel`
+    is given, otherwise on the channel of `link_channels`. A received chunk is stored in OUTPUT if
+    the rank needs it, otherwise in SCRATCH, and is forwarded from there. A SEND has a data
+    dependency on the arrival of its chunk and a control dependency on the message `window`
+    positions before it on its link. A chunk that its rank both contributes and needs is copied
+    last. An all-to-all supports only out-of-place mode: in place, arriving chunks would overwrite
+    chunks that are still to be sent.
 
     Cost: three sorts of the transfers. Raises `InputError` for a chunk that is sent before its
     source has it.
     """
-    members = _members(collective, npus)
+    members = np.arange(collective.num_ranks) if npus is None else np.asarray(npus, np.int64)
+    if collective.kind is CollectiveKind.ALL_TO_ALL:
+        collective = replace(collective, in_place=False, out_of_place=True)
     total = int(members.max()) + 1 if num_npus is None else num_npus
-    ends = MessageEnds.of(transfers, len(chunks), wanted)
-    holders = ChunkHolders.of(chunks, members, total)
+    ends = MessageEnds.from_transfers(transfers, len(chunks), wanted)
+    holders = ChunkHolders.from_members(chunks, members, total)
     startups = np.asarray(startup_ns, np.int64)
-    steps, scratch_units = steps_of(ends, transfers, holders, startups)
+    steps, scratch_units = build_steps(ends, transfers, holders, startups)
     return Algorithm(
-        collective_among(_callable(collective), members.tolist(), total),
+        collective_among(collective, members.tolist(), total),
         steps,
         scratch_units,
         provenance or Provenance(),
@@ -62,16 +81,83 @@ def algorithm_of(
     )
 
 
-def _members(collective: Collective, npus: Sequence[int] | None) -> Int64Array:
-    """The NPU of every rank."""
-    # By default rank r is NPU r.
-    if npus is None:
-        return np.arange(collective.num_ranks)
-    return np.asarray(npus, np.int64)
+def collective_among(collective: Collective, npus: Sequence[int], num_npus: int) -> Collective:
+    """Convert a collective to `num_npus` ranks, where rank `npus[r]` does the part of rank r.
+
+    Returns `collective` itself if all NPUs take part in order. Otherwise the result is a custom
+    collective in which the remaining ranks have no INPUT and no OUTPUT. It supports out-of-place
+    mode, and in-place mode only if `collective` does and is not split by rank: a custom collective
+    is in place if INPUT and OUTPUT are the same buffer.
+    """
+    if list(npus) == list(range(num_npus)):
+        return collective
+    return replace(
+        collective,
+        kind=CollectiveKind.CUSTOM,
+        num_ranks=num_npus,
+        root=None,
+        contract=_build_contract(collective, np.asarray(npus, np.int64), num_npus),
+        in_place=collective.in_place and not collective.kind.traits.is_split,
+        out_of_place=True,
+    )
 
 
-def _callable(collective: Collective) -> Collective:
-    """The collective with those claims that the steps made here can keep."""
-    if collective.kind is CollectiveKind.ALL_TO_ALL:
-        return replace(collective, in_place=False, out_of_place=True)
-    return collective
+def _build_contract(collective: Collective, npus: Int64Array, num_npus: int) -> CustomContract:
+    """Contract of a standard collective in which rank `npus[r]` does the part of rank r."""
+    postcondition = collective.postcondition()
+    assert postcondition is not None
+    expected = postcondition.with_ranks_named(collective.num_ranks)
+    inputs = np.zeros(num_npus, np.int64)
+    outputs = np.zeros(num_npus, np.int64)
+    defined = np.zeros(num_npus, np.bool_)
+    inputs[npus] = collective.input_units()
+    outputs[npus] = collective.output_units()
+    defined[npus] = collective.defined_inputs()
+    contributions = Contributions(
+        npus[expected.rank],
+        expected.offset,
+        npus[expected.source_rank],
+        expected.source_unit,
+    )
+    return CustomContract(inputs, outputs, defined, contributions)
+
+
+def build_steps(
+    ends: MessageEnds, transfers: Transfers, holders: ChunkHolders, startup_ns: Int64Array
+) -> tuple[StepTable, Int64Array]:
+    """Build the step table of a schedule; also return its SCRATCH sizes in units, int64[num_npus].
+
+    The table has the start-up steps, the messages and the local copies, in this order.
+    `startup_ns`: int64 per plane. Raises `InputError` for a chunk that is sent before its source
+    has it.
+    """
+    check_causality(ends, transfers, holders)
+    channels = link_channels(transfers) if transfers.channel is None else transfers.channel
+    channel = channels[ends.transfer]
+    needs = holders.needs(ends.rank, ends.chunk)
+    slot, scratch_units = allocate_scratch(ends, needs, holders)
+    startups, startup_edges = build_startup_steps(ends, channel, startup_ns)
+    messages = build_message_steps(ends, transfers, holders, needs, slot, channel)
+    copies, copy_edges = build_copies(ends, holders)
+
+    first_end = len(startups["rank"])
+    # A send, or a reduction, depends on the last arrival of its chunk.
+    rows = np.flatnonzero(ends.has_arrived)
+    control = [
+        startup_edges,
+        _shift_rows(order_links(ends, transfers), first_end),
+        _shift_rows(copy_edges, first_end),
+    ]
+    parents, children = zip(*control, strict=True)
+    steps = StepTable.from_columns(
+        holders.num_npus,
+        concatenate_columns([startups, messages, copies]),
+        _shift_rows((ends.previous[rows], rows), first_end),
+        (np.concatenate(parents), np.concatenate(children)),
+    )
+    return steps, scratch_units
+
+
+def _shift_rows(pairs: RowPairs, rows: int) -> RowPairs:
+    """Add `rows` to all parent and child rows."""
+    return pairs[0] + rows, pairs[1] + rows

@@ -1,4 +1,4 @@
-"""Chunks: the pieces of a collective's data that travel as a whole."""
+"""Chunks: the parts of a collective's data that a schedule sends as one message."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ NO_RANK = -1
 class Chunks(ColumnTable):
     """The chunks of a collective as int64 columns of equal length, in its units and ranks.
 
-    `origin`: the rank whose INPUT holds the chunk before, or -1: all ranks contribute, and it is
-    reduced. `input_offset`, `output_offset`, `count`: where it lies in INPUT before, in OUTPUT
-    after, and its units. `target`: the rank that must have it, or -1 for all.
+    `origin`: the rank whose INPUT initially contains the chunk; -1 if all ranks contribute and the
+    chunk is reduced. `input_offset`, `output_offset`: its offsets in INPUT before and in OUTPUT
+    after the collective. `count`: its size in units. `target`: the rank that must receive it; -1
+    for all ranks.
     """
 
     origin: Int64Array
@@ -30,74 +31,68 @@ class Chunks(ColumnTable):
 
     @classmethod
     def cut(cls, collective: Collective, sizes: Sequence[int] | Int64Array) -> Chunks:
-        """Cut every share of a collective into pieces of `sizes` units.
+        """Divide every block of a collective into chunks of the given sizes in units.
 
-        A share is what one rank gives, or gets, or sends to one other; the whole vector where it is
-        not split. The sizes add up to a share, `collective.units_per_rank`, else `InputError`.
-        Chunk ids: `share * len(sizes) + piece`; shares of an all-to-all are numbered
-        `source * num_ranks + destination`.
+        A block is the part of the data of one rank, in an all-to-all that of one pair of ranks; it
+        is all data if the kind does not split them. Chunk ids: `block * len(sizes) + i`; blocks of
+        an all-to-all are numbered `source * num_ranks + destination`.
+
+        Raises `InputError` unless the sizes are positive and add up to a block, which has
+        `collective.units_per_rank` units.
         """
-        pieces = np.asarray(sizes, np.int64)
+        counts = np.asarray(sizes, np.int64)
         units = collective.units_per_rank
-        _check_pieces(pieces, units)
-        shares = _SharesOfRanks.of(collective)
-        within = first_positions(pieces)
+        total = int(counts.sum())
+        if total != units or int(counts.min(initial=1)) < 1:
+            raise InputError(f"chunks of {total} units do not add up to a block of {units} units")
+        blocks = _RankBlocks.from_collective(collective)
+        offsets = first_positions(counts)
         return cls(
-            np.repeat(shares.origin, len(pieces)),
-            (shares.of_input[:, None] * units + within).ravel(),
-            (shares.of_output[:, None] * units + within).ravel(),
-            np.tile(pieces, len(shares.origin)),
-            np.repeat(shares.target, len(pieces)),
+            np.repeat(blocks.origin, len(counts)),
+            (blocks.input_index[:, None] * units + offsets).ravel(),
+            (blocks.output_index[:, None] * units + offsets).ravel(),
+            np.tile(counts, len(blocks.origin)),
+            np.repeat(blocks.target, len(counts)),
         )
-
-
-def _check_pieces(pieces: Int64Array, units: int) -> None:
-    """Raise `InputError` unless the pieces make up a share of so many units."""
-    total = int(pieces.sum())
-    smallest = int(pieces.min(initial=1))
-    if total == units and smallest >= 1:
-        return
-    raise InputError(f"pieces of {total} units do not make a share of {units}")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _SharesOfRanks:
-    """Who gives each share, its number within INPUT and OUTPUT, and who takes it; int64 columns."""
+class _RankBlocks:
+    """Blocks as int64 columns.
+
+    `origin`, `target`: as in `Chunks`. `input_index`, `output_index`: the position of the block
+    among the blocks of INPUT and of OUTPUT.
+    """
 
     origin: Int64Array
-    of_input: Int64Array
-    of_output: Int64Array
+    input_index: Int64Array
+    output_index: Int64Array
     target: Int64Array
 
     @classmethod
-    def of(cls, collective: Collective) -> _SharesOfRanks:
-        """The shares of a collective of the field, in the order of chunk ids."""
-        traits = collective.kind.traits
-        giver, taker = _givers_and_takers(collective)
-        nothing = np.zeros(len(giver), np.int64)
-        origin = giver
+    def from_collective(cls, collective: Collective) -> _RankBlocks:
+        """Blocks of a standard collective, in the order of chunk ids."""
+        ranks, traits = collective.num_ranks, collective.kind.traits
+        if traits.split_by_source and traits.split_by_target:
+            # All-to-all: a block for every pair of ranks.
+            source, destination = np.divmod(np.arange(ranks * ranks), ranks)
+        else:
+            source = np.arange(collective.unit_count // collective.units_per_rank)
+            destination = source
+        zeros = np.zeros(len(source), np.int64)
+        origin = source
         if traits.reduces:
-            origin = nothing + ALL_RANKS
+            origin = zeros + ALL_RANKS
         elif traits.from_root:
-            origin = np.full_like(giver, collective.root)
-        target = nothing + ALL_RANKS
+            origin = np.full_like(source, collective.root)
+        target = zeros + ALL_RANKS
         if traits.to_root:
-            target = np.full_like(giver, collective.root)
+            target = np.full_like(source, collective.root)
         elif traits.split_by_target:
-            target = taker
+            target = destination
         return cls(
             origin,
-            of_input=taker if traits.split_by_target else nothing,
-            of_output=giver if traits.split_by_source else nothing,
+            input_index=destination if traits.split_by_target else zeros,
+            output_index=source if traits.split_by_source else zeros,
             target=target,
         )
-
-
-def _givers_and_takers(collective: Collective) -> tuple[Int64Array, Int64Array]:
-    """Per share, the rank that it belongs to before, and after, int64."""
-    ranks, traits = collective.num_ranks, collective.kind.traits
-    if traits.split_by_source and traits.split_by_target:
-        # As in an all-to-all: a share for every pair of ranks.
-        return np.divmod(np.arange(ranks * ranks), ranks)
-    shares = np.arange(collective.unit_count // collective.units_per_rank)
-    return shares, shares

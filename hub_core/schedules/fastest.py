@@ -1,4 +1,4 @@
-"""Keep the fastest of candidates that come one after another, also where Ctrl-C ends the search."""
+"""Select the fastest of successively generated candidates, even after Ctrl-C."""
 
 from __future__ import annotations
 
@@ -8,33 +8,35 @@ from typing import Any, ClassVar, Protocol, TypeVar
 
 
 class Searched(Protocol):
-    """A dataclass of what a search found."""
+    """A dataclass: result of a search, or a candidate of one."""
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
 
     @property
     def is_interrupted(self) -> bool:
-        """Whether Ctrl-C has cut the search short."""
+        """Whether Ctrl-C stopped the search early."""
 
 
-Found = TypeVar("Found", bound=Searched)
+Candidate = TypeVar("Candidate", bound=Searched)
 
 
-def fastest_of(candidates: Iterable[Found], time: Callable[[Found], int]) -> Found | None:
-    """The candidate of least time, of equals the first; None where there is none.
+def fastest_of(
+    candidates: Iterable[Candidate], time: Callable[[Candidate], int]
+) -> Candidate | None:
+    """Return the candidate with minimum time, among equals the first; None without candidates.
 
-    Ctrl-C, here or in the making of a candidate, ends the search: the best so far then comes back
-    as interrupted. Where there is none yet, `KeyboardInterrupt` passes.
+    `time` is called once per candidate. On Ctrl-C, or after a candidate that is interrupted, the
+    best candidate so far is returned with `is_interrupted=True`. Raises `KeyboardInterrupt` if
+    there is no candidate yet.
     """
-    best: Found | None = None
-    least = 0
+    best: Candidate | None = None
+    best_time = 0
     try:
-        for found in candidates:
-            # Each is timed once: that may take as long as to make it.
-            taken = time(found)
-            if best is None or taken < least:
-                best, least = found, taken
-            if found.is_interrupted:
+        for candidate in candidates:
+            candidate_time = time(candidate)
+            if best is None or candidate_time < best_time:
+                best, best_time = candidate, candidate_time
+            if candidate.is_interrupted:
                 return replace(best, is_interrupted=True)
     except KeyboardInterrupt:
         if best is None:

@@ -12,12 +12,13 @@ from hub_core.network import link_times_ns
 def work_times_ns(
     steps: StepTable, sizes: Int64Array, reduce_rate: float | None, copy_rate: float | None
 ) -> Int64Array:
-    """Time of each step's local work in nanoseconds: stated, else by `sizes` in bytes, else 1.
+    """Duration of the local work of each step in ns, int64[rows].
 
-    What is stated was measured or modelled by somebody. Else reductions and copies take their bytes
-    by the rates in bytes per second, where given, rounded as by a link without latency.
+    The step's `duration_ns` if it has one. Otherwise reductions and copies take `sizes` (bytes per
+    step) divided by their rate (bytes/s), if that is not None, rounded as for a link without
+    latency and at least 1. All other steps take 1.
     """
-    # Simulators count in whole nanoseconds or more: work that nothing times must not vanish.
+    # At least 1 ns, the resolution of some simulators, so that no step takes no time.
     times = np.ones(len(steps), np.int64)
     reduces = steps.is_kind(StepKind.REDUCE, StepKind.RECV_REDUCE)
     for rate, rows in ((reduce_rate, reduces), (copy_rate, steps.is_kind(StepKind.COPY))):

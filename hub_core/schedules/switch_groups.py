@@ -1,9 +1,9 @@
-"""Which sends of an algorithm are one multicast, and which receives one sum, for switches that can.
+"""Find the sends that a switch can multicast, and the receives that a switch can sum.
 
-Sends of a rank are one multicast where they stand together, read the same units and wait for the
-same steps: nothing can write to the units between them, since that would be a race. Receives that
-add to the same units are one sum where each waits for the one before it alone, and nobody else
-does: whoever reads the units waits for the last of them anyway.
+Consecutive sends of a rank are one multicast if they read the same units and have the same
+dependencies. No step can write to the units between them, since that would be a race. Receives
+that add to the same units are one sum if each depends only on the preceding one and is its only
+dependent; readers of the units depend on the last receive.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from hub_core.columns import BoolArray, Int64Array, distinct, run_lengths, run_s
 from hub_core.model import Algorithm, Buffer, Findings, StepKind, StepTable, match_messages
 from hub_core.network import Topology
 
-# Of SplitMix64 (Steele, Lea, Flood, OOPSLA 2014), which spreads numbers over all 64 bits.
-_STEPS = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1))
+# (shift, factor) of the rounds of SplitMix64 (Steele, Lea, Flood, OOPSLA 2014), a 64-bit hash.
+_HASH_ROUNDS = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SwitchGroups:
-    """Rows of SEND steps, group by group, the number of the group with each: int64 columns.
+    """Groups of messages as int64 arrays (SEND rows, group number of each), ordered by group.
 
-    In `multicasts` a message leaves its sender once for all of a group; in `sums` a message
-    arrives once for all of it, the first one first.
+    `multicasts`: the messages of a group leave their sender as one message. `sums`: the messages of
+    a group arrive as one message; within a group they are in the order of their receives.
     """
 
     multicasts: tuple[Int64Array, Int64Array]
@@ -33,57 +33,60 @@ class SwitchGroups:
 
     @property
     def is_empty(self) -> bool:
-        """Whether switches have nothing to copy or to add up."""
+        """Whether there are no multicasts and no sums."""
         return not (len(self.multicasts[0]) or len(self.sums[0]))
 
 
 def switch_groups(algorithm: Algorithm, topology: Topology) -> SwitchGroups | None:
-    """Groups of an algorithm on a network, None where its switches do nothing with them.
+    """Find the multicasts and sums of an algorithm on a topology; None if there are none.
 
-    A message of a multicast is in no sum: the copies of others would be added to it as well.
+    Multicasts are searched only if the topology has multicasting switches, sums only if it has
+    reducing switches. Messages of a multicast are excluded from sums, since the switch would add
+    all copies.
     """
-    none = np.zeros(0, np.int64)
+    empty = np.zeros(0, np.int64)
     steps = algorithm.steps
-    groups = SwitchGroups((none, none), (none, none))
+    groups = SwitchGroups((empty, empty), (empty, empty))
     if topology.multicast and len(steps):
-        groups = SwitchGroups(_multicasts(steps), groups.sums)
+        groups = SwitchGroups(_find_multicasts(steps), groups.sums)
     if topology.reduction and len(steps):
-        groups = SwitchGroups(groups.multicasts, _sums(steps, groups.multicasts[0]))
+        groups = SwitchGroups(groups.multicasts, _find_sums(steps, groups.multicasts[0]))
     return None if groups.is_empty else groups
 
 
-def _multicasts(steps: StepTable) -> tuple[Int64Array, Int64Array]:
+def _find_multicasts(steps: StepTable) -> tuple[Int64Array, Int64Array]:
+    """(SEND rows, group numbers) of runs of two or more equal sends of a rank, int64."""
     rows = np.flatnonzero(steps.sends & (steps.src_buffer != Buffer.UNKNOWN))
     columns = (
         steps.rank[rows].astype(np.int64),
         steps.src_buffer[rows].astype(np.int64),
         steps.src_offset[rows],
         steps.count[rows],
-        _signatures(steps)[rows].view(np.int64),
+        _hash_dependencies(steps)[rows].view(np.int64),
     )
     starts = run_starts(*columns)
     lengths = run_lengths(starts, len(rows))
     group = np.repeat(np.arange(len(starts)), lengths)
-    kept = lengths[group] > 1
-    return rows[kept], group[kept]
+    is_grouped = lengths[group] > 1
+    return rows[is_grouped], group[is_grouped]
 
 
-def _signatures(steps: StepTable) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
-    """A number for the set of steps that a step waits for, uint64[rows].
+def _hash_dependencies(steps: StepTable) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
+    """Hash of the set of dependencies of every step, uint64[rows].
 
-    Equal sets have equal numbers; two that differ agree by chance of 2^-64.
+    Equal sets have equal hashes; different sets collide with probability 2^-64.
     """
-    parents, children = _edges(steps)
+    parents, children = _list_edges(steps)
     mixed = parents.astype(np.uint64) + np.uint64(1)
-    for shift, factor in _STEPS:
+    for shift, factor in _HASH_ROUNDS:
         mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
     total = np.zeros(len(steps), np.uint64)
     np.add.at(total, children, mixed)
     return total
 
 
-def _edges(steps: StepTable) -> tuple[Int64Array, Int64Array]:
-    """(parent, child) of all dependencies, each once."""
+def _list_edges(steps: StepTable) -> tuple[Int64Array, Int64Array]:
+    """Distinct dependencies as int64 arrays (parents, children), sorted by child."""
     rows = len(steps)
     child = np.repeat(
         np.tile(np.arange(rows), 2),
@@ -94,29 +97,35 @@ def _edges(steps: StepTable) -> tuple[Int64Array, Int64Array]:
     return parents, children
 
 
-def _sums(steps: StepTable, multicast: Int64Array) -> tuple[Int64Array, Int64Array]:
-    head = _heads(steps)
+def _find_sums(steps: StepTable, multicast_sends: Int64Array) -> tuple[Int64Array, Int64Array]:
+    """(SEND rows, group numbers) of chains of two or more additions, int64.
+
+    The group number is the row of the first receive of the chain. Messages whose sends are in
+    `multicast_sends` are excluded.
+    """
+    head = _find_chain_heads(steps)
     messages = match_messages(steps, Findings())
     is_copied = np.zeros(len(steps), np.bool_)
-    is_copied[multicast] = True
+    is_copied[multicast_sends] = True
     is_sum = steps.is_kind(StepKind.RECV_REDUCE)[messages.receive] & ~is_copied[messages.send]
     send, receive = messages.send[is_sum], messages.receive[is_sum]
     order = np.lexsort((receive, head[receive]))
     send, group = send[order], head[receive][order]
-    kept = np.bincount(group, minlength=1)[group] > 1
-    return send[kept], group[kept]
+    is_grouped = np.bincount(group, minlength=1)[group] > 1
+    return send[is_grouped], group[is_grouped]
 
 
-def _heads(steps: StepTable) -> Int64Array:
-    """The first row of the chain of additions that a row is in, itself for others: int64[rows]."""
-    parents, children = _edges(steps)
+def _find_chain_heads(steps: StepTable) -> Int64Array:
+    """Row of the first addition in the chain of every row (itself if not chained), int64[rows]."""
+    parents, children = _list_edges(steps)
     rows = len(steps)
     parent_count = np.bincount(children, minlength=rows)
     child_count = np.bincount(parents, minlength=rows)
-    is_chained = _continues(steps, parents, children)
+    is_chained = _is_continued(steps, parents, children)
     is_chained &= (parent_count[children] == 1) & (child_count[parents] == 1)
     head = np.arange(rows)
     head[children[is_chained]] = parents[is_chained]
+    # Pointer doubling: the distance to the head halves in every iteration.
     while True:
         further = head[head]
         if np.array_equal(further, head):
@@ -124,14 +133,14 @@ def _heads(steps: StepTable) -> Int64Array:
         head = further
 
 
-def _continues(steps: StepTable, parents: Int64Array, children: Int64Array) -> BoolArray:
-    """Whether a row adds a received message to what its parent has added to."""
+def _is_continued(steps: StepTable, parents: Int64Array, children: Int64Array) -> BoolArray:
+    """Per dependency, whether parent and child add received messages to the same units."""
     adds: BoolArray = steps.is_kind(StepKind.RECV_REDUCE) & (steps.dst_buffer != Buffer.UNKNOWN)
-    is_on: BoolArray = adds[parents] & adds[children]
-    is_on &= steps.count[parents] == steps.count[children]
+    is_continued: BoolArray = adds[parents] & adds[children]
+    is_continued &= steps.count[parents] == steps.count[children]
     for name in ("buffer", "offset"):
         target = getattr(steps, f"dst_{name}")[parents]
-        # The local operand is what stands there, and the sum comes there again.
-        is_on &= target == getattr(steps, f"src_{name}")[children]
-        is_on &= target == getattr(steps, f"dst_{name}")[children]
-    return is_on
+        # The child's local operand and its result are both at the parent's target.
+        is_continued &= target == getattr(steps, f"src_{name}")[children]
+        is_continued &= target == getattr(steps, f"dst_{name}")[children]
+    return is_continued

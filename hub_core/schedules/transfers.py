@@ -1,4 +1,4 @@
-"""Transfers: a schedule on the links of a network, which chunk goes where and when."""
+"""Transfers: a schedule that sends chunks over the links of a network."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from hub_core.columns import (
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Transfers(ColumnTable):
-    """A schedule as columns of equal length, one row a transfer.
+    """A schedule as columns of equal length, one row per transfer.
 
-    Chunk `chunk[i]` goes from NPU `source[i]` to NPU `destination[i]`. `start`, `finish`: int64
-    times in any one unit; only their order counts. Transfers with one value of `link` take turns in
-    the order of `start` (the first link of the route; ids of the caller's choice). `reduces`: the
-    chunk is added to what the destination has, else it replaces it. `window`: how many messages of
-    the link may be on their way at once, int64 per transfer; 0 for any number, in any order.
-    `channel`: int64 per transfer, or None for `link_channels`; transfers between two NPUs on one
+    Chunk `chunk[i]` is sent from NPU `source[i]` to NPU `destination[i]`. `start`, `finish`: int64
+    times in any common unit; only their order matters. `link`: id of the first link of the route,
+    chosen by the caller; transfers of one link are sent in the order of `start`. `reduces`: the
+    chunk is added to the destination's data; otherwise it replaces them. `window`: maximum number
+    of messages that are in flight on the link, int64 per transfer; 0 for any number, in any order.
+    `channel`: int64 per transfer, None for `link_channels`; transfers between two NPUs on one
     channel arrive in the order in which they were sent.
     """
 
@@ -41,20 +41,19 @@ class Transfers(ColumnTable):
     channel: Int64Array | None = None
 
     def touching(self, npus: Sequence[int]) -> Transfers:
-        """Those that start or end at one of `npus`."""
-        ends_here = np.isin(self.destination, npus)
-        rows = np.flatnonzero(ends_here | np.isin(self.source, npus))
-        stated = [field.name for field in fields(self)]
+        """Select the transfers whose source or destination is one of `npus`, in order."""
+        rows = np.flatnonzero(np.isin(self.destination, npus) | np.isin(self.source, npus))
+        names = [field.name for field in fields(self)]
         if self.channel is None:
-            stated.remove("channel")
-        chosen = {name: getattr(self, name)[rows] for name in stated}
-        return Transfers(**chosen)
+            names.remove("channel")
+        return Transfers(**{name: getattr(self, name)[rows] for name in names})
 
 
 def link_channels(transfers: Transfers) -> Int64Array:
-    """Per transfer, the number of its link among the links between its ends, int64.
+    """Channel of every transfer: the index of its link among the used links of its NPU pair, int64.
 
-    So messages may overtake one another on different links, and on no other ones.
+    Links of a pair are numbered in ascending order of their ids. So messages can overtake one
+    another only if they use different links.
     """
     if not len(transfers):
         return transfers.link
@@ -62,20 +61,13 @@ def link_channels(transfers: Transfers) -> Int64Array:
     pair = transfers.source * nodes + transfers.destination
     largest = int(transfers.link.max())
     if largest < 4 * len(transfers):
-        # Mostly a link leads to one NPU: then the links are numbered, which are few.
+        # Fast path for links that serve one pair each: number the links, not the transfers.
         pair_of_link = np.full(largest + 1, -1, np.int64)
         pair_of_link[transfers.link] = pair
         if np.array_equal(pair_of_link[transfers.link], pair):
             return ordinals(pair_of_link)[transfers.link]
-    return _numbers_within_pairs(pair, transfers.link)
-
-
-def _numbers_within_pairs(pair: Int64Array, link: Int64Array) -> Int64Array:
-    """Per transfer, how many links of its pair of NPUs have a smaller id, int64.
-
-    `pair`: one number a pair.
-    """
-    # A link may be of several pairs, where it is the first one of their routes.
+    # A link may be the first link of the routes of several pairs.
+    link = transfers.link
     order = stable_order_by(pair, link)
     pair, link = pair[order], link[order]
     is_new = run_mask(pair, link)

@@ -77,7 +77,7 @@ class SampleDraft:
         count: int = 1,
         after: BufferPlace | None = None,
     ) -> int:
-        """Add a COPY that also waits for accesses to `after`, an alias of `target`; return its row."""
+        """Add a COPY; return its row. It also waits for `after`, an alias of `target`."""
         return self._add_step(rank, StepKind.COPY, source, target, count, after=after)
 
     def reduce(self, rank: int, source: BufferPlace, target: BufferPlace, count: int = 1) -> int:

@@ -304,7 +304,9 @@ def test_schedule_that_sends_what_is_not_there_is_refused(kind, seed, data):
         return
     early = transfers.start.copy()
     early[data.draw(st.sampled_from(forwarded))] = -1
-    with pytest.raises(InputError, match="at time -1, before it is there") as caught:
+    with pytest.raises(
+        InputError, match="at time -1, before the chunk has arrived there"
+    ) as caught:
         replace(made, transfers=replace(transfers, start=early)).algorithm()
     assert caught.value.diagnostics[0].code == "schedule-acausal"
 

@@ -31,5 +31,5 @@ def test_chunks_cut_every_share_into_the_stated_sizes(kind, num_ranks, sizes):
 
 @pytest.mark.parametrize("sizes", [[1, 2], [5], [4, 0], [5, -1], []])
 def test_pieces_that_do_not_make_a_share_are_refused(sizes):
-    with pytest.raises(InputError, match=r"pieces of .* units do not make a share of 4"):
+    with pytest.raises(InputError, match=r"chunks of .* units do not add up to a block of 4 units"):
         Chunks.cut(Collective(CollectiveKind.ALL_REDUCE, 3, 4), sizes)

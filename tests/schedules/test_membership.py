@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hub_core.model import ALL_RANKS, ROOTED, STANDARD_KINDS, Collective, CollectiveKind
-from hub_core.schedules.membership import collective_among
+from hub_core.schedules.algorithms import collective_among
 
 
 @given(st.sampled_from(STANDARD_KINDS), st.integers(1, 4), st.integers(0, 3), st.data())

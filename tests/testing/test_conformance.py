@@ -281,7 +281,7 @@ def run(algorithm, options):
 FAULTY_SYNTHESIS = {
     "another collective": (
         "return SynthesisResult(ring_all_gather(4), 100)",
-        "made all-gather of 4 ranks",
+        "synthesized all-gather of 4 ranks",
     ),
     "no result": ("return algorithm", "returned Algorithm, expected SynthesisResult"),
     "no time": (
@@ -302,7 +302,7 @@ FAULTY_SYNTHESIS = {
     ),
     "partial without need": (
         "return SynthesisResult(algorithm, 9, is_partial=True)",
-        "partial, though all ranks are wanted",
+        "partial, although all ranks were requested",
     ),
     "wrong contents": (
         "return SynthesisResult(replace(algorithm, steps=EMPTY), 9)",
@@ -315,7 +315,7 @@ FAULTY_SYNTHESIS = {
     "parts that lack steps": (
         "some = replace(algorithm, steps=EMPTY)\n"
         "    return SynthesisResult(some if request.wanted else algorithm, 9, is_partial=bool(request.wanted))",
-        "the steps made for each rank alone do not fit together",
+        "the partial results of all ranks do not form a correct algorithm",
     ),
 }
 

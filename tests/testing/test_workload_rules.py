@@ -81,7 +81,7 @@ def test_generators_that_keep_no_promise_are_found(
         ("return training_step(5), PassReport(())", "the job is too large"),
         (
             "workload.extensions['seen'] = True\n    return workload, PassReport(())",
-            "the job was changed",
+            "the input workload was changed",
         ),
     ],
 )

@@ -1,1 +1,1 @@
-"""From transfers to rows of a step table, one file a concern."""
+"""Convert transfers into rows of a step table."""

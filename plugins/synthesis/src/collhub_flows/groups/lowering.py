@@ -18,7 +18,7 @@ from hub_core import installed_version
 from hub_core.columns import Int64Array, positions_in
 from hub_core.model import Algorithm, Provenance, StepKind
 from hub_core.schedules import Chunks, Transfers, algorithm_of
-from hub_core.schedules.lowering.link_turns import link_turns
+from hub_core.schedules.lowering.link_order import order_links
 from hub_core.schedules.lowering.message_ends import MessageEnds
 
 NAME = "collhub-flows"
@@ -50,7 +50,7 @@ class GroupSchedule:
         """Order of all messages on every link, for the algorithms of this very schedule."""
         transfers = self._transfers()
         pieces = self.trees.pieces.share
-        ends = MessageEnds.of(transfers, len(pieces), None)
+        ends = MessageEnds.from_transfers(transfers, len(pieces), None)
         group = self.shares.group[pieces[ends.chunk]]
         # Copies apart, steps of a group stand in the order of its ends.
         row = np.empty(len(ends), np.int64)
@@ -61,7 +61,7 @@ class GroupSchedule:
             row[group == number] = begin + np.flatnonzero(~is_copy)
             copies.append(begin + np.flatnonzero(is_copy))
             begin += len(is_copy)
-        earlier, later = link_turns(ends, transfers)
+        earlier, later = order_links(ends, transfers)
         return Turns(np.concatenate([row, *copies]), row[earlier], row[later])
 
     def _transfers(self) -> Transfers:

@@ -1,0 +1,205 @@
+"""Certificates of optimality: the document `collhub/certificate-1`, its digest and its bounds.
+
+docs/certificates.md defines the document. Rates and weights are fractions as text, in bytes of the
+collective per second. Nodes are numbers: NPUs first, then switches.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from typing import NotRequired, TypedDict
+
+from hub_core.model import Algorithm, JsonValue
+from hub_core.network import Topology
+
+
+class CertifiedNetwork(TypedDict):
+    """The network of a certificate.
+
+    `links`: [source, destination, bandwidth], with several planes [..., plane]; omitted if there
+    are many. `multicast`, `reduce`: multicasting and reducing switches; omitted if there are none.
+    `sha256`: digest of `npus`, `nodes`, these and the links (`network_digest`).
+    """
+
+    name: str
+    npus: int
+    nodes: int
+    sha256: str
+    links: NotRequired[list[list[int | str]]]
+    multicast: NotRequired[list[int]]
+    reduce: NotRequired[list[int]]
+
+
+class CertifiedBound(TypedDict):
+    """An upper bound of the rate, and the nodes or blocks of nodes that prove it.
+
+    `kind`: `cut` (links that leave `nodes`), `ingress-cut` (links that enter them) or `partition`
+    (links between `blocks`).
+    """
+
+    kind: str
+    rate: str
+    nodes: NotRequired[list[int]]
+    blocks: NotRequired[list[list[int]]]
+
+
+class TreeCount(TypedDict):
+    """Number of trees, and a claimed, unproven minimum (`at_least`) at this rate."""
+
+    trees: int
+    at_least: int
+    unit: NotRequired[str]
+    status: str
+    reason: str
+
+
+class CertifiedWay(TypedDict):
+    """A tree.
+
+    `parents`: parent of every NPU, -1 for none. `routes`: by NPU, the switches between it and its
+    parent.
+    """
+
+    parents: list[int]
+    routes: NotRequired[dict[str, list[int]]]
+
+
+class CertifiedTree(CertifiedWay):
+    """A tree with its weight: its rate in bytes of the collective per second.
+
+    `plane`: 0 if omitted. `target`: the rank that a path of a scatter or gather serves. `up`: the
+    reduction tree of an all-reduce; omitted if it is the same tree.
+    """
+
+    root: int
+    weight: str
+    depth: int
+    plane: NotRequired[int]
+    target: NotRequired[int]
+    up: NotRequired[CertifiedWay]
+
+
+class CertifiedPlane(TypedDict):
+    """A plane that carries data: its fraction of the data, its rate, and its bound."""
+
+    plane: int
+    share: str
+    rate: str
+    bound: CertifiedBound
+
+
+class Certificate(TypedDict):
+    """The document. `root` and `ranks` are NPUs; `root` is given for rooted collectives only."""
+
+    schema: str
+    collective: str
+    root: NotRequired[int]
+    ranks: list[int]
+    network: CertifiedNetwork
+    rate: str
+    bound: CertifiedBound
+    is_optimal: bool
+    collective_bytes: NotRequired[int]
+    lower_bound_ns: NotRequired[int]
+    tree_count: TreeCount
+    planes: NotRequired[list[CertifiedPlane]]
+    trees: NotRequired[list[CertifiedTree]]
+
+
+CERTIFICATE_SCHEMA = "collhub/certificate-1"
+
+_KEY = "certificate"
+_HASHED_KEYS = ("npus", "nodes", "multicast", "reduce", "links")
+
+
+def find_certificate(algorithm: Algorithm) -> dict[str, JsonValue] | None:
+    """Find the certificate in the extensions of an algorithm, the first in the order of their
+    names.
+
+    Returns the unvalidated JSON object (a `Certificate` if it is valid), or None.
+    """
+    for name in sorted(algorithm.extensions):
+        extension = algorithm.extensions[name]
+        if not isinstance(extension, dict):
+            continue
+        certificate = extension.get(_KEY)
+        if isinstance(certificate, dict):
+            return certificate
+    return None
+
+
+def network_object(topology: Topology, with_links: bool = True) -> dict[str, JsonValue]:
+    """Build the `network` object (`CertifiedNetwork`) of a certificate, with or without links."""
+    head: dict[str, JsonValue] = {
+        "npus": topology.num_npus,
+        "nodes": topology.num_nodes,
+    }
+    # Only if there are any, so that other digests do not change.
+    for key, switches in (("multicast", topology.multicast), ("reduce", topology.reduction)):
+        if switches:
+            head[key] = list(switches)
+    links = _list_links(topology)
+    network: dict[str, JsonValue] = {"name": topology.name, **head}
+    network["sha256"] = network_digest({**head, "links": links})
+    if with_links:
+        network["links"] = links
+    return network
+
+
+def network_digest(network: Mapping[str, object]) -> str:
+    """SHA-256 (hexadecimal) of a `network` object with links, without its name.
+
+    The digest covers the keys of `_HASHED_KEYS`, as compact JSON with sorted keys.
+    """
+    document = {key: network[key] for key in _HASHED_KEYS if key in network}
+    text = json.dumps(document, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _list_links(topology: Topology) -> list[JsonValue]:
+    """Links as [source, destination, bandwidth], with several planes also [..., plane]."""
+    objects: list[JsonValue] = []
+    for link, plane in zip(topology.links(), topology.plane.tolist(), strict=True):
+        # From the shortest decimal text, since `Fraction(0.1)` is not a tenth.
+        bandwidth = str(Fraction(repr(link.bandwidth_bytes_per_s)))
+        objects.append([link.source, link.destination, bandwidth])
+        if topology.num_planes > 1:
+            objects[-1] = [link.source, link.destination, bandwidth, plane]
+    return objects
+
+
+LinkCapacities = Mapping[tuple[int, int], Fraction]
+"""Bandwidth in bytes/s by (source node, destination node)."""
+
+
+def spreading_rate(nodes: Sequence[int], capacities: LinkCapacities, outward: bool) -> Fraction:
+    """Total bandwidth in bytes/s of the links that leave a set of nodes (`outward`) or enter it."""
+    inside = set(nodes)
+    total = Fraction(0)
+    for (tail, head), capacity in capacities.items():
+        source_is_inside = tail in inside
+        destination_is_inside = head in inside
+        if source_is_inside == destination_is_inside:
+            continue
+        if source_is_inside == outward:
+            total += capacity
+    return total
+
+
+def partition_rate(blocks: Sequence[Sequence[int]], capacities: LinkCapacities) -> Fraction:
+    """Upper bound of the rate of an all-reduce, in bytes of the collective per second.
+
+    `blocks`: a partition of the ranks into two or more sets of nodes. Switches can be assigned to
+    any block or to none. Without switches and with equal links in both directions this is the bound
+    of Nash-Williams and Tutte (1961).
+    """
+    # Every element needs at least len(blocks) - 1 messages between the blocks to be reduced and as
+    # many to be distributed, and each of them enters a block. A message that enters the ranks of a
+    # block enters every set of nodes with exactly these ranks, so any assignment of switches holds.
+    entering = Fraction(0)
+    for block in blocks:
+        entering += spreading_rate(block, capacities, outward=False)
+    return entering / (2 * (len(blocks) - 1))

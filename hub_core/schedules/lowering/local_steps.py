@@ -1,0 +1,157 @@
+"""Local steps of a schedule: start-up times of planes, and copies from INPUT to OUTPUT."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from hub_core.columns import BoolArray, Int64Array
+from hub_core.model import COLUMN_DEFAULTS, Buffer, StepKind
+from hub_core.schedules.lowering.message_ends import ChunkHolders, MessageEnds
+
+StepColumns = dict[str, npt.NDArray[np.generic]]
+"""Columns of equal length by name; the names are `COLUMN_NAMES`."""
+RowPairs = tuple[Int64Array, Int64Array]
+"""Dependencies as int64 arrays (parent rows, child rows)."""
+
+COLUMN_NAMES = (
+    "rank",
+    "kind",
+    "peer",
+    "channel",
+    "src_buffer",
+    "src_offset",
+    "dst_buffer",
+    "dst_offset",
+    "count",
+    "duration_ns",
+)
+
+
+def build_columns(kind: StepKind, values: Mapping[str, npt.NDArray[np.generic]]) -> StepColumns:
+    """Build the columns of steps of one kind.
+
+    `values`: columns by name, which must include `rank`; missing columns get their default value.
+    """
+    rows = len(values["rank"])
+    columns: StepColumns = {"kind": np.full(rows, kind)}
+    for name in COLUMN_NAMES:
+        if name in values:
+            columns[name] = values[name]
+        elif name != "kind":
+            columns[name] = np.full(rows, COLUMN_DEFAULTS[name])
+    return columns
+
+
+def concatenate_columns(parts: Sequence[StepColumns]) -> StepColumns:
+    """Concatenate the rows of all parts in order."""
+    return {name: np.concatenate([part[name] for part in parts]) for name in COLUMN_NAMES}
+
+
+def build_startup_steps(
+    ends: MessageEnds, channel: Int64Array, startup_ns: Int64Array
+) -> tuple[StepColumns, RowPairs]:
+    """Build COMPUTE steps for the start-up times of planes, one per rank and plane with first
+    sends.
+
+    `channel`: int64 per end; channel c belongs to plane `c % len(startup_ns)`. `startup_ns`: int64
+    per plane; empty if all planes are ready at once. Also returns control edges from these steps to
+    the sends that wait for them; in the edges the start-up steps are the first rows, followed by
+    the ends.
+    """
+    times = startup_ns if len(startup_ns) else np.zeros(1, np.int64)
+    planes = len(times)
+    plane = channel % planes
+
+    # Only the sends that read INPUT wait; sends of arrived chunks come later anyway.
+    waits = ends.is_send & ~ends.has_arrived & (times[plane] > 0)
+    sends = np.flatnonzero(waits)
+    key = ends.rank[sends] * planes + plane[sends]
+    distinct, step = np.unique(key, return_inverse=True)
+    rank, plane_of_step = np.divmod(distinct, planes)
+    columns = build_columns(
+        StepKind.COMPUTE,
+        {"rank": rank, "duration_ns": times[plane_of_step]},
+    )
+    return columns, (step.astype(np.int64), sends + len(rank))
+
+
+def build_copies(ends: MessageEnds, holders: ChunkHolders) -> tuple[StepColumns, RowPairs]:
+    """Build COPY steps from INPUT to OUTPUT for chunks that their rank contributes and needs.
+
+    Adjacent chunks are copied by one step. Also returns the control edges from the sends that read
+    these chunks in INPUT, in which the k-th copy has row `len(ends) + k`.
+    """
+    chunks = holders.chunks
+    npu, chunk = _find_local_chunks(ends, holders)
+    is_head = ~_is_adjacent_to_previous(npu, chunk, holders)
+    head = np.flatnonzero(is_head)
+    copy = np.cumsum(is_head) - 1
+    units = np.bincount(copy, chunks.count[chunk], len(head))
+    columns = build_columns(
+        StepKind.COPY,
+        {
+            "rank": npu[head],
+            "src_buffer": np.full(len(head), Buffer.INPUT),
+            "src_offset": chunks.input_offset[chunk[head]],
+            "dst_buffer": np.full(len(head), Buffer.OUTPUT),
+            "dst_offset": chunks.output_offset[chunk[head]],
+            "count": units.astype(np.int64),
+        },
+    )
+    # In place, a copy may overwrite data that messages still read.
+    reads = _order_after_reads(ends, len(chunks), npu, chunk, len(ends) + copy)
+    return columns, reads
+
+
+def _find_local_chunks(ends: MessageEnds, holders: ChunkHolders) -> tuple[Int64Array, Int64Array]:
+    """(npu, chunk) of the chunks to copy at the ranks `ends.wanted`, int64.
+
+    Sorted by NPU and offset in INPUT, so that adjacent chunks have adjacent rows.
+    """
+    npu, chunk = holders.find_local_chunks()
+    if ends.wanted is not None:
+        is_wanted = np.isin(npu, ends.wanted)
+        npu, chunk = npu[is_wanted], chunk[is_wanted]
+    offset = holders.chunks.input_offset[chunk]
+    order = np.lexsort((offset, npu))
+    return npu[order], chunk[order]
+
+
+def _is_adjacent_to_previous(
+    npu: Int64Array, chunk: Int64Array, holders: ChunkHolders
+) -> BoolArray:
+    """Whether a chunk directly follows that of the previous row on the same NPU, bool per row.
+
+    It must follow it in INPUT and in OUTPUT, so that one step can copy both.
+    """
+    is_adjacent = np.zeros(len(npu), np.bool_)
+    is_adjacent[1:] = npu[1:] == npu[:-1]
+    count = holders.chunks.count[chunk]
+    for offsets in (holders.chunks.input_offset, holders.chunks.output_offset):
+        offset = offsets[chunk]
+        end = offset + count
+        is_adjacent[1:] &= offset[1:] == end[:-1]
+    return is_adjacent
+
+
+def _order_after_reads(
+    ends: MessageEnds, num_chunks: int, npu: Int64Array, chunk: Int64Array, copy: Int64Array
+) -> RowPairs:
+    """Control edges from the sends that read a copied chunk in INPUT to the copy of that chunk.
+
+    `npu`, `chunk`, `copy`: the copied chunks and the rows of their copies, int64.
+    """
+    # Sends of arrived chunks read OUTPUT or SCRATCH, which these copies do not overwrite.
+    sends = np.flatnonzero(ends.is_send & ~ends.has_arrived)
+    if not len(npu):
+        return sends[:0], sends[:0]
+    sent = ends.rank[sends] * num_chunks + ends.chunk[sends]
+    copied = npu * num_chunks + chunk
+    order = np.argsort(copied)
+    position = np.searchsorted(copied[order], sent)
+    match = order[np.minimum(position, len(copied) - 1)]
+    is_copied = copied[match] == sent
+    return sends[is_copied], copy[match[is_copied]]
