@@ -120,7 +120,7 @@ class _LaunchedRanks:
         environment: Mapping[str, str],
         printed: int,
     ) -> None:
-        self._request, self._create_job = request, job
+        self._request, self._job = request, job
         self._deadline = time.monotonic() + request.timeout_s
         try:
             self._process = subprocess.Popen(
@@ -137,25 +137,26 @@ class _LaunchedRanks:
     def await_end(self, shared_bytes: int) -> None:
         """Wait for success. Raises `HubError` for any other result; see `launch`."""
         while (status := self._process.poll()) is None:
-            if self._create_job.failure():
+            if self._job.failure():
                 break
             if time.monotonic() > self._deadline:
                 raise self._make_late_error()
             time.sleep(_POLL_S)
         # Some launchers exit successfully when ranks were killed.
-        if status != 0 or not self._create_job.have_all_ended():
+        if status != 0 or not self._job.have_all_ended():
             raise self._make_failure(status, shared_bytes)
 
     def _make_failure(self, status: int | None, shared_bytes: int) -> InputError | PluginError:
-        """Return why the program ended: the reason of a rank, else its output and full file
-        systems.
+        """Return the error of a run that failed: that of a rank, else one with the program's output.
+
+        The latter also names file systems that are full. `status`: exit status of the program.
         """
-        failure = self._create_job.failure()
+        failure = self._job.failure()
         if isinstance(failure, PluginError):
             return failure
         if failure is not None:
             return self._add_positions("rank-died", failure.diagnostics[0].message)
-        printed = (self._create_job.folder / "printed").read_text("utf-8", "replace")
+        printed = (self._job.folder / "printed").read_text("utf-8", "replace")
         ended = f"a rank ended early (status {status})" if status else "a rank ended early"
         crowded = crowded_places(shared_bytes)
         message = ": ".join(part for part in (ended, crowded, _summarize_output(printed)) if part)
@@ -165,7 +166,7 @@ class _LaunchedRanks:
     def _make_late_error(self) -> InputError:
         """Return the error after the time limit: ranks not started, blocked, or slow."""
         ranks = self._request.program.num_ranks
-        before = self._create_job.positions()
+        before = self._job.positions()
         message = f"the ranks have not ended after {self._request.timeout_s:g} s"
         if NOT_STARTED in before:
             waiting = sum(at == NOT_STARTED for at in before)
@@ -173,13 +174,13 @@ class _LaunchedRanks:
             message += f"; {waiting} of {ranks} have not begun: {hint}"
             return self._add_positions("timeout", message)
         time.sleep(_STILL_S)
-        is_still = before == self._create_job.positions()
+        is_still = before == self._job.positions()
         return self._add_positions("deadlock" if is_still else "timeout", message)
 
     def _add_positions(self, code: str, message: str, cure: str = "") -> InputError:
         """Return an error with this message and the positions of all waiting ranks."""
         program = self._request.program
-        at = [None if record < 0 else record for record in self._create_job.positions()]
+        at = [None if record < 0 else record for record in self._job.positions()]
         waiting = positions(self._request.algorithm, program, at)
         return InputError([Diagnostic(code, message, cure=cure), *waiting])
 

@@ -138,7 +138,7 @@ class RankPlans:
         self, program: LevelledProgram, elements: int, fused: Int64Array | None = None
     ) -> None:
         self._program, self._elements = program, elements
-        self._assign_tags = _assign_tags(program)
+        self._tag = _assign_tags(program)
         self._moves, self._is_done = find_moves(program, elements), np.zeros(len(program), np.bool_)
         if fused is not None:
             self._moves, self._is_done = fused_moves(self._moves, fused)
@@ -171,7 +171,7 @@ class RankPlans:
             kind=kind,
             level=program.level[rows],
             peer=program.peer[rows],
-            tag=self._assign_tags[rows],
+            tag=self._tag[rows],
             source=source,
             destination=np.where(kind == RecordKind.SEND, -1, destination - origin),
             length=self._moves.length[rows],
