@@ -9,6 +9,7 @@ comm_size<N: as before, comm_size<=N: {conditions: {sizes}}, comm_size=any: as b
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -69,7 +70,7 @@ def _read_defaults(name: str) -> dict[str, _Tree]:
         raise _make_refusal(name, str(error)) from None
     if not isinstance(document, dict):
         raise _make_refusal(name, "no JSON object")
-    for collective in (collective for names in COLLECTIVES.values() for collective in names):
+    for collective in itertools.chain.from_iterable(COLLECTIVES.values()):
         tree = document.get(f"collective={collective}")
         if not isinstance(tree, dict) or not isinstance(tree.get(_INTRA), dict):
             raise _make_refusal(name, f"no collective={collective} with {_INTRA}")
