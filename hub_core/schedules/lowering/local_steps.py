@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hub_core.columns import BoolArray, Int64Array
-from hub_core.model import COLUMN_DEFAULTS, Buffer, StepKind
+from hub_core.model import COLUMN_DEFAULTS, COLUMN_DTYPES, Buffer, StepKind
 from hub_core.schedules.lowering.message_ends import ChunkHolders, MessageEnds
 
 StepColumns = dict[str, npt.NDArray[np.generic]]
@@ -16,18 +16,8 @@ StepColumns = dict[str, npt.NDArray[np.generic]]
 RowPairs = tuple[Int64Array, Int64Array]
 """Dependencies as int64 arrays (parent rows, child rows)."""
 
-COLUMN_NAMES = (
-    "rank",
-    "kind",
-    "peer",
-    "channel",
-    "src_buffer",
-    "src_offset",
-    "dst_buffer",
-    "dst_offset",
-    "count",
-    "duration_ns",
-)
+# A schedule has neither thread blocks nor source lines.
+COLUMN_NAMES = tuple(name for name in COLUMN_DTYPES if name not in ("lane", "source_line"))
 
 
 def build_columns(kind: StepKind, values: Mapping[str, npt.NDArray[np.generic]]) -> StepColumns:
@@ -53,13 +43,12 @@ def concatenate_columns(parts: Sequence[StepColumns]) -> StepColumns:
 def build_startup_steps(
     ends: MessageEnds, channel: Int64Array, startup_ns: Int64Array
 ) -> tuple[StepColumns, RowPairs]:
-    """Build COMPUTE steps for the start-up times of planes, one per rank and plane with first
-    sends.
+    """Build COMPUTE steps that take the start-up time of a plane, and control edges to its sends.
 
-    `channel`: int64 per end; channel c belongs to plane `c % len(startup_ns)`. `startup_ns`: int64
-    per plane; empty if all planes are ready at once. Also returns control edges from these steps to
-    the sends that wait for them; in the edges the start-up steps are the first rows, followed by
-    the ends.
+    There is one step for each rank and plane with sends that read INPUT; the edges lead to these
+    sends. `channel`: int64 per row of `ends`; channel c belongs to plane `c % len(startup_ns)`.
+    `startup_ns`: int64 per plane; empty if all planes are ready at once. In the edges, the n
+    start-up steps have the rows 0 to n - 1, and row r of `ends` has the row n + r.
     """
     times = startup_ns if len(startup_ns) else np.zeros(1, np.int64)
     planes = len(times)

@@ -12,20 +12,10 @@ import numpy as np
 
 from collhub_mscclpp.reading.places import Place
 from hub_core.columns import Int64Array
-from hub_core.model import COLUMN_DEFAULTS, Buffer, StepKind, StepTable
+from hub_core.model import COLUMN_DEFAULTS, COLUMN_DTYPES, Buffer, StepKind, StepTable
 
-_COLUMNS = (
-    "rank",
-    "kind",
-    "peer",
-    "channel",
-    "src_buffer",
-    "src_offset",
-    "dst_buffer",
-    "dst_offset",
-    "count",
-    "lane",
-)
+# A plan has neither durations nor source lines.
+_COLUMNS = tuple(name for name in COLUMN_DTYPES if name not in ("duration_ns", "source_line"))
 
 
 class StepList:
