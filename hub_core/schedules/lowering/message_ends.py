@@ -99,7 +99,7 @@ class MessageEnds(ColumnTable):
         cls, transfers: Transfers, num_chunks: int, wanted: Sequence[int] | None
     ) -> MessageEnds:
         """Build the ends of all transfers at the ranks `wanted` (None: all). Cost: three sorts."""
-        # Before sorting, ends 0 to count - 1 are sending ends, followed by the receiving ends.
+        # Until they are sorted, transfer i is sent in row i and received in row count + i.
         count = len(transfers)
         end = np.arange(2 * count, dtype=np.int64)
         rank = np.concatenate([transfers.source, transfers.destination])

@@ -91,9 +91,10 @@ def report_name_losses(topology: Topology) -> Iterator[Loss]:
 
 
 def _report_rounding(cables: list[Cable]) -> Iterator[Loss]:
-    """Yield values that ns-3 rounds to whole bits per second and, by default, whole ns.
+    """Yield losses for bandwidths and latencies that change because the file has integers.
 
-    At most one loss of each kind, which names the first cable that is rounded.
+    The units are bits per second and ns. At most one loss for bandwidths and one for latencies;
+    each names the first affected value.
     """
     for cable in cables:
         bits = cable.bandwidth_bytes_per_s * 8

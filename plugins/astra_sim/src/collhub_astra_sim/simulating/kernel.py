@@ -461,8 +461,9 @@ def _release_link(index: Integer, now: Integer, world: SimulatedWorld) -> None:
 def _handle_arrival(row: Integer, now: Integer, world: SimulatedWorld) -> Integer:
     """Handle the arrival of a message at the end of a link: forward it, or deliver it.
 
-    At delivery the SEND finishes, followed by the RECV if it is posted. Write finished nodes to
-    `world.ended` and return their number.
+    At delivery the SEND finishes, followed by the RECV if it is posted; a message that carries a
+    sum finishes the posted RECVs of all its parts. Writes the rows of the nodes that finish to
+    `world.ended`; returns their number.
     """
     node = world.node[row]
     if node["work"] & _LOW_BITS < node["work"] >> 32:
