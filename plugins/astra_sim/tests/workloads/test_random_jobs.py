@@ -116,11 +116,13 @@ def test_interpreted_jobs_equal_machine_code(monkeypatch: pytest.MonkeyPatch, sl
 
 def test_a_small_job_imports_little(corpus: Path) -> None:
     folder = corpus / "strangers" / "workload" / "host_memory_and_collective"
-    # numpy before version 2 imports numpy.ma itself.
-    heavy_modules = _HEAVY if np.lib.NumpyVersion(np.__version__) >= "2.0.0" else _HEAVY[:-1]
+    # numpy before version 2 imports numpy.ma and further modules of its own itself.
+    is_recent_numpy = np.lib.NumpyVersion(np.__version__) >= "2.0.0"
+    heavy_modules = _HEAVY if is_recent_numpy else _HEAVY[:-1]
+    most_modules = _MOST_MODULES if is_recent_numpy else _MOST_MODULES + 30
     script = _SCRIPT.format(heavy=heavy_modules)
     command = [sys.executable, "-c", script, str(folder)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     code, heavy, modules = done.stderr.splitlines()[-1].split(maxsplit=2)
     assert (code, heavy) == ("0", "[]")
-    assert int(modules) <= _MOST_MODULES
+    assert int(modules) <= most_modules

@@ -147,7 +147,7 @@ class _LaunchedRanks:
             raise self._make_failure(status, shared_bytes)
 
     def _make_failure(self, status: int | None, shared_bytes: int) -> InputError | PluginError:
-        """Return the error of a run that failed: that of a rank, else one with the program's output.
+        """Return the error of a failed run: that of a rank, else one with the program's output.
 
         The latter also names file systems that are full. `status`: exit status of the program.
         """
