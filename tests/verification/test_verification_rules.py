@@ -681,3 +681,20 @@ def test_assignment_copies_whole_buffers(text: str, pairs: set[tuple[int, int]])
 def test_other_texts_are_refused_with_the_forms(text: str) -> None:
     with pytest.raises(UsageError):
         parse_expectation(text, PLAIN)
+
+
+@pytest.mark.parametrize(
+    ("buffer", "offset", "unit"),
+    [(OUT, 3, "OUTPUT[3]"), (TMP, 0, "SCRATCH[0]"), (TMP, 3, "SCRATCH[3]")],
+)
+def test_an_undefined_read_names_the_buffer_that_holds_the_address(
+    buffer: Buffer, offset: int, unit: str
+) -> None:
+    # In memory, the first unit of SCRATCH follows the last unit of OUTPUT.
+    report = verify(
+        custom(
+            lambda b: b.add(0, COPY, src_buffer=buffer, src_offset=offset, dst_buffer=OUT, count=1)
+        )
+    )
+    message = next(each.message for each in report.diagnostics if each.code == "undefined-read")
+    assert f"reads {unit}, which is undefined" in message
