@@ -22,6 +22,7 @@ from hub_core.verification import (
     ModeReport,
     OrderGraph,
     VerifyReport,
+    fifo,
     parse_expectation,
     reachability,
     unordered_in,
@@ -119,6 +120,31 @@ def test_region_outside_its_buffer_is_refused(offset: int, count: int) -> None:
         lambda b: b.add(0, COPY, src_buffer=IN, src_offset=offset, dst_buffer=OUT, count=count)
     )
     assert "out-of-bounds" in codes(verify(algorithm))
+
+
+@pytest.mark.parametrize(("kind", "side"), [(RECV, "src"), (SEND, "dst"), (COMPUTE, "src")])
+def test_the_side_that_a_step_does_not_use_is_not_checked(kind: StepKind, side: str) -> None:
+    def build(builder: CustomSteps) -> None:
+        builder.send(0, 1)
+        builder.receive(1, 0)
+        builder.add(0, COMPUTE, count=1)
+
+    algorithm = custom(build)
+    row = np.flatnonzero(algorithm.steps.kind == kind)
+    buffer, offset = (
+        getattr(algorithm.steps, f"{side}_{name}").copy() for name in ("buffer", "offset")
+    )
+    buffer[row], offset[row] = IN, 1000
+    columns = {f"{side}_buffer": buffer, f"{side}_offset": offset}
+    report = verify(replace(algorithm, steps=replace(algorithm.steps, **columns)))
+    assert "out-of-bounds" not in codes(report)
+
+
+def test_an_empty_step_outside_its_buffer_is_reported_once() -> None:
+    algorithm = custom(lambda b: b.add(0, COPY, src_buffer=IN, dst_buffer=OUT, count=1))
+    columns = {"count": np.zeros(1, np.int64), "src_offset": np.full(1, 9, np.int64)}
+    algorithm = replace(algorithm, steps=replace(algorithm.steps, **columns))
+    assert codes(verify(algorithm)) == ["empty-step"]
 
 
 @pytest.mark.parametrize("count", [0, -5])
@@ -229,6 +255,17 @@ def test_fifo_deadlock_is_located_at_the_first_step_of_the_cycle() -> None:
 def test_buffers_of_one_transfer_of_one_unit_are_enough_for_a_message() -> None:
     message = custom(lambda b: (b.send(0, 1), b.receive(1, 0)))
     assert "fifo-deadlock" not in codes(verify(message, fifo_capacity=1, fifo_units=1))
+
+
+def test_more_transfers_than_the_limit_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    algorithm = custom(lambda b: (b.send(0, 1, count=4), b.receive(1, 0, count=4)))
+    assert verify(algorithm, fifo_capacity=1, fifo_units=1).ok
+    monkeypatch.setattr(fifo, "MAX_TRANSFERS", 5)
+    report = verify(algorithm, fifo_capacity=1, fifo_units=1)
+    assert codes(report) == ["too-large"]
+    assert report.diagnostics[0].message.startswith(
+        "8 transfers are too many to check for deadlock (limit 5)"
+    )
 
 
 @pytest.mark.parametrize("capacity", [0, -1])
@@ -350,6 +387,8 @@ def test_unordered_pairs_equal_the_closure(
     """All pairs of a random graph, for every stage: bits without lanes, clocks with them."""
     monkeypatch.setattr(reachability, "_CLOCK_BYTES", 4 * 3 * 2 * messages)
     monkeypatch.setattr(reachability, "_PARENTS_AT_ONCE", 2)
+    # Of nodes with more parents than that, the edges are searched.
+    monkeypatch.setattr(reachability, "_PROBED_PARENTS", seed % 3)
     steps = random_messages(seed, messages, in_lanes)
     relation = happens_before(steps, match_messages(steps, Findings()))
     reach = np.zeros((len(steps), len(steps)), np.bool_)
@@ -410,6 +449,26 @@ def test_undefined_reads_beyond_the_listed_ones_are_counted() -> None:
     report = verify(custom(build, units=CAP + 3))
     assert codes(report).count("undefined-read") == CAP
     assert any(one.message == "and 3 more findings of this kind" for one in report.diagnostics)
+
+
+def test_wrong_outputs_beyond_the_listed_ones_are_counted() -> None:
+    units = np.arange(CAP + 3)
+    expected = Contributions(np.zeros_like(units), units, np.zeros_like(units), units)
+    report = verify(custom(lambda b: None, units=CAP + 3, expected=expected))
+    assert codes(report).count("wrong-output") == CAP
+    assert any(one.message == "and 3 more findings of this kind" for one in report.diagnostics)
+
+
+def test_rows_of_one_unit_are_the_contributions_of_one_reduction() -> None:
+    columns = ([0, 0], [0, 0], [0, 1], [0, 0])
+    expected = Contributions(*(np.asarray(column, np.int64) for column in columns))
+
+    def build(builder: CustomSteps) -> None:
+        first = builder.add(0, COPY, src_buffer=IN, dst_buffer=OUT, count=1)
+        builder.send(1, 0)
+        builder.add(0, RECV_REDUCE, peer=1, dst_buffer=OUT, count=1, data=[first])
+
+    assert verify(custom(build, expected=expected)).ok
 
 
 def test_expected_contribution_that_no_input_has_is_reported() -> None:
@@ -497,6 +556,14 @@ def test_common_divisor_of_all_sizes_is_taken_out() -> None:
     report = verify(Algorithm(collective, steps, np.zeros(4, np.int64)))
     assert report.ok
     assert report.method == "exact"
+
+
+def test_common_divisor_is_taken_out_of_the_sizes_of_a_custom_collective() -> None:
+    scale = 2**30
+    copy = custom(
+        lambda b: b.add(0, COPY, src_buffer=IN, dst_buffer=OUT, count=scale), units=4 * scale
+    )
+    assert verify(copy).ok
 
 
 def test_too_many_units_are_refused_by_name() -> None:
