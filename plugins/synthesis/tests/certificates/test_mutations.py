@@ -62,6 +62,16 @@ CASES: dict[str, tuple[Checker, str, Callable[[], Algorithm]]] = {
         "flow_certificate",
         lambda: synthesized("flows", CollectiveKind.ALL_TO_ALL, "ring:4"),
     ),
+    "scatter by a flow": (
+        check_flow,
+        "flow_certificate",
+        lambda: synthesized("flows", CollectiveKind.SCATTER, "ring:4"),
+    ),
+    "broadcast by a cut in time": (
+        check_time_cut,
+        "bound_certificate",
+        lambda: synthesized("tacos", CollectiveKind.BROADCAST, "ring:4", chunks="1"),
+    ),
     "all-gather by a cut in time": (
         check_time_cut,
         "bound_certificate",

@@ -264,3 +264,148 @@ def test_a_wrong_claim_is_named(flaw: str) -> None:
     report = check_certificate(document)
     assert [found.code for found in report.diagnostics] == [f"certificate-{code}"]
     assert not report.ok
+
+
+# By the message: (kind of the certificate, change).
+MESSAGES: dict[str, tuple[str, Callable[[dict[str, Any]], Any]]] = {
+    "the trees carry nothing": ("broadcast", lambda c: c["trees"][0].update(weight="0")),
+    "the tree of root 2 starts at no rank, or leads to none": (
+        "all-gather",
+        lambda c: c.update(ranks=[0, 1]),
+    ),
+    "the tree of root 0 starts at no rank, or leads to none": (
+        "scatter",
+        lambda c: c["trees"][0].update(target=7),
+    ),
+    "a tree is rooted at 1, not at the root 0": (
+        "broadcast",
+        lambda c: c["trees"][0].update(root=1, parents=[1, -1, 1]),
+    ),
+    "the root 0 of a tree hangs on another node": (
+        "broadcast",
+        lambda c: c["trees"][0].update(parents=[1, 0, 1]),
+    ),
+    "NPU 1 does not hang on the tree of root 0": (
+        "broadcast",
+        lambda c: c["trees"][0].update(parents=[-1, 2, 1]),
+    ),
+    "the tree of root 0 names nodes that are none of its NPUs": (
+        "broadcast",
+        lambda c: c["trees"][0].update(routes={"0": [1]}),
+    ),
+    "the tree of root 0 has depth 2, not 1": (
+        "broadcast",
+        lambda c: c["trees"][0].update(depth=1),
+    ),
+    "the trees put 11 GB/s on the link 0 -> 1 of 10 GB/s": (
+        "broadcast",
+        lambda c: c["trees"][0].update(weight=str(11 * GB)),
+    ),
+    "the trees carry 5 GB/s for NPU 0, not a 3th of 14 GB/s": (
+        "all-gather",
+        lambda c: c["trees"][1].update(weight=str(4 * GB)),
+    ),
+    "a partition is no bound of a broadcast": (
+        "broadcast",
+        lambda c: c["bound"].update(kind="partition", blocks=[[0], [1, 2]]),
+    ),
+    "a ingress-cut is no bound of a broadcast": (
+        "broadcast",
+        lambda c: c["bound"].update(kind="ingress-cut"),
+    ),
+    "a node is named twice in the cut": (
+        "broadcast",
+        lambda c: c["bound"].update(nodes=[0, 0]),
+    ),
+    "the cut does not part the ranks as it must": (
+        "broadcast",
+        lambda c: c["bound"].update(nodes=[1]),
+    ),
+    "the blocks are no partition of the ranks": (
+        "all-reduce",
+        lambda c: c["bound"].update(blocks=[[0, 1], [1, 2]]),
+    ),
+    "a time is stated, but no size to which it belongs": (
+        "broadcast",
+        lambda c: c.update(lower_bound_ns=1),
+    ),
+    "the bound proves 1000 ns, not 1001 ns as claimed": (
+        "broadcast",
+        lambda c: c.update(lower_bound_ns=1001, collective_bytes=10_000),
+    ),
+    "1 trees are stated, not 2 as claimed": (
+        "broadcast",
+        lambda c: c["tree_count"].update(trees=2),
+    ),
+    "at least 2 trees are claimed to be needed, 1 do": (
+        "broadcast",
+        lambda c: c["tree_count"].update(at_least=2),
+    ),
+    "the number of trees is called optimal, but fewer are not excluded": (
+        "all-gather",
+        lambda c: c["tree_count"].update(status="optimal"),
+    ),
+    "a weight is no multiple of the unit 3": (
+        "broadcast",
+        lambda c: c["tree_count"].update(unit="3"),
+    ),
+    "claimed not to be optimal, but the rate equals the bound": (
+        "broadcast",
+        lambda c: c.update(is_optimal=False),
+    ),
+    "the certificate does not state the links of line:3?bandwidth=10GB/s": (
+        "broadcast",
+        lambda c: c["network"].pop("links"),
+    ),
+    "the digest of the network is not that of its nodes and links": (
+        "broadcast",
+        lambda c: c["network"]["links"].pop(),
+    ),
+}
+
+
+@pytest.mark.parametrize("message", MESSAGES)
+def test_a_wrong_claim_is_described(message: str) -> None:
+    kind, change = MESSAGES[message]
+    document = copy.deepcopy(CORRECT[kind])
+    change(document)
+    report = check_certificate(document)
+    assert message in [found.message for found in report.diagnostics]
+    assert not report.ok
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda c: c.update(lower_bound_ns=1000, collective_bytes=10_000),
+        lambda c: c["tree_count"].update(unit=str(5 * GB)),
+        lambda c: c["tree_count"].update(status="optimal"),
+    ],
+)
+def test_a_claim_at_its_limit_holds(change: Callable[[dict[str, Any]], Any]) -> None:
+    document = copy.deepcopy(CORRECT["broadcast"])
+    change(document)
+    assert codes(document) == []
+
+
+def test_switches_that_multicast_are_part_of_the_network() -> None:
+    switch = parse_topology("switch:3?bandwidth=10GB/s&multicast=true")
+    assert switch.multicast
+    document = copy.deepcopy(AT_A_SWITCH)
+    document["network"] = network_object(switch)
+    assert codes(document, None, switch) == []
+    # Without a topology, the digest reveals the change; with one, the comparison of both.
+    del document["network"]["multicast"]
+    assert codes(document) == ["certificate-topology"]
+    report = check_certificate(document, None, switch)
+    assert [found.message for found in report.diagnostics] == [
+        "the certificate states other nodes or links than its digest stands for"
+    ]
+
+
+def test_where_switches_multicast_a_partition_bounds_nothing() -> None:
+    switch = parse_topology("switch:3?bandwidth=10GB/s&multicast=true")
+    document = copy.deepcopy(CORRECT["all-reduce"])
+    document["network"] = network_object(switch)
+    messages = [found.message for found in check_certificate(document).diagnostics]
+    assert "where switches multicast or reduce, a partition bounds nothing" in messages

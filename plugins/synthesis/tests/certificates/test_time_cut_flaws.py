@@ -8,12 +8,15 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from collhub_certificates import check_certificate
 from collhub_certificates.check import check_packing
+from collhub_certificates.flow_bounds import check_flow
 from collhub_certificates.time_cuts import check_time_cut
 
 import hub_core
 from hub_core.model import Algorithm, Collective, CollectiveKind
 from hub_core.plugin_api import CheckReport, CheckRequest, NoOptions
+from hub_core.schedules import find_certificate
 
 RING = "ring:4?bandwidth=50GB/s&latency=500ns"
 
@@ -74,12 +77,72 @@ def test_latencies_of_another_topology_are_named(
         assert "the bound is for other latencies than those of" in messages(report)
 
 
-def test_a_plane_that_carries_data_needs_trees() -> None:
+def test_a_cut_without_a_node_that_gives_proves_nothing(all_gather: Algorithm) -> None:
+    def change(document: Any) -> None:
+        document["since_ps"] = [time + 1 for time in document["since_ps"]]
+
+    assert "messages can cross the cut in time, and only 0 must" in flaw_of(all_gather, change)
+
+
+def test_as_many_messages_as_must_cross_are_enough(all_gather: Algorithm) -> None:
+    # A message of 256 KiB at 50 GB/s arrives after 5.74 us: one by each of the two links on which
+    # the parts of NPUs 2 and 3 enter the other half.
+    def change(document: Any) -> None:
+        document["since_ps"] = [6_000_000, 6_000_000, 0, 0]
+
+    assert "2 messages can cross the cut in time, and only 2 must" in flaw_of(all_gather, change)
+
+
+@pytest.fixture(scope="module")
+def two_planes() -> Algorithm:
+    """An all-gather on two planes with the certificate of its trees."""
     algorithm = synthesized("blink", "dgx1v+dgx1-pcie", CollectiveKind.ALL_GATHER)
     assert check_packing(CheckRequest(algorithm=algorithm), NoOptions()).ok
+    return algorithm
 
-    def change(document: Any) -> None:
-        document["trees"] = [tree for tree in document["trees"] if tree.get("plane", 0) == 0]
 
-    changed = with_changes(algorithm, "certificate", change)
-    assert messages(check_packing(CheckRequest(algorithm=changed), NoOptions()))
+def _without_trees_of_plane_1(document: Any) -> None:
+    document["trees"] = [tree for tree in document["trees"] if tree.get("plane", 0) == 0]
+
+
+def _without_claim_of_plane_1(document: Any) -> None:
+    document["planes"] = [one | {"share": "1"} for one in document["planes"] if one["plane"] == 0]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (_without_trees_of_plane_1, "the trees carry nothing"),
+        (_without_claim_of_plane_1, "the trees of plane 1 carry"),
+        (lambda c: c["planes"][1].update(rate="1"), "the trees of plane 1 carry"),
+        (
+            lambda c: c["planes"][1]["bound"].update(rate="1"),
+            "the bound of plane 1 is not 1e-09 GB/s",
+        ),
+        (
+            lambda c: c["planes"][1].update(share="1"),
+            "the planes of the network do not share all data",
+        ),
+        (
+            lambda c: c["trees"].append(c["trees"][0] | {"plane": 7}),
+            "a tree is on a plane that the network does not have",
+        ),
+    ],
+)
+def test_flaws_of_planes_are_named(
+    two_planes: Algorithm, change: Callable[[Any], None], message: str
+) -> None:
+    # Without the algorithm, whose messages a changed share would contradict first.
+    certificate = copy.deepcopy(find_certificate(two_planes))
+    assert certificate is not None
+    change(certificate)
+    report = check_certificate(certificate)
+    assert not report.ok
+    assert message in "\n".join(one.message for one in report.diagnostics)
+
+
+def test_a_part_of_a_flow_is_the_whole_by_the_number_of_ranks() -> None:
+    algorithm = synthesized("flows", RING, CollectiveKind.ALL_TO_ALL)
+    changed = with_changes(algorithm, "flow_certificate", lambda c: c.update(parts=8))
+    report = check_flow(CheckRequest(algorithm=changed), NoOptions())
+    assert "a share is the whole by the number of ranks" in messages(report)
