@@ -73,7 +73,11 @@ GROUPS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "mscclpp-load-checks": (
         "plugins/msccl/src",
         "collhub_mscclpp/checking",
-        ("plugins/msccl/tests/mscclpp/checking", "plugins/msccl/tests/mscclpp/plans"),
+        (
+            "plugins/msccl/tests/mscclpp/checking",
+            "plugins/msccl/tests/mscclpp/plans",
+            "plugins/msccl/tests/mscclpp/reading",
+        ),
     ),
 }
 COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {

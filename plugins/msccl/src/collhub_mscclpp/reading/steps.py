@@ -128,16 +128,14 @@ class StepList:
         # Imported here: it loads numba, which takes a second.
         from collhub_mscclpp.reading.true_dependencies import dependencies
 
-        reads_target = (columns["kind"] == StepKind.REDUCE).astype(np.uint8)
         read_base = np.asarray(self._read_base, np.int64)
         write_base = np.asarray(self._write_base, np.int64)
-        room = 4 * len(reads_target) + 1
+        room = 4 * len(read_base) + 1
         while True:
             parents, children = np.zeros(room, np.int64), np.zeros(room, np.int64)
             found = dependencies(
                 read_base,
                 write_base,
-                reads_target,
                 columns["count"],
                 self._total_cells,
                 parents,

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
+from collhub_mscclpp.checking import check_plan
+from collhub_mscclpp.checking.load_check import check_mscclpp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from made_plans import (
@@ -20,6 +24,8 @@ from made_plans import (
     sent_by_proxy,
     two_ranks,
 )
+
+from hub_core.plugin_api import CheckRequest, NoOptions, Source
 
 
 def test_the_smallest_plan_of_the_format_is_right() -> None:
@@ -170,6 +176,7 @@ def test_what_the_executor_cannot_load_is_refused(ops: list[Json], code: str) ->
     [
         ([{"name": "barrier", "barrier_id": 0, "num_threadblocks": 2}], "barrier-blocks"),
         ([copied(chunk("i", 0, 2), chunk("i", 1, 2))], "overlap"),
+        ([copied(chunk("i", 1, 2), chunk("i", 0, 2))], "overlap"),
         ([{"name": "cpkt", "src_buff": [chunk("i", 0)], "dst_buff": [chunk("s", 2)]}],
          "packet-room"),
         ([{"name": "cpkt", "src_buff": [chunk("i", 0)], "dst_buff": [chunk("o", 2)]}],
@@ -534,3 +541,137 @@ def test_more_work_than_can_be_followed_ends_soon() -> None:
     report = checked(plan)
     assert codes(report) == {"plan-size"}
     assert report.verdict == "n/a"
+
+
+def test_an_operation_takes_at_most_eight_channels() -> None:
+    for number, is_refused in ((8, False), (9, True)):
+        plan = sent_by_proxy()
+        for rank in range(2):
+            operations(plan, rank, 0)[0]["channel_ids"] = [0] * number
+            operations(plan, rank, 0)[1]["channel_ids"] = [0] * number
+        assert ("limit-channels-of-operation" in codes(checked(plan))) == is_refused
+
+
+def test_an_operation_takes_at_most_sixteen_semaphores() -> None:
+    for number, is_refused in ((16, False), (17, True)):
+        release, acquire = (
+            {"name": name, "semaphore_ids": [0] * number} for name in ("sem_release", "sem_acquire")
+        )
+        plan = fragment(release, acquire)
+        plan["gpus"][0]["semaphores"] = [{"init_value": 0}]
+        report = checked(plan)
+        assert ("limit-semaphores-of-operation" in codes(report)) == is_refused
+        assert report.is_loadable != is_refused
+
+
+def _two_blocks(*ops: Json, gpus: int = 1, **header: object) -> Json:
+    """A fragment with two thread blocks on rank 0 that do the same."""
+    plan = fragment(*ops, gpus=gpus, **header)
+    plan["gpus"][0]["threadblocks"].append(
+        {"id": 1, "channels": [], "remote_buffer_refs": [], "ops": list(ops)}
+    )
+    return plan
+
+
+def test_uses_of_a_barrier_state_one_number_of_thread_blocks() -> None:
+    barrier = {"name": "barrier", "barrier_id": 0, "num_threadblocks": 2}
+    assert checked(_two_blocks(barrier)).diagnostics == ()
+    assert checked(_two_blocks(barrier, barrier)).diagnostics == ()
+    plan = _two_blocks(barrier, barrier)
+    plan["gpus"][0]["threadblocks"][1]["ops"][1] = {**barrier, "num_threadblocks": 3}
+    (found,) = checked(plan).errors
+    assert found.message.endswith("another use of this barrier states another num_threadblocks")
+    assert (found.code, found.location.rank) == ("barrier-blocks", 0)
+
+
+@pytest.mark.parametrize(
+    ("target", "place"),
+    [
+        (chunk("o", 3), "chunk 3 of buffer 'o' of rank 0"),
+        (chunk("s", 0), "chunk 0 of buffer 's' of rank 0"),
+        (chunk("s", 3), "chunk 3 of buffer 's' of rank 0"),
+    ],
+)
+def test_a_race_names_the_chunk_that_both_touch(target: Json, place: str) -> None:
+    report = checked(_two_blocks(copied(chunk("i", 0), target)))
+    assert report.verdict == "race"
+    assert f"touch {place} without an order" in str(report.errors[0])
+
+
+@pytest.mark.parametrize("is_double", [False, True])
+def test_a_race_of_packets_names_their_chunk(is_double: bool) -> None:
+    packets = {"name": "cpkt", "src_buff": [chunk("i", 0)], "dst_buff": [chunk("s", 1)]}
+    plan = _two_blocks(packets, protocol="LL", use_double_scratch_buffer=is_double)
+    report = checked(plan)
+    assert report.verdict == "race"
+    assert "touch chunk 1 of buffer 's' of rank 0 without an order" in str(report.errors[0])
+
+
+def test_a_relaxed_signal_may_follow_data_that_a_proxy_stores() -> None:
+    plan = sent_by_proxy(port_put("pwsf", chunk("i", 0)), _WAIT)
+    for rank, gpu in enumerate(plan["gpus"]):
+        gpu["channels"].append({"channel_type": "memory", "connected_to": [1 - rank]})
+        block = gpu["threadblocks"][0]
+        block["channels"].append({"channel_type": "memory", "channel_ids": [0]})
+        sync = {"channel_type": "memory", "channel_ids": [0]}
+        block["ops"] += [NOP, {"name": "rlxsignal", **sync}, {"name": "rlxwait", **sync}]
+    assert "relaxed-signal" not in codes(checked(plan))
+
+
+def test_more_actors_than_can_be_followed_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Two thread blocks on each of two ranks, and the two ranks.
+    monkeypatch.setattr(check_plan, "_MOST_ACTORS", 6)
+    assert checked(two_ranks()).ok
+    monkeypatch.setattr(check_plan, "_MOST_ACTORS", 5)
+    (found,) = checked(two_ranks()).errors
+    assert (found.code, found.message) == (
+        "plan-size",
+        "6 thread blocks, ranks and lagging port channels; at most 5",
+    )
+
+
+def test_parts_of_buffers_in_place_are_named_by_the_rank_that_reads_them() -> None:
+    """Of an all-gather in place, rank r reads its input, which is chunk r of its output."""
+    gpus = []
+    for rank in range(3):
+        channels = [{"channel_type": "port", "connected_to": [(rank + 1) % 3, (rank - 1) % 3]}]
+        put = port_put("pwsf", chunk("i", 0), index=rank)
+        block = {
+            "id": 0,
+            "channels": [{"channel_type": "port", "channel_ids": [0, 1]}],
+            "remote_buffer_refs": [{"access_channel_type": "port", "remote_buffer_ids": [0]}],
+            "ops": [put, by_port("wait", [1])],
+        }
+        remote = {"rank": (rank + 1) % 3, "type": "o", "access_channel_types": ["port"]}
+        gpus.append(
+            {
+                "id": rank,
+                "input_chunks": 1,
+                "output_chunks": 3,
+                "scratch_chunks": 0,
+                "channels": channels,
+                "remote_buffers": [remote],
+                "semaphores": [],
+                "threadblocks": [block],
+            }
+        )
+    header = {"name": "p", "collective": "allgather", "protocol": "Simple", "inplace": True}
+    report = checked({**header, "gpus": gpus})
+    found = [one.location.rank for one in report.errors if one.code == "buffer-offset"]
+    assert found == [1, 2]
+
+
+@pytest.mark.parametrize(("most", "expected"), [(None, 65_535 * 1024), (1 << 20, 1 << 20)])
+def test_calls_end_where_slices_of_a_pipeline_can_no_longer_be_counted(
+    most: int | None, expected: int
+) -> None:
+    """The executor counts slices in 16 bits: of 65 535 slices of 1 KiB each chunk has one."""
+    context = {"iter_context": {"unit_size": 1024, "num_chunks": 1}}
+    copies = [copied(chunk("i", 0), chunk("o", 0))]
+    plan = fragment({"name": "pipeline", **context, "ops": copies})
+    plan["gpus"][0].update(input_chunks=1, output_chunks=1)
+    if most is not None:
+        plan["max_message_size"] = most
+    source = Source.of_bytes("plan.json", json.dumps(plan).encode())
+    report = check_mscclpp(CheckRequest(source=source), NoOptions())
+    assert [call.max_bytes for call in report.calls] == [expected]

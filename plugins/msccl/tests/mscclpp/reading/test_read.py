@@ -17,6 +17,9 @@ from hub_core.model import Algorithm, Diagnostic, InputError, StepKind
 from hub_core.plugin_api import NoOptions, Source
 from hub_core.verification import verify
 
+_RELEASE = {"name": "sem_release", "semaphore_ids": [0]}
+_ACQUIRE = {"name": "sem_acquire", "semaphore_ids": [0]}
+
 
 def _read(content: bytes, name: str = "plan.json") -> tuple[Algorithm, list[Diagnostic]]:
     reported: list[Diagnostic] = []
@@ -95,6 +98,19 @@ def test_semaphores_order_steps_of_thread_blocks() -> None:
     # They touch nothing in common: the order is the plan's alone.
     assert steps.data_indices.tolist() == []
     assert steps.control_indptr.tolist() == [0, 0, 1]
+    # What another thread block awaits stays in the lane of the one that did it.
+    assert steps.lane.tolist() == [0, 1]
+
+
+def test_first_acquisitions_take_what_a_semaphore_holds_at_first() -> None:
+    plan = fragment(copied(chunk("i", 0), chunk("s", 0)), {"name": "nop"}, _RELEASE)
+    later = [_ACQUIRE, {"name": "nop"}, copied(chunk("i", 1), chunk("o", 1))]
+    gpu = plan["gpus"][0]
+    gpu["semaphores"] = [{"init_value": 1}]
+    gpu["threadblocks"].append({"id": 1, "channels": [], "remote_buffer_refs": [], "ops": later})
+    steps = _algorithm(plan).steps
+    assert len(steps) == 2
+    assert steps.control_indptr.tolist() == [0, 0, 0]
 
 
 def test_barriers_order_steps_of_thread_blocks() -> None:
@@ -141,3 +157,32 @@ def test_a_race_of_later_launches_is_a_warning() -> None:
     algorithm, reported = _read(json.dumps(plan).encode())
     assert verify(algorithm).ok
     assert {(found.code, found.severity.value) for found in reported} == {("race", "warning")}
+
+
+def _sums(sources: list[Json], target: Json) -> list[tuple[StepKind, int, int]]:
+    """(kind, offset of the source, offset of the target) of the steps of one sum."""
+    steps = _algorithm(fragment({"name": "re", "src_buff": sources, "dst_buff": [target]})).steps
+    columns = (steps.kind.tolist(), steps.src_offset.tolist(), steps.dst_offset.tolist())
+    return [(StepKind(kind), source, to) for kind, source, to in zip(*columns, strict=True)]
+
+
+def test_a_sum_elsewhere_begins_with_a_copy_of_its_first_operand() -> None:
+    sums = _sums([chunk("i", 0), chunk("i", 1), chunk("i", 3)], chunk("o", 2))
+    assert sums == [(StepKind.COPY, 0, 2), (StepKind.REDUCE, 1, 2), (StepKind.REDUCE, 3, 2)]
+
+
+def test_a_sum_in_place_adds_the_other_operands() -> None:
+    sums = _sums([chunk("o", 2), chunk("i", 1)], chunk("o", 2))
+    assert sums == [(StepKind.REDUCE, 1, 2)]
+
+
+def test_what_is_added_to_itself_is_added_before_other_operands() -> None:
+    sums = _sums([chunk("o", 2), chunk("i", 1), chunk("o", 2)], chunk("o", 2))
+    assert sums == [(StepKind.REDUCE, 2, 2), (StepKind.REDUCE, 1, 2)]
+
+
+def test_steps_that_another_rank_does_have_no_lane(corpus: Path) -> None:
+    algorithm, _ = _read((corpus / "mscclpp" / "repo_files_allreduce.json").read_bytes())
+    lanes = algorithm.steps.lane
+    assert lanes.min() == -1
+    assert lanes[algorithm.steps.receives].max() >= 0
