@@ -82,6 +82,28 @@ def test_damaged_files_are_scanned_as_by_the_parser_alone(patches, edits) -> Non
     assert with_runs == plain
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        ('other="x"', 'othen="x"'),
+        ('<step s="', '<stop s="'),
+        ("\n<step", "\t<step"),
+        ('cnt="1"', 'cnt="2"'),
+        ('cnt="1" other', "cnt='1' other"),
+    ],
+)
+@pytest.mark.parametrize("number", [0, 7, 29])
+def test_a_step_that_differs_in_one_character_is_scanned_as_it_is(
+    patches, number: int, change: tuple[str, str]
+) -> None:
+    step = _STEPS.splitlines(keepends=True)[number]
+    before = step if step.startswith(change[0]) or change[0] in step else "\n" + step
+    text = _TEXT.replace(before, before.replace(*change), 1)
+    assert text != _TEXT
+    with_runs, plain, _ = _both(patches, text.encode())
+    assert with_runs == plain
+
+
 @pytest.mark.parametrize("encoding", ["utf-8", "iso-8859-1", "cp037", "utf-16"])
 def test_declared_encodings_are_those_of_the_parser(patches, encoding: str) -> None:
     text = f'<?xml version="1.0" encoding="{encoding}"?>\n' + _TEXT

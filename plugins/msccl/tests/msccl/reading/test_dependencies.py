@@ -96,6 +96,11 @@ def test_wait_for_the_own_block_that_nothing_ends_is_refused(
     assert "endless-wait" in reader.refusal(text)[0]
 
 
+def test_wait_of_a_step_for_itself_is_refused(reader, xml) -> None:
+    text = _disjoint(xml, [xml.step("cpy"), xml.step("cpy", wait=(0, 1), flag=True)])
+    assert "5: endless-wait" in reader.refusal(text)[0]
+
+
 def test_nops_add_their_dependencies_to_the_next_step(reader, xml) -> None:
     waiting = [
         xml.step("nop", wait=(0, 0)),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
+from collhub_msccl.reading import scan
 
 
 def _one_rank(xml: SimpleNamespace) -> str:
@@ -113,6 +114,24 @@ def test_known_element_in_the_wrong_place_is_refused(reader, xml, part: str, mes
     assert reader.refusal(text[:end] + wrong + text[end:])[0].endswith(
         f"misplaced-element: {message}"
     )
+
+
+def test_ignored_elements_are_counted_by_name(reader, xml) -> None:
+    text = _one_rank(xml).replace("<step", "<copy/><link/><copy/><step")
+    reader(text)
+    (found,) = reader.reported
+    assert found.message == "ignored, as the runtimes do: 2 <copy>, 1 <link>"
+
+
+def test_a_file_may_have_as_many_bytes_as_the_limit(
+    reader, xml, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = _one_rank(xml)
+    monkeypatch.setattr(scan, "MAX_BYTES", len(text))
+    assert len(reader(text).steps) == 1
+    monkeypatch.setattr(scan, "MAX_BYTES", len(text) - 1)
+    (found,) = reader.refusal(text)
+    assert found.endswith(f"too-large: the file has {len(text)} bytes, more than {len(text) - 1}")
 
 
 def test_attributes_may_stand_in_any_order(reader, xml) -> None:

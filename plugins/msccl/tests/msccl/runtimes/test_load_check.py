@@ -307,3 +307,47 @@ def test_nothing_but_findings_comes_of_garbage() -> None:
     ):
         for letter in CHECKS:
             assert not _check(letter, text).ok
+
+
+@pytest.mark.parametrize(("number", "is_refused"), [(32, False), (33, True)])
+@pytest.mark.parametrize("side", ["send", "recv"])
+def test_a_rank_has_at_most_32_peers_on_a_channel_and_side(
+    xml, side: str, number: int, is_refused: bool
+) -> None:
+    other = "recv" if side == "send" else "send"
+    kinds = {"send": xml.step("s"), "recv": xml.step("r")}
+    many = [xml.block(kinds[side], **{side: rank + 1}) for rank in range(number)]
+    few = [xml.gpu(xml.block(kinds[other], **{other: 0})) for _ in range(number)]
+    report = _check("M", xml.algo(xml.gpu(*many), *few))
+    found = [one.message for one in report.diagnostics if one.code == "too-many-thread-blocks"]
+    assert len(found) == is_refused
+    if is_refused:
+        assert found[0] == f"rank 0: more than 32 thread blocks {side} on channel 0"
+
+
+def test_a_closing_tag_of_another_element_is_named_with_the_expected_one() -> None:
+    text = _valid("M").replace("</tb>", "</gpu>", 1)
+    messages = [found.message for found in _check("M", text).diagnostics]
+    assert "found </gpu>, expected </tb>" in messages
+
+
+def test_the_size_without_deadlock_is_in_bytes_of_the_call(xml) -> None:
+    """Two buffers of a slice: 8 chunks in transfers of at least 4 chunks never fill them."""
+    ranks = [
+        xml.gpu(
+            xml.block(
+                xml.step("s", "i0", cnt=8), xml.step("r", dst="o0", cnt=8), send=peer, recv=peer
+            ),
+            i=8,
+            o=8,
+        )
+        for peer in (1, 0)
+    ]
+    text = xml.algo(*ranks, nchunksperloop=8, coll="allreduce")
+    report = _check("E", text)
+    # The buffer of the protocol Simple has two slices of 2 MiB (msccl-executor-nccl).
+    messages = [one.message for one in report.diagnostics if one.code == "fifo-deadlock"]
+    assert messages == [
+        f"above {8 * (2 << 20) // 4} bytes the FIFOs of connections can fill up and the file"
+        " can deadlock"
+    ]

@@ -186,3 +186,15 @@ def test_steps_that_another_rank_does_have_no_lane(corpus: Path) -> None:
     lanes = algorithm.steps.lane
     assert lanes.min() == -1
     assert lanes[algorithm.steps.receives].max() >= 0
+
+
+def test_what_nobody_awaits_has_no_lane() -> None:
+    plan = two_ranks()
+    plan["collective"] = "test"
+    for rank in range(2):
+        for block in range(2):
+            ops = operations(plan, rank, block)
+            ops[:] = [one for one in ops if one["name"] == "put"]
+    steps = _algorithm(plan).steps
+    assert steps.lane[steps.receives].tolist() == [-1, -1]
+    assert steps.lane[steps.sends].min() >= 0
