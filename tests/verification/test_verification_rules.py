@@ -543,6 +543,41 @@ def test_requirement_of_a_contribution_that_nobody_has_is_a_finding(
     assert codes(verify(algorithm)) == ["wrong-output"]
 
 
+@pytest.mark.parametrize(
+    ("rank", "unit", "expected"),
+    [
+        (0, 0, [0]),
+        (0, 1, [1]),
+        (0, 2, [-1]),
+        (0, -1, [-1]),
+        (1, 0, [2]),
+        (1, 1, [-1]),
+        (2, 2, [5]),
+        (2, 3, [-1]),
+        (3, 0, [-1]),
+        (9, 0, [-1]),
+        (-1, 0, [0, 2, 3]),
+        (-1, 1, [1, -1, 4]),
+    ],
+)
+def test_contributions_are_numbered_by_rank_and_unit(
+    rank: int, unit: int, expected: list[int]
+) -> None:
+    index = values.InputIndex(np.asarray([2, 1, 3]), np.asarray([0, 2, 3]), 6)
+    one, zero = np.asarray([unit]), np.zeros(1, np.int64)
+    _, contributions = index.expand(Contributions(zero, zero, np.asarray([rank]), one))
+    assert contributions.tolist() == expected
+
+
+@pytest.mark.parametrize(
+    ("rank", "offset", "size"), [(0, 4, 4), (1, 9, 4), (0, -1, 4), (2, 0, 0), (-1, 0, 0)]
+)
+def test_requirement_outside_the_output_states_its_size(rank: int, offset: int, size: int) -> None:
+    expected = Contributions(*(np.asarray([value], np.int64) for value in (rank, offset, 0, 0)))
+    (found,) = verify(custom(lambda b: None, expected=expected)).diagnostics
+    assert found.message == f"OUTPUT[{offset}] must hold a result, but OUTPUT has {size} units"
+
+
 def test_common_divisor_of_all_sizes_is_taken_out() -> None:
     scale = 2**40
     ring = ring_all_reduce(4)

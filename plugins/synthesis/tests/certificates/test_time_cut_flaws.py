@@ -146,3 +146,12 @@ def test_a_part_of_a_flow_is_the_whole_by_the_number_of_ranks() -> None:
     changed = with_changes(algorithm, "flow_certificate", lambda c: c.update(parts=8))
     report = check_flow(CheckRequest(algorithm=changed), NoOptions())
     assert "a share is the whole by the number of ranks" in messages(report)
+
+
+def test_a_flow_from_another_root_is_another_collective() -> None:
+    collective = Collective(CollectiveKind.SCATTER, 4, 4, root=0)
+    topology = hub_core.parse_topology(RING)
+    algorithm = hub_core.synthesize(collective, topology, 1 << 20, name="flows").algorithm
+    changed = with_changes(algorithm, "flow_certificate", lambda c: c.update(root=1))
+    report = check_flow(CheckRequest(algorithm=changed), NoOptions())
+    assert "the flow certificate is for another collective" in messages(report)

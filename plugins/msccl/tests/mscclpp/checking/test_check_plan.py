@@ -630,6 +630,13 @@ def test_more_actors_than_can_be_followed_are_refused(monkeypatch: pytest.Monkey
     )
 
 
+def test_port_channels_whose_puts_may_lag_are_actors(monkeypatch: pytest.MonkeyPatch) -> None:
+    # A thread block, the rank itself and its first port channel, on two ranks.
+    monkeypatch.setattr(check_plan, "_MOST_ACTORS", 5)
+    (found,) = checked(sent_by_proxy(_SENT, _WAIT)).errors
+    assert found.message.startswith("6 thread blocks, ranks and lagging port channels")
+
+
 def test_parts_of_buffers_in_place_are_named_by_the_rank_that_reads_them() -> None:
     """Of an all-gather in place, rank r reads its input, which is chunk r of its output."""
     gpus = []
