@@ -47,7 +47,7 @@ FIRST_TESTS_S = 5.0
 # Seconds to trace one test file; slower ones are left out.
 MAX_TRACE_S = 400.0
 
-# By group: the modules, relative to a folder of packages, and the folders of their tests.
+# By group: the modules, relative to a folder of packages, and the folders or files of their tests.
 GROUPS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "verification": (".", "hub_core/verification", ("tests/verification",)),
     "certificates": (
@@ -68,7 +68,12 @@ GROUPS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "mscclpp-reading": (
         "plugins/msccl/src",
         "collhub_mscclpp/reading",
-        ("plugins/msccl/tests/mscclpp/reading", "plugins/msccl/tests/mscclpp/checking"),
+        (
+            "plugins/msccl/tests/mscclpp/reading",
+            "plugins/msccl/tests/mscclpp/checking",
+            "plugins/msccl/tests/mscclpp/test_executor_model.py",
+            "plugins/msccl/tests/mscclpp/writing/test_plans_written.py",
+        ),
     ),
     "mscclpp-load-checks": (
         "plugins/msccl/src",
@@ -77,6 +82,10 @@ GROUPS: dict[str, tuple[str, str, tuple[str, ...]]] = {
             "plugins/msccl/tests/mscclpp/checking",
             "plugins/msccl/tests/mscclpp/plans",
             "plugins/msccl/tests/mscclpp/reading",
+            "plugins/msccl/tests/mscclpp/test_executor_model.py",
+            "plugins/msccl/tests/mscclpp/test_plugin.py",
+            "plugins/msccl/tests/mscclpp/language/test_defects.py",
+            "plugins/msccl/tests/mscclpp/writing/test_plans_written.py",
         ),
     ),
 }
@@ -392,13 +401,18 @@ def _in_process(work: Callable[..., Any], *arguments: Any) -> Any:
         process.join()
 
 
+def _find_test_files(place: Path) -> list[Path]:
+    """Return the test files of a folder, sorted, or the file itself."""
+    return [place] if place.is_file() else sorted(place.rglob("test_*.py"))
+
+
 def measure(group: str, count: int, seed: int, jobs: int) -> GroupResult:
     """Draw mutants of a group, run the tests on each, and sort the survivors."""
     from concurrent.futures import ThreadPoolExecutor
 
     root, package, folders = GROUPS[group]
     folder = str(ROOT / root / package)
-    names = [str(path) for each in folders for path in sorted((ROOT / each).rglob("test_*.py"))]
+    names = [str(path) for each in folders for path in _find_test_files(ROOT / each)]
     explained = {
         (one["file"], one["line"], one["change"])
         for one in tomllib.loads(EXPLAINED.read_text()).get("survivor", [])

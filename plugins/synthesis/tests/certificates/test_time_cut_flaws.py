@@ -93,6 +93,52 @@ def test_as_many_messages_as_must_cross_are_enough(all_gather: Algorithm) -> Non
     assert "2 messages can cross the cut in time, and only 2 must" in flaw_of(all_gather, change)
 
 
+@pytest.mark.parametrize(("occupancy", "crossing"), [("serialization", 8), ("alpha-beta", 6)])
+def test_links_are_busy_as_long_as_their_model_says(
+    all_gather: Algorithm, occupancy: str, crossing: int
+) -> None:
+    # In 22 us, a link that is busy for 5.24 us per message takes four of them, one that is busy
+    # until each arrives, after 5.74 us, takes three.
+    def change(document: Any) -> None:
+        document["since_ps"] = [22_000_000, 0, 0, 0]
+        document["occupancy"] = occupancy
+
+    assert f"{crossing} messages can cross the cut in time, and only 3 must" in flaw_of(
+        all_gather, change
+    )
+
+
+def test_a_bound_of_zero_holds(all_gather: Algorithm) -> None:
+    changed = with_changes(
+        all_gather, "bound_certificate", lambda document: document.update(lower_bound_ns=0)
+    )
+    assert check_time_cut(CheckRequest(algorithm=changed), NoOptions()).ok
+
+
+@pytest.mark.parametrize(
+    ("kind", "parts"),
+    [
+        # Messages that must cross the stated cut: givers, takers, both, or each unit once.
+        (CollectiveKind.ALL_GATHER, lambda givers, takers: givers),
+        (CollectiveKind.REDUCE_SCATTER, lambda givers, takers: takers),
+        (CollectiveKind.ALL_TO_ALL, lambda givers, takers: givers * takers),
+        (CollectiveKind.ALL_REDUCE, lambda givers, takers: 4),
+    ],
+)
+def test_the_messages_that_must_cross_are_those_of_the_collective(
+    kind: CollectiveKind, parts: Callable[[int, int], int]
+) -> None:
+    algorithm = synthesized("tacos", RING, kind, chunks="1")
+    for extension in algorithm.extensions.values():
+        if isinstance(extension, Mapping) and "bound_certificate" in extension:
+            document: Any = extension["bound_certificate"]
+    since = document["since_ps"]
+    givers, takers = sum(time <= 0 for time in since), sum(time == max(since) for time in since)
+    report = check_time_cut(CheckRequest(algorithm=algorithm), NoOptions())
+    assert report.ok
+    assert report.details["cut in time"].endswith(f"can cross, {parts(givers, takers)} must")
+
+
 @pytest.fixture(scope="module")
 def two_planes() -> Algorithm:
     """An all-gather on two planes with the certificate of its trees."""
@@ -155,3 +201,24 @@ def test_a_flow_from_another_root_is_another_collective() -> None:
     changed = with_changes(algorithm, "flow_certificate", lambda c: c.update(root=1))
     report = check_flow(CheckRequest(algorithm=changed), NoOptions())
     assert "the flow certificate is for another collective" in messages(report)
+
+
+def test_a_price_may_be_zero_but_not_negative() -> None:
+    algorithm = synthesized("flows", RING, CollectiveKind.ALL_TO_ALL)
+
+    def priced(price: int) -> CheckReport:
+        def change(document: Any) -> None:
+            priced_links = {(a, b) for a, b, _ in document["prices"]}
+            links = {(a, b) for a, b, _ in document["network"]["links"]}
+            free = sorted(links - priced_links)
+            if free:
+                document["prices"].append([*free[0], price])
+            else:
+                document["prices"][0][2] = price
+                document["lower_bound_ns"] = 0
+
+        changed = with_changes(algorithm, "flow_certificate", change)
+        return check_flow(CheckRequest(algorithm=changed), NoOptions())
+
+    assert priced(0).ok
+    assert "negative" in messages(priced(-1))

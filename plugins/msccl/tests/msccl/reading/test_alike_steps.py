@@ -58,6 +58,21 @@ def patches() -> Any:
         yield monkeypatch
 
 
+def test_the_parser_gets_only_the_first_step_of_a_run(patches) -> None:
+    patches.setattr(alike_steps, "_MIN_FILE_BYTES", 16)
+    added: list[int] = []
+    add_run = scan._Scanner.add_run
+
+    def count(scanner: Any, run: alike_steps.StepRun) -> None:
+        added.append(len(run.codes))
+        add_run(scanner, run)
+
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(scan._Scanner, "add_run", count)
+        _scanned(_TEXT.encode())
+    assert added == [30, 30]
+
+
 def test_runs_are_found_and_equal(patches) -> None:
     with_runs, plain, left_out = _both(patches, _TEXT.encode())
     assert with_runs == plain

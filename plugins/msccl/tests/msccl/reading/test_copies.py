@@ -42,6 +42,13 @@ def test_copies_are_run_where_that_is_asked_for():
     assert hub_core.verify(algorithm).ok
 
 
+def test_each_copy_has_a_lane_of_its_own():
+    steps = read(_source(SWAP), RUN).steps
+    is_copy = steps.is_kind(StepKind.COPY)
+    assert set(steps.lane[~is_copy].tolist()) == {0}
+    assert steps.lane[is_copy].tolist() == [1, 2]
+
+
 def test_in_place_a_copy_to_itself_is_nothing():
     here = SWAP.replace('inplace="0"', 'inplace="1"')
     assert not read(_source(here), RUN).steps.is_kind(StepKind.COPY).any()

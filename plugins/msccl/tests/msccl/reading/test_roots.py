@@ -55,6 +55,14 @@ def test_reduce_ends_where_all_messages_lead(
     assert reader(text).collective.root == ranks[-1]
 
 
+def test_a_reduce_in_a_circle_ends_where_output_is_written(reader, xml) -> None:
+    gpus = [
+        xml.gpu(xml.block(xml.step("s", "i0"), xml.step("r", dst="s0"), send=1, recv=1), s=1),
+        xml.gpu(xml.block(xml.step("s", "i0"), xml.step("rrc", "i0", "o0"), send=0, recv=0), s=1),
+    ]
+    assert reader(xml.algo(*gpus, coll="reduce", nchunksperloop=2)).collective.root == 1
+
+
 def test_gather_and_scatter_sizes_follow_the_root(reader, xml) -> None:
     one, other = (
         xml.gpu(xml.block(xml.step("s", "i0"), send=1)),

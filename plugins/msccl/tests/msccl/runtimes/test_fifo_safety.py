@@ -54,6 +54,15 @@ def test_fifo_safety_that_was_not_examined_to_the_end_says_so(
     steps.send(0, 1, count=99)
     steps.receive(1, 0, count=99)
     safety = compute_fifo_safety(steps.algorithm(), 2)
+    # Transfers of 99, 50, 33, ... units, examined until their numbers 1 + 2 + 3 + ... exceed 100.
+    splits = sorted({-(-99 // number) for number in range(1, 100)}, reverse=True)
+    total, least = 0, 0
+    for units in splits:
+        total += -(-99 // units)
+        if total > 100:
+            break
+        least = units
+    assert safety.min_units == least
     assert not safety.is_exact
     assert safety.min_units is not None
     assert safety.min_units > 1

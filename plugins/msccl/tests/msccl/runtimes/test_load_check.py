@@ -12,6 +12,7 @@ from collhub_msccl.options import WriteOptions
 from collhub_msccl.runtimes.load_check import check_executor, check_msccl, check_rccl
 from collhub_msccl.writing.write_xml import write
 
+from hub_core import UsageError
 from hub_core.model import Severity
 from hub_core.plugin_api import CheckReport, CheckRequest, NoOptions, Source
 from hub_core.testing import direct_all_to_all, ring_all_gather, ring_all_reduce
@@ -351,3 +352,36 @@ def test_the_size_without_deadlock_is_in_bytes_of_the_call(xml) -> None:
         f"above {8 * (2 << 20) // 4} bytes the FIFOs of connections can fill up and the file"
         " can deadlock"
     ]
+
+
+@pytest.mark.parametrize("letter", CHECKS)
+def test_a_check_without_a_file_is_a_usage_error(letter: str) -> None:
+    with pytest.raises(UsageError, match="a file is needed"):
+        CHECKS[letter](CheckRequest(), NoOptions())
+
+
+def test_the_verdict_says_whether_a_call_uses_the_file() -> None:
+    text = _valid("M")
+    assert _check("M", text).verdict == "msccl uses it for these calls"
+    unused = _check("M", _first('maxBytes="[0-9]+"', 'maxBytes="0"')(text))
+    assert unused.verdict == "msccl loads it, but uses it for no call"
+    assert _check("M", "<").verdict == "msccl refuses it"
+
+
+def test_ids_of_ranks_are_compared_with_their_number() -> None:
+    text = _valid("M").replace('<gpu id="3"', '<gpu id="7"')
+    warnings = [found.message for found in _check("M", text).diagnostics]
+    assert (
+        "the ids of <gpu> are not 0..3, each once: some rank has no program, or a mixed one"
+        in warnings
+    )
+    assert _check("M", text).ok
+
+
+def test_only_msccl_compares_the_sizes_of_a_call() -> None:
+    reversed_sizes = _first('minBytes="[0-9]+" maxBytes="[0-9]+"', 'minBytes="9" maxBytes="8"')
+    for letter in CHECKS:
+        report = _check(letter, reversed_sizes(_valid(letter)))
+        assert ("size-range" in _errors(report)) == (letter == "M")
+    equal = _first('minBytes="[0-9]+" maxBytes="[0-9]+"', 'minBytes="8" maxBytes="8"')
+    assert "size-range" not in _errors(_check("M", equal(_valid("M"))))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from collhub_mscclpp.checking import check_plan
+from collhub_mscclpp.checking import check_plan, execution
 from collhub_mscclpp.checking.load_check import check_mscclpp
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -668,15 +668,156 @@ def test_parts_of_buffers_in_place_are_named_by_the_rank_that_reads_them() -> No
     assert found == [1, 2]
 
 
-@pytest.mark.parametrize(("most", "expected"), [(None, 65_535 * 1024), (1 << 20, 1 << 20)])
+def _chunk_counts(collective: str, *counts: tuple[int, int]) -> Json:
+    """A plan without operations whose ranks have these (input, output) chunks."""
+    plan = fragment(gpus=len(counts), collective=collective)
+    for gpu, (inputs, outputs) in zip(plan["gpus"], counts, strict=True):
+        gpu.update(input_chunks=inputs, output_chunks=outputs)
+    return plan
+
+
+@pytest.mark.parametrize(
+    ("collective", "counts", "defect"),
+    [
+        ("allreduce", [(2, 2), (2, 2)], ""),
+        ("allreduce", [(2, 2), (4, 4)], "allreduce with different chunk counts on different ranks"),
+        ("allreduce", [(2, 4)] * 2, "allreduce of 2 ranks with 2 input and 4 output chunks"),
+        ("allgather", [(2, 4)] * 2, ""),
+        ("allgather", [(2, 2)] * 2, "allgather of 2 ranks with 2 input and 2 output chunks"),
+        ("reducescatter", [(4, 2)] * 2, ""),
+        (
+            "reducescatter",
+            [(4, 4)] * 2,
+            "reducescatter of 2 ranks with 4 input and 4 output chunks",
+        ),
+        ("alltoall", [(4, 4)] * 2, ""),
+        ("alltoall", [(3, 3)] * 2, "alltoall of 2 ranks with 3 input and 3 output chunks"),
+        ("alltoall", [(4, 2)] * 2, "alltoall of 2 ranks with 4 input and 2 output chunks"),
+        ("custom", [(4, 2), (1, 1)], ""),
+    ],
+)
+def test_chunk_counts_are_those_of_the_collective(
+    collective: str, counts: list[tuple[int, int]], defect: str
+) -> None:
+    report = checked(_chunk_counts(collective, *counts))
+    found = [one.message for one in report.diagnostics if one.code == "chunk-counts"]
+    assert found == ([defect] if defect else [])
+
+
+def test_puts_at_the_end_of_a_plan_may_outlast_the_kernel() -> None:
+    plan = sent_by_proxy(_SENT, _WAIT)
+    # The last operation of all is a put of rank 1. It tells rank 0 that its own put is done.
+    ops = operations(plan, 1, 0)
+    ops[-2:] = ops[-2:][::-1]
+    told = " ".join(str(one) for one in checked(plan).diagnostics if one.code == "unflushed-put")
+    assert "has read chunk 0 of buffer 'i' of rank 1" in told
+    assert "of rank 0" not in told
+
+
+@pytest.mark.parametrize("pool", [1, 2, 3, 17])
+@pytest.mark.parametrize(
+    "plan",
+    [
+        two_ranks(),
+        ring(9),
+        sent_by_proxy(_SENT, _WAIT),
+        fragment(
+            copied(chunk("i", 0, 4), chunk("o", 0, 4)), NOP, copied(chunk("i", 0), chunk("s", 0))
+        ),
+    ],
+    ids=["two ranks", "ring", "proxies", "fragment"],
+)
+def test_pools_of_clocks_and_reads_grow(
+    plan: Json, pool: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = checked(plan)
+    monkeypatch.setattr(execution, "_FIRST_POOL", pool)
+    report = checked(plan)
+    assert report.diagnostics == expected.diagnostics
+    assert sorted(report.order.tolist()) == sorted(expected.order.tolist())
+
+
+def _without_handshake() -> Json:
+    """Two ranks whose first operation is a put into the output of the other one."""
+    plan = sent_by_proxy(port_put("pwsf", chunk("i", 0)), _WAIT)
+    for rank in range(2):
+        del operations(plan, rank, 0)[:3]
+    return plan
+
+
+def test_a_race_with_the_caller_is_located_at_the_rank_of_the_operation() -> None:
+    # Without a handshake, the put of rank 0, its first operation, meets the caller of rank 1, who
+    # still reads the output of the launch before.
+    report = checked(_without_handshake())
+    races = [one for one in report.errors if one.code == "race"]
+    assert "the caller of rank 1" in races[0].message
+    assert [one.location.rank for one in races] == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("name", "between", "is_warned"),
+    [
+        ("put", [], True),
+        ("put", [{"name": "barrier", "barrier_id": 0, "num_threadblocks": 1}], False),
+        ("ppkt", [], False),
+    ],
+)
+def test_a_relaxed_signal_does_not_order_plain_data(
+    name: str, between: list[Json], is_warned: bool
+) -> None:
+    plan = two_ranks()
+    plan["protocol"] = "LL"
+    for rank, gpu in enumerate(plan["gpus"]):
+        put = next(one for one in operations(plan, rank, 1) if one["name"] == "put")
+        put["name"] = name
+        if name == "ppkt":
+            gpu["remote_buffers"][0]["type"] = "s"
+            gpu["scratch_chunks"] = 4
+        ops = operations(plan, rank, 1)
+        at = ops.index(next(one for one in ops if one["name"] == "signal"))
+        ops[at]["name"] = "rlxsignal"
+        ops[at:at] = between
+    found = [one.message for one in checked(plan).diagnostics if one.code == "relaxed-signal"]
+    expected = f"a relaxed signal does not order the data stored at rank {1} before"
+    assert (expected in " ".join(found)) == is_warned
+
+
+@pytest.mark.parametrize(
+    ("plan", "verdict"),
+    [
+        (two_ranks(), "mscclpp loads it; it runs rightly, in 3 launches one after the other"),
+        (
+            fragment(copied(chunk("i", 0), chunk("o", 0))),
+            "mscclpp loads it; a fragment, which promises nothing: alone, it runs rightly",
+        ),
+        (
+            fragment(*[NOP] * 65),
+            "mscclpp refuses it; a fragment, which promises nothing: alone, it runs rightly",
+        ),
+        (
+            sent_by_proxy(port_put("pwsf", chunk("i", 0))),
+            "mscclpp loads it; operations race",
+        ),
+        (
+            _without_handshake(),
+            "mscclpp loads it; it runs rightly once, and launch after launch operations race",
+        ),
+    ],
+    ids=["right", "fragment", "refused", "race", "later race"],
+)
+def test_the_verdict_in_words(plan: Json, verdict: str) -> None:
+    source = Source.of_bytes("plan.json", json.dumps(plan).encode())
+    assert check_mscclpp(CheckRequest(source=source), NoOptions()).verdict == verdict
+
+
+@pytest.mark.parametrize(("most", "expected"), [(None, 65_535 * 1024 // 2 * 4), (1 << 20, 1 << 20)])
 def test_calls_end_where_slices_of_a_pipeline_can_no_longer_be_counted(
     most: int | None, expected: int
 ) -> None:
-    """The executor counts slices in 16 bits: of 65 535 slices of 1 KiB each chunk has one."""
-    context = {"iter_context": {"unit_size": 1024, "num_chunks": 1}}
-    copies = [copied(chunk("i", 0), chunk("o", 0))]
+    """The executor counts slices in 16 bits: 65 535 slices of 1 KiB for two of four chunks."""
+    context = {"iter_context": {"unit_size": 1024, "num_chunks": 2}}
+    copies = [copied(chunk("i", 0, 2), chunk("o", 0, 2))]
     plan = fragment({"name": "pipeline", **context, "ops": copies})
-    plan["gpus"][0].update(input_chunks=1, output_chunks=1)
     if most is not None:
         plan["max_message_size"] = most
     source = Source.of_bytes("plan.json", json.dumps(plan).encode())
