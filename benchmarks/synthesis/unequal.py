@@ -17,15 +17,14 @@ import time
 from pathlib import Path
 
 import numpy as np
-from collhub_tacos.bounds.certificate import certain_times
-from collhub_tacos.bounds.evacuation import evacuation_bound
 from collhub_tacos.bounds.lower_bounds import lower_bounds_ps
-from collhub_tacos.bounds.time_cuts import tightest_cut
+from collhub_tacos.bounds.proved import certain_times
+from collhub_tacos.bounds.time_cuts import evacuation_bound, tightest_cut
 from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
-from collhub_tacos.progress import unreported
 from collhub_tacos.schedules.replay import replay
-from collhub_tacos.spreading.deadlines import before_deadlines
+from collhub_tacos.seed_search import unreported
 from collhub_tacos.spreading.heterogeneous import find_all_gather
+from collhub_tacos.spreading.matching import before_deadlines
 from graphs import networks
 
 from hub_core import Collective, CollectiveKind, Topology

@@ -20,7 +20,7 @@ import numpy as np
 import release
 from collhub_tacos.bounds.lower_bounds import lower_bounds_ps
 from collhub_tacos.networks.link_network import LinkNetwork
-from collhub_tacos.networks.transposition import is_duplex, transposed
+from collhub_tacos.networks.symmetry import is_duplex, transposed
 from collhub_tacos.schedules.replay import replay
 from collhub_tacos.spreading.heterogeneous import all_gather
 from measuring import median_timed, networks_of_tests, timed, versions

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from collhub_tacos.bounds.lower_bounds import lower_bounds_ps
 from collhub_tacos.networks.link_network import LinkNetwork
-from collhub_tacos.routing.multicast import spread
+from collhub_tacos.routing.routes import spread
 from collhub_tacos.schedules.link_schedule import LinkSchedule
 from collhub_tacos.schedules.replay import replay
 from collhub_tacos.spreading.heterogeneous import find_all_gather

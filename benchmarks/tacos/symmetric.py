@@ -15,7 +15,7 @@ import argparse
 import numpy as np
 from collhub_tacos.bounds.lower_bounds import lower_bounds_ps
 from collhub_tacos.networks.link_network import LinkNetwork
-from collhub_tacos.networks.translation import Translations
+from collhub_tacos.networks.symmetry import Translations
 from collhub_tacos.schedules.link_schedule import LinkSchedule
 from collhub_tacos.schedules.replay import replay
 from collhub_tacos.spreading.symmetric import find_all_gather

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from collhub_tacos.prospects import Prospects, Way
+from collhub_tacos.candidates import Prospects, Way
 
 FAST, SLOW = Way("form", 0, "rule"), Way("form", 1, "rule")
 

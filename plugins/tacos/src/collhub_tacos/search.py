@@ -9,16 +9,13 @@ from functools import partial
 
 import numpy as np
 
-from collhub_tacos.bounds.form_bounds import two_phases_ps, whole_vector_ps
 from collhub_tacos.bounds.lower_bounds import lower_bounds_ps
-from collhub_tacos.judging import compared, is_judged, judged_form
+from collhub_tacos.candidates import Prospects, SynthesisCandidate, compared, is_judged, judged_form
+from collhub_tacos.networks.distances import hops_from
 from collhub_tacos.networks.link_network import LinkNetwork
-from collhub_tacos.networks.reach import hops_from
-from collhub_tacos.phases.candidate import SynthesisCandidate
 from collhub_tacos.phases.forms import FORMS, ladder_of
-from collhub_tacos.progress import Progress, part_of
-from collhub_tacos.prospects import Prospects
-from collhub_tacos.setting import MOST_COMPARED, Setting
+from collhub_tacos.seed_search import Progress, part_of
+from collhub_tacos.setting import MOST_COMPARED, Setting, two_phases_ps, whole_vector_ps
 from hub_core.model import CollectiveKind, InputError, UsageError
 from hub_core.network import lower_bound_ns
 from hub_core.plugin_api import SynthesisRequest
@@ -214,7 +211,7 @@ def _on_one_tree(
 def _in_one_phase(
     setting: Setting, best: _BestCandidate, progress: Progress
 ) -> Iterator[SynthesisCandidate]:
-    from collhub_tacos.one_shot.candidates import one_shot, unsuitability
+    from collhub_tacos.phases.one_shot import one_shot, unsuitability
 
     reason = unsuitability(setting)
     if reason is None:

@@ -8,12 +8,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
-from collhub_tacos.networks.path_network import contracted
-from collhub_tacos.networks.unwinding import unwound
-from collhub_tacos.networks.window_rules import SLOW_START, UNCAPPED
-from collhub_tacos.options import TacosOptions
-from collhub_tacos.progress import Progress
+from collhub_tacos.networks.link_network import SLOW_START, UNCAPPED, LinkNetwork, LinkTimes
+from collhub_tacos.networks.switches import contracted, unwound
+from collhub_tacos.plugin import TacosOptions
+from collhub_tacos.seed_search import Progress
 from hub_core.columns import Int64Array
 from hub_core.model import Collective, UsageError, message_bytes
 from hub_core.network import Occupancy, Topology
@@ -187,3 +185,25 @@ def _pieces(text: str) -> int | None:
             code="option-range",
         )
     return int(text)
+
+
+_PICOSECONDS = 1e12
+
+
+def whole_vector_ps(setting: Setting) -> int:
+    """Picoseconds in which the fastest link carries all data, as some link of one tree must."""
+    fastest = float(setting.network.topology.bandwidth_bytes_per_s.max())
+    return int(setting.collective_bytes / fastest * _PICOSECONDS)
+
+
+def two_phases_ps(setting: Setting) -> int:
+    """Picoseconds of a reduce-scatter and an all-gather: what must enter the weakest NPU.
+
+    On networks without switches whose NPUs all take part.
+    """
+    topology, ranks = setting.network.topology, setting.collective.num_ranks
+    rate = np.bincount(
+        topology.destination, topology.bandwidth_bytes_per_s, minlength=topology.num_nodes
+    )
+    enters = 2 * (ranks - 1) / ranks * setting.collective_bytes
+    return int(enters / float(rate.min()) * _PICOSECONDS)

@@ -6,21 +6,25 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 
 from collhub_tacos.bounds.proved import proved_bounds
-from collhub_tacos.judging import (
+from collhub_tacos.candidates import (
     MOST_JUDGED,
+    SynthesisCandidate,
     algorithm_for,
     last_finish_ps,
     whole_ns,
     whole_with_time,
 )
-from collhub_tacos.networks.reach import unreachable
-from collhub_tacos.options import TacosOptions
-from collhub_tacos.phases.candidate import SynthesisCandidate
+from collhub_tacos.networks.distances import unreachable
+from collhub_tacos.plugin import TacosOptions
 from collhub_tacos.search import fastest_candidate
 from collhub_tacos.setting import Setting
 from hub_core import installed_version
 from hub_core.model import Algorithm, CollectiveKind, InputError, JsonValue, Provenance, UsageError
-from hub_core.plugin_api import ONE_SIZE, SynthesisRequest, SynthesisResult
+from hub_core.plugin_api import (
+    ONE_SIZE,
+    SynthesisRequest,
+    SynthesisResult,
+)
 from hub_core.schedules import Transfers
 from hub_core.verification import verify
 

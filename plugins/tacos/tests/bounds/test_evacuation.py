@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from collhub_tacos.bounds.evacuation import evacuation_bound, evacuation_of
+from collhub_tacos.bounds.time_cuts import evacuation_bound, evacuation_of
 from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
 
 from hub_core import Collective, CollectiveKind, parse_topology

@@ -5,10 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tacos_networks
-from collhub_tacos.bounds.certificate import certain_times
-from collhub_tacos.bounds.demand import CollectiveDemand
-from collhub_tacos.bounds.evacuation import evacuation_bound
-from collhub_tacos.bounds.time_cuts import TimeCut, tightest_cut
+from collhub_tacos.bounds.lower_bounds import CollectiveDemand
+from collhub_tacos.bounds.proved import certain_times
+from collhub_tacos.bounds.time_cuts import TimeCut, evacuation_bound, tightest_cut
 from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
 from collhub_tacos.spreading.heterogeneous import find_all_gather
 from hypothesis import given, settings

@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from collhub_tacos.networks.link_network import LinkNetwork
-from collhub_tacos.networks.path_network import PathNetwork, contracted
-from collhub_tacos.routing.multicast import spread
-from collhub_tacos.routing.routes import route_all
+from collhub_tacos.networks.switches import PathNetwork, contracted
+from collhub_tacos.routing.routes import route_all, spread
 from collhub_tacos.schedules.link_schedule import LinkSchedule
 from collhub_tacos.schedules.retiming import retimed
 from hypothesis import given

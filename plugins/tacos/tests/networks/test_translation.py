@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from collhub_tacos.networks.link_network import LinkNetwork
-from collhub_tacos.networks.translation import Translations
+from collhub_tacos.networks.symmetry import Translations
 
 from hub_core import parse_topology
 from hub_core.network import Links, Occupancy

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from collhub_tacos.networks.unwinding import unwound
+from collhub_tacos.networks.switches import unwound
 from hypothesis import given
 from switched_networks import reached, switched_networks
 

@@ -7,11 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from collhub_packing.pipelining import Pipelining
+from collhub_tacos.candidates import SynthesisCandidate
 from collhub_tacos.networks.link_network import LinkNetwork
-from collhub_tacos.options import TacosOptions
-from collhub_tacos.phases.candidate import SynthesisCandidate
-from collhub_tacos.phases.central import central_tree
-from collhub_tacos.phases.fused import fused, is_promising, latency, unsuitability
+from collhub_tacos.phases.fused import central_tree, fused, is_promising, latency, unsuitability
+from collhub_tacos.plugin import TacosOptions
 from collhub_tacos.setting import Setting
 
 import hub_core

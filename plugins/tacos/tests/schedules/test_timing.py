@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-from collhub_tacos.networks.path_network import contracted
-from collhub_tacos.networks.window_rules import UNCAPPED
+from collhub_tacos.networks.link_network import UNCAPPED
+from collhub_tacos.networks.switches import contracted
 from collhub_tacos.schedules.timing import in_time
 from hypothesis import given
 from hypothesis import strategies as st

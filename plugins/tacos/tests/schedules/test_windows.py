@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
-from collhub_tacos.networks.window_rules import CAPPED, UNCAPPED
-from collhub_tacos.schedules.windows import windows, windows_of_links
+from collhub_tacos.networks.link_network import CAPPED, UNCAPPED, LinkNetwork, LinkTimes
+from collhub_tacos.schedules.link_schedule import compute_windows, windows_of_links
 
 from hub_core import parse_topology
 
@@ -15,20 +14,20 @@ from hub_core import parse_topology
 def test_link_begins_with_one_message_and_ends_at_its_window() -> None:
     # Ten messages of one link, each 1 long, that take 4: after two doublings four are under way.
     turn = np.arange(10, dtype=np.int64)
-    found = windows(np.zeros(10, np.int64), turn, turn + 4, np.full(10, 4), 2)
+    found = compute_windows(np.zeros(10, np.int64), turn, turn + 4, np.full(10, 4), 2)
     assert (turn - found).tolist() == [-1, 0, 0, 1, 1, 2, 2, 3, 4, 5]
 
 
 def test_message_waits_for_the_last_to_arrive_of_all_before_its_window() -> None:
     # The first message goes far, the second one does not: nobody may wait for the second one alone.
     row, start = np.zeros(5, np.int64), np.arange(5, dtype=np.int64)
-    found = windows(row, start, np.asarray([20, 3, 4, 5, 6]), np.full(5, 2), 4)
+    found = compute_windows(row, start, np.asarray([20, 3, 4, 5, 6]), np.full(5, 2), 4)
     assert (start - found).tolist() == [-1, 0, 0, 0, 0]
 
 
 def test_without_slow_start_a_turn_waits_only_for_the_one_a_window_before() -> None:
     turn = np.arange(10, dtype=np.int64)
-    found = windows(np.zeros(10, np.int64), turn, turn + 4, np.full(10, 4), 0)
+    found = compute_windows(np.zeros(10, np.int64), turn, turn + 4, np.full(10, 4), 0)
     assert (turn - found).tolist() == [-1, -1, -1, -1, 0, 1, 2, 3, 4, 5]
 
 

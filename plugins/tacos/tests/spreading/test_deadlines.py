@@ -6,12 +6,11 @@ import numpy as np
 import pytest
 import tacos_networks
 from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
-from collhub_tacos.progress import FractionReport, unreported
 from collhub_tacos.schedules.link_schedule import LinkSchedule
 from collhub_tacos.schedules.replay import replay
-from collhub_tacos.spreading.deadlines import before_deadlines
+from collhub_tacos.seed_search import Best, FractionReport, unreported
 from collhub_tacos.spreading.heterogeneous import fewest_ps, find_all_gather
-from collhub_tacos.spreading.seed_search import Best
+from collhub_tacos.spreading.matching import before_deadlines
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

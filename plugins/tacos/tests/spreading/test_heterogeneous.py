@@ -5,9 +5,8 @@ import numpy.typing as npt
 import pytest
 import tacos_networks
 from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
-from collhub_tacos.networks.transposition import transposed
-from collhub_tacos.phases.reversal import reversed_schedule
-from collhub_tacos.schedules.link_schedule import LinkSchedule
+from collhub_tacos.networks.symmetry import transposed
+from collhub_tacos.schedules.link_schedule import LinkSchedule, reversed_schedule
 from collhub_tacos.schedules.replay import replay
 from collhub_tacos.spreading.heterogeneous import all_gather, fewest_ps, find_all_gather
 from hypothesis import given, settings

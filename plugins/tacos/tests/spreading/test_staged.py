@@ -6,10 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
-from collhub_tacos.networks.path_network import contracted
-from collhub_tacos.networks.window_rules import FREE
-from collhub_tacos.prospects import Trials
+from collhub_tacos.candidates import Trials
+from collhub_tacos.networks.link_network import FREE, LinkNetwork, LinkTimes
+from collhub_tacos.networks.switches import contracted
 from collhub_tacos.schedules.link_schedule import LinkSchedule
 from collhub_tacos.spreading.staged import (
     free_all_gathers,

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
-from collhub_tacos.networks.translation import Translations
+from collhub_tacos.networks.symmetry import Translations
 from collhub_tacos.schedules.replay import replay
 from collhub_tacos.spreading.symmetric import all_gather, find_all_gather
 from hypothesis import given, settings

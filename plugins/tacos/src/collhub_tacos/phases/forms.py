@@ -9,24 +9,22 @@ from typing import TypeVar
 
 import numpy as np
 
-from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
-from collhub_tacos.networks.path_network import PathNetwork
-from collhub_tacos.networks.transposition import is_duplex, transposed
-from collhub_tacos.networks.window_rules import (
+from collhub_tacos.candidates import Nodes, Prospects, SynthesisCandidate, Trials, Way
+from collhub_tacos.networks.link_network import (
     CAPPED,
     FREE,
     SLOW_START,
     SUMS_IN_TURN,
     UNCAPPED,
+    LinkNetwork,
+    LinkTimes,
     WindowRule,
 )
-from collhub_tacos.phases.candidate import Nodes, SynthesisCandidate
-from collhub_tacos.phases.reversal import reversed_schedule
-from collhub_tacos.progress import Progress
-from collhub_tacos.prospects import Prospects, Trials, Way
-from collhub_tacos.routing.plan import RoutePlan
-from collhub_tacos.schedules.link_schedule import LinkSchedule
-from collhub_tacos.schedules.windows import windows_of_links
+from collhub_tacos.networks.switches import PathNetwork
+from collhub_tacos.networks.symmetry import is_duplex, transposed
+from collhub_tacos.routing.routes import RoutePlan
+from collhub_tacos.schedules.link_schedule import LinkSchedule, reversed_schedule, windows_of_links
+from collhub_tacos.seed_search import Progress
 from collhub_tacos.setting import Setting
 from collhub_tacos.spreading.spread_out import SpreadResult, SpreadTask, spread_freely, spread_out
 from hub_core.columns import Int64Array

@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from collhub_tacos.networks.distances import hops_from, unreachable
 from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
-from collhub_tacos.networks.path_network import links_of_arcs
-from collhub_tacos.networks.reach import hops_from, unreachable
-from collhub_tacos.progress import FractionReport, unreported
-from collhub_tacos.routing.plan import RoutePlan
-from collhub_tacos.routing.rules import EVERYONE, RouteRules
+from collhub_tacos.networks.switches import links_of_arcs
+from collhub_tacos.routing.routes import EVERYONE, RoutePlan, RouteRules
 from collhub_tacos.routing.trees_kernel import (
     ArcMap,
     RoutingState,
@@ -20,6 +18,7 @@ from collhub_tacos.routing.trees_kernel import (
     distances,
     reroute,
 )
+from collhub_tacos.seed_search import FractionReport, unreported
 from hub_core.columns import BoolArray, Float64Array, Int64Array
 
 # Transfers between two looks at Ctrl-C: at most a second.

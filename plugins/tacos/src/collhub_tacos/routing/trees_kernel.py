@@ -1,15 +1,7 @@
-"""Compiled choice of routes: for every chunk a tree over links that are little loaded.
+"""Compiled sums over trees of transfers: how far each has to go.
 
-Algorithm: chunks are routed one after the other, each with the load of all others in view, as in
-the multicommodity flows of Garg and Koenemann (SIAM J. Comput. 37, 2007): a link costs its time,
-and steeply more the fuller it is. The tree of a chunk grows from its origin by the nearest target
-that it lacks (Takahashi and Matsuyama, 1980), found by Dijkstra's search; to one target alone the
-search is guided by the distance that is left (A*; Hart, Nilsson and Raphael, 1968).
-
-Invariant: `load` holds the routes of all chunks but that which is routed; the estimate of A* is the
-time on idle links, which no cost is below. Cost: a search per chunk, O(arcs log nodes).
-
-Import it late: importing numba takes a second.
+One pass from the last transfer to the first, linear; every transfer stands behind its parent, so
+that what is behind it is known when it is reached. Import it late: numba takes a second.
 """
 
 from __future__ import annotations
@@ -20,6 +12,23 @@ import numpy as np
 from collhub_packing.compiling import inlined, kernel, part
 
 from hub_core.columns import BoolArray, Float64Array, Int64Array
+
+
+@kernel
+def remaining_times(parent: Int64Array, arrival: Int64Array) -> Int64Array:
+    """Time from the start of every transfer to the arrival of the last one behind it: int64.
+
+    `parent`: -1 for none, else a transfer before it; `arrival`: the time of each one.
+    """
+    remaining = arrival.copy()
+    for transfer in range(len(parent) - 1, -1, -1):
+        before = parent[transfer]
+        if before >= 0:
+            # Of several branches the longest counts.
+            behind = arrival[before] + remaining[transfer]
+            remaining[before] = max(remaining[before], behind)
+    return remaining
+
 
 Integer = int | np.int64
 

@@ -1,17 +1,20 @@
-"""Compiled order of transfers in time: links send what is most urgent, switches forward.
+"""Compiled discrete-event loop that determines when transfers start and arrive.
 
-Algorithm: a discrete-event loop by (time, sequence number), that of the hub's simulator in
-picoseconds, over a binary heap of instants, since many messages arrive in one: a link that is free
-sends, a message that arrives goes on over its path or releases what waits for it, messages wait in
-line at a switch in order of arrival. What a sender sends next is either fixed, or chosen: the chunk
-that has farthest to go (Andrews et al., JACM 48, 2001), at switches first the one that waits least
-on its way. All of one arc wait alike, so that the first of every arc of the sender is looked at.
+Algorithm: events are processed by (time, sequence number), as in the hub's simulator, but in
+picoseconds. The binary heap contains instants rather than events because many messages arrive at
+the same instant. A free link sends its next message. A message that arrives continues on its path
+or releases the transfers that depend on it. Messages at a switch queue in order of arrival. The
+order in which a sender sends is either fixed or chosen: the message with the shortest expected
+delay at switches, and among these the chunk with the longest remaining path (Andrews et al.,
+JACM 48, 2001). All messages of an arc have the same expected delay, so only the first message of
+every arc of the sender is examined.
 
-Invariant: at every instant all arrivals of that instant are processed before a sender chooses, so
-that the choice does not depend on their order. Cost: O(log n) per event, one event per link of a
-path and one per release, and a look at all arcs of the sender per choice.
+Invariant: at every instant all arrivals are processed before a sender chooses, so the choice does
+not depend on their order. Cost: O(log n) per event, with one event per link of a path and one per
+release, and one examination of all arcs of the sender per choice.
 
-All in one file, because numba's cache looks at no other. Import it late: numba takes a second.
+The kernels are in one file because numba's disk cache does not detect changes in other files.
+Import this module inside functions: numba takes a second to import.
 """
 
 from __future__ import annotations
@@ -21,21 +24,22 @@ from typing import NamedTuple
 import numpy as np
 from collhub_packing.compiling import inlined, lean_kernel, lean_part
 
-from collhub_tacos.schedules.event_records import Jobs, SenderQueues
+from collhub_tacos.schedules.timing import Jobs, SenderQueues
 from hub_core.columns import Int64Array
 
 Integer = int | np.int64
 
 
 class EventQueue(NamedTuple):
-    """Events to come, int64: those of one instant in a line, the lines in a binary heap.
+    """Future events, int64: a list (line) of events per instant, and a binary heap of the lines.
 
-    The heap goes by (`time`, `sequence`), `line`: that of an entry. `line_at`: a table by hash of
-    the instant, the line that was begun last of those that fall on a place. `line_time`: instant of
-    a line, -1 for none; `first`, `last`: its ends; `following`: the next event behind each.
-    `free`: lines without events. An event is 2 * transfer for an arrival, 2 * link + 1 for a link
-    that gets free; each is at most once in the queue. `counter`: size of the heap, next sequence
-    number, the present time, number of touched links, transfers done, number of free lines.
+    The heap entries are sorted by (`time`, `sequence`); `line` is the line of an entry. `line_at`:
+    hash table from an instant to the line that was started last with this hash. `line_time`:
+    instant of a line, -1 for an unused line; `first`, `last`: its first and last event;
+    `following`: the next event in the line. `free`: unused lines. An event is 2 * transfer for an
+    arrival and 2 * link + 1 for a link that becomes free; each is at most once in the queue.
+    `counter`: size of the heap, next sequence number, current time, number of touched links,
+    number of finished transfers, number of unused lines.
     """
 
     time: Int64Array
@@ -50,18 +54,18 @@ class EventQueue(NamedTuple):
     counter: Int64Array
 
 
-# Places in `EventQueue.counter`.
+# Indices of `EventQueue.counter`.
 _SIZE, _NEXT, _NOW, _TOUCHED, _DONE, _FREE = 0, 1, 2, 3, 4, 5
 # Multiplicative hashing (Knuth, volume 3, section 6.4): an odd number near 2**32 / golden ratio.
 _SPREAD, _SHIFT = 0x9E3779B1, 20
 
 
 @lean_part
-def _plan(events: EventQueue, time: Integer, item: Integer) -> None:
-    """Put an event behind all others of its instant.
+def _add_event(events: EventQueue, time: Integer, item: Integer) -> None:
+    """Append an event to the events of its instant.
 
-    A line that the table has lost to another instant is older than the one that is begun in its
-    place, and has the smaller sequence number: order of arrival is kept all the same.
+    If a line of the same instant was displaced from the hash table, a second line is started. The
+    displaced line has the smaller sequence number, so events still occur in the order of planning.
     """
     place = ((time * _SPREAD) >> _SHIFT) & (len(events.line_at) - 1)
     line = events.line_at[place]
@@ -79,8 +83,8 @@ def _plan(events: EventQueue, time: Integer, item: Integer) -> None:
 
 
 @lean_part
-def _next_event(events: EventQueue) -> Integer:
-    """Take the earliest event out."""
+def _take_next_event(events: EventQueue) -> Integer:
+    """Remove and return the earliest event."""
     line = events.line[0]
     item: Integer = events.first[line]
     events.first[line] = events.following[item]
@@ -94,13 +98,13 @@ def _next_event(events: EventQueue) -> Integer:
 
 @inlined
 def _push(events: EventQueue, time: Integer, line: Integer) -> None:
-    """Put a line on the heap."""
+    """Insert a line into the heap."""
     times, sequences, lines, counter = events.time, events.sequence, events.line, events.counter
     hole = counter[_SIZE]
-    sequence = counter[_NEXT]  # of one instant, what was planned first happens first
+    sequence = counter[_NEXT]  # Lines of one instant occur in the order in which they were started.
     counter[_SIZE] += 1
     counter[_NEXT] += 1
-    # The newest of equal times stays below: it has the largest sequence number.
+    # Among equal times the new entry stays below because its sequence number is the largest.
     while hole > 0 and times[(hole - 1) >> 1] > time:
         parent = (hole - 1) >> 1
         times[hole] = times[parent]
@@ -114,19 +118,19 @@ def _push(events: EventQueue, time: Integer, line: Integer) -> None:
 
 @inlined
 def _pop(events: EventQueue) -> None:
-    """Take the line of the earliest instant off the heap."""
+    """Remove the line of the earliest instant from the heap."""
     times, sequences, lines, counter = events.time, events.sequence, events.line, events.counter
     counter[_SIZE] -= 1
     size = counter[_SIZE]
-    # The last line looks for a new place, from the top down.
+    # The last entry moves to the top and sinks to its new position.
     time, sequence, line = times[size], sequences[size], lines[size]
     hole, child = 0, 1
     while child < size:
         other = child + 1
         if other < size and _is_before(times, sequences, other, child):
             child = other
-        is_equal = time == times[child]
-        if time < times[child] or (is_equal and sequence < sequences[child]):
+        is_equal_time = time == times[child]
+        if time < times[child] or (is_equal_time and sequence < sequences[child]):
             break
         times[hole] = times[child]
         sequences[hole] = sequences[child]
@@ -139,7 +143,7 @@ def _pop(events: EventQueue) -> None:
 
 @inlined
 def _is_before(times: Int64Array, sequences: Int64Array, one: Integer, other: Integer) -> bool:
-    """Whether the line at one place of the heap comes before that at another."""
+    """Whether heap entry `one` comes before heap entry `other`."""
     if times[one] != times[other]:
         return bool(times[one] < times[other])
     return bool(sequences[one] < sequences[other])
@@ -147,18 +151,18 @@ def _is_before(times: Int64Array, sequences: Int64Array, one: Integer, other: In
 
 @lean_part
 def _transmit(link: Integer, transfer: Integer, queues: SenderQueues, events: EventQueue) -> None:
-    """Put a message on a free link."""
+    """Start the transmission of a message on a free link."""
     now = events.counter[_NOW]
     queues.is_busy[link] = True
-    _plan(events, now + queues.arrival[link], 2 * transfer)
-    _plan(events, now + queues.busy[link], 2 * link + 1)
+    _add_event(events, now + queues.arrival[link], 2 * transfer)
+    _add_event(events, now + queues.busy[link], 2 * link + 1)
 
 
 @inlined
 def _arrive(
     transfer: Integer, jobs: Jobs, queues: SenderQueues, events: EventQueue, is_fixed: bool
 ) -> None:
-    """Pass a message on to the next link of its path, or release what waits for it."""
+    """Forward a message to the next link of its path, or release the transfers that wait for it."""
     arc = jobs.arc[transfer]
     jobs.hop[transfer] += 1
     position = jobs.path_indptr[arc] + jobs.hop[transfer]
@@ -169,24 +173,23 @@ def _arrive(
     events.counter[_DONE] += 1
     link = jobs.path[jobs.path_indptr[arc]]
     _count_arrived(link, jobs, queues)
-    # The window of the first link may be open again.
-    _attend(link, jobs, queues, events, is_fixed)
+    # The arrival may open the window of the first link.
+    _let_send(link, jobs, queues, events, is_fixed)
     for edge in range(jobs.child_indptr[transfer], jobs.child_indptr[transfer + 1]):
         child = jobs.child[edge]
         jobs.unmet[child] -= 1
         if jobs.unmet[child] == 0:
             sender = _make_ready(child, jobs, queues, is_fixed)
-            _attend(sender, jobs, queues, events, is_fixed)
+            _let_send(sender, jobs, queues, events, is_fixed)
 
 
 @inlined
 def _count_arrived(link: Integer, jobs: Jobs, queues: SenderQueues) -> None:
-    """Count the messages of a link of which all before have arrived, too.
+    """Update `queues.arrived`, the messages of a link before the first one still in flight.
 
-    Paths of one first link differ in length, so that messages may overtake one another.
+    Paths with the same first link differ in length, so messages may overtake one another.
     """
     first = queues.begin[link]
-    # Up to the first that is still on its way.
     arrived = queues.arrived[link]
     while arrived < queues.sent[link] and jobs.finish[queues.gone[first + arrived]] >= 0:
         arrived += 1
@@ -195,10 +198,10 @@ def _count_arrived(link: Integer, jobs: Jobs, queues: SenderQueues) -> None:
 
 @inlined
 def _make_ready(transfer: Integer, jobs: Jobs, queues: SenderQueues, is_fixed: bool) -> Integer:
-    """Show its sender a transfer that waits for nothing more; return the link of the sender."""
+    """Make a transfer without unmet dependencies available to its sender; return its first link."""
     arc = jobs.arc[transfer]
     link: Integer = jobs.path[jobs.path_indptr[arc]]
-    # In a fixed order it stands in line already.
+    # If the order is fixed, the transfer is already in the queue.
     if not is_fixed:
         queues.head[arc] = min(queues.head[arc], queues.place[transfer])
         queues.number[link] += 1
@@ -209,13 +212,13 @@ def _make_ready(transfer: Integer, jobs: Jobs, queues: SenderQueues, is_fixed: b
 def _forward(
     link: Integer, transfer: Integer, jobs: Jobs, queues: SenderQueues, events: EventQueue
 ) -> None:
-    """Let a switch send a message on, or put it in line."""
+    """Send a message from a switch, or queue it if the link is busy."""
     if not queues.is_busy[link]:
         _transmit(link, transfer, queues, events)
     elif queues.first[link] < 0:
         queues.first[link] = queues.last[link] = transfer
     else:
-        # A linked list: no line is longer than all transfers together.
+        # A linked list through all transfers needs no capacity per queue.
         jobs.following[queues.last[link]] = transfer
         queues.last[link] = transfer
 
@@ -224,26 +227,29 @@ def _forward(
 def _release(
     link: Integer, jobs: Jobs, queues: SenderQueues, events: EventQueue, is_fixed: bool
 ) -> None:
-    """Let the next message in line, or else the sender, use a link that got free."""
+    """Give a link that became free to the next queued message, or else to the sender."""
     queues.is_busy[link] = False
     transfer = queues.first[link]
     if transfer >= 0:
-        # What passes the switch goes before what its neighbour still has to send.
+        # Messages that pass the switch have priority over new messages of the sender.
         queues.first[link] = jobs.following[transfer]
         jobs.following[transfer] = -1
         _transmit(link, transfer, queues, events)
     else:
-        _attend(link, jobs, queues, events, is_fixed)
+        _let_send(link, jobs, queues, events, is_fixed)
 
 
 @inlined
-def _attend(
+def _let_send(
     link: Integer, jobs: Jobs, queues: SenderQueues, events: EventQueue, is_fixed: bool
 ) -> None:
-    """Let a sender send: at once in a fixed order, as simulators do, else at the end of now."""
+    """Let a sender send: at once, as simulators do, or at the end of the current instant.
+
+    The sender waits for the end of the instant if its order is not fixed and its window is 1.
+    """
     if is_fixed or queues.window[link] > 1:
         _send(link, jobs, queues, events, is_fixed)
-    # With a window of one there is time for all that arrives now.
+    # With a window of 1 the sender can wait for all arrivals of this instant before it chooses.
     elif not queues.is_touched[link]:
         queues.is_touched[link] = True
         queues.touched[events.counter[_TOUCHED]] = link
@@ -254,24 +260,29 @@ def _attend(
 def _send(
     link: Integer, jobs: Jobs, queues: SenderQueues, events: EventQueue, is_fixed: bool
 ) -> None:
-    """Start the next message of a link, if the link is free, its window open and there is one."""
+    """Start the next message of a link if the link is free and its window is open."""
     if queues.is_busy[link] or not _is_open(link, queues):
         return
     now = events.counter[_NOW]
-    transfer = _next_in_order(link, jobs, queues) if is_fixed else _choice(link, jobs, queues, now)
+    transfer = (
+        _next_in_order(link, jobs, queues) if is_fixed else _take_best(link, jobs, queues, now)
+    )
     if transfer < 0:
         return
     turn = queues.sent[link]
     jobs.start[transfer] = now
     queues.gone[queues.begin[link] + turn] = transfer
     queues.sent[link] = turn + 1
-    _book(transfer, jobs, queues, now)
+    _reserve_links(transfer, jobs, queues, now)
     _transmit(link, transfer, queues, events)
 
 
 @inlined
 def _is_open(link: Integer, queues: SenderQueues) -> bool:
-    """Whether what the next message of a link waits for, by `windows.windows`, has arrived."""
+    """Whether the message that the next message of a link waits for has arrived.
+
+    The rule is that of `link_schedule.compute_windows`.
+    """
     turn = queues.sent[link]
     earlier = turn - queues.window[link]
     at_once = queues.at_once[link]
@@ -281,14 +292,14 @@ def _is_open(link: Integer, queues: SenderQueues) -> bool:
 
 
 @lean_part
-def _delay(arc: Integer, jobs: Jobs, queues: SenderQueues, now: Integer) -> Integer:
-    """How long a message that is sent now is expected to wait at switches."""
+def _expected_delay(arc: Integer, jobs: Jobs, queues: SenderQueues, now: Integer) -> Integer:
+    """Return the expected waiting time at switches of a message that is sent now."""
     first = jobs.path_indptr[arc]
     time: Integer = now
     delay: Integer = 0
     for position in range(first + 1, jobs.path_indptr[arc + 1]):
         time += queues.arrival[jobs.path[position - 1]]
-        # A link that is free by then delays nothing.
+        # A link that is free by then causes no delay.
         waiting = queues.expected[jobs.path[position]] - time
         if waiting > 0:
             delay += waiting
@@ -297,21 +308,24 @@ def _delay(arc: Integer, jobs: Jobs, queues: SenderQueues, now: Integer) -> Inte
 
 
 @inlined
-def _book(transfer: Integer, jobs: Jobs, queues: SenderQueues, now: Integer) -> None:
-    """Note on all links behind the first one until when a message is expected to use them."""
+def _reserve_links(transfer: Integer, jobs: Jobs, queues: SenderQueues, now: Integer) -> None:
+    """Record, for every link after the first, until when a message is expected to use it."""
     arc = jobs.arc[transfer]
     time: Integer = now
     for position in range(jobs.path_indptr[arc] + 1, jobs.path_indptr[arc + 1]):
         link = jobs.path[position]
         reached = time + queues.arrival[jobs.path[position - 1]]
-        # It stands in line behind all that was sent before.
+        # The message queues after all messages that were sent earlier.
         time = max(reached, queues.expected[link])
         queues.expected[link] = time + queues.busy[link]
 
 
 @lean_part
-def _choice(link: Integer, jobs: Jobs, queues: SenderQueues, now: Integer) -> Integer:
-    """Take out what waits least on its way, of these the smallest rank; -1 for nothing."""
+def _take_best(link: Integer, jobs: Jobs, queues: SenderQueues, now: Integer) -> Integer:
+    """Remove and return the message with the shortest expected delay, then the smallest rank.
+
+    -1 if no message is available.
+    """
     best: Integer = -1
     if queues.number[link] == 0:
         return best
@@ -319,14 +333,14 @@ def _choice(link: Integer, jobs: Jobs, queues: SenderQueues, now: Integer) -> In
     least_delay: Integer = 0
     for place in range(queues.arcs_indptr[link], queues.arcs_indptr[link + 1]):
         arc = queues.arcs[place]
-        transfer = _first_at_hand(arc, jobs, queues)
+        transfer = _first_available(arc, jobs, queues)
         if transfer < 0:
             continue
         rank = jobs.rank[transfer]
-        # Nothing waits less than not at all, so that only the rank could win.
+        # No delay is shorter than 0, so only a smaller rank could be better.
         if best >= 0 and least_delay == 0 and rank > least_rank:
             continue
-        delay = _delay(arc, jobs, queues, now)
+        delay = _expected_delay(arc, jobs, queues, now)
         is_first = delay == least_delay and rank < least_rank
         if best < 0 or delay < least_delay or is_first:
             best, least_rank, least_delay = transfer, rank, delay
@@ -335,12 +349,12 @@ def _choice(link: Integer, jobs: Jobs, queues: SenderQueues, now: Integer) -> In
 
 
 @inlined
-def _first_at_hand(arc: Integer, jobs: Jobs, queues: SenderQueues) -> Integer:
-    """The transfer of an arc of the smallest rank that could be sent, -1 for none."""
+def _first_available(arc: Integer, jobs: Jobs, queues: SenderQueues) -> Integer:
+    """Return the available transfer of an arc with the smallest rank, -1 if there is none."""
     end = queues.arc_begin[arc + 1]
     while queues.head[arc] < end:
         transfer: Integer = queues.waiting[queues.head[arc]]
-        # Neither does it wait for others, nor is it sent.
+        # It has no unmet dependencies and has not been sent.
         if jobs.unmet[transfer] == 0 and jobs.start[transfer] < 0:
             return transfer
         queues.head[arc] += 1
@@ -349,11 +363,11 @@ def _first_at_hand(arc: Integer, jobs: Jobs, queues: SenderQueues) -> Integer:
 
 @inlined
 def _next_in_order(link: Integer, jobs: Jobs, queues: SenderQueues) -> Integer:
-    """The next transfer of a link in a fixed order, -1 where it still waits for others."""
-    place = queues.sent[link]
-    if place == queues.number[link]:
-        return -1  # all of the link are sent
-    transfer: Integer = queues.waiting[queues.begin[link] + place]
+    """Return the next transfer of a link in a fixed order, -1 if it is not yet available."""
+    turn = queues.sent[link]
+    if turn == queues.number[link]:
+        return -1
+    transfer: Integer = queues.waiting[queues.begin[link] + turn]
     return transfer if jobs.unmet[transfer] == 0 else -1
 
 
@@ -361,9 +375,9 @@ def _next_in_order(link: Integer, jobs: Jobs, queues: SenderQueues) -> Integer:
 def run(
     jobs: Jobs, queues: SenderQueues, events: EventQueue, is_fixed: bool, budget: Integer
 ) -> Integer:
-    """Send until nothing is left or `budget` events have happened; return the transfers done.
+    """Process events until none is left or `budget` is used up; return the finished transfers.
 
-    `is_fixed`: every link sends in the order of `queues.waiting`, each transfer as soon as it can.
+    `is_fixed`: every link sends in the order of `queues.waiting`, each as soon as possible.
     The first `events.counter[3]` links of `queues.touched` are ready to send.
     """
     counter = events.counter
@@ -375,9 +389,9 @@ def run(
         if counter[_SIZE] == 0:
             break
         counter[_NOW] = events.time[0]
-        # All that happens in one instant, before anybody chooses what to send.
+        # All events of this instant are processed before any sender chooses a message.
         while counter[_SIZE] > 0 and events.time[0] == counter[_NOW]:
-            item = _next_event(events)
+            item = _take_next_event(events)
             budget -= 1
             if item & 1:
                 _release(item >> 1, jobs, queues, events, is_fixed)

@@ -3,26 +3,81 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
-from collhub_tacos.networks.path_network import links_of_arcs
-from collhub_tacos.schedules.link_schedule import LinkSchedule
-from collhub_tacos.schedules.windows import released_at_once, windows_of_links
-from hub_core.columns import (
-    Int64Array,
-    csr,
-    group_pointer,
-    inverse,
-    stable_order,
-)
+from collhub_tacos.networks.switches import links_of_arcs
+from collhub_tacos.schedules.link_schedule import LinkSchedule, released_at_once, windows_of_links
+from hub_core.columns import BoolArray, Int64Array, csr, group_pointer, inverse, stable_order
 from hub_core.model import InputError
 
 if TYPE_CHECKING:
     from collhub_tacos.schedules.event_loop import EventQueue
-    from collhub_tacos.schedules.event_records import Jobs, SenderQueues
+
+
+class Jobs(NamedTuple):
+    """Transfers to send; int64 per transfer unless a column is described otherwise.
+
+    `arc`: its arc. `unmet`: number of dependencies that have not arrived. `child_indptr`, `child`:
+    transfers that depend on it, as CSR. `rank`: priority, small ranks first. `start`, `finish`:
+    results in picoseconds, -1 until they are known. `hop`: current position on its path.
+    `following`: next transfer in the queue of a switch, -1 for none. `path_indptr`, `path`: links
+    of every arc.
+    """
+
+    arc: Int64Array
+    unmet: Int64Array
+    child_indptr: Int64Array
+    child: Int64Array
+    rank: Int64Array
+    start: Int64Array
+    finish: Int64Array
+    hop: Int64Array
+    following: Int64Array
+    path_indptr: Int64Array
+    path: Int64Array
+
+
+class SenderQueues(NamedTuple):
+    """Links and the transfers that wait for them; int64 per link unless described otherwise.
+
+    `busy`, `arrival`: times of one message in picoseconds. `is_busy`: bool. `first`, `last`: ends
+    of the queue at a switch. `expected`: time at which all messages sent so far will have left the
+    link. `number`: number of available transfers; if the order is fixed, the number of all its
+    transfers, which are `waiting[begin[l]:]` in order. `gone[begin[l]:begin[l] + sent[l]]`: sent
+    transfers, of which the first `arrived[l]` have arrived. `window`: maximum number of messages in
+    flight. `at_once`: maximum number of messages that wait for the same one, 0 for no limit.
+    `is_touched`: bool, `touched`: links that may start to send.
+
+    If the order is not fixed, the transfers of arc a are `waiting[arc_begin[a]:arc_begin[a + 1]]`
+    sorted by rank, of which none before `head[a]` is available; `place`: index of every transfer in
+    `waiting`. Arcs that begin with link l: `arcs[arcs_indptr[l]:arcs_indptr[l + 1]]`.
+    """
+
+    busy: Int64Array
+    arrival: Int64Array
+    is_busy: BoolArray
+    first: Int64Array
+    last: Int64Array
+    expected: Int64Array
+    begin: Int64Array
+    number: Int64Array
+    waiting: Int64Array
+    gone: Int64Array
+    sent: Int64Array
+    arrived: Int64Array
+    window: Int64Array
+    at_once: Int64Array
+    is_touched: BoolArray
+    touched: Int64Array
+    arc_begin: Int64Array
+    head: Int64Array
+    place: Int64Array
+    arcs_indptr: Int64Array
+    arcs: Int64Array
+
 
 # Events between two looks at Ctrl-C: about half a second.
 _SLICE = 2_000_000
@@ -34,7 +89,7 @@ def settled(schedule: LinkSchedule, times: LinkTimes) -> LinkSchedule:
     """Same transfers, on every first link in the same order, each as soon as it can.
 
     That is how a simulator times them. A transfer waits for all earlier arrivals of its chunk at
-    its source, for its turn on the link, and for the message `windows.windows` turns before it to
+    its source, for its turn on the link, and for the message `compute_windows` turns before it to
     arrive. Messages that meet at a switch wait in line.
     """
     by_finish = stable_order(schedule.finish)
@@ -51,7 +106,7 @@ def _waits(schedule: LinkSchedule) -> tuple[Int64Array, Int64Array]:
     Every start waits for the ends before it, and in its instant: what arrives can go on at once.
     """
     # Imported here: numba takes a second.
-    from collhub_tacos.schedules.ordering import grouped, waits_within_chunks
+    from collhub_tacos.schedules.retiming import grouped, waits_within_chunks
 
     num_chunks = int(schedule.chunk.max(initial=0)) + 1
     by_start = stable_order(schedule.start)
@@ -108,8 +163,6 @@ def _jobs(
     rank: Int64Array,
 ) -> Jobs:
     """Transfers before the first event."""
-    from collhub_tacos.schedules.event_records import Jobs
-
     count = len(link)
     paths, _ = links_of_arcs(network, times)
     child_indptr, child = csr(waits[0], waits[1], count)
@@ -137,8 +190,7 @@ def _queues(
     is_fixed: bool,
 ) -> tuple[SenderQueues, int]:
     """Links before the first event, and how many of them may begin to send."""
-    from collhub_tacos.schedules.event_records import SenderQueues
-    from collhub_tacos.schedules.ordering import grouped
+    from collhub_tacos.schedules.retiming import grouped
 
     paths, single = links_of_arcs(network, times)
     links = len(single.busy)

@@ -7,19 +7,20 @@ import os
 import numpy as np
 import numpy.typing as npt
 
+from collhub_tacos.networks.distances import unreachable
 from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
-from collhub_tacos.networks.reach import unreachable
-from collhub_tacos.progress import (
+from collhub_tacos.schedules.link_schedule import LinkSchedule
+from collhub_tacos.seed_search import (
     AfterTrial,
+    Best,
     FractionReport,
     Progress,
+    best_of_seeds,
     named,
     silent,
     uncounted,
     unreported,
 )
-from collhub_tacos.schedules.link_schedule import LinkSchedule
-from collhub_tacos.spreading.seed_search import Best, best_of_seeds
 from hub_core.columns import BoolArray, Int64Array, expanded_ranges, group_of_entry, row_pointer
 from hub_core.model import InputError
 

@@ -12,22 +12,21 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from collhub_tacos.networks.distances import hops_from, unreachable
 from collhub_tacos.networks.link_network import LinkNetwork
-from collhub_tacos.networks.reach import hops_from, unreachable
-from collhub_tacos.networks.translation import Translations
-from collhub_tacos.progress import (
+from collhub_tacos.networks.symmetry import Translations
+from collhub_tacos.schedules.arrival_log import ArrivalLog, ChunkBits, chunk_bits, identifier_type
+from collhub_tacos.seed_search import (
     AfterTrial,
     FractionReport,
     Progress,
+    best_of_seeds,
     named,
     silent,
     uncounted,
     unreported,
 )
-from collhub_tacos.schedules.arrival_log import ArrivalLog, ChunkBits, chunk_bits, identifier_type
-from collhub_tacos.spreading.seed_search import best_of_seeds
-from collhub_tacos.spreading.step_lengths import step_lengths
-from collhub_tacos.spreading.translated import symmetric_all_gather
+from collhub_tacos.spreading.matching import step_lengths
 from hub_core.columns import Int64Array, sorted_ordinals
 from hub_core.model import InputError
 from hub_core.schedules import fastest_of
@@ -223,6 +222,9 @@ class _LockstepVariant:
                 arrival_ps=self.arrival_ps,
                 progress=report,
             )
+        # Imported here: numba takes a second.
+        from collhub_tacos.spreading.lockstep_kernel import symmetric_all_gather
+
         return symmetric_all_gather(
             self.network,
             self.translations,

@@ -9,16 +9,14 @@ from functools import lru_cache, partial
 import numpy as np
 
 from collhub_tacos.bounds.time_cuts import are_cuts_counted, tightest_cut
-from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
-from collhub_tacos.networks.path_network import PathNetwork
-from collhub_tacos.networks.translation import Translations
-from collhub_tacos.networks.window_rules import FREE
-from collhub_tacos.progress import Progress, named, unnamed
-from collhub_tacos.prospects import Trials
+from collhub_tacos.candidates import Trials
+from collhub_tacos.networks.link_network import FREE, LinkNetwork, LinkTimes
+from collhub_tacos.networks.switches import PathNetwork
+from collhub_tacos.networks.symmetry import Translations
 from collhub_tacos.schedules.arrival_log import ArrivalLog
 from collhub_tacos.schedules.link_schedule import LinkSchedule
+from collhub_tacos.seed_search import Progress, best_of_seeds, named, unnamed
 from collhub_tacos.setting import Setting
-from collhub_tacos.spreading.seed_search import best_of_seeds
 from collhub_tacos.spreading.staged import (
     free_all_gathers,
     group_grids,
@@ -281,8 +279,8 @@ def _symmetric(translations: Translations, task: SpreadTask, progress: Progress)
 
 def _by_events(task: SpreadTask, progress: Progress) -> SpreadResult:
     """Causal events on links of any times and, where that is not at the bound, by deadlines."""
-    from collhub_tacos.spreading.deadlines import MOST_LOOKS, before_deadlines, looks
     from collhub_tacos.spreading.heterogeneous import find_all_gather
+    from collhub_tacos.spreading.matching import MOST_LOOKS, before_deadlines, looks
 
     found = find_all_gather(
         task.network,
@@ -433,7 +431,7 @@ def _check_memory(task: SpreadTask) -> None:
 
 def _on_trees(task: SpreadTask, progress: Progress) -> SpreadResult:
     """A tree a chunk on links that share the load."""
-    from collhub_tacos.routing.multicast import spread
+    from collhub_tacos.routing.routes import spread
 
     first, needed = task.setting.seed, task.members()
     found = best_of_seeds(

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from collhub_tacos.networks.path_network import contracted
-from collhub_tacos.one_shot.in_trees import in_trees
-from collhub_tacos.one_shot.partial_sums import PartialSums, partial_sums
-from collhub_tacos.one_shot.steps import steps_of_sums
+from collhub_tacos.networks.switches import contracted
+from collhub_tacos.phases.one_shot import steps_of_sums
+from collhub_tacos.phases.partial_sums import PartialSums, in_trees, partial_sums
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
