@@ -26,20 +26,20 @@ machine_code._compile = fail
 """
 
 
-def _run(program: str) -> None:
-    result = subprocess.run(
+def _run(program: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
         [sys.executable, "-P", "-c", program],
         capture_output=True,
         text=True,
         timeout=600,
         check=False,
     )
-    assert (result.returncode, result.stdout) == (0, "True\n"), result.stderr
 
 
 def test_no_kernel_is_compiled_after_warming() -> None:
-    _run(_WARM)
-    _run(_COMPILING_FAILS + _WARM)
+    for program in (_WARM, _COMPILING_FAILS + _WARM):
+        result = _run(program)
+        assert (result.returncode, result.stdout) == (0, "True\n"), result.stderr
 
 
 def test_unasked_nothing_is_looked_at() -> None:

@@ -72,7 +72,7 @@ def test_an_input_on_which_the_binary_aborts_has_no_time(
     collhub: Collhub, corpus: Path, name: str
 ) -> None:
     folder = corpus / "strangers" / "workload" / name
-    aborted(collhub("simulate", folder, *AWARE, "--json"))
+    assert "abort" in aborted(collhub("simulate", folder, *AWARE, "--json"))
 
 
 def test_without_a_stated_backend_a_network_chooses_the_one_that_runs_it(

@@ -95,17 +95,7 @@ class Layout:
         ranks, levels = workload.num_ranks, len(self.dimensions)
         node = _build_node_records(workload.nodes, self.order, self.work, chosen)
         tables = build_custom_tables(chosen.algorithms)
-        custom_rows = np.flatnonzero(node["choice"] < NO_CHOICE)
-        owners = _find_owners(node, has_slots)
-        lines = queues * levels
-        node["queue"] = owners * lines
-        regions = owners if has_slots else np.zeros(len(node), np.int64)
-        if not has_slots:
-            regions[custom_rows] = np.arange(len(custom_rows))
-        node["instance"] = regions * tables.most_nodes
-        progress_count = (ranks if has_slots else len(custom_rows)) * tables.most_nodes
-        queue = np.zeros(max(int(owners.max(initial=0)) + 1, 1) * lines, LINE)
-        queue["first"] = -1
+        queue, progress = _place_nodes(node, queues * levels, tables.most_nodes, ranks, has_slots)
         link, pair_first, pair_peer, path_first, path_link = self._build_routes(is_shared)
         margin = self._compute_margin(node, tables.most_nodes, has_slots)
         child = _set_children(workload.nodes, self.order, node)
@@ -141,7 +131,7 @@ class Layout:
             custom_first=tables.custom_first,
             custom_root=tables.custom_root,
             custom_child=tables.custom_child,
-            progress=np.zeros(progress_count, PROGRESS),
+            progress=progress,
             memory=memory_lines,
             memory_of=line_of,
             heap=heap,
@@ -250,6 +240,27 @@ def _build_node_records(
         node[name] = getattr(work, name)[order]
     node["choice"], node["member"] = chosen.choice[order], chosen.member[order]
     return node
+
+
+def _place_nodes(
+    node: Records, lines: int, most_nodes: int, ranks: int, has_slots: bool
+) -> tuple[Records, Records]:
+    """Set the queue and the progress record of every node, in place; return both tables.
+
+    `lines`: queues of an owner over all levels. `most_nodes`: nodes of the longest custom
+    algorithm. `has_slots`: the owner is a rank, which executes one custom algorithm at a time;
+    otherwise each custom collective has progress records of its own.
+    """
+    custom_rows = np.flatnonzero(node["choice"] < NO_CHOICE)
+    owners = _find_owners(node, has_slots)
+    node["queue"] = owners * lines
+    regions = owners if has_slots else np.zeros(len(node), np.int64)
+    if not has_slots:
+        regions[custom_rows] = np.arange(len(custom_rows))
+    node["instance"] = regions * most_nodes
+    queue = np.zeros(max(int(owners.max(initial=0)) + 1, 1) * lines, LINE)
+    queue["first"] = -1
+    return queue, np.zeros((ranks if has_slots else len(custom_rows)) * most_nodes, PROGRESS)
 
 
 def _find_owners(node: Records, has_slots: bool) -> Int64Array:
