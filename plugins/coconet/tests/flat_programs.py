@@ -22,7 +22,7 @@ from collhub_coconet import (
 )
 from collhub_coconet.lowering.algorithms import Choice, Choices, fallbacks
 from collhub_coconet.lowering.flat import flatten
-from collhub_coconet.lowering.parts import FlatProgram
+from collhub_coconet.lowering.flat_program import FlatProgram
 from lamb import lamb
 from transformer_blocks import attention, mlp, pipeline_boundary
 

@@ -20,7 +20,7 @@ from collhub_coconet import (
     split,
     statements,
 )
-from collhub_coconet.documents.text import reduces_scalar
+from collhub_coconet.program.program import reduces_scalar
 from lamb import lamb
 from transformer_blocks import attention, mlp, pipeline_boundary
 

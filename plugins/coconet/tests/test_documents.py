@@ -23,7 +23,7 @@ from collhub_coconet import (
     statements,
     text,
 )
-from collhub_coconet.lowering.reading import samples
+from collhub_coconet.lowering.workload import samples
 from lamb import lamb
 from transformer_blocks import attention, mlp, pipeline_boundary
 

@@ -28,9 +28,8 @@ from collhub_coconet import (
     split,
     split_at_root,
 )
-from collhub_coconet.equivalence.blocks import collected, spread
+from collhub_coconet.equivalence.array_operations import collected, global_indices, kept, spread
 from collhub_coconet.equivalence.comparison import random_arguments
-from collhub_coconet.equivalence.random_numbers import global_indices, kept
 from collhub_coconet.equivalence.ranks import run
 
 from hub_core.model import InputError

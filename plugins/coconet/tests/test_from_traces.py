@@ -19,12 +19,11 @@ from collhub_coconet import (
     reorder,
     sliced,
 )
-from collhub_coconet.documents.from_workload import program_of, stated
-from collhub_coconet.documents.node_statements import ATTRIBUTE
+from collhub_coconet.documents.from_workload import ATTRIBUTE, program_of, stated
 from collhub_coconet.documents.operator_names import with_inferred
 from collhub_coconet.lowering.workload import lower
-from collhub_coconet.passes.options import ScatterOptions
-from collhub_coconet.passes.split import run as split
+from collhub_coconet.options import ScatterOptions
+from collhub_coconet.passes.transformations import run_split as split
 from collhub_job_traces import attributes_extra
 
 from hub_core.model import InputError, JobCollective, NodeColumns, NodeKind, UsageError, Workload

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 from collhub_coconet import Binding, movable, program_to_json, reorder, split
-from collhub_coconet.lowering.reading import samples
-from collhub_coconet.lowering.workload import lower
+from collhub_coconet.lowering.workload import lower, samples
 from lamb import lamb
 from transformer_blocks import pipeline_boundary
 

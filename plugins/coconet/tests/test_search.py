@@ -23,14 +23,12 @@ from collhub_coconet import (
     program_to_json,
     tanh,
 )
+from collhub_coconet.documents.json_document import canonical_hash
 from collhub_coconet.program.operations import Kind
-from collhub_coconet.search.canonical import canonical_hash
-from collhub_coconet.search.collective_times import find_fastest_means
+from collhub_coconet.search.collective_times import Rates, find_fastest_means
 from collhub_coconet.search.cost_models import FormulaModel
 from collhub_coconet.search.explore import Exploration, explore
-from collhub_coconet.search.rates import Rates
-from collhub_coconet.search.simulation import Simulation, simulate_candidates
-from collhub_coconet.search.workers import run_tasks
+from collhub_coconet.search.simulation import Simulation, run_tasks, simulate_candidates
 from flat_programs import momentum
 from moe import moe
 from transformer_blocks import attention, pipeline_boundary

@@ -9,9 +9,9 @@ from adam import adam
 from attention_parallel import ring_attention
 from collhub_coconet import Binding, Program
 from collhub_coconet.search.bounds import ProgramBound
+from collhub_coconet.search.collective_times import Rates
 from collhub_coconet.search.cost_models import FormulaModel
 from collhub_coconet.search.explore import explore
-from collhub_coconet.search.rates import Rates
 from collhub_coconet.transformations.moves import TRANSFORMATIONS
 from flat_programs import momentum
 from moe import moe

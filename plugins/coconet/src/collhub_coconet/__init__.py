@@ -47,19 +47,17 @@ if TYPE_CHECKING:
         TensorType,
         sliced,
     )
-    from collhub_coconet.transformations.as_slice import as_slice
     from collhub_coconet.transformations.costs import Costs, costs
-    from collhub_coconet.transformations.dead import remove_dead
-    from collhub_coconet.transformations.fuse import fuse
+    from collhub_coconet.transformations.grouping import fuse, overlap
     from collhub_coconet.transformations.legality import (
         LegalityRecord,
         RefusedMoveError,
         Rewrite,
     )
     from collhub_coconet.transformations.moves import Move, legal_moves
-    from collhub_coconet.transformations.overlap import overlap
     from collhub_coconet.transformations.reorder import movable, reorder
-    from collhub_coconet.transformations.split import split, split_at_root
+    from collhub_coconet.transformations.rewriting import remove_dead
+    from collhub_coconet.transformations.slicing import as_slice, split, split_at_root
 
 __all__ = [
     "LOCAL", "REPLICATED", "Argument", "Binding", "Chain", "Comparison", "Costs", "ElementType",
@@ -89,14 +87,12 @@ __getattr__ = names_from(
         "collhub_coconet.program.tensors": (
             "LOCAL REPLICATED Binding ElementType Layout TensorType sliced"
         ),
-        "collhub_coconet.transformations.as_slice": "as_slice",
         "collhub_coconet.transformations.costs": "Costs costs",
-        "collhub_coconet.transformations.dead": "remove_dead",
-        "collhub_coconet.transformations.fuse": "fuse",
         "collhub_coconet.transformations.legality": "LegalityRecord RefusedMoveError Rewrite",
         "collhub_coconet.transformations.moves": "Move legal_moves",
-        "collhub_coconet.transformations.overlap": "overlap",
+        "collhub_coconet.transformations.grouping": "fuse overlap",
         "collhub_coconet.transformations.reorder": "movable reorder",
-        "collhub_coconet.transformations.split": "split split_at_root",
+        "collhub_coconet.transformations.rewriting": "remove_dead",
+        "collhub_coconet.transformations.slicing": "as_slice split split_at_root",
     },
 )

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from collhub_coconet.language.options import PythonOptions
-from collhub_coconet.lowering.options import ProgramOptions
-from collhub_coconet.passes.options import (
+from collhub_coconet.options import (
     FuseOptions,
     OverlapOptions,
+    ProgramOptions,
+    PythonOptions,
     ReorderOptions,
     RootOptions,
     ScatterOptions,
+    SearchOptions,
     StatedOptions,
     StateOptions,
 )
-from collhub_coconet.passes.search_options import SearchOptions
 from hub_core.plugin_api import (
     AlgorithmPass,
     Format,
@@ -45,7 +45,7 @@ _TEXT = Format(
     "programs of computations and collectives as readable text, one statement per line",
     (".program.txt",),
 )
-# Description and options by name of a pass; its module has the same name.
+# Description and options by name of a pass; `passes.transformations` has a function per pass.
 _TRANSFORMATIONS = {
     "split": ("an AllReduce becomes ReduceScatter and AllGather", ScatterOptions),
     "split-at-root": ("an AllReduce becomes Reduce and Broadcast", RootOptions),
@@ -55,8 +55,8 @@ _TRANSFORMATIONS = {
     "fuse": ("pointwise operations and at most one communication become one kernel", FuseOptions),
     "overlap": ("a chain of producers and consumers is overlapped chunk by chunk", OverlapOptions),
 }
-_LINES = "collhub_coconet.documents.writing:lines"
-_LISTED = "collhub_coconet.passes.listing:moves"
+_LINES = "collhub_coconet.documents.text:lines"
+_LISTED = "collhub_coconet.passes.transformations:list_moves"
 
 
 @hookimpl
@@ -65,16 +65,16 @@ def collhub_producers() -> Sequence[WorkloadReader]:
     return [
         WorkloadReader(
             _PROGRAM,
-            "collhub_coconet.lowering.reading:read",
+            "collhub_coconet.lowering.workload:read",
             ProgramOptions,
-            samples="collhub_coconet.lowering.reading:samples",
+            samples="collhub_coconet.lowering.workload:samples",
             lines=_LINES,
         ),
         WorkloadReader(
             _PYTHON,
-            "collhub_coconet.language.reading:read",
+            "collhub_coconet.documents.python_reader:read",
             PythonOptions,
-            samples="collhub_coconet.language.reading:samples",
+            samples="collhub_coconet.documents.python_reader:samples",
             executes_source=True,
             lines=_LINES,
         ),
@@ -85,8 +85,8 @@ def collhub_producers() -> Sequence[WorkloadReader]:
 def collhub_consumers() -> Sequence[WorkloadWriter]:
     """Return the writers of programs: JSON documents, and text."""
     return [
-        WorkloadWriter(_PROGRAM, "collhub_coconet.documents.writing:write"),
-        WorkloadWriter(_TEXT, "collhub_coconet.documents.writing:write_text"),
+        WorkloadWriter(_PROGRAM, "collhub_coconet.documents.text:write"),
+        WorkloadWriter(_TEXT, "collhub_coconet.documents.text:write_text"),
     ]
 
 
@@ -105,7 +105,7 @@ def collhub_passes() -> Sequence[AlgorithmPass]:
         AlgorithmPass(
             name,
             description,
-            f"collhub_coconet.passes.{name.replace('-', '_')}:run",
+            f"collhub_coconet.passes.transformations:run_{name.replace('-', '_')}",
             options,
             Subject.WORKLOAD,
             moves=_LISTED,

@@ -7,13 +7,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from collhub_coconet import LOCAL, Binding, Kind, ProgramBuilder, all_reduce
-from collhub_coconet.equivalence.blocks import spread
+from collhub_coconet.equivalence.array_operations import pointwise, spread
 from collhub_coconet.equivalence.comparison import random_arguments
-from collhub_coconet.equivalence.pointwise import pointwise
-from collhub_coconet.execution.order import random_order, waiting_edges
-from collhub_coconet.execution.running import execute, execute_and_compare
+from collhub_coconet.execution.running import (
+    execute,
+    execute_and_compare,
+    random_order,
+    waiting_edges,
+)
 from collhub_coconet.lowering.algorithms import Choice
-from collhub_coconet.lowering.parts import FlatProgram
+from collhub_coconet.lowering.flat_program import FlatProgram
 from flat_programs import flat_of, pair_of
 from hypothesis import given, settings
 from hypothesis import strategies as st

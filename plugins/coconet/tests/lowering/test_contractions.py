@@ -17,9 +17,8 @@ from collhub_coconet import (
 )
 from collhub_coconet.execution.running import execute_and_compare
 from collhub_coconet.lowering.algorithms import Choice
-from collhub_coconet.lowering.contracted import needed_chunks, product_grid
-from collhub_coconet.lowering.grids import Grid
-from collhub_coconet.lowering.parts import Segment
+from collhub_coconet.lowering.flat_program import Segment
+from collhub_coconet.lowering.grids import Grid, needed_chunks, product_grid
 from collhub_coconet.lowering.timing import Machine, makespan
 from flat_programs import flat_of, registry
 from hypothesis import given

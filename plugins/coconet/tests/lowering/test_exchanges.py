@@ -9,8 +9,8 @@ from attention_parallel import ulysses
 from collhub_coconet import Binding, Program, overlap
 from collhub_coconet.execution.running import execute_and_compare
 from collhub_coconet.lowering.algorithms import Choice
-from collhub_coconet.lowering.extraction import extracted
 from collhub_coconet.lowering.flat import flatten
+from collhub_coconet.lowering.flat_program import extracted
 from flat_programs import flat_of, registry
 from moe import moe
 

@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 from collhub_coconet import Binding
 from collhub_coconet.lowering.algorithms import Choice
-from collhub_coconet.lowering.extraction import extracted
+from collhub_coconet.lowering.flat_program import Collected, FlatProgram, Segment, extracted
 from collhub_coconet.lowering.grids import Grid
-from collhub_coconet.lowering.parts import Collected, FlatProgram, Segment
 from collhub_coconet.lowering.timing import Machine, makespan, peak_bytes
 from flat_programs import (
     SIZES,

@@ -1,1 +1,1 @@
-"""Programs as JSON documents, and as text."""
+"""Programs as JSON documents, as text, in workloads, and in Python files."""

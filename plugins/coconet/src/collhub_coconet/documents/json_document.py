@@ -1,25 +1,36 @@
-"""The document of a program, `collhub/tensor-program-1`: one operation a line, byte-stable.
-
-Source: schemas/tensor-program-1.json.
-"""
+"""Programs as JSON documents, with or without sizes and histories; canonical hashes."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from collhub_coconet.program.operations import ATTRIBUTES, Argument, Kind, Operation, Reduction
 from collhub_coconet.program.program import Chain, Program, Stage
-from collhub_coconet.program.tensors import ElementType, Layout, Placement, TensorType
+from collhub_coconet.program.tensors import Binding, ElementType, Layout, Placement, TensorType
 from hub_core import parse_json_object, schema_violations
-from hub_core.model import InputError, Location
+from hub_core.model import InputError, JsonValue, Location
 
 SCHEMA = "collhub/tensor-program-1"
 _SCHEMA_FILE = "tensor-program-1.json"
 
 Fields = Mapping[str, Any]
 """A part of a document that the schema has approved."""
+
+History = tuple[Mapping[str, JsonValue], ...]
+"""The legality records of the transformations that made a program, the first one first."""
+
+
+@dataclass(frozen=True, slots=True)
+class BoundProgram:
+    """A program with the numbers of its workload, and the transformations that made it."""
+
+    program: Program
+    binding: Binding
+    history: History = ()
 
 
 def program_to_json(program: Program, more: Fields | None = None) -> str:
@@ -145,3 +156,100 @@ def _lines(name: str, rows: Iterable[Mapping[str, object]]) -> str:
     if not written:
         return f'  "{name}": []'
     return f'  "{name}": [\n' + ",\n".join(written) + "\n  ]"
+
+
+DEFAULT_RANKS = 4
+
+
+def bound_to_json(bound: BoundProgram) -> str:
+    """The document `collhub/tensor-program-1` with all that the workload says."""
+    # Equal workloads give equal texts: symbols in the order of the program.
+    more: dict[str, object] = {"bound": dict(bound.binding.sizes)}
+    # What was done to it goes along.
+    more["num_ranks"] = bound.binding.num_ranks
+    more["transformations"] = list(bound.history)
+    return program_to_json(bound.program, more)
+
+
+def bound_from_json(
+    content: bytes, file: str, num_ranks: int | None = None, sizes: Mapping[str, int] | None = None
+) -> BoundProgram:
+    """The program of a document; what is given goes before what the document states.
+
+    A symbol of one size only needs no number. Raises `InputError` for a program that is ill typed,
+    and for a size out of its bounds.
+    """
+    # Options go before the document, the document before what a program allows.
+    document = parse_json_object(content, file)
+    program = program_of_fields(document, file)
+    stated = {name: low for name, (low, high) in program.sizes.items() if low == high}
+    stated |= document.get("bound", {})
+    ranks = num_ranks or document.get("num_ranks", DEFAULT_RANKS)
+    history = tuple(document.get("transformations", ()))
+    return BoundProgram(program, bound_to(program, ranks, stated | dict(sizes or {})), history)
+
+
+def bound_to(program: Program, num_ranks: int, sizes: Mapping[str, int]) -> Binding:
+    """Numbers for a program. Raises `InputError` for a size that is missing or not allowed."""
+    place = Location(program.name)
+    # A foreign symbol is a slip that would make another one look forgotten.
+    foreign = sorted(sizes.keys() - program.sizes.keys())
+    if foreign:
+        message = f"the program has no symbol {foreign[0]}"
+        cure = f"its symbols: {', '.join(program.sizes) or 'none'}"
+        raise InputError(message, location=place, cure=cure, code="symbol")
+    for symbol in sorted(program.sizes.keys() - sizes.keys()):
+        message = f"symbol {symbol} is not bound"
+        cure = f"give it a number: --size {symbol}=8, or -O sizes={symbol}=8"
+        raise InputError(message, location=place, cure=cure, code="symbol")
+    for symbol, size in sizes.items():
+        low, high = program.sizes[symbol]
+        if not low <= size <= high:
+            message = f"size {symbol} is {size}, the program has {low}..{high}"
+            cure = "state a size within its bounds"
+            raise InputError(message, location=place, cure=cure, code="size")
+    return Binding(num_ranks, sizes)
+
+
+def canonical_hash(program: Program) -> str:
+    """Hash a program independently of the names and the order of its operations (SHA-256, hex).
+
+    An operation is identified by the hash of its kind, attributes and operands; an argument by that
+    of its JSON fields, its name included. Stages are compared as sets of operations, chains and
+    outputs as lists. Equal hashes mean equal programs, except for collisions of SHA-256. The cost
+    is linear in the number of operations, except for sorting.
+    """
+    hashes = {
+        argument.name: _hash_lines([str(argument_fields(argument))])
+        for argument in program.arguments
+    }
+    # Operands precede their readers in a program, so that their hashes are available.
+    for operation in program.operations:
+        hashes[operation.name] = _hash_operation(operation, hashes)
+    stages = {
+        stage.name: _hash_lines(sorted(hashes[member] for member in stage.members))
+        for stage in program.stages
+    }
+    # The members of a chain are operations or stages.
+    labels = hashes | stages
+    chains = [_hash_lines([labels[member] for member in chain.members]) for chain in program.chains]
+    # Not a set: a program that computes a value twice is a different state.
+    operations = sorted(hashes[operation.name] for operation in program.operations)
+    outputs = [hashes[name] for name in program.outputs]
+    sections = (operations, sorted(stages.values()), sorted(chains), outputs)
+    return _hash_lines(_hash_lines(section) for section in sections)
+
+
+def _hash_operation(operation: Operation, hashes: dict[str, str]) -> str:
+    """Hash kind, attributes and operands; `hashes`: hashes of values by name, all operands' too."""
+    attributes = [f"{name}={getattr(operation, name)}" for name in ATTRIBUTES]
+    operands = [
+        hashes[operand] if isinstance(operand, str) else repr(operand)
+        for operand in operation.operands
+    ]
+    return _hash_lines([operation.kind, *attributes, *operands])
+
+
+def _hash_lines(lines: Iterable[str]) -> str:
+    """SHA-256 (hex) of the lines in order; unambiguous because no line contains a line break."""
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()

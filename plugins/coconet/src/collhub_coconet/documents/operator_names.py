@@ -14,14 +14,8 @@ from typing import Any
 import numpy as np
 from collhub_job_traces import INPUTS, OUTPUTS, StatedInput, tensors_of_extra
 
-from collhub_coconet.documents.from_workload import (
-    bound_program,
-    refuse,
-    stated,
-    statement,
-)
-from collhub_coconet.documents.json_document import type_fields
-from collhub_coconet.documents.node_statements import BoundProgram
+from collhub_coconet.documents.from_workload import bound_program, refuse, stated, statement
+from collhub_coconet.documents.json_document import BoundProgram, type_fields
 from collhub_coconet.program.operations import TRAITS, Kind
 from collhub_coconet.program.tensors import (
     LOCAL,

@@ -1,15 +1,18 @@
-"""A program as text: one statement a line, layouts in brackets."""
+"""Programs as readable text, and the writers of programs."""
 
 from __future__ import annotations
 
+from collhub_coconet.documents.from_workload import program_of
+from collhub_coconet.documents.json_document import bound_to_json
 from collhub_coconet.program.operations import (
-    REDUCTIONS_TO_SCALARS,
     Kind,
     Operand,
     Operation,
     Reduction,
 )
-from collhub_coconet.program.program import Program
+from collhub_coconet.program.program import Program, reduces_scalar
+from hub_core.model import Loss, Workload
+from hub_core.plugin_api import Artifact, NoOptions, WriteResult
 
 _SIGNS = {
     Kind.ADD: ("+", 2),
@@ -47,13 +50,6 @@ def text(program: Program) -> str:
     for chain in program.chains:
         lines.append(f"overlap {', '.join(chain.members)}")
     return "\n".join(lines) + "\n"
-
-
-def reduces_scalar(program: Program, operation: Operation) -> bool:
-    """Whether a norm, sum or maximum is of slices, so that partial results are all-reduced."""
-    # Of a replicated tensor every rank computes it alone.
-    is_scalar = operation.kind in REDUCTIONS_TO_SCALARS
-    return is_scalar and program.types[operation.reads[0]].layout.is_sliced
 
 
 class _Writer:
@@ -104,3 +100,25 @@ class _Writer:
         parts += [] if operation.seed is None else [str(operation.seed)]
         parts += [] if operation.offset is None else [f"{operation.offset:+d}"]
         return f"{operation.kind}({', '.join(parts)})", _ATOM
+
+
+def write(workload: Workload, options: NoOptions) -> WriteResult:
+    """The document `collhub/tensor-program-1` with ranks, sizes and transformations.
+
+    Raises `InputError` for a workload whose nodes do not state a program.
+    """
+    content = bound_to_json(program_of(workload)).encode("ascii")
+    return WriteResult((Artifact("", content),))
+
+
+def lines(workload: Workload) -> list[str]:
+    """The text of the program, for `collhub inspect`."""
+    return text(program_of(workload).program).splitlines()
+
+
+def write_text(workload: Workload, options: NoOptions) -> WriteResult:
+    """One statement a line, layouts in brackets. Raises `InputError` as `write`."""
+    content = text(program_of(workload).program).encode()
+    # Nothing reads it back.
+    losses = [Loss("sizes", "all symbols", "the text has symbols, and is for people")]
+    return WriteResult((Artifact("", content),), losses)

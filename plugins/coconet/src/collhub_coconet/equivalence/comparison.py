@@ -7,9 +7,15 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from collhub_coconet.equivalence.blocks import Array, OnRanks, collected, is_same, spread
+from collhub_coconet.equivalence.array_operations import (
+    Array,
+    OnRanks,
+    collected,
+    is_same,
+    largest_term,
+    spread,
+)
 from collhub_coconet.equivalence.ranks import Run, run
-from collhub_coconet.equivalence.reductions import largest_term
 from collhub_coconet.program.operations import (
     REDUCTIONS_TO_SCALARS,
     Argument,

@@ -7,15 +7,22 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from collhub_coconet.equivalence.blocks import Array, OnRanks, block, collected, spread
-from collhub_coconet.equivalence.pointwise import (
+from collhub_coconet.equivalence.array_operations import (
+    Array,
+    OnRanks,
     batch_product,
+    block,
+    collected,
     convolution,
+    global_indices,
+    kept,
     matrix_product,
+    over_ranks,
     pointwise,
+    scaled,
+    spread,
+    to_scalar,
 )
-from collhub_coconet.equivalence.random_numbers import global_indices, kept, scaled
-from collhub_coconet.equivalence.reductions import over_ranks, to_scalar
 from collhub_coconet.program.operations import (
     CONTRACTIONS,
     REDUCTIONS_TO_SCALARS,

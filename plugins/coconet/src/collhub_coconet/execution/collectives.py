@@ -7,11 +7,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from collhub_coconet.equivalence.blocks import Array
-from collhub_coconet.equivalence.reductions import over_ranks
+from collhub_coconet.equivalence.array_operations import Array, over_ranks
+from collhub_coconet.lowering.chunk_order import chunk_numbers
 from collhub_coconet.lowering.contents import INITIAL, Contents
-from collhub_coconet.lowering.order_of_use import chunk_numbers
-from collhub_coconet.lowering.parts import Collected
+from collhub_coconet.lowering.flat_program import Collected
 from collhub_coconet.program.operations import Kind, Reduction
 from hub_core.model import InputError, StepKind
 

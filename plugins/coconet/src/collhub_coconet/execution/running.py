@@ -1,28 +1,76 @@
-"""Execute a flat program on random arrays, in a random order, and hold it against the original."""
+"""Execute the nodes of a flat program on arrays, in any order that the dependencies allow."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from collhub_coconet.equivalence.blocks import Array, OnRanks, is_same, spread
+from collhub_coconet.equivalence.array_operations import (
+    Array,
+    OnRanks,
+    is_same,
+    largest_term,
+    spread,
+)
 from collhub_coconet.equivalence.comparison import compare, random_arguments
 from collhub_coconet.equivalence.ranks import Run as SimulatedRun
 from collhub_coconet.equivalence.ranks import run as run_simulated
-from collhub_coconet.equivalence.reductions import largest_term
 from collhub_coconet.execution.collectives import Payload, gives_of, versions_of
 from collhub_coconet.execution.collectives import Run as CollectiveRun
-from collhub_coconet.execution.computing import computed, finished, partial
-from collhub_coconet.execution.order import random_order
-from collhub_coconet.execution.values import Values, elements_on
-from collhub_coconet.lowering.parts import Collected, FlatProgram, Message, Segment
-from collhub_coconet.lowering.views import viewed
+from collhub_coconet.execution.computing import Values, computed, elements_on, finished, partial
+from collhub_coconet.lowering.flat_program import Collected, FlatProgram, Message, Segment, viewed
 from collhub_coconet.program.operations import Kind, Reduction
 from collhub_coconet.program.program import Program
-from hub_core.columns import Int64Array
-from hub_core.model import NodeKind
+from hub_core.columns import Int64Array, csr
+from hub_core.model import InputError, NodeKind, Workload, connection_keys, pair_in_order
+
+
+def random_order(workload: Workload, seed: int) -> Iterator[int]:
+    """Rows of a workload, each behind all that it waits for; a seed means one order.
+
+    Any of the nodes that wait for nothing comes next, with equal chances. Raises `InputError` where
+    nodes wait for one another.
+    """
+    parents, children = waiting_edges(workload)
+    count = len(workload.nodes)
+    indptr, followers = csr(parents, children, count)
+    starts, targets = indptr.tolist(), followers.tolist()
+    missing = np.bincount(children, minlength=count).tolist()
+    ready = [row for row in range(count) if not missing[row]]
+    generator = np.random.default_rng(seed)
+    done = 0
+    while ready:
+        place = int(generator.integers(len(ready)))
+        ready[place], ready[-1] = ready[-1], ready[place]
+        row = ready.pop()
+        done += 1
+        yield row
+        for follower in targets[starts[row] : starts[row + 1]]:
+            missing[follower] -= 1
+            if not missing[follower]:
+                ready.append(follower)
+    if done < count:
+        message = f"{count - done} nodes wait for one another"
+        raise InputError(message, code="deadlock")
+
+
+def waiting_edges(workload: Workload) -> tuple[Int64Array, Int64Array]:
+    """Dependencies, and every send before its receive."""
+    nodes = workload.nodes
+    sends = np.flatnonzero(nodes.is_kind(NodeKind.SEND))
+    receives = np.flatnonzero(nodes.is_kind(NodeKind.RECV))
+    rows = np.concatenate([sends, receives])
+    is_send = np.arange(len(rows)) < len(sends)
+    rank, peer = nodes.rank[rows], nodes.peer[rows]
+    ends = np.where(is_send, rank, peer), np.where(is_send, peer, rank)
+    keys = connection_keys(*ends, nodes.tag[rows])
+    pairs = pair_in_order(sends, receives, keys[: len(sends)], keys[len(sends) :])
+    before, behind = nodes.edges()
+    parents = np.concatenate([before, pairs.send])
+    return parents, np.concatenate([behind, pairs.receive])
+
 
 _ROUNDED = (Reduction.SUM, Reduction.PROD, None)
 

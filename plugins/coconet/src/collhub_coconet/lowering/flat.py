@@ -13,29 +13,35 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from collhub_coconet.documents.text import reduces_scalar
-from collhub_coconet.lowering.algorithms import Algorithms, Call, Choices, choice_of, fallbacks
-from collhub_coconet.lowering.buffers import full_bytes
+from collhub_coconet.lowering.algorithms import (
+    Algorithms,
+    Call,
+    Choices,
+    choice_of,
+    fallbacks,
+    full_bytes,
+)
+from collhub_coconet.lowering.chunk_order import (
+    Tiles,
+    chunk_numbers,
+    ordered_chunks,
+    tile_costs,
+    tiles_of,
+)
 from collhub_coconet.lowering.contents import Contents
-from collhub_coconet.lowering.contracted import needed_chunks, own_chunks
-from collhub_coconet.lowering.grids import Grid
-from collhub_coconet.lowering.nodes import NodeList
-from collhub_coconet.lowering.order_of_use import chunk_numbers, ordered_chunks
-from collhub_coconet.lowering.parts import (
+from collhub_coconet.lowering.flat_program import (
     Collected,
     FlatProgram,
     Junction,
     Message,
     Part,
     Segment,
+    viewed,
 )
-from collhub_coconet.lowering.producers import Producers, Ready
-from collhub_coconet.lowering.regions import Cut, cuts_of, regions_of
-from collhub_coconet.lowering.tiles import Tiles, tile_costs, tiles_of
-from collhub_coconet.lowering.turns import Streams, take_turns
-from collhub_coconet.lowering.views import viewed
+from collhub_coconet.lowering.grids import Cut, Grid, cuts_of, needed_chunks, own_chunks, regions_of
+from collhub_coconet.lowering.nodes import NodeList, Producers, Ready, Streams, take_turns
 from collhub_coconet.program.operations import CONTRACTIONS, Kind, Operation
-from collhub_coconet.program.program import Program, Stage
+from collhub_coconet.program.program import Program, Stage, reduces_scalar
 from collhub_coconet.program.tensors import Binding
 from hub_core import Registry, Topology, installed_version, run_registry
 from hub_core.columns import Int64Array

@@ -9,7 +9,7 @@ import numpy as np
 
 from collhub_coconet.lowering.algorithms import Choice, Choices
 from collhub_coconet.lowering.flat import flatten
-from collhub_coconet.lowering.parts import FlatProgram, Segment
+from collhub_coconet.lowering.flat_program import FlatProgram, Segment
 from collhub_coconet.program.operations import Kind
 from collhub_coconet.program.program import Program
 from collhub_coconet.program.tensors import Binding

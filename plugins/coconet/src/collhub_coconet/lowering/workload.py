@@ -6,24 +6,29 @@ in chunks here: a workload says what runs, an algorithm how a collective does.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 
-from collhub_coconet.documents.node_statements import BoundProgram, History, Statements
-from collhub_coconet.documents.text import reduces_scalar
+from collhub_coconet.documents.from_workload import Statements
+from collhub_coconet.documents.json_document import BoundProgram, History, bound_from_json
+from collhub_coconet.options import ProgramOptions
 from collhub_coconet.program.operations import Kind, Operation
-from collhub_coconet.program.program import Program
-from collhub_coconet.program.tensors import Binding
+from collhub_coconet.program.program import Program, reduces_scalar
+from collhub_coconet.program.tensors import Binding, parsed_ranges, smallest
 from collhub_coconet.transformations.costs import count_memory_bytes, count_operations
+from hub_core import installed_version
 from hub_core.model import (
+    Diagnostic,
     InputError,
     JobCollective,
     Location,
     NodeColumns,
     NodeKind,
     ProcessGroup,
+    Provenance,
     Workload,
 )
+from hub_core.plugin_api import Source
 
 _COLLECTIVES = {
     Kind.ALL_REDUCE: JobCollective.ALL_REDUCE,
@@ -197,3 +202,59 @@ class _Job:
         """Enter a name; its number."""
         self.names.append(name)
         return len(self.names) - 1
+
+
+def read(source: Source, options: ProgramOptions) -> Workload:
+    """The workload of a program; a symbol of one size only needs none in the options.
+
+    Raises `InputError` for a program that is ill typed, or a size out of its bounds.
+    """
+    sizes = smallest(parsed_ranges(options.sizes))
+    try:
+        bound = bound_from_json(source.content(), source.name, options.num_ranks, sizes)
+        return lowered(bound, source)
+    except InputError as error:
+        raise InputError([_in_file(one, source.name) for one in error.diagnostics]) from None
+
+
+def _in_file(diagnostic: Diagnostic, file: str) -> Diagnostic:
+    """A finding located in the file: checks of a program know its name and number of operation."""
+    location = diagnostic.location
+    if location.file == file:
+        return diagnostic
+    number = "" if location.line is None else f"operation {location.line}: "
+    message = number + diagnostic.message
+    return replace(diagnostic, message=message, location=Location(file))
+
+
+def lowered(bound: BoundProgram, source: Source) -> Workload:
+    """The workload of a program that a source describes."""
+    # Who made it is told of every workload.
+    workload = lower(bound.program, bound.binding, bound.history)
+    version = installed_version("collhub-coconet") or ""
+    provenance = Provenance("coconet", version, source.name, source.sha256())
+    return replace(workload, provenance=provenance)
+
+
+def samples() -> Sequence[Source]:
+    """A scattered gradient step of 16 elements."""
+    return [Source.of_bytes("step.program.json", _SAMPLE)]
+
+
+_SAMPLE = b"""{
+  "schema": "collhub/tensor-program-1",
+  "name": "step",
+  "sizes": {"N": [16, 16]},
+  "arguments": [
+    {"name": "g", "element": "float32", "shape": ["N"], "layout": "local"},
+    {"name": "w", "element": "float32", "shape": ["N"], "layout": "replicated", "state": true}
+  ],
+  "operations": [
+    {"name": "s", "kind": "ReduceScatter", "operands": ["g"], "reduction": "sum", "dimension": 0},
+    {"name": "d", "kind": "Multiply", "operands": ["s", 0.5]},
+    {"name": "a", "kind": "AllGather", "operands": ["d"]},
+    {"name": "w1", "kind": "Update", "operands": ["w", "a"]}
+  ],
+  "outputs": ["w1"]
+}
+"""

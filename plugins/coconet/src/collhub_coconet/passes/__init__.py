@@ -1,1 +1,1 @@
-"""Passes over workloads that state their program: one transformation a file."""
+"""Passes over workloads that contain programs."""

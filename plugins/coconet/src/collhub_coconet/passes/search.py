@@ -4,25 +4,63 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 
-from collhub_coconet.documents.bound_document import bound_to
-from collhub_coconet.documents.node_statements import BoundProgram
+from collhub_coconet.documents.json_document import BoundProgram, bound_to
 from collhub_coconet.lowering.workload import lower
-from collhub_coconet.passes.outlook import Outlook
-from collhub_coconet.passes.rewritten_workload import format_parameter, read_program, record_fields
-from collhub_coconet.passes.search_options import SearchOptions
-from collhub_coconet.program.size_ranges import parsed_ranges
-from collhub_coconet.program.tensors import Binding
+from collhub_coconet.options import SearchOptions
+from collhub_coconet.passes.transformations import format_parameter, read_program, record_fields
+from collhub_coconet.program.tensors import Binding, parsed_ranges
+from collhub_coconet.search.collective_times import Rates, find_slowest_link, is_any_to_any
 from collhub_coconet.search.cost_models import FormulaModel
 from collhub_coconet.search.explore import Candidate, Exploration, explore
-from collhub_coconet.search.rates import Rates, find_slowest_link, is_any_to_any
-from collhub_coconet.search.simulation import Simulation, simulate_candidates
-from collhub_coconet.search.workers import Progress, ignore_progress
+from collhub_coconet.search.simulation import (
+    Progress,
+    Simulation,
+    ignore_progress,
+    simulate_candidates,
+)
 from collhub_coconet.transformations.costs import costs
 from hub_core import Topology, read_topology
-from hub_core.model import InputError, UsageError, Workload, format_bytes, format_time
+from hub_core.model import InputError, JsonValue, UsageError, Workload, format_bytes, format_time
 from hub_core.plugin_api import PassReport, SearchBudget
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """Machine of a search, and the origin of its times.
+
+    `times_are`: "by formula" or "simulated", with details, as shown in the report.
+    """
+
+    topology: Topology
+    rates: Rates
+    times_are: str
+
+    def to_record(
+        self, before: Candidate, after: Candidate, size_index: int
+    ) -> dict[str, JsonValue]:
+        """Build the record that follows those of the transformations.
+
+        `before`, `after`: the original and the selected program. Times are in ns, of the slowest
+        rank; peaks are bytes of tensors on a rank; `means` has a text per collective or chain.
+        """
+        choices = {name: str(means) for name, means in after.timings[size_index].choices.items()}
+        return {
+            "transformation": "search",
+            "predicted_ns": _predicted_ns(after, size_index),
+            "predicted_before_ns": _predicted_ns(before, size_index),
+            "peak_bytes": after.peaks[size_index],
+            "peak_before_bytes": before.peaks[size_index],
+            "times_are": self.times_are,
+            "means": choices,  # type: ignore[dict-item]
+            "machine": {"topology": self.topology.name, **asdict(self.rates)},
+        }
+
+
+def _predicted_ns(candidate: Candidate, size_index: int) -> int:
+    """Predicted time at one size, rounded to ns."""
+    return round(candidate.timings[size_index].seconds * 1e9)
 
 
 def run(

@@ -12,13 +12,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from collhub_coconet.documents.text import reduces_scalar
-from collhub_coconet.program.graph import descendants
 from collhub_coconet.program.operations import CONTRACTIONS, Kind, Operation
-from collhub_coconet.program.program import Program
+from collhub_coconet.program.program import Program, descendants, reduces_scalar
 from collhub_coconet.program.tensors import REPLICATED, Binding, TensorType
-from collhub_coconet.search.collective_times import find_fastest_means
-from collhub_coconet.search.rates import Rates
+from collhub_coconet.search.collective_times import Rates, find_fastest_means
 from collhub_coconet.transformations.costs import count_memory_bytes, count_operations
 
 

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol as TypingProtocol
 
-from collhub_coconet.documents.text import reduces_scalar
 from collhub_coconet.lowering.timing import peak_bytes
 from collhub_coconet.program.operations import (
     CONTRACTIONS,
@@ -14,16 +13,16 @@ from collhub_coconet.program.operations import (
     Kind,
     Operation,
 )
-from collhub_coconet.program.program import Program
+from collhub_coconet.program.program import Program, reduces_scalar
 from collhub_coconet.program.tensors import Binding
 from collhub_coconet.search.bounds import ProgramBound, compute_bound
 from collhub_coconet.search.collective_times import (
     CHUNK_COUNTS,
     PROTOCOLS,
     Means,
+    Rates,
     find_fastest_means,
 )
-from collhub_coconet.search.rates import Rates
 from collhub_coconet.transformations.costs import count_memory_bytes, count_operations
 
 

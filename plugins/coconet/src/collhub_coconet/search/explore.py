@@ -8,19 +8,63 @@ the lower bounds of all programs below that state.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
-from concurrent.futures import Executor
+from collections.abc import Callable, Sequence
+from concurrent.futures import BrokenExecutor, Executor, Future
 from dataclasses import dataclass, field
+from typing import TypeVar
 
+from collhub_coconet.documents.json_document import canonical_hash
 from collhub_coconet.lowering.timing import peak_bytes
 from collhub_coconet.program.program import Program
 from collhub_coconet.program.tensors import Binding
-from collhub_coconet.search.canonical import canonical_hash
 from collhub_coconet.search.cost_models import CostModel, Timing
-from collhub_coconet.search.workers import Progress, ignore_progress, run_tasks
 from collhub_coconet.transformations.legality import LegalityRecord, Rewrite
 from collhub_coconet.transformations.moves import TRANSFORMATIONS, legal_rewrites
+from hub_core.model import InputError
 from hub_core.plugin_api import SearchBudget
+
+Task = TypeVar("Task")
+TaskResult = TypeVar("TaskResult")
+Progress = Callable[[float, str], None]
+"""Callback that receives the completed fraction (0 to 1) and a text about the current work."""
+
+
+def ignore_progress(fraction: float, text: str) -> None:
+    """Discard a progress report."""
+
+
+def run_tasks(
+    workers: Executor | None,
+    function: Callable[[Task], TaskResult],
+    tasks: Sequence[Task],
+    is_enough: Callable[[int], bool] | None = None,
+) -> list[TaskResult]:
+    """Apply `function` to every task, and return the results in the order of the tasks.
+
+    Without workers, or with a single task, the tasks run one after the other in this process.
+    `is_enough` is called after each result with the number of results so far; once it returns True,
+    these results are returned, and tasks that have not started are cancelled or never run.
+    Exceptions of a task propagate. Raises `InputError` if a worker process died.
+    """
+    futures: list[Future[TaskResult]] = []
+    if workers is None or len(tasks) < 2:
+        pending = (function(task) for task in tasks)
+    else:
+        futures = [workers.submit(function, task) for task in tasks]
+        pending = (future.result() for future in futures)
+    results: list[TaskResult] = []
+    try:
+        for result in pending:
+            results.append(result)
+            if is_enough is not None and is_enough(len(results)):
+                break
+    except BrokenExecutor as error:
+        message = f"a worker of the search died: {error}" if str(error) else "a worker died"
+        raise InputError(message, cure="run with --jobs 1, or on fewer programs") from error
+    for future in futures:
+        future.cancel()
+    return results
+
 
 AllowedKinds = tuple[str, ...]
 """Kinds of transformations that may still be applied, in the order of `TRANSFORMATIONS`.

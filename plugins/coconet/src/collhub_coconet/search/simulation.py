@@ -10,11 +10,15 @@ from collhub_coconet.lowering.algorithms import Choice, fallbacks
 from collhub_coconet.lowering.timing import Machine, makespan
 from collhub_coconet.program.program import Program
 from collhub_coconet.program.tensors import Binding
-from collhub_coconet.search.collective_times import PROTOCOLS, Means, Protocol
+from collhub_coconet.search.collective_times import PROTOCOLS, Means, Protocol, Rates
 from collhub_coconet.search.cost_models import Timing
-from collhub_coconet.search.explore import Candidate, Exploration
-from collhub_coconet.search.rates import Rates
-from collhub_coconet.search.workers import Progress, ignore_progress, run_tasks
+from collhub_coconet.search.explore import (
+    Candidate,
+    Exploration,
+    Progress,
+    ignore_progress,
+    run_tasks,
+)
 from hub_core import HubError, Registry, Topology, run_registry
 from hub_core.plugin_api import SearchBudget
 

@@ -15,7 +15,7 @@ from collhub_coconet.program.operations import (
 )
 from collhub_coconet.program.program import Program
 from collhub_coconet.program.tensors import Binding
-from collhub_coconet.typing.contraction import axes_of
+from collhub_coconet.typing.computations import axes_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,12 +1,14 @@
-"""Records of transformations: conditions that hold, or a refusal that names the violated one."""
+"""Conditions of transformations: records, refusals, and the conditions of a fused stage."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from collhub_coconet.program.program import Program
+from collhub_coconet.program.operations import POINTWISE, REDUCTIONS_TO_SCALARS, Kind, Operation
+from collhub_coconet.program.program import Program, between, descendants
+from collhub_coconet.program.tensors import LOCAL, REPLICATED, TensorType, from_end, has_dimension
 from hub_core.model import Diagnostic, InputError, Location
 
 Parameter = str | int | tuple[str, ...] | None
@@ -90,3 +92,137 @@ class Conditions:
         """Build the record of the conditions so far, without duplicates and in order."""
         met = tuple(dict.fromkeys(self._met))
         return LegalityRecord(self._transformation, self._parameters, met, notes)
+
+
+_FUSIBLE_COMPUTATIONS = POINTWISE | REDUCTIONS_TO_SCALARS | {Kind.UPDATE, Kind.SLICE}
+# Family of a stage by its kinds of communication.
+_FAMILIES = {
+    (): "pointwise",
+    (Kind.ALL_REDUCE,): "AllReduce",
+    (Kind.REDUCE_SCATTER,): "ReduceScatter",
+    (Kind.REDUCE_SCATTER, Kind.ALL_GATHER): "RS-C-AG",
+    (Kind.SEND,): "Send",
+}
+
+
+def check_stage(program: Program, members: Sequence[str], conditions: Conditions) -> str:
+    """Check that operations can be one kernel, and return the family of the stage.
+
+    `members`: names, at least one of which exists. Conditions: no path leaves the set and enters it
+    again; computations are pointwise, reductions to scalars, Updates or Slices; the communications
+    are those of a family; all members have one shape, layout and group. Raises `RefusedMoveError`
+    if a condition is violated.
+    """
+    inside = set(members)
+    operations = [operation for operation in program.operations if operation.name in inside]
+    outside = between(program.operations, inside)
+    culprit = outside[0].name if outside else operations[0].name
+    message = "it reads a member and a member reads it"
+    cure = "take it into the set, or leave its readers out"
+    conditions.require(not outside, "no-cycle", culprit, message, cure)
+    family = _find_family(operations, conditions)
+    for operation in operations:
+        is_fusible = operation.kind in _FUSIBLE_COMPUTATIONS or operation.is_communication
+        message = f"{operation.kind} is not pointwise"
+        cure = "fuse pointwise operations, norms, sums and one communication"
+        conditions.require(is_fusible, "pointwise", operation.name, message, cure)
+    _check_space(program, operations, conditions)
+    if family == "RS-C-AG":
+        _check_slices(program, operations, conditions)
+    return family
+
+
+def _find_family(operations: list[Operation], conditions: Conditions) -> str:
+    """Find the family by the communications; refuse combinations that are no family.
+
+    Families: no communication, one AllReduce, one ReduceScatter without AllGathers or
+    with any number of them, or one Send.
+    """
+    communications = [operation for operation in operations if operation.is_communication]
+    kinds: list[Kind] = [
+        entry.kind for entry in communications if entry.kind is not Kind.ALL_GATHER
+    ]
+    # All AllGathers of a stage count as one.
+    if len(kinds) < len(communications):
+        kinds.append(Kind.ALL_GATHER)
+    family = _FAMILIES.get(tuple(kinds))
+    last = communications[-1].name if communications else operations[0].name
+    message = f"{' and '.join(kinds)} are no one communication" if kinds else ""
+    cure = "fuse one AllReduce, one ReduceScatter with its AllGathers, or one Send"
+    conditions.require(family is not None, "one-communication", last, message, cure)
+    return family or ""
+
+
+def _check_space(program: Program, operations: list[Operation], conditions: Conditions) -> None:
+    """Refuse operations that do not iterate over one shape, in one layout, on one group.
+
+    Operands that are broadcast to the shape with the most dimensions are allowed.
+    """
+    spaces = [_find_space(program, operation) for operation in operations]
+    largest = max(spaces, key=lambda space: len(space.shape))
+    for operation, space in zip(operations, spaces, strict=True):
+        fits = _fits(space, largest)
+        message = f"it runs over {space}, others over {largest}"
+        cure = "fuse operations of one shape, layout and group"
+        conditions.require(fits, "one-space", operation.name, message, cure)
+
+
+def _find_space(program: Program, operation: Operation) -> TensorType:
+    """Find the tensor over whose elements an operation iterates.
+
+    Reductions to scalars, AllGather and Send iterate over their operand. All remaining operations
+    iterate over their result; ReduceScatter and AllReduce deliver it chunk by chunk.
+    """
+    is_of_operand = operation.kind in REDUCTIONS_TO_SCALARS | {Kind.ALL_GATHER, Kind.SEND}
+    name = operation.reads[0] if is_of_operand else operation.name
+    return program.types[name]
+
+
+def _fits(space: TensorType, largest: TensorType) -> bool:
+    """Whether a tensor has the shape, layout and group of `largest`, or can be broadcast to it."""
+    if space.group != largest.group or len(space.shape) > len(largest.shape):
+        return False
+    pairs = zip(reversed(space.shape), reversed(largest.shape), strict=False)
+    if not all(size in (1, largest_size) for size, largest_size in pairs):
+        return False
+    return _have_compatible_layouts(space, largest)
+
+
+def _have_compatible_layouts(space: TensorType, largest: TensorType) -> bool:
+    """Whether the layout of a tensor allows broadcasting it to `largest`.
+
+    If `largest` is sliced, the tensor must be sliced along the same dimension, or be replicated and
+    not have that dimension, so that it is equal for all slices. Else the layouts must be equal.
+    """
+    if not largest.layout.is_sliced:
+        return space.layout == largest.layout
+    distance = from_end(largest.layout.dimension, len(largest.shape))
+    if space.layout.is_sliced:
+        return from_end(space.layout.dimension, len(space.shape)) == distance
+    return space.layout == REPLICATED and not has_dimension(space.shape, distance)
+
+
+def _check_slices(program: Program, operations: list[Operation], conditions: Conditions) -> None:
+    """Refuse operations of a stage with AllGathers that need more than a slice.
+
+    Operands must be slices, or replicated tensors without the scattered dimension. AllGathers must
+    depend on the ReduceScatter.
+    """
+    scatter = next(entry for entry in operations if entry.kind is Kind.REDUCE_SCATTER)
+    scattered = program.types[scatter.name]
+    distance = from_end(scattered.layout.dimension, len(scattered.shape))
+    dependent = descendants(operations, [scatter.name])
+    for operation in operations:
+        if operation.kind in (Kind.REDUCE_SCATTER, Kind.SLICE):
+            continue
+        is_allowed = operation.kind is not Kind.ALL_GATHER or operation.name in dependent
+        message = f"it gathers nothing that {scatter.name} scatters"
+        cure = "leave it out"
+        conditions.require(is_allowed, "slices-only", operation.name, message, cure)
+        for name in operation.reads:
+            operand = program.types[name]
+            has_all = operand.layout == REPLICATED and has_dimension(operand.shape, distance)
+            is_slice = not has_all and operand.layout != LOCAL
+            message = f"it reads all of {name}, not a slice"
+            cure = f"Slice {name} along the dimension of {scatter.name}"
+            conditions.require(is_slice, "slices-only", operation.name, message, cure)

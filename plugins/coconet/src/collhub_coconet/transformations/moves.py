@@ -8,13 +8,11 @@ from dataclasses import dataclass
 from collhub_coconet.program.operations import POINTWISE, Kind, Operation
 from collhub_coconet.program.program import Program
 from collhub_coconet.program.tensors import Binding
-from collhub_coconet.transformations.as_slice import as_slice
 from collhub_coconet.transformations.costs import Costs, costs
-from collhub_coconet.transformations.fuse import fuse
+from collhub_coconet.transformations.grouping import fuse, overlap
 from collhub_coconet.transformations.legality import RefusedMoveError, Rewrite
-from collhub_coconet.transformations.overlap import overlap
 from collhub_coconet.transformations.reorder import movable, reorder
-from collhub_coconet.transformations.split import split
+from collhub_coconet.transformations.slicing import as_slice, split
 
 _FUSIBLE = POINTWISE | {Kind.SLICE, Kind.NORM, Kind.SUM, Kind.MAX, Kind.UPDATE}
 Attempt = Callable[[], Rewrite]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from collhub_coconet.program.graph import between, descendants
 from collhub_coconet.program.operations import (
     CONTRACTIONS,
     POINTWISE,
@@ -13,7 +12,7 @@ from collhub_coconet.program.operations import (
     Kind,
     Operation,
 )
-from collhub_coconet.program.program import Program
+from collhub_coconet.program.program import Program, between, descendants
 from collhub_coconet.program.tensors import (
     LOCAL,
     REPLICATED,
@@ -29,7 +28,7 @@ from collhub_coconet.transformations.rewriting import (
     find_operation,
     replace_operands,
 )
-from collhub_coconet.typing.contraction import axes_of
+from collhub_coconet.typing.computations import axes_of
 
 # Kinds of operations that can commute with slicing.
 _COMMUTING = POINTWISE | REDUCTIONS_TO_SCALARS | CONTRACTIONS | {Kind.UPDATE, Kind.SEND}

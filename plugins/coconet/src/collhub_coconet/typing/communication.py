@@ -14,7 +14,7 @@ from collhub_coconet.program.tensors import (
     TensorType,
     sliced,
 )
-from collhub_coconet.typing.mistakes import Operands, TypingMistakeError, check_sliceable
+from collhub_coconet.typing.operands import Operands, TypingMistakeError, check_sliceable
 
 _CURES = {
     Placement.REPLICATED: "every rank has the same values already: use the operand itself",

@@ -1,4 +1,4 @@
-"""Apply a transformation to a workload: extract its program, transform it, and lower it again."""
+"""Passes that apply one transformation to the program of a workload, and list its moves."""
 
 from __future__ import annotations
 
@@ -10,13 +10,26 @@ from collhub_coconet.documents.from_workload import program_of
 from collhub_coconet.documents.json_document import program_to_json
 from collhub_coconet.documents.operator_names import Inference, with_inferred
 from collhub_coconet.lowering.workload import lower
-from collhub_coconet.passes.options import StatedOptions
+from collhub_coconet.options import (
+    FuseOptions,
+    OverlapOptions,
+    ReorderOptions,
+    RootOptions,
+    ScatterOptions,
+    StatedOptions,
+    StateOptions,
+)
 from collhub_coconet.program.operations import Kind
 from collhub_coconet.program.program import Program
 from collhub_coconet.transformations.costs import Costs, costs
+from collhub_coconet.transformations.grouping import fuse, overlap
 from collhub_coconet.transformations.legality import LegalityRecord, Parameter, Rewrite
+from collhub_coconet.transformations.moves import legal_moves
+from collhub_coconet.transformations.reorder import movable, reorder
+from collhub_coconet.transformations.rewriting import remove_dead
+from collhub_coconet.transformations.slicing import as_slice, split, split_at_root
 from hub_core.model import JsonValue, UsageError, Workload
-from hub_core.plugin_api import PassReport
+from hub_core.plugin_api import PassMove, PassReport
 
 Transformation = Callable[[Program], Rewrite]
 
@@ -122,3 +135,101 @@ def select_target(program: Program, target: str | None, kind: Kind) -> str:
         return names[0]
     message = f"option target is missing, and the program has {len(names)} operations {kind}"
     raise UsageError(message, cure=f"-O target=NAME, of {', '.join(names) or 'none'}")
+
+
+def run_split(workload: Workload, options: ScatterOptions) -> tuple[Workload, PassReport]:
+    """Split the AllReduce `target` along `dimension`; return the new workload and a report.
+
+    Raises `UsageError` if no target is given and the program does not have exactly one AllReduce,
+    and all exceptions of `rewrite_workload`.
+    """
+
+    def transformation(program: Program) -> Rewrite:
+        target = select_target(program, options.target, Kind.ALL_REDUCE)
+        return split(program, target, options.dimension)
+
+    return rewrite_workload(workload, options, transformation)
+
+
+def run_split_at_root(workload: Workload, options: RootOptions) -> tuple[Workload, PassReport]:
+    """Split the AllReduce `target` at rank `root` of its group.
+
+    Returns the new workload and a report. Raises `UsageError` if no target is given and the program
+    does not have exactly one AllReduce, and all exceptions of `rewrite_workload`.
+    """
+
+    def transformation(program: Program) -> Rewrite:
+        target = select_target(program, options.target, Kind.ALL_REDUCE)
+        return split_at_root(program, target, options.root)
+
+    return rewrite_workload(workload, options, transformation)
+
+
+def run_reorder(workload: Workload, options: ReorderOptions) -> tuple[Workload, PassReport]:
+    """Move `members` (default: all that can move) before the AllGather `target`.
+
+    Returns the new workload and a report. Raises `UsageError` if no target is given and the program
+    does not have exactly one AllGather, and all exceptions of `rewrite_workload`.
+    """
+
+    def transformation(program: Program) -> Rewrite:
+        target = select_target(program, options.target, Kind.ALL_GATHER)
+        is_gather = target in program.by_name and program.by_name[target].kind is Kind.ALL_GATHER
+        # `reorder` explains in its refusal that the target is not an AllGather.
+        if options.members or not is_gather:
+            return reorder(program, target, split_names(options.members or target, "members"))
+        return reorder(program, target, movable(program, target))
+
+    return rewrite_workload(workload, options, transformation)
+
+
+def run_as_slice(workload: Workload, options: StateOptions) -> tuple[Workload, PassReport]:
+    """Store the states of the options as slices; return the new workload and a report.
+
+    Raises `UsageError` without states, and all exceptions of `rewrite_workload`.
+    """
+    states = split_names(options.states, "states")
+    return rewrite_workload(workload, options, lambda program: as_slice(program, states))
+
+
+def run_dead(workload: Workload, options: StatedOptions) -> tuple[Workload, PassReport]:
+    """Keep only operations that an output or an Update needs; return the new workload and a report.
+
+    The remaining passes remove such operations, too. Raises the exceptions of `rewrite_workload`.
+    """
+    return rewrite_workload(workload, options, remove_dead)
+
+
+def run_fuse(workload: Workload, options: FuseOptions) -> tuple[Workload, PassReport]:
+    """Combine the operations `members` into a stage `name`; return the new workload and a report.
+
+    Raises `UsageError` without members, and all exceptions of `rewrite_workload`.
+    """
+    members, name = split_names(options.members, "members"), options.name
+    return rewrite_workload(workload, options, lambda program: fuse(program, members, name))
+
+
+def run_overlap(workload: Workload, options: OverlapOptions) -> tuple[Workload, PassReport]:
+    """Make a chain of the operations or stages `members`; return the new workload and a report.
+
+    Raises `UsageError` without members, and all exceptions of `rewrite_workload`.
+    """
+    members = split_names(options.members, "members")
+    return rewrite_workload(workload, options, lambda program: overlap(program, members))
+
+
+def list_moves(workload: Workload, name: str) -> list[PassMove]:
+    """List the legal applications of the pass `name`: its options and the effect on one rank.
+
+    Programs have few legal moves, so all are built and those of other passes are dropped. Raises
+    `InputError` for a workload whose nodes do not describe a program.
+    """
+    bound = program_of(workload)
+    listed = []
+    for move in legal_moves(bound.program, bound.binding):
+        record = move.rewrite.record
+        if record.transformation != name:
+            continue
+        options = {key: format_parameter(value) for key, value in record.parameters.items()}
+        listed.append(PassMove(options, move.effect.as_fields()))
+    return listed

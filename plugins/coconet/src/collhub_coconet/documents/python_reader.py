@@ -5,10 +5,10 @@ from __future__ import annotations
 import ast
 from collections.abc import Sequence
 
-from collhub_coconet.documents.bound_document import bound_from_json
-from collhub_coconet.language.options import PythonOptions
-from collhub_coconet.lowering.reading import lowered
-from collhub_coconet.program.size_ranges import parsed_ranges, smallest
+from collhub_coconet.documents.json_document import bound_from_json
+from collhub_coconet.lowering.workload import lowered
+from collhub_coconet.options import PythonOptions
+from collhub_coconet.program.tensors import parsed_ranges, smallest
 from hub_core.model import InputError, Location, Workload
 from hub_core.plugin_api import Source
 from hub_core.sandbox import (
@@ -20,7 +20,7 @@ from hub_core.sandbox import (
     warn_of_output,
 )
 
-_CHILD = "collhub_coconet.language.child:main"
+_CHILD = "collhub_coconet.documents.python_child:main"
 _PACKAGE = "collhub_coconet"
 
 

@@ -1,4 +1,4 @@
-"""The error of a typing rule, which knows the operation's operands but not where it stands."""
+"""Operands of a typing rule, and the error of a violated rule."""
 
 from __future__ import annotations
 
